@@ -1,0 +1,44 @@
+import { openApiDocument } from '../src/api/openapi.ts'
+import { platformRoutes, sandboxRoutes } from '../src/api/platform.ts'
+import { appStates } from '../src/model/app.ts'
+import type { StateTable } from '../src/model/states.ts'
+
+/** Path → text of every file that is derived from the code. */
+export function generatedFiles(): Record<string, string> {
+  return {
+    'openapi.json': json(openApiDocument('platform', platformRoutes)),
+    'openapi-sandbox.json': json(openApiDocument('sandbox', sandboxRoutes)),
+    'docs/states.md': statesPage({ app: appStates }),
+  }
+}
+
+function json(value: unknown): string {
+  return `${JSON.stringify(value, null, 2)}\n`
+}
+
+function statesPage(tables: Record<string, StateTable>): string {
+  const sections = Object.entries(tables).map(([name, table]) => `## ${name}\n\n${diagram(table)}\n\n${legend(table)}`)
+  return `# States
+
+What can happen to each resource, and when. Solid arrows are commands of a caller; dotted ones are reported by the
+background loop. Derived from the state tables in \`src/model\` by \`make generate\`.
+
+${sections.join('\n\n')}
+`
+}
+
+function diagram(table: StateTable): string {
+  const arrows = Object.entries(table).flatMap(([from, row]) => [
+    ...Object.entries(row.commands ?? {}).map(([event, to]) => `  ${from} -->|${event}| ${to}`),
+    ...Object.entries(row.outcomes ?? {}).map(([event, to]) => `  ${from} -.->|${event}| ${to}`),
+  ])
+  return ['```mermaid', 'flowchart LR', ...arrows, '```'].join('\n')
+}
+
+function legend(table: StateTable): string {
+  const rows = Object.entries(table).map(([state, row]) => {
+    const deadline = row.deadlineMinutes ? `${row.deadlineMinutes} min without progress` : ''
+    return `| \`${state}\` | ${Object.keys(row.commands ?? {}).join(', ')} | ${row.keeps ?? Object.keys(row.outcomes ?? {}).join(', ')} | ${deadline} |`
+  })
+  return ['| state | commands | work | fails after |', '|---|---|---|---|', ...rows].join('\n')
+}

@@ -1,0 +1,120 @@
+import {
+  type AppSummary,
+  appNamePattern,
+  appStates,
+  type CreateApp,
+  defaultNetwork,
+  networkPattern,
+  runningMachineStates,
+} from '../model/app.ts'
+import { badRequest, forbidden, invalid, notFound } from '../model/errors.ts'
+import { newId } from '../model/ids.ts'
+import type { Caller } from '../model/token.ts'
+import { findApp, insertApp, listApps, type NewlyMade, runningMachines } from '../store/app.ts'
+import { lockState, transition } from '../store/transition.ts'
+import { type Context, getCaller, requireCaller, requireWriter } from './context.ts'
+import { organizationNotFound, slugOrNotFound } from './org.ts'
+
+export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMade> {
+  const app = await checked(ctx, () => ({
+    id: newId(),
+    name: checkName(input.app_name ?? input.name),
+    orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
+    network: checkNetwork(input.network || defaultNetwork),
+    enableSubdomains: input.enable_subdomains ?? false,
+  }))
+  const made = await insertApp(ctx.db, ctx.tokenHash, app)
+  requireWriter(requireCaller(made?.caller))
+  if (!made?.orgFound) throw organizationNotFound()
+  if (!made.app) throw invalid('Validation failed: Name has already been taken', { status: 'name_taken' })
+  return made.app
+}
+
+export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
+  return (await getVisible(ctx, name)).app
+}
+
+export async function listAppsOf(ctx: Context, query: { org_slug: string; limit?: number; cursor?: string }) {
+  const { orgSlug, after } = await checked(ctx, () => ({
+    orgSlug: slugOrNotFound(required('org_slug', query.org_slug)),
+    after: query.cursor === undefined ? '' : readCursor(query.cursor),
+  }))
+  const limit = query.limit ?? null
+  // One more than asked for tells whether another page follows.
+  const list = await listApps(ctx.db, ctx.tokenHash, orgSlug, after, limit === null ? null : limit + 1)
+  requireCaller(list?.caller)
+  if (!list?.orgFound) throw organizationNotFound()
+  const more = limit !== null && list.apps.length > limit
+  const apps = more ? list.apps.slice(0, limit) : list.apps
+  return { total: list.total, apps, nextCursor: more ? writeCursor(apps.at(-1)!.name) : undefined }
+}
+
+/** The app is gone for every reader when this returns; what it owns is removed in the background. */
+export async function deleteApp(ctx: Context, name: string, force: boolean): Promise<void> {
+  const { caller, app } = await getVisible(ctx, name)
+  requireWriter(caller)
+  await ctx.db.transaction(async (tx) => {
+    if ((await lockState(tx, 'app', app.id)) !== 'active') throw appNotFound()
+    const running = force ? [] : await runningMachines(tx, app.id, runningMachineStates)
+    if (running.length > 0) throw stillRunning(running)
+    await transition(tx, 'app', appStates, app.id, 'delete')
+  })
+}
+
+async function getVisible(ctx: Context, name: string): Promise<{ caller: Caller; app: AppSummary }> {
+  if (!appNamePattern.test(name)) {
+    await getCaller(ctx)
+    throw appNotFound()
+  }
+  const found = await findApp(ctx.db, ctx.tokenHash, name)
+  const caller = requireCaller(found?.caller)
+  if (!found?.app) throw appNotFound()
+  if (caller.orgId !== null && caller.orgId !== found.app.orgId) throw forbidden('unauthorized')
+  return { caller, app: found.app }
+}
+
+/** The fields are looked at first, but a caller without a valid token learns nothing about them. */
+async function checked<T>(ctx: Context, check: () => T): Promise<T> {
+  try {
+    return check()
+  } catch (refusal) {
+    await getCaller(ctx)
+    throw refusal
+  }
+}
+
+function appNotFound() {
+  return notFound('app not found')
+}
+
+function stillRunning(machines: string[]) {
+  const shown = machines.slice(0, 10).join(', ') + (machines.length > 10 ? ` and ${machines.length - 10} more` : '')
+  return invalid(`machines are still running: ${shown}; stop them first or delete with force=true`)
+}
+
+function required(field: string, value: string | undefined): string {
+  if (value === undefined || value === '') throw invalid(`${field} is required`)
+  return value
+}
+
+function checkName(name: string | undefined): string {
+  if (!appNamePattern.test(required('app_name', name))) {
+    throw invalid('Validation failed: Name under 63 chars using numbers, lowercase letters and dashes')
+  }
+  return name!
+}
+
+function checkNetwork(network: string): string {
+  if (networkPattern.test(network)) return network
+  throw invalid('network must start with a letter and hold at most 63 letters, digits and dashes')
+}
+
+function writeCursor(name: string): string {
+  return Buffer.from(name).toString('base64url')
+}
+
+function readCursor(cursor: string): string {
+  const name = Buffer.from(cursor, 'base64url').toString()
+  if (!appNamePattern.test(name)) throw badRequest('cursor is not one that a list answered with')
+  return name
+}

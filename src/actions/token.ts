@@ -1,0 +1,75 @@
+import { forbidden, invalid, notFound } from '../model/errors.ts'
+import { newId } from '../model/ids.ts'
+import type { Org } from '../model/org.ts'
+import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../model/token.ts'
+import { listOrgs } from '../store/org.ts'
+import { insertToken, listTokens, revokeToken } from '../store/token.ts'
+import { type Context, getCaller, requireWriter } from './context.ts'
+import { getOrg } from './org.ts'
+
+export interface IssuedToken {
+  id: string
+  /** Shown this once; only its hash is kept. */
+  token: string
+  kind: CreateToken['kind']
+}
+
+export async function createToken(ctx: Context, input: CreateToken): Promise<IssuedToken> {
+  const caller = await getCaller(ctx)
+  requireIssuer(caller, input.kind)
+  const orgId = input.kind === 'root' ? null : (await getOrg(ctx, caller, requireOrg(input))).id
+  const token = newTokenText()
+  const id = newId()
+  await insertToken(ctx.db, {
+    id,
+    hash: hashToken(token),
+    kind: input.kind,
+    orgId,
+    sandbox: requireSandbox(input),
+    name: input.name ?? '',
+    expiresInSeconds: input.expires_in_seconds ?? null,
+  })
+  return { id, token, kind: input.kind }
+}
+
+export async function listTokensOf(ctx: Context, orgSlug: string | undefined): Promise<Token[]> {
+  const caller = await getCaller(ctx)
+  requireWriter(caller)
+  const orgId = orgSlug === undefined ? caller.orgId : (await getOrg(ctx, caller, orgSlug)).id
+  return listTokens(ctx.db, orgId)
+}
+
+export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
+  const caller = await getCaller(ctx)
+  requireWriter(caller)
+  // The pattern keeps what cannot be an id, such as a NUL byte, away from the database.
+  if (!/^[a-z0-9]{1,16}$/.test(id) || !(await revokeToken(ctx.db, caller, id))) throw notFound('token not found')
+}
+
+export async function getCurrentToken(ctx: Context): Promise<{ caller: Caller; org: Org | undefined }> {
+  const caller = await getCaller(ctx)
+  const org = caller.orgId === null ? undefined : (await listOrgs(ctx.db, caller))[0]
+  return { caller, org }
+}
+
+/** An organization's own token may hand out narrower ones, never one as strong as itself. */
+function requireIssuer(caller: Caller, kind: CreateToken['kind']): void {
+  requireWriter(caller)
+  if (caller.kind !== 'root' && (kind === 'root' || kind === 'org')) {
+    throw forbidden(`only a root token may create tokens of kind ${kind}`)
+  }
+}
+
+function requireOrg(input: CreateToken): string {
+  if (!input.org_slug) throw invalid(`org_slug is required for a token of kind ${input.kind}`)
+  return input.org_slug
+}
+
+function requireSandbox(input: CreateToken): string | null {
+  if ((input.kind === 'sandbox') === (input.sandbox !== undefined)) return input.sandbox ?? null
+  throw invalid(
+    input.kind === 'sandbox'
+      ? 'sandbox is required for a token of kind sandbox'
+      : 'sandbox goes with kind sandbox only',
+  )
+}

@@ -1,0 +1,45 @@
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+
+export interface Metrics {
+  observeRequest(area: string, route: string, status: number, seconds: number): void
+  observeTurn(kind: string, result: string, seconds: number): void
+  text(): Promise<string>
+  contentType: string
+}
+
+export function createMetrics(version: string): Metrics {
+  const registry = new Registry()
+  const registers = [registry]
+  collectDefaultMetrics({ register: registry })
+  new Gauge({ name: 'berth_info', help: 'Always 1; the version is in the label.', labelNames: ['version'], registers })
+    .labels(version)
+    .set(1)
+  const requests = new Histogram({
+    name: 'berth_http_request_seconds',
+    help: 'Time to answer a request, by operation.',
+    labelNames: ['area', 'operation', 'status'],
+    buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5],
+    registers,
+  })
+  const turns = new Counter({
+    name: 'berth_work_turns_total',
+    help: 'Looks at a resource by the background loop, by how they ended.',
+    labelNames: ['kind', 'result'],
+    registers,
+  })
+  const turnSeconds = new Counter({
+    name: 'berth_work_seconds_total',
+    help: 'Time spent in the background loop, by kind of resource.',
+    labelNames: ['kind'],
+    registers,
+  })
+  return {
+    observeRequest: (area, route, status, seconds) => requests.labels(area, route, String(status)).observe(seconds),
+    observeTurn(kind, result, seconds) {
+      turns.labels(kind, result).inc()
+      turnSeconds.labels(kind).inc(seconds)
+    },
+    text: () => registry.metrics(),
+    contentType: registry.contentType,
+  }
+}

@@ -1,0 +1,151 @@
+import type { TObject, TSchema } from 'typebox'
+import { type Area, PlatformProblem, SandboxProblem } from './problem.ts'
+import type { Route } from './route.ts'
+
+type Json = Record<string, unknown>
+
+export interface OpenApiDocument {
+  openapi: '3.1.0'
+  info: Json
+  servers: Json[]
+  security: Json[]
+  tags: { name: string; description: string }[]
+  paths: Record<string, Record<string, Json>>
+  components: { securitySchemes: Json; schemas: Json; headers: Json }
+}
+
+const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Berth sandboxes' }
+
+const tags: Record<string, string> = {
+  Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
+  Organizations: 'Who owns things. Every token but root belongs to one.',
+  Tokens: 'What a request proves its right with.',
+}
+
+/** Refusals that every operation has. */
+const commonErrors: Record<number, string> = {
+  400: 'The body is not a JSON object, or a parameter is not valid.',
+  401: 'The token is missing, unknown, expired or revoked.',
+  413: 'The body is larger than 1 MiB.',
+  429: 'Too many requests; `Retry-After` says when to try again. Only when rate limits are on.',
+  500: 'Something went wrong on our side; the log has more under the `fly-request-id`.',
+  503: 'Something the platform needs is away for a moment; repeat the request after `Retry-After`.',
+}
+
+const idempotencyErrors: Record<number, string> = {
+  409: 'A request with the same `Idempotency-Key` is still running.',
+  422: 'The `Idempotency-Key` was used with another request.',
+}
+
+/** The description of one address, derived from its route table. Schemas with a title become components. */
+export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDocument {
+  const schemas: Json = {}
+  const paths: OpenApiDocument['paths'] = {}
+  for (const route of routes) {
+    paths[route.path] ??= {}
+    paths[route.path]![route.method.toLowerCase()] = operationOf(area, route, schemas)
+  }
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: titles[area],
+      version: '1.0',
+      summary: 'A self-hosted cloud platform.',
+      description: 'Every operation takes a bearer token. Every answer carries a unique `fly-request-id`.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    servers: [{ url: '/', description: 'This address.' }],
+    security: [{ bearer: [] }],
+    tags: [...new Set(routes.map((route) => route.tag))].map((name) => ({ name, description: tags[name]! })),
+    paths,
+    components: {
+      securitySchemes: { bearer: { type: 'http', scheme: 'bearer', description: '`Authorization: Bearer <token>`' } },
+      schemas,
+      headers: routes.length === 0 ? {} : { 'fly-request-id': requestIdHeader },
+    },
+  }
+}
+
+function operationOf(area: Area, route: Route, schemas: Json): Json {
+  const post = route.method === 'POST'
+  const parameters = [
+    ...parametersOf('path', route.params, schemas),
+    ...parametersOf('query', route.query, schemas),
+    ...(post ? [idempotencyParameter] : []),
+  ]
+  return {
+    operationId: route.id,
+    tags: [route.tag],
+    summary: route.summary,
+    ...(route.description ? { description: route.description } : {}),
+    ...(parameters.length > 0 ? { parameters } : {}),
+    ...(route.body ? { requestBody: { required: true, content: jsonContent(refer(route.body, schemas)) } } : {}),
+    responses: responsesOf(area, route, schemas),
+  }
+}
+
+const requestIdHeader = { description: 'Names this request in the log.', schema: { type: 'string' } }
+
+const idempotencyParameter = {
+  name: 'Idempotency-Key',
+  in: 'header',
+  required: false,
+  description: 'Repeating the request with the same key and body within 24 hours answers the same and changes nothing.',
+  schema: { type: 'string', minLength: 1, maxLength: 255 },
+}
+
+function parametersOf(place: 'path' | 'query', object: TObject | undefined, schemas: Json): Json[] {
+  return Object.entries(object?.properties ?? {}).map(([name, schema]) => {
+    const { description, ...rest } = refer(schema as TSchema, schemas)
+    const required = place === 'path' || (object?.required as string[] | undefined)?.includes(name) === true
+    return { name, in: place, required, ...(description ? { description } : {}), schema: rest }
+  })
+}
+
+function responsesOf(area: Area, route: Route, schemas: Json): Json {
+  const headers = { 'fly-request-id': { $ref: '#/components/headers/fly-request-id' } }
+  const problem = refer(area === 'platform' ? PlatformProblem : SandboxProblem, schemas)
+  const errors = { ...commonErrors, ...(route.method === 'POST' ? idempotencyErrors : {}), ...ownErrors(route) }
+  const responses: Json = {
+    [route.status]: {
+      description: route.response ? 'Done.' : 'Done; the answer has no body.',
+      headers,
+      ...(route.response ? { content: jsonContent(refer(route.response, schemas)) } : {}),
+    },
+  }
+  for (const [status, description] of Object.entries(errors)) {
+    responses[status] = { description, headers, content: jsonContent(problem) }
+  }
+  return responses
+}
+
+/** A status that both the key and the operation itself can cause says both. */
+function ownErrors(route: Route): Record<number, string> {
+  if (route.method !== 'POST') return route.errors
+  return Object.fromEntries(
+    Object.entries(route.errors).map(([status, text]) => {
+      const shared = idempotencyErrors[Number(status)]
+      return [status, shared ? `${text} Or: ${shared}` : text]
+    }),
+  )
+}
+
+function jsonContent(schema: Json): Json {
+  return { 'application/json': { schema } }
+}
+
+/** The schema as plain JSON, every titled one inside it moved to the components and referred to by name. */
+function refer(schema: TSchema, schemas: Json): Json {
+  const plain = JSON.parse(JSON.stringify(schema)) as Json
+  return hoist(plain, schemas) as Json
+}
+
+function hoist(value: unknown, schemas: Json): unknown {
+  if (Array.isArray(value)) return value.map((item) => hoist(item, schemas))
+  if (typeof value !== 'object' || value === null) return value
+  const { title, refusal: _refusal, ...rest } = value as Json
+  const inner = Object.fromEntries(Object.entries(rest).map(([key, item]) => [key, hoist(item, schemas)]))
+  if (typeof title !== 'string') return inner
+  schemas[title] = inner
+  return { $ref: `#/components/schemas/${title}` }
+}

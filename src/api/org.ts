@@ -1,0 +1,58 @@
+import { Type } from 'typebox'
+import { createOrg, listVisibleOrgs } from '../actions/org.ts'
+import { CreateOrg, type Org } from '../model/org.ts'
+import { toRfc3339 } from '../model/time.ts'
+import { type Route, route } from './route.ts'
+
+const OrgView = Type.Object(
+  {
+    id: Type.String(),
+    slug: Type.String(),
+    name: Type.String(),
+    internal_numeric_id: Type.Integer(),
+    created_at: Type.String({ format: 'date-time' }),
+  },
+  { title: 'Organization' },
+)
+
+export const orgRoutes: Route[] = [
+  route({
+    method: 'POST',
+    path: '/v1/orgs',
+    id: 'createOrg',
+    tag: 'Organizations',
+    summary: 'Create an organization',
+    scope: 'write',
+    body: CreateOrg,
+    status: 201,
+    response: OrgView,
+    errors: {
+      403: 'Only a root token may create organizations.',
+      422: 'A field is not valid, or the slug is taken (`status` is then `name_taken`).',
+    },
+    wrongType: 422,
+    run: async ({ ctx, body }) => orgView(await createOrg(ctx, body)),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/orgs',
+    id: 'listOrgs',
+    tag: 'Organizations',
+    summary: 'List the organizations this token may see',
+    scope: 'read',
+    status: 200,
+    response: Type.Object({ organizations: Type.Array(OrgView) }, { title: 'OrganizationList' }),
+    errors: {},
+    wrongType: 400,
+    run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(orgView) }),
+  }),
+]
+
+/** How other resources show the organization they belong to. */
+export function organizationView(org: Pick<Org, 'name' | 'slug' | 'numericId'>) {
+  return { name: org.name, slug: org.slug, internal_numeric_id: org.numericId }
+}
+
+function orgView(org: Org) {
+  return { id: org.id, ...organizationView(org), created_at: toRfc3339(org.createdAt) }
+}

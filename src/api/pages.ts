@@ -1,0 +1,49 @@
+import type { FastifyInstance } from 'fastify'
+import { getCaller } from '../actions/context.ts'
+import { databaseAnswers } from '../actions/health.ts'
+import { forbidden, unavailable } from '../model/errors.ts'
+import { readTokenHash } from './auth.ts'
+import { docsPage } from './docs.ts'
+import { openApiDocument } from './openapi.ts'
+import type { ServerOptions } from './server.ts'
+
+/** What is served beside the operations: health, metrics, and the description of the operations themselves. */
+export function addPages(server: FastifyInstance, { area, routes, db, metrics }: ServerOptions): void {
+  const document = openApiDocument(area, routes)
+  const openApiText = JSON.stringify(document)
+  const docsHtml = docsPage(document)
+
+  server.get('/healthz', async () => ({ status: 'ok' }))
+
+  server.get('/readyz', async () => {
+    if (!(await databaseAnswers(db))) throw unavailable('the state database is unavailable')
+    return { status: 'ready' }
+  })
+
+  // Figures about the whole platform are for its operator: somebody on this machine, or the root token.
+  server.get('/metrics', async (request, reply) => {
+    if (!isLoopback(request.ip)) {
+      const caller = await getCaller({ db, tokenHash: readTokenHash(request.headers.authorization) })
+      if (caller.kind !== 'root') throw forbidden('only a root token may read the metrics')
+    }
+    return reply.type(metrics.contentType).send(await metrics.text())
+  })
+
+  server.get('/openapi.json', async (_request, reply) => reply.type('application/json').send(openApiText))
+
+  server.get('/docs', async (_request, reply) => {
+    return reply
+      .type('text/html; charset=utf-8')
+      .header(
+        'content-security-policy',
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
+      )
+      .send(docsHtml)
+  })
+
+  server.get('/', async (_request, reply) => reply.redirect('/docs'))
+}
+
+function isLoopback(address: string): boolean {
+  return address === '::1' || address.startsWith('127.') || address.startsWith('::ffff:127.')
+}

@@ -1,0 +1,51 @@
+import type { FastifyError } from 'fastify'
+import { Type } from 'typebox'
+import { BerthError, type ErrorCode, errorTable } from '../model/errors.ts'
+
+/** The platform's two addresses say no in two shapes. */
+export type Area = 'platform' | 'sandbox'
+
+export const PlatformProblem = Type.Object(
+  {
+    error: Type.String({ description: 'A sentence for people.' }),
+    status: Type.Optional(Type.String({ description: 'A code for programs, such as `name_taken`.' })),
+  },
+  { title: 'Error' },
+)
+
+export const SandboxProblem = Type.Object(
+  {
+    error: Type.String({ description: 'A code for programs, such as `not_found`.' }),
+    message: Type.String({ description: 'A sentence for people.' }),
+  },
+  { title: 'Error' },
+)
+
+export function problemBody(area: Area, error: BerthError): Record<string, string> {
+  if (area === 'sandbox') return { error: error.code, message: error.message }
+  return { error: error.message, ...(error.details.status ? { status: error.details.status } : {}) }
+}
+
+export function problemHeaders(error: BerthError): Record<string, string> {
+  const { retryAfterSeconds, allow } = error.details
+  return {
+    ...(error.code === 'unauthorized' ? { 'www-authenticate': 'Bearer' } : {}),
+    ...(retryAfterSeconds === undefined ? {} : { 'retry-after': String(retryAfterSeconds) }),
+    ...(allow === undefined ? {} : { allow }),
+  }
+}
+
+/** What the HTTP framework refuses by itself becomes one of our errors; anything unknown is ours to answer for. */
+export function asBerthError(err: unknown): BerthError {
+  if (err instanceof BerthError) return err
+  const status = (err as FastifyError).statusCode ?? 500
+  const code = codeOf(status)
+  if (!code || status >= 500) return new BerthError('internal', 'something went wrong on our side', { cause: err })
+  const message = code === 'too_large' ? 'the body is larger than 1 MiB' : (err as Error).message
+  return new BerthError(code, message)
+}
+
+function codeOf(status: number): ErrorCode | undefined {
+  const known = (Object.keys(errorTable) as ErrorCode[]).find((code) => errorTable[code] === status)
+  return known ?? (status >= 400 && status < 500 ? 'bad_request' : undefined)
+}

@@ -1,0 +1,199 @@
+import { randomUUID } from 'node:crypto'
+import type { ErrorObject } from 'ajv'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  type HTTPMethods,
+  LogController,
+} from 'fastify'
+import { type Context, getCaller } from '../actions/context.ts'
+import { type Answer, runOnce } from '../actions/idempotency.ts'
+import { BerthError, badRequest, notFound } from '../model/errors.ts'
+import { readTokenHash } from './auth.ts'
+import type { Metrics } from './metrics.ts'
+import { addPages } from './pages.ts'
+import { type Area, asBerthError, problemBody, problemHeaders } from './problem.ts'
+import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
+import type { Route } from './route.ts'
+import { refusalOf, schemaCompiler } from './validation.ts'
+
+export interface ServerOptions {
+  area: Area
+  routes: Route[]
+  db: Context['db']
+  /** Answers kept for repeated requests are encrypted with it. */
+  encryptionKey: Buffer
+  log: FastifyBaseLogger
+  metrics: Metrics
+  rateLimit: boolean
+  tls?: { cert: Buffer; key: Buffer }
+}
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The operation behind this path; absent on pages such as /healthz, which need no token. */
+    operation?: Route
+  }
+}
+
+const bodyLimit = 1024 * 1024
+const methods: HTTPMethods[] = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'TRACE']
+
+export function buildServer(options: ServerOptions): FastifyInstance {
+  const { area, log, tls } = options
+  const server = Fastify({
+    loggerInstance: log,
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'request' }),
+    genReqId: () => randomUUID(),
+    requestIdHeader: false,
+    bodyLimit,
+    requestTimeout: 30_000, // a client that trickles its request in does not hold a connection for ever
+    routerOptions: { maxParamLength: 300 },
+    ...(tls ? { https: tls } : {}),
+    frameworkErrors: (err, request, reply) => {
+      reply.header('fly-request-id', request.id)
+      sendProblem(area, err, request, reply)
+    },
+    clientErrorHandler(_err, socket) {
+      const body = JSON.stringify(problemBody(area, badRequest('the request is not valid HTTP')))
+      const head = `HTTP/1.1 400 Bad Request\r\nfly-request-id: ${randomUUID()}\r\ncontent-type: application/json\r\n`
+      if (socket.writable)
+        socket.end(`${head}content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`)
+    },
+  }) as unknown as FastifyInstance
+  server.setValidatorCompiler(schemaCompiler())
+  server.setErrorHandler((err, request, reply) => sendProblem(area, err, request, reply))
+  server.setNotFoundHandler((request) => {
+    throw notFound(`no such path: ${request.url.split('?')[0]}`)
+  })
+  acceptAnyBodyAsJson(server)
+  addHooks(server, options)
+  addRoutes(server, options)
+  addPages(server, options)
+  return server
+}
+
+/** curl sends forms by default and some clients send no type at all; every body here is JSON whatever it claims to be. */
+function acceptAnyBodyAsJson(server: FastifyInstance): void {
+  server.removeAllContentTypeParsers()
+  server.addContentTypeParser('*', { parseAs: 'string' }, (_request, text, done) =>
+    done(null, readJson(text as string)),
+  )
+}
+
+/** A refusal is handed on as the body, because whether the token is valid is to be answered first. */
+function readJson(text: string): unknown {
+  if (text.trim() === '') return {}
+  try {
+    const value: unknown = JSON.parse(text)
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value
+    return badRequest('the body must be a JSON object')
+  } catch {
+    return badRequest('the body is not valid JSON')
+  }
+}
+
+function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): void {
+  server.addHook('onRequest', async (request, reply) => {
+    reply.header('fly-request-id', request.id)
+    const { operation } = request.routeOptions.config
+    if (!operation) return
+    readTokenHash(request.headers.authorization) // before the body is read: no token, no work
+    if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
+  })
+  server.addHook('preValidation', async (request) => {
+    if (request.routeOptions.config.operation?.body) request.body ??= {}
+  })
+  server.addHook('onResponse', async (request, reply) => {
+    const operation = request.routeOptions.config.operation?.id ?? 'other'
+    metrics.observeRequest(area, operation, reply.statusCode, reply.elapsedTime / 1000)
+    request.log.info(
+      {
+        method: request.method,
+        path: request.url.split('?')[0],
+        status: reply.statusCode,
+        ms: Math.round(reply.elapsedTime * 10) / 10,
+      },
+      'answered',
+    )
+  })
+}
+
+function addRoutes(server: FastifyInstance, options: ServerOptions): void {
+  const take = options.rateLimit ? rateLimiter() : undefined
+  const byPath = Map.groupBy(options.routes, (operation) => operation.path)
+  for (const [path, operations] of byPath) {
+    const url = path.replaceAll(/\{(\w+)\}/g, ':$1')
+    for (const operation of operations) {
+      server.route({
+        method: operation.method,
+        url,
+        config: { operation },
+        attachValidation: true,
+        schema: {
+          ...(operation.params ? { params: operation.params } : {}),
+          ...(operation.query ? { querystring: operation.query } : {}),
+          ...(operation.body ? { body: operation.body } : {}),
+          ...(operation.response ? { response: { [operation.status]: operation.response } } : {}),
+        },
+        handler: async (request, reply) => {
+          take?.(limitKey(operation, request), operation.scope === 'read' ? readRate : writeRate)
+          const { status, body } = await answer(options, operation, request)
+          return reply.status(status).send(body ?? undefined)
+        },
+      })
+    }
+    refuseOtherMethods(server, url, operations)
+  }
+}
+
+function limitKey(operation: Route, request: FastifyRequest): string {
+  const token = readTokenHash(request.headers.authorization).toString('base64')
+  return `${token} ${operation.id} ${JSON.stringify(request.params)}`
+}
+
+async function answer(options: ServerOptions, operation: Route, request: FastifyRequest): Promise<Answer> {
+  const ctx: Context = { db: options.db, tokenHash: readTokenHash(request.headers.authorization) }
+  const refusal = refusedInput(operation, request)
+  if (refusal) {
+    await getCaller(ctx)
+    throw refusal
+  }
+  const { params, query, body } = request
+  const change = async (context: Context): Promise<Answer> => {
+    return { status: operation.status, body: await operation.run({ ctx: context, params, query, body }) }
+  }
+  const key = request.headers['idempotency-key']
+  if (operation.method !== 'POST' || key === undefined) return change(ctx)
+  const path = request.url.split('?')[0]!
+  return runOnce(ctx, options.encryptionKey, { key: String(key), path, query, body }, change, (error) =>
+    problemBody(options.area, error),
+  )
+}
+
+function refusedInput(operation: Route, request: FastifyRequest): BerthError | undefined {
+  if (request.body instanceof BerthError) return request.body
+  const errors = request.validationError?.validation as ErrorObject[] | undefined
+  return errors && refusalOf(errors, operation.wrongType)
+}
+
+function refuseOtherMethods(server: FastifyInstance, url: string, operations: Route[]): void {
+  const known: string[] = operations.map((operation) => operation.method)
+  if (known.includes('GET')) known.push('HEAD')
+  const allow = known.join(', ')
+  server.route({
+    method: methods.filter((method) => !known.includes(method)),
+    url,
+    handler: async (request) => {
+      throw new BerthError('method_not_allowed', `${request.method} is not possible here; try ${allow}`, { allow })
+    },
+  })
+}
+
+function sendProblem(area: Area, err: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const error = asBerthError(err)
+  if (error.statusCode >= 500) request.log.error({ err: error.cause ?? error }, error.message)
+  reply.status(error.statusCode).headers(problemHeaders(error)).send(problemBody(area, error))
+}

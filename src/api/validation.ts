@@ -1,0 +1,49 @@
+import { Ajv, type ErrorObject, type Options } from 'ajv'
+import type { FastifySchemaCompiler } from 'fastify'
+import { BerthError } from '../model/errors.ts'
+
+// `refusal` in a schema is the sentence a caller reads when the value does not fit it.
+const options: Options = {
+  verbose: true,
+  allErrors: false,
+  strict: true,
+  // A branch of `anyOf` need not repeat the type and the properties.
+  strictTypes: false,
+  strictRequired: false,
+  keywords: ['refusal'],
+  formats: { 'date-time': true },
+}
+
+/** Bodies are taken as they are: a number in quotes is not a number. Queries and paths have nothing but text. */
+export function schemaCompiler(): FastifySchemaCompiler<object> {
+  const exact = new Ajv({ ...options, coerceTypes: false })
+  const fromText = new Ajv({ ...options, coerceTypes: true })
+  return ({ schema, httpPart }) => (httpPart === 'body' ? exact : fromText).compile(schema)
+}
+
+export function refusalOf(errors: ErrorObject[], status: 400 | 422): BerthError {
+  const code = status === 422 ? 'invalid' : 'bad_request'
+  return new BerthError(code, errors[0] ? sentenceOf(errors[0]) : 'the request is not valid')
+}
+
+function sentenceOf(error: ErrorObject): string {
+  const schema = error.parentSchema as { refusal?: string; enum?: unknown[] } | undefined
+  if (schema?.refusal && error.keyword !== 'type') return schema.refusal
+  const field = error.instancePath.slice(1).replaceAll('/', '.')
+  if (error.keyword === 'required') return `${joined(field, error.params.missingProperty)} is required`
+  if (error.keyword === 'additionalProperties')
+    return `${joined(field, error.params.additionalProperty)} is not a known field`
+  if (field === '') return 'the body must be a JSON object'
+  if (error.keyword === 'type') return `${field} must be ${article(error.params.type)}`
+  if (error.keyword === 'enum') return `${field} must be one of ${schema?.enum?.join(', ')}`
+  return `${field} ${error.message}`
+}
+
+function joined(parent: string, field: string): string {
+  return parent === '' ? field : `${parent}.${field}`
+}
+
+function article(type: string | string[]): string {
+  const name = Array.isArray(type) ? type.join(' or ') : type
+  return /^[aio]/.test(name) ? `an ${name}` : `a ${name}`
+}

@@ -1,0 +1,49 @@
+import { randomBytes } from 'node:crypto'
+import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+
+export function readIfPresent(file: string): Buffer | undefined {
+  try {
+    return readFileSync(file)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw error
+  }
+}
+
+export function readTextIfPresent(file: string): string | undefined {
+  return readIfPresent(file)?.toString()
+}
+
+/** Of two processes at once the first to link its file decides, and no reader ever sees a part of it. */
+export function readOrCreate(file: string, make: () => string | Buffer): Buffer {
+  const present = readIfPresent(file)
+  if (present !== undefined) return present
+  const fresh = `${dirname(file)}/.new~${randomBytes(6).toString('hex')}`
+  writeDurably(fresh, make())
+  try {
+    linkSync(fresh, file)
+    syncDirectory(dirname(file))
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw new Error(`create ${file}`, { cause: error })
+  } finally {
+    rmSync(fresh, { force: true })
+  }
+  return readFileSync(file)
+}
+
+function writeDurably(file: string, content: string | Buffer): void {
+  const descriptor = openSync(file, 'wx', 0o600)
+  try {
+    writeFileSync(descriptor, content)
+    fsyncSync(descriptor)
+  } finally {
+    closeSync(descriptor)
+  }
+}
+
+function syncDirectory(path: string): void {
+  const descriptor = openSync(path, 'r')
+  fsyncSync(descriptor)
+  closeSync(descriptor)
+}

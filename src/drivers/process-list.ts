@@ -1,0 +1,53 @@
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+
+export interface Process {
+  pid: number
+  parent: number
+  session: number
+  name: string
+}
+
+/** Every living process. One that has ended and waits for its parent to notice does not count. */
+export function listProcesses(): Process[] {
+  return readdirSync('/proc')
+    .filter((entry) => /^\d+$/.test(entry))
+    .map((entry) => findProcess(Number(entry)))
+    .filter((found) => found !== undefined)
+}
+
+export function findProcess(pid: number): Process | undefined {
+  const stat = readProc(() => readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  if (stat === undefined) return undefined
+  // The name stands in parentheses and may itself hold any character, parentheses as well.
+  const nameEnd = stat.lastIndexOf(')')
+  const [state, parent, , session] = stat.slice(nameEnd + 2).split(' ')
+  if (state === 'Z' || state === 'X') return undefined
+  return { pid, parent: Number(parent), session: Number(session), name: stat.slice(stat.indexOf('(') + 1, nameEnd) }
+}
+
+export function findWorkingDirectory(pid: number): string | undefined {
+  return readProc(() => readlinkSync(`/proc/${pid}/cwd`))
+}
+
+/** The environment a process was started with, as `NAME=value` entries; empty when it is not ours to read. */
+export function readEnvironment(pid: number): string[] {
+  return readProc(() => readFileSync(`/proc/${pid}/environ`, 'utf8'))?.split('\0') ?? []
+}
+
+// A process may end between being listed and being looked at, and others' processes are closed to an ordinary user.
+function readProc<T>(read: () => T): T | undefined {
+  try {
+    return read()
+  } catch {
+    return undefined
+  }
+}
+
+/** Harmless when the process has ended meanwhile. */
+export function killProcess(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
+}

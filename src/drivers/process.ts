@@ -1,0 +1,115 @@
+import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import { accessSync, constants } from 'node:fs'
+import { basename } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const searchPath = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '/sbin', '/bin']
+
+/** What every child process sees. It never depends on who started the platform. */
+export const baseEnvironment = { PATH: searchPath.join(':'), LANG: 'C.UTF-8', TZ: 'UTC' }
+
+// Output is read into memory; a command that prints more than this is asked for the wrong thing.
+const maxOutputBytes = 16 * 1024 * 1024
+const maxErrorBytes = 64 * 1024
+
+export interface RunOptions {
+  uid?: number | undefined
+  gid?: number | undefined
+  env?: Record<string, string> | undefined
+  cwd?: string | undefined
+  input?: string | Buffer | undefined
+  timeoutSeconds?: number | undefined
+}
+
+export interface RunOutput {
+  stdout: string
+  stderr: string
+}
+
+export function isRoot(): boolean {
+  return process.getuid?.() === 0
+}
+
+export function findCommand(name: string): string | undefined {
+  return searchPath.map((directory) => `${directory}/${name}`).find(isExecutable)
+}
+
+export function commandExists(name: string): boolean {
+  return findCommand(name) !== undefined
+}
+
+export function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Runs a command to its end, without a shell. Anything but exit code 0 is an error that carries its last words. */
+export async function run(command: string, args: string[], options: RunOptions = {}): Promise<RunOutput> {
+  const { timeoutSeconds = 60, input = '' } = options
+  const child = spawn(command, args, {
+    uid: options.uid,
+    // With a uid alone the child would keep the group of the platform, which may be root's.
+    gid: options.gid ?? options.uid,
+    env: { ...baseEnvironment, ...options.env },
+    cwd: options.cwd ?? '/',
+  })
+  const name = basename(command)
+  const output = captureOutput(child, name)
+  const late = setTimeout(() => output.fail(`${name} did not end within ${timeoutSeconds} s`), timeoutSeconds * 1000)
+  // A command may end without reading its input; its exit code says whether that matters.
+  child.stdin.on('error', () => undefined).end(input)
+  try {
+    return await output.ended
+  } finally {
+    clearTimeout(late)
+  }
+}
+
+function captureOutput(child: ChildProcessWithoutNullStreams, name: string) {
+  const { promise: ended, resolve, reject } = Promise.withResolvers<RunOutput>()
+  const stdout: Buffer[] = []
+  let stdoutBytes = 0
+  let stderr = Buffer.alloc(0)
+
+  function fail(reason: string, cause?: unknown) {
+    reject(new Error(`${reason}${lastLines(stderr.toString())}`, { cause }))
+    child.kill('SIGKILL')
+    // A grandchild may hold the pipes open for as long as it likes.
+    child.stdout.destroy()
+    child.stderr.destroy()
+  }
+
+  child.stdout.on('data', (chunk: Buffer) => {
+    stdout.push(chunk)
+    stdoutBytes += chunk.length
+    if (stdoutBytes > maxOutputBytes) fail(`${name} printed more than ${maxOutputBytes} bytes`)
+  })
+  child.stderr.on('data', (chunk: Buffer) => {
+    stderr = Buffer.concat([stderr, chunk]).subarray(-maxErrorBytes)
+  })
+  child.on('error', (error) => fail(`${name} could not be started`, error))
+  child.on('close', (code, signal) => {
+    if (code === 0) resolve({ stdout: Buffer.concat(stdout).toString(), stderr: stderr.toString() })
+    else fail(signal === null ? `${name} exited with ${code}` : `${name} was ended by ${signal}`)
+  })
+  return { ended, fail }
+}
+
+function lastLines(text: string): string {
+  const lines = text.trimEnd().split('\n').slice(-8).join('\n')
+  return lines === '' ? '' : `: ${lines}`
+}
+
+/** Looks every few milliseconds. False when the time is over and the condition still does not hold. */
+export async function waitUntil(holds: () => boolean | Promise<boolean>, timeoutSeconds: number): Promise<boolean> {
+  const deadline = performance.now() + timeoutSeconds * 1000
+  while (!(await holds())) {
+    if (performance.now() > deadline) return false
+    await sleep(3)
+  }
+  return true
+}

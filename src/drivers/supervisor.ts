@@ -1,0 +1,253 @@
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import type { Micros } from '../model/time.ts'
+import { readTextIfPresent } from './file.ts'
+import { run, waitUntil } from './process.ts'
+import {
+  clearDown,
+  clearPendingChange,
+  defaultStopTimeoutSeconds,
+  ensureDefinition,
+  hasPendingChange,
+  hiddenDirectory,
+  isMarkedDown,
+  markDown,
+  renderDefinition,
+  type ServicePlace,
+  type ServiceSpec,
+  serviceDirectory,
+} from './service-directory.ts'
+import {
+  ensureTree,
+  inspectTree,
+  isSupervised,
+  killUntilGone,
+  listServiceNames,
+  processesOfService,
+  rescanTree,
+  stopTree,
+  type TreeState,
+  treeAnswers,
+} from './supervisor-tree.ts'
+
+export type ServiceState =
+  | { is: 'absent' }
+  | { is: 'down'; wanted: boolean; exitCode?: number; signal?: string; since: Micros }
+  | { is: 'up'; pid: number; wanted: boolean; since: Micros; ready: boolean }
+
+/** Keeps processes alive. They do not depend on the life of whoever asked for them. */
+export interface Supervisor {
+  ensureTree(): Promise<void>
+  inspectTree(): TreeState
+  stopTree(options?: { timeoutSeconds?: number }): Promise<void>
+  /** Afterwards the service is supervised, wanted up, and runs by this spec; a changed spec means a restart. */
+  ensureService(name: string, spec: ServiceSpec): Promise<void>
+  startService(name: string): Promise<void>
+  /** Stays stopped, also over a reboot, until it is started or ensured again. */
+  stopService(name: string, options?: { timeoutSeconds?: number }): Promise<void>
+  restartService(name: string): Promise<void>
+  signalService(name: string, signal: keyof typeof signalOptions): Promise<void>
+  inspectService(name: string): Promise<ServiceState>
+  listServices(): string[]
+  /** Nothing of it is left: no process, no definition, no log. */
+  removeService(name: string): Promise<void>
+  /** The last lines, oldest first, each with its time in front. */
+  readLog(name: string, lines: number): string[]
+}
+
+export function s6Supervisor(place: ServicePlace): Supervisor {
+  return {
+    ensureTree: () => ensureTree(place),
+    inspectTree: () => inspectTree(place),
+    stopTree: ({ timeoutSeconds = 30 } = {}) => stopTree(place, timeoutSeconds),
+    ensureService: (name, spec) => ensureService(place, name, spec),
+    startService: (name) => startService(place, name),
+    stopService: (name, options = {}) => stopService(place, name, options.timeoutSeconds),
+    restartService: (name) => restartService(place, name),
+    signalService: (name, signal) => signalService(place, name, signal),
+    inspectService: (name) => inspectService(place, name),
+    listServices: () => listServiceNames(place).sort(),
+    removeService: (name) => removeService(place, name),
+    readLog: (name, lines) => readLog(place, name, lines),
+  }
+}
+
+const signalOptions = {
+  SIGALRM: '-a',
+  SIGABRT: '-b',
+  SIGQUIT: '-q',
+  SIGHUP: '-h',
+  SIGKILL: '-k',
+  SIGTERM: '-t',
+  SIGINT: '-i',
+  SIGUSR1: '-1',
+  SIGUSR2: '-2',
+  SIGSTOP: '-p',
+  SIGCONT: '-c',
+  SIGWINCH: '-y',
+} as const
+
+async function ensureService(place: ServicePlace, name: string, spec: ServiceSpec): Promise<void> {
+  if (!treeAnswers(place)) throw new Error(`start service ${name}: the supervision tree is not running`)
+  const definition = renderDefinition(place, name, spec)
+  mkdirSync(`${place.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
+  ensureDefinition(place, name, definition)
+  await ensureSupervised(place, name)
+  if (hasPendingChange(place, name)) {
+    await restartService(place, name)
+    clearPendingChange(place, name)
+    return
+  }
+  const state = await inspectService(place, name)
+  if (isMarkedDown(place, name) || (state.is !== 'absent' && !state.wanted)) await startService(place, name)
+}
+
+async function ensureSupervised(place: ServicePlace, name: string): Promise<void> {
+  const directory = serviceDirectory(place, name)
+  const isReady = () =>
+    isSupervised(directory) && isSupervised(`${directory}/log`) && existsSync(`${directory}/supervise/status`)
+  if (isReady()) return
+  await rescanTree(place, '-a')
+  if (!(await waitUntil(isReady, 15))) throw new Error(`supervise service ${name}: s6 did not take it up`)
+}
+
+async function startService(place: ServicePlace, name: string): Promise<void> {
+  clearDown(place, name)
+  await ensureSupervised(place, name)
+  await control(place, name, ['-u'])
+}
+
+async function stopService(place: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
+  if (!existsSync(serviceDirectory(place, name))) return
+  markDown(place, name)
+  await bringDown(place, name, timeoutSeconds)
+}
+
+// Down and up rather than the restart of s6, which waits a second and never follows its signal with SIGKILL.
+async function restartService(place: ServicePlace, name: string): Promise<void> {
+  await bringDown(place, name)
+  await startService(place, name)
+}
+
+async function signalService(place: ServicePlace, name: string, signal: keyof typeof signalOptions): Promise<void> {
+  await control(place, name, [signalOptions[signal]])
+}
+
+async function control(place: ServicePlace, name: string, options: string[]): Promise<void> {
+  await run('s6-svc', [...options, serviceDirectory(place, name)])
+}
+
+async function bringDown(place: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
+  const before = await inspectService(place, name)
+  if (isSupervised(serviceDirectory(place, name))) {
+    // A second more than s6 waits before its SIGKILL, so that its own comes first unless the caller is in a hurry.
+    await takeDown(place, name, timeoutSeconds ?? stopTimeoutSeconds(place, name) + 1)
+  }
+  await killRemains(place, name, before.is === 'up' ? before.pid : undefined)
+}
+
+async function takeDown(place: ServicePlace, name: string, timeoutSeconds: number): Promise<void> {
+  await control(place, name, ['-d'])
+  const isDown = async () => {
+    const state = await inspectService(place, name)
+    return state.is !== 'up' && !(state.is === 'down' && state.wanted)
+  }
+  // s6-svwait sleeps until s6 reports the end; it fails when the time is over, which the look afterwards tells.
+  const milliseconds = String(Math.ceil(timeoutSeconds * 1000))
+  await run('s6-svwait', ['-D', '-t', milliseconds, serviceDirectory(place, name)], {
+    timeoutSeconds: timeoutSeconds + 5,
+  }).catch(() => undefined)
+  if (await isDown()) return
+  await control(place, name, ['-k'])
+  if (!(await waitUntil(isDown, 10))) throw new Error(`stop service ${name}: it survives SIGKILL`)
+}
+
+function stopTimeoutSeconds(place: ServicePlace, name: string): number {
+  const milliseconds = readTextIfPresent(`${serviceDirectory(place, name)}/timeout-kill`)
+  return milliseconds === undefined ? defaultStopTimeoutSeconds : Number(milliseconds) / 1000
+}
+
+// The main process has ended; children that it left behind would hold files, ports and the log.
+async function killRemains(place: ServicePlace, name: string, session: number | undefined): Promise<void> {
+  const gone = await killUntilGone(() => processesOfService(place, name, session))
+  if (!gone) throw new Error(`stop service ${name}: its processes survive SIGKILL`)
+}
+
+async function inspectService(place: ServicePlace, name: string): Promise<ServiceState> {
+  const directory = serviceDirectory(place, name)
+  const entry = statSync(directory, { throwIfNoEntry: false })
+  if (entry === undefined) return { is: 'absent' }
+  if (!isSupervised(directory)) {
+    return { is: 'down', wanted: !isMarkedDown(place, name), since: BigInt(Math.trunc(entry.mtimeMs)) * 1000n }
+  }
+  const { stdout } = await run('s6-svstat', ['-o', 'up,wantedup,pid,ready,exitcode,signal,updownsince', directory])
+  return parseStatus(stdout)
+}
+
+function parseStatus(line: string): ServiceState {
+  const [up, wantedUp, pid, ready, exitCode, signal, since = ''] = line.trim().split(' ')
+  const wanted = wantedUp === 'true'
+  const time = fromTai64n(since)
+  if (up === 'true') return { is: 'up', pid: Number(pid), wanted, since: time, ready: ready === 'true' }
+  return {
+    is: 'down',
+    wanted,
+    ...(Number(exitCode) >= 0 && { exitCode: Number(exitCode) }),
+    ...(signal !== undefined && signal !== 'NA' && { signal }),
+    since: time,
+  }
+}
+
+/** `@` and 24 hex digits: seconds of atomic time, which is 37 s ahead of UTC since 2017, and nanoseconds. */
+function fromTai64n(label: string): Micros {
+  const seconds = BigInt(`0x${label.slice(1, 17)}`) - 2n ** 62n - 37n
+  return seconds * 1_000_000n + BigInt(`0x${label.slice(17)}`) / 1000n
+}
+
+async function removeService(place: ServicePlace, name: string): Promise<void> {
+  const directory = serviceDirectory(place, name)
+  await stopService(place, name)
+  if (existsSync(directory)) renameSync(directory, hiddenDirectory(place, 'removed', name))
+  // Also what an earlier removal or creation left when it was interrupted.
+  for (const hidden of hiddenDirectoriesOf(place, name)) {
+    await unsupervise(place, hidden)
+    rmSync(hidden, { recursive: true, force: true })
+  }
+  await killRemains(place, name, undefined)
+  rmSync(`${place.logDirectory}/${name}`, { recursive: true, force: true })
+}
+
+function hiddenDirectoriesOf(place: ServicePlace, name: string): string[] {
+  if (!existsSync(place.treeDirectory)) return []
+  return readdirSync(place.treeDirectory)
+    .filter((entry) => entry.startsWith(`.removed~${name}~`) || entry.startsWith(`.new~${name}~`))
+    .map((entry) => `${place.treeDirectory}/${entry}`)
+}
+
+async function unsupervise(place: ServicePlace, directory: string): Promise<void> {
+  const parts = [directory, `${directory}/log`]
+  const isFree = () => !parts.some(isSupervised)
+  if (isFree()) return
+  if (treeAnswers(place)) await rescanTree(place, '-an')
+  if (await waitUntil(isFree, 1)) return
+  // Left over from a tree that was killed: the new one does not know them, so they are told directly.
+  for (const part of parts.filter(isSupervised)) await run('s6-svc', ['-xd', part])
+  if (!(await waitUntil(isFree, 10))) throw new Error(`end the supervision of ${directory}`)
+}
+
+function readLog(place: ServicePlace, name: string, lines: number): string[] {
+  serviceDirectory(place, name)
+  const directory = `${place.logDirectory}/${name}`
+  if (!existsSync(directory)) return []
+  // Full files are named by the time they were closed, so that names sort by age; `current` is the newest.
+  const files = readdirSync(directory).filter((file) => file.startsWith('@'))
+  let found: string[] = []
+  for (const file of ['current', ...files.sort().reverse()]) {
+    if (found.length >= lines) break
+    found = [...linesOf(readTextIfPresent(`${directory}/${file}`)), ...found]
+  }
+  return found.slice(Math.max(0, found.length - lines))
+}
+
+function linesOf(text: string | undefined): string[] {
+  return text ? text.trimEnd().split('\n') : []
+}

@@ -1,0 +1,80 @@
+import type pg from 'pg'
+import pino, { type Logger } from 'pino'
+import { prepareFirstUse } from '../actions/start.ts'
+import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/home.ts'
+import { ensureStateDatabase } from '../drivers/state-database.ts'
+import { type Supervisor, s6Supervisor } from '../drivers/supervisor.ts'
+import { ensureToolchain } from '../drivers/toolchain.ts'
+import { newTokenText } from '../model/token.ts'
+import { startWorker, type Worker } from '../reconcile/worker.ts'
+import { type Database, openDatabase } from '../store/db.ts'
+import { listen } from '../store/listen.ts'
+import { migrate } from '../store/migrate.ts'
+import { workChannel } from '../store/work.ts'
+import type { Config } from './config.ts'
+
+/** What every process of the control plane stands on. */
+export interface Foundation {
+  config: Config
+  home: Home
+  supervisor: Supervisor
+  databaseConfig: pg.ClientConfig
+  db: Database
+  /** Encrypts what is secret in the state database. */
+  encryptionKey: Buffer
+  log: Logger
+}
+
+/** Starts what is not running yet: the supervision tree, the state database, its newest schema. */
+export async function layFoundation(config: Config): Promise<Foundation> {
+  const home = await openHome(config.home, { uidBase: config.uidBase })
+  const log = openLog(config, home)
+  const supervisor = openSupervisor(home)
+  await supervisor.ensureTree()
+  const databaseConfig = await openState(config, home, supervisor)
+  const db = openDatabase(databaseConfig)
+  const migrations = await migrate(db)
+  if (migrations.length > 0) log.info({ migrations }, 'brought the state database up to date')
+  await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
+  return { config, home, supervisor, databaseConfig, db, encryptionKey: readOrCreateKey(home), log }
+}
+
+export function openSupervisor(home: Home): Supervisor {
+  return s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+}
+
+async function openState(config: Config, home: Home, supervisor: Supervisor): Promise<pg.ClientConfig> {
+  if (config.databaseUrl) return { connectionString: config.databaseUrl }
+  const state = await ensureStateDatabase({ home, supervisor, toolchain: await ensureToolchain('17', home) })
+  return { ...state }
+}
+
+/** A person at a terminal reads the addresses there; the log goes to a file. Everything else collects standard output. */
+function openLog(config: Config, home: Home): Logger {
+  const options = { level: config.logLevel, base: { pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime }
+  const destination = process.stdout.isTTY ? controlPlaneLog(home) : 1
+  return pino(options, pino.destination({ dest: destination, mkdir: true, sync: false }))
+}
+
+export function controlPlaneLog(home: Home): string {
+  return `${home.log}/control-plane.log`
+}
+
+/** How many resources one process works on at once: steps mostly wait for other programs. */
+const slots = 8
+
+export function startLoop(
+  foundation: Foundation,
+  onTurn: (turn: { kind: string; result: string; seconds: number }) => void,
+): Worker {
+  const { db, databaseConfig, log } = foundation
+  return startWorker({
+    world: { db },
+    listen: (woken) => listen(databaseConfig, workChannel, woken),
+    slots,
+    onTurn(turn) {
+      onTurn(turn)
+      if (turn.error) log.warn({ kind: turn.kind, id: turn.resourceId, err: turn.error }, 'will look again later')
+    },
+  })
+}

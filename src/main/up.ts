@@ -1,0 +1,89 @@
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import type { FastifyInstance } from 'fastify'
+import { createMetrics, type Metrics } from '../api/metrics.ts'
+import { platformRoutes, sandboxRoutes } from '../api/platform.ts'
+import type { Area } from '../api/problem.ts'
+import { buildServer } from '../api/server.ts'
+import type { Home } from '../drivers/home.ts'
+import { type Config, type Listen, refuseOpenListeners } from './config.ts'
+import { controlPlaneLog, type Foundation, layFoundation, startLoop } from './foundation.ts'
+import { stopSignal } from './stop.ts'
+import { version } from './version.ts'
+
+/** Runs the control plane in this process until it is told to stop. What it supervises goes on without it. */
+export async function up(config: Config): Promise<void> {
+  refuseOpenListeners(config)
+  const stopping = stopSignal()
+  const foundation = await layFoundation(config)
+  const metrics = createMetrics(version)
+  const servers = {
+    platform: openServer(foundation, metrics, 'platform'),
+    sandbox: openServer(foundation, metrics, 'sandbox'),
+  }
+  const addresses = {
+    api: await startServer(servers.platform, 'BERTH_API_LISTEN', config.apiListen),
+    sandbox: await startServer(servers.sandbox, 'BERTH_SANDBOX_LISTEN', config.sandboxListen),
+  }
+  const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
+  writeAddresses(foundation.home, addresses)
+  announce(foundation, addresses)
+
+  const signal = await stopping
+  foundation.log.info({ signal }, 'stopping')
+  rmSync(foundation.home.addressesFile, { force: true })
+  await Promise.all([servers.platform.close(), servers.sandbox.close(), worker.stop()])
+  await foundation.db.close()
+}
+
+type Addresses = Record<'api' | 'sandbox', string>
+
+function openServer(foundation: Foundation, metrics: Metrics, area: Area): FastifyInstance {
+  const { config, db, encryptionKey, log } = foundation
+  const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
+  return buildServer({
+    area,
+    routes: area === 'platform' ? platformRoutes : sandboxRoutes,
+    db,
+    encryptionKey,
+    log: log.child({ area }),
+    metrics,
+    rateLimit: config.rateLimit,
+    ...(tls ? { tls } : {}),
+  })
+}
+
+async function startServer(server: FastifyInstance, setting: string, { host, port }: Listen): Promise<string> {
+  try {
+    return await server.listen({ host, port, backlog: 1024 })
+  } catch (cause) {
+    const code = (cause as NodeJS.ErrnoException).code
+    if (code === 'EADDRINUSE')
+      throw new Error(`${host}:${port} is in use; set ${setting} to another address`, { cause })
+    throw new Error(`listen on ${host}:${port} (${setting})`, { cause })
+  }
+}
+
+/** Appears whole, and only when the platform answers: others wait for this file. */
+function writeAddresses(home: Home, addresses: Addresses): void {
+  const fresh = `${home.addressesFile}.${process.pid}`
+  writeFileSync(fresh, `${JSON.stringify(addresses)}\n`)
+  renameSync(fresh, home.addressesFile)
+}
+
+function announce({ config, home, log }: Foundation, addresses: Addresses): void {
+  log.info({ ...addresses, home: home.path, version }, 'answering')
+  if (!process.stdout.isTTY) return
+  const token = config.token ? 'BERTH_TOKEN' : home.tokenFile
+  console.log(
+    [
+      `Berth ${version} is up.`,
+      '',
+      `  platform API   ${addresses.api}   (reference: ${addresses.api}/docs)`,
+      `  sandbox API    ${addresses.sandbox}`,
+      `  root token     ${token}`,
+      `  log            ${controlPlaneLog(home)}`,
+      '',
+      'Ctrl-C stops the control plane; everything it runs goes on. "./berth down" stops it all.',
+    ].join('\n'),
+  )
+}

@@ -1,0 +1,63 @@
+// Every way the platform says no. Adding a refusal means adding a row here; the HTTP status and the documentation
+// follow from this table.
+export const errorTable = {
+  bad_request: 400,
+  unauthorized: 401,
+  forbidden: 403,
+  not_found: 404,
+  method_not_allowed: 405,
+  timeout: 408,
+  conflict: 409,
+  gone: 410,
+  precondition_failed: 412,
+  too_large: 413,
+  invalid: 422,
+  rate_limited: 429,
+  internal: 500,
+  unavailable: 503,
+} as const
+
+export type ErrorCode = keyof typeof errorTable
+
+export interface ErrorDetails {
+  /** The machine-readable code that app and machine operations send beside the sentence, such as `name_taken`. */
+  status?: string
+  retryAfterSeconds?: number
+  /** Methods the path knows, for a 405. */
+  allow?: string
+  cause?: unknown
+}
+
+/** `message` is for the caller; `cause` is for the log and never leaves the process. */
+export class BerthError extends Error {
+  override readonly name = 'BerthError'
+  readonly code: ErrorCode
+  readonly details: ErrorDetails
+
+  constructor(code: ErrorCode, message: string, details: ErrorDetails = {}) {
+    super(message, { cause: details.cause })
+    this.code = code
+    this.details = details
+  }
+
+  get statusCode(): number {
+    return errorTable[this.code]
+  }
+}
+
+export const badRequest = (message: string) => new BerthError('bad_request', message)
+export const unauthorized = (message: string) => new BerthError('unauthorized', message)
+export const forbidden = (message: string) => new BerthError('forbidden', message)
+export const notFound = (message: string) => new BerthError('not_found', message)
+export const conflict = (message: string, details: ErrorDetails = {}) => new BerthError('conflict', message, details)
+export const invalid = (message: string, details: ErrorDetails = {}) => new BerthError('invalid', message, details)
+
+/** Something the platform needs is away for a moment; the same request will work again shortly. */
+export function unavailable(message: string, cause?: unknown): BerthError {
+  return new BerthError('unavailable', message, { retryAfterSeconds: 1, cause })
+}
+
+export function wrongState(state: string, event: string, allowed: readonly string[]): BerthError {
+  const hint = allowed.length === 0 ? 'nothing can be asked of it any more' : `possible now: ${allowed.join(', ')}`
+  return conflict(`cannot ${event} while ${state}; ${hint}`)
+}

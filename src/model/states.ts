@@ -1,0 +1,48 @@
+import { wrongState } from './errors.ts'
+
+/**
+ * One row of a state table.
+ *
+ * A row with `outcomes` is a working state: exactly one reconcile step, named after the state, runs until it reports
+ * one of them. A row with `keeps` is a state the loop looks after for as long as it lasts. A row with neither is at rest.
+ */
+export interface StateRow<S extends string> {
+  /** What a caller may ask for here, and where that leads. */
+  commands?: Readonly<Record<string, S>>
+  /** What the step may report here, and where that leads. */
+  outcomes?: Readonly<Record<string, S>>
+  /** What the step keeps true while the resource stays here; it only ever waits. */
+  keeps?: string
+  /** After this long without progress the loop reports `failed` on the step's behalf. */
+  deadlineMinutes?: number
+}
+
+export type StateTable = Readonly<Record<string, StateRow<string>>>
+
+/** Returns the table unchanged; the type refuses a target that is not itself a row. */
+export function defineStates<const T extends { [S in keyof T]: StateRow<keyof T & string> }>(table: T): T {
+  return table
+}
+
+export type State<T> = keyof T & string
+export type WorkingState<T> = {
+  [S in keyof T]: T[S] extends { outcomes: object } | { keeps: string } ? S : never
+}[keyof T] &
+  string
+export type Outcome<T, S extends keyof T> = T[S] extends { outcomes: infer O } ? keyof O & string : never
+
+export function nextState(table: StateTable, from: string, event: string): string {
+  const row = table[from]
+  const to = row?.commands?.[event] ?? row?.outcomes?.[event]
+  if (to === undefined) throw wrongState(from, event, commandsIn(table, from))
+  return to
+}
+
+export function commandsIn(table: StateTable, state: string): string[] {
+  return Object.keys(table[state]?.commands ?? {})
+}
+
+export function isWorking(table: StateTable, state: string): boolean {
+  const row = table[state]
+  return row?.outcomes !== undefined || row?.keeps !== undefined
+}

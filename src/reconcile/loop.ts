@@ -1,0 +1,97 @@
+import { appStates } from '../model/app.ts'
+import { isWorking, type StateTable } from '../model/states.ts'
+import { type Micros, nowMicros } from '../model/time.ts'
+import { loadApp } from '../store/app.ts'
+import type { Query, Tx } from '../store/db.ts'
+import { type Kind, lockState, transition } from '../store/transition.ts'
+import { forget, holdsLease, type Lease, leaseDue, release, releaseAfterError } from '../store/work.ts'
+import { appSteps } from './app.ts'
+import { advance, type StepResult, type World } from './step.ts'
+
+interface Row {
+  id: string
+  state: string
+  stateSince: Micros
+  /** When a long state last moved; the deadline counts from here. */
+  progressAt?: Micros | null
+}
+
+interface KindOfWork {
+  states: StateTable
+  load(db: Query, id: string): Promise<Row | undefined>
+  steps: Record<string, (row: never, world: World) => Promise<StepResult>>
+}
+
+const kinds: Record<Kind, KindOfWork> = {
+  app: { states: appStates, load: loadApp, steps: appSteps },
+}
+
+/** How a turn ended, for the log and the metrics. */
+export interface Turn {
+  kind: string
+  resourceId: string
+  result: string
+  seconds: number
+  error?: unknown
+}
+
+/** One turn of the crank: lease the most overdue resource, run its step, record the result. Undefined when none is due. */
+export async function turn(world: World): Promise<Turn | undefined> {
+  const [lease] = await leaseDue(world.db, 1)
+  return lease && runLease(world, lease)
+}
+
+/** Runs the step of a leased resource once. Never throws: a failure is written to the work row and tried again later. */
+export async function runLease(world: World, lease: Lease): Promise<Turn> {
+  const started = performance.now()
+  const ended = (result: string) => {
+    return { kind: lease.kind, resourceId: lease.resourceId, result, seconds: (performance.now() - started) / 1000 }
+  }
+  try {
+    return ended(await look(world, lease))
+  } catch (error) {
+    // When this fails as well the lease runs out by itself.
+    await releaseAfterError(world.db, lease, sentenceOf(error)).catch(() => {})
+    return { ...ended('error'), error }
+  }
+}
+
+async function look(world: World, lease: Lease): Promise<string> {
+  const kind = kinds[lease.kind as Kind]
+  const row = await kind.load(world.db, lease.resourceId)
+  const result = row && (await runStep(kind, row, world))
+  await world.db.transaction((tx) => record(tx, kind, lease, row, result))
+  if (!result) return 'rest'
+  return 'wait' in result ? 'wait' : result.outcome
+}
+
+/** Undefined when the resource is at rest. */
+async function runStep(kind: KindOfWork, row: Row, world: World): Promise<StepResult | undefined> {
+  const minutes = kind.states[row.state]?.deadlineMinutes
+  const since = row.progressAt ?? row.stateSince
+  if (minutes && nowMicros() - since > BigInt(minutes) * 60_000_000n) {
+    return advance('failed', `no progress in ${minutes} minutes while ${row.state}`)
+  }
+  return kind.steps[row.state]?.(row as never, world)
+}
+
+/** A result counts only while we hold the lease and the resource is still in the state it was asked about. */
+async function record(tx: Tx, kind: KindOfWork, lease: Lease, row?: Row, result?: StepResult): Promise<void> {
+  const state = await lockState(tx, lease.kind as Kind, lease.resourceId)
+  if (!(await holdsLease(tx, lease))) return
+  if (!result) return forget(tx, lease)
+  if (state === row?.state) {
+    await result.save?.(tx)
+    if ('outcome' in result) {
+      const to = await transition(tx, lease.kind as Kind, kind.states, lease.resourceId, result.outcome, result.note)
+      if (!isWorking(kind.states, to)) return forget(tx, lease)
+    }
+  }
+  const again = 'wait' in result ? result.wait : 0
+  await release(tx, lease, again, result.note)
+}
+
+function sentenceOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return error.cause instanceof Error ? `${error.message}: ${sentenceOf(error.cause)}` : error.message
+}

@@ -1,0 +1,25 @@
+import type { Outcome, WorkingState } from '../model/states.ts'
+import type { Db, Tx } from '../store/db.ts'
+
+/** What a step works with. No transaction is open while it runs. */
+export interface World {
+  db: Db
+}
+
+/** What a step reports: an outcome from its row of the state table, or "not yet, and why". */
+export type StepResult<O extends string = string> =
+  | { outcome: O; note: string; save?: (tx: Tx) => Promise<void> }
+  | { wait: number; note: string; save?: (tx: Tx) => Promise<void> }
+
+/** One step per working state, no more and no fewer: a missing one does not compile. */
+export type Steps<T, Row> = {
+  [S in WorkingState<T>]: (row: Row, world: World) => Promise<StepResult<Outcome<T, S>>>
+}
+
+export function advance<O extends string>(outcome: O, note = '', save?: (tx: Tx) => Promise<void>) {
+  return save ? { outcome, note, save } : { outcome, note }
+}
+
+export function wait(seconds: number, note: string, save?: (tx: Tx) => Promise<void>) {
+  return save ? { wait: seconds, note, save } : { wait: seconds, note }
+}

@@ -1,0 +1,162 @@
+import type { App, AppSummary } from '../model/app.ts'
+import type { Caller } from '../model/token.ts'
+import type { Query, Tx } from './db.ts'
+import { callerColumns, callerCte } from './token.ts'
+
+const columns = `app.id, app.numeric_id as "numericId", app.org_id as "appOrgId", app.name, app.network,
+  app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
+
+const orgColumns = `org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId"`
+
+/** Counted at the moment of reading, never stored: a stored count is wrong after the first crash. */
+const counts = `lateral (
+    select count(*) as "machineCount", count(*) filter (where state = 'started') as "startedCount"
+    from machine where app_id = app.id and state <> 'destroyed') machines,
+  lateral (select count(*) as "volumeCount" from volume where app_id = app.id) volumes`
+
+const countColumns = `"machineCount", "startedCount", "volumeCount"`
+
+/** A row of a statement that starts from the caller: the right half is null where nothing was found. */
+type Found<T> = Caller & { [K in keyof T]: T[K] | null } & { appOrgId: string | null }
+
+export interface FoundApp {
+  caller: Caller
+  app: AppSummary | undefined
+}
+
+/** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
+export async function findApp(db: Query, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
+  const { rows } = await db.query<Found<AppSummary>>({
+    name: 'find-app',
+    text: `with ${callerCte}
+           select ${callerColumns}, found.* from caller left join (
+             select ${columns}, ${orgColumns}, ${countColumns}
+             from app join org on org.id = app.org_id, ${counts}
+             where app.name = $2 and app.state = 'active') found on true`,
+    values: [tokenHash, name],
+  })
+  const row = rows[0]
+  return row && { caller: callerOf(row), app: row.id === null ? undefined : appOf<AppSummary>(row) }
+}
+
+export interface NewApp {
+  id: string
+  orgSlug: string
+  name: string
+  network: string
+  enableSubdomains: boolean
+}
+
+/** Nothing has been counted for it yet. */
+export type NewlyMade = Omit<AppSummary, 'machineCount' | 'startedCount' | 'volumeCount'>
+
+export interface InsertedApp {
+  caller: Caller
+  orgFound: boolean
+  /** Undefined when the organization was not found, the token may not write, or the name is taken. */
+  app: NewlyMade | undefined
+}
+
+/** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
+export async function insertApp(db: Query, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
+  const { rows } = await db.query<Found<AppSummary> & { orgFound: boolean }>({
+    name: 'insert-app',
+    text: `with ${callerCte},
+           org as (
+             select org.* from org, caller
+             where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox'),
+           app as (
+             insert into app (id, org_id, name, network, enable_subdomains)
+             select $3, org.id, $4, $5, $6 from org, caller where token_kind <> 'read'
+             on conflict (name) where state = 'active' do nothing
+             returning *)
+           select ${callerColumns}, org.id is not null as "orgFound", ${columns}, ${orgColumns}
+           from caller left join org on true left join app on true`,
+    values: [tokenHash, input.orgSlug, input.id, input.name, input.network, input.enableSubdomains],
+  })
+  const row = rows[0]
+  return row && { caller: callerOf(row), orgFound: row.orgFound, app: row.id === null ? undefined : appOf(row) }
+}
+
+export interface AppList {
+  caller: Caller
+  orgFound: boolean
+  total: number
+  apps: AppSummary[]
+}
+
+/**
+ * Apps of one organization by name, after `after`. Undefined when the token is not valid. An empty organization still
+ * answers one row, with the app half null.
+ */
+export async function listApps(
+  db: Query,
+  tokenHash: Buffer,
+  orgSlug: string,
+  after: string,
+  limit: number | null,
+): Promise<AppList | undefined> {
+  const { rows } = await db.query<Found<AppSummary> & { orgFound: boolean; total: number }>({
+    name: 'list-apps',
+    text: `with ${callerCte},
+           org as (
+             select org.* from org, caller
+             where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox')
+           select ${callerColumns}, org.id is not null as "orgFound",
+             (select coalesce(sum(apps), 0)::bigint from app_count where org_id = org.id) as total, page.*
+           from caller left join org on true left join lateral (
+             select ${columns}, ${orgColumns}, ${countColumns}
+             from app, ${counts}
+             where app.org_id = org.id and app.state = 'active' and app.name > $3
+             order by app.name limit $4) page on true
+           order by page.name`,
+    values: [tokenHash, orgSlug, after, limit],
+  })
+  const first = rows[0]
+  if (!first) return undefined
+  const apps = rows.filter((row) => row.id !== null).map((row) => appOf<AppSummary>(row))
+  return { caller: callerOf(first), orgFound: first.orgFound, total: first.total, apps }
+}
+
+/** For the reconciler, which acts for every organization. */
+export async function loadApp(db: Query, id: string): Promise<App | undefined> {
+  const { rows } = await db.query<Found<App>>({
+    name: 'load-app',
+    text: `select ${columns} from app where id = $1`,
+    values: [id],
+  })
+  return rows[0] && appOf(rows[0])
+}
+
+export async function runningMachines(tx: Tx, appId: string, states: readonly string[]): Promise<string[]> {
+  const { rows } = await tx.query<{ id: string }>(
+    `select id from machine where app_id = $1 and state = any($2) order by id`,
+    [appId, states],
+  )
+  return rows.map((row) => row.id)
+}
+
+/** How many rows one step removes: short transactions, so that a large app never holds others up. */
+const removalBatch = 500
+
+/** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
+export async function removeAppContents(db: Query, appId: string): Promise<number> {
+  let removed = 0
+  for (const table of ['machine', 'volume']) {
+    const { rowCount } = await db.query(
+      `delete from ${table} where id in (select id from ${table} where app_id = $1 limit ${removalBatch})`,
+      [appId],
+    )
+    removed += rowCount ?? 0
+  }
+  return removed
+}
+
+function callerOf(row: Caller): Caller {
+  return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
+}
+
+/** The caller's organization and the app's are both in the row; the app keeps its own under `orgId`. */
+function appOf<T extends App>(row: { appOrgId: string | null }): T {
+  return { ...row, orgId: row.appOrgId } as unknown as T
+}

@@ -1,0 +1,108 @@
+import pg from 'pg'
+import { BerthError, badRequest, unavailable } from '../model/errors.ts'
+import { fromDatabase } from '../model/time.ts'
+
+export type Query = Pick<pg.ClientBase, 'query'>
+
+/** A query handle that is known to be inside a transaction. */
+export type Tx = Query & { readonly inTransaction: true }
+
+export interface Db extends Query {
+  /** Commits when the body returns, rolls back when it throws. Inside another transaction it is a savepoint. */
+  transaction<R>(body: (tx: Tx) => Promise<R>): Promise<R>
+}
+
+export interface Database extends Db {
+  pool: pg.Pool
+  close(): Promise<void>
+}
+
+const timestamptz = 1184
+const int8 = 20
+
+const types: pg.CustomTypesConfig = {
+  getTypeParser(oid: number, format?: 'text' | 'binary') {
+    if (oid === timestamptz) return fromDatabase
+    if (oid === int8) return Number // counts and identities stay far below 2^53
+    return pg.types.getTypeParser(oid, format)
+  },
+} as pg.CustomTypesConfig
+
+export function openDatabase(config: pg.PoolConfig): Database {
+  const pool = new pg.Pool({
+    max: 10,
+    connectionTimeoutMillis: 2_000, // a database that is away is reported, not waited for
+    idleTimeoutMillis: 60_000,
+    allowExitOnIdle: true,
+    options: '-c timezone=UTC -c datestyle=ISO',
+    ...config,
+    types,
+  })
+  // Without a listener an idle connection that the server closes would end the process; the next query reports it.
+  pool.on('error', () => {})
+  return {
+    pool,
+    query: ((text: string, values?: unknown[]) => answered(pool.query(text, values))) as pg.Pool['query'],
+    transaction: (body) => transaction(pool, body),
+    close: () => pool.end(),
+  }
+}
+
+async function transaction<R>(pool: pg.Pool, body: (tx: Tx) => Promise<R>): Promise<R> {
+  const client = await answered(pool.connect())
+  let broken = false
+  try {
+    await client.query('begin')
+    const result = await body(client as unknown as Tx)
+    await client.query('commit')
+    return result
+  } catch (err) {
+    await client.query('rollback').catch(() => {
+      broken = true
+    })
+    throw translated(err)
+  } finally {
+    client.release(broken)
+  }
+}
+
+/** The same transaction as a `Db`, for code that opens transactions of its own. */
+export function joinTransaction(tx: Tx): Db {
+  return {
+    query: tx.query.bind(tx) as Query['query'],
+    async transaction(body) {
+      await tx.query('savepoint inner_change')
+      try {
+        const result = await body(tx)
+        await tx.query('release savepoint inner_change')
+        return result
+      } catch (err) {
+        await tx.query('rollback to savepoint inner_change')
+        throw err
+      }
+    },
+  }
+}
+
+async function answered<R>(answer: Promise<R>): Promise<R> {
+  try {
+    return await answer
+  } catch (err) {
+    throw translated(err)
+  }
+}
+
+// Shutting down, starting up, crashed, or too many connections: all pass by themselves.
+const passingStates = new Set(['57P01', '57P02', '57P03', '53300', '08000', '08003', '08006'])
+const passingErrors = new Set(['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'EAGAIN'])
+const passingMessages = /connection terminated|timeout exceeded when trying to connect|not queryable|client was closed/i
+
+const notText = new Set(['22021', '22P05'])
+
+function translated(err: unknown): unknown {
+  if (!(err instanceof Error) || err instanceof BerthError) return err
+  const code = (err as { code?: string }).code ?? ''
+  if (notText.has(code)) return badRequest('text must not contain NUL characters')
+  if (!passingStates.has(code) && !passingErrors.has(code) && !passingMessages.test(err.message)) return err
+  return unavailable('the state database is unavailable; try again in a moment', err)
+}

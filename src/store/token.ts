@@ -1,0 +1,71 @@
+import type { Caller, Token, TokenKind } from '../model/token.ts'
+import type { Query } from './db.ts'
+
+/**
+ * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
+ * Statements that answer a request start from it, so that a revocation counts from the next request on and a hot read
+ * costs one round trip.
+ */
+export const callerCte = `caller as (
+  select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
+  where hash = $1 and revoked_at is null and (expires_at is null or expires_at > now()))`
+
+export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
+
+export async function findCaller(db: Query, hash: Buffer): Promise<Caller | undefined> {
+  const { rows } = await db.query<Caller>({
+    name: 'find-caller',
+    text: `with ${callerCte} select ${callerColumns} from caller`,
+    values: [hash],
+  })
+  return rows[0]
+}
+
+export interface NewToken {
+  id: string
+  hash: Buffer
+  kind: TokenKind
+  orgId: string | null
+  sandbox: string | null
+  name: string
+  expiresInSeconds: number | null
+}
+
+export async function insertToken(db: Query, token: NewToken): Promise<void> {
+  await db.query(
+    `insert into token (id, hash, kind, org_id, sandbox, name, expires_at)
+     values ($1, $2, $3, $4, $5, $6, now() + interval '1 second' * $7)`,
+    [token.id, token.hash, token.kind, token.orgId, token.sandbox, token.name, token.expiresInSeconds],
+  )
+}
+
+/** The token of the configuration. It has one row, so a changed configuration ends the token before it. */
+export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
+  await db.query(
+    `insert into token (id, hash, kind, name) values ('root', $1, 'root', 'configuration')
+     on conflict (id) do update set hash = excluded.hash, revoked_at = null`,
+    [hash],
+  )
+}
+
+/** Newest first; `orgId` null lists the tokens of all organizations and of none. */
+export async function listTokens(db: Query, orgId: string | null): Promise<Token[]> {
+  const { rows } = await db.query<Token>(
+    `select token.id, kind, org_id as "orgId", org.slug as "orgSlug", sandbox, token.name,
+       token.created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt"
+     from token left join org on org.id = token.org_id
+     where ($1::text is null or org_id = $1)
+     order by token.created_at desc, token.id`,
+    [orgId],
+  )
+  return rows
+}
+
+/** False when the caller's organization has no such token. Repeating is harmless. */
+export async function revokeToken(db: Query, caller: Caller, id: string): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `update token set revoked_at = coalesce(revoked_at, now()) where id = $1 and ($2::text is null or org_id = $2)`,
+    [id, caller.orgId],
+  )
+  return rowCount === 1
+}

@@ -1,0 +1,115 @@
+// The work table says which resource to look at next, and when. It carries no payload: a step reads the resource
+// itself, so a late, repeated or lost wake-up can never act on old facts.
+import type { Query, Tx } from './db.ts'
+
+export interface Lease {
+  kind: string
+  resourceId: string
+  token: string
+  wakes: number
+  attempts: number
+}
+
+export const workChannel = 'work'
+
+/** A lease outlives a missed renewal or two, and a killed worker's work is taken up within five seconds. */
+const leaseSeconds = 4
+
+/** Takes a Tx, so work cannot outlive the change that asked for it. */
+export async function enqueue(tx: Tx, kind: string, resourceId: string): Promise<void> {
+  await tx.query({
+    name: 'enqueue',
+    text: `with woken as (
+             insert into work (kind, resource_id) values ($1, $2)
+             on conflict (kind, resource_id) do update set run_at = now(), wakes = work.wakes + 1, attempts = 0)
+           select pg_notify('${workChannel}', '')`,
+    values: [kind, resourceId],
+  })
+}
+
+/**
+ * Leases the most overdue resources. The retry delay is written here, before the step runs, so a worker that dies needs
+ * no cleaning up after. Losing this statement in a crash is harmless, so it does not wait for the disk.
+ */
+export async function leaseDue(db: Query, limit: number): Promise<Lease[]> {
+  const { rows } = await db.query<Lease>({
+    name: 'lease-due',
+    text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
+           due as (
+             select kind, resource_id from work, asynchronous
+             where run_at <= now() and (leased_until is null or leased_until < now())
+             order by run_at limit $1
+             for update of work skip locked)
+           update work set
+             token = gen_random_uuid(),
+             leased_until = now() + interval '1 second' * $2,
+             attempts = attempts + 1,
+             run_at = now() + least(interval '1 second' * power(2, least(attempts, 9)), interval '5 minutes')
+           from due where work.kind = due.kind and work.resource_id = due.resource_id
+           returning work.kind, work.resource_id as "resourceId", work.token, work.wakes, work.attempts`,
+    values: [limit, leaseSeconds],
+  })
+  return rows
+}
+
+/** Seconds until the next resource is due, at most `most`. */
+export async function secondsToNext(db: Query, most: number): Promise<number> {
+  const { rows } = await db.query<{ seconds: number }>({
+    name: 'seconds-to-next',
+    text: `select extract(epoch from min(greatest(run_at, leased_until)) - now())::float8 as seconds from (
+             select run_at, leased_until from work order by run_at limit 100) soonest`,
+    values: [],
+  })
+  return Math.min(most, Math.max(0, rows[0]?.seconds ?? most))
+}
+
+/** Keeps the leases of steps that are still running. Answers which of them are still ours. */
+export async function renewLeases(db: Query, tokens: string[]): Promise<string[]> {
+  const { rows } = await db.query<{ token: string }>({
+    name: 'renew-leases',
+    text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true))
+           update work set leased_until = now() + interval '1 second' * $2
+           from asynchronous where token = any($1::uuid[]) returning token`,
+    values: [tokens, leaseSeconds],
+  })
+  return rows.map((row) => row.token)
+}
+
+/** Look again after `seconds`, or at once if the resource was woken meanwhile. The note tells the user why. */
+export async function release(tx: Query, lease: Lease, seconds: number, note = ''): Promise<void> {
+  await tx.query({
+    name: 'release-work',
+    text: `update work set token = null, leased_until = null, attempts = 0, last_error = null, note = $4,
+             run_at = case when wakes = $2 then now() + interval '1 second' * $3 else now() end
+           where token = $1`,
+    values: [lease.token, lease.wakes, seconds, note],
+  })
+}
+
+/** Nothing left to do here until someone enqueues it again. */
+export async function forget(tx: Tx, lease: Lease): Promise<void> {
+  const { rowCount } = await tx.query({
+    name: 'forget-work',
+    text: `delete from work where token = $1 and wakes = $2`,
+    values: [lease.token, lease.wakes],
+  })
+  if (rowCount === 0) await release(tx, lease, 0)
+}
+
+/** Keeps the retry delay that the lease wrote. */
+export async function releaseAfterError(db: Query, lease: Lease, message: string): Promise<void> {
+  await db.query(`update work set token = null, leased_until = null, last_error = $2 where token = $1`, [
+    lease.token,
+    message,
+  ])
+}
+
+/** True while this worker may still speak for the resource. */
+export async function holdsLease(tx: Tx, lease: Lease): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    name: 'holds-lease',
+    text: `select 1 from work where kind = $2 and resource_id = $3 and token = $1 for update`,
+    values: [lease.token, lease.kind, lease.resourceId],
+  })
+  return rowCount === 1
+}

@@ -1,0 +1,150 @@
+import { describe, expect, test } from 'vitest'
+import { platformRoutes } from '../../src/api/platform.ts'
+import { usePlatform } from '../support/platform.ts'
+
+const platform = usePlatform()
+
+describe('a token', () => {
+  test('is shown once and kept as a hash', async () => {
+    const made = await platform.call('POST', '/v1/tokens', { body: { kind: 'org', org_slug: 'personal', name: 'ci' } })
+    expect(made.status).toBe(201)
+    expect(made.body).toEqual({
+      id: expect.stringMatching(/^[a-z0-9]{16}$/),
+      token: expect.stringMatching(/^berth_[A-Za-z0-9]{43}$/),
+      kind: 'org',
+    })
+    const stored = await platform.sql(
+      `select string_agg(encode(hash, 'escape') || t::text, '') as everything from token t`,
+    )
+    expect(stored[0].everything).not.toContain(made.body.token)
+    const list = await platform.call('GET', '/v1/tokens?org_slug=personal')
+    expect(JSON.stringify(list.body)).not.toContain(made.body.token)
+    expect(list.body.tokens).toMatchObject([
+      { id: made.body.id, kind: 'org', org_slug: 'personal', name: 'ci', revoked_at: null },
+    ])
+  })
+
+  test('that is revoked stops with the next request, and revoking again is harmless', async () => {
+    const { body } = await platform.call('POST', '/v1/tokens', { body: { kind: 'org', org_slug: 'personal' } })
+    expect((await platform.call('GET', '/v1/orgs', { token: body.token })).status).toBe(200)
+    expect((await platform.call('DELETE', `/v1/tokens/${body.id}`)).status).toBe(204)
+    expect((await platform.call('GET', '/v1/orgs', { token: body.token })).status).toBe(401)
+    expect((await platform.call('DELETE', `/v1/tokens/${body.id}`)).status).toBe(204)
+  })
+
+  test('that has expired answers 401', async () => {
+    const token = await platform.createToken('org', 'personal', { expires_in_seconds: 60 })
+    expect((await platform.call('GET', '/v1/orgs', { token })).status).toBe(200)
+    await platform.sql(`update token set expires_at = now() where expires_at is not null`)
+    expect((await platform.call('GET', '/v1/orgs', { token })).status).toBe(401)
+    expect((await platform.createApp('x')).status).toBe(201)
+    expect((await platform.call('GET', '/v1/apps/x', { token })).status).toBe(401)
+  })
+
+  test('says what it is', async () => {
+    const token = await platform.createToken('read', 'personal')
+    expect((await platform.call('GET', '/v1/tokens/current', { token })).body.tokens).toMatchObject([
+      { kind: 'read', org_slug: 'personal', organization: 'personal' },
+    ])
+    expect((await platform.call('GET', '/v1/tokens/current')).body.tokens).toMatchObject([
+      { kind: 'root', org_slug: null },
+    ])
+  })
+
+  test.each([
+    [{ kind: 'org' }, 'org_slug'],
+    [{ org_slug: 'personal' }, 'kind'],
+    [{ kind: 'admin', org_slug: 'personal' }, 'kind'],
+    [{ kind: 'sandbox', org_slug: 'personal' }, 'sandbox'],
+    [{ kind: 'org', org_slug: 'personal', sandbox: 'x' }, 'sandbox'],
+    [{ kind: 'sandbox', org_slug: 'personal', sandbox: '../x' }, 'sandbox'],
+    [{ kind: 'org', org_slug: 'personal', expires_in_seconds: 0 }, 'expires_in_seconds'],
+    [{ kind: 'org', org_slug: 'personal', expires_in_seconds: '5' }, 'expires_in_seconds'],
+    [{ kind: 'org', org_slug: 'personal', expires_in_seconds: 1e300 }, 'expires_in_seconds'],
+  ])('is refused for %j', async (body, field) => {
+    const reply = await platform.call('POST', '/v1/tokens', { body })
+    expect(reply.status).toBe(422)
+    expect(reply.body.error).toContain(field)
+  })
+})
+
+describe('kinds', () => {
+  test('a read token reads and changes nothing', async () => {
+    await platform.createApp('seen')
+    const token = await platform.createToken('read', 'personal')
+    expect((await platform.call('GET', '/v1/apps/seen', { token })).status).toBe(200)
+    expect((await platform.call('GET', '/v1/apps?org_slug=personal', { token })).status).toBe(200)
+    for (const reply of [
+      await platform.call('POST', '/v1/apps', { token, body: { app_name: 'new', org_slug: 'personal' } }),
+      await platform.call('DELETE', '/v1/apps/seen', { token }),
+      await platform.call('POST', '/v1/tokens', { token, body: { kind: 'read', org_slug: 'personal' } }),
+      await platform.call('POST', '/v1/orgs', { token, body: { slug: 'acme' } }),
+      await platform.call('DELETE', '/v1/tokens/root', { token }),
+    ]) {
+      expect(reply.status).toBe(403)
+    }
+    expect((await platform.call('GET', '/v1/apps?org_slug=personal')).body.total_apps).toBe(1)
+  })
+
+  test('a sandbox token opens nothing on the platform address', async () => {
+    const token = await platform.createToken('sandbox', 'personal', { sandbox: 'dev' })
+    for (const { method, path } of platformRoutes) {
+      const url = path.replaceAll(/\{\w+\}/g, 'x')
+      const body = { app_name: 'x', org_slug: 'personal', slug: 'x', kind: 'read' }
+      const reply = await platform.call(method, `${url}${method === 'GET' ? '?org_slug=personal' : ''}`, {
+        token,
+        ...(method === 'POST' ? { body } : {}),
+      })
+      expect(reply.status, `${method} ${path}`).toBe(401)
+    }
+    expect(await platform.sql('select 1 from app')).toEqual([])
+  })
+
+  test('an organization token hands out narrower ones only, and only there', async () => {
+    await platform.createOrg('acme')
+    const token = await platform.createToken('org', 'acme')
+    const ask = (body: object) => platform.call('POST', '/v1/tokens', { token, body })
+    expect((await ask({ kind: 'read', org_slug: 'acme' })).status).toBe(201)
+    expect((await ask({ kind: 'org', org_slug: 'acme' })).status).toBe(403)
+    expect((await ask({ kind: 'root' })).status).toBe(403)
+    expect((await ask({ kind: 'read', org_slug: 'personal' })).status).toBe(404)
+  })
+
+  test('an organization token sees and revokes the tokens of its organization only', async () => {
+    await platform.createOrg('acme')
+    const token = await platform.createToken('org', 'acme')
+    const other = await platform.call('POST', '/v1/tokens', { body: { kind: 'read', org_slug: 'personal' } })
+    const seen = await platform.call('GET', '/v1/tokens', { token })
+    expect(seen.body.tokens.map((item: { org_slug: string }) => item.org_slug)).toEqual(['acme'])
+    expect((await platform.call('DELETE', `/v1/tokens/${other.body.id}`, { token })).status).toBe(404)
+    expect((await platform.call('DELETE', '/v1/tokens/root', { token })).status).toBe(404)
+    expect((await platform.call('GET', '/v1/orgs', { token: other.body.token })).status).toBe(200)
+  })
+})
+
+describe('organizations', () => {
+  test('are listed as far as the token may see', async () => {
+    await platform.createOrg('acme')
+    const slugs = async (token?: string) =>
+      (await platform.call('GET', '/v1/orgs', token ? { token } : {})).body.organizations.map(
+        (org: { slug: string }) => org.slug,
+      )
+    expect(await slugs()).toEqual(['acme', 'personal'])
+    expect(await slugs(await platform.createToken('read', 'acme'))).toEqual(['acme'])
+  })
+
+  test.each(['', 'A', '-a', 'a_b', 'x'.repeat(64), 'a\u0000'])('refuse the slug %j', async (slug) => {
+    expect(await platform.call('POST', '/v1/orgs', { body: { slug } })).toMatchObject({
+      status: 422,
+      body: { error: expect.stringContaining('slug') },
+    })
+  })
+
+  test('have one slug each', async () => {
+    expect(await platform.call('POST', '/v1/orgs', { body: { slug: 'personal' } })).toMatchObject({
+      status: 422,
+      body: { status: 'name_taken' },
+    })
+    expect((await platform.call('POST', '/v1/orgs', { body: { slug: 'nul', name: 'a\u0000b' } })).status).toBe(400)
+  })
+})

@@ -1,0 +1,199 @@
+import { describe, expect, test } from 'vitest'
+import { runLease } from '../../src/reconcile/loop.ts'
+import { startWorker, type Worker } from '../../src/reconcile/worker.ts'
+import { listen } from '../../src/store/listen.ts'
+import { enqueue, leaseDue, workChannel } from '../../src/store/work.ts'
+import { breakable } from '../support/breakable.ts'
+import { usePlatform } from '../support/platform.ts'
+import { until } from '../support/until.ts'
+
+const platform = usePlatform()
+
+async function deletedApp(name: string, volumes = 3): Promise<string> {
+  const { body } = await platform.createApp(name)
+  await platform.sql(`insert into machine (id, app_id, state) values ($1 || '-m', $1, 'started')`, [body.id])
+  await platform.sql(`insert into volume (id, app_id) select $1 || n, $1 from generate_series(1, $2) n`, [
+    body.id,
+    volumes,
+  ])
+  await platform.call('DELETE', `/v1/apps/${name}?force=true`)
+  return body.id
+}
+
+async function expectAllGone() {
+  expect(await platform.sql(`select state from app`)).toEqual([{ state: 'deleted' }])
+  expect(await platform.sql('select id from machine union all select id from volume')).toEqual([])
+  expect(await platform.sql('select * from work')).toEqual([])
+  expect((await platform.sql('select event from event order by id')).map((row) => row.event)).toEqual([
+    'delete',
+    'gone',
+  ])
+}
+
+describe('the loop', () => {
+  test('says what it is doing', async () => {
+    await deletedApp('noted', 1200)
+    await platform.turn()
+    expect(await platform.sql('select note from work')).toEqual([{ note: 'removing machines and volumes' }])
+  })
+
+  test('converges although the reply of any one call is lost', async () => {
+    await deletedApp('counted')
+    const counting = breakable(platform.database.db, 0)
+    platform.loopDb = counting.db
+    await platform.work()
+    const calls = counting.count()
+    expect(calls).toBeGreaterThan(10)
+    for (let nth = 1; nth <= calls; nth++) {
+      await platform.sql('truncate app, app_count, machine, volume, work, event cascade')
+      await deletedApp('again')
+      platform.loopDb = breakable(platform.database.db, nth).db
+      for (let tries = 0; tries < 3; tries++) await platform.work().catch(() => {})
+      await expectAllGone()
+    }
+  })
+
+  test('converges although every call is lost once', async () => {
+    await deletedApp('unlucky')
+    for (let nth = 1; nth <= 40; nth++) {
+      platform.loopDb = breakable(platform.database.db, nth).db
+      await platform.work().catch(() => {})
+    }
+    await expectAllGone()
+  })
+
+  test('keeps the reason of a failure and tries again later, further apart each time', async () => {
+    await deletedApp('broken')
+    await platform.sql('alter table volume rename to volume_away')
+    for (let tries = 0; tries < 3; tries++) {
+      await platform.sql('update work set run_at = now()')
+      expect((await platform.turn())?.result).toBe('error')
+    }
+    const [row] = await platform.sql(
+      'select attempts, last_error, extract(epoch from run_at - now())::float8 as delay from work',
+    )
+    expect(row).toMatchObject({ attempts: 3, last_error: expect.stringContaining('volume') })
+    expect(row.delay).toBeGreaterThan(3)
+    await platform.sql('alter table volume_away rename to volume')
+    await platform.work()
+    await expectAllGone()
+  })
+
+  test('never gives one resource to two workers', async () => {
+    await deletedApp('single')
+    const turns = await Promise.all([platform.turn(), platform.turn(), platform.turn()])
+    expect(turns.filter(Boolean)).toHaveLength(1)
+  })
+
+  test('does not hear a worker that overran its lease', async () => {
+    const id = await deletedApp('late')
+    await platform.sql('delete from machine')
+    await platform.sql('delete from volume')
+    const { db } = platform.database
+    platform.loopDb = {
+      ...db,
+      query: (async (...args: Parameters<typeof db.query>) => {
+        const result = await db.query(...args)
+        if (String((args[0] as { name?: string }).name) === 'load-app')
+          await db.query('update work set token = gen_random_uuid()')
+        return result
+      }) as unknown as typeof db.query,
+    }
+    await platform.turn()
+    expect(await platform.sql('select state from app where id = $1', [id])).toEqual([{ state: 'deleting' }])
+    expect((await platform.sql('select event from event')).map((row) => row.event)).toEqual(['delete'])
+  })
+
+  test('does not lose a wake-up that arrives while a step runs', async () => {
+    const id = await deletedApp('woken', 600)
+    const [lease] = await leaseDue(platform.database.db, 1)
+    await platform.database.db.transaction((tx) => enqueue(tx, 'app', id))
+    await platform.sql('delete from machine')
+    await platform.sql('delete from volume')
+    expect((await runLease({ db: platform.database.db }, lease!)).result).toBe('gone')
+    // The last step would have forgotten the resource; woken meanwhile, it is looked at once more.
+    expect(await platform.sql('select run_at <= now() as due, token from work')).toEqual([{ due: true, token: null }])
+    await platform.work()
+    await expectAllGone()
+  })
+
+  test('forgets a resource that is at rest or gone', async () => {
+    await platform.createApp('resting')
+    await platform.sql(`insert into work (kind, resource_id) select 'app', id from app`)
+    await platform.sql(`insert into work (kind, resource_id) values ('app', 'never-was')`)
+    await platform.work()
+    expect(await platform.sql('select * from work')).toEqual([])
+    expect(await platform.sql('select state from app')).toEqual([{ state: 'active' }])
+  })
+
+  test('a command and a worker finishing together do not deadlock', async () => {
+    // Stretches the moment between a transition's two locks until the other side must meet it.
+    await platform.sql(
+      `create function dawdle() returns trigger language plpgsql as 'begin perform pg_sleep(0.2); return new; end'`,
+    )
+    await platform.sql(`create trigger dawdle before insert on event for each row execute function dawdle()`)
+    try {
+      await platform.createApp('met')
+      await platform.sql(`insert into work (kind, resource_id) select 'app', id from app`)
+      const [deleted] = await Promise.all([platform.call('DELETE', '/v1/apps/met'), platform.turn()])
+      expect(deleted.status).toBe(202)
+      await platform.work()
+      await expectAllGone()
+    } finally {
+      await platform.sql('drop trigger dawdle on event')
+      await platform.sql('drop function dawdle')
+    }
+  })
+})
+
+describe('a worker', () => {
+  function start(slots = 8): Worker {
+    return startWorker({
+      world: { db: platform.database.db },
+      listen: (woken) => listen(platform.database.config, workChannel, woken),
+      slots,
+      onTurn: () => {},
+    })
+  }
+
+  test('brings everything to rest by itself and stops when asked', async () => {
+    const worker = start()
+    try {
+      await Promise.all(Array.from({ length: 30 }, (_, i) => deletedApp(`many-${i}`, 2)))
+      await until(async () => (await platform.sql(`select 1 from app where state <> 'deleted'`)).length === 0)
+      await until(async () => (await platform.sql('select 1 from work')).length === 0)
+    } finally {
+      await worker.stop()
+    }
+    expect(await platform.sql('select count(*) from event')).toEqual([{ count: 60 }])
+  })
+
+  test('takes up work that an earlier one left leased', async () => {
+    await deletedApp('left')
+    expect(await leaseDue(platform.database.db, 1)).toHaveLength(1)
+    const worker = start()
+    const started = performance.now()
+    try {
+      await until(async () => (await platform.sql(`select 1 from app where state = 'deleted'`)).length === 1)
+    } finally {
+      await worker.stop()
+    }
+    expect(performance.now() - started).toBeLessThan(5_000)
+  })
+
+  test('finds its database again after all its connections were cut', async () => {
+    const worker = start()
+    try {
+      await platform
+        .sql(
+          `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`,
+        )
+        .catch(() => {})
+      await until(async () => (await platform.createApp('after')).status === 201)
+      await platform.call('DELETE', '/v1/apps/after')
+      await until(async () => (await platform.sql(`select 1 from app where state = 'deleted'`)).length === 1)
+    } finally {
+      await worker.stop()
+    }
+  })
+})

@@ -1,0 +1,28 @@
+import type { Db, Tx } from '../../src/store/db.ts'
+
+/**
+ * Counts the statements that go through and makes the nth do its work and then throw, as a lost reply would.
+ * `begin` and `commit` count too: a commit whose reply is lost has happened.
+ */
+export function breakable(db: Db, nth: number): { db: Db; count(): number } {
+  let calls = 0
+
+  async function counted<R>(answer: Promise<R>): Promise<R> {
+    const result = await answer
+    calls++
+    if (calls === nth) throw new Error(`the reply of call ${nth} was lost`)
+    return result
+  }
+
+  const query = (target: { query: Db['query'] }) =>
+    ((...args: Parameters<Db['query']>) => counted(target.query(...args) as unknown as Promise<unknown>)) as Db['query']
+
+  return {
+    db: {
+      query: query(db),
+      transaction: <R>(body: (tx: Tx) => Promise<R>) =>
+        counted(db.transaction((tx) => body({ query: query(tx), inTransaction: true }))),
+    },
+    count: () => calls,
+  }
+}

@@ -1,0 +1,34 @@
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { afterAll, beforeAll, inject } from 'vitest'
+import { type Database, openDatabase } from '../../src/store/db.ts'
+
+declare module 'vitest' {
+  interface ProvidedContext {
+    server: pg.ClientConfig
+  }
+}
+
+export const templateDatabase = 'berth_template'
+
+/** A database of its own for one test file, copied from a migrated template in milliseconds. */
+export function useDatabase(): { db: Database; config: pg.ClientConfig } {
+  const handle = {} as { db: Database; config: pg.ClientConfig }
+  const name = `test_${randomBytes(6).toString('hex')}`
+  beforeAll(async () => {
+    await admin(`create database ${name} template ${templateDatabase} strategy file_copy`)
+    handle.config = { ...inject('server'), database: name }
+    handle.db = openDatabase(handle.config)
+  })
+  afterAll(async () => {
+    await handle.db?.close()
+    await admin(`drop database if exists ${name} with (force)`)
+  })
+  return handle
+}
+
+async function admin(sql: string): Promise<void> {
+  const client = new pg.Client({ ...inject('server'), database: 'postgres' })
+  await client.connect()
+  await client.query(sql).finally(() => client.end())
+}

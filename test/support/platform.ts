@@ -1,0 +1,116 @@
+import { randomBytes } from 'node:crypto'
+import type { FastifyInstance } from 'fastify'
+import pino from 'pino'
+import { afterAll, beforeAll, beforeEach } from 'vitest'
+import { prepareFirstUse } from '../../src/actions/start.ts'
+import { createMetrics } from '../../src/api/metrics.ts'
+import { platformRoutes, sandboxRoutes } from '../../src/api/platform.ts'
+import { buildServer, type ServerOptions } from '../../src/api/server.ts'
+import { turn } from '../../src/reconcile/loop.ts'
+import type { Db } from '../../src/store/db.ts'
+import { useDatabase } from './db.ts'
+
+export interface Reply {
+  status: number
+  // biome-ignore lint/suspicious/noExplicitAny: a test looks at whatever shape it expects
+  body: any
+  headers: Record<string, unknown>
+}
+
+export interface CallOptions {
+  body?: unknown
+  /** Sent as it is instead of `body`. */
+  raw?: string | Buffer
+  token?: string | null
+  headers?: Record<string, string>
+}
+
+export type Method = 'GET' | 'HEAD' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'OPTIONS'
+
+/** The whole platform in this process, empty before each test: real routes, real Postgres, the loop turned by hand. */
+export function usePlatform(changes: Partial<ServerOptions> = {}) {
+  const database = useDatabase()
+  const rootToken = 'berth_test_root'
+  let server: FastifyInstance
+  let sandboxServer: FastifyInstance
+
+  const platform = {
+    rootToken,
+    database,
+    /** Stands between the loop and the database, so that tests can make calls fail. */
+    loopDb: undefined as Db | undefined,
+
+    get server() {
+      return server
+    },
+
+    call: (method: Method, url: string, options: CallOptions = {}) => call(server, method, url, options),
+    callSandbox: (method: Method, url: string, options: CallOptions = {}) => call(sandboxServer, method, url, options),
+
+    turn: () => turn({ db: platform.loopDb ?? database.db }),
+
+    /** Turns the crank instead of sleeping: everything waiting is made due, then run. */
+    async work(turns = 50) {
+      for (let i = 0; i < turns; i++) {
+        await database.db.query('update work set run_at = now(), leased_until = null')
+        if (!(await platform.turn())) return
+      }
+      throw new Error(`still work to do after ${turns} turns`)
+    },
+
+    sql: (text: string, values: unknown[] = []) => database.db.query(text, values).then((result) => result.rows),
+
+    async createOrg(slug: string) {
+      const made = await platform.call('POST', '/v1/orgs', { body: { slug } })
+      if (made.status !== 201) throw new Error(`create organization: ${JSON.stringify(made.body)}`)
+    },
+
+    async createToken(kind: string, orgSlug: string, extra: object = {}): Promise<string> {
+      const made = await platform.call('POST', '/v1/tokens', { body: { kind, org_slug: orgSlug, ...extra } })
+      if (made.status !== 201) throw new Error(`create token: ${JSON.stringify(made.body)}`)
+      return made.body.token
+    },
+
+    createApp: (name: string, extra: object = {}) =>
+      platform.call('POST', '/v1/apps', { body: { app_name: name, org_slug: 'personal', ...extra } }),
+  }
+
+  async function call(target: FastifyInstance, method: Method, url: string, options: CallOptions): Promise<Reply> {
+    const token = options.token === undefined ? rootToken : options.token
+    const payload = options.raw ?? (options.body === undefined ? undefined : JSON.stringify(options.body))
+    const reply = await target.inject({
+      method,
+      url,
+      headers: { ...(token === null ? {} : { authorization: `Bearer ${token}` }), ...options.headers },
+      ...(payload === undefined ? {} : { payload }),
+    })
+    const isJson = String(reply.headers['content-type'] ?? '').startsWith('application/json')
+    return { status: reply.statusCode, body: isJson && reply.body ? reply.json() : reply.body, headers: reply.headers }
+  }
+
+  beforeAll(() => {
+    const shared = {
+      db: database.db,
+      encryptionKey: randomBytes(32),
+      log: pino({ level: 'silent' }),
+      metrics: createMetrics('test'),
+      rateLimit: false,
+      ...changes,
+    }
+    server = buildServer({ area: 'platform', routes: platformRoutes, ...shared })
+    sandboxServer = buildServer({ area: 'sandbox', routes: sandboxRoutes, ...shared })
+  })
+
+  beforeEach(async () => {
+    await database.db.query('truncate org, token, app, app_count, machine, volume, work, event, idempotency cascade')
+    await prepareFirstUse(database.db, rootToken)
+    platform.loopDb = undefined
+  })
+
+  afterAll(async () => {
+    await server?.close()
+    await sandboxServer?.close()
+  })
+
+  return platform
+}

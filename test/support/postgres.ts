@@ -1,0 +1,37 @@
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { TestProject } from 'vitest/node'
+import { openHome } from '../../src/drivers/home.ts'
+import { ensureStateDatabase } from '../../src/drivers/state-database.ts'
+import { s6Supervisor } from '../../src/drivers/supervisor.ts'
+import { ensureToolchain } from '../../src/drivers/toolchain.ts'
+import { openDatabase } from '../../src/store/db.ts'
+import { migrate } from '../../src/store/migrate.ts'
+import { templateDatabase } from './db.ts'
+
+/** One server for all test files, made as the platform makes its own, with a migrated template to copy from. */
+export async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const path = mkdtempSync(join(tmpdir(), 'berth-test-'))
+  chmodSync(path, 0o711)
+  const home = await openHome(path, { uidBase: 300_000, registry: join(path, 'registry') })
+  const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+  await supervisor.ensureTree()
+  const toolchain = await ensureToolchain('17', home)
+  const server = await ensureStateDatabase({ home, supervisor, toolchain })
+  await makeTemplate({ ...server })
+  project.provide('server', { host: server.host, port: server.port, user: server.user })
+  return async () => {
+    await supervisor.stopTree()
+    rmSync(path, { recursive: true, force: true })
+  }
+}
+
+async function makeTemplate(server: { host: string; port: number; user: string }): Promise<void> {
+  const admin = openDatabase({ ...server, database: 'postgres' })
+  await admin.query(`create database ${templateDatabase}`)
+  await admin.close()
+  const template = openDatabase({ ...server, database: templateDatabase })
+  await migrate(template)
+  await template.close()
+}

@@ -1,0 +1,65 @@
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { chmodSync, chownSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { findProcess, findWorkingDirectory, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
+import { s6Supervisor } from '../../src/drivers/supervisor.ts'
+
+export const drivers = new URL('../../src/drivers/', import.meta.url).pathname
+
+/** A directory that other users can pass through, as a home's must be. */
+export function temporaryDirectory(owner?: number): string {
+  const directory = realpathSync(mkdtempSync(join(tmpdir(), 'berth-')))
+  chmodSync(directory, 0o711)
+  if (owner !== undefined) chownSync(directory, owner, owner)
+  return directory
+}
+
+/** Ends what runs in the tree of a home and deletes the home, whatever state a test left it in. */
+export async function removeTemporaryHome(directory: string): Promise<void> {
+  await s6Supervisor({ treeDirectory: `${directory}/tree`, logDirectory: `${directory}/log` }).stopTree({
+    timeoutSeconds: 10,
+  })
+  rmSync(directory, { recursive: true, force: true })
+}
+
+/** Every process that works in the directory or was started by a service below it. */
+export function processesBelow(directory: string): { pid: number; name: string }[] {
+  return listProcesses().filter(
+    ({ pid }) =>
+      findWorkingDirectory(pid)?.startsWith(`${directory}/`) ||
+      readEnvironment(pid).some((entry) => entry.startsWith(`BERTH_SERVICE=${directory}/`)),
+  )
+}
+
+export function isRunning(pid: number): boolean {
+  return findProcess(pid) !== undefined
+}
+
+/** A program of its own, with the drivers imported by `import { … } from 'drivers/<file>'`. */
+export function startProgram(source: string, owner?: number): ChildProcess & { stdout: NodeJS.ReadableStream } {
+  const code = source.replaceAll("'drivers/", `'${drivers}`)
+  return spawn(process.execPath, ['--disable-warning=ExperimentalWarning', '--input-type=module', '-e', code], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    cwd: '/',
+    env: { PATH: '/usr/bin:/bin' },
+    uid: owner,
+    gid: owner,
+  }) as ChildProcess & { stdout: NodeJS.ReadableStream }
+}
+
+/** The first line that a program prints. */
+export async function firstLine(program: ReturnType<typeof startProgram>): Promise<string> {
+  let text = ''
+  for await (const chunk of program.stdout) {
+    text += chunk
+    if (text.includes('\n')) break
+  }
+  return text.split('\n')[0] ?? ''
+}
+
+/** Whether a user other than ours can run this checkout. */
+export function canRunAs(uid: number): boolean {
+  if (process.getuid?.() !== 0) return false
+  return spawnSync(process.execPath, ['-e', `require('fs').readFileSync('${drivers}process.ts')`], { uid }).status === 0
+}
