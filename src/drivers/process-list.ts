@@ -5,6 +5,8 @@ export interface Process {
   parent: number
   session: number
   name: string
+  /** In clock ticks since boot; with the pid it names one process for good. */
+  startTime: string
 }
 
 /** Every living process. One that has ended and waits for its parent to notice does not count. */
@@ -20,9 +22,11 @@ export function findProcess(pid: number): Process | undefined {
   if (stat === undefined) return undefined
   // The name stands in parentheses and may itself hold any character, parentheses as well.
   const nameEnd = stat.lastIndexOf(')')
-  const [state, parent, , session] = stat.slice(nameEnd + 2).split(' ')
+  const fields = stat.slice(nameEnd + 2).split(' ')
+  const [state, parent, , session] = fields
   if (state === 'Z' || state === 'X') return undefined
-  return { pid, parent: Number(parent), session: Number(session), name: stat.slice(stat.indexOf('(') + 1, nameEnd) }
+  const name = stat.slice(stat.indexOf('(') + 1, nameEnd)
+  return { pid, parent: Number(parent), session: Number(session), name, startTime: fields[19]! }
 }
 
 export function findWorkingDirectory(pid: number): string | undefined {

@@ -1,11 +1,13 @@
 import { existsSync } from 'node:fs'
+import { stopControlProcesses } from '../drivers/control-process.ts'
 import { openHome } from '../drivers/home.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './foundation.ts'
 
-/** Stops everything the platform runs. The control plane itself stops with its own process. */
+/** Stops the control plane and everything it runs, in this order: it would start what it finds missing. */
 export async function down(config: Config): Promise<void> {
   if (!existsSync(config.home)) return
   const home = await openHome(config.home, { uidBase: config.uidBase })
+  await stopControlProcesses(home)
   await openSupervisor(home).stopTree()
 }

@@ -1,6 +1,7 @@
 import type pg from 'pg'
 import pino, { type Logger } from 'pino'
 import { prepareFirstUse } from '../actions/start.ts'
+import { forgetControlProcess, noteControlProcess } from '../drivers/control-process.ts'
 import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/home.ts'
 import { ensureStateDatabase } from '../drivers/state-database.ts'
 import { type Supervisor, s6Supervisor } from '../drivers/supervisor.ts'
@@ -29,6 +30,7 @@ export interface Foundation {
 export async function layFoundation(config: Config): Promise<Foundation> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const log = openLog(config, home)
+  noteControlProcess(home)
   const supervisor = openSupervisor(home)
   await supervisor.ensureTree()
   const databaseConfig = await openState(config, home, supervisor)
@@ -37,6 +39,12 @@ export async function layFoundation(config: Config): Promise<Foundation> {
   if (migrations.length > 0) log.info({ migrations }, 'brought the state database up to date')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
   return { config, home, supervisor, databaseConfig, db, encryptionKey: readOrCreateKey(home), log }
+}
+
+/** Gives back what `layFoundation` took for this process alone; the tree and the state database go on. */
+export async function leaveFoundation({ home, db }: Foundation): Promise<void> {
+  await db.close()
+  forgetControlProcess(home)
 }
 
 export function openSupervisor(home: Home): Supervisor {

@@ -6,7 +6,7 @@ import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
 import type { Home } from '../drivers/home.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
-import { controlPlaneLog, type Foundation, layFoundation, startLoop } from './foundation.ts'
+import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
@@ -32,7 +32,7 @@ export async function up(config: Config): Promise<void> {
   foundation.log.info({ signal }, 'stopping')
   rmSync(foundation.home.addressesFile, { force: true })
   await Promise.all([servers.platform.close(), servers.sandbox.close(), worker.stop()])
-  await foundation.db.close()
+  await leaveFoundation(foundation)
 }
 
 type Addresses = Record<'api' | 'sandbox', string>

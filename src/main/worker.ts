@@ -1,5 +1,5 @@
 import type { Config } from './config.ts'
-import { layFoundation, startLoop } from './foundation.ts'
+import { layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { stopSignal } from './stop.ts'
 
 /** A further worker beside the one in `berth up`, on the same state database. */
@@ -10,5 +10,5 @@ export async function worker(config: Config): Promise<void> {
   foundation.log.info({ home: foundation.home.path }, 'working')
   await stopping
   await loop.stop()
-  await foundation.db.close()
+  await leaveFoundation(foundation)
 }

@@ -1,0 +1,32 @@
+.PHONY: help up test check demo bench generate clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
+
+up: ## install what is missing and start the platform; Ctrl-C stops the control plane, ./berth down the rest
+	@scripts/setup.sh run
+	@exec ./berth up
+
+test: ## install what is missing, check the code and run every test
+	@scripts/setup.sh test
+	@npm run --silent check
+	@npm test --silent
+
+check: ## types, lint and format, without tests
+	@scripts/setup.sh check
+	@npm run --silent check
+
+demo: ## the story of the product in one minute
+	@scripts/setup.sh run
+	@exec scripts/demo.sh
+
+bench: ## run the benchmarks
+	@scripts/setup.sh bench
+	@exec node_modules/.bin/node bench/run.ts
+
+generate: ## write the generated files anew
+	@scripts/setup.sh check
+	@npm run --silent generate
+
+clean: ## remove npm packages and caches; what the platform keeps in its home stays
+	@rm -rf node_modules .cache

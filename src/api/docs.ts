@@ -1,0 +1,673 @@
+import { docsStyle } from './docs-style.ts'
+import type { OpenApiDocument } from './openapi.ts'
+
+type Json = Record<string, unknown>
+
+/** Markup that is finished. Whatever is not wrapped in it gets escaped, so forgetting to escape is not possible. */
+interface Html {
+  readonly html: string
+}
+type Part = Html | string | number | undefined | readonly Part[]
+
+interface Operation {
+  id: string
+  tag: string
+  method: string
+  path: string
+  summary: string
+  description: string
+  parameters: Parameter[]
+  body: Content | undefined
+  responses: Response[]
+  needsToken: boolean
+}
+
+/** A tag and the operations that carry it. */
+interface Group {
+  name: string
+  description: string
+  operations: Operation[]
+}
+
+interface Parameter {
+  name: string
+  place: string
+  required: boolean
+  description: string
+  shape: Shape
+}
+
+interface Content {
+  mediaType: string
+  shape: Shape
+}
+
+interface Response {
+  status: string
+  description: string
+  content: Content | undefined
+}
+
+/** A schema with its references followed, so that nothing after it needs the document. */
+interface Shape {
+  type: string
+  nullable: boolean
+  description: string
+  fields: Field[]
+  items?: Shape
+  options: Shape[]
+  /** Sets of fields of which one must be there. */
+  needs: string[][]
+  /** The schema that stands above and would come again inside itself. */
+  again?: string
+  /** What bounds the value, as the schema has it. */
+  schema: Json
+}
+
+interface Field {
+  name: string
+  required: boolean
+  shape: Shape
+}
+
+interface Row {
+  depth: number
+  field?: Field
+  option?: string
+}
+
+const methods = ['get', 'post', 'put', 'patch', 'delete']
+
+/** Schemas nested deeper than this are named but not unfolded: a page nobody can read helps nobody. */
+const deepest = 5
+
+/** A request body of more rows than this starts folded; the example beside it tells most of it. */
+const longTable = 12
+
+/** The API reference as one page that needs no script and loads nothing. */
+export function docsPage(document: OpenApiDocument): string {
+  const operations = operationsOf(document)
+  const groups = groupByTag(document, operations)
+  const { title, summary } = document.info
+  const icon = `data:image/svg+xml,${encodeURIComponent(markOf('http://www.w3.org/2000/svg').html)}`
+  return html`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="description" content="${text(summary)}">
+<title>${text(title)} API reference</title>
+<link rel="icon" href="${icon}">
+<style>${raw(docsStyle)}</style>
+</head>
+<body>
+<a class="skip" href="#reference">Skip to the reference</a>
+${pageHead(document, operations.length)}
+${sidebar(text(title), groups)}
+<main id="reference">
+${startSection(document)}
+${errorSection(operations)}
+${groups.map(tagSection)}
+</main>
+</body>
+</html>
+`.html
+}
+
+function pageHead({ info, openapi }: OpenApiDocument, count: number): Html {
+  const license = text((info.license as Json | undefined)?.name)
+  return html`<header class="head" id="top">
+<h1>${text(info.title)} API</h1>
+<p class="lead">${text(info.summary)}</p>
+<div class="facts"><span>Version ${text(info.version)}</span><span>${count} ${count === 1 ? 'operation' : 'operations'}</span>${
+    license ? html`<span>${license}</span>` : ''
+  }<a href="/openapi.json">OpenAPI ${openapi} document</a></div>
+</header>`
+}
+
+function sidebar(title: string, groups: Group[]): Html {
+  return html`<nav class="side" aria-label="Operations">
+<a class="brand" href="#top">${markOf()}<span>${title}</span></a>
+<details class="menu"><summary>Operations</summary>
+<ul><li><a class="plain" href="#start-authentication">Authentication</a></li><li><a class="plain" href="#start-errors">Errors</a></li></ul>
+${groups.map(sidebarGroup)}
+</details>
+</nav>`
+}
+
+function sidebarGroup({ name, operations }: Group): Html {
+  const links = operations.map(
+    ({
+      id,
+      method,
+      summary,
+    }) => html`<li><a href="#${id}">${methodBadge(method, shortName(method))}<span>${summary}</span></a></li>
+`,
+  )
+  return html`<details class="group" open><summary>${name}<span class="count">${operations.length}</span></summary>
+<ul>
+${links}</ul></details>
+`
+}
+
+function shortName(method: string): string {
+  return method === 'delete' ? 'del' : method
+}
+
+function methodBadge(method: string, label = method): Html {
+  return html`<span class="method ${method}">${label.toUpperCase()}</span>`
+}
+
+function startSection({ info, components }: OpenApiDocument): Html {
+  const schemes = Object.values(components.securitySchemes) as Json[]
+  const settings = "export BERTH_URL='https://berth.example.com'\nexport BERTH_TOKEN='berth_…'"
+  return html`<section class="start" aria-labelledby="start-authentication">
+<div class="told"><h2 id="start-authentication">Authentication</h2>
+<div class="prose">${prose(text(info.description))}${schemes.map((scheme) => html`<p>Send ${inline(text(scheme.description))} with each request.</p>`)}
+<p>The examples on this page read the address of your installation and your token from the environment; set both once and every example can be pasted as it stands.</p></div></div>
+<div class="shown">${sample('Once per shell', html`<code class="all">${settings}</code>`, 'click to select')}</div>
+</section>`
+}
+
+/** All refusals have the same form, so it is told once. */
+function errorSection(operations: Operation[]): Html {
+  const content = operations.flatMap(({ responses }) => responses).find(({ status }) => status >= '4')?.content
+  if (!content) return html`<span id="start-errors"></span>`
+  return html`<section class="start" aria-labelledby="start-errors">
+<div class="told"><h2 id="start-errors">Errors</h2>
+<div class="prose"><p>A refused request answers with a status of 400 or above and a body of this form. Each operation lists the statuses it can give.</p></div>
+${fieldTable('Fields of an error', content.shape, 'Present', 'always')}</div>
+<div class="shown">${jsonSample('Error', content.shape)}</div>
+</section>`
+}
+
+function tagSection({ name, description, operations }: Group): Html {
+  const id = `tag-${slug(name)}`
+  return html`<section class="tag" aria-labelledby="${id}">
+<h2 id="${id}">${name}</h2>
+${description ? html`<p class="lead">${inline(description)}</p>` : ''}
+${operations.map(operationArticle)}
+</section>
+`
+}
+
+function operationArticle(operation: Operation): Html {
+  const { id, method, path, summary, description, responses } = operation
+  const done = responses.filter(({ status }) => status < '4')
+  const refused = responses.filter(({ status }) => status >= '4')
+  return html`<article class="operation" id="${id}" aria-labelledby="${id}-title">
+<div class="told">
+<div class="title"><h3 id="${id}-title"><a href="#${id}">${summary}</a></h3>
+<p class="call">${methodBadge(method)}<code>${path}</code></p></div>
+${description ? html`<div class="prose">${prose(description)}</div>` : ''}
+${parameterPart(operation.parameters)}
+${bodyPart(operation.body)}
+${done.map(responsePart)}
+${errorPart(refused)}
+</div>
+<div class="shown">${sample('Request', html`<code class="all">${curlOf(operation)}</code>`, 'click to select')}
+${done.map(({ status, content }) => (content ? jsonSample(`Response ${status}`, content.shape) : ''))}</div>
+</article>
+`
+}
+
+function parameterPart(parameters: Parameter[]): Html | undefined {
+  if (parameters.length === 0) return undefined
+  const rows = parameters.map(({ name, place, required, description, shape }) => ({
+    cells: [
+      html`<code class="name">${name}</code>`,
+      html`<span class="type">${place}</span>`,
+      html`<span class="type">${typeName(shape)}</span>`,
+      presence(required, 'required'),
+      explanation(description || shape.description, shape),
+    ],
+  }))
+  const head = ['Name', 'In', 'Type', 'Required', 'Description']
+  return html`<div class="part"><h4>Parameters</h4>${table('Parameters', head, rows)}</div>`
+}
+
+function bodyPart(body: Content | undefined): Html | undefined {
+  if (!body) return undefined
+  const open = rowsOf(body.shape, 0).length > longTable ? '' : ' open'
+  return html`<details class="part"${open}><summary><h4>Request body</h4><span class="hint">${body.mediaType}</span></summary>
+${fieldTable('Fields of the request body', body.shape, 'Required', 'required')}</details>`
+}
+
+function responsePart({ status, description, content }: Response): Html {
+  const head = html`<h4>Response</h4><span class="status good">${status}</span><span class="hint">${inline(description)}</span>`
+  if (!content) return html`<div class="part"><div class="call">${head}</div></div>`
+  return html`<details class="part"><summary>${head}</summary>
+${fieldTable(`Fields of the response ${status}`, content.shape, 'Present', 'always')}</details>`
+}
+
+function errorPart(responses: Response[]): Html | undefined {
+  if (responses.length === 0) return undefined
+  const badges = responses.map(({ status }) => statusBadge(status))
+  const rows = responses.map(({ status, description }) => ({ cells: [statusBadge(status), inline(description)] }))
+  return html`<details class="part errors"><summary><h4>Errors</h4>${badges}</summary>
+${table('Errors', ['Status', 'When'], rows)}</details>`
+}
+
+function statusBadge(status: string): Html {
+  return html`<span class="status">${status}</span> `
+}
+
+function fieldTable(label: string, shape: Shape, presenceHead: string, presenceWord: string): Html {
+  const rows = rowsOf(shape, 0)
+  if (rows.length === 0) return html`<p><span class="type">${typeName(shape)}</span> ${inline(shape.description)}</p>`
+  const cells = rows.map((row) => ({
+    className: `d${row.depth}${row.option ? ' option' : ''}`,
+    cells: rowCells(row, presenceWord),
+  }))
+  const needs = shape.needs.map((names) => names.map((name) => `\`${name}\``).join(' and '))
+  return html`${table(label, ['Field', 'Type', presenceHead, 'Description'], cells)}
+${needs.length > 0 ? html`<p class="hint">Also required: ${inline(needs.join(' or '))}.</p>` : ''}`
+}
+
+function rowCells({ field, option }: Row, presenceWord: string): Part[] {
+  if (!field) return [option, '', '', '']
+  return [
+    html`<code class="name">${field.name}</code>`,
+    html`<span class="type">${typeName(field.shape)}</span>`,
+    presence(field.required, presenceWord),
+    explanation(field.shape.description, field.shape),
+  ]
+}
+
+/** A phone shows rows as blocks, and browsers then forget that this is a table unless the roles are written down. */
+function table(label: string, head: string[], rows: { cells: Part[]; className?: string }[]): Html {
+  return html`<table role="table" aria-label="${label}"><thead role="rowgroup"><tr role="row">${head.map(
+    (name) => html`<th role="columnheader" scope="col">${name}</th>`,
+  )}</tr></thead><tbody role="rowgroup">
+${rows.map(
+  ({
+    cells,
+    className = 'd0',
+  }) => html`<tr role="row" class="${className}">${cells.map((cell) => html`<td role="cell">${cell}</td>`)}</tr>
+`,
+)}</tbody></table>`
+}
+
+function presence(required: boolean, word: string): Html {
+  return required
+    ? html`<span class="${word === 'required' ? 'must' : 'sure'}">${word}</span>`
+    : html`<span class="may">optional</span>`
+}
+
+function explanation(description: string, shape: Shape): Part {
+  const rules = rulesOf(shape)
+  return [
+    description ? html`<p>${inline(description)}</p>` : '',
+    rules.length > 0 ? html`<div class="rules">${rules.map((rule) => html`<span>${rule}</span>`)}</div>` : '',
+  ]
+}
+
+function rulesOf({ schema, items, again }: Shape): Part[] {
+  const rules: Part[] = [
+    list('One of', schema.enum),
+    span(schema.minimum, schema.maximum, ''),
+    schema.exclusiveMinimum === undefined ? undefined : `more than ${schema.exclusiveMinimum}`,
+    schema.exclusiveMaximum === undefined ? undefined : `less than ${schema.exclusiveMaximum}`,
+    schema.multipleOf === undefined ? undefined : `a multiple of ${schema.multipleOf}`,
+    span(schema.minLength, schema.maxLength, ' characters'),
+    span(schema.minItems, schema.maxItems, ' items'),
+    span(schema.minProperties, schema.maxProperties, ' entries'),
+    schema.uniqueItems === true ? 'no item twice' : undefined,
+    schema.pattern === undefined ? undefined : html`matches <code>${text(schema.pattern)}</code>`,
+    schema.default === undefined ? undefined : html`default <code>${JSON.stringify(schema.default)}</code>`,
+    again === undefined ? undefined : html`the fields of <code>${again}</code>`,
+  ].filter((rule) => rule !== undefined)
+  const each = items && items.fields.length === 0 ? rulesOf(items).map((rule) => html`each: ${rule}`) : []
+  return [...rules, ...each]
+}
+
+function list(word: string, values: unknown): Part {
+  if (!Array.isArray(values)) return undefined
+  return html`${word} ${values.map((value, at) => [at > 0 ? ', ' : '', html`<code>${plain(value)}</code>`])}`
+}
+
+function span(least: unknown, most: unknown, unit: string): string | undefined {
+  if (least === undefined && most === undefined) return undefined
+  if (least === undefined) return `at most ${plain(most)}${unit}`
+  if (most === undefined) return `at least ${plain(least)}${unit}`
+  return least === most ? `exactly ${plain(least)}${unit}` : `${plain(least)} to ${plain(most)}${unit}`
+}
+
+function plain(value: unknown): string {
+  if (typeof value === 'number') return value.toLocaleString('en', { useGrouping: Math.abs(value) >= 10_000 })
+  return typeof value === 'string' ? value : JSON.stringify(value)
+}
+
+function typeName(shape: Shape): string {
+  const name =
+    shape.options.length > 0 && shape.fields.length === 0
+      ? [...new Set(shape.options.map(typeName))].join(' or ')
+      : ownTypeName(shape)
+  return shape.nullable ? `${name} or null` : name
+}
+
+function ownTypeName({ type, items, schema }: Shape): string {
+  if (items) return `${type} of ${typeName(items)}`
+  if (schema.const !== undefined) return JSON.stringify(schema.const)
+  return typeof schema.format === 'string' ? `${type} (${schema.format})` : type
+}
+
+/** The fields of a shape in reading order, each followed by the fields inside it. */
+function rowsOf(shape: Shape, depth: number): Row[] {
+  if (depth > deepest) return []
+  if (shape.items) return rowsOf(shape.items, depth)
+  const own = shape.fields.flatMap((field): Row[] => [{ depth, field }, ...rowsOf(field.shape, depth + 1)])
+  return [...own, ...shape.options.flatMap((option, at) => optionRows(option, depth, at))]
+}
+
+function optionRows(option: Shape, depth: number, at: number): Row[] {
+  const rows = rowsOf(option, depth)
+  if (rows.length === 0) return []
+  return [{ depth, option: `${at === 0 ? 'Either' : 'Or'}: ${option.description || typeName(option)}` }, ...rows]
+}
+
+function jsonSample(caption: string, shape: Shape): Html {
+  const value = exampleOf(shape, '', false)
+  return sample(caption, html`<code>${coloured(JSON.stringify(value, null, 2))}</code>`)
+}
+
+/** The block can be scrolled, so it must be reachable by keyboard. */
+function sample(caption: string, code: Html, hint = ''): Html {
+  return html`<figure class="sample"><figcaption><span>${caption}</span><span>${hint}</span></figcaption>
+<pre tabindex="0" role="group" aria-label="${caption}">${code}</pre></figure>`
+}
+
+/** Outside of strings and words, JSON is brackets, commas and blanks; so escaping those is escaping all. */
+function coloured(json: string): Html {
+  const token = /("(?:[^"\\]|\\.)*")(\s*:)?|[\w.+-]+/g
+  return raw(
+    json.replace(token, (word, quoted: string | undefined, colon: string | undefined) => {
+      if (!quoted) return html`<span class="v">${word}</span>`.html
+      return html`<span class="${colon ? 'k' : 's'}">${quoted}</span>${colon}`.html
+    }),
+  )
+}
+
+function curlOf({ method, path, parameters, body, needsToken }: Operation): string {
+  const address = path.replace(/\{(\w+)\}/g, (_, name: string) => {
+    const shape = parameters.find((parameter) => parameter.place === 'path' && parameter.name === name)?.shape
+    return encodeURIComponent(String(shape ? exampleOf(shape, name, true) : name))
+  })
+  const query = parameters
+    .filter(({ place, name, required }) => place === 'query' && (required || telling.test(name)))
+    .map(({ name, shape }) => `${encodeURIComponent(name)}=${encodeURIComponent(String(exampleOf(shape, name, true)))}`)
+  const headers = parameters.filter(({ place, required }) => place === 'header' && required)
+  const verb = method === 'get' ? '' : ` -X ${method.toUpperCase()}`
+  return [
+    `curl${verb} "$BERTH_URL${address}${query.length > 0 ? `?${query.join('&')}` : ''}"`,
+    ...(needsToken ? ['-H "Authorization: Bearer $BERTH_TOKEN"'] : []),
+    ...headers.map(({ name, shape }) => `-H ${shellQuoted(`${name}: ${exampleOf(shape, name, true)}`)}`),
+    ...bodyArguments(body),
+  ].join(' \\\n  ')
+}
+
+function bodyArguments(body: Content | undefined): string[] {
+  if (!body) return []
+  const type = `-H ${shellQuoted(`Content-Type: ${body.mediaType}`)}`
+  if (!body.mediaType.endsWith('json')) return [type, '--data-binary @file']
+  return [type, `-d ${shellQuoted(JSON.stringify(exampleOf(body.shape, '', true), null, 2)).replaceAll('\n', '\n  ')}`]
+}
+
+function shellQuoted(value: string): string {
+  return `'${value.replaceAll("'", "'\\''")}'`
+}
+
+/** Optional fields that nearly every caller sends, and that an example reads oddly without. */
+const telling = /^(name|app_name|org_slug|region|image|size|version)$/
+
+/** A value that fits the shape; a lean one leaves out what a caller would normally leave out. */
+function exampleOf(shape: Shape, name: string, lean: boolean): unknown {
+  const { schema, options, items, fields, type } = shape
+  const given = [schema.const, (schema.examples as unknown[] | undefined)?.[0], schema.example, schema.default]
+  const value = given.find((candidate) => candidate !== undefined && candidate !== null)
+  if (value !== undefined) return value
+  if (Array.isArray(schema.enum)) return schema.enum[0]
+  if (options[0] && fields.length === 0) return exampleOf(options[0], name, lean)
+  if (type === 'map') return items && !lean ? { key: exampleOf(items, 'value', lean) } : {}
+  if (items) return [exampleOf(items, name.replace(/s$/, ''), lean)]
+  if (type === 'object') return exampleObject(shape, lean)
+  if (type === 'boolean') return true
+  if (type === 'integer' || type === 'number') return exampleNumber(schema, name)
+  return type === 'string' ? exampleText(shape, name) : null
+}
+
+function exampleObject({ fields, options, needs }: Shape, lean: boolean): Json {
+  const needed = needs[0] ?? []
+  const wanted = fields.filter(({ name, required, shape }) => {
+    if (shape.again) return required
+    return !lean || required || needed.includes(name) || (telling.test(name) && !isAlias(shape))
+  })
+  const own = Object.fromEntries(wanted.map(({ name, shape }) => [name, exampleOf(shape, name, lean)]))
+  return options[0] ? { ...own, ...exampleObject(options[0], lean) } : own
+}
+
+function isAlias({ description }: Shape): boolean {
+  return description.startsWith('The same as `')
+}
+
+function exampleNumber({ minimum, maximum }: Json, name: string): number {
+  const wished = name.endsWith('_at') ? 1_767_225_600_000 : name.endsWith('numeric_id') ? 42 : 1
+  return Math.min(Math.max(wished, Number(minimum ?? wished)), Number(maximum ?? Number.POSITIVE_INFINITY))
+}
+
+const formatExamples: Record<string, string> = {
+  'date-time': '2026-01-01T00:00:00Z',
+  date: '2026-01-01',
+  uuid: '6f1c2a52-8f0e-4c55-9d0b-2f6f0c1b7a3e',
+  uri: 'https://example.com',
+  email: 'ada@example.com',
+  ipv4: '192.0.2.10',
+  ipv6: '2001:db8::10',
+}
+
+const nameExamples: [RegExp, string][] = [
+  [/^app(_name)?$/, 'demo'],
+  [/(^|_)org(anization)?(_slug)?$|^slug$/, 'acme'],
+  [/(^|_)(id|instance)$/, 'k3v9x2m7q4w8z1c5'],
+  [/^token$/, 'berth_…'],
+  [/_at$/, '2026-01-01T00:00:00Z'],
+  [/url$/, 'https://example.com'],
+  [/image$/, 'docker.io/library/nginx:1.29'],
+  [/network$/, 'default'],
+  [/region$/, 'local'],
+  [/cursor$/, 'ZGVtbw'],
+  [/error|message/, 'A sentence that says what would work'],
+  [/sandbox/, 'my-sandbox'],
+  [/name$/, 'demo'],
+]
+
+function exampleText({ schema, description }: Shape, name: string): string {
+  const { format, pattern, minLength, maxLength } = schema
+  const told = /(?:such as|for example) `([^`]+)`/.exec(description)?.[1]
+  const byName = nameExamples.find(([form]) => form.test(name))?.[1]
+  const candidates = [told, formatExamples[text(format)], byName, 'example', 'a1', '1', '/data', '2026-01-01T00:00:00Z']
+  const known = candidates.filter((candidate) => candidate !== undefined)
+  const fits = typeof pattern === 'string' ? known.find((candidate) => new RegExp(pattern).test(candidate)) : known[0]
+  return (fits ?? 'example').padEnd(Number(minLength ?? 0), 'x').slice(0, Number(maxLength ?? 200))
+}
+
+function operationsOf(document: OpenApiDocument): Operation[] {
+  return Object.entries(document.paths).flatMap(([path, item]) =>
+    Object.entries(item)
+      .filter(([method]) => methods.includes(method))
+      .map(([method, record]) => operationOf(document, path, method, record)),
+  )
+}
+
+function operationOf(document: OpenApiDocument, path: string, method: string, record: Json): Operation {
+  const body = record.requestBody as Json | undefined
+  const security = (record.security ?? document.security) as Json[]
+  return {
+    id: slug(text(record.operationId) || `${method}-${path}`),
+    tag: (record.tags as string[] | undefined)?.[0] ?? 'Other',
+    method,
+    path,
+    summary: text(record.summary) || `${method.toUpperCase()} ${path}`,
+    description: text(record.description),
+    parameters: ((record.parameters ?? []) as Json[]).map((parameter) => parameterOf(document, parameter)),
+    body: body && contentOf(document, body),
+    responses: Object.entries(record.responses as Record<string, Json>).map(([status, response]) => ({
+      status,
+      description: text(response.description),
+      content: contentOf(document, response),
+    })),
+    needsToken: security.length > 0,
+  }
+}
+
+function parameterOf(document: OpenApiDocument, parameter: Json): Parameter {
+  return {
+    name: text(parameter.name),
+    place: text(parameter.in),
+    required: parameter.required === true,
+    description: text(parameter.description),
+    shape: shapeOf(document, (parameter.schema ?? {}) as Json),
+  }
+}
+
+function contentOf(document: OpenApiDocument, holder: Json): Content | undefined {
+  const first = Object.entries((holder.content ?? {}) as Record<string, Json>)[0]
+  if (!first) return undefined
+  return { mediaType: first[0], shape: shapeOf(document, (first[1].schema ?? {}) as Json) }
+}
+
+function groupByTag(document: OpenApiDocument, operations: Operation[]): Group[] {
+  const names = new Set([...document.tags.map(({ name }) => name), ...operations.map(({ tag }) => tag)])
+  const groups = [...names].map((name) => ({
+    name,
+    description: text(document.tags.find((tag) => tag.name === name)?.description),
+    operations: operations.filter(({ tag }) => tag === name),
+  }))
+  return groups.filter((group) => group.operations.length > 0)
+}
+
+/** `above` holds the references being followed, which is how a schema that contains itself comes to an end. */
+function shapeOf(document: OpenApiDocument, schema: Json, above: readonly string[] = []): Shape {
+  if (typeof schema.$ref === 'string') return referredShape(document, schema, schema.$ref, above)
+  const needs = needsOf(schema)
+  const alternatives = needs.length > 0 ? [] : alternativesOf(schema)
+  const variants = alternatives.map((variant) => shapeOf(document, variant, above))
+  const options = variants.filter(({ type }) => type !== 'null')
+  const nullable = options.length < variants.length || (Array.isArray(schema.type) && schema.type.includes('null'))
+  const only = options.length === 1 ? options[0] : undefined
+  if (only)
+    return { ...only, nullable: nullable || only.nullable, description: text(schema.description) || only.description }
+  if (options.length > 1 && options.every(isConstant)) return enumShape(schema, options, nullable)
+  const parts = ((schema.allOf ?? []) as Json[]).map((part) => shapeOf(document, part, above))
+  const items = (schema.items ?? mapValues(schema)) as Json | undefined
+  return {
+    type: typeOf(schema, parts.length > 0),
+    nullable,
+    description: text(schema.description),
+    fields: [...fieldsOf(document, schema, above), ...parts.flatMap(({ fields }) => fields)],
+    ...(items ? { items: shapeOf(document, items, above) } : {}),
+    options,
+    needs,
+    schema,
+  }
+}
+
+function referredShape(document: OpenApiDocument, schema: Json, ref: string, above: readonly string[]): Shape {
+  const name = ref.split('/').at(-1)!
+  const target = document.components.schemas[name] as Json | undefined
+  const { $ref: _ref, ...beside } = schema
+  if (target && !above.includes(ref)) return shapeOf(document, { ...target, ...beside }, [...above, ref])
+  const description = text(beside.description)
+  return { type: 'object', nullable: false, description, fields: [], options: [], needs: [], again: name, schema: {} }
+}
+
+function alternativesOf(schema: Json): Json[] {
+  return (schema.anyOf ?? schema.oneOf ?? []) as Json[]
+}
+
+/** Alternatives that only ask for fields are no schemas of their own; they say which of the fields must be there. */
+function needsOf(schema: Json): string[][] {
+  const alternatives = alternativesOf(schema)
+  const onlyAsk = alternatives.every((alternative) => Object.keys(alternative).join() === 'required')
+  return onlyAsk ? alternatives.map(({ required }) => required as string[]) : []
+}
+
+function fieldsOf(document: OpenApiDocument, schema: Json, above: readonly string[]): Field[] {
+  const required = (schema.required ?? []) as string[]
+  return Object.entries((schema.properties ?? {}) as Record<string, Json>).map(([name, property]) => ({
+    name,
+    required: required.includes(name),
+    shape: shapeOf(document, property, above),
+  }))
+}
+
+/** What an object with free keys holds under each of them. */
+function mapValues(schema: Json): unknown {
+  if (schema.properties) return undefined
+  const byPattern = Object.values((schema.patternProperties ?? {}) as Json)[0]
+  return typeof schema.additionalProperties === 'object' ? schema.additionalProperties : byPattern
+}
+
+function typeOf(schema: Json, merged: boolean): string {
+  if (mapValues(schema)) return 'map'
+  const named = Array.isArray(schema.type) ? schema.type.filter((type) => type !== 'null').join(' or ') : schema.type
+  if (typeof named === 'string') return named
+  if (merged || schema.properties) return 'object'
+  const value = schema.const ?? (schema.enum as unknown[] | undefined)?.[0]
+  return value === undefined ? 'any' : typeof value
+}
+
+function isConstant({ schema }: Shape): boolean {
+  return schema.const !== undefined
+}
+
+function enumShape(schema: Json, options: Shape[], nullable: boolean): Shape {
+  const values = options.map((option) => option.schema.const)
+  const bounds = { enum: values, ...(schema.default === undefined ? {} : { default: schema.default }) }
+  const description = text(schema.description)
+  return { type: typeof values[0], nullable, description, fields: [], options: [], needs: [], schema: bounds }
+}
+
+function prose(value: string): Html[] {
+  const paragraphs = value.split(/\n{2,}/).filter((paragraph) => paragraph !== '')
+  return paragraphs.map((paragraph) => html`<p>${inline(paragraph)}</p>`)
+}
+
+/** Descriptions mark code with backticks and nothing else. */
+function inline(value: string): Html[] {
+  return value
+    .split(/(`[^`]+`)/)
+    .map((piece) => (/^`.+`$/s.test(piece) ? html`<code>${piece.slice(1, -1)}</code>` : html`${piece}`))
+}
+
+function markOf(namespace = ''): Html {
+  return html`<svg class="mark" viewBox="0 0 32 32" aria-hidden="true" ${namespace ? html`xmlns="${namespace}"` : ''}><rect width="32" height="32" rx="8" fill="#0b6285"/><path d="M10 7v11M10 12h6.500a3 3 0 0 1 0 6H10M7 23c2.200 0 2.200 2 4.500 2s2.300-2 4.500-2 2.300 2 4.500 2 2.300-2 4.500-2" fill="none" stroke="#fff" stroke-width="2.400" stroke-linecap="round" stroke-linejoin="round"/></svg>`
+}
+
+function slug(value: string): string {
+  return value.replace(/[^A-Za-z0-9_]+/g, '-').replace(/^-|-$/g, '')
+}
+
+function text(value: unknown): string {
+  return typeof value === 'string' ? value : ''
+}
+
+function html(strings: TemplateStringsArray, ...parts: Part[]): Html {
+  return raw(strings.map((string, at) => string + markup(parts[at])).join(''))
+}
+
+function raw(markup: string): Html {
+  return { html: markup }
+}
+
+function markup(part: Part): string {
+  if (part === undefined) return ''
+  if (typeof part === 'string' || typeof part === 'number') return escaped(String(part))
+  return 'html' in part ? part.html : part.map(markup).join('')
+}
+
+const entities: Record<string, string> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' }
+
+function escaped(value: string): string {
+  return value.replace(/[&<>"']/g, (character) => entities[character]!)
+}

@@ -1,0 +1,75 @@
+import { Failure, Misuse, Refusal } from './failure.ts'
+
+export interface Session {
+  /** Without a slash at its end. */
+  url: string
+  token: string
+}
+
+const timeoutSeconds = 30
+
+/** An answer without a body is `{}`, as an empty body is for the platform. */
+export async function request<T>(session: Session, method: string, path: string, body?: object): Promise<T> {
+  const { status, text } = await exchange(session, method, path, body)
+  const answer = readAnswer(session, status, text)
+  if (status >= 200 && status < 300) return answer as T
+  throw new Refusal(status, sentenceOf(answer) ?? `the platform answered with status ${status}`, answer)
+}
+
+/** `undefined` when the platform says there is no such thing. */
+export async function requestIfPresent<T>(session: Session, path: string): Promise<T | undefined> {
+  try {
+    return await request<T>(session, 'GET', path)
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 404) return undefined
+    throw error
+  }
+}
+
+/** One part of a path. Dots would walk up to another operation, and encoding them does not keep them from it. */
+export function segment(name: string): string {
+  if (/^\.{0,2}$/.test(name)) throw new Misuse(`"${name}" is not a name`)
+  return encodeURIComponent(name)
+}
+
+async function exchange(session: Session, method: string, path: string, body: object | undefined) {
+  try {
+    const response = await fetch(session.url + path, {
+      method,
+      headers: {
+        authorization: `Bearer ${session.token}`,
+        ...(body ? { 'content-type': 'application/json' } : {}),
+      },
+      ...(body ? { body: JSON.stringify(body) } : {}),
+      signal: AbortSignal.timeout(timeoutSeconds * 1000),
+    })
+    return { status: response.status, text: await response.text() }
+  } catch (error) {
+    throw new Failure(explain(session.url, error as Error), { cause: error })
+  }
+}
+
+function explain(url: string, error: Error): string {
+  if (error.name === 'TimeoutError') return `no answer from ${url} within ${timeoutSeconds} seconds`
+  const { code = '', message = '' } = (error.cause ?? {}) as { code?: string; message?: string }
+  if (/CERT|SIGNED|SIGNATURE/.test(code)) {
+    return `the certificate of ${url} is not trusted (${message}); set NODE_EXTRA_CA_CERTS to the file of its authority`
+  }
+  if (message === 'bad port') return `the port of ${url} is one that HTTP clients refuse; choose another`
+  return `no platform answers at ${url}; start one with "berth up"`
+}
+
+function readAnswer({ url }: Session, status: number, text: string): unknown {
+  if (text === '') return {}
+  try {
+    return JSON.parse(text)
+  } catch {
+    throw new Failure(`${url} answers (status ${status}), but not as a platform does; is the address right?`)
+  }
+}
+
+/** Platform operations put the sentence into `error`; sandbox operations put a code there and the sentence beside it. */
+function sentenceOf(answer: unknown): string | undefined {
+  const { error, message } = (answer ?? {}) as { error?: unknown; message?: unknown }
+  return [message, error].find((text): text is string => typeof text === 'string')
+}

@@ -1,0 +1,100 @@
+import { describe, expect, it } from 'vitest'
+import { block, confirm, countText, printAnswer, type Terminal, table, timeText, visible } from './output.ts'
+
+function fakeTerminal(changes: Partial<Terminal> = {}) {
+  const printed: string[] = []
+  const terminal: Terminal = {
+    json: false,
+    colors: false,
+    print: (text) => printed.push(text),
+    note: (text) => printed.push(text),
+    ...changes,
+  }
+  return { terminal, printed }
+}
+
+describe('table', () => {
+  it('aligns columns and leaves no blanks at the end of a line', () => {
+    const rows = [
+      ['web', 'deployed', 12],
+      ['a-longer-name', 'pending', 0],
+    ]
+    expect(table(['NAME', 'STATUS', 'MACHINES'], rows, false).split('\n')).toEqual([
+      'NAME           STATUS    MACHINES',
+      'web            deployed  12',
+      'a-longer-name  pending   0',
+    ])
+  })
+
+  it('shows what is absent as a dash and tells zero and no from it', () => {
+    expect(table(['A', 'B', 'C', 'D', 'E'], [[null, undefined, '', 0, false]], false)).toBe(
+      'A  B  C  D  E\n-  -  -  0  no',
+    )
+  })
+
+  it('dims the headers alone, and only with colours', () => {
+    expect(table(['NAME'], [['web']], true)).toBe('\u001b[2mNAME\u001b[22m\nweb')
+  })
+
+  it('counts characters rather than their parts', () => {
+    expect(table(['NAME', 'X'], [['héllo😀', 'y']], false)).toBe('NAME    X\nhéllo😀  y')
+  })
+
+  it('does not let a name control the terminal', () => {
+    const text = table(['NAME'], [['\u001b[31mred\nline']], false)
+    expect(text).toBe('NAME\n\u{fffd}[31mred\u{fffd}line')
+  })
+})
+
+describe('block', () => {
+  it('puts the values below one another', () => {
+    const pairs: [string, string | number][] = [
+      ['name', 'web'],
+      ['machines', 2],
+    ]
+    expect(block(pairs, false)).toBe('name      web\nmachines  2')
+  })
+})
+
+describe('printAnswer', () => {
+  it('prints the answer itself with --json and the text for people without', () => {
+    const answer = { id: 'x', nested: { list: [1, null] } }
+    const json = fakeTerminal({ json: true })
+    printAnswer(json.terminal, answer, () => 'text')
+    expect(JSON.parse(json.printed.join(''))).toEqual(answer)
+    const people = fakeTerminal()
+    printAnswer(people.terminal, answer, () => 'text')
+    expect(people.printed).toEqual(['text'])
+  })
+})
+
+describe('confirm', () => {
+  it.each(['y', 'Y', 'yes', ' yes '])('goes on after %j', async (answer) => {
+    await confirm(fakeTerminal({ ask: async () => answer }).terminal, 'Sure?')
+  })
+
+  it.each(['', 'n', 'yesterday', 'no'])('stops after %j', async (answer) => {
+    const { terminal } = fakeTerminal({ ask: async () => answer })
+    await expect(confirm(terminal, 'Sure?')).rejects.toThrow('nothing was changed')
+  })
+
+  it('refuses when nobody is there to answer', async () => {
+    await expect(confirm(fakeTerminal().terminal, 'Sure?')).rejects.toThrow('use --yes')
+  })
+})
+
+describe('texts', () => {
+  it('cuts times to the second', () => {
+    expect(timeText('2025-01-02T03:04:05.678901Z')).toBe('2025-01-02T03:04:05Z')
+    expect(timeText('2025-01-02T03:04:05Z')).toBe('2025-01-02T03:04:05Z')
+    expect(timeText(null)).toBe('')
+  })
+
+  it('counts', () => {
+    expect([0, 1, 2].map((count) => countText(count, 'machine'))).toEqual(['0 machines', '1 machine', '2 machines'])
+  })
+
+  it('keeps ordinary text as it is', () => {
+    expect(visible('Ünïcode, "quotes" & 日本')).toBe('Ünïcode, "quotes" & 日本')
+  })
+})

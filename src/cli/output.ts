@@ -1,0 +1,83 @@
+import { Failure, Misuse } from './failure.ts'
+
+export interface Terminal {
+  /** Print what the platform answered instead of a form for people. */
+  json: boolean
+  colors: boolean
+  /** One line or several to standard output. */
+  print(text: string): void
+  /** The same to standard error, for what is not a result. */
+  note(text: string): void
+  /** Absent when nobody is there to answer. */
+  ask?: (question: string) => Promise<string>
+}
+
+export type Cell = string | number | boolean | null | undefined
+
+/** The answer itself as JSON, or what `forPeople` makes of it. */
+export function printAnswer(terminal: Terminal, answer: unknown, forPeople: () => string): void {
+  terminal.print(terminal.json ? JSON.stringify(answer, null, 2) : forPeople())
+}
+
+/** Columns two spaces apart, without blanks at the end of a line. */
+export function table(headers: string[], rows: Cell[][], colors: boolean): string {
+  const lines = [headers, ...rows.map((row) => row.map(cellText))]
+  const widths = headers.map((_, column) => Math.max(...lines.map((line) => width(line[column] ?? ''))))
+  const [head, ...body] = lines.map((line) =>
+    line
+      .map((text, column) => pad(text, widths[column]!))
+      .join('  ')
+      .trimEnd(),
+  )
+  return [colors ? dim(head!) : head!, ...body].join('\n')
+}
+
+/** One `key  value` line each, the values below one another. */
+export function block(pairs: [string, Cell][], colors: boolean): string {
+  const widest = Math.max(...pairs.map(([key]) => width(key)))
+  return pairs
+    .map(([key, value]) => {
+      const label = pad(key, widest)
+      return `${colors ? dim(label) : label}  ${cellText(value)}`
+    })
+    .join('\n')
+}
+
+/** To the second; who needs more asks for JSON. */
+export function timeText(rfc3339: string | null): string {
+  return rfc3339 ? `${rfc3339.slice(0, 19)}Z` : ''
+}
+
+export function countText(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}
+
+/** Names are chosen by others: control characters in one must not move the cursor or change the colours here. */
+export function visible(text: string): string {
+  return text.replaceAll(/\p{Cc}/gu, '\u{fffd}')
+}
+
+/** Returns when the answer is yes, and throws otherwise. */
+export async function confirm(terminal: Terminal, question: string): Promise<void> {
+  if (!terminal.ask) throw new Misuse('this asks for confirmation, and there is no terminal to ask at; use --yes')
+  const answer = await terminal.ask(`${visible(question)} [y/N] `)
+  if (!/^y(es)?$/i.test(answer.trim())) throw new Failure('nothing was changed')
+}
+
+function cellText(value: Cell): string {
+  if (value === null || value === undefined || value === '') return '-'
+  if (typeof value === 'boolean') return value ? 'yes' : 'no'
+  return visible(String(value))
+}
+
+function width(text: string): number {
+  return [...text].length
+}
+
+function pad(text: string, to: number): string {
+  return text + ' '.repeat(to - width(text))
+}
+
+function dim(text: string): string {
+  return `\u001b[2m${text}\u001b[22m`
+}

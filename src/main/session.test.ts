@@ -1,0 +1,67 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { readConfig } from './config.ts'
+import { openSession } from './session.ts'
+
+let home: string
+
+beforeEach(() => {
+  home = mkdtempSync(join(tmpdir(), 'berth-session-'))
+})
+
+afterEach(() => rmSync(home, { recursive: true, force: true }))
+
+function open(environment: Record<string, string> = {}, url?: string) {
+  return openSession(readConfig({ BERTH_HOME: home, ...environment }), url)
+}
+
+function startPlatform(): void {
+  mkdirSync(join(home, 'run'))
+  writeFileSync(
+    join(home, 'run/addresses.json'),
+    '{"api": "http://10.0.0.1:4280", "sandbox": "http://10.0.0.1:4281"}\n',
+  )
+  writeFileSync(join(home, 'token'), 'berth_local\n')
+}
+
+it('finds address and token in the home', () => {
+  startPlatform()
+  expect(open()).toEqual({ url: 'http://10.0.0.1:4280', token: 'berth_local' })
+})
+
+it('prefers the option to the environment and the environment to the home', () => {
+  startPlatform()
+  const environment = { BERTH_URL: 'https://b.example/', BERTH_TOKEN: 'berth_given' }
+  expect(open(environment)).toEqual({ url: 'https://b.example', token: 'berth_given' })
+  expect(open(environment, 'https://c.example/base/')).toEqual({
+    url: 'https://c.example/base',
+    token: 'berth_given',
+  })
+})
+
+it('says how to start a platform when the home has none', () => {
+  expect(() => open()).toThrow(`no platform runs in ${home}; start one with "berth up"`)
+})
+
+it('says where a token would be found', () => {
+  expect(() => open({ BERTH_URL: 'http://127.0.0.1:1' })).toThrow(
+    `no token: set BERTH_TOKEN, or start a platform with "berth up", which writes one to ${home}/token`,
+  )
+})
+
+it('uses the token of the home on this machine and keeps it from others', () => {
+  startPlatform()
+  expect(open({}, 'http://localhost:9999').token).toBe('berth_local')
+  expect(open({}, 'http://10.0.0.1:4280').token).toBe('berth_local')
+  expect(() => open({}, 'https://b.example')).toThrow('no token for https://b.example: set BERTH_TOKEN')
+})
+
+it.each(['berth', 'ftp://x', 'http://user:secret@x', 'http://x/?q=1'])('refuses %s as an address', (url) => {
+  expect(() => open({ BERTH_TOKEN: 'berth_x' }, url)).toThrow('--url must be an address such as')
+})
+
+it('refuses a token that cannot be sent', () => {
+  expect(() => open({ BERTH_URL: 'http://x', BERTH_TOKEN: 'berth_a\nberth_b' })).toThrow('copied whole')
+})

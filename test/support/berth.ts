@@ -1,0 +1,99 @@
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { until } from './until.ts'
+
+const launcher = new URL('../../berth', import.meta.url).pathname
+const run = promisify(execFile)
+
+export interface Answer {
+  status: number
+  // biome-ignore lint/suspicious/noExplicitAny: a test looks at whatever shape it expects
+  body: any
+  headers: Headers
+}
+
+/** A real platform with a home of its own, driven from outside as a user would. */
+export class Berth {
+  readonly home: string
+  readonly environment: Record<string, string>
+  readonly children: ChildProcess[] = []
+  output = ''
+
+  constructor(environment: Record<string, string> = {}) {
+    this.home = mkdtempSync(join(tmpdir(), 'berth-e2e-'))
+    chmodSync(this.home, 0o711)
+    this.environment = {
+      PATH: process.env.PATH ?? '',
+      HOME: process.env.HOME ?? '/',
+      BERTH_HOME: this.home,
+      BERTH_API_LISTEN: '127.0.0.1:0',
+      BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
+      ...environment,
+    }
+  }
+
+  /** Starts a long-running command and keeps it to be ended in `destroy`. */
+  spawn(...args: string[]): ChildProcess {
+    const child = spawn(launcher, args, { env: this.environment, stdio: ['ignore', 'pipe', 'pipe'] })
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.on('data', (data) => {
+        this.output += data
+      })
+    }
+    this.children.push(child)
+    return child
+  }
+
+  /** The control plane, once it answers. */
+  async up(): Promise<ChildProcess> {
+    const child = this.spawn('up')
+    await until(() => {
+      if (child.exitCode !== null) throw new Error(`berth up exited with ${child.exitCode}: ${this.output}`)
+      return this.answersAs(child)
+    }, 60)
+    return child
+  }
+
+  private answersAs(child: ChildProcess): boolean {
+    return existsSync(`${this.home}/run/addresses.json`) && this.output.includes(`"pid":${child.pid},"api":`)
+  }
+
+  get addresses(): { api: string; sandbox: string } {
+    return JSON.parse(readFileSync(`${this.home}/run/addresses.json`, 'utf8'))
+  }
+
+  get token(): string {
+    return this.environment.BERTH_TOKEN ?? readFileSync(`${this.home}/token`, 'utf8').trim()
+  }
+
+  async call(method: string, path: string, body?: object, headers: Record<string, string> = {}): Promise<Answer> {
+    const reply = await fetch(`${this.addresses.api}${path}`, {
+      method,
+      headers: { authorization: `Bearer ${this.token}`, ...headers },
+      ...(body ? { body: JSON.stringify(body) } : {}),
+    })
+    const text = await reply.text()
+    return { status: reply.status, body: text.startsWith('{') ? JSON.parse(text) : text, headers: reply.headers }
+  }
+
+  cli(...args: string[]): Promise<{ stdout: string; stderr: string }> {
+    return run(launcher, args, { env: this.environment })
+  }
+
+  /** Ends every process and removes the home, whatever state the test left them in. */
+  async destroy(): Promise<void> {
+    await Promise.all(this.children.map((child) => end(child)))
+    await this.cli('down')
+    rmSync(this.home, { recursive: true, force: true })
+  }
+}
+
+export async function end(child: ChildProcess, signal: NodeJS.Signals = 'SIGKILL'): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  const ended = new Promise((resolve) => child.once('exit', resolve))
+  child.kill(signal)
+  await ended
+}
