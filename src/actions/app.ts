@@ -7,12 +7,13 @@ import {
   networkPattern,
   runningMachineStates,
 } from '../model/app.ts'
+import { requireCaller, requireWriter } from '../model/caller.ts'
 import { badRequest, forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import type { Caller } from '../model/token.ts'
 import { findApp, insertApp, listApps, type NewlyMade, runningMachines } from '../store/app.ts'
 import { lockState, transition } from '../store/transition.ts'
-import { type Context, getCaller, requireCaller, requireWriter } from './context.ts'
+import { type Context, checked, getCaller } from './context.ts'
 import { organizationNotFound, slugOrNotFound } from './org.ts'
 
 export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMade> {
@@ -71,16 +72,6 @@ async function getVisible(ctx: Context, name: string): Promise<{ caller: Caller;
   if (!found?.app) throw appNotFound()
   if (caller.orgId !== null && caller.orgId !== found.app.orgId) throw forbidden('unauthorized')
   return { caller, app: found.app }
-}
-
-/** The fields are looked at first, but a caller without a valid token learns nothing about them. */
-async function checked<T>(ctx: Context, check: () => T): Promise<T> {
-  try {
-    return check()
-  } catch (refusal) {
-    await getCaller(ctx)
-    throw refusal
-  }
 }
 
 function appNotFound() {

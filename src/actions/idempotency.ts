@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto'
 import { BerthError, badRequest, conflict, invalid } from '../model/errors.ts'
 import { seal, unseal } from '../model/secret.ts'
-import { joinTransaction, type Tx } from '../store/db.ts'
+import { type Db, joinTransaction, type Tx } from '../store/db.ts'
 import { findAnswer, lockKey, putAnswer, type RequestKey } from '../store/idempotency.ts'
 import { type Context, getCaller } from './context.ts'
 
@@ -25,9 +25,8 @@ export interface RepeatableRequest {
  */
 export async function runOnce(
   ctx: Context,
-  encryptionKey: Buffer,
   request: RepeatableRequest,
-  change: (ctx: Context) => Promise<Answer>,
+  change: (db: Db) => Promise<Answer>,
   refusalOf: (error: BerthError) => unknown,
 ): Promise<Answer> {
   if (!/^[\x21-\x7e]{1,255}$/.test(request.key)) {
@@ -45,23 +44,22 @@ export async function runOnce(
       if (!first.fingerprint.equals(fingerprint)) {
         throw invalid('this Idempotency-Key was used with another request; use a new key')
       }
-      return { status: first.status, body: JSON.parse(unseal(encryptionKey, first.answer).toString()) }
+      return { status: first.status, body: JSON.parse(unseal(ctx.encryptionKey, first.answer).toString()) }
     }
-    const answer = await attempt(ctx, tx, change, refusalOf)
+    const answer = await attempt(tx, change, refusalOf)
     const text = Buffer.from(JSON.stringify(answer.body ?? null))
-    await putAnswer(tx, key, { fingerprint, status: answer.status, answer: seal(encryptionKey, text) })
+    await putAnswer(tx, key, { fingerprint, status: answer.status, answer: seal(ctx.encryptionKey, text) })
     return answer
   })
 }
 
 async function attempt(
-  ctx: Context,
   tx: Tx,
-  change: (ctx: Context) => Promise<Answer>,
+  change: (db: Db) => Promise<Answer>,
   refusalOf: (error: BerthError) => unknown,
 ): Promise<Answer> {
   try {
-    return await joinTransaction(tx).transaction((inner) => change({ ...ctx, db: joinTransaction(inner) }))
+    return await joinTransaction(tx).transaction((inner) => change(joinTransaction(inner)))
   } catch (err) {
     if (err instanceof BerthError && err.statusCode < 500) return { status: err.statusCode, body: refusalOf(err) }
     throw err

@@ -1,10 +1,11 @@
+import { requireWriter } from '../model/caller.ts'
 import { forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import type { Org } from '../model/org.ts'
 import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../model/token.ts'
 import { listOrgs } from '../store/org.ts'
 import { insertToken, listTokens, revokeToken } from '../store/token.ts'
-import { type Context, getCaller, requireWriter } from './context.ts'
+import { type Context, getCaller } from './context.ts'
 import { getOrg } from './org.ts'
 
 export interface IssuedToken {

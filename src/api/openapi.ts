@@ -17,6 +17,7 @@ export interface OpenApiDocument {
 const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Berth sandboxes' }
 
 const tags: Record<string, string> = {
+  Postgres: 'Real PostgreSQL clusters. Success bodies are `{ "data": … }`.',
   Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
   Organizations: 'Who owns things. Every token but root belongs to one.',
   Tokens: 'What a request proves its right with.',
@@ -113,6 +114,7 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
       ...(route.response ? { content: jsonContent(refer(route.response, schemas)) } : {}),
     },
   }
+  if (route.otherStatus) responses[route.otherStatus] = responses[route.status]
   for (const [status, description] of Object.entries(errors)) {
     responses[status] = { description, headers, content: jsonContent(problem) }
   }

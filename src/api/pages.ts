@@ -8,7 +8,8 @@ import { openApiDocument } from './openapi.ts'
 import type { ServerOptions } from './server.ts'
 
 /** What is served beside the operations: health, metrics, and the description of the operations themselves. */
-export function addPages(server: FastifyInstance, { area, routes, db, metrics }: ServerOptions): void {
+export function addPages(server: FastifyInstance, { area, routes, ground, metrics }: ServerOptions): void {
+  const { db } = ground
   const document = openApiDocument(area, routes)
   const openApiText = JSON.stringify(document)
   const docsHtml = docsPage(document)

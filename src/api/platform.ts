@@ -1,10 +1,26 @@
 import { appRoutes } from './app.ts'
+import { attachmentRoutes } from './attachment.ts'
+import { backupRoutes } from './backup.ts'
+import { clusterRoutes } from './cluster.ts'
+import { clusterLogRoutes } from './cluster-log.ts'
+import { databaseRoutes } from './database.ts'
 import { orgRoutes } from './org.ts'
 import type { Route } from './route.ts'
 import { tokenRoutes } from './token.ts'
+import { userRoutes } from './user.ts'
 
 /** Everything the platform address can be asked for. */
-export const platformRoutes: Route[] = [...appRoutes, ...orgRoutes, ...tokenRoutes]
+export const platformRoutes: Route[] = [
+  ...clusterRoutes,
+  ...clusterLogRoutes,
+  ...backupRoutes,
+  ...userRoutes,
+  ...databaseRoutes,
+  ...attachmentRoutes,
+  ...appRoutes,
+  ...orgRoutes,
+  ...tokenRoutes,
+]
 
 /** Everything the sandbox address can be asked for. */
 export const sandboxRoutes: Route[] = []

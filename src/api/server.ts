@@ -8,23 +8,23 @@ import Fastify, {
   type HTTPMethods,
   LogController,
 } from 'fastify'
-import { type Context, getCaller } from '../actions/context.ts'
-import { type Answer, runOnce } from '../actions/idempotency.ts'
+import { getCaller } from '../actions/context.ts'
+import { runOnce } from '../actions/idempotency.ts'
+import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
 import { readTokenHash } from './auth.ts'
 import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
 import { type Area, asBerthError, problemBody, problemHeaders } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
-import type { Route } from './route.ts'
+import { Answer, type Route } from './route.ts'
 import { refusalOf, schemaCompiler } from './validation.ts'
 
 export interface ServerOptions {
   area: Area
   routes: Route[]
-  db: Context['db']
-  /** Answers kept for repeated requests are encrypted with it. */
-  encryptionKey: Buffer
+  /** What every request is answered with; its token is added to it. */
+  ground: Omit<LiveContext, 'tokenHash'>
   log: FastifyBaseLogger
   metrics: Metrics
   rateLimit: boolean
@@ -136,7 +136,7 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
           ...(operation.params ? { params: operation.params } : {}),
           ...(operation.query ? { querystring: operation.query } : {}),
           ...(operation.body ? { body: operation.body } : {}),
-          ...(operation.response ? { response: { [operation.status]: operation.response } } : {}),
+          ...(operation.response ? { response: responseSchemas(operation) } : {}),
         },
         handler: async (request, reply) => {
           take?.(limitKey(operation, request), operation.scope === 'read' ? readRate : writeRate)
@@ -149,28 +149,33 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
   }
 }
 
+function responseSchemas(operation: Route): Record<number, unknown> {
+  const { status, otherStatus, response } = operation
+  return { [status]: response, ...(otherStatus ? { [otherStatus]: response } : {}) }
+}
+
 function limitKey(operation: Route, request: FastifyRequest): string {
   const token = readTokenHash(request.headers.authorization).toString('base64')
   return `${token} ${operation.id} ${JSON.stringify(request.params)}`
 }
 
 async function answer(options: ServerOptions, operation: Route, request: FastifyRequest): Promise<Answer> {
-  const ctx: Context = { db: options.db, tokenHash: readTokenHash(request.headers.authorization) }
+  const ctx: LiveContext = { ...options.ground, tokenHash: readTokenHash(request.headers.authorization) }
   const refusal = refusedInput(operation, request)
+  const { params, query, body } = request
   if (refusal) {
     await getCaller(ctx)
+    if (refusal.code !== 'bad_request') await operation.precheck?.({ ctx, params })
     throw refusal
   }
-  const { params, query, body } = request
-  const change = async (context: Context): Promise<Answer> => {
-    return { status: operation.status, body: await operation.run({ ctx: context, params, query, body }) }
+  const change = async (db: LiveContext['db']): Promise<Answer> => {
+    const result = await operation.run({ ctx: { ...ctx, db }, params, query, body })
+    return result instanceof Answer ? result : new Answer(operation.status, result)
   }
   const key = request.headers['idempotency-key']
-  if (operation.method !== 'POST' || key === undefined) return change(ctx)
+  if (operation.method !== 'POST' || key === undefined) return change(ctx.db)
   const path = request.url.split('?')[0]!
-  return runOnce(ctx, options.encryptionKey, { key: String(key), path, query, body }, change, (error) =>
-    problemBody(options.area, error),
-  )
+  return runOnce(ctx, { key: String(key), path, query, body }, change, (error) => problemBody(options.area, error))
 }
 
 function refusedInput(operation: Route, request: FastifyRequest): BerthError | undefined {

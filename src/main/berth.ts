@@ -7,6 +7,8 @@ import { addCompletionCommand } from '../cli/completion.ts'
 import { Failure, Misuse, Refusal } from '../cli/failure.ts'
 import { addOrgCommands } from '../cli/org.ts'
 import { block, type Cell, printAnswer, type Terminal, table, timeText, visible } from '../cli/output.ts'
+import { addPostgresCommands } from '../cli/postgres.ts'
+import type { PsqlTarget } from '../cli/postgres-connect.ts'
 import { addTokenCommands } from '../cli/token.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor.ts'
@@ -40,6 +42,7 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
   }
   program.commandsGroup('Resources:')
   addAppCommands(program, cli)
+  addPostgresCommands(program, { ...cli, progress: process.stderr, runPsql })
   addOrgCommands(program, cli)
   addTokenCommands(program, cli)
   program.commandsGroup('Platform:')
@@ -123,6 +126,11 @@ async function runInstall(terminal: Terminal, options: { print?: true; directory
   const { print = false, directory } = options
   const lines = await install(settings(), { print, ...(directory ? { directory } : {}) })
   printAnswer(terminal, lines, () => lines.join('\n'))
+}
+
+async function runPsql(target: PsqlTarget, args: string[]): Promise<void> {
+  const { connect } = await import('./connect.ts')
+  process.exitCode = await connect(settings(), target, args)
 }
 
 function statusText(report: StatusReport, colors: boolean): string {

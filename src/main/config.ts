@@ -19,6 +19,18 @@ export interface Config {
   /** Listen beyond loopback without TLS. */
   insecure: boolean
   rateLimit: boolean
+  regions: string[] | null
+  /** Where clusters listen, the host name clients are told, and the ports to hand out. */
+  pgListen: string
+  pgHost: string
+  pgPorts: { first: number; last: number }
+  /** PostgreSQL installations of the operator, by major version. */
+  pgBins: { 16?: string; 17?: string }
+  /** Where backups and the log are kept. */
+  repository: string
+  pitrDays: number
+  backupIntervalSeconds: number
+  deletedDays: number
   uidBase: number
   /** Where the CLI finds the platform; undefined: the one of the local home. */
   url: string | undefined
@@ -47,6 +59,16 @@ export const settings: Setting[] = [
   { name: 'BERTH_TLS_KEY', fallback: '', about: 'key file for the listeners' },
   { name: 'BERTH_INSECURE', fallback: 'off', about: 'on: listen beyond loopback without TLS' },
   { name: 'BERTH_RATE_LIMIT', fallback: 'off', about: 'on: 1/s burst 3 per action and object, 5/s burst 10 for reads' },
+  { name: 'BERTH_REGIONS', fallback: '', about: 'comma list of region codes; any well-formed one when unset' },
+  { name: 'BERTH_PG_LISTEN', fallback: '127.0.0.1', about: 'addresses clusters listen on, separated by commas' },
+  { name: 'BERTH_PG_HOST', fallback: 'localhost', about: 'host name of clusters in endpoints and certificates' },
+  { name: 'BERTH_PG_PORTS', fallback: '15000-19999', about: 'ports for clusters' },
+  { name: 'BERTH_PG16_BIN', fallback: '', about: 'bin directory of a PostgreSQL 16; looked up when unset' },
+  { name: 'BERTH_PG17_BIN', fallback: '', about: 'bin directory of a PostgreSQL 17; looked up when unset' },
+  { name: 'BERTH_REPOSITORY', fallback: '', about: 'backups and log of clusters; <home>/repository when unset' },
+  { name: 'BERTH_PITR_DAYS', fallback: '7', about: 'the recovery window reaches this far back' },
+  { name: 'BERTH_BACKUP_INTERVAL', fallback: '24h', about: 'a backup of each cluster at least this often' },
+  { name: 'BERTH_DELETED_DAYS', fallback: '7', about: 'backups of a deleted cluster are kept this long' },
   { name: 'BERTH_UID_BASE', fallback: '300000', about: 'first uid for workloads when root' },
   { name: 'BERTH_URL', fallback: '', about: 'platform the CLI talks to; the local home when unset' },
   { name: 'BERTH_LOG_LEVEL', fallback: 'info', about: 'fatal, error, warn, info, debug or trace' },
@@ -65,6 +87,15 @@ export function readConfig(environment: Environment = process.env): Config {
     tls: readTls(raw('BERTH_TLS_CERT'), raw('BERTH_TLS_KEY')),
     insecure: readSwitch('BERTH_INSECURE', raw('BERTH_INSECURE')),
     rateLimit: readSwitch('BERTH_RATE_LIMIT', raw('BERTH_RATE_LIMIT')),
+    regions: readList(raw('BERTH_REGIONS')),
+    pgListen: raw('BERTH_PG_LISTEN'),
+    pgHost: raw('BERTH_PG_HOST'),
+    pgPorts: readRange('BERTH_PG_PORTS', raw('BERTH_PG_PORTS')),
+    pgBins: readBins(raw('BERTH_PG16_BIN'), raw('BERTH_PG17_BIN')),
+    repository: raw('BERTH_REPOSITORY') || `${readHome(raw('BERTH_HOME'))}/repository`,
+    pitrDays: readNumber('BERTH_PITR_DAYS', raw('BERTH_PITR_DAYS'), 1, 3650),
+    backupIntervalSeconds: readDuration('BERTH_BACKUP_INTERVAL', raw('BERTH_BACKUP_INTERVAL')),
+    deletedDays: readNumber('BERTH_DELETED_DAYS', raw('BERTH_DELETED_DAYS'), 0, 3650),
     uidBase: readNumber('BERTH_UID_BASE', raw('BERTH_UID_BASE'), 1000, 2_000_000_000),
     url: raw('BERTH_URL').replace(/\/+$/, '') || undefined,
     logLevel: readChoice('BERTH_LOG_LEVEL', raw('BERTH_LOG_LEVEL'), [
@@ -131,6 +162,32 @@ function readSwitch(name: string, value: string): boolean {
 function readChoice(name: string, value: string, choices: string[]): string {
   if (choices.includes(value)) return value
   throw new Error(`${name} must be one of ${choices.join(', ')}, not "${value}"`)
+}
+
+function readList(value: string): string[] | null {
+  const items = value
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '')
+  return items.length === 0 ? null : items
+}
+
+function readRange(name: string, value: string): { first: number; last: number } {
+  const [first, last] = (/^(\d{1,5})-(\d{1,5})$/.exec(value) ?? []).slice(1).map(Number)
+  if (first && last && first < last && last <= 65_535) return { first, last }
+  throw new Error(`${name} must be two ports such as 15000-19999, not "${value}"`)
+}
+
+function readBins(bin16: string, bin17: string): Config['pgBins'] {
+  return { ...(bin16 ? { 16: bin16 } : {}), ...(bin17 ? { 17: bin17 } : {}) }
+}
+
+function readDuration(name: string, value: string): number {
+  const match = /^(\d{1,6})(s|m|h|d)$/.exec(value)
+  const unit = { s: 1, m: 60, h: 3600, d: 86_400 }[match?.[2] ?? ''] ?? 0
+  const seconds = Number(match?.[1]) * unit
+  if (seconds > 0) return seconds
+  throw new Error(`${name} must be a duration such as 30m, 24h or 7d, not "${value}"`)
 }
 
 function readNumber(name: string, value: string, least: number, most: number): number {

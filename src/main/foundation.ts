@@ -1,12 +1,22 @@
 import type pg from 'pg'
 import pino, { type Logger } from 'pino'
 import { prepareFirstUse } from '../actions/start.ts'
+import { backupDriver } from '../drivers/backup.ts'
 import { forgetControlProcess, noteControlProcess } from '../drivers/control-process.ts'
 import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/home.ts'
+import { thisHost } from '../drivers/hosting.ts'
+import { jobDriver } from '../drivers/job.ts'
+import { poolerDriver } from '../drivers/pooler.ts'
+import { postgresDriver } from '../drivers/postgres.ts'
+import { receiverDriver } from '../drivers/receiver.ts'
+import { fileRepository } from '../drivers/repository-file.ts'
+import { restoreDriver } from '../drivers/restore.ts'
 import { ensureStateDatabase } from '../drivers/state-database.ts'
 import { type Supervisor, s6Supervisor } from '../drivers/supervisor.ts'
 import { ensureToolchain } from '../drivers/toolchain.ts'
 import { newTokenText } from '../model/token.ts'
+import { startSampler } from '../reconcile/sampler.ts'
+import type { World } from '../reconcile/step.ts'
 import { startWorker, type Worker } from '../reconcile/worker.ts'
 import { type Database, openDatabase } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
@@ -21,8 +31,7 @@ export interface Foundation {
   supervisor: Supervisor
   databaseConfig: pg.ClientConfig
   db: Database
-  /** Encrypts what is secret in the state database. */
-  encryptionKey: Buffer
+  world: World
   log: Logger
 }
 
@@ -38,7 +47,35 @@ export async function layFoundation(config: Config): Promise<Foundation> {
   const migrations = await migrate(db)
   if (migrations.length > 0) log.info({ migrations }, 'brought the state database up to date')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
-  return { config, home, supervisor, databaseConfig, db, encryptionKey: readOrCreateKey(home), log }
+  return { config, home, supervisor, databaseConfig, db, world: openWorld(config, home, supervisor, db), log }
+}
+
+function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Database): World {
+  const postgres = postgresDriver({ home, supervisor })
+  const repository = fileRepository(config.repository)
+  const jobs = jobDriver(supervisor)
+  return {
+    db,
+    encryptionKey: readOrCreateKey(home),
+    hosting: thisHost({
+      home,
+      listen: config.pgListen,
+      host: config.pgHost,
+      ports: config.pgPorts,
+      configuredBins: config.pgBins,
+    }),
+    postgres,
+    pooler: poolerDriver({ home, supervisor }),
+    repository,
+    receiver: receiverDriver({ home, supervisor, repository, postgres }),
+    backups: backupDriver({ home, jobs, repository }),
+    restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
+    keep: {
+      backupIntervalSeconds: config.backupIntervalSeconds,
+      pitrDays: config.pitrDays,
+      deletedDays: config.deletedDays,
+    },
+  }
 }
 
 /** Gives back what `layFoundation` took for this process alone; the tree and the state database go on. */
@@ -75,9 +112,10 @@ export function startLoop(
   foundation: Foundation,
   onTurn: (turn: { kind: string; result: string; seconds: number }) => void,
 ): Worker {
-  const { db, databaseConfig, log } = foundation
-  return startWorker({
-    world: { db },
+  const { world, databaseConfig, log } = foundation
+  const sampler = startSampler(world, databaseConfig)
+  const worker = startWorker({
+    world,
     listen: (woken) => listen(databaseConfig, workChannel, woken),
     slots,
     onTurn(turn) {
@@ -85,4 +123,9 @@ export function startLoop(
       if (turn.error) log.warn({ kind: turn.kind, id: turn.resourceId, err: turn.error }, 'will look again later')
     },
   })
+  return {
+    async stop() {
+      await Promise.all([worker.stop(), sampler.stop()])
+    },
+  }
 }

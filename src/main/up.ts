@@ -4,7 +4,11 @@ import { createMetrics, type Metrics } from '../api/metrics.ts'
 import { platformRoutes, sandboxRoutes } from '../api/platform.ts'
 import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
+import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
+import { clusterPaths } from '../drivers/postgres-paths.ts'
+import type { LiveContext } from '../live/context.ts'
+import type { PlatformSettings } from '../model/settings.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { stopSignal } from './stop.ts'
@@ -38,18 +42,33 @@ export async function up(config: Config): Promise<void> {
 type Addresses = Record<'api' | 'sandbox', string>
 
 function openServer(foundation: Foundation, metrics: Metrics, area: Area): FastifyInstance {
-  const { config, db, encryptionKey, log } = foundation
+  const { config, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     routes: area === 'platform' ? platformRoutes : sandboxRoutes,
-    db,
-    encryptionKey,
+    ground: { ...world, ...openLive(foundation), settings: settingsOf(config) },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
     ...(tls ? { tls } : {}),
   })
+}
+
+function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClusterLog' | 'readAuthority'> {
+  return {
+    readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
+    readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
+  }
+}
+
+function settingsOf(config: Config): PlatformSettings {
+  return {
+    regions: config.regions,
+    defaultRegion: config.regions?.[0] ?? 'local',
+    postgisMajors: [],
+    pgHost: config.pgHost,
+  }
 }
 
 async function startServer(server: FastifyInstance, setting: string, { host, port }: Listen): Promise<string> {

@@ -1,9 +1,32 @@
+import type { BackupDriver } from '../drivers/backup.ts'
+import type { Hosting } from '../drivers/hosting.ts'
+import type { PoolerDriver } from '../drivers/pooler.ts'
+import type { PostgresDriver } from '../drivers/postgres.ts'
+import type { ReceiverDriver } from '../drivers/receiver.ts'
+import type { Repository } from '../drivers/repository.ts'
+import type { RestoreDriver } from '../drivers/restore.ts'
 import type { Outcome, WorkingState } from '../model/states.ts'
 import type { Db, Tx } from '../store/db.ts'
 
 /** What a step works with. No transaction is open while it runs. */
 export interface World {
   db: Db
+  encryptionKey: Buffer
+  hosting: Hosting
+  postgres: PostgresDriver
+  pooler: PoolerDriver
+  repository: Repository
+  receiver: ReceiverDriver
+  backups: BackupDriver
+  restores: RestoreDriver
+  keep: Keep
+}
+
+/** How long things are kept and how often they are done. */
+export interface Keep {
+  backupIntervalSeconds: number
+  pitrDays: number
+  deletedDays: number
 }
 
 /** What a step reports: an outcome from its row of the state table, or "not yet, and why". */

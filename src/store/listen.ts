@@ -39,3 +39,42 @@ export function listen(config: pg.ClientConfig, channel: string, heard: () => vo
     },
   }
 }
+
+export interface HeldLock {
+  held(): boolean
+  close(): Promise<void>
+}
+
+// Any number that nothing else of ours locks on.
+const samplerLock = 0x73616d70
+
+/** Of all processes on one state database one samples. The lock goes with the connection, so a crash passes it on. */
+export function holdSamplerLock(config: pg.ClientConfig): HeldLock {
+  let isHeld = false
+  let client: pg.Client | undefined
+
+  async function attempt(): Promise<void> {
+    if (!client) {
+      client = new pg.Client(config)
+      client.on('error', () => {})
+      client.on('end', () => {
+        isHeld = false
+        client = undefined
+      })
+      await client.connect()
+    }
+    if (isHeld) return
+    const { rows } = await client.query('select pg_try_advisory_lock($1) as held', [samplerLock])
+    isHeld = rows[0].held
+  }
+
+  const timer = setInterval(() => attempt().catch(() => client?.end().catch(() => {})), 1_000)
+  attempt().catch(() => client?.end().catch(() => {}))
+  return {
+    held: () => isHeld,
+    async close() {
+      clearInterval(timer)
+      await client?.end().catch(() => {})
+    },
+  }
+}

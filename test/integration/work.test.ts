@@ -110,7 +110,7 @@ describe('the loop', () => {
     await platform.database.db.transaction((tx) => enqueue(tx, 'app', id))
     await platform.sql('delete from machine')
     await platform.sql('delete from volume')
-    expect((await runLease({ db: platform.database.db }, lease!)).result).toBe('gone')
+    expect((await runLease(platform.fake.world(platform.database.db), lease!)).result).toBe('gone')
     // The last step would have forgotten the resource; woken meanwhile, it is looked at once more.
     expect(await platform.sql('select run_at <= now() as due, token from work')).toEqual([{ due: true, token: null }])
     await platform.work()
@@ -149,7 +149,7 @@ describe('the loop', () => {
 describe('a worker', () => {
   function start(slots = 8): Worker {
     return startWorker({
-      world: { db: platform.database.db },
+      world: platform.fake.world(platform.database.db),
       listen: (woken) => listen(platform.database.config, workChannel, woken),
       slots,
       onTurn: () => {},

@@ -1,4 +1,3 @@
-import { randomBytes } from 'node:crypto'
 import type { FastifyInstance } from 'fastify'
 import pino from 'pino'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
@@ -6,9 +5,11 @@ import { prepareFirstUse } from '../../src/actions/start.ts'
 import { createMetrics } from '../../src/api/metrics.ts'
 import { platformRoutes, sandboxRoutes } from '../../src/api/platform.ts'
 import { buildServer, type ServerOptions } from '../../src/api/server.ts'
+import type { PlatformSettings } from '../../src/model/settings.ts'
 import { turn } from '../../src/reconcile/loop.ts'
 import type { Db } from '../../src/store/db.ts'
 import { useDatabase } from './db.ts'
+import { FakeWorld } from './fake-world.ts'
 
 export interface Reply {
   status: number
@@ -28,7 +29,7 @@ export interface CallOptions {
 export type Method = 'GET' | 'HEAD' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'OPTIONS'
 
 /** The whole platform in this process, empty before each test: real routes, real Postgres, the loop turned by hand. */
-export function usePlatform(changes: Partial<ServerOptions> = {}) {
+export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & Partial<ServerOptions> = {}) {
   const database = useDatabase()
   const rootToken = 'berth_test_root'
   let server: FastifyInstance
@@ -47,7 +48,10 @@ export function usePlatform(changes: Partial<ServerOptions> = {}) {
     call: (method: Method, url: string, options: CallOptions = {}) => call(server, method, url, options),
     callSandbox: (method: Method, url: string, options: CallOptions = {}) => call(sandboxServer, method, url, options),
 
-    turn: () => turn({ db: platform.loopDb ?? database.db }),
+    /** Clusters in memory, none before each test. */
+    fake: new FakeWorld(),
+
+    turn: () => turn(platform.fake.world(platform.loopDb ?? database.db)),
 
     /** Turns the crank instead of sleeping: everything waiting is made due, then run. */
     async work(turns = 50) {
@@ -89,9 +93,15 @@ export function usePlatform(changes: Partial<ServerOptions> = {}) {
   }
 
   beforeAll(() => {
+    const settings = {
+      regions: null,
+      defaultRegion: 'local',
+      postgisMajors: [],
+      pgHost: 'localhost',
+      ...changes.settings,
+    }
     const shared = {
-      db: database.db,
-      encryptionKey: randomBytes(32),
+      ground: { ...platform.fake.world(database.db), settings },
       log: pino({ level: 'silent' }),
       metrics: createMetrics('test'),
       rateLimit: false,
@@ -102,9 +112,12 @@ export function usePlatform(changes: Partial<ServerOptions> = {}) {
   })
 
   beforeEach(async () => {
-    await database.db.query('truncate org, token, app, app_count, machine, volume, work, event, idempotency cascade')
+    await database.db.query(
+      'truncate org, token, app, app_count, machine, volume, cluster, work, event, idempotency cascade',
+    )
     await prepareFirstUse(database.db, rootToken)
     platform.loopDb = undefined
+    platform.fake.reset()
   })
 
   afterAll(async () => {

@@ -1,0 +1,54 @@
+// Stands in for wrk where that is not installed: the same plan, the same number of connections, the same answer.
+import { readFileSync } from 'node:fs'
+import { Agent, request } from 'node:http'
+import { connections, type LoadResult } from './load.ts'
+
+interface Plan {
+  method: string
+  authorization: string
+  prefix: string
+  body: string
+  paths: string[]
+}
+
+function readPlan(file: string): Plan {
+  const [method, authorization, prefix, body, ...paths] = readFileSync(file, 'utf8').trimEnd().split('\n')
+  return { method: method!, authorization: authorization!, prefix: prefix!, body: body!, paths }
+}
+
+function ask(url: string, plan: Plan, agent: Agent, turn: number): Promise<boolean> {
+  const { method, authorization, prefix, body, paths } = plan
+  return new Promise((resolve) => {
+    const headers = { authorization, ...(body ? { 'content-type': 'application/json' } : {}) }
+    const sent = request(url + paths[turn % paths.length], { method, agent, headers }, (reply) => {
+      reply.on('end', () => resolve(reply.statusCode! < 400))
+      reply.resume()
+    })
+    sent.on('error', () => resolve(false))
+    sent.end(body ? body.replaceAll('{n}', `${prefix}${turn}`) : undefined)
+  })
+}
+
+async function load(url: string, plan: Plan, seconds: number): Promise<LoadResult> {
+  const agent = new Agent({ keepAlive: true, maxSockets: connections })
+  const started = performance.now()
+  const millis: number[] = []
+  let turn = 0
+  let failed = 0
+  const askOn = async () => {
+    while (performance.now() - started < seconds * 1000) {
+      const asked = performance.now()
+      if (!(await ask(url, plan, agent, turn++))) failed += 1
+      millis.push(performance.now() - asked)
+    }
+  }
+  await Promise.all(Array.from({ length: connections }, askOn))
+  const took = (performance.now() - started) / 1000
+  agent.destroy()
+  millis.sort((a, b) => a - b)
+  const at = (share: number) => millis[Math.floor(millis.length * share)] ?? 0
+  return { requests: millis.length, seconds: took, failed, p50Millis: at(0.5), p99Millis: at(0.99) }
+}
+
+const [url, plan, seconds] = process.argv.slice(2)
+console.log(JSON.stringify(await load(url!, readPlan(plan!), Number(seconds))))

@@ -1,0 +1,294 @@
+import { setTimeout as pause } from 'node:timers/promises'
+import type pg from 'pg'
+import { group, interleave, type Measurement, median, type Ratio, rangeText, repeat } from './framework.ts'
+import { applyLoad, type Load, loadGenerator } from './load.ts'
+import { connect, openPlatform, type Platform, startBareServer, timeCommand } from './platform.ts'
+import type { Scope } from './scope.ts'
+
+const warmUpSeconds = 3
+const loadSeconds = 1 // many short rounds tell a disturbance from the rest
+
+const requests = group({
+  async setUp(scope) {
+    const platform = await openPlatform(scope)
+    await platform.start()
+    const client = await connect(scope, platform)
+    await seedApps(client, 1000) // enough for both sides to use their index
+    await client.query(`create table bench_app (like app including defaults including identity, primary key (id))`)
+    await client.query(`create unique index on bench_app (name)`)
+    const { rows } = await client.query(`select id from app where name = 'app-000001'`)
+    const bare = await startBareServer(scope, platform)
+    return { platform, bare, appId: rows[0].id as string }
+  },
+  benchmarks: [
+    {
+      name: 'app-get',
+      title: 'GET /v1/apps/{name}, requests/s',
+      target: { atLeast: 0.7 },
+      async run({ platform, bare, appId }) {
+        const measured: Load = {
+          url: platform.url,
+          method: 'GET',
+          token: platform.token,
+          paths: ['/v1/apps/app-000001'],
+        }
+        const ratio = await compareLoads(measured, { ...measured, url: bare, paths: [`/app/${appId}`] })
+        return rateRatio(ratio, 'bare Fastify route, one primary-key SELECT')
+      },
+    },
+    {
+      name: 'app-create',
+      title: 'POST /v1/apps, requests/s',
+      target: { atLeast: 0.5 },
+      async run({ platform, bare }) {
+        const body = '{"app_name":"made-{n}","org_slug":"personal"}'
+        const measured: Load = { url: platform.url, method: 'POST', token: platform.token, paths: ['/v1/apps'], body }
+        const ratio = await compareLoads(measured, { ...measured, url: bare, paths: ['/app'] })
+        return rateRatio(ratio, 'bare Fastify route, one INSERT')
+      },
+    },
+  ],
+})
+
+const size = group({
+  async setUp(scope) {
+    return { few: await openSeeded(scope, 100), many: await openSeeded(scope, 100_000) }
+  },
+  benchmarks: [
+    {
+      name: 'app-get-among-many',
+      title: 'get by name with 100,000 apps, time',
+      target: { atMost: 1.3 },
+      async run({ few, many }) {
+        const ofSize = (platform: Platform, apps: number) => readLoad(platform, someOf(apps).map(getPath))
+        return timeAmongMany(ofSize(few, 100), ofSize(many, 100_000))
+      },
+    },
+    {
+      name: 'app-list-among-many',
+      title: 'list by organization, limit=100, with 100,000 apps, time',
+      target: { atMost: 1.3 },
+      async run({ few, many }) {
+        // Pages from anywhere in the list. The few have one page only.
+        const pages = someOf(100_000 - 100).map((n) => `${firstPage}&cursor=${cursorAfter(n)}`)
+        return timeAmongMany(readLoad(few, [firstPage]), readLoad(many, pages))
+      },
+    },
+  ],
+})
+
+const idleSeconds = 10
+
+const start = group({
+  async setUp(scope) {
+    const platform = await openPlatform(scope)
+    await platform.start()
+    return platform
+  },
+  benchmarks: [
+    {
+      name: 'memory-first-start',
+      title: 'resident memory of API and worker, idle, first start of a home',
+      target: { atMost: 150 },
+      run: idleMemory,
+    },
+    {
+      name: 'memory',
+      title: 'resident memory of API and worker, idle',
+      target: { atMost: 150 },
+      async run(platform) {
+        await platform.stop()
+        await platform.start()
+        return idleMemory(platform)
+      },
+    },
+    {
+      name: 'up',
+      title: 'berth up until the API answers, state database running',
+      target: { atMost: 2 },
+      async run(platform) {
+        return startTimes(platform, () => platform.stop())
+      },
+    },
+    {
+      name: 'up-after-down',
+      title: 'berth up until the API answers, after berth down',
+      target: { atMost: 2 },
+      async run(platform) {
+        return startTimes(platform, async () => {
+          await platform.stop()
+          await platform.down()
+        })
+      },
+    },
+    {
+      name: 'help',
+      title: 'berth --help',
+      target: { atMost: 250 },
+      async run({ environment }) {
+        await timeCommand(environment, '--help')
+        const times = await repeat(20, () => timeCommand(environment, '--help'))
+        return { value: median(times), unit: 'ms', reference: '', note: `20 runs, ${rangeText(times)} ms` }
+      },
+    },
+  ],
+})
+
+const batch = 2_000
+
+const work = group({
+  async setUp(scope) {
+    const platform = await openPlatform(scope)
+    await platform.startWorker()
+    return connect(scope, platform)
+  },
+  benchmarks: [
+    {
+      name: 'work-rate',
+      title: 'trivial resources brought to rest by one worker process',
+      target: { atLeast: 300 },
+      async run(client) {
+        await bringToRest(client, batch / 4)
+        const rates = await repeat(5, () => bringToRest(client, batch))
+        const note = `5 times ${batch} apps to delete, ${rangeText(rates)} per second`
+        return { value: median(rates), unit: '/s', reference: '', note }
+      },
+    },
+    {
+      name: 'work-wake',
+      title: 'commit of the enqueue until the step was done, idle worker',
+      target: { atMost: 20 },
+      async run(client) {
+        const times = await repeat(50, () => wakeMillis(client))
+        const note = `50 wake-ups, ${rangeText(times, 1)} ms; holds the commit, the wake-up, the lease and the whole step`
+        return { value: median(times), unit: 'ms', reference: '', note }
+      },
+    },
+  ],
+})
+
+export const foundation = [requests, size, start, work]
+
+async function compareLoads(measured: Load, reference: Load): Promise<Ratio> {
+  for (const load of [measured, reference]) await applyLoad(load, warmUpSeconds)
+  return interleave(
+    () => applyLoad(measured, loadSeconds),
+    () => applyLoad(reference, loadSeconds),
+  )
+}
+
+function rateRatio({ median, measured, reference, note }: Ratio, against: string): Measurement {
+  const rates = `${measured.toFixed(0)} against ${reference.toFixed(0)} requests/s with ${loadGenerator()}`
+  return { value: median, unit: '×', reference: against, note: `${rates}; ${note}` }
+}
+
+/** How many times longer a request takes among many apps than among few: the rate of the few over that of the many. */
+async function timeAmongMany(few: Load, many: Load): Promise<Measurement> {
+  const { median, measured, reference, note } = await compareLoads(few, many)
+  const rates = `${reference.toFixed(0)} against ${measured.toFixed(0)} requests/s with ${loadGenerator()}`
+  return { value: median, unit: '×', reference: 'the same with 100 apps', note: `${rates}; ${note}` }
+}
+
+async function openSeeded(scope: Scope, apps: number): Promise<Platform> {
+  const platform = await openPlatform(scope)
+  await platform.start()
+  await seedApps(await connect(scope, platform), apps)
+  return platform
+}
+
+/** Ids are random as those of the platform are, so that the index is as scattered. */
+async function seedApps(client: pg.Client, count: number): Promise<void> {
+  await client.query(
+    `insert into app (id, org_id, name, network, enable_subdomains)
+     select left(md5(random()::text || n), 16), org.id, 'app-' || lpad(n::text, 6, '0'), 'default', false
+     from generate_series(1, $1::int) n, org where slug = 'personal'`,
+    [count],
+  )
+  await client.query('vacuum analyze')
+}
+
+function readLoad(platform: Platform, paths: string[]): Load {
+  return { url: platform.url, method: 'GET', token: platform.token, paths }
+}
+
+/** A thousand numbers spread over 1 to `most`, in an order without pattern. */
+function someOf(most: number): number[] {
+  return Array.from({ length: 1000 }, () => 1 + Math.floor(Math.random() * most))
+}
+
+function appName(n: number): string {
+  return `app-${String(n).padStart(6, '0')}`
+}
+
+function getPath(n: number): string {
+  return `/v1/apps/${appName(n)}`
+}
+
+const firstPage = '/v1/apps?org_slug=personal&limit=100'
+
+function cursorAfter(n: number): string {
+  return Buffer.from(appName(n)).toString('base64url')
+}
+
+async function idleMemory(platform: Platform): Promise<Measurement> {
+  const headers = { authorization: `Bearer ${platform.token}` }
+  await (await fetch(`${platform.url}/v1/apps?org_slug=personal`, { headers })).text()
+  await pause(idleSeconds * 1000)
+  const note = `VmRSS ${idleSeconds} s after the first request`
+  return { value: platform.memoryMb(), unit: 'MB', reference: '', note }
+}
+
+async function startTimes(platform: Platform, before: () => Promise<void>): Promise<Measurement> {
+  const times = await repeat(5, async () => {
+    await before()
+    return (await platform.start()) / 1000
+  })
+  return { value: median(times), unit: 's', reference: '', note: `5 starts, ${rangeText(times, 2)} s` }
+}
+
+let made = 0
+
+/** Apps to delete that own nothing, with their work, in the caller's transaction. */
+async function insertWork(client: pg.Client, count: number): Promise<void> {
+  await client.query(
+    `with fresh as (
+       insert into app (id, org_id, name, network, enable_subdomains, state)
+       select left(md5(random()::text || n), 16), org.id, 'gone-' || n, 'default', false, 'deleting'
+       from generate_series($1::int + 1, $1::int + $2::int) n, org where slug = 'personal'
+       returning id)
+     insert into work (kind, resource_id) select 'app', id from fresh`,
+    [made, count],
+  )
+  await client.query('notify work')
+  made += count
+}
+
+async function workLeft(client: pg.Client): Promise<boolean> {
+  const { rows } = await client.query('select exists (select from work) as left')
+  return rows[0].left
+}
+
+/** Resources per second. */
+async function bringToRest(client: pg.Client, count: number): Promise<number> {
+  await client.query('begin')
+  await insertWork(client, count)
+  const started = performance.now()
+  await client.query('commit')
+  while (await workLeft(client)) await pause(10)
+  return count / ((performance.now() - started) / 1000)
+}
+
+/**
+ * Milliseconds on the clock of the database, from just before the commit to the start of the transaction that records
+ * what the step did. The step starts earlier, so this is never too low.
+ */
+async function wakeMillis(client: pg.Client): Promise<number> {
+  await pause(50 + Math.random() * 100) // at no fixed distance from the poll of the worker
+  await client.query('begin')
+  await insertWork(client, 1)
+  const { rows } = await client.query<{ at: string }>('select extract(epoch from clock_timestamp())::text as at')
+  await client.query('commit')
+  while (await workLeft(client)) await pause(5)
+  const last = await client.query('select extract(epoch from at)::text as at from event order by id desc limit 1')
+  return (Number(last.rows[0].at) - Number(rows[0]!.at)) * 1000
+}

@@ -1,0 +1,29 @@
+-- One script for every load of wrk. Its argument is the file that bench/load.ts writes, in lines: method, authorization,
+-- a prefix that makes names unique, a body with {n} for a number, and the paths to ask for in turn.
+local requests = {}
+local turn = 0
+local body, prefix
+
+function init(args)
+  local lines = {}
+  for line in io.lines(args[1]) do lines[#lines + 1] = line end
+  wrk.method = lines[1]
+  wrk.headers["Authorization"] = lines[2]
+  prefix, body = lines[3], lines[4]
+  if body ~= "" then wrk.headers["Content-Type"] = "application/json" end
+  for i = 5, #lines do requests[#requests + 1] = body == "" and wrk.format(nil, lines[i]) or lines[i] end
+end
+
+function request()
+  turn = turn + 1
+  local next = requests[(turn - 1) % #requests + 1]
+  if body == "" then return next end
+  return wrk.format(nil, next, nil, (body:gsub("{n}", prefix .. turn)))
+end
+
+function done(summary, latency)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  io.write(string.format('\n{"requests":%d,"seconds":%f,"failed":%d,"p50Millis":%f,"p99Millis":%f}\n',
+    summary.requests, summary.duration / 1e6, failed, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3))
+end

@@ -1,0 +1,73 @@
+import { execFile, execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+
+export interface Load {
+  /** Where the server listens, without a path. */
+  url: string
+  method: 'GET' | 'POST'
+  token: string
+  /** Asked for in turn. */
+  paths: string[]
+  /** `{n}` in it becomes a text that no other request has. */
+  body?: string
+}
+
+export interface LoadResult {
+  requests: number
+  seconds: number
+  failed: number
+  p50Millis: number
+  p99Millis: number
+}
+
+/** Above the ten connections of a pool, so that a server never waits for its clients. */
+export const connections = 16
+
+const client = new URL('client.ts', import.meta.url).pathname
+const script = new URL('load.lua', import.meta.url).pathname
+const run = promisify(execFile)
+
+/** Requests per second over `seconds`; a request that is refused fails the measurement. */
+export async function applyLoad(load: Load, seconds: number): Promise<number> {
+  const directory = mkdtempSync(join(tmpdir(), 'berth-load-'))
+  try {
+    const plan = join(directory, 'plan')
+    writeFileSync(plan, planText(load))
+    const [program, ...args] = command(load.url, plan, seconds)
+    const { stdout } = await run(program!, args, { timeout: (seconds + 20) * 1000 })
+    return rateOf(load, JSON.parse(stdout.trim().split('\n').at(-1)!))
+  } finally {
+    rmSync(directory, { recursive: true, force: true })
+  }
+}
+
+export function loadGenerator(): 'wrk' | 'own client' {
+  try {
+    execFileSync('sh', ['-c', 'command -v wrk'], { stdio: 'ignore' })
+    return 'wrk'
+  } catch {
+    return 'own client'
+  }
+}
+
+function command(url: string, plan: string, seconds: number): string[] {
+  if (loadGenerator() === 'own client') return [process.execPath, client, url, plan, String(seconds)]
+  return ['wrk', '-t', '1', '-c', String(connections), '-d', `${seconds}s`, '-s', script, url, '--', plan]
+}
+
+let plans = 0
+
+/** Read by load.lua and client.ts. */
+function planText({ method, token, paths, body = '' }: Load): string {
+  plans += 1
+  const prefix = `${process.pid}-${plans}-`
+  return `${[method, `Bearer ${token}`, prefix, body, ...paths].join('\n')}\n`
+}
+
+function rateOf(load: Load, { requests, seconds, failed }: LoadResult): number {
+  if (failed > 0) throw new Error(`${failed} of ${requests} requests to ${load.url}${load.paths[0]} failed`)
+  return requests / seconds
+}

@@ -1,0 +1,29 @@
+import { readFileSync } from 'node:fs'
+import { cpus, loadavg, release, totalmem } from 'node:os'
+import { setTimeout as pause } from 'node:timers/promises'
+
+export function describeMachine(): string {
+  const [processor] = cpus()
+  const memory = Math.round(totalmem() / 2 ** 30)
+  return `${cpus().length} cores (${processor?.model.trim()}), ${memory} GiB, Linux ${release()}`
+}
+
+export function describeLoad(): string {
+  return `load average ${loadavg()[0]!.toFixed(1)} at its start`
+}
+
+const sampleMillis = 120
+
+/** Which share of the processors others use, seen while the benchmark itself does nothing. */
+export async function shareOfOthers(): Promise<number> {
+  const before = readProcessorTimes()
+  await pause(sampleMillis)
+  const after = readProcessorTimes()
+  return 1 - (after.idle - before.idle) / Math.max(1, after.all - before.all)
+}
+
+function readProcessorTimes(): { all: number; idle: number } {
+  const [first] = readFileSync('/proc/stat', 'utf8').split('\n')
+  const times = first!.trim().split(/\s+/).slice(1, 9).map(Number)
+  return { all: times.reduce((sum, time) => sum + time, 0), idle: times[3]! + times[4]! }
+}

@@ -1,0 +1,30 @@
+import { foundation } from './foundation.ts'
+import { type Outcome, runGroups, verdictOf } from './framework.ts'
+import { printRow, rowOf, runText, writeResults } from './results.ts'
+
+const groups = [...foundation]
+
+async function main(names: string[]): Promise<void> {
+  const known = groups.flatMap((group) => group.names)
+  const unknown = names.filter((name) => !known.includes(name))
+  if (unknown.length > 0) {
+    console.error(`no such benchmark: ${unknown.join(', ')}; there are ${known.join(', ')}`)
+    process.exit(2)
+  }
+  const run = runText()
+  console.log(`${run}\n`)
+  const outcomes: Outcome[] = []
+  await runGroups(
+    groups,
+    (name) => names.length === 0 || names.includes(name),
+    (outcome) => {
+      outcomes.push(outcome)
+      printRow(rowOf(outcome))
+      if (outcome.error) console.error(outcome.error)
+    },
+  )
+  writeResults(run, outcomes.map(rowOf), known)
+  if (outcomes.some((outcome) => verdictOf(outcome) !== 'pass')) process.exitCode = 1
+}
+
+await main(process.argv.slice(2))

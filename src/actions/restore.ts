@@ -1,0 +1,198 @@
+import { requireClusterWriter } from '../model/caller.ts'
+import type { ClusterDetails } from '../model/cluster.ts'
+import { BerthError, badRequest, invalid, notFound } from '../model/errors.ts'
+import { newId } from '../model/ids.ts'
+import { labelTime, parseTime, type RestorePlan, type RestoreRequest, restoredName } from '../model/restore.ts'
+import { type Micros, nowMicros, toRfc3339 } from '../model/time.ts'
+import { listWindows, type RecoveryWindow } from '../store/archive.ts'
+import { findBackupByLabel, lockBackup } from '../store/backup.ts'
+import { getVisibleCluster, insertCluster, type NewCluster } from '../store/cluster.ts'
+import type { Tx } from '../store/db.ts'
+import { findPlanFor, insertPins, insertRestore, type NewRestore, type Pin } from '../store/restore.ts'
+import { enqueue } from '../store/work.ts'
+import { checkClusterName, getCluster } from './cluster.ts'
+import type { Context } from './context.ts'
+
+/** The source, if it may be restored by this caller. Runs before the body is looked at: 404 comes before 422. */
+export async function getSource(ctx: Context, clusterId: string): Promise<ClusterDetails> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
+  requireClusterWriter(caller)
+  if (cluster.state === 'deleting') throw notFound('Cluster not found')
+  return cluster
+}
+
+export async function restoreCluster(ctx: Context, clusterId: string, input: RestoreRequest): Promise<ClusterDetails> {
+  const source = await getSource(ctx, clusterId)
+  const backupId = present(input.backup_id)
+  const pitrTime = present(input.pitr_time)
+  if (backupId === undefined && pitrTime === undefined) throw invalid('one of backup_id or pitr_time is required')
+  if (backupId !== undefined && pitrTime !== undefined) throw invalid('backup_id and pitr_time are mutually exclusive')
+  const time = pitrTime === undefined ? undefined : checkTime(pitrTime)
+  const id = newId()
+  await ctx.db.transaction(async (tx) => {
+    const resolved =
+      time === undefined ? await resolveBackup(tx, source, backupId!) : await resolveTime(tx, source, time)
+    await makeRestored(tx, source, id, present(input.name), resolved.at, {
+      clusterId: id,
+      sourceClusterId: source.id,
+      backupId: backupId ?? null,
+      pitrTime: time ?? null,
+      plan: resolved.plan,
+      purpose: 'restore',
+    })
+    await insertPins(tx, id, pinsOf(resolved.plan))
+  })
+  return getCluster(ctx, id)
+}
+
+interface Resolved {
+  plan: RestorePlan
+  /** What a generated name tells: the backup's start or the point in time. */
+  at: Micros
+}
+
+async function resolveBackup(tx: Tx, source: ClusterDetails, label: string): Promise<Resolved> {
+  const missing = notFound(`Backup ${label} not found for cluster ${source.id}`)
+  const at = labelTime(label)
+  if (at === undefined) throw missing
+  const backup = await findBackupByLabel(tx, source.id, label)
+  if (!backup) throw missing
+  if (backup.state !== 'completed' || !(await lockBackup(tx, backup.id))) {
+    throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
+  }
+  if (backup.damage !== null) throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}`)
+  const { startLsn, stopLsn, timeline, epoch } = backup
+  return {
+    at,
+    plan: {
+      backup: { clusterId: source.id, label, startLsn: startLsn!, stopLsn: stopLsn! },
+      pieces: [{ clusterId: source.id, epoch: epoch!, timeline: timeline!, end: stopLsn! }],
+      target: { kind: 'immediate' },
+      timeline: timeline!,
+    },
+  }
+}
+
+async function resolveTime(tx: Tx, source: ClusterDetails, time: Micros): Promise<Resolved> {
+  const windows = await listWindows(tx, source.id)
+  const window = windows.find(({ earliest, latest }) => earliest <= time && time <= latest)
+  if (!window) throw refuseTime(source, windows, time)
+  return { at: time, plan: await findPlanFor(tx, source.id, window, time) }
+}
+
+function refuseTime(source: ClusterDetails, windows: RecoveryWindow[], time: Micros): BerthError {
+  const newest = windows.at(-1)
+  if (!newest) {
+    const reason = source.state === 'ready' ? 'no backup has completed yet' : `the cluster is ${source.state}`
+    return invalid(`point-in-time restore is unavailable: ${reason}`)
+  }
+  const after = windows.findIndex((window) => time < window.earliest)
+  if (after > 0) {
+    const [from, to] = [windows[after - 1]!.latest, windows[after]!.earliest]
+    return invalid(`pitr_time is in a gap of the archive (${toRfc3339(from)} to ${toRfc3339(to)})`)
+  }
+  const { earliest, latest } = newest
+  return invalid(`pitr_time is outside the recovery window ${toRfc3339(earliest)} to ${toRfc3339(latest)}`)
+}
+
+/** A copy of the source as it is now. Up to where is asked of the source itself, in the background. */
+export async function forkCluster(
+  ctx: Context,
+  clusterId: string,
+  name: string | undefined | null,
+): Promise<ClusterDetails> {
+  const source = await getSource(ctx, clusterId)
+  if (source.state !== 'ready') throw invalid(`Cluster is ${source.state}; it can be forked once it is ready`)
+  if (source.windows.length === 0) throw invalid('fork is unavailable: no backup has completed yet')
+  return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
+}
+
+/** A new cluster from what is kept of a deleted one, up to its end. */
+export async function undeleteCluster(
+  ctx: Context,
+  clusterId: string,
+  name: string | undefined | null,
+): Promise<ClusterDetails> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
+  requireClusterWriter(caller)
+  if (cluster.state === 'purged') throw new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
+  if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
+  if (cluster.windows.length === 0) throw invalid('undelete is unavailable: the cluster had no completed backup')
+  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete')
+}
+
+async function copyWhole(ctx: Context, source: ClusterDetails, name: string, purpose: 'fork' | 'undelete') {
+  const id = newId()
+  await ctx.db.transaction(async (tx) => {
+    const window = (await listWindows(tx, source.id)).at(-1)!
+    const plan = await findPlanFor(tx, source.id, window)
+    const restore = { clusterId: id, sourceClusterId: source.id, backupId: null, pitrTime: null, plan: null, purpose }
+    await makeRestored(tx, source, id, name, nowMicros(), restore)
+    await insertPins(tx, id, pinsOf(plan))
+  })
+  return getCluster(ctx, id)
+}
+
+/** The new cluster's row, its restore and its work, in the caller's transaction. */
+async function makeRestored(
+  tx: Tx,
+  source: ClusterDetails,
+  id: string,
+  name: string | undefined,
+  at: Micros,
+  restore: NewRestore,
+): Promise<void> {
+  const cluster = { ...inherited(source), id }
+  const chosen = checkClusterName(name)
+  if (chosen === undefined) await insertWithGeneratedName(tx, source, cluster, at)
+  else if (!(await insertCluster(tx, { ...cluster, name: chosen })))
+    throw invalid(`name ${chosen} has already been taken`)
+  await insertRestore(tx, restore)
+  await enqueue(tx, 'cluster', id)
+}
+
+export function inherited(source: ClusterDetails): Omit<NewCluster, 'id' | 'name'> {
+  return {
+    orgId: source.orgId,
+    plan: source.plan,
+    pgMajor: source.pgMajor,
+    diskSizeGb: source.diskSizeGb,
+    region: source.region,
+    postgisEnabled: source.postgisEnabled,
+    poolMode: source.poolMode,
+    synchronousArchive: source.synchronousArchive,
+    toolchain: source.toolchain,
+  }
+}
+
+async function insertWithGeneratedName(tx: Tx, source: ClusterDetails, cluster: Omit<NewCluster, 'name'>, at: Micros) {
+  for (let attempt = 1; ; attempt++) {
+    if (await insertCluster(tx, { ...cluster, name: restoredName(source.name, at, attempt) })) return
+  }
+}
+
+/** Retention leaves alone what these name: the backup, and each archive from where it is needed. */
+export function pinsOf(plan: RestorePlan): Pin[] {
+  const { backup, pieces } = plan
+  return pieces.map(({ clusterId, epoch }, index) => ({
+    clusterId,
+    label: clusterId === backup.clusterId && index === 0 ? backup.label : '',
+    epoch,
+    fromLsn: index === 0 ? backup.startLsn : '0/0',
+  }))
+}
+
+/** Null and blank strings count as absent. */
+function present(value: string | null | undefined): string | undefined {
+  return value === undefined || value === null || value.trim() === '' ? undefined : value
+}
+
+function checkTime(text: string): Micros {
+  const time = parseTime(text)
+  if (time === undefined) throw invalid('pitr_time must be an RFC 3339 timestamp with a UTC offset')
+  return time
+}
+
+function forkName(source: string): string {
+  return `${source.slice(0, 58).replace(/-+$/, '')}-fork`
+}

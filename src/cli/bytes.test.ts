@@ -1,0 +1,14 @@
+import { expect, it } from 'vitest'
+import { bytesText } from './bytes.ts'
+
+it.each([
+  [0, '0 bytes'],
+  [1023, '1023 bytes'],
+  [1024, '1 kB'],
+  [40_000_000, '38.1 MB'],
+  [1024 ** 2 - 1, '1 MB'],
+  [10 * 1024 ** 3, '10 GB'],
+  [5000 * 1024 ** 4, '5000 TB'],
+])('writes %d as %s', (bytes, text) => {
+  expect(bytesText(bytes)).toBe(text)
+})

@@ -1,0 +1,91 @@
+import type { Command } from 'commander'
+import { request, requestIfPresent, type Session, segment } from './client.ts'
+import { type Cli, defaultOrg } from './command.ts'
+import { Failure, Misuse } from './failure.ts'
+
+export interface ClusterSummary {
+  id: string
+  name: string
+  status: string
+  region: string
+  plan: string
+  created_at: string
+  deleted_at?: string
+  attached_apps: { name: string }[]
+}
+
+export interface Endpoint {
+  host: string
+  port: number
+}
+
+export interface Cluster extends ClusterSummary {
+  organization: { slug: string }
+  pg_major_version: string
+  cpu_kind: string
+  cpus: number
+  memory_mb: number
+  disk_size_gb: number
+  replicas: number
+  postgis_enabled: boolean
+  pool_mode: string
+  endpoints?: { primary: { direct: Endpoint; pooler: Endpoint } }
+  storage_provisioned_bytes: number | null
+  storage_used_bytes: number | null
+  health?: { status: string; reason: string; since: string }
+  failure?: string
+}
+
+/** Answers of the Postgres operations wrap what they answer with. */
+export interface Data<T> {
+  data: T
+}
+
+export interface InOrg {
+  org: string
+}
+
+export const defaultDatabase = 'fly-db'
+export const defaultUser = 'fly-user'
+
+const idPattern = /^[a-z0-9]{16}$/
+
+/** The argument that says which cluster, and the option that says where its name is looked up. */
+export function takesCluster(command: Command): Command {
+  return command
+    .argument('<cluster>', 'the name or the id of the cluster')
+    .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
+}
+
+export function listClusters(session: Session, org: string, includeDeleted = false): Promise<Data<ClusterSummary[]>> {
+  return request(session, 'GET', listPath(org, includeDeleted))
+}
+
+function listPath(org: string, includeDeleted = false): string {
+  return `/v1/postgres?${new URLSearchParams({ org_slug: org, ...(includeDeleted ? { include_deleted: 'true' } : {}) })}`
+}
+
+/** The path of the operations on the cluster that has this name or this id. */
+export async function findCluster(cli: Cli, given: string, { org }: InOrg): Promise<string> {
+  return `/v1/postgres/${segment(await findClusterId(cli.session(), given, org))}`
+}
+
+async function findClusterId(session: Session, given: string, org: string): Promise<string> {
+  const looksLikeId = idPattern.test(given)
+  // An id is good in every organization, also for a token that may not see this one.
+  const list = looksLikeId
+    ? await requestIfPresent<Data<ClusterSummary[]>>(session, listPath(org))
+    : await listClusters(session, org)
+  const found = list?.data.filter(({ id, name }) => id === given || name === given) ?? []
+  if (found.length > 1) throw new Misuse(ambiguity(given, found))
+  if (found[0]) return found[0].id
+  if (looksLikeId) return given
+  throw new Failure(`cluster ${given} not found in organization ${org}; "berth postgres list --org ${org}" shows all`)
+}
+
+/** Names are unique, so that one of the two has the id and the other the name. */
+function ambiguity(given: string, found: ClusterSummary[]): string {
+  const byId = found.find(({ id }) => id === given)!
+  const byName = found.find(({ id }) => id !== given)!
+  return `"${given}" is the id of one cluster and the name of another; write ${byId.name} or ${byName.id}`
+}

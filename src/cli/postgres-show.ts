@@ -1,0 +1,88 @@
+import type { Command } from 'commander'
+import { bytesText } from './bytes.ts'
+import { request, segment } from './client.ts'
+import { addExamples, type Cli } from './command.ts'
+import { Misuse } from './failure.ts'
+import { block, type Cell, printAnswer, timeText } from './output.ts'
+import {
+  type Cluster,
+  type Data,
+  defaultDatabase,
+  defaultUser,
+  type Endpoint,
+  findCluster,
+  type InOrg,
+  takesCluster,
+} from './postgres-find.ts'
+
+interface ShowOptions extends InOrg {
+  reveal?: true
+}
+
+const hidden = '***'
+
+export function addShowCommand(postgres: Command, cli: Cli): void {
+  const show = takesCluster(postgres.command('show'))
+    .description('show a cluster, how it is doing, and its connection strings')
+    .option('--reveal', 'show the password in the connection strings')
+    .action((given: string, options: ShowOptions) => showCluster(cli, given, options))
+  addExamples(show, 'berth postgres show shop', 'berth postgres show shop --reveal', 'berth postgres show shop --json')
+}
+
+async function showCluster(cli: Cli, given: string, options: ShowOptions): Promise<void> {
+  const terminal = cli.terminal()
+  if (options.reveal && terminal.json) {
+    throw new Misuse(`--reveal is for people; "berth postgres users credentials ${given} ${defaultUser}" knows --json`)
+  }
+  const path = await findCluster(cli, given, options)
+  const answer = await request<Data<Cluster>>(cli.session(), 'GET', path)
+  const password = options.reveal && answer.data.endpoints ? await getPassword(cli, path) : hidden
+  printAnswer(terminal, answer, () => block(describeCluster(answer.data, password), terminal.colors))
+}
+
+async function getPassword(cli: Cli, path: string): Promise<string> {
+  const credentials = `${path}/users/${segment(defaultUser)}/credentials`
+  return (await request<Data<{ password: string }>>(cli.session(), 'GET', credentials)).data.password
+}
+
+export function describeCluster(cluster: Cluster, password: string): [string, Cell][] {
+  const { health, endpoints, failure } = cluster
+  return [
+    ['name', cluster.name],
+    ['id', cluster.id],
+    ['organization', cluster.organization.slug],
+    ['status', cluster.status],
+    ...(failure === undefined ? [] : ([['failure', failure]] satisfies [string, Cell][])),
+    ['health', health && healthText(health)],
+    ['region', cluster.region],
+    ['plan', cluster.plan],
+    ['PostgreSQL', cluster.pg_major_version],
+    ['CPUs', `${cluster.cpus} (${cluster.cpu_kind})`],
+    ['memory', bytesText(cluster.memory_mb * 1024 ** 2)],
+    ['disk', bytesText(cluster.disk_size_gb * 1024 ** 3)],
+    ['storage', storageText(cluster)],
+    ['replicas', cluster.replicas],
+    ['PostGIS', cluster.postgis_enabled],
+    ['pool mode', cluster.pool_mode],
+    ['created', timeText(cluster.created_at)],
+    ['apps', cluster.attached_apps.map(({ name }) => name).join(', ')],
+    ['direct', endpoints && connectionString(endpoints.primary.direct, password)],
+    ['pooler', endpoints && connectionString(endpoints.primary.pooler, password)],
+  ]
+}
+
+function healthText({ status, reason, since }: NonNullable<Cluster['health']>): string {
+  return `${status} since ${timeText(since)}${reason === '' ? '' : `: ${reason}`}`
+}
+
+function storageText({ storage_used_bytes: used, storage_provisioned_bytes: provisioned }: Cluster): string {
+  if (used === null || provisioned === null) return 'not measured yet'
+  const share = provisioned === 0 ? '' : ` (${Math.round((used / provisioned) * 100)} %)`
+  return `${bytesText(used)} of ${bytesText(provisioned)} used${share}`
+}
+
+function connectionString({ host, port }: Endpoint, password: string): string {
+  const address = host.includes(':') ? `[${host}]` : host
+  const secret = password === hidden ? hidden : encodeURIComponent(password)
+  return `postgresql://${defaultUser}:${secret}@${address}:${port}/${defaultDatabase}`
+}

@@ -1,0 +1,267 @@
+import { Command } from 'commander'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { addPostgresCommands } from './postgres.ts'
+import type { PsqlTarget } from './postgres-connect.ts'
+
+type Answer = [status: number, body: object]
+
+let asked: string[]
+let bodies: unknown[]
+let printed: string[]
+let shown = ''
+let ran: [PsqlTarget, string[]][]
+let answers: Answer[]
+
+beforeEach(() => {
+  asked = []
+  bodies = []
+  printed = []
+  shown = ''
+  ran = []
+  vi.stubGlobal('fetch', async (url: string, { method, body }: { method: string; body?: string }) => {
+    asked.push(`${method} ${url.replace('http://platform/v1', '')}`)
+    if (body) bodies.push(JSON.parse(body))
+    const [status, answer] = answers.shift() ?? [500, { error: 'not expected' }]
+    return new Response(status === 204 ? null : JSON.stringify(answer), { status })
+  })
+})
+
+afterEach(() => vi.unstubAllGlobals())
+
+async function berth(args: string[], json: boolean, ...given: Answer[]): Promise<void> {
+  answers = given
+  const program = new Command('berth').exitOverride().configureOutput({ writeErr: () => {} })
+  const print = (text: string) => printed.push(text)
+  addPostgresCommands(program, {
+    session: () => ({ url: 'http://platform', token: 'berth_x' }),
+    terminal: () => ({ json, colors: false, print, note: print }),
+    progress: { write: (text) => (shown += text) },
+    runPsql: async (target, psqlArguments) => void ran.push([target, psqlArguments]),
+  })
+  await program.parseAsync(['pg', ...args], { from: 'user' })
+}
+
+const id = '0123456789abcdef'
+
+const summary = { id, name: 'shop', status: 'ready', region: 'local', plan: 'basic', attached_apps: [] }
+
+function cluster(changes: object = {}) {
+  return {
+    ...summary,
+    organization: { name: 'Personal', slug: 'personal' },
+    pg_major_version: '17',
+    cpu_kind: 'shared',
+    cpus: 2,
+    memory_mb: 1024,
+    disk_size_gb: 10,
+    replicas: 1,
+    postgis_enabled: false,
+    pool_mode: 'session',
+    created_at: '2026-01-02T03:04:05.678Z',
+    storage_provisioned_bytes: null,
+    storage_used_bytes: null,
+    endpoints: { primary: { direct: { host: 'db', port: 15_000 }, pooler: { host: 'db', port: 15_001 } } },
+    health: { status: 'ok', reason: '', since: '2026-01-02T03:04:06.000Z' },
+    ...changes,
+  }
+}
+
+const ok = (data: unknown): Answer => [200, { data }]
+const listed = (...clusters: object[]): Answer => ok(clusters)
+const starting = (status: string) => cluster({ status, endpoints: undefined, health: undefined })
+
+describe('create', () => {
+  it('shows how it comes along, and at the end where the cluster is', async () => {
+    const created: Answer = [201, { data: starting('creating') }]
+    await berth(['create', 'shop', '--disk', '20'], false, created, ok(starting('initializing')), ok(cluster()))
+    expect(asked).toEqual(['POST /postgres', `GET /postgres/${id}`, `GET /postgres/${id}`])
+    expect(bodies).toEqual([
+      { name: 'shop', org_slug: 'personal', plan: 'basic', pg_major_version: '17', disk_size_gb: 20 },
+    ])
+    expect(shown).toBe('Cluster shop is initializing (0 s)\n')
+    expect(printed.join('\n')).toBe(`name    shop
+id      ${id}
+direct  db:15000
+pooler  db:15001
+
+Connect with:            berth postgres connect shop
+See connection strings:  berth postgres show shop --reveal`)
+  })
+
+  it('prints only the cluster as it ended with --json', async () => {
+    await berth(['create'], true, [201, { data: starting('creating') }], ok(cluster()))
+    expect(JSON.parse(printed.join(''))).toEqual({ data: cluster() })
+    expect(shown).toBe('')
+  })
+
+  it('fails with the reason of the platform', async () => {
+    const failed = { ...starting('failed'), failure: 'no free ports in 15000-15001' }
+    const made: Answer = [201, { data: starting('creating') }]
+    await expect(berth(['create'], false, made, ok(failed))).rejects.toThrow(
+      'cluster shop failed: no free ports in 15000-15001',
+    )
+    expect(printed).toEqual([])
+    await expect(berth(['create'], true, made, ok(failed))).rejects.toThrow('no free ports')
+    expect(JSON.parse(printed.join(''))).toEqual({ data: failed })
+  })
+
+  it('does not wait when told so', async () => {
+    const created = { ...starting('creating'), organization: { slug: 'acme' } }
+    await berth(['create', '--no-wait', '--org', 'acme'], false, [201, { data: created }])
+    expect(asked).toEqual(['POST /postgres'])
+    expect(printed.join('\n')).toContain('berth postgres show shop --org acme')
+  })
+})
+
+describe('naming a cluster', () => {
+  it('finds it by name in the organization', async () => {
+    await berth(['users', 'list', 'shop', '--org', 'acme'], true, listed(summary), ok([]))
+    expect(asked).toEqual(['GET /postgres?org_slug=acme', `GET /postgres/${id}/users`])
+  })
+
+  it('takes an id of another organization, also one that the token does not see', async () => {
+    const refused: Answer = [404, { error: 'organization not found' }]
+    for (const list of [listed(), refused]) {
+      asked = []
+      await berth(['users', 'list', id], true, list, ok([]))
+      expect(asked.at(-1)).toBe(`GET /postgres/${id}/users`)
+    }
+    await expect(berth(['users', 'list', 'shop'], true, refused)).rejects.toThrow('organization not found')
+  })
+
+  it('says so when there is none', async () => {
+    await expect(berth(['show', 'other'], false, listed(summary))).rejects.toThrow(
+      'cluster other not found in organization personal',
+    )
+  })
+
+  it('asks which one when an id is the name of another', async () => {
+    const namesake = { ...summary, id: 'fedcba9876543210', name: id }
+    await expect(berth(['destroy', id, '-y'], false, listed(summary, namesake))).rejects.toThrow(
+      `"${id}" is the id of one cluster and the name of another; write shop or fedcba9876543210`,
+    )
+  })
+})
+
+describe('show', () => {
+  const known = (changes?: object) => [listed(summary), ok(cluster(changes))]
+
+  it('prints everything, the password not', async () => {
+    const storage = { storage_provisioned_bytes: 10 * 1024 ** 3, storage_used_bytes: 40_000_000 }
+    await berth(['show', 'shop'], false, ...known(storage))
+    const text = printed.join('\n')
+    expect(text).toMatch(/^health +ok since 2026-01-02T03:04:06Z$/m)
+    expect(text).toMatch(/^storage +38.1 MB of 10 GB used \(0 %\)$/m)
+    expect(text).toMatch(/^memory +1 GB$/m)
+    expect(text).toMatch(/^direct +postgresql:\/\/fly-user:\*\*\*@db:15000\/fly-db$/m)
+    expect(text).toMatch(/^pooler +postgresql:\/\/fly-user:\*\*\*@db:15001\/fly-db$/m)
+  })
+
+  it('prints the password when asked to', async () => {
+    await berth(['show', 'shop', '--reveal'], false, ...known(), ok({ username: 'fly-user', password: 'p/w' }))
+    expect(asked.at(-1)).toBe(`GET /postgres/${id}/users/fly-user/credentials`)
+    expect(printed.join('\n')).toContain('postgresql://fly-user:p%2Fw@db:15001/fly-db')
+  })
+
+  it('tells what is wrong', async () => {
+    const health = { status: 'down', reason: 'PostgreSQL is stopped', since: '2026-01-02T03:04:06.000Z' }
+    await berth(['show', 'shop'], false, ...known({ health }))
+    expect(printed.join('\n')).toContain('down since 2026-01-02T03:04:06Z: PostgreSQL is stopped')
+    await berth(['show', 'shop', '--reveal'], false, listed(summary), ok({ ...starting('failed'), failure: 'full' }))
+    expect(printed.join('\n')).toMatch(/^failure +full$/m)
+  })
+
+  it('keeps what the platform answers apart from a password', async () => {
+    await expect(berth(['show', 'shop', '--reveal'], true)).rejects.toThrow('users credentials')
+  })
+})
+
+describe('destroy', () => {
+  it('asks first', async () => {
+    await expect(berth(['destroy', 'shop'], false, listed(summary), ok(cluster()))).rejects.toThrow('use --yes')
+    expect(asked.some((line) => line.startsWith('DELETE'))).toBe(false)
+  })
+
+  it('waits until it is gone', async () => {
+    const gone: Answer = [404, { error: 'Cluster not found' }]
+    const deleting = ok(cluster({ status: 'deleting' }))
+    await berth(['destroy', 'shop', '--yes'], false, listed(summary), ok(cluster()), [202, {}], deleting, gone)
+    expect(asked.slice(2)).toEqual([`DELETE /postgres/${id}`, `GET /postgres/${id}`, `GET /postgres/${id}`])
+    expect(printed).toEqual(['Destroyed cluster shop.'])
+  })
+})
+
+describe('connect', () => {
+  const answersTo = () => [listed(summary), ok(cluster()), ok({ username: 'fly-user', password: 'secret' })]
+
+  it('runs psql on the server, with what follows the dashes', async () => {
+    await berth(['connect', 'shop', '--', '-c', 'select 1', '--json'], false, ...answersTo())
+    const target = { host: 'db', port: 15_000, user: 'fly-user', password: 'secret', database: 'fly-db' }
+    expect(ran).toEqual([[target, ['-c', 'select 1', '--json']]])
+  })
+
+  it('runs psql on the pooler, as another user, in another database', async () => {
+    const options = ['--pooler', '--user', 'a/b', '--database', 'orders']
+    await berth(['connect', ...options, 'shop', '--', '-c', 'select 1'], false, ...answersTo())
+    expect(asked.at(-1)).toBe(`GET /postgres/${id}/users/a%2Fb/credentials`)
+    expect(ran).toMatchObject([[{ port: 15_001, user: 'a/b', database: 'orders' }, ['-c', 'select 1']]])
+  })
+
+  it('refuses both endpoints at once, and a cluster that has none yet', async () => {
+    await expect(berth(['connect', 'shop', '--pooler', '--direct'], false)).rejects.toThrow('cannot be used with')
+    await expect(berth(['connect', 'shop'], false, listed(summary), ok(starting('creating')))).rejects.toThrow(
+      'cluster shop is creating; one can connect to it once it is ready',
+    )
+    expect(ran).toEqual([])
+  })
+})
+
+describe('what belongs to a cluster', () => {
+  it.each([
+    [['users', 'create', 'shop', 'a', '--role', 'reader'], 'POST users', { username: 'a', role: 'reader' }],
+    [['users', 'role', 'shop', 'a"b', 'writer'], 'PATCH users/a%22b', { role: 'writer' }],
+    [['users', 'delete', 'shop', 'a'], 'DELETE users/a', undefined],
+    [['databases', 'create', 'shop', 'a'], 'POST databases', { name: 'a' }],
+    [['databases', 'drop', 'shop', 'a', '-y'], 'DELETE databases/a', undefined],
+    [
+      ['extensions', 'enable', 'shop', 'hstore', '--schema', 's', '--create-schema'],
+      'POST databases/fly-db/extensions',
+      { name: 'hstore', schema: 's', create_schema: true },
+    ],
+    [
+      ['extensions', 'disable', 'shop', 'hstore', '--force'],
+      'DELETE databases/fly-db/extensions/hstore?force=true',
+      undefined,
+    ],
+    [['attach', 'shop', 'web'], 'POST attachments', { app_name: 'web' }],
+    [['detach', 'shop', 'web'], 'DELETE attachments/web', undefined],
+  ])('%j asks for %s', async (args, question, body) => {
+    await berth(args, true, listed(summary), [204, {}])
+    expect(asked.at(-1)).toBe(question.replace(' ', ` /postgres/${id}/`))
+    expect(bodies.at(-1)).toEqual(body)
+    expect(printed).toEqual(['{}'])
+  })
+
+  it.each([
+    [
+      ['users', 'rotate', 'shop', 'a', '--kill-sessions'],
+      'POST users/a/rotate_password',
+      { username: 'a', password: 'p' },
+    ],
+    [['extensions', 'list', 'shop', '--database', 'a'], 'GET databases/a/extensions', []],
+    [['logs', 'shop', '-n', '7'], 'GET logs?lines=7', { lines: ['a'] }],
+  ])('%j prints what %s answers', async (args, question, data) => {
+    await berth(args, true, listed(summary), ok(data))
+    expect(asked.at(-1)).toBe(question.replace(' ', ` /postgres/${id}/`))
+    expect(JSON.parse(printed.join(''))).toEqual({ data })
+  })
+
+  it('shows the log as lines that move no cursor', async () => {
+    await berth(['logs', 'shop'], false, listed(summary), ok({ lines: ['a\u001b[2J', '\tb'] }))
+    expect(printed).toEqual(['a\u{fffd}[2J\n    b'])
+  })
+
+  it('is not dropped without a word', async () => {
+    await expect(berth(['databases', 'drop', 'shop', 'a'], false, listed(summary))).rejects.toThrow('use --yes')
+  })
+})

@@ -1,0 +1,221 @@
+import { type Command, Option } from 'commander'
+import { request, requestIfPresent, segment } from './client.ts'
+import { addExamples, type Cli, defaultOrg } from './command.ts'
+import { Failure } from './failure.ts'
+import { parseWholeNumber } from './number.ts'
+import { block, confirm, printAnswer, table, timeText, visible } from './output.ts'
+import { addConnectCommands, type RunPsql } from './postgres-connect.ts'
+import { addDatabaseCommands } from './postgres-database.ts'
+import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster } from './postgres-find.ts'
+import { addLogCommand } from './postgres-log.ts'
+import { addShowCommand } from './postgres-show.ts'
+import { addUserCommands } from './postgres-user.ts'
+import { type ProgressStream, startProgress, watch } from './progress.ts'
+
+/** What these commands need of the process beyond what all need. */
+export interface PostgresCli extends Cli {
+  progress: ProgressStream
+  runPsql: RunPsql
+}
+
+interface CreateOptions extends InOrg {
+  plan: string
+  region?: string
+  pg: string
+  disk?: number
+  postgis?: true
+  poolMode?: string
+  wait: boolean
+}
+
+const destroySeconds = 120
+
+export function addPostgresCommands(program: Command, cli: PostgresCli): void {
+  const postgres = program.command('postgres').alias('pg').description('managed PostgreSQL clusters')
+  addExamples(
+    postgres,
+    'berth postgres create shop',
+    'berth postgres connect shop',
+    'berth postgres show shop --reveal',
+    'berth pg users create shop reporting --role reader',
+  )
+  addCreate(postgres, cli)
+  addList(postgres, cli)
+  addShowCommand(postgres, cli)
+  addDestroy(postgres, cli)
+  addConnectCommands(postgres, cli)
+  addUserCommands(postgres, cli)
+  addDatabaseCommands(postgres, cli)
+  addAttachments(postgres, cli)
+  addLogCommand(postgres, cli)
+}
+
+function addCreate(postgres: Command, cli: PostgresCli): void {
+  const create = postgres
+    .command('create')
+    .description('create a cluster and wait until it is ready')
+    .argument('[name]', 'lowercase letters, digits and dashes, unique in the organization; generated when omitted')
+    .option('--plan <plan>', 'how much of the machine it gets: basic, starter, launch, scale or performance', 'basic')
+    .option('--region <code>', 'where it is; the first region of the platform when omitted')
+    .option('--org <slug>', 'the organization it belongs to', defaultOrg)
+    .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
+    .option('--disk <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
+    .option('--postgis', 'let PostGIS be enabled in its databases')
+    .addOption(
+      new Option('--pool-mode <mode>', 'what a connection of the pooler is kept for; session when omitted').choices([
+        'session',
+        'transaction',
+      ]),
+    )
+    .option('--no-wait', 'return as soon as its creation has begun')
+    .action((name: string | undefined, options: CreateOptions) => createCluster(cli, name, options))
+  addExamples(
+    create,
+    'berth postgres create shop',
+    'berth postgres create shop --plan launch --disk 50 --pool-mode transaction',
+    'berth postgres create --pg 16 --no-wait --json',
+  )
+}
+
+async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const created = await request<Data<Cluster>>(cli.session(), 'POST', '/v1/postgres', {
+    name,
+    org_slug: options.org,
+    plan: options.plan,
+    region: options.region,
+    pg_major_version: options.pg,
+    disk_size_gb: options.disk,
+    postgis_enabled: options.postgis,
+    pool_mode: options.poolMode,
+  })
+  const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
+  const cluster = answer.data
+  const hasFailed = options.wait && cluster.status !== 'ready'
+  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => creationText(cluster, terminal.colors))
+  if (hasFailed) throw new Failure(failureText(cluster))
+}
+
+function failureText({ name, status, failure }: Cluster): string {
+  return failure === undefined ? `cluster ${name} is ${status}` : `cluster ${name} failed: ${failure}`
+}
+
+/** Without a limit of its own: the platform gives up on what takes too long, and says why. */
+function watchUntilSettled(cli: PostgresCli, { id, name }: Cluster): Promise<Data<Cluster>> {
+  const session = cli.session()
+  return watch(
+    startProgress(cli.terminal(), cli.progress),
+    () => request<Data<Cluster>>(session, 'GET', `/v1/postgres/${segment(id)}`),
+    ({ data }) => (settled.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
+  )
+}
+
+const settled = new Set(['ready', 'failed', 'deleting', 'deleted'])
+
+function creationText(cluster: Cluster, colors: boolean): string {
+  const { name, id, status, endpoints } = cluster
+  const org = cluster.organization.slug
+  const which = visible(org === defaultOrg ? name : `${name} --org ${org}`)
+  if (!endpoints) {
+    const overview = block(Object.entries({ name, id, status }), colors)
+    return `${overview}\n\nSee how it comes along with: berth postgres show ${which}`
+  }
+  const { direct, pooler } = endpoints.primary
+  const addresses = { direct: `${direct.host}:${direct.port}`, pooler: `${pooler.host}:${pooler.port}` }
+  return [
+    block(Object.entries({ name, id, ...addresses }), colors),
+    '',
+    `Connect with:            berth postgres connect ${which}`,
+    `See connection strings:  berth postgres show ${which} --reveal`,
+  ].join('\n')
+}
+
+function addList(postgres: Command, cli: Cli): void {
+  const list = postgres
+    .command('list')
+    .alias('ls')
+    .description('list the clusters of an organization, oldest first')
+    .option('--org <slug>', 'the organization', defaultOrg)
+    .option('--deleted', 'also those that are deleted')
+    .action((options: InOrg & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
+  addExamples(list, 'berth postgres list', 'berth pg ls --org acme --deleted', 'berth postgres list --json')
+}
+
+async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Promise<void> {
+  const terminal = cli.terminal()
+  const answer = await listClusters(cli.session(), org, includeDeleted)
+  if (answer.data.length === 0 && !terminal.json) {
+    return terminal.note(`No clusters in ${visible(org)}; "berth postgres create" makes one.`)
+  }
+  const rows = answer.data.map((cluster) => [
+    cluster.name,
+    cluster.id,
+    cluster.status,
+    cluster.plan,
+    cluster.region,
+    cluster.attached_apps.map(({ name }) => name).join(', '),
+    timeText(cluster.created_at),
+    ...(includeDeleted ? [timeText(cluster.deleted_at ?? null)] : []),
+  ])
+  const headers = ['NAME', 'ID', 'STATUS', 'PLAN', 'REGION', 'APPS', 'CREATED', ...(includeDeleted ? ['DELETED'] : [])]
+  printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
+}
+
+function addDestroy(postgres: Command, cli: PostgresCli): void {
+  const destroy = takesCluster(postgres.command('destroy'))
+    .description('destroy a cluster with all its data, and wait until it is gone')
+    .option('-y, --yes', 'do not ask')
+    .action((given: string, options: InOrg & { yes?: true }) => destroyCluster(cli, given, options))
+  addExamples(destroy, 'berth postgres destroy shop', 'berth postgres destroy shop --org acme --yes')
+}
+
+async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & { yes?: true }): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const path = await findCluster(cli, given, options)
+  const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
+  const question = `Destroy cluster ${cluster.name} (${cluster.id}) of organization ${cluster.organization.slug} with all its data?`
+  if (!options.yes) await confirm(terminal, question)
+  const answer = await request(session, 'DELETE', path)
+  await watchUntilGone(cli, path, cluster.name)
+  printAnswer(terminal, answer, () => `Destroyed cluster ${visible(cluster.name)}.`)
+}
+
+async function watchUntilGone(cli: PostgresCli, path: string, name: string): Promise<void> {
+  const session = cli.session()
+  const end = Date.now() + destroySeconds * 1000
+  const rest = await watch(
+    startProgress(cli.terminal(), cli.progress),
+    () => requestIfPresent<Data<Cluster>>(session, path),
+    (seen) => (seen && Date.now() < end ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
+  )
+  if (rest) {
+    throw new Failure(`cluster ${name} is not gone after ${destroySeconds} seconds; its deletion goes on`)
+  }
+}
+
+function addAttachments(postgres: Command, cli: Cli): void {
+  const attach = takesCluster(postgres.command('attach'))
+    .description('note that an app of the organization uses a cluster')
+    .argument('<app>', 'the name of the app')
+    .action((given: string, app: string, options: InOrg) => attachApp(cli, given, app, options))
+  addExamples(attach, 'berth postgres attach shop web')
+
+  const detach = takesCluster(postgres.command('detach'))
+    .description('note that an app uses a cluster no longer')
+    .argument('<app>', 'the name of the app')
+    .action((given: string, app: string, options: InOrg) => detachApp(cli, given, app, options))
+  addExamples(detach, 'berth postgres detach shop web')
+}
+
+async function attachApp(cli: Cli, given: string, app: string, options: InOrg): Promise<void> {
+  const path = await findCluster(cli, given, options)
+  const answer = await request(cli.session(), 'POST', `${path}/attachments`, { app_name: app })
+  printAnswer(cli.terminal(), answer, () => `Attached app ${visible(app)} to cluster ${visible(given)}.`)
+}
+
+async function detachApp(cli: Cli, given: string, app: string, options: InOrg): Promise<void> {
+  const path = await findCluster(cli, given, options)
+  const answer = await request(cli.session(), 'DELETE', `${path}/attachments/${segment(app)}`)
+  printAnswer(cli.terminal(), answer, () => `Detached app ${visible(app)} from cluster ${visible(given)}.`)
+}

@@ -1,0 +1,43 @@
+// What a cluster's row means for the drivers: how its server and its pooler should look. No I/O but for the limits.
+import type { Cluster } from '../model/cluster.ts'
+import { findPlan, type Plan } from '../model/plan.ts'
+import type { Hosting } from './hosting.ts'
+import type { PoolerSpec } from './pooler.ts'
+import type { ClusterSpec } from './postgres.ts'
+import type { DataOptions } from './postgres-data.ts'
+import type { Toolchain } from './toolchain.ts'
+
+export function dataOptions(cluster: Cluster): DataOptions {
+  return { toolchain: cluster.toolchain as Toolchain, uid: cluster.uid ?? undefined }
+}
+
+export function clusterSpec(cluster: Cluster, hosting: Hosting): ClusterSpec {
+  const plan = planOf(cluster)
+  return {
+    ...dataOptions(cluster),
+    plan,
+    diskSizeGb: cluster.diskSizeGb,
+    listen: hosting.listen,
+    hosts: [...hosting.hosts],
+    port: cluster.directPort!,
+    cgroup: hosting.ensureLimits(cluster.id, plan),
+  }
+}
+
+export function poolerSpec(cluster: Cluster, hosting: Hosting, databases: string[]): PoolerSpec {
+  const plan = planOf(cluster)
+  return {
+    uid: cluster.uid ?? undefined,
+    plan,
+    poolMode: cluster.poolMode,
+    databases,
+    listen: hosting.listen,
+    port: cluster.poolerPort!,
+    postgresPort: cluster.directPort!,
+    cgroup: hosting.ensureLimits(cluster.id, plan),
+  }
+}
+
+function planOf(cluster: Cluster): Plan {
+  return findPlan(cluster.plan)!
+}

@@ -1,0 +1,151 @@
+// One PgBouncer for each cluster. It knows no passwords: it asks the cluster for the one of whoever comes, so that new
+// users and new passwords work at once, and then logs in through the platform's socket, where it is trusted.
+import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import type { Plan } from '../model/plan.ts'
+import { ensureDirectory, ensureFile } from './fresh.ts'
+import type { Home } from './home.ts'
+import { accepts } from './port.ts'
+import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
+import { poolerUser } from './postgres-template.ts'
+import { findCommand, run } from './process.ts'
+import { forgetReload, needsReload, writeConfiguration } from './service-reload.ts'
+import type { Supervisor } from './supervisor.ts'
+
+export type PoolMode = 'session' | 'transaction'
+
+export interface PoolerSpec {
+  uid?: number | undefined
+  plan: Plan
+  poolMode: PoolMode
+  /** The databases that clients reach. Any other name is refused at once, where PgBouncer would let the client wait. */
+  databases: string[]
+  listen: string
+  port: number
+  postgresPort: number
+  cgroup?: string[] | undefined
+}
+
+export type PoolerProcess = { is: 'absent' } | { is: 'stopped'; log: string[] } | { is: 'running'; pid: number }
+
+export interface PoolerDriver {
+  /** Afterwards the pooler runs by this spec or is about to. It uses the certificate of the cluster. */
+  ensurePooler(id: string, spec: PoolerSpec): Promise<void>
+  inspectPooler(id: string): Promise<PoolerProcess>
+  /** Reads its files again, the certificate as well. */
+  reloadPooler(id: string): Promise<void>
+  /** Ends the sessions of all clients. */
+  restartPooler(id: string): Promise<void>
+  removePooler(id: string): Promise<void>
+}
+
+const logLines = 20
+const reserveSeconds = 3
+// A connection that nobody uses costs the cluster some megabytes, and another one some milliseconds.
+const idleSeconds = 60
+
+export function poolerDriver({ home, supervisor }: { home: Home; supervisor: Supervisor }): PoolerDriver {
+  const serviceOf = (id: string) => clusterPaths(home, id).poolerService
+  return {
+    ensurePooler: (id, spec) => ensurePooler(home, supervisor, id, spec),
+    inspectPooler: (id) => inspectPooler(supervisor, serviceOf(id)),
+    reloadPooler: (id) => supervisor.signalService(serviceOf(id), 'SIGHUP'),
+    restartPooler: (id) => supervisor.restartService(serviceOf(id)),
+    removePooler: (id) => supervisor.removeService(serviceOf(id)),
+  }
+}
+
+async function ensurePooler(home: Home, supervisor: Supervisor, id: string, spec: PoolerSpec): Promise<void> {
+  const pgbouncer = findCommand('pgbouncer')
+  if (pgbouncer === undefined) throw new Error('PgBouncer is not installed: apt-get install pgbouncer')
+  const paths = clusterPaths(home, id)
+  const file = `${paths.pooler}/pgbouncer.ini`
+  ensureDirectory(paths.pooler, { mode: 0o711 })
+  ensureOwnPassword(paths, spec.uid)
+  writeConfiguration(paths.pooler, { [file]: renderPooler(paths, spec, await findVersion(pgbouncer)) })
+  await supervisor.ensureService(paths.poolerService, {
+    command: [pgbouncer, file],
+    uid: spec.uid,
+    // It reads these from its file, but at its start only: as part of the service a change means a restart.
+    env: { BERTH_LISTEN: `${spec.listen}:${spec.port}` },
+    // With SIGINT it would wait for its clients.
+    stopSignal: 'SIGTERM',
+    stopTimeoutSeconds: 5,
+    cgroup: spec.cgroup,
+  })
+  // Before it listens it would die of the signal; what it reads then is new already, and the next look tells it.
+  if (!needsReload(paths.pooler) || !(await accepts(spec.listen, spec.port))) return
+  await supervisor.signalService(paths.poolerService, 'SIGHUP')
+  forgetReload(paths.pooler)
+}
+
+function userFile(paths: ClusterPaths): string {
+  return `${paths.pooler}/userlist.txt`
+}
+
+// Nobody needs it: the cluster trusts the pooler. But without one, anybody could log in to the pooler as its own user.
+function ensureOwnPassword(paths: ClusterPaths, uid: number | undefined): void {
+  if (existsSync(userFile(paths))) return
+  const line = `"${poolerUser}" "${randomBytes(24).toString('hex')}"\n`
+  ensureFile(userFile(paths), line, { mode: 0o600, uid })
+}
+
+const versions = new Map<string, number[]>()
+
+async function findVersion(pgbouncer: string): Promise<number[]> {
+  const known = versions.get(pgbouncer)
+  if (known) return known
+  const { stdout } = await run(pgbouncer, ['--version'])
+  const version = /(\d+)\.(\d+)/.exec(stdout)?.slice(1).map(Number) ?? []
+  versions.set(pgbouncer, version)
+  return version
+}
+
+export function renderPooler(paths: ClusterPaths, spec: PoolerSpec, [major = 1, minor = 0]: number[]): string {
+  const { plan } = spec
+  // Older ones know nothing of prepared statements, which then work in session mode only.
+  const keepsPrepared = major > 1 || minor >= 21
+  const settings = {
+    listen_addr: spec.listen,
+    listen_port: spec.port,
+    // Without a socket of its own there is no console to reach.
+    unix_socket_dir: '',
+    pool_mode: spec.poolMode,
+    auth_type: 'scram-sha-256',
+    auth_file: userFile(paths),
+    auth_query: 'SELECT username, password FROM pg_berth.lookup($1)',
+    max_client_conn: plan.poolerClients,
+    default_pool_size: plan.databaseConnections,
+    reserve_pool_size: plan.reserveConnections,
+    reserve_pool_timeout: reserveSeconds,
+    max_db_connections: plan.databaseConnections + plan.reserveConnections,
+    server_reset_query: 'DISCARD ALL',
+    server_idle_timeout: idleSeconds,
+    // Sent by the drivers of Java and others, and of no consequence.
+    ignore_startup_parameters: 'extra_float_digits',
+    ...(keepsPrepared && { max_prepared_statements: 200 }),
+    client_tls_sslmode: 'prefer',
+    client_tls_cert_file: `${paths.tls}/server.crt`,
+    client_tls_key_file: `${paths.tls}/server.key`,
+    log_connections: 0,
+    log_disconnections: 0,
+    log_stats: 0,
+  }
+  const lines = Object.entries(settings).map(([name, value]) => `${name} = ${value}`)
+  return ['[databases]', ...databaseLines(paths, spec), '', '[pgbouncer]', ...lines, ''].join('\n')
+}
+
+// The user who asks for passwords is named with each database, so that there is none for the database of the console.
+// PgBouncer's file takes plain names only: any other opens it to all names.
+function databaseLines(paths: ClusterPaths, { databases, postgresPort }: PoolerSpec): string[] {
+  const server = `host='${paths.sockets.replaceAll("'", "''")}' port=${postgresPort} auth_user=${poolerUser}`
+  const keys = new Set(databases.map((name) => (/^[A-Za-z0-9_.-]+$/.test(name) ? name : '*')))
+  return [...keys].map((key) => `${key} = ${server}`)
+}
+
+async function inspectPooler(supervisor: Supervisor, service: string): Promise<PoolerProcess> {
+  const state = await supervisor.inspectService(service)
+  if (state.is === 'absent') return { is: 'absent' }
+  if (state.is === 'down') return { is: 'stopped', log: supervisor.readLog(service, logLines) }
+  return { is: 'running', pid: state.pid }
+}

@@ -1,0 +1,21 @@
+import { createServer } from 'node:net'
+import { expect, it } from 'vitest'
+import { accepts, canBind } from './port.ts'
+
+it('tells a free port from a taken one', async () => {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as { port: number }
+  expect(await canBind('127.0.0.1', port)).toBe(false)
+  expect(await canBind('0.0.0.0', port)).toBe(false)
+  expect(await canBind('127.0.0.2, 127.0.0.1', port)).toBe(false)
+  expect(await accepts('0.0.0.0', port)).toBe(true)
+  await new Promise((resolve) => server.close(resolve))
+  expect(await canBind('127.0.0.1', port)).toBe(true)
+  expect(await canBind('*', port)).toBe(true)
+  expect(await accepts('127.0.0.1', port)).toBe(false)
+})
+
+it('finds an address that this machine does not have unusable', async () => {
+  expect(await canBind('192.0.2.1', 0)).toBe(false)
+})

@@ -1,0 +1,31 @@
+import { connect, createServer } from 'node:net'
+
+/** Whether a server could listen there now. Addresses may be several, separated by commas. */
+export async function canBind(hosts: string, port: number): Promise<boolean> {
+  for (const host of hosts.split(',').map((entry) => entry.trim())) {
+    if (!(await canBindOne(host, port))) return false
+  }
+  return true
+}
+
+function canBindOne(host: string, port: number): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>()
+  const server = createServer()
+  server.once('error', () => resolve(false))
+  // PostgreSQL and the pooler write every address as `*`.
+  const address = host === '*' ? {} : { host }
+  server.listen({ ...address, port, exclusive: true }, () => server.close(() => resolve(true)))
+  return promise
+}
+
+/** Whether somebody listens there, by the first of several addresses. */
+export function accepts(hosts: string, port: number): Promise<boolean> {
+  const host = hosts.split(',')[0]!.trim()
+  const { promise, resolve } = Promise.withResolvers<boolean>()
+  // Who listens everywhere listens on this machine's own address.
+  const socket = connect({ host: ['*', '0.0.0.0', '::'].includes(host) ? '127.0.0.1' : host, port, timeout: 2000 })
+  socket.once('connect', () => resolve(true))
+  socket.once('error', () => resolve(false))
+  socket.once('timeout', () => resolve(false))
+  return promise.finally(() => socket.destroy())
+}

@@ -1,0 +1,144 @@
+import pg from 'pg'
+import { unavailable } from '../model/errors.ts'
+import { readTextIfPresent } from './file.ts'
+import type { Home } from './home.ts'
+import { explainError } from './postgres-error.ts'
+import { clusterPaths } from './postgres-paths.ts'
+import { superuser } from './postgres-template.ts'
+
+export type Row = Record<string, unknown>
+
+/** Statements without values may be several at once, which then happen together or not at all. */
+export type Query = <R extends Row = Row>(
+  id: string,
+  database: string,
+  text: string,
+  values?: unknown[],
+) => Promise<R[]>
+
+export interface Connections {
+  query: Query
+  /** Ends the connections to one database or to all of a cluster. */
+  close(id: string, database?: string): Promise<void>
+}
+
+const timeoutMs = 10_000
+const connectTimeoutMs = 5_000
+// A connection costs the cluster a process with some megabytes.
+const idleMs = 3_000
+const maxConnections = 2
+
+/**
+ * A tenant may give his database settings, which would hold for our sessions too, and we are superuser: with a search
+ * path of his, our own words would mean what he likes. What a client asks for wins over what a database has.
+ */
+const ownSettings: Record<string, string> = {
+  search_path: '',
+  role: 'none',
+  default_transaction_read_only: 'off',
+  default_transaction_isolation: 'read\\ committed',
+  statement_timeout: String(timeoutMs),
+  lock_timeout: '0',
+  idle_session_timeout: '0',
+  session_replication_role: 'origin',
+  standard_conforming_strings: 'on',
+}
+
+/** Connections through the platform's socket, a few for each database in use, closed when idle. */
+export function openConnections(home: Home): Connections {
+  const pools = new Map<string, pg.Pool>()
+
+  function poolFor(id: string, database: string): pg.Pool {
+    const key = `${id}/${findPort(home, id)}/${database}`
+    const known = pools.get(key)
+    if (known) return known
+    const pool = openPool(home, id, database)
+    pool.on('remove', () => {
+      if (pool.totalCount > 0 || pool.waitingCount > 0 || pools.get(key) !== pool) return
+      pools.delete(key)
+      void pool.end()
+    })
+    pools.set(key, pool)
+    return pool
+  }
+
+  return {
+    async query<R extends Row>(id: string, database: string, text: string, values?: unknown[]): Promise<R[]> {
+      try {
+        const result: pg.QueryResult<R> | pg.QueryResult<R>[] = await poolFor(id, database).query(text, values)
+        return (Array.isArray(result) ? result.at(-1) : result)?.rows ?? []
+      } catch (error) {
+        throw explainError(error, `query database ${database} of cluster ${id}`)
+      }
+    },
+    async close(id, database) {
+      const closing = [...pools].filter(([key]) => {
+        const [owner, , ...name] = key.split('/')
+        return owner === id && (database === undefined || name.join('/') === database)
+      })
+      for (const [key] of closing) pools.delete(key)
+      await Promise.all(closing.map(([, pool]) => pool.end()))
+    },
+  }
+}
+
+function openPool(home: Home, id: string, database: string): pg.Pool {
+  const pool = new pg.Pool({
+    host: clusterPaths(home, id).sockets,
+    port: findPort(home, id),
+    user: superuser,
+    database,
+    options: Object.entries(ownSettings)
+      .map(([name, value]) => `-c ${name}=${value}`)
+      .join(' '),
+    application_name: 'berth',
+    max: maxConnections,
+    idleTimeoutMillis: idleMs,
+    connectionTimeoutMillis: connectTimeoutMs,
+    // A little more than the server's own limit, which leaves the connection usable.
+    query_timeout: timeoutMs + 1000,
+    allowExitOnIdle: true,
+  })
+  // The server ended an idle connection, by a restart for example; the next query opens another.
+  pool.on('error', () => undefined)
+  return pool
+}
+
+/** The fourth line of the server's lock file. The name of the socket ends with it. */
+function findPort(home: Home, id: string): number {
+  const port = readTextIfPresent(`${clusterPaths(home, id).data}/postmaster.pid`)?.split('\n')[3]
+  if (!port) throw unavailable('The cluster is not running')
+  return Number(port)
+}
+
+export interface ProbeTarget {
+  host: string
+  port: number
+  user: string
+  password: string
+  database: string
+  timeoutSeconds?: number
+  /** The certificate of the authority that must have signed the server's; without it the connection is plain. */
+  ca?: string
+}
+
+/** Asks a question as any client would, and throws unless there is the right answer in time. */
+export async function probe({ timeoutSeconds = 5, ca, ...target }: ProbeTarget): Promise<void> {
+  const client = new pg.Client({
+    ...target,
+    ...(ca !== undefined && { ssl: { ca, servername: target.host } }),
+    application_name: 'berth-probe',
+    connectionTimeoutMillis: timeoutSeconds * 1000,
+    query_timeout: timeoutSeconds * 1000,
+  })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+    await client.query('select 1')
+  } catch (cause) {
+    throw new Error(`ask ${target.host}:${target.port} a question`, { cause })
+  } finally {
+    // Not awaited: a server that does not answer does not say goodbye either.
+    void client.end().catch(() => undefined)
+  }
+}

@@ -1,0 +1,52 @@
+import { existsSync, renameSync, rmSync } from 'node:fs'
+import { ensureDirectory, freshName, removeAbandoned } from './fresh.ts'
+import type { Home } from './home.ts'
+import { reidentify } from './postgres-identity.ts'
+import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
+import { ensureTemplate } from './postgres-template.ts'
+import { run } from './process.ts'
+import type { Toolchain } from './toolchain.ts'
+
+export interface DataOptions {
+  toolchain: Toolchain
+  uid?: number | undefined
+}
+
+// Both wait for the disk, and others may write to it as well.
+const timeoutSeconds = 300
+
+/** A new data directory with an identity of its own, durable before it is there. Nothing when there is one. */
+export async function ensureData(home: Home, id: string, options: DataOptions): Promise<void> {
+  const paths = clusterPaths(home, id)
+  if (existsSync(paths.data)) return
+  const template = await ensureTemplate(options.toolchain, home)
+  await ensureClusterDirectory(home, paths)
+  await removeAbandoned(paths.directory)
+  const fresh = freshName(paths.directory)
+  try {
+    await run('cp', ['-a', '--reflink=auto', template, fresh], { timeoutSeconds })
+    reidentify(fresh)
+    if (options.uid !== undefined) await run('chown', ['-R', `${options.uid}:${options.uid}`, fresh])
+    await run('sync', ['-f', fresh], { timeoutSeconds })
+    renameSync(fresh, paths.data)
+  } catch (cause) {
+    rmSync(fresh, { recursive: true, force: true })
+    // Another process was first, and both made the same.
+    if (!existsSync(paths.data)) throw new Error(`create the data directory of cluster ${id}`, { cause })
+  }
+}
+
+/** Passable for the user of the cluster, who owns what he needs below it and can replace nothing in it. */
+export async function ensureClusterDirectory(home: Home, paths: ClusterPaths): Promise<void> {
+  await ensureClustersDirectory(`${home.path}/clusters`)
+  ensureDirectory(paths.directory, { mode: 0o711 })
+}
+
+async function ensureClustersDirectory(directory: string): Promise<void> {
+  const isNew = !existsSync(directory)
+  ensureDirectory(directory, { mode: 0o711 })
+  // Tells ext4 to spread the clusters over the disk. In one place it looks at every file that was deleted there in the
+  // last minutes before it makes one, so that a copy takes five times as long after others were deleted. Other file
+  // systems have neither the problem nor the flag.
+  if (isNew) await run('chattr', ['+T', directory]).catch(() => undefined)
+}

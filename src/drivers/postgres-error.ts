@@ -1,0 +1,42 @@
+import { BerthError, badRequest, conflict, invalid, notFound, unavailable } from '../model/errors.ts'
+
+type Refusal = (message: string) => BerthError
+
+/** What PostgreSQL's codes mean to somebody who asked for something. Any other is a fault of ours. */
+const refusals: Record<string, Refusal> = {
+  '0A000': invalid, // feature_not_supported, such as an extension that cannot be moved
+  '22023': invalid, // invalid_parameter_value
+  '2BP01': conflict, // dependent_objects_still_exist
+  '3D000': notFound, // invalid_catalog_name: there is no such database
+  '3F000': invalid, // invalid_schema_name
+  '42602': invalid, // invalid_name
+  '42622': invalid, // name_too_long
+  '42704': notFound, // undefined_object: there is no such role or extension
+  '42710': conflict, // duplicate_object
+  '42939': invalid, // reserved_name
+  '42P04': conflict, // duplicate_database
+  '42P06': conflict, // duplicate_schema
+  '55006': conflict, // object_in_use
+  '55P03': conflict, // lock_not_available
+  '58P01': invalid, // undefined_file: the library of an extension is not installed
+}
+
+// Classes of codes, and what the system says when nobody listens: it will answer again.
+const passing = /^(08|53|57|ECONN|ENOENT|EPIPE|ETIMEDOUT)/
+
+export function explainError(error: unknown, doing: string): Error {
+  if (error instanceof BerthError) return error
+  const { code = '', message = String(error) } = error as { code?: string; message?: string }
+  const refuse = refusals[code]
+  if (refuse) return refuse(capitalized(message))
+  // Without a code: the timeouts of the client itself.
+  const isPassing = passing.test(code) || /timeout|Connection terminated/.test(message)
+  if (isPassing) return unavailable('The cluster does not answer at the moment', new Error(doing, { cause: error }))
+  return new Error(doing, { cause: error })
+}
+
+function capitalized(message: string): string {
+  return message.charAt(0).toUpperCase() + message.slice(1)
+}
+
+export const reservedName = (name: string) => badRequest(`${name} is reserved`)

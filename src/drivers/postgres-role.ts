@@ -1,0 +1,142 @@
+// The users of a cluster. Roles are of the cluster, what they own is in databases: the platform's own database is
+// where statements about roles run, and only what a user owns leads into the databases of the tenant.
+import { notFound } from '../model/errors.ts'
+import type { Query } from './postgres-connection.ts'
+import { reservedName } from './postgres-error.ts'
+import { scramVerifier } from './postgres-scram.ts'
+import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
+import { poolerUser, superuser, type UserRole, userRoles } from './postgres-template.ts'
+
+/** What these functions need of a `PostgresDriver`. */
+export interface Asker {
+  query: Query
+}
+
+export interface User {
+  name: string
+  role: UserRole
+}
+
+const reservedUsers: readonly string[] = [superuser, poolerUser, ...userRoles]
+// The rights of a session that is being ended are gone only with it.
+const endSessionMs = 5000
+
+/** Roles that are the platform's or PostgreSQL's, whatever a caller wants with them. */
+export function isReservedUser(name: string): boolean {
+  return reservedUsers.includes(name) || name.startsWith('pg_')
+}
+
+export async function listUsers(postgres: Asker, id: string): Promise<User[]> {
+  return postgres.query<{ name: string; role: UserRole }>(
+    id,
+    superuser,
+    `select member.rolname as name, granted.rolname as role
+     from pg_roles member
+     join pg_auth_members on pg_auth_members.member = member.oid
+     join pg_roles granted on granted.oid = pg_auth_members.roleid
+     where granted.rolname = any($1) and not member.rolname = any($2)
+     order by member.rolname`,
+    [userRoles, reservedUsers],
+  )
+}
+
+export async function findUser(postgres: Asker, id: string, name: string): Promise<User | undefined> {
+  return (await listUsers(postgres, id)).find((user) => user.name === name)
+}
+
+/** Refuses a name that is taken with `conflict`, and one that PostgreSQL does not allow with `invalid`. */
+export async function createUser(
+  postgres: Asker,
+  id: string,
+  { name, role, password }: User & { password: string },
+): Promise<void> {
+  if (isReservedUser(name)) throw reservedName(name)
+  const user = quoteIdentifier(name)
+  const secret = quoteLiteral(scramVerifier(password))
+  await postgres.query(id, superuser, `CREATE ROLE ${user} LOGIN PASSWORD ${secret}; ${grantRole(name, role)}`)
+}
+
+// An admin acts as the group of admins, to whom then belongs whatever he makes.
+function grantRole(name: string, role: UserRole): string {
+  const user = quoteIdentifier(name)
+  const acting = role === 'schema_admin' ? `SET role = 'schema_admin'` : 'RESET role'
+  return `GRANT ${role} TO ${user}; ALTER ROLE ${user} ${acting};`
+}
+
+/** A change ends the sessions of the user: what a session may do is partly settled when it begins. */
+export async function setRole(postgres: Asker, id: string, { name, role }: User): Promise<void> {
+  const known = await getUser(postgres, id, name)
+  if (known.role === role) return
+  const user = quoteIdentifier(name)
+  await postgres.query(id, superuser, `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`)
+  await endSessions(postgres, id, name)
+  await reassignOwned(postgres, id, name)
+}
+
+async function getUser(postgres: Asker, id: string, name: string): Promise<User> {
+  if (isReservedUser(name)) throw reservedName(name)
+  const user = await findUser(postgres, id, name)
+  if (user === undefined) throw notFound('User not found')
+  return user
+}
+
+export async function setPassword(
+  postgres: Asker,
+  id: string,
+  name: string,
+  password: string,
+  { killSessions = false }: { killSessions?: boolean } = {},
+): Promise<void> {
+  await getUser(postgres, id, name)
+  const secret = quoteLiteral(scramVerifier(password))
+  await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${secret}`)
+  if (killSessions) await endSessions(postgres, id, name)
+}
+
+/** What the user owns goes to the admins. */
+export async function dropUser(postgres: Asker, id: string, name: string): Promise<void> {
+  await getUser(postgres, id, name)
+  // First, so that no session begins while the rest goes on, also after a crash.
+  await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
+  await endSessions(postgres, id, name)
+  await reassignOwned(postgres, id, name)
+  await postgres.query(id, superuser, `DROP ROLE ${quoteIdentifier(name)}`)
+}
+
+/** Takes the password from every login role that is not one of the platform's users. */
+export async function forgetForeignPasswords(postgres: Asker, id: string): Promise<void> {
+  const known = (await listUsers(postgres, id)).map((user) => user.name)
+  const foreign = await postgres.query<{ name: string }>(
+    id,
+    superuser,
+    `select rolname as name from pg_authid
+     where rolcanlogin and rolpassword is not null and not rolname = any($1) and not rolname = any($2)`,
+    [reservedUsers, known],
+  )
+  for (const { name } of foreign)
+    await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD NULL`)
+}
+
+async function endSessions(postgres: Asker, id: string, name: string): Promise<void> {
+  await postgres.query(id, superuser, 'select pg_terminate_backend(pid, $2) from pg_stat_activity where usename = $1', [
+    name,
+    endSessionMs,
+  ])
+}
+
+/** Gives what a user owns to the admins and takes back what he was granted by name, in every database. */
+async function reassignOwned(postgres: Asker, id: string, name: string): Promise<void> {
+  const databases = await postgres.query<{ name: string }>(
+    id,
+    superuser,
+    `select distinct datname as name from pg_shdepend join pg_database on pg_database.oid = dbid
+     where refclassid = 'pg_authid'::regclass and refobjid = (select oid from pg_authid where rolname = $1)`,
+    [name],
+  )
+  const user = quoteIdentifier(name)
+  for (const database of databases) {
+    await postgres.query(id, database.name, `REASSIGN OWNED BY ${user} TO schema_admin; DROP OWNED BY ${user}`)
+  }
+  // What is of the cluster and not of a database, such as a database itself.
+  await postgres.query(id, superuser, `REASSIGN OWNED BY ${user} TO schema_admin`)
+}

@@ -1,0 +1,169 @@
+// A new data directory from a backup and the write-ahead log after it. The copy is a job; the recovery is the cluster's
+// own server, started by `PostgresDriver.ensureRunning`, on settings that lie in the copy. Every function may be stopped
+// anywhere and run again.
+import { existsSync, readdirSync, rmSync } from 'node:fs'
+import { parseLsn, type WalPiece } from '../model/wal.ts'
+import { readTextIfPresent } from './file.ts'
+import { ensureFile } from './fresh.ts'
+import type { Home } from './home.ts'
+import { type JobDriver, type JobState, withoutTime } from './job.ts'
+import type { PostgresDriver } from './postgres.ts'
+import { ensureClusterDirectory } from './postgres-data.ts'
+import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
+import { run } from './process.ts'
+import type { Repository } from './repository.ts'
+import { isDiskFull, recoverySettings } from './restore-log.ts'
+import { continueToEnd, finishRecovery, inspectRecovery } from './restore-recovery.ts'
+import { copyCommand, freshMark, refusalCommand } from './restore-script.ts'
+import { manifestBytes, type RecoveryTarget, renderPlan, totalOf } from './restore-wal.ts'
+import type { Supervisor } from './supervisor.ts'
+import type { Toolchain } from './toolchain.ts'
+import { ensureTools } from './toolchain-tools.ts'
+import { discard, sweepTrash } from './trash.ts'
+
+export interface RestoreSpec {
+  /** The source's. */
+  toolchain: Toolchain
+  uid?: number | undefined
+  backup: { clusterId: string; label: string; startLsn: string; stopLsn: string }
+  /** The end of the last one is the cut. */
+  pieces: WalPiece[]
+  target: RecoveryTarget
+  /** The source's own at the cut. */
+  timeline: number
+}
+
+export type CopyState =
+  | { is: 'absent' }
+  | { is: 'running'; bytesDone: number; bytesTotal: number }
+  | { is: 'failed'; reason: string }
+  | { is: 'done' }
+
+export type RecoveryState =
+  | { is: 'replaying'; replayedUntil: string | null; replayedLsn: string | null }
+  /** There is no transaction after the target, so that PostgreSQL did not find the place to stop: `continueToEnd`. */
+  | { is: 'ended-early' }
+  | { is: 'failed'; reason: string }
+  | { is: 'promoted'; endLsn: string; timeline: number }
+
+export interface RestoreDriver {
+  /** Nothing when the copy runs or has failed or the data directory is there. One that was interrupted is made again. */
+  startCopy(id: string, spec: RestoreSpec): Promise<void>
+  inspectCopy(id: string): Promise<CopyState>
+  /** How far the server has come, once it was started. */
+  inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
+  /** Starts the server again without a time: the cut is the target. */
+  continueToEnd(id: string, spec: RestoreSpec): Promise<void>
+  /** Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. */
+  finish(id: string, spec: RestoreSpec): Promise<void>
+  /** Ends a copy and removes what it left; the data directory is the cluster's. */
+  remove(id: string): Promise<void>
+}
+
+export interface RestoreParts {
+  home: Home
+  supervisor: Supervisor
+  jobs: JobDriver
+  repository: Pick<Repository, 'backupData' | 'planWal'>
+  postgres: Pick<PostgresDriver, 'inspect' | 'query'>
+}
+
+export function restoreDriver(parts: RestoreParts): RestoreDriver {
+  return {
+    startCopy: (id, spec) => startCopy(parts, id, spec),
+    inspectCopy: (id) => inspectCopy(parts, id),
+    inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
+    continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
+    async finish(id, spec) {
+      await finishRecovery(parts, id, spec)
+      await removeCopy(parts, id)
+    },
+    remove: (id) => removeCopy(parts, id),
+  }
+}
+
+type EndedJob = Extract<JobState, { is: 'ended' }>
+
+function jobOf(id: string): string {
+  return `copy-${id}`
+}
+
+function planOf(paths: ClusterPaths): string {
+  return `${paths.directory}/copy.plan`
+}
+
+async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
+  const paths = clusterPaths(parts.home, id)
+  if (existsSync(paths.data)) return
+  const job = await parts.jobs.inspectJob(jobOf(id))
+  if (job.is === 'running' || (job.is === 'ended' && !isWorthAnother(job))) return
+  if (job.is === 'ended') await parts.jobs.removeJob(jobOf(id))
+  await ensureTools(spec.toolchain)
+  await parts.jobs.ensureJob(jobOf(id), { command: await prepareCopy(parts, paths, spec) })
+}
+
+// Somebody killed it or a part of it, or a power failure took what it had made. Anything else would only happen again.
+function isWorthAnother({ exitCode = 0 }: EndedJob): boolean {
+  return exitCode === 0 || exitCode > 128
+}
+
+async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
+  const { clusterId, label, startLsn } = spec.backup
+  const backup = parts.repository.backupData(clusterId, label)
+  try {
+    const wal = await parts.repository.planWal(spec.pieces, parseLsn(startLsn))
+    const manifest = readTextIfPresent(`${backup}/backup_manifest`) ?? ''
+    await ensureClusterDirectory(parts.home, paths)
+    ensureFile(planOf(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o600 })
+  } catch (error) {
+    return refusalCommand((error as Error).message)
+  }
+  return copyCommand({
+    directory: paths.directory,
+    backup,
+    label,
+    plan: planOf(paths),
+    settings: recoverySettings(spec.target, spec.timeline),
+    uid: spec.uid,
+    verifier: `${spec.toolchain.tools}/pg_verifybackup`,
+  })
+}
+
+async function inspectCopy({ home, jobs }: RestoreParts, id: string): Promise<CopyState> {
+  const paths = clusterPaths(home, id)
+  if (existsSync(paths.data)) return { is: 'done' }
+  const job = await jobs.inspectJob(jobOf(id))
+  if (job.is === 'running') return measureCopy(paths)
+  // Looked at again, because it may have come between the two looks.
+  if (existsSync(paths.data)) return { is: 'done' }
+  if (job.is === 'absent') return { is: 'absent' }
+  return { is: 'failed', reason: explainEnd(job) }
+}
+
+async function measureCopy(paths: ClusterPaths): Promise<CopyState> {
+  const bytesTotal = totalOf(readTextIfPresent(planOf(paths)) ?? '0')
+  // Files come and go under du, which then says so although its sum is as good as any.
+  const script = 'du -sbc -- "$1"* 2>/dev/null | tail -n 1'
+  const { stdout } = await run('sh', ['-c', script, 'measure', `${paths.directory}/${freshMark}`])
+  const bytes = Number.parseInt(stdout, 10) || 0
+  return { is: 'running', bytesDone: Math.min(bytes, bytesTotal), bytesTotal }
+}
+
+function explainEnd(job: EndedJob): string {
+  const words = job.log.map(withoutTime)
+  if (words.some(isDiskFull)) return 'the disk is full'
+  if (isWorthAnother(job)) return 'the copy was interrupted'
+  return words.at(-1) ?? `the copy ended with exit code ${job.exitCode}`
+}
+
+async function removeCopy({ home, jobs }: RestoreParts, id: string): Promise<void> {
+  const paths = clusterPaths(home, id)
+  // First, so that nothing new comes.
+  await jobs.removeJob(jobOf(id))
+  if (!existsSync(paths.directory)) return
+  for (const entry of readdirSync(paths.directory).filter((name) => name.startsWith(freshMark))) {
+    discard(home, `${paths.directory}/${entry}`)
+  }
+  rmSync(planOf(paths), { force: true })
+  sweepTrash(home)
+}

@@ -1,0 +1,50 @@
+import type { Hosting } from '../drivers/hosting.ts'
+import type { PoolerDriver } from '../drivers/pooler.ts'
+import type { PostgresDriver } from '../drivers/postgres.ts'
+import { requireClusterWriter } from '../model/caller.ts'
+import type { ClusterDetails } from '../model/cluster.ts'
+import { invalid, unavailable } from '../model/errors.ts'
+import type { PlatformSettings } from '../model/settings.ts'
+import { getVisibleCluster } from '../store/cluster.ts'
+import type { Db } from '../store/db.ts'
+
+/** Who is asking, and what with, where the answer is out in the world. No transaction is open. */
+export interface LiveContext {
+  db: Db
+  tokenHash: Buffer
+  settings: PlatformSettings
+  encryptionKey: Buffer
+  hosting: Hosting
+  postgres: PostgresDriver
+  pooler: PoolerDriver
+  /** The last lines of a cluster's server, oldest first; none before its first start. */
+  readClusterLog(id: string, lines: number): string[]
+  /** The certificate with which clients verify clusters, as PEM. */
+  readAuthority(): Promise<string>
+}
+
+const deadlineSeconds = 10
+
+/** The world may hang; a request may not. */
+export async function withDeadline<T>(answer: Promise<T>, what: string): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(
+      () => reject(unavailable(`${what} did not answer within ${deadlineSeconds} s`)),
+      deadlineSeconds * 1000,
+    )
+  })
+  try {
+    return await Promise.race([answer, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** The cluster, if the caller may do this with it and it can answer. */
+export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<ClusterDetails> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
+  if (access === 'write') requireClusterWriter(caller)
+  if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; this works once it is ready`)
+  return cluster
+}

@@ -1,0 +1,91 @@
+import { createUser, dropUser, findUser, listUsers, setPassword, setRole } from '../drivers/postgres-role.ts'
+import { quoteIdentifier } from '../drivers/postgres-sql.ts'
+import { badRequest, conflict, notFound } from '../model/errors.ts'
+import { seal, unseal } from '../model/secret.ts'
+import { type ClusterUser, type CreateUser, isReservedUser, newPassword, type UserRole } from '../model/user.ts'
+import { deleteStoredUser, findStoredUser, insertUser, setStoredPassword, setStoredRole } from '../store/user.ts'
+import { getReadyCluster, type LiveContext, withDeadline } from './context.ts'
+
+export interface UserCredentials {
+  username: string
+  password: string
+}
+
+export async function listClusterUsers(ctx: LiveContext, clusterId: string): Promise<ClusterUser[]> {
+  const cluster = await getReadyCluster(ctx, clusterId, 'read')
+  const users = await withDeadline(listUsers(ctx.postgres, cluster.id), 'the cluster')
+  return users.map(({ name, role }) => ({ username: name, role }))
+}
+
+/** The password is kept first: a crash in between leaves a user that can be created again, never one without a way in. */
+export async function createClusterUser(ctx: LiveContext, clusterId: string, input: CreateUser): Promise<ClusterUser> {
+  const cluster = await getReadyCluster(ctx, clusterId, 'write')
+  refuseReserved(input.username)
+  const { username, role } = input
+  if (await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')) throw taken(username)
+  quoteIdentifier(username) // refuses what can be no name before anything is kept
+  const fresh = seal(ctx.encryptionKey, Buffer.from(newPassword()))
+  await insertUser(ctx.db, cluster.id, { username, role, password: fresh })
+  // Kept before by an attempt that came to nothing, or by one that goes on beside this: whoever makes the user, this is
+  // the password it gets.
+  const password = (await getCredentials(ctx, cluster.id, username)).password
+  await withDeadline(createUser(ctx.postgres, cluster.id, { name: username, role, password }), 'the cluster')
+  await setStoredRole(ctx.db, cluster.id, username, role)
+  return { username, role }
+}
+
+export async function changeUserRole(
+  ctx: LiveContext,
+  clusterId: string,
+  username: string,
+  role: UserRole,
+): Promise<void> {
+  const cluster = await getReadyCluster(ctx, clusterId, 'write')
+  refuseReserved(username)
+  await withDeadline(setRole(ctx.postgres, cluster.id, { name: username, role }), 'the cluster')
+  await setStoredRole(ctx.db, cluster.id, username, role)
+}
+
+export async function deleteClusterUser(ctx: LiveContext, clusterId: string, username: string): Promise<void> {
+  const cluster = await getReadyCluster(ctx, clusterId, 'write')
+  refuseReserved(username)
+  await withDeadline(dropUser(ctx.postgres, cluster.id, username), 'the cluster')
+  await deleteStoredUser(ctx.db, cluster.id, username)
+}
+
+export async function getCredentials(ctx: LiveContext, clusterId: string, username: string): Promise<UserCredentials> {
+  // A password lets its holder write, so a token that may only read does not get it.
+  const cluster = await getReadyCluster(ctx, clusterId, 'write')
+  refuseReserved(username)
+  const user = await findStoredUser(ctx.db, cluster.id, username)
+  if (!user) throw userNotFound()
+  return { username, password: unseal(ctx.encryptionKey, user.password).toString() }
+}
+
+/** Stored only after the cluster took it: until then the old one is the one that works. */
+export async function rotatePassword(
+  ctx: LiveContext,
+  clusterId: string,
+  username: string,
+  killSessions: boolean,
+): Promise<UserCredentials> {
+  const cluster = await getReadyCluster(ctx, clusterId, 'write')
+  refuseReserved(username)
+  if (!(await findStoredUser(ctx.db, cluster.id, username))) throw userNotFound()
+  const password = newPassword()
+  await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
+  await setStoredPassword(ctx.db, cluster.id, username, seal(ctx.encryptionKey, Buffer.from(password)))
+  return { username, password }
+}
+
+function refuseReserved(username: string): void {
+  if (isReservedUser(username)) throw badRequest(`user ${username} is reserved`)
+}
+
+function taken(username: string) {
+  return conflict(`user ${username} already exists`)
+}
+
+function userNotFound() {
+  return notFound('User not found')
+}

@@ -1,0 +1,451 @@
+// Looks at the machine as the platform would find it. Nothing that it does stays: no home is made, no toolchain copied.
+import { createPrivateKey, X509Certificate } from 'node:crypto'
+import { existsSync, readFileSync, statSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { readTextIfPresent } from '../drivers/file.ts'
+import type { Home } from '../drivers/home.ts'
+import {
+  canWrite,
+  findLibrary,
+  type HostCommand,
+  inspectCommand,
+  inspectControlGroups,
+  inspectUserNamespaces,
+  isClockPlausible,
+  measureDisk,
+  measureMemory,
+  nearestExisting,
+  readOpenFileLimit,
+  supportsReflink,
+  tryBind,
+} from '../drivers/host.ts'
+import { isExecutable, isRoot, run } from '../drivers/process.ts'
+import { ensureToolchain, type PostgresMajor, type Toolchain } from '../drivers/toolchain.ts'
+import { openDatabase } from '../store/db.ts'
+import { type Config, type Listen, refuseOpenListeners } from './config.ts'
+
+export interface DoctorReport {
+  checks: DoctorCheck[]
+}
+
+export interface DoctorCheck extends Finding {
+  name: string
+  /** The level is `ok`. */
+  ok: boolean
+}
+
+interface Finding {
+  /** With a problem the platform does not start or is not safe; with a warning something works less well or not at all. */
+  level: 'ok' | 'warning' | 'problem'
+  found: string
+  /** What it means for the user. */
+  cost?: string
+  fix?: string
+}
+
+type Check = () => Finding | Promise<Finding>
+
+// The whole must answer within two seconds, whatever hangs.
+const checkMillis = 1_800
+
+export async function doctor(config: Config): Promise<DoctorReport> {
+  const checks = Object.entries(listChecks(config)).map(async ([name, check]) => {
+    const finding = await answerOf(check)
+    return { name, ok: finding.level === 'ok', ...finding }
+  })
+  return { checks: await Promise.all(checks) }
+}
+
+function listChecks(config: Config): Record<string, Check> {
+  return {
+    Node: checkNode,
+    ...Object.fromEntries(programs.map((program) => [program.package, () => checkProgram(program)])),
+    libreadline8: checkReadline,
+    'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
+    'PostgreSQL 16': () => checkToolchain('16', config, false),
+    'user namespaces': checkUserNamespaces,
+    'control groups': checkControlGroups,
+    home: () => checkHome(config.home),
+    'disk space': () => checkDisk(config.home),
+    'copy on write': () => checkReflink(config.home),
+    memory: checkMemory,
+    'open files': checkOpenFiles,
+    clock: checkClock,
+    'platform API': () => checkListen('api', 'BERTH_API_LISTEN', config.apiListen, config.home),
+    'sandbox API': () => checkListen('sandbox', 'BERTH_SANDBOX_LISTEN', config.sandboxListen, config.home),
+    TLS: () => checkTls(config),
+    token: () => checkSecretFile(`${config.home}/token`, 'Whoever can read it is the administrator of this platform.'),
+    key: () => checkSecretFile(`${config.home}/key`, 'Whoever can read it can decrypt the stored secrets.'),
+    'state database': () => checkDatabase(config.databaseUrl),
+  }
+}
+
+function ok(found: string): Finding {
+  return { level: 'ok', found }
+}
+
+function warning(found: string, cost: string, fix: string): Finding {
+  return { level: 'warning', found, cost, fix }
+}
+
+function problem(found: string, cost: string, fix: string): Finding {
+  return { level: 'problem', found, cost, fix }
+}
+
+async function answerOf(check: Check): Promise<Finding> {
+  const late = sleep<Finding>(
+    checkMillis,
+    { level: 'problem', found: `no answer within ${checkMillis / 1000} s` },
+    { ref: false },
+  )
+  try {
+    return await Promise.race([check(), late])
+  } catch (error) {
+    return { level: 'problem', found: `could not be checked: ${(error as Error).message}` }
+  }
+}
+
+function asRoot(command: string): string {
+  return isRoot() ? command : `sudo ${command}`
+}
+
+function installCommand(debianPackage: string): string {
+  return asRoot(`apt-get install -y ${debianPackage}`)
+}
+
+function checkNode(): Finding {
+  const found = `${process.version.slice(1)} at ${process.execPath}`
+  if (Number.parseInt(process.version.slice(1), 10) >= 24) return ok(found)
+  return problem(found, 'Berth needs Node 24 or newer.', 'npm ci, then start Berth with ./berth')
+}
+
+interface Program {
+  package: string
+  command: HostCommand
+  missing: 'warning' | 'problem'
+  cost: string
+}
+
+const programs: Program[] = [
+  {
+    package: 's6',
+    command: 's6-svscan',
+    missing: 'problem',
+    cost: 'Without s6 nothing can be kept running, and the platform does not start.',
+  },
+  {
+    package: 'pgbouncer',
+    command: 'pgbouncer',
+    missing: 'warning',
+    cost: 'Without pgbouncer, Postgres clusters have no pooled endpoint.',
+  },
+  {
+    package: 'bubblewrap',
+    command: 'bwrap',
+    missing: 'warning',
+    cost: 'Without bubblewrap, apps and sandboxes run as plain processes, not shut off from this machine.',
+  },
+  {
+    package: 'iproute2',
+    command: 'ip',
+    missing: 'warning',
+    cost: 'Without iproute2, apps cannot have addresses of their own.',
+  },
+  {
+    package: 'nftables',
+    command: 'nft',
+    missing: 'warning',
+    cost: 'Without nftables, apps cannot have private networks.',
+  },
+]
+
+async function checkProgram(program: Program): Promise<Finding> {
+  const found = await inspectCommand(program.command)
+  if (found) return ok(found.version ? `${found.version} at ${found.path}` : found.path)
+  return { level: program.missing, found: 'not installed', cost: program.cost, fix: installCommand(program.package) }
+}
+
+function checkReadline(): Finding {
+  const path = findLibrary('libreadline.so.8')
+  if (path) return ok(path)
+  return warning(
+    'not installed',
+    'Without it the tools that back up Postgres clusters may not start.',
+    installCommand('libreadline8'),
+  )
+}
+
+async function checkToolchain(major: PostgresMajor, config: Config, required: boolean): Promise<Finding> {
+  const packaged = findPackaged(major)
+  const copy = `${config.home}/toolchain/postgres-${packaged}`
+  if (!hasDistribution(major) && packaged && !existsSync(`${copy}/manifest.json`)) {
+    return ok(`${packaged.split('.').slice(0, 2).join('.')} from npm; copied into the home when first used`)
+  }
+  try {
+    // With one of the distribution or a copy in place this only looks, and uses no more of the home than this.
+    const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home)
+    await run(`${toolchain.bin}/postgres`, ['--version'], { timeoutSeconds: 1.5 })
+    return ok(describeToolchain(toolchain))
+  } catch (error) {
+    return {
+      level: required ? 'problem' : 'warning',
+      found: (error as Error).message,
+      cost: required
+        ? 'The platform keeps its state in it and does not start.'
+        : `There can be no clusters of PostgreSQL ${major}.`,
+      fix: `npm ci, or ${installCommand(`postgresql-${major}`)}`,
+    }
+  }
+}
+
+function describeToolchain({ version, source, bin }: Toolchain): string {
+  return `${version} from ${source === 'npm' ? 'npm' : 'the system'}, in ${bin}`
+}
+
+function hasDistribution(major: PostgresMajor): boolean {
+  return isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
+}
+
+/** The version of the npm package that a copy would be made of. */
+function findPackaged(major: PostgresMajor): string | undefined {
+  const name = `pg${major}-${process.platform}-${process.arch}`
+  const directory = fileURLToPath(new URL(`../../node_modules/${name}`, import.meta.url))
+  if (!existsSync(`${directory}/native/bin/postgres`)) return undefined
+  return JSON.parse(readFileSync(`${directory}/package.json`, 'utf8')).version
+}
+
+async function checkUserNamespaces(): Promise<Finding> {
+  const state = await inspectUserNamespaces()
+  if (state.usable) return ok(`usable, tried with ${state.by}`)
+  return warning(
+    `not usable: ${state.why}`,
+    'Without them, apps and sandboxes run as plain processes, not shut off from this machine.',
+    allowNamespacesCommand(),
+  )
+}
+
+function allowNamespacesCommand(): string {
+  const isSet = (name: string, value: string) => readTextIfPresent(`/proc/sys/${name}`)?.trim() === value
+  if (isSet('kernel/apparmor_restrict_unprivileged_userns', '1'))
+    return asRoot('sysctl -w kernel.apparmor_restrict_unprivileged_userns=0')
+  if (isSet('kernel/unprivileged_userns_clone', '0')) return asRoot('sysctl -w kernel.unprivileged_userns_clone=1')
+  if (isSet('user/max_user_namespaces', '0')) return asRoot('sysctl -w user.max_user_namespaces=15000')
+  return 'run Berth outside of a container, or in one that may make user namespaces'
+}
+
+const neededControllers = ['cpu', 'memory', 'pids']
+
+function checkControlGroups(): Finding {
+  const groups = inspectControlGroups()
+  const lacking = neededControllers.filter((controller) => !groups.writable.includes(controller))
+  if (lacking.length === 0) return ok(`${groups.kind}, with ${neededControllers.join(', ')}`)
+  return warning(
+    groups.kind === 'none' ? 'none' : `${groups.kind}, without the right to limit ${lacking.join(', ')}`,
+    'Without them, apps and sandboxes can use all memory and processors of this machine.',
+    isRoot() ? 'mount cgroup2 at /sys/fs/cgroup, writable' : 'run Berth as root, or install it with ./berth install',
+  )
+}
+
+function checkHome(home: string): Finding {
+  const elsewhere = 'or set BERTH_HOME to another directory'
+  const place = nearestExisting(home)
+  const cost = 'The platform keeps everything there and does not start.'
+  if (!statSync(place).isDirectory())
+    return problem(`${place} is not a directory`, cost, `mv ${place} ${place}.old, ${elsewhere}`)
+  if (!canWrite(place))
+    return problem(`${place} cannot be written`, cost, `${asRoot(`chown $USER ${place}`)}, ${elsewhere}`)
+  const closed = isRoot() ? findClosedParent(home) : undefined
+  if (closed) {
+    const why = 'Clusters and boxes run as users of their own, who cannot reach a home below it.'
+    return problem(`other users cannot traverse ${closed}`, why, `chmod o+x ${closed}, ${elsewhere}`)
+  }
+  return ok(place === home ? home : `${home}, made at first start`)
+}
+
+function findClosedParent(home: string): string | undefined {
+  let parent = dirname(home)
+  while (parent !== '/') {
+    const entry = statSync(parent, { throwIfNoEntry: false })
+    if (entry && (entry.mode & 0o001) === 0) return parent
+    parent = dirname(parent)
+  }
+  return undefined
+}
+
+const gigabyte = 1e9
+
+async function checkDisk(home: string): Promise<Finding> {
+  const space = await measureDisk(nearestExisting(home))
+  if (!space) return warning('unknown', 'Clusters stop when the disk is full.', `df -h ${home}`)
+  const found = `${inGigabytes(space.freeBytes)} of ${inGigabytes(space.totalBytes)} free`
+  const fix = 'delete files, or set BERTH_HOME to a directory on a larger disk'
+  if (space.freeBytes < gigabyte) return problem(found, 'Clusters stop when the disk is full, which is soon.', fix)
+  if (space.freeBytes < 5 * gigabyte) return warning(found, 'Backups and restores need room for whole clusters.', fix)
+  return ok(found)
+}
+
+function inGigabytes(bytes: number): string {
+  return `${(bytes / gigabyte).toFixed(1)} GB`
+}
+
+async function checkReflink(home: string): Promise<Finding> {
+  const place = nearestExisting(home)
+  const supported = await supportsReflink(place)
+  if (supported) return ok(`the file system of ${place} shares blocks between copies`)
+  return warning(
+    supported === undefined ? `unknown: ${place} cannot be written` : `the file system of ${place} copies every block`,
+    'A restore copies the whole backup, which takes its time and its size on disk once more.',
+    'set BERTH_HOME to a directory on XFS or Btrfs',
+  )
+}
+
+function checkMemory(): Finding {
+  const { totalBytes, availableBytes } = measureMemory()
+  const found = `${inGigabytes(availableBytes)} of ${inGigabytes(totalBytes)} available`
+  if (availableBytes >= gigabyte) return ok(found)
+  return warning(found, 'Clusters and apps may be ended by the kernel when memory runs out.', 'free or add memory')
+}
+
+// A server of clients holds a file for each of them, and s6-svscan two for each service.
+const fewOpenFiles = 8192
+
+function checkOpenFiles(): Finding {
+  const limit = readOpenFileLimit()
+  if (limit === undefined) return ok('unknown')
+  const found = Number.isFinite(limit) ? `${limit} for each process` : 'not limited'
+  if (limit >= fewOpenFiles) return ok(found)
+  return warning(
+    found,
+    'Each connection and each supervised service takes some of them; beyond that, new ones are refused.',
+    'ulimit -n 65536 before ./berth up, or install it with ./berth install',
+  )
+}
+
+function checkClock(): Finding {
+  const found = new Date().toISOString()
+  if (isClockPlausible()) return ok(found)
+  return problem(
+    `${found}, before this version of Berth was made`,
+    'Restores to a point in time go by this clock, and certificates do not hold.',
+    asRoot('timedatectl set-ntp true'),
+  )
+}
+
+async function checkListen(part: 'api' | 'sandbox', setting: string, listen: Listen, home: string): Promise<Finding> {
+  const { host, port } = listen
+  const address = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
+  const binding = await tryBind(host, port)
+  if (binding.free) return ok(port === 0 ? `${address}, a free port is picked at start` : `${address} is free`)
+  if (binding.code === 'EADDRINUSE' && findOwnPort(part, home) === port) return ok(`${address}, taken by this platform`)
+  const reasons: Record<string, string> = {
+    EADDRINUSE: 'is in use by another program',
+    EADDRNOTAVAIL: 'is not an address of this machine',
+    EACCES: 'needs more rights: ports below 1024 are for root',
+    ENOTFOUND: 'has a name that does not resolve',
+  }
+  const found = `${address} ${reasons[binding.code] ?? `cannot be listened on: ${binding.code}`}`
+  const look = binding.code === 'EADDRINUSE' ? `; to see who listens: ${asRoot(`ss -ltnp 'sport = :${port}'`)}` : ''
+  return problem(
+    found,
+    'The platform cannot listen there and does not start.',
+    `set ${setting} to another address${look}`,
+  )
+}
+
+/** By the port alone: a name or a wildcard stands in the file as the address that it became. */
+function findOwnPort(part: 'api' | 'sandbox', home: string): number | undefined {
+  const text = readTextIfPresent(`${home}/run/addresses.json`)
+  const address: string | undefined = text === undefined ? undefined : JSON.parse(text)[part]
+  if (address === undefined) return undefined
+  const { port, protocol } = new URL(address)
+  return port === '' ? { 'http:': 80, 'https:': 443 }[protocol] : Number(port)
+}
+
+function checkTls(config: Config): Finding {
+  try {
+    refuseOpenListeners(config)
+  } catch (error) {
+    const fix = 'set BERTH_TLS_CERT and BERTH_TLS_KEY, or BERTH_INSECURE=on behind a proxy that speaks TLS'
+    return problem(
+      (error as Error).message,
+      'Tokens would cross the network in the clear; the platform does not start.',
+      fix,
+    )
+  }
+  if (!config.tls)
+    return ok(config.insecure ? 'none, as BERTH_INSECURE=on says' : 'none; the listeners are on loopback')
+  return checkCertificate(config.tls)
+}
+
+const dayMillis = 24 * 3600 * 1000
+
+function checkCertificate({ certFile, keyFile }: NonNullable<Config['tls']>): Finding {
+  const unusable = (found: string, fix: string) => problem(found, 'The listeners cannot speak TLS.', fix)
+  const certificate = readWith(certFile, (content) => new X509Certificate(content))
+  if (typeof certificate === 'string') return unusable(certificate, 'set BERTH_TLS_CERT to a certificate in PEM format')
+  const key = readWith(keyFile, (content) => createPrivateKey(content))
+  if (typeof key === 'string') return unusable(key, 'set BERTH_TLS_KEY to a private key in PEM format')
+  if (!certificate.checkPrivateKey(key))
+    return unusable(`${keyFile} is not the key of ${certFile}`, 'set both to one pair')
+  const [from, to] = [certificate.validFromDate, certificate.validToDate]
+  const renew = `renew ${certFile} and start Berth again`
+  const refused = 'Clients refuse the certificate.'
+  if (from.getTime() > Date.now())
+    return problem(`${certFile} is not valid before ${from.toISOString()}`, refused, renew)
+  if (to.getTime() < Date.now()) return problem(`${certFile} expired at ${to.toISOString()}`, refused, renew)
+  const found = `${certFile}, valid until ${to.toISOString()}`
+  if (to.getTime() < Date.now() + 14 * dayMillis)
+    return warning(found, 'Clients will refuse the certificate soon.', renew)
+  return ok(found)
+}
+
+/** What was read, or a sentence that says why not. */
+function readWith<T>(file: string, parse: (content: Buffer) => T): T | string {
+  let content: Buffer
+  try {
+    content = readFileSync(file)
+  } catch (error) {
+    return `${file} cannot be read: ${(error as NodeJS.ErrnoException).code}`
+  }
+  try {
+    return parse(content)
+  } catch {
+    return `${file} does not hold what it should`
+  }
+}
+
+function checkSecretFile(file: string, cost: string): Finding {
+  const entry = statSync(file, { throwIfNoEntry: false })
+  if (!entry) return ok(`${file}, made at first start`)
+  const mode = (entry.mode & 0o777).toString(8).padStart(3, '0')
+  if ((entry.mode & 0o077) === 0) return ok(`${file}, mode ${mode}`)
+  return problem(`${file} has mode ${mode} and is open to other users`, cost, `chmod 600 ${file}`)
+}
+
+async function checkDatabase(url: string | undefined): Promise<Finding> {
+  if (url === undefined) return ok("the platform's own")
+  const place = describeDatabase(url)
+  const db = openDatabase({ connectionString: url, max: 1, connectionTimeoutMillis: 1_500 })
+  try {
+    const { rows } = await db.query('show server_version')
+    return ok(`PostgreSQL ${rows[0].server_version} at ${place}`)
+  } catch (error) {
+    const { message, cause } = error as Error
+    return problem(
+      `${place} does not answer: ${cause instanceof Error ? cause.message || message : message}`,
+      'The platform keeps its state there and does not start.',
+      'start that database, or correct BERTH_DATABASE_URL',
+    )
+  } finally {
+    void db.close()
+  }
+}
+
+/** Without user and password. */
+function describeDatabase(url: string): string {
+  if (!URL.canParse(url)) return 'BERTH_DATABASE_URL'
+  const { hostname, port, pathname, searchParams } = new URL(url)
+  return `${searchParams.get('host') ?? hostname}${port && `:${port}`}${pathname}`
+}

@@ -1,0 +1,12 @@
+import type { PostgresMajor } from './cluster.ts'
+
+/** What the operator configured and what this installation can do, as far as a request needs to know. */
+export interface PlatformSettings {
+  /** The region codes this machine answers for; null accepts any well-formed one. */
+  regions: readonly string[] | null
+  defaultRegion: string
+  /** The versions of PostgreSQL whose installation brings PostGIS. */
+  postgisMajors: readonly PostgresMajor[]
+  /** The host name under which clients reach clusters. */
+  pgHost: string
+}

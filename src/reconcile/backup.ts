@@ -1,0 +1,112 @@
+import type { Toolchain } from '../drivers/toolchain.ts'
+import type { Backup, backupStates } from '../model/backup.ts'
+import type { Cluster } from '../model/cluster.ts'
+import { labelTime } from '../model/restore.ts'
+import { nowMicros } from '../model/time.ts'
+import { parseLsn } from '../model/wal.ts'
+import { findCurrentArchive } from '../store/archive.ts'
+import {
+  type BackupFacts,
+  countRunningBackups,
+  setBackupFacts,
+  setBackupProgress,
+  setBackupStarted,
+} from '../store/backup.ts'
+import { findOrgSlug, loadCluster } from '../store/cluster.ts'
+import { releaseBase } from '../store/restore.ts'
+import { enqueue } from '../store/work.ts'
+import { advance, type Steps, type World, wait } from './step.ts'
+
+/** More at once would only make each of them slower. */
+const runningLimit = 2
+
+/** A source that commits more often than this has work to do, which a backup must not starve. */
+const busyCommitsPerSecond = 50
+const busyRateKb = 32 * 1024
+
+export const backupSteps: Steps<typeof backupStates, Backup> = {
+  async queued(backup, world) {
+    const { db } = world
+    const cluster = await loadCluster(db, backup.clusterId)
+    if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
+    if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the second its label names')
+    if ((await countRunningBackups(db)) >= runningLimit) return wait(1, 'waiting for other backups on this machine')
+    const archive = await findCurrentArchive(db, cluster.id)
+    if (!archive) return wait(1, 'waiting for the archive')
+    const maxRateKb = (await isBusy(cluster, world)) ? busyRateKb : undefined
+    await world.backups.startBackup(cluster.id, backup.label, {
+      toolchain: cluster.toolchain as Toolchain,
+      port: cluster.directPort!,
+      maxRateKb,
+    })
+    return advance('started', '', (tx) => setBackupStarted(tx, backup.id, archive.epoch))
+  },
+
+  async running(backup, world) {
+    const { db, backups } = world
+    const cluster = await loadCluster(db, backup.clusterId)
+    if (cluster?.state !== 'ready') return abandon(backup, world, `the cluster is ${cluster?.state ?? 'gone'}`)
+    const seen = await backups.inspectBackup(cluster.id, backup.label)
+    if (seen.is === 'absent') return abandon(backup, world, 'the backup was interrupted')
+    if (seen.is === 'failed') return abandon(backup, world, seen.reason)
+    if (seen.is === 'running') {
+      return wait(0.3, `${seen.bytesDone} bytes so far`, (tx) => setBackupProgress(tx, backup.id, seen.bytesDone))
+    }
+    const archive = await findCurrentArchive(db, cluster.id)
+    if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'the archive was started anew meanwhile')
+    const slot = await world.receiver.inspectSlot(cluster.id, archive!.slot)
+    const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(seen.stopLsn)
+    if (!isArchived) return wait(0.1, `waiting until the archive has ${seen.stopLsn}`)
+    return complete(backup, cluster, world, seen)
+  },
+
+  async removing(backup, { repository }) {
+    await repository.removeBackup(backup.clusterId, backup.label)
+    return advance('gone')
+  },
+}
+
+async function complete(backup: Backup, cluster: Cluster, world: World, facts: BackupFacts & { startedAt: string }) {
+  await world.backups.finishBackup({
+    clusterId: cluster.id,
+    clusterName: cluster.name,
+    orgSlug: await findOrgSlug(world.db, cluster.orgId),
+    label: backup.label,
+    epoch: backup.epoch!,
+    pgMajor: cluster.pgMajor,
+    ...facts,
+    settings: {
+      plan: cluster.plan,
+      diskSizeGb: cluster.diskSizeGb,
+      region: cluster.region,
+      postgisEnabled: cluster.postgisEnabled,
+      poolMode: cluster.poolMode,
+      synchronousArchive: cluster.synchronousArchive,
+      toolchain: cluster.toolchain,
+    },
+  })
+  return advance('completed', '', async (tx) => {
+    await setBackupFacts(tx, backup.id, facts)
+    await releaseBase(tx, cluster.id)
+    await enqueue(tx, 'cluster', cluster.id)
+  })
+}
+
+async function abandon(backup: Backup, { backups }: World, reason: string) {
+  await backups.abandonBackup(backup.clusterId, backup.label)
+  return advance('failed', reason)
+}
+
+async function isBusy(cluster: Cluster, { postgres }: World): Promise<boolean> {
+  const count = async () => {
+    const [row] = await postgres.query<{ commits: string }>(
+      cluster.id,
+      'postgres',
+      'select sum(xact_commit)::text as commits from pg_stat_database',
+    )
+    return Number(row!.commits)
+  }
+  const before = await count()
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  return ((await count()) - before) * 5 > busyCommitsPerSecond
+}

@@ -1,0 +1,132 @@
+import { clusterSpec } from '../drivers/cluster-spec.ts'
+import { listDatabases } from '../drivers/postgres-database.ts'
+import { type Cluster, defaultDatabase, type Health } from '../model/cluster.ts'
+import { nowMicros } from '../model/time.ts'
+import { findCurrentArchive } from '../store/archive.ts'
+import { queueBackup, readSchedule } from '../store/backup.ts'
+import { setHealth, setStorage } from '../store/cluster.ts'
+import { markRetention } from '../store/retention.ts'
+import { keepArchive } from './archive.ts'
+import { fullMessage, probeEndpoints, startPooler } from './cluster.ts'
+import { applyRetention } from './retention.ts'
+import { type World, wait } from './step.ts'
+
+const lookSeconds = 10
+/** A process that was just started again gets this long before anyone is worried. */
+const worriedLookSeconds = 1
+const measureSeconds = 3600
+const quotaSeconds = 60
+const retentionSeconds = 3600
+
+/** Past the first share of its disk a cluster turns read-only; below the second it takes writes again. */
+const fullShare = 0.95
+const roomyShare = 0.9
+
+/** Makes sure that what should run does, and writes down how it is doing. */
+export async function keepHealthy(cluster: Cluster, world: World) {
+  const process = await findProcessProblem(cluster, world)
+  if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
+  const archive = await keepArchive(cluster, world)
+  if (archive) return wait(worriedLookSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
+  if (await isBackupDue(cluster, world)) {
+    return wait(1, 'a backup is due', async (tx) => void (await queueBackup(tx, cluster.id)))
+  }
+  // Only a close look can tell that what was wrong at the last one is right again.
+  if (isQuotaDue(cluster) || isUnwell(cluster)) return lookClosely(cluster, world)
+  return wait(lookSeconds, cluster.healthReason || 'healthy')
+}
+
+const fine: Health = { status: 'ok', reason: '' }
+
+function isUnwell({ health }: Cluster): boolean {
+  return health === 'down' || health === 'degraded'
+}
+
+/** What cannot be started is not well either, so that a refusal of a driver is said to whoever looks at the cluster. */
+async function findProcessProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
+  const refused = await problemOf(() => world.postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting)))
+  const server = await world.postgres.inspect(cluster.id)
+  if (server.is !== 'ready') {
+    const last = refused || ('log' in server ? server.log.at(-1) : undefined)
+    return { status: 'down', reason: last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}` }
+  }
+  const poolerRefused = refused || (await problemOf(() => startPooler(cluster, world)))
+  if (poolerRefused) return { status: 'degraded', reason: poolerRefused }
+  const front = await world.pooler.inspectPooler(cluster.id)
+  return front.is === 'running' ? undefined : { status: 'degraded', reason: `the pooler is ${front.is}` }
+}
+
+async function problemOf(work: () => Promise<void>): Promise<string> {
+  try {
+    await work()
+    return ''
+  } catch (err) {
+    return fullMessage(err)
+  }
+}
+
+function isQuotaDue(cluster: Cluster): boolean {
+  const { quotaCheckedAt } = cluster
+  return quotaCheckedAt === null || nowMicros() - quotaCheckedAt > BigInt(quotaSeconds) * 1_000_000n
+}
+
+/** Asks through both endpoints as a client would, and measures the disk. */
+async function lookClosely(cluster: Cluster, world: World) {
+  const used = await world.postgres.measure(cluster.id)
+  const provisioned = cluster.diskSizeGb * 1024 ** 3
+  const health = (await findEndpointProblem(cluster, world)) ?? (await keepQuota(cluster, world, used / provisioned))
+  const isMeasured = cluster.storageMeasuredAt !== null && !isOlder(cluster.storageMeasuredAt, measureSeconds)
+  const isRetentionDue = cluster.retentionAt === null || isOlder(cluster.retentionAt, retentionSeconds)
+  if (isRetentionDue) await applyRetention(cluster, world)
+  return wait(lookSeconds, health.reason || 'healthy', async (tx) => {
+    if (isRetentionDue) await markRetention(tx, cluster.id)
+    await setHealth(tx, cluster.id, health)
+    await setStorage(tx, cluster.id, { provisioned, used, publish: !isMeasured })
+  })
+}
+
+function isOlder(time: bigint, seconds: number): boolean {
+  return nowMicros() - time > BigInt(seconds) * 1_000_000n
+}
+
+/** The first one as soon as the cluster is ready, then one per interval; after a failure a while later, then longer. */
+async function isBackupDue(cluster: Cluster, { db, keep }: World): Promise<boolean> {
+  const archive = await findCurrentArchive(db, cluster.id)
+  if (!archive) return false
+  const { active, ageSeconds, failures, failedSeconds } = await readSchedule(db, cluster.id, archive.epoch)
+  if (active || (ageSeconds !== null && ageSeconds < keep.backupIntervalSeconds)) return false
+  return failedSeconds === null || failedSeconds > Math.min(3600, 5 * 2 ** failures)
+}
+
+async function findEndpointProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
+  const databases = await listDatabases(world.postgres, cluster.id)
+  // The tenant may have dropped the one that every cluster starts with.
+  const database = databases.find((name) => name === defaultDatabase) ?? databases[0]
+  const reason = database && (await problemOf(() => probeEndpoints(cluster, world, database)))
+  // Who says no to a password answers; the tenant may have changed it in the database itself.
+  return !reason || /authentication failed/.test(reason) ? undefined : { status: 'degraded', reason }
+}
+
+/** A session may still override the setting, to delete what fills the disk. */
+async function keepQuota(cluster: Cluster, { postgres }: World, share: number): Promise<Health> {
+  const [current] = await postgres.query<{ setting: string }>(
+    cluster.id,
+    'postgres',
+    `select coalesce((select setting from pg_file_settings where name = 'default_transaction_read_only' and applied), 'off') as setting`,
+  )
+  const isReadOnly = current?.setting === 'on'
+  const isFull = share >= fullShare || (isReadOnly && share >= roomyShare)
+  if (isFull !== isReadOnly) await setReadOnly(cluster, postgres, isFull ? 'on' : 'off')
+  if (!isFull) return fine
+  const percent = Math.floor(share * 100)
+  return {
+    status: 'read_only',
+    reason: `the disk of ${cluster.diskSizeGb} GB is ${percent} % full; delete data (set default_transaction_read_only=off in the session) or use a larger disk`,
+  }
+}
+
+async function setReadOnly(cluster: Cluster, postgres: World['postgres'], wanted: 'on' | 'off'): Promise<void> {
+  const change = wanted === 'on' ? `set default_transaction_read_only = 'on'` : 'reset default_transaction_read_only'
+  await postgres.query(cluster.id, 'postgres', `alter system ${change}`)
+  await postgres.query(cluster.id, 'postgres', 'select pg_reload_conf()')
+}

@@ -1,0 +1,176 @@
+import { randomInt } from 'node:crypto'
+import { clusterSpec, dataOptions, poolerSpec } from '../drivers/cluster-spec.ts'
+import { listDatabases } from '../drivers/postgres-database.ts'
+import { setPassword } from '../drivers/postgres-role.ts'
+import { waitUntil } from '../drivers/process.ts'
+import { type Cluster, type clusterStates, defaultDatabase, defaultUser } from '../model/cluster.ts'
+import { unseal } from '../model/secret.ts'
+import { endArchives } from '../store/archive.ts'
+import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../store/cluster.ts'
+import { findRestore, releasePins } from '../store/restore.ts'
+import { forgetKept, mustKeepDeleted } from '../store/retention.ts'
+import { findStoredUser, listStoredUsers } from '../store/user.ts'
+import { ensureArchive } from './archive.ts'
+import { keepHealthy } from './cluster-health.ts'
+import { initializeRestored } from './restore.ts'
+import { advance, type Steps, type World, wait } from './step.ts'
+
+/** Below this much free disk a new cluster would not live long enough to be useful. */
+const leastFreeBytes = 256 * 1024 * 1024
+
+export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
+  async creating(cluster, { db, hosting }) {
+    const problem = await findProblem(hosting)
+    if (problem) return advance('failed', problem)
+    // What fails twice in a row does not pass by itself.
+    const find = () => hosting.findToolchain(cluster.pgMajor)
+    const toolchain = await find()
+      .catch(find)
+      .catch((err: Error) => err)
+    if (toolchain instanceof Error) return advance('failed', fullMessage(toolchain))
+    if (cluster.directPort !== null) return advance('placed')
+    const ports = await pickPorts(hosting, await usedPorts(db))
+    if (!ports)
+      return advance('failed', `no free ports in ${hosting.ports.first}-${hosting.ports.last}; widen BERTH_PG_PORTS`)
+    const { uids } = hosting
+    const uid = uids ? randomInt(uids.first, uids.last + 1) : null
+    return advance('placed', '', async (tx) => {
+      await setPlacement(tx, cluster.id, uid, toolchain)
+      await reservePorts(tx, cluster.id, ports[0], ports[1])
+    })
+  },
+
+  async initializing(cluster, world) {
+    const { postgres } = world
+    const restore = await findRestore(world.db, cluster.id)
+    if (restore) return initializeRestored(cluster, restore, world)
+    const failed = await noSpaceMeansFailed(postgres.ensureData(cluster.id, dataOptions(cluster)))
+    if (failed) return advance('failed', failed)
+    await postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting))
+    const problem = await waitForServer(cluster, world)
+    if (problem) return wait(1, problem)
+    await setPasswords(cluster, world)
+    await ensureArchive(cluster, world, null)
+    await startPooler(cluster, world)
+    const unreachable = await waitForEndpoints(cluster, world)
+    return unreachable ? wait(1, unreachable) : advance('ready')
+  },
+
+  ready: keepHealthy,
+
+  async deleting(cluster, world) {
+    const { postgres, pooler, receiver, restores, hosting } = world
+    await restores.remove(cluster.id)
+    await pooler.removePooler(cluster.id)
+    // A clean shutdown waits until the archive has everything, so that an undelete has it as well.
+    if ((await postgres.inspect(cluster.id)).is === 'ready') await postgres.stop(cluster.id)
+    await receiver.removeReceiver(cluster.id)
+    await postgres.remove(cluster.id)
+    await hosting.removeLimits(cluster.id)
+    return advance('gone', '', async (tx) => {
+      await releaseCluster(tx, cluster.id)
+      await endArchives(tx, cluster.id)
+      await releasePins(tx, cluster.id)
+    })
+  },
+
+  async deleted(cluster, { db, repository, keep }) {
+    if (await mustKeepDeleted(db, cluster.id, keep.deletedDays)) return wait(3600, 'keeping its backups')
+    await repository.removeCluster(cluster.id)
+    return advance('purged', '', (tx) => forgetKept(tx, cluster.id))
+  },
+}
+
+async function findProblem(hosting: World['hosting']): Promise<string | undefined> {
+  const free = await hosting.freeBytes()
+  if (free >= leastFreeBytes) return undefined
+  return `not enough disk space: ${Math.floor(free / 1024 / 1024)} MB are free, ${leastFreeBytes / 1024 / 1024} MB are needed`
+}
+
+/** Starts at a random place, so that clusters made at the same time rarely want the same ports. */
+async function pickPorts(hosting: World['hosting'], used: Set<number>): Promise<[number, number] | undefined> {
+  const { first, last } = hosting.ports
+  const count = last - first + 1
+  const start = randomInt(count)
+  const picked: number[] = []
+  for (let i = 0; i < count; i++) {
+    const port = first + ((start + i) % count)
+    if (!used.has(port) && (await hosting.canBind(port))) picked.push(port)
+    if (picked.length === 2) return [picked[0]!, picked[1]!]
+  }
+  return undefined
+}
+
+/** Knows every database that is there now; one that comes later is added by whoever makes it. */
+export async function startPooler(cluster: Cluster, { pooler, postgres, hosting }: World): Promise<void> {
+  const databases = await listDatabases(postgres, cluster.id)
+  await pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases))
+}
+
+async function setPasswords(cluster: Cluster, { db, postgres, encryptionKey }: World): Promise<void> {
+  for (const user of await listStoredUsers(db, cluster.id)) {
+    await setPassword(postgres, cluster.id, user.username, unseal(encryptionKey, user.password).toString())
+  }
+}
+
+/** What `ready` promises: a client gets an answer through both endpoints. */
+export async function probeEndpoints(
+  cluster: Cluster,
+  { db, postgres, encryptionKey, hosting }: World,
+  database = defaultDatabase,
+): Promise<void> {
+  const user = await findStoredUser(db, cluster.id, defaultUser)
+  if (!user) return // its owner deleted the default user, so nobody's password is known for sure
+  const password = unseal(encryptionKey, user.password).toString()
+  const host = probeAddress(hosting.listen)
+  const target = { host, user: defaultUser, password, database }
+  await Promise.all([
+    postgres.probe({ ...target, port: cluster.directPort! }),
+    postgres.probe({ ...target, port: cluster.poolerPort! }),
+  ])
+}
+
+/** A wildcard is no address to connect to. */
+function probeAddress(listen: string): string {
+  const first = listen.split(',')[0]!.trim()
+  if (first === '*' || first === '0.0.0.0') return '127.0.0.1'
+  return first === '::' ? '::1' : first
+}
+
+/** A server starts in a few hundredths of a second, so it is worth a moment; what takes longer is looked at next turn. */
+const patienceSeconds = 3
+
+async function waitForServer(cluster: Cluster, { postgres }: World): Promise<string | undefined> {
+  let server = await postgres.inspect(cluster.id)
+  const isReady = async () => {
+    server = await postgres.inspect(cluster.id)
+    return server.is === 'ready'
+  }
+  if (server.is === 'ready' || (await waitUntil(isReady, patienceSeconds))) return undefined
+  const last = 'log' in server ? server.log.at(-1) : undefined
+  return last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}`
+}
+
+export async function waitForEndpoints(cluster: Cluster, world: World): Promise<string | undefined> {
+  let problem = ''
+  const isReachable = async () => {
+    problem = await probeEndpoints(cluster, world).then(() => '', fullMessage)
+    return problem === ''
+  }
+  return (await waitUntil(isReachable, patienceSeconds)) ? undefined : problem
+}
+
+async function noSpaceMeansFailed(work: Promise<void>): Promise<string | undefined> {
+  try {
+    await work
+    return undefined
+  } catch (err) {
+    if (/ENOSPC|No space left/i.test(fullMessage(err))) return 'the disk is full'
+    throw err
+  }
+}
+
+export function fullMessage(err: unknown): string {
+  if (!(err instanceof Error)) return ''
+  return err.cause instanceof Error ? `${err.message}: ${fullMessage(err.cause)}` : err.message
+}

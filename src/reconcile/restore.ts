@@ -1,0 +1,123 @@
+import { clusterSpec, dataOptions } from '../drivers/cluster-spec.ts'
+import { forgetForeignPasswords, listUsers, setPassword } from '../drivers/postgres-role.ts'
+import type { RestoreSpec } from '../drivers/restore.ts'
+import type { Cluster } from '../model/cluster.ts'
+import type { RestorePlan } from '../model/restore.ts'
+import { seal } from '../model/secret.ts'
+import { newPassword } from '../model/user.ts'
+import { formatLsn, parseLsn } from '../model/wal.ts'
+import { type ArchiveBase, listWindows } from '../store/archive.ts'
+import { loadCluster } from '../store/cluster.ts'
+import { findPlanFor, type Restore, setRestoreDone, setRestorePlan, setRestoreProgress } from '../store/restore.ts'
+import { deleteStoredUser, insertUser } from '../store/user.ts'
+import { ensureArchive } from './archive.ts'
+import { fullMessage, startPooler, waitForEndpoints } from './cluster.ts'
+import { advance, type World, wait } from './step.ts'
+
+/** A short look again: recovery of a small cluster takes a tenth of a second. */
+const soon = 0.05
+
+/** Brings a restored cluster from nothing to `ready`: copy, replay, own credentials, own archive. */
+export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
+  const plan = restore.plan ?? (await resolveEnd(restore, world))
+  if (typeof plan === 'string') return wait(0.2, plan)
+  if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
+  const spec: RestoreSpec = { ...dataOptions(cluster), ...plan }
+  return (
+    (await copy(cluster, spec, world)) ?? (await replay(cluster, spec, world)) ?? finish(cluster, restore, spec, world)
+  )
+}
+
+/** A fork takes everything that its source has written by now; a deleted source has written everything. */
+async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan | string> {
+  const source = await loadCluster(world.db, restore.sourceClusterId)
+  const window = (await listWindows(world.db, restore.sourceClusterId)).at(-1)
+  if (!source || !window) throw new Error('the source has no recovery window any more')
+  const plan = await findPlanFor(world.db, source.id, window)
+  const own = plan.pieces.at(-1)!
+  const end = await findEnd(source, own, window.latestLsn, world)
+  if (end === undefined) return 'waiting for the archive of the source'
+  const pieces = [...plan.pieces.slice(0, -1), { ...own, end }]
+  return { ...plan, pieces, target: { kind: 'end' } }
+}
+
+async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], latest: string, world: World) {
+  if (source.state !== 'ready') {
+    // Whole segments only: how much of the last one counts is known up to the last sample.
+    const end = await world.repository.archiveEnd(own.clusterId, own.epoch, own.timeline, parseLsn(latest))
+    return end === undefined ? latest : formatLsn(end)
+  }
+  const [now] = await world.postgres.query<{ lsn: string }>(
+    source.id,
+    'postgres',
+    'select pg_current_wal_flush_lsn() as lsn',
+  )
+  const slot = await world.receiver.inspectSlot(source.id, `berth_${own.epoch}`)
+  const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(now!.lsn)
+  return isArchived ? now!.lsn : undefined
+}
+
+async function copy(cluster: Cluster, spec: RestoreSpec, { db, restores }: World) {
+  await restores.startCopy(cluster.id, spec)
+  const seen = await restores.inspectCopy(cluster.id)
+  if (seen.is === 'done') return undefined
+  if (seen.is === 'failed') return advance('failed', seen.reason)
+  if (seen.is === 'absent') return wait(soon, 'starting the copy')
+  const { bytesDone, bytesTotal } = seen
+  await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal })
+  return wait(soon, `copied ${bytesDone} of ${bytesTotal} bytes`)
+}
+
+async function replay(cluster: Cluster, spec: RestoreSpec, { db, hosting, postgres, restores }: World) {
+  await postgres.ensureRunning(cluster.id, { ...clusterSpec(cluster, hosting), closed: true })
+  const seen = await restores.inspectRecovery(cluster.id, spec)
+  if (seen.is === 'promoted') return undefined
+  if (seen.is === 'failed') return advance('failed', seen.reason)
+  if (seen.is === 'ended-early') {
+    await restores.continueToEnd(cluster.id, spec)
+    return wait(soon, 'replaying to the end of the log')
+  }
+  await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil: seen.replayedUntil })
+  return wait(soon, seen.replayedUntil ? `replayed until ${seen.replayedUntil}` : 'replaying')
+}
+
+async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
+  const { db, hosting, postgres, restores } = world
+  await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
+  const seen = await restores.inspectRecovery(cluster.id, spec)
+  if (seen.is !== 'promoted') return wait(soon, 'finishing')
+  const damage = await restores.finish(cluster.id, spec).then(() => undefined, fullMessage)
+  if (damage) return advance('failed', damage)
+  if (cluster.scratch) return advance('ready', '', (tx) => setRestoreDone(tx, cluster.id))
+  await renewPasswords(cluster, world)
+  await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
+  await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
+  await startPooler(cluster, world)
+  const unreachable = await waitForEndpoints(cluster, world)
+  if (unreachable) return wait(1, unreachable)
+  return advance('ready', `restored from ${restore.sourceClusterId}`, (tx) => setRestoreDone(tx, cluster.id))
+}
+
+/** Whoever knew a password of the source knows none of the new cluster's. */
+async function renewPasswords(cluster: Cluster, { db, postgres, encryptionKey }: World): Promise<void> {
+  await forgetForeignPasswords(postgres, cluster.id)
+  for (const { name, role } of await listUsers(postgres, cluster.id)) {
+    const password = newPassword()
+    await deleteStoredUser(db, cluster.id, name)
+    await insertUser(db, cluster.id, { username: name, role, password: seal(encryptionKey, Buffer.from(password)) })
+    await setPassword(postgres, cluster.id, name, password)
+  }
+}
+
+/** What it can be restored from before it has a backup of its own: its parent's, and the log up to where they part. */
+async function baseOf(cluster: Cluster, spec: RestoreSpec, endLsn: string, { postgres }: World): Promise<ArchiveBase> {
+  const [clock] = await postgres.query<{ at: string }>(
+    cluster.id,
+    'postgres',
+    `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
+  )
+  const pieces = spec.pieces.map((piece, index) =>
+    index === spec.pieces.length - 1 ? { ...piece, end: endLsn } : piece,
+  )
+  return { backup: spec.backup, pieces, at: clock!.at }
+}

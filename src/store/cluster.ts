@@ -1,0 +1,220 @@
+import { requireCaller } from '../model/caller.ts'
+import {
+  type Cluster,
+  type ClusterDetails,
+  type CreateCluster,
+  clusterIdPattern,
+  clusterStatus,
+  type Health,
+  type PostgresMajor,
+  type RecordedToolchain,
+} from '../model/cluster.ts'
+import { notFound } from '../model/errors.ts'
+import type { Micros } from '../model/time.ts'
+import type { Caller } from '../model/token.ts'
+import { windowsColumn } from './archive.ts'
+import type { Query, Tx } from './db.ts'
+import { callerColumns, callerCte } from './token.ts'
+
+const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
+  cluster.state_since as "stateSince", cluster.progress_at as "progressAt", cluster.plan, cluster.pg_major as "pgMajor",
+  cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
+  cluster.pool_mode as "poolMode", cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt",
+  cluster.toolchain, cluster.uid, cluster.health, cluster.health_reason as "healthReason",
+  cluster.health_since as "healthSince", cluster.storage_provisioned_bytes as "storageProvisionedBytes",
+  cluster.storage_used_bytes as "storageUsedBytes", cluster.storage_measured_at as "storageMeasuredAt",
+  cluster.quota_checked_at as "quotaCheckedAt", cluster.synchronous_archive as "synchronousArchive",
+  cluster.drill_query as "drillQuery", cluster.scratch, cluster.retention_at as "retentionAt",
+  (select port from cluster_port where cluster_id = cluster.id and purpose = 'direct') as "directPort",
+  (select port from cluster_port where cluster_id = cluster.id and purpose = 'pooler') as "poolerPort"`
+
+const detailColumns = `org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId",
+  array(select app.name from attachment join app on app.id = attachment.app_id
+        where cluster_id = cluster.id and app.state = 'active' order by app.name) as "attachedApps",
+  case when cluster.state = 'failed' then (
+    select note from event where kind = 'cluster' and resource_id = cluster.id and to_state = 'failed'
+    order by id desc limit 1) end as failure,
+  ${windowsColumn},
+  (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
+     'phase', phase, 'bytes_done', bytes_done, 'bytes_total', bytes_total, 'replayed_until', replayed_until,
+     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) as restore`
+
+type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
+
+export interface FoundCluster {
+  caller: Caller
+  cluster: ClusterDetails | undefined
+}
+
+/** Undefined when the token is not valid. Another organization's cluster is as good as absent. */
+export async function findCluster(db: Query, tokenHash: Buffer, id: string): Promise<FoundCluster | undefined> {
+  const { rows } = await db.query<Caller & Row<ClusterDetails>>({
+    name: 'find-cluster',
+    text: `with ${callerCte}
+           select ${callerColumns}, found.* from caller left join lateral (
+             select ${columns}, ${detailColumns} from cluster join org on org.id = cluster.org_id
+             where cluster.id = $2 and (token_org is null or token_org = cluster.org_id) and not scratch) found on true`,
+    values: [tokenHash, id],
+  })
+  const row = rows[0]
+  return row && { caller: callerOf(row), cluster: row.id === null ? undefined : clusterOf<ClusterDetails>(row) }
+}
+
+export interface VisibleCluster {
+  caller: Caller
+  cluster: ClusterDetails
+}
+
+/** A cluster that is deleted, or another organization's, is as good as absent. */
+export async function getVisibleCluster(
+  db: Query,
+  tokenHash: Buffer,
+  id: string,
+  options = { deleted: false },
+): Promise<VisibleCluster> {
+  // What cannot be an id, such as a NUL byte, names no cluster and does not reach the database.
+  const found = await findCluster(db, tokenHash, clusterIdPattern.test(id) ? id : '')
+  const caller = requireCaller(found?.caller)
+  if (!found?.cluster || (clusterStatus(found.cluster.state) === 'deleted' && !options.deleted))
+    throw notFound('Cluster not found')
+  return { caller, cluster: found.cluster }
+}
+
+export async function listClusters(db: Query, orgId: string, includeDeleted: boolean): Promise<ClusterDetails[]> {
+  const { rows } = await db.query<Row<ClusterDetails>>(
+    `select ${columns}, ${detailColumns} from cluster join org on org.id = cluster.org_id
+     where cluster.org_id = $1 and ($2 or cluster.state not in ('deleted', 'purged')) and not scratch order by cluster.created_at, cluster.id`,
+    [orgId, includeDeleted],
+  )
+  return rows.map((row) => clusterOf<ClusterDetails>(row))
+}
+
+export interface NewCluster {
+  id: string
+  orgId: string
+  name: string
+  plan: string
+  pgMajor: PostgresMajor
+  diskSizeGb: number
+  region: string
+  postgisEnabled: boolean
+  poolMode: NonNullable<CreateCluster['pool_mode']>
+  synchronousArchive: boolean
+  /** Given for a cluster that must use the installation of another one. */
+  toolchain?: RecordedToolchain | null
+  scratch?: boolean
+}
+
+/** False when the name is taken in the organization. */
+export async function insertCluster(tx: Tx, cluster: NewCluster): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
+       synchronous_archive, toolchain, scratch)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+     on conflict (org_id, name) where state not in ('deleted', 'purged') do nothing`,
+    [
+      cluster.id,
+      cluster.orgId,
+      cluster.name,
+      cluster.plan,
+      cluster.pgMajor,
+      cluster.diskSizeGb,
+      cluster.region,
+      cluster.postgisEnabled,
+      cluster.poolMode,
+      cluster.synchronousArchive,
+      cluster.toolchain ? JSON.stringify(cluster.toolchain) : null,
+      cluster.scratch ?? false,
+    ],
+  )
+  return rowCount === 1
+}
+
+export async function findOrgSlug(db: Query, orgId: string): Promise<string> {
+  const { rows } = await db.query<{ slug: string }>('select slug from org where id = $1', [orgId])
+  return rows[0]!.slug
+}
+
+/** For the reconciler, which acts for every organization. */
+export async function loadCluster(db: Query, id: string): Promise<Cluster | undefined> {
+  const { rows } = await db.query<Row<Cluster>>({
+    name: 'load-cluster',
+    text: `select ${columns} from cluster where id = $1`,
+    values: [id],
+  })
+  return rows[0] && clusterOf<Cluster>(rows[0])
+}
+
+export async function setPlacement(
+  tx: Tx,
+  id: string,
+  uid: number | null,
+  toolchain: RecordedToolchain,
+): Promise<void> {
+  await tx.query('update cluster set uid = $2, toolchain = $3 where id = $1', [id, uid, JSON.stringify(toolchain)])
+}
+
+export async function usedPorts(db: Query): Promise<Set<number>> {
+  const { rows } = await db.query<{ port: number }>('select port from cluster_port')
+  return new Set(rows.map((row) => row.port))
+}
+
+/** Throws a unique violation when another cluster was faster; the step runs again and picks others. */
+export async function reservePorts(tx: Tx, id: string, direct: number, pooler: number): Promise<void> {
+  await tx.query(`insert into cluster_port (port, cluster_id, purpose) values ($2, $1, 'direct'), ($3, $1, 'pooler')`, [
+    id,
+    direct,
+    pooler,
+  ])
+}
+
+/** Gives back everything the cluster held in the state database; the row itself stays for the list of deleted ones. */
+export async function releaseCluster(tx: Tx, id: string): Promise<void> {
+  for (const table of ['cluster_port', 'cluster_user', 'attachment']) {
+    await tx.query(`delete from ${table} where cluster_id = $1`, [id])
+  }
+  await tx.query('update cluster set deleted_at = now() where id = $1', [id])
+}
+
+/** Since when it is so is kept as long as the status stays the same. */
+export async function setHealth(tx: Tx, id: string, health: Health): Promise<void> {
+  await tx.query(
+    `update cluster set health = $2, health_reason = $3,
+       health_since = case when health = $2 then health_since else now() end
+     where id = $1 and (health, health_reason) is distinct from ($2, $3)`,
+    [id, health.status, health.reason],
+  )
+}
+
+export interface Storage {
+  provisioned: number
+  used: number
+  /** The quota is looked at every minute, but what a reader sees is measured hourly. */
+  publish: boolean
+}
+
+export async function setStorage(tx: Tx, id: string, { provisioned, used, publish }: Storage): Promise<void> {
+  await tx.query('update cluster set quota_checked_at = now() where id = $1', [id])
+  if (!publish) return
+  await tx.query(
+    `update cluster set storage_provisioned_bytes = $2, storage_used_bytes = $3, storage_measured_at = now() where id = $1`,
+    [id, provisioned, used],
+  )
+}
+
+export async function markProgress(db: Query, id: string): Promise<Micros> {
+  const { rows } = await db.query<{ at: Micros }>(
+    'update cluster set progress_at = now() where id = $1 returning progress_at as at',
+    [id],
+  )
+  return rows[0]!.at
+}
+
+function callerOf(row: Caller): Caller {
+  return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
+}
+
+/** The caller's organization and the cluster's are both in the row; the cluster keeps its own under `orgId`. */
+function clusterOf<T extends Cluster>(row: { clusterOrgId: string | null }): T {
+  return { ...row, orgId: row.clusterOrgId } as unknown as T
+}

@@ -1,0 +1,144 @@
+import { invalid } from '../model/errors.ts'
+import type { RestorePhase, RestorePlan } from '../model/restore.ts'
+import { type Micros, toRfc3339 } from '../model/time.ts'
+import type { RecoveryWindow } from './archive.ts'
+import { findBackupBefore } from './backup.ts'
+import type { Query, Tx } from './db.ts'
+
+export interface Restore {
+  clusterId: string
+  sourceClusterId: string
+  backupId: string | null
+  pitrTime: Micros | null
+  plan: RestorePlan | null
+  phase: RestorePhase
+  bytesDone: number
+  bytesTotal: number | null
+  replayedUntil: Micros | null
+  verifiedAt: Micros | null
+  purpose: 'restore' | 'fork' | 'undelete' | 'drill'
+}
+
+const columns = `cluster_id as "clusterId", source_cluster_id as "sourceClusterId", backup_id as "backupId",
+  pitr_time as "pitrTime", plan, phase, bytes_done as "bytesDone", bytes_total as "bytesTotal",
+  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose`
+
+export interface NewRestore {
+  clusterId: string
+  sourceClusterId: string
+  backupId: string | null
+  pitrTime: Micros | null
+  plan: RestorePlan | null
+  purpose: Restore['purpose']
+}
+
+export async function insertRestore(tx: Tx, restore: NewRestore): Promise<void> {
+  await tx.query(
+    `insert into restore (cluster_id, source_cluster_id, backup_id, pitr_time, plan, purpose)
+     values ($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5, $6)`,
+    [
+      restore.clusterId,
+      restore.sourceClusterId,
+      restore.backupId,
+      restore.pitrTime === null ? null : restore.pitrTime.toString(),
+      restore.plan === null ? null : JSON.stringify(restore.plan),
+      restore.purpose,
+    ],
+  )
+}
+
+export async function findRestore(db: Query, clusterId: string): Promise<Restore | undefined> {
+  const { rows } = await db.query<Restore>({
+    name: 'find-restore',
+    text: `select ${columns} from restore where cluster_id = $1`,
+    values: [clusterId],
+  })
+  return rows[0]
+}
+
+export async function setRestorePlan(tx: Tx, clusterId: string, plan: RestorePlan): Promise<void> {
+  await tx.query('update restore set plan = $2 where cluster_id = $1', [clusterId, JSON.stringify(plan)])
+}
+
+export interface RestoreProgress {
+  phase: RestorePhase
+  bytesDone?: number
+  bytesTotal?: number
+  /** As PostgreSQL prints it. */
+  replayedUntil?: string | null
+}
+
+/** Whatever moved counts as progress, and the deadline of the cluster's state starts anew. */
+export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<void> {
+  const { rowCount } = await db.query(
+    `update restore set phase = $2, bytes_done = coalesce($3, bytes_done), bytes_total = coalesce($4, bytes_total),
+       replayed_until = coalesce($5, replayed_until)
+     where cluster_id = $1 and (phase, bytes_done, replayed_until) is distinct from
+       ($2, coalesce($3, bytes_done), coalesce($5::timestamptz, replayed_until))`,
+    [
+      clusterId,
+      progress.phase,
+      progress.bytesDone ?? null,
+      progress.bytesTotal ?? null,
+      progress.replayedUntil ?? null,
+    ],
+  )
+  if (rowCount === 1) await db.query('update cluster set progress_at = now() where id = $1', [clusterId])
+}
+
+export interface Pin {
+  clusterId: string
+  /** Empty for a stretch of log without a backup. */
+  label: string
+  epoch: number
+  fromLsn: string
+}
+
+export async function insertPins(tx: Tx, holderId: string, pins: Pin[]): Promise<void> {
+  for (const pin of pins) {
+    await tx.query(
+      `insert into pin (holder_id, cluster_id, label, epoch, from_lsn) values ($1, $2, $3, $4, $5) on conflict do nothing`,
+      [holderId, pin.clusterId, pin.label, pin.epoch, pin.fromLsn],
+    )
+  }
+}
+
+export async function releasePins(tx: Query, holderId: string): Promise<void> {
+  await tx.query('delete from pin where holder_id = $1', [holderId])
+}
+
+export async function setRestoreDone(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query(
+    `update restore set phase = 'done', bytes_done = coalesce(bytes_total, bytes_done), verified_at = now() where cluster_id = $1`,
+    [clusterId],
+  )
+}
+
+/** The cluster has a backup of its own and needs its parent's no more. */
+export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query('update archive set base = null where cluster_id = $1 and base is not null', [clusterId])
+  await releasePins(tx, clusterId)
+}
+
+/** The newest backup before a moment, and the log from there to the newest place known to be archived. */
+export async function findPlanFor(
+  db: Query,
+  sourceId: string,
+  window: RecoveryWindow,
+  time: Micros = window.latest,
+): Promise<RestorePlan> {
+  const own = { clusterId: sourceId, epoch: window.epoch, timeline: window.timeline, end: window.latestLsn }
+  const rest = { target: { kind: 'time', time: databaseTime(time) } as const, timeline: window.timeline }
+  const backup = await findBackupBefore(db, sourceId, window.epoch, time)
+  if (backup) {
+    const { label, startLsn, stopLsn } = backup
+    return { backup: { clusterId: sourceId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own], ...rest }
+  }
+  if (!window.base) throw invalid('point-in-time restore is unavailable: the backup it needs is being removed')
+  return { backup: window.base.backup, pieces: [...window.base.pieces, own], ...rest }
+}
+
+/** As PostgreSQL reads it in `recovery_target_time`. */
+function databaseTime(time: Micros): string {
+  return toRfc3339(time).replace('T', ' ').replace('Z', '+00')
+}

@@ -1,0 +1,277 @@
+import { spawn } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import { until } from '../support/until.ts'
+
+const launcher = new URL('../../berth', import.meta.url).pathname
+const platform = new Berth()
+
+interface Result {
+  code: number | null
+  out: string
+  err: string
+}
+
+async function run(args: string[], program = launcher, environment: Record<string, string> = {}): Promise<Result> {
+  const child = spawn(program, args, {
+    env: { ...platform.environment, ...environment },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const ended = new Promise<number | null>((resolve, reject) => child.once('close', resolve).once('error', reject))
+  const [out, err] = await Promise.all(
+    [child.stdout, child.stderr].map(async (stream) => (await stream.toArray()).join('')),
+  )
+  return { code: await ended, out: out!, err: err! }
+}
+
+const postgres = (...args: string[]) => run(['postgres', ...args])
+
+async function said(...args: string[]): Promise<string> {
+  const { code, out, err } = await postgres(...args)
+  expect({ args, code, err }).toEqual({ args, code: 0, err: '' })
+  return out
+}
+
+async function json(...args: string[]) {
+  const answer = JSON.parse(await said(...args, '--json'))
+  return answer.data ?? answer
+}
+
+let created: Result[]
+
+beforeAll(async () => {
+  await platform.up()
+  created = await Promise.all([
+    postgres('create', 'seventeen'),
+    postgres('create', 'sixteen', '--pg', '16', '--disk', '3', '--pool-mode', 'transaction', '--json'),
+  ])
+})
+
+afterAll(() => platform.destroy())
+
+describe('creating', () => {
+  it('tells people how it comes along, where the cluster is and how to connect', () => {
+    const { code, out, err } = created[0]!
+    expect({ code, err }).toEqual({ code: 0, err: expect.stringMatching(/^(Cluster seventeen is \w+ \(\d+ s\)\n)+$/) })
+    expect(out).toMatch(/^name +seventeen\nid +[a-z0-9]{16}\ndirect +localhost:\d+\npooler +localhost:\d+\n/)
+    expect(out).toContain('berth postgres connect seventeen')
+  })
+
+  it('prints nothing but the finished cluster with --json', () => {
+    const { code, out, err } = created[1]!
+    expect({ code, err }).toEqual({ code: 0, err: '' })
+    expect(JSON.parse(out)).toMatchObject({
+      data: { name: 'sixteen', status: 'ready', pg_major_version: '16', disk_size_gb: 3, pool_mode: 'transaction' },
+    })
+  })
+
+  it('rewrites one line at a terminal', async () => {
+    const { code, out } = await run(['-qec', `${launcher} pg create brief`, '/dev/null'], 'script')
+    expect(code).toBe(0)
+    const [before, ...rewritten] = out.split('\r\u001b[2K')
+    expect(before).toBe('')
+    expect(rewritten[0]).toMatch(/^Cluster brief is \w+ \(\d+ s\)$/)
+    expect(rewritten.at(-1)).toMatch(/^name +brief\r\n/)
+    expect(await said('destroy', 'brief', '--yes', '--json')).toBe('{}\n')
+  })
+
+  it("is refused with the platform's own sentence", async () => {
+    const [huge, taken, wide, big] = await Promise.all([
+      postgres('create', '--plan', 'huge'),
+      postgres('create', 'seventeen'),
+      postgres('create', '--disk', '501'),
+      postgres('create', '--disk', 'big'),
+    ])
+    const sentence = 'error: plan must be one of basic, starter, launch, scale, Performance\n'
+    expect(huge).toEqual({ code: 1, out: '', err: sentence })
+    expect(taken).toEqual({ code: 1, out: '', err: 'error: name seventeen has already been taken\n' })
+    expect([wide.code, big.code]).toEqual([1, 2])
+  })
+})
+
+describe('looking', () => {
+  it('lists clusters', async () => {
+    const lines = (await said('list')).split('\n')
+    expect(lines[0]).toMatch(/^NAME +ID +STATUS +PLAN +REGION +APPS +CREATED$/)
+    expect(lines).toContainEqual(expect.stringMatching(/^seventeen +[a-z0-9]{16} +ready +basic +local +- /))
+    const { data } = (await platform.call('GET', '/v1/postgres?org_slug=personal')).body
+    expect(await json('list')).toEqual(data)
+    expect((await run(['pg', 'ls', '--deleted'])).out).toMatch(/^brief .* deleted /m)
+  })
+
+  it('shows all of a cluster, its password only when asked', async () => {
+    const { id, endpoints } = await json('show', 'sixteen')
+    const { direct, pooler } = endpoints.primary
+    const { password } = await json('users', 'credentials', id, 'fly-user')
+    const shown = await said('show', 'sixteen')
+    expect(shown).toContain(`postgresql://fly-user:***@localhost:${direct.port}/fly-db\n`)
+    expect(shown).toContain(`postgresql://fly-user:***@localhost:${pooler.port}/fly-db\n`)
+    expect(shown).toMatch(/^health +ok since /m)
+    expect(shown).toMatch(/^disk +3 GB$/m)
+    expect(shown).not.toContain(password)
+    const revealed = await said('show', id, '--reveal')
+    expect(revealed).toContain(`postgresql://fly-user:${password}@localhost:${pooler.port}/fly-db\n`)
+  })
+
+  it('does not find what is not there', async () => {
+    const named = await postgres('show', 'eighteen')
+    expect(named).toEqual({
+      code: 1,
+      out: '',
+      err: expect.stringContaining('cluster eighteen not found in organization personal'),
+    })
+    const byId = await postgres('show', '0123456789abcdef')
+    expect(byId).toEqual({ code: 1, out: '', err: 'error: Cluster not found\n' })
+    expect((await postgres('show', 'seventeen', '--org', 'acme')).err).toBe('error: organization not found\n')
+  })
+})
+
+describe('connecting', () => {
+  it.each(['seventeen', 'sixteen'])('opens psql on both endpoints of %s', async (name) => {
+    const question = ['--', '-XAtc', 'select session_user, current_database(), current_setting($$server_version_num$$)']
+    const answer = expect.stringMatching(name === 'sixteen' ? /^fly-user\|fly-db\|16/ : /^fly-user\|fly-db\|17/)
+    const asked = ['--direct', '--pooler'].map((endpoint) => postgres('connect', name, endpoint, ...question))
+    const answered = { code: 0, out: answer, err: '' }
+    expect(await Promise.all(asked)).toEqual([answered, answered])
+  })
+
+  it('passes on the exit code of psql', async () => {
+    const [failed, lost, stranger] = await Promise.all([
+      postgres('connect', 'seventeen', '--', '-Xc', 'select 1/0'),
+      postgres('connect', 'seventeen', '--database', 'nowhere', '--', '-Xc', 'select 1'),
+      postgres('connect', 'seventeen', '--user', 'stranger'),
+    ])
+    expect(failed).toEqual({ code: 1, out: '', err: expect.stringContaining('division by zero') })
+    expect(lost).toMatchObject({ code: 2, err: expect.stringContaining('"nowhere" does not exist') })
+    expect(stranger).toMatchObject({ code: 1, err: 'error: User not found\n' })
+  })
+
+  it('shows the password to nobody but psql', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'berth-psql-'))
+    try {
+      writeFileSync(
+        `${directory}/psql`,
+        `#!/bin/sh\ntr '\\0' '\\n' < /proc/$$/cmdline; echo "[$PGPASSWORD]"; exit 7\n`,
+        {
+          mode: 0o755,
+        },
+      )
+      const { password } = await json('users', 'credentials', 'seventeen', 'fly-user')
+      // From a machine that has no home, so that the psql of the platform is not there either.
+      const elsewhere = {
+        BERTH_HOME: `${directory}/none`,
+        BERTH_URL: platform.addresses.api,
+        BERTH_TOKEN: platform.token,
+        PATH: `${directory}:${platform.environment.PATH}`,
+        PGHOSTADDR: '192.0.2.1',
+      }
+      const { code, out } = await run(['postgres', 'connect', 'seventeen', '--', '-q'], launcher, elsewhere)
+      expect({ code, out }).toEqual({ code: 7, out: `/bin/sh\n${directory}/psql\n-q\n[${password}]\n` })
+    } finally {
+      rmSync(directory, { recursive: true, force: true })
+    }
+  })
+
+  it('verifies the server with the certificate that "ca" prints', async () => {
+    const ca = await said('ca')
+    expect(ca).toBe((await json('ca')).certificate)
+    const { endpoints } = await json('show', 'seventeen')
+    const { username: user, password } = await json('users', 'credentials', 'seventeen', 'fly-user')
+    for (const { host, port } of Object.values(endpoints.primary) as { host: string; port: number }[]) {
+      const ssl = { ca, servername: 'localhost' }
+      const client = new pg.Client({ host, port, user, password, database: 'fly-db', ssl })
+      await client.connect()
+      expect((await client.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+      await client.end()
+    }
+  })
+})
+
+describe('what belongs to a cluster', () => {
+  const whoAmI = ['--', '-XAtc', 'select session_user']
+
+  it('has users', async () => {
+    const name = 'a"b; drop'
+    expect(await said('users', 'create', 'seventeen', name, '--role', 'reader')).toContain(`Created user ${name}`)
+    expect(await said('users', 'list', 'seventeen')).toMatch(/^a"b; drop +reader$/m)
+    expect((await postgres('connect', 'seventeen', '--pooler', '--user', name, ...whoAmI)).out).toBe(`${name}\n`)
+    expect(await said('users', 'role', 'seventeen', name, 'writer')).toContain('writer')
+    expect(await json('users', 'list', 'seventeen')).toContainEqual({ username: name, role: 'writer' })
+    const before = await json('users', 'credentials', 'seventeen', name)
+    const rotated = await json('users', 'rotate', 'seventeen', name, '--kill-sessions')
+    expect(rotated).toEqual({ username: name, password: expect.not.stringMatching(before.password) })
+    expect(await said('users', 'credentials', 'seventeen', name)).toMatch(
+      new RegExp(`^password +${rotated.password}$`, 'm'),
+    )
+    expect((await postgres('connect', 'seventeen', '--user', name, ...whoAmI)).out).toBe(`${name}\n`)
+    expect(await said('users', 'delete', 'seventeen', name)).toBe(`Deleted user ${name}.\n`)
+    expect(await json('users', 'list', 'seventeen')).toEqual([{ username: 'fly-user', role: 'schema_admin' }])
+    const reserved = await postgres('users', 'delete', 'seventeen', 'postgres')
+    expect(reserved).toEqual({ code: 1, out: '', err: 'error: user postgres is reserved\n' })
+  })
+
+  it('has databases with extensions', async () => {
+    expect(await said('databases', 'create', 'sixteen', 'orders')).toBe('Created database orders.\n')
+    expect(await json('databases', 'list', 'sixteen')).toContainEqual({ name: 'orders' })
+    const orders = ['sixteen', '--database', 'orders']
+    expect(await said('extensions', 'enable', 'sixteen', 'pg_trgm', '--database', 'orders')).toContain('pg_trgm')
+    expect(await said('extensions', 'list', ...orders)).toMatch(/^pg_trgm +(\S+) +\1 +public /m)
+    const similar = await postgres('connect', ...orders, '--', '-XAtc', "select similarity('a', 'a')")
+    expect(similar).toEqual({ code: 0, out: '1\n', err: '' })
+    expect(await json('extensions', 'disable', 'sixteen', 'pg_trgm', '--database', 'orders')).toEqual({})
+    const listed = await json('extensions', 'list', ...orders)
+    expect(listed).toContainEqual(expect.objectContaining({ name: 'pg_trgm', installed: null }))
+    expect((await postgres('databases', 'drop', 'sixteen', 'orders')).err).toContain('use --yes')
+    expect(await said('databases', 'drop', 'sixteen', 'orders', '--yes')).toBe('Dropped database orders.\n')
+    expect(await said('databases', 'list', 'sixteen')).toBe('DATABASE\nfly-db\n')
+  })
+
+  it('has apps attached', async () => {
+    await platform.call('POST', '/v1/apps', { app_name: 'web', org_slug: 'personal' })
+    expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
+    expect(await said('show', 'seventeen')).toMatch(/^apps +web$/m)
+    expect(await said('detach', 'seventeen', 'web')).toBe('Detached app web from cluster seventeen.\n')
+    expect((await json('show', 'seventeen')).attached_apps).toEqual([])
+    const unknown = await postgres('attach', 'seventeen', 'nothing')
+    expect(unknown).toEqual({ code: 1, out: '', err: 'error: App not found\n' })
+  })
+
+  it('has a log, which can be followed', async () => {
+    expect(await said('logs', 'seventeen')).toContain('database system is ready to accept connections')
+    expect((await json('logs', 'seventeen', '-n', '1')).lines).toHaveLength(1)
+    expect((await postgres('logs', 'seventeen', '-n', '0')).err).toBe('error: lines must be from 1 to 1000\n')
+    const following = spawn(launcher, ['pg', 'logs', 'seventeen', '-n', '1', '-f'], { env: platform.environment })
+    let out = ''
+    following.stdout.on('data', (text) => {
+      out += text
+    })
+    try {
+      await until(() => out.split('\n').length === 2)
+      await postgres('connect', 'seventeen', '--', '-Xc', "do $$ begin raise log 'a new line'; end $$")
+      await until(() => out.includes('a new line'))
+      const lines = out.trimEnd().split('\n')
+      expect(new Set(lines).size).toBe(lines.length)
+    } finally {
+      await end(following)
+    }
+  })
+})
+
+describe('destroying', () => {
+  it('leaves nothing, and says so', async () => {
+    const { id } = await json('show', 'sixteen')
+    expect((await postgres('destroy', 'sixteen')).err).toContain('use --yes')
+    const { code, out } = await postgres('destroy', 'sixteen', '--yes')
+    expect({ code, out }).toEqual({ code: 0, out: 'Destroyed cluster sixteen.\n' })
+    expect((await postgres('show', id)).err).toBe('error: Cluster not found\n')
+    expect((await json('list')).map(({ name }: { name: string }) => name)).toEqual(['seventeen'])
+    const services = JSON.parse((await run(['status', '--json'])).out).services.map(
+      ({ name }: { name: string }) => name,
+    )
+    expect(services.filter((name: string) => name.includes(id))).toEqual([])
+  })
+})

@@ -1,0 +1,136 @@
+import { createServer } from 'node:net'
+import pg from 'pg'
+import { type Home, openHome } from '../../src/drivers/home.ts'
+import { type PoolerDriver, type PoolerSpec, poolerDriver } from '../../src/drivers/pooler.ts'
+import { type ClusterSpec, type PostgresDriver, postgresDriver } from '../../src/drivers/postgres.ts'
+import type { ProbeTarget } from '../../src/drivers/postgres-connection.ts'
+import { createUser, setPassword } from '../../src/drivers/postgres-role.ts'
+import type { UserRole } from '../../src/drivers/postgres-template.ts'
+import { isRoot } from '../../src/drivers/process.ts'
+import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
+import { ensureToolchain, type PostgresMajor } from '../../src/drivers/toolchain.ts'
+import { newId } from '../../src/model/ids.ts'
+import { findPlan } from '../../src/model/plan.ts'
+import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
+import { until } from './until.ts'
+
+export const password = 'correct horse battery staple'
+
+export interface TestCluster {
+  id: string
+  spec: ClusterSpec
+  pooler: PoolerSpec
+}
+
+export interface ClusterBench {
+  home: Home
+  supervisor: Supervisor
+  postgres: PostgresDriver
+  poolers: PoolerDriver
+  newCluster(major: PostgresMajor): Promise<TestCluster>
+  /** Running, with a password for the default user. */
+  startCluster(major: PostgresMajor): Promise<TestCluster>
+  startPooler(cluster: TestCluster, change?: Partial<PoolerSpec>): Promise<void>
+  addUser(cluster: TestCluster, name: string, role: UserRole): Promise<void>
+  remove(): Promise<void>
+}
+
+/** A home of its own in which a test makes clusters with real servers. */
+export async function openBench(): Promise<ClusterBench> {
+  const directory = temporaryDirectory()
+  const home = await openHome(`${directory}/h`, { uidBase: 300_000, registry: `${directory}/registry` })
+  const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+  await supervisor.ensureTree()
+  const postgres = postgresDriver({ home, supervisor })
+  const poolers = poolerDriver({ home, supervisor })
+  let uids = 0
+
+  async function newCluster(major: PostgresMajor): Promise<TestCluster> {
+    uids += 1
+    const uid = isRoot() ? home.uidStart + uids * 65_536 : undefined
+    const plan = findPlan('basic')!
+    const [port, poolerPort] = await freePorts(2)
+    const address = { uid, plan, listen: '127.0.0.1' }
+    return {
+      id: newId(),
+      spec: {
+        ...address,
+        toolchain: await ensureToolchain(major, home),
+        diskSizeGb: 10,
+        hosts: ['pg.test'],
+        port: port!,
+      },
+      pooler: { ...address, poolMode: 'session', databases: ['fly-db'], port: poolerPort!, postgresPort: port! },
+    }
+  }
+
+  return {
+    home,
+    supervisor,
+    postgres,
+    poolers,
+    newCluster,
+    async startCluster(major) {
+      const cluster = await newCluster(major)
+      await postgres.ensureData(cluster.id, cluster.spec)
+      await postgres.ensureRunning(cluster.id, cluster.spec)
+      await untilReady(postgres, cluster.id)
+      await setPassword(postgres, cluster.id, 'fly-user', password)
+      return cluster
+    },
+    async startPooler(cluster, change = {}) {
+      const spec = { ...cluster.pooler, ...change }
+      await poolers.ensurePooler(cluster.id, spec)
+      await until(() =>
+        postgres.probe(flyUser(spec.port)).then(
+          () => true,
+          () => false,
+        ),
+      )
+    },
+    addUser: (cluster, name, role) => createUser(postgres, cluster.id, { name, role, password }),
+    async remove() {
+      await removeTemporaryHome(home.path)
+      await removeTemporaryHome(directory)
+    },
+  }
+}
+
+export async function untilReady(postgres: PostgresDriver, id: string): Promise<number> {
+  const state = await postgres.waitUntilReady(id, 20)
+  if (state.is !== 'ready') throw new Error(`not ready: ${JSON.stringify(state)}`)
+  return state.pid
+}
+
+/** All of them at once, so that they are different. */
+async function freePorts(count: number): Promise<number[]> {
+  const servers = await Promise.all(
+    Array.from({ length: count }, async () => {
+      const server = createServer()
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+      return server
+    }),
+  )
+  const ports = servers.map((server) => (server.address() as { port: number }).port)
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
+  return ports
+}
+
+export function flyUser(port: number): ProbeTarget {
+  return { host: '127.0.0.1', port, user: 'fly-user', password, database: 'fly-db' }
+}
+
+export async function connect(port: number, change: pg.ClientConfig = {}): Promise<pg.Client> {
+  const client = new pg.Client({ ...flyUser(port), ...change })
+  // Tests end sessions on purpose.
+  client.on('error', () => undefined)
+  await client.connect()
+  return client
+}
+
+/** Asks in a session of its own. */
+export async function ask(port: number, sql: string, change: pg.ClientConfig = {}): Promise<Record<string, unknown>[]> {
+  const client = await connect(port, change)
+  const result: pg.QueryResult | pg.QueryResult[] = await client.query(sql).finally(() => client.end())
+  return (Array.isArray(result) ? result.at(-1)! : result).rows
+}

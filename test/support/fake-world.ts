@@ -1,0 +1,262 @@
+import { randomBytes } from 'node:crypto'
+import type { BackupDriver } from '../../src/drivers/backup.ts'
+import type { Hosting } from '../../src/drivers/hosting.ts'
+import type { PoolerDriver } from '../../src/drivers/pooler.ts'
+import type { ClusterProcess, PostgresDriver } from '../../src/drivers/postgres.ts'
+import type { ReceiverDriver } from '../../src/drivers/receiver.ts'
+import type { Repository } from '../../src/drivers/repository.ts'
+import type { RestoreDriver } from '../../src/drivers/restore.ts'
+import type { LiveContext } from '../../src/live/context.ts'
+import type { World } from '../../src/reconcile/step.ts'
+
+/** Clusters in memory. `breakCall(n)` makes the nth call do its work and then throw, as a lost reply would. */
+export class FakeWorld {
+  readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
+  readonly poolers = new Set<string>()
+  readonly slots = new Map<string, string>()
+  readonly receivers = new Set<string>()
+  readonly staged = new Map<string, string>()
+  readonly kept = new Set<string>()
+  backupProblem: string | undefined
+  copyProblem: string | undefined
+  readonly limits = new Set<string>()
+  readonly logs = new Map<string, string[]>()
+  readonly encryptionKey = randomBytes(32)
+  freeBytes = 10 ** 12
+  usedBytes = 40_000_000
+  ports = { first: 15_000, last: 15_999 }
+  boundPorts = new Set<number>()
+  toolchainProblem: string | undefined
+  dataProblem: string | undefined
+  startProblem: string | undefined
+  neverStarts = false
+  poolerNeverStarts = false
+  probeProblem: string | undefined
+  readOnly = 'off'
+  created = 0
+  calls = 0
+  /** Runs after the effect of each call, with its number. */
+  onCall: (call: number) => unknown = () => undefined
+  private broken = 0
+
+  reset(): void {
+    Object.assign(this, { ...new FakeWorld(), encryptionKey: this.encryptionKey })
+  }
+
+  breakCall(nth: number): void {
+    this.calls = 0
+    this.broken = nth
+  }
+
+  /** The process is gone, as after a SIGKILL, and these are its last words. */
+  kill(id: string, ...log: string[]): void {
+    this.clusters.get(id)!.process = { is: 'stopped', log }
+  }
+
+  private async called<T>(value: T): Promise<T> {
+    const call = ++this.calls
+    await this.onCall(call)
+    if (call === this.broken) throw new Error(`the reply of call ${call} was lost`)
+    return value
+  }
+
+  get hosting(): Hosting {
+    return {
+      listen: '127.0.0.1',
+      hosts: ['localhost'],
+      ports: this.ports,
+      uids: { first: 300_001, last: 365_535 },
+      findToolchain: async (major) => {
+        if (this.toolchainProblem) throw new Error(this.toolchainProblem)
+        return this.called({
+          major,
+          version: `${major}.1`,
+          source: 'npm',
+          bin: '/bin',
+          share: '/share',
+          tools: '/tools',
+        })
+      },
+      canBind: (port) => this.called(!this.boundPorts.has(port)),
+      freeBytes: () => this.called(this.freeBytes),
+      ensureLimits: (id) => {
+        this.limits.add(id)
+        return []
+      },
+      removeLimits: (id) => {
+        this.limits.delete(id)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get postgres(): PostgresDriver {
+    return {
+      list: () => [...this.clusters.keys()],
+      ensureData: async (id) => {
+        if (this.dataProblem) throw new Error('create the data directory', { cause: new Error(this.dataProblem) })
+        if (!this.clusters.has(id)) {
+          this.clusters.set(id, { process: { is: 'stopped', log: [] }, password: false })
+          this.created++
+        }
+        return this.called(undefined)
+      },
+      ensureRunning: async (id) => {
+        const cluster = this.clusters.get(id)
+        if (!cluster) throw new Error('it has no data directory')
+        if (this.startProblem) throw new Error(this.startProblem)
+        if (cluster.process.is === 'stopped' && !this.neverStarts) cluster.process = { is: 'starting', pid: 7 }
+        return this.called(undefined)
+      },
+      inspect: (id) => {
+        const cluster = this.clusters.get(id)
+        const seen = cluster?.process ?? { is: 'absent' as const }
+        if (cluster?.process.is === 'starting') cluster.process = { is: 'ready', pid: 7 }
+        return this.called(seen)
+      },
+      query: (async (id: string, _database: string, text: string) => {
+        if (/ALTER ROLE .* PASSWORD/.test(text)) this.clusters.get(id)!.password = true
+        if (/alter system set/.test(text)) this.readOnly = 'on'
+        if (/alter system reset/.test(text)) this.readOnly = 'off'
+        if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
+        if (/from pg_database/.test(text)) return this.called([{ name: 'fly-db' }])
+        return this.called([{ name: 'fly-user', role: 'schema_admin' }])
+      }) as unknown as PostgresDriver['query'],
+      closeConnections: () => this.called(undefined),
+      probe: () => (this.probeProblem ? Promise.reject(new Error(this.probeProblem)) : this.called(undefined)),
+      measure: () => this.called(this.usedBytes),
+      stop: () => this.called(undefined),
+      remove: (id) => {
+        this.clusters.delete(id)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get pooler(): PoolerDriver {
+    const nothing = () => this.called(undefined)
+    return {
+      ensurePooler: (id) => {
+        if (!this.poolerNeverStarts) this.poolers.add(id)
+        return nothing()
+      },
+      inspectPooler: (id) => this.called(this.poolers.has(id) ? { is: 'running', pid: 8 } : { is: 'stopped', log: [] }),
+      reloadPooler: nothing,
+      restartPooler: nothing,
+      removePooler: (id) => {
+        this.poolers.delete(id)
+        return nothing()
+      },
+    }
+  }
+
+  get receiver(): ReceiverDriver {
+    return {
+      ensureSlot: (id, slot) => {
+        this.slots.set(id, slot)
+        return this.called(undefined)
+      },
+      inspectSlot: (id, slot) => {
+        if (this.slots.get(id) !== slot) return this.called({ is: 'absent' })
+        return this.called({ is: 'ok', active: true, restartLsn: 0x3000000n, flushLsn: 0x3000000n })
+      },
+      dropSlot: (id) => {
+        this.slots.delete(id)
+        return this.called(undefined)
+      },
+      ensureReceiver: (id) => {
+        this.receivers.add(id)
+        return this.called(undefined)
+      },
+      inspectReceiver: (id) => this.called(this.receivers.has(id) ? { is: 'running', pid: 9 } : { is: 'absent' }),
+      removeReceiver: (id) => {
+        this.receivers.delete(id)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get backups(): BackupDriver {
+    const nothing = () => this.called(undefined)
+    return {
+      startBackup: (id, label) => {
+        this.staged.set(id, label)
+        return nothing()
+      },
+      inspectBackup: (id, label) => {
+        if (this.backupProblem) return this.called({ is: 'failed', reason: this.backupProblem })
+        if (this.staged.get(id) !== label) return this.called({ is: 'absent' })
+        const times = { startedAt: new Date().toISOString(), stoppedAt: new Date().toISOString() }
+        return this.called({
+          is: 'done',
+          timeline: 1,
+          startLsn: '0/2000028',
+          stopLsn: '0/2000100',
+          sizeBytes: 40,
+          ...times,
+        })
+      },
+      finishBackup: (description) => {
+        this.kept.add(`${description.clusterId}/${description.label}`)
+        return nothing()
+      },
+      abandonBackup: (id) => {
+        this.staged.delete(id)
+        return nothing()
+      },
+      startScrub: nothing,
+      inspectScrub: () => this.called({ is: 'passed' }),
+      removeScrub: nothing,
+    }
+  }
+
+  get restores(): RestoreDriver {
+    return {
+      startCopy: (id) => {
+        if (!this.clusters.has(id)) {
+          this.clusters.set(id, { process: { is: 'stopped', log: [] }, password: false })
+          this.created++
+        }
+        return this.called(undefined)
+      },
+      inspectCopy: () => this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' }),
+      inspectRecovery: () => this.called({ is: 'promoted', endLsn: '0/3000000', timeline: 2 }),
+      continueToEnd: () => this.called(undefined),
+      finish: () => this.called(undefined),
+      remove: () => this.called(undefined),
+    }
+  }
+
+  get repository(): Repository {
+    return {
+      removeBackup: (id: string, label: string) => {
+        this.kept.delete(`${id}/${label}`)
+        return this.called(undefined)
+      },
+      removeWalBefore: () => this.called(0),
+      removeArchive: () => this.called(undefined),
+      archiveEnd: () => this.called(undefined),
+      removeCluster: (id: string) => {
+        for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
+        return this.called(undefined)
+      },
+    } as unknown as Repository
+  }
+
+  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority'> {
+    return {
+      readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
+      readAuthority: () => this.called('-----BEGIN CERTIFICATE-----\n'),
+      db,
+      encryptionKey: this.encryptionKey,
+      hosting: this.hosting,
+      postgres: this.postgres,
+      pooler: this.pooler,
+      repository: this.repository,
+      receiver: this.receiver,
+      backups: this.backups,
+      restores: this.restores,
+      keep: { backupIntervalSeconds: 86_400, pitrDays: 7, deletedDays: 7 },
+    }
+  }
+}

@@ -1,0 +1,187 @@
+import { type BackupDriver, backupDriver } from '../../src/drivers/backup.ts'
+import { type JobDriver, jobDriver } from '../../src/drivers/job.ts'
+import { type ReceiverDriver, receiverDriver } from '../../src/drivers/receiver.ts'
+import type { Repository } from '../../src/drivers/repository.ts'
+import { fileRepository } from '../../src/drivers/repository-file.ts'
+import { type RecoveryState, type RestoreDriver, type RestoreSpec, restoreDriver } from '../../src/drivers/restore.ts'
+import { ensureTools } from '../../src/drivers/toolchain-tools.ts'
+import type { PostgresMajor } from '../../src/drivers/toolchain.ts'
+import { formatLsn, parseLsn, segmentBytes, segmentName, segmentNumber, segmentStart, type WalPiece } from '../../src/model/wal.ts'
+import { type ClusterBench, openBench, type TestCluster } from './cluster.ts'
+import { until } from './until.ts'
+
+export interface RestoreBench extends ClusterBench {
+  root: string
+  repository: Repository
+  jobs: JobDriver
+  receivers: ReceiverDriver
+  backups: BackupDriver
+  restores: RestoreDriver
+}
+
+export type Backup = RestoreSpec['backup']
+export type Target = RestoreSpec['target']
+
+export const epoch = 1
+const slot = 'berth_1'
+
+/** A home with all that a restore needs. */
+export async function openRestoreBench(): Promise<RestoreBench> {
+  const bench = await openBench()
+  const { home, supervisor, postgres } = bench
+  const root = `${home.path}/repository`
+  const repository = standIn(fileRepository(root), root)
+  const jobs = jobDriver(supervisor)
+  return {
+    ...bench,
+    root,
+    repository,
+    jobs,
+    receivers: receiverDriver({ home, supervisor, repository, postgres }),
+    backups: backupDriver({ home, jobs, repository }),
+    restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
+  }
+}
+
+/** A cluster with an archive and a table of numbers. */
+export async function startSource(
+  bench: RestoreBench,
+  major: PostgresMajor,
+  settings?: Record<string, string>,
+): Promise<TestCluster> {
+  const cluster = await bench.newCluster(major)
+  const source = { ...cluster, spec: { ...cluster.spec, settings } }
+  await ensureTools(source.spec.toolchain)
+  await bench.postgres.ensureData(source.id, source.spec)
+  await bench.postgres.ensureRunning(source.id, source.spec)
+  await until(async () => (await bench.postgres.inspect(source.id)).is === 'ready')
+  await startArchive(bench, source)
+  await bench.postgres.query(source.id, 'fly-db', 'create table public.number (n int primary key, word text)')
+  return source
+}
+
+export async function startArchive({ receivers }: RestoreBench, { id, spec }: TestCluster): Promise<void> {
+  await receivers.ensureSlot(id, slot)
+  await receivers.ensureReceiver(id, { epoch, slot, toolchain: spec.toolchain, port: spec.port })
+  await until(async () => {
+    const state = await receivers.inspectSlot(id, slot)
+    return state.is === 'ok' && state.flushLsn !== undefined
+  })
+}
+
+export async function takeBackup({ backups }: RestoreBench, { id, spec }: TestCluster, label: string): Promise<Backup> {
+  await backups.startBackup(id, label, { toolchain: spec.toolchain, port: spec.port })
+  let seen = await backups.inspectBackup(id, label)
+  await until(async () => {
+    seen = await backups.inspectBackup(id, label)
+    return seen.is !== 'running'
+  })
+  if (seen.is !== 'done') throw new Error(`backup ${label}: ${JSON.stringify(seen)}`)
+  const { is, ...facts } = seen
+  const name = { clusterId: id, clusterName: 'source', orgSlug: 'org', label, epoch, pgMajor: spec.toolchain.major }
+  await backups.finishBackup({ ...name, ...facts, settings: {} })
+  return { clusterId: id, label, startLsn: facts.startLsn, stopLsn: facts.stopLsn }
+}
+
+/** Commits a number by itself. Answers with the time of the commit. */
+export async function commit({ postgres }: RestoreBench, id: string, n: number, word = ''): Promise<string> {
+  await postgres.query(id, 'fly-db', 'insert into public.number values ($1, $2)', [n, word])
+  return commitTime(postgres, id, n)
+}
+
+async function commitTime(postgres: RestoreBench['postgres'], id: string, n: number): Promise<string> {
+  const [row] = await postgres.query<{ at: string }>(
+    id,
+    'fly-db',
+    `select to_char(pg_xact_commit_timestamp(xmin) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00' as at
+     from public.number where n = $1`,
+    [n],
+  )
+  return row!.at
+}
+
+/** A place in the log up to which the archive has everything. */
+export async function cut({ postgres, receivers }: RestoreBench, id: string): Promise<string> {
+  const [row] = await postgres.query<{ lsn: string }>(id, 'postgres', 'select pg_current_wal_insert_lsn()::text as lsn')
+  // What follows it carries the archive past it, also when it lies behind the header of a page.
+  await postgres.query(id, 'postgres', 'select pg_current_xact_id()')
+  await until(async () => {
+    const state = await receivers.inspectSlot(id, slot)
+    return state.is === 'ok' && state.flushLsn !== undefined && state.flushLsn >= parseLsn(row!.lsn)
+  })
+  return row!.lsn
+}
+
+export function ownPiece(clusterId: string, end: string, timeline = 1): WalPiece {
+  return { clusterId, epoch, timeline, end }
+}
+
+export type Outcome = TestCluster & { restored: Exclude<RecoveryState, { is: 'replaying' | 'ended-early' }> }
+
+/** All the way: copy, recovery, and open to everybody. */
+export async function restoreInto(
+  { postgres, restores }: RestoreBench,
+  target: TestCluster,
+  spec: RestoreSpec,
+): Promise<Outcome> {
+  const { id } = target
+  await restores.startCopy(id, spec)
+  const copied = await untilCopied(restores, id)
+  if (copied.is === 'failed') return { ...target, restored: copied }
+  await postgres.ensureRunning(id, { ...target.spec, closed: true })
+  const restored = await untilRecovered(restores, id, spec)
+  if (restored.is === 'failed') return { ...target, restored }
+  await restores.finish(id, spec)
+  await postgres.ensureRunning(id, target.spec)
+  return { ...target, restored }
+}
+
+export async function untilCopied(restores: RestoreDriver, id: string) {
+  let copied = await restores.inspectCopy(id)
+  await until(async () => {
+    copied = await restores.inspectCopy(id)
+    return copied.is !== 'running' && copied.is !== 'absent'
+  })
+  return copied as Extract<typeof copied, { is: 'failed' | 'done' }>
+}
+
+export async function untilRecovered(restores: RestoreDriver, id: string, spec: RestoreSpec) {
+  let seen = await restores.inspectRecovery(id, spec)
+  await until(async () => {
+    seen = await restores.inspectRecovery(id, spec)
+    if (seen.is === 'ended-early') await restores.continueToEnd(id, spec)
+    return seen.is === 'promoted' || seen.is === 'failed'
+  })
+  return seen as Outcome['restored']
+}
+
+export async function numbers({ postgres }: RestoreBench, id: string): Promise<number[]> {
+  const rows = await postgres.query<{ n: number }>(id, 'fly-db', 'select n from public.number order by n')
+  return rows.map((row) => row.n)
+}
+
+export function shift(lsn: string, bytes: bigint): string {
+  return formatLsn(parseLsn(lsn) + bytes)
+}
+
+function standIn(repository: Repository, root: string): Repository {
+  return { ...repository, async planWal(pieces, from) {
+    const out = []
+    let start = from
+    for (const p of pieces) {
+      const files = await repository.listArchive(p.clusterId, p.epoch)
+      const dir = `${root}/${p.clusterId}/archive/${p.epoch}`
+      const until = parseLsn(p.end)
+      for (const f of files.filter((x) => x.name.endsWith('.history'))) out.push({ path: `${dir}/${f.name}`, name: f.name, bytes: f.bytes })
+      for (let n = segmentNumber(start); n <= segmentNumber(until - 1n); n += 1n) {
+        const name = segmentName(p.timeline, n)
+        const f = files.find((x) => x.name === name) ?? files.find((x) => x.name === `${name}.partial`)
+        if (!f) throw new Error(`WAL segment ${name} of ${p.clusterId} is missing in its archive`)
+        const left = until - segmentStart(n)
+        out.push({ path: `${dir}/${f.name}`, name, bytes: Number(left < segmentBytes ? left : segmentBytes) })
+      }
+      start = until
+    }
+    return out
+  } }
+}
