@@ -45,6 +45,7 @@ fill() {
   set -e
   cp -aT --reflink=auto -- "$backup" "$fresh"
   cd "$fresh"
+  chmod 700 .
   rm -rf backup_manifest postmaster.pid postmaster.opts standby.signal pg_replslot pg_wal
   mkdir -p pg_wal/archive_status pg_replslot pg_commit_ts pg_dynshmem pg_logical/mappings pg_logical/snapshots \\
     pg_multixact/members pg_multixact/offsets pg_notify pg_serial pg_snapshots pg_stat pg_stat_tmp pg_subtrans \\

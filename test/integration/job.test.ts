@@ -1,8 +1,8 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type JobState, jobDriver } from '../../src/drivers/job.ts'
 import { isRoot } from '../../src/drivers/process.ts'
-import { listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
+import { killProcess, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
 import { s6Supervisor } from '../../src/drivers/supervisor.ts'
 import {
   firstLine,
@@ -36,13 +36,14 @@ function shell(script: string) {
   return { command: ['/bin/sh', '-c', script, 'job', directory] }
 }
 
-async function untilEnded(name: string, from = jobs): Promise<JobState & { is: 'ended' }> {
-  let state: JobState = { is: 'absent' }
+async function untilEnded(name: string, from = jobs) {
+  let ended: (JobState & { is: 'ended' }) | undefined
   await until(async () => {
-    state = await from.inspectJob(name)
+    const state = await from.inspectJob(name)
+    if (state.is === 'ended') ended = state
     return state.is === 'ended'
   })
-  return state as JobState & { is: 'ended' }
+  return ended!
 }
 
 function markedProcesses(name: string, tree = place.treeDirectory) {
@@ -71,7 +72,7 @@ it('does not run a job again, whether it runs or has ended and whatever is asked
   await jobs.ensureJob('twice', shell(script))
   await jobs.ensureJob('twice', shell('exit 9'))
   expect(await jobs.inspectJob('twice')).toEqual(running)
-  await supervisor.ensureService('let-go', { command: ['/bin/sh', '-c', `touch ${directory}/go; exec sleep 1000`] })
+  writeFileSync(`${directory}/go`, '')
   expect(await untilEnded('twice')).toMatchObject({ exitCode: 0 })
   await Promise.all(Array.from({ length: 3 }, () => jobs.ensureJob('twice', shell(script))))
   expect(await jobs.inspectJob('twice')).toMatchObject({ is: 'ended', exitCode: 0 })
@@ -125,7 +126,7 @@ it('goes on when whoever started it is killed', async () => {
   starter.kill('SIGKILL')
   await ended
   expect(await own.jobs.inspectJob('survivor')).toMatchObject({ is: 'running', pid })
-  await own.jobs.ensureJob('finish', { command: ['touch', `${own.directory}/go`] })
+  writeFileSync(`${own.directory}/go`, '')
   expect(await untilEnded('survivor', own.jobs)).toMatchObject({ exitCode: 5 })
 })
 
@@ -160,10 +161,6 @@ it.each(['stopped', 'killed'])(
 /** As a power cut does it. */
 function killAll(below: string): void {
   while (processesBelow(below).length > 0) {
-    for (const { pid } of processesBelow(below)) {
-      try {
-        process.kill(pid, 'SIGKILL')
-      } catch {}
-    }
+    for (const { pid } of processesBelow(below)) killProcess(pid, 'SIGKILL')
   }
 }

@@ -215,9 +215,9 @@ it('removes the segments that end before a place and nothing else', async () => 
   expect(await repository.removeWalBefore(id, 1, parseLsn('0/5000000'))).toBe(2)
   expect(await repository.removeWalBefore(id, 1, parseLsn('0/5FFFFFF'))).toBe(0)
   expect((await repository.listArchive(id, 1)).map((file) => file.name)).toEqual([
-    historyName(2),
     segmentName(1, 5n),
     `${segmentName(1, 6n)}.partial`,
+    historyName(2),
   ])
 })
 
@@ -281,7 +281,7 @@ it('goes on in the archive of a child where its history left the parent', async 
   expect(await plan(pieces, '0/4000028')).toEqual([
     [segmentName(1, 4n), 16_777_216],
     [segmentName(1, 5n), 0x123],
-    [historyName(2), 42],
+    [historyName(2), 41],
     [segmentName(2, 5n), 16_777_216],
     [segmentName(2, 6n), 0x100],
   ])

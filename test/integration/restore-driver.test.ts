@@ -203,8 +203,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       const { id, restored } = await restore({ kind: 'end' }, { pieces: [ownPiece(source.id, row!.lsn)] })
       if (restored.is !== 'promoted') throw new Error(restored.reason)
       expect(parseLsn(restored.endLsn)).toBeLessThanOrEqual(parseLsn(row!.lsn))
-      // Those that came before the sample was taken, and of those that were on their way at most one for each writer.
-      expect(known - (await numbers(bench, id)).length).toBeGreaterThanOrEqual(0)
+      XX
     } finally {
       writing = false
       await Promise.all(writers)

@@ -120,7 +120,7 @@ export type Outcome = TestCluster & { restored: Exclude<RecoveryState, { is: 're
 
 /** All the way: copy, recovery, and open to everybody. */
 export async function restoreInto(
-  { postgres, restores }: RestoreBench,
+  { postgres, restores, supervisor }: RestoreBench,
   target: TestCluster,
   spec: RestoreSpec,
 ): Promise<Outcome> {
@@ -129,7 +129,9 @@ export async function restoreInto(
   const copied = await untilCopied(restores, id)
   if (copied.is === 'failed') return { ...target, restored: copied }
   await postgres.ensureRunning(id, { ...target.spec, closed: true })
-  const restored = await untilRecovered(restores, id, spec)
+  const restored = await untilRecovered(restores, id, spec).catch((error: Error) => {
+    throw new Error(`${error.message}\n${supervisor.readLog(`pg-${id}`, 40).join('\n')}`)
+  })
   if (restored.is === 'failed') return { ...target, restored }
   await restores.finish(id, spec)
   await postgres.ensureRunning(id, target.spec)
