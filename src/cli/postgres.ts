@@ -4,12 +4,15 @@ import { addExamples, type Cli, defaultOrg } from './command.ts'
 import { Failure } from './failure.ts'
 import { parseWholeNumber } from './number.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from './output.ts'
+import { addBackupCommands } from './postgres-backup.ts'
 import { addConnectCommands, type RunPsql } from './postgres-connect.ts'
 import { addDatabaseCommands } from './postgres-database.ts'
 import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster } from './postgres-find.ts'
 import { addLogCommand } from './postgres-log.ts'
+import { addRestoreCommands } from './postgres-restore.ts'
 import { addShowCommand } from './postgres-show.ts'
 import { addUserCommands } from './postgres-user.ts'
+import { addWindowCommand } from './postgres-window.ts'
 import { type ProgressStream, startProgress, watch } from './progress.ts'
 
 /** What these commands need of the process beyond what all need. */
@@ -37,6 +40,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
     'berth postgres create shop',
     'berth postgres connect shop',
     'berth postgres show shop --reveal',
+    'berth postgres restore shop --to 5m-ago',
     'berth pg users create shop reporting --role reader',
   )
   addCreate(postgres, cli)
@@ -48,6 +52,9 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addDatabaseCommands(postgres, cli)
   addAttachments(postgres, cli)
   addLogCommand(postgres, cli)
+  addBackupCommands(postgres, cli)
+  addRestoreCommands(postgres, cli)
+  addWindowCommand(postgres, cli)
 }
 
 function addCreate(postgres: Command, cli: PostgresCli): void {

@@ -1,6 +1,6 @@
 // Base backups: a plain directory with a manifest of checksums, made by pg_basebackup and read again by pg_verifybackup
 // before anybody may rely on it. The work is a job under a fixed name; here it is started, looked at and ended.
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { toRfc3339 } from '../model/time.ts'
 import type { Home } from './home.ts'
@@ -61,14 +61,8 @@ export function backupDriver(parts: BackupParts): BackupDriver {
   return {
     startBackup: (id, label, spec) => startBackup(parts, id, label, spec),
     inspectBackup: (id, label) => inspectBackup(parts, id, label),
-    async finishBackup(description) {
-      await repository.commitBackup(description)
-      await jobs.removeJob(jobOf(home, 'backup', description.clusterId))
-    },
-    async abandonBackup(id, label) {
-      await jobs.removeJob(jobOf(home, 'backup', id))
-      await repository.discardStaged(id, label)
-    },
+    finishBackup: (description) => finishBackup(parts, description),
+    abandonBackup: (id, label) => abandonBackup(parts, id, label),
     startScrub: (id, label, toolchain) => startScrub(parts, id, label, toolchain),
     inspectScrub: async (id) => scrubState(await jobs.inspectJob(jobOf(home, 'scrub', id))),
     removeScrub: (id) => jobs.removeJob(jobOf(home, 'scrub', id)),
@@ -120,26 +114,39 @@ function copyOptions(home: Home, id: string, label: string, spec: BackupSpec): s
   ]
 }
 
+// The job of a cluster belongs to what is staged: at most one label, and without it the job is of one that is over.
 async function startBackup(parts: BackupParts, id: string, label: string, spec: BackupSpec): Promise<void> {
   const { home, jobs, repository } = parts
   if (await repository.findBackup(id, label)) return
   const tools = await ensureTools(spec.toolchain)
-  const staged = repository.stagedBackup(id, label)
-  // A job without this directory is one of another label. It goes first, so that with the directory there is none.
-  if (!existsSync(staged)) {
+  const staged = await repository.listStaged(id)
+  if (!staged.includes(label)) {
     await jobs.removeJob(jobOf(home, 'backup', id))
+    for (const other of staged) await repository.discardStaged(id, other)
     await repository.stageBackup(id, label)
   }
+  const place = repository.stagedBackup(id, label)
   await jobs.ensureJob(jobOf(home, 'backup', id), {
-    command: ['/bin/sh', '-c', backupScript, 'backup', staged, tools, ...copyOptions(home, id, label, spec)],
+    command: ['/bin/sh', '-c', backupScript, 'backup', place, tools, ...copyOptions(home, id, label, spec)],
     env: { PGAPPNAME: 'berth-backup' },
     cgroup: spec.cgroup,
   })
 }
 
+async function finishBackup({ home, jobs, repository }: BackupParts, description: BackupDescription): Promise<void> {
+  await repository.commitBackup(description)
+  const { clusterId } = description
+  if ((await repository.listStaged(clusterId)).length === 0) await jobs.removeJob(jobOf(home, 'backup', clusterId))
+}
+
+async function abandonBackup({ home, jobs, repository }: BackupParts, id: string, label: string): Promise<void> {
+  const staged = await repository.listStaged(id)
+  if (staged.length === 0 || staged.includes(label)) await jobs.removeJob(jobOf(home, 'backup', id))
+  await repository.discardStaged(id, label)
+}
+
 async function inspectBackup({ home, jobs, repository }: BackupParts, id: string, label: string): Promise<BackupState> {
-  const staged = repository.stagedBackup(id, label)
-  if (!existsSync(staged)) {
+  if (!(await repository.listStaged(id)).includes(label)) {
     // Whoever finished it may have died before he could say so.
     const kept = await repository.findBackup(id, label)
     return kept ? { is: 'done', ...readFacts(dirname(repository.backupData(id, label))) } : { is: 'absent' }
@@ -148,7 +155,7 @@ async function inspectBackup({ home, jobs, repository }: BackupParts, id: string
   const state = await jobs.inspectJob(job)
   if (state.is === 'absent') return { is: 'absent' }
   if (state.is === 'running') return progressOf(jobs.readJobLog(job, progressLines))
-  if (state.exitCode === 0) return { is: 'done', ...readFacts(staged) }
+  if (state.exitCode === 0) return { is: 'done', ...readFacts(repository.stagedBackup(id, label)) }
   return { is: 'failed', reason: reasonOf(state, failures) }
 }
 

@@ -3,6 +3,7 @@ import type { Cluster } from '../model/cluster.ts'
 import { findPlan, type Plan } from '../model/plan.ts'
 import type { Hosting } from './hosting.ts'
 import type { PoolerSpec } from './pooler.ts'
+import { archiveName } from './receiver.ts'
 import type { ClusterSpec } from './postgres.ts'
 import type { DataOptions } from './postgres-data.ts'
 import type { Toolchain } from './toolchain.ts'
@@ -21,8 +22,12 @@ export function clusterSpec(cluster: Cluster, hosting: Hosting): ClusterSpec {
     hosts: [...hosting.hosts],
     port: cluster.directPort!,
     cgroup: hosting.ensureLimits(cluster.id, plan),
+    // Before the archive receives, a commit would wait for it for ever.
+    ...(cluster.synchronousArchive && cluster.state === 'ready' ? { settings: waitForArchive } : {}),
   }
 }
+
+const waitForArchive = { synchronous_standby_names: `"${archiveName}"` }
 
 export function poolerSpec(cluster: Cluster, hosting: Hosting, databases: string[]): PoolerSpec {
   const plan = planOf(cluster)

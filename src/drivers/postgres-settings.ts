@@ -55,6 +55,8 @@ function connectionSettings({
     max_connections: String(clients + poolerConnections + superuserConnections),
     superuser_reserved_connections: String(superuserConnections),
     reserved_connections: String(poolerConnections),
+    // Two-phase commit works out of the box, one for each connection.
+    max_prepared_transactions: String(clients),
     ssl: 'on',
     ssl_cert_file: `${tlsDirectory}/server.crt`,
     ssl_key_file: `${tlsDirectory}/server.key`,
@@ -137,6 +139,7 @@ const fixedAtStart = new Set([
   'logging_collector',
   'max_connections',
   'max_logical_replication_workers',
+  'max_prepared_transactions',
   'max_replication_slots',
   'max_wal_senders',
   'max_worker_processes',

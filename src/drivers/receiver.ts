@@ -47,6 +47,9 @@ export interface ReceiverParts {
   postgres: Pick<PostgresDriver, 'query'>
 }
 
+/** How the receiver calls itself to the cluster, which may be told to wait for it. */
+export const archiveName = 'berth-archive'
+
 const logLines = 20
 const stopSeconds = 10
 const terminateMs = 5000
@@ -124,7 +127,7 @@ async function ensureReceiver({ home, supervisor, repository }: ReceiverParts, i
       `--username=${superuser}`,
       '--no-password',
     ],
-    env: { PGAPPNAME: 'berth-archive' },
+    env: { PGAPPNAME: archiveName },
     // It then ends with what it has written made durable.
     stopSignal: 'SIGINT',
     stopTimeoutSeconds: stopSeconds,

@@ -37,6 +37,7 @@ export function fileRepository(root: string): Repository {
       ensureDirectories(root, place.cluster(id), `${place.cluster(id)}/backups`, staged)
       return staged
     },
+    listStaged: async (id) => listStaged(`${place.cluster(id)}/backups`),
     stagedBackup: place.staged,
     commitBackup: (description) => commitBackup(root, place, description),
     discardStaged: async (id, label) => discard(root, place.staged(id, label)),
@@ -50,6 +51,7 @@ export function fileRepository(root: string): Repository {
     listClusters: async () => listNames(root).filter((name) => idForm.test(name)),
     removeCluster: async (id) => discard(root, place.cluster(id)),
     async freeBytes() {
+      ensureDirectories(root)
       const { bavail, bsize } = await statfs(root)
       return bavail * bsize
     },
@@ -57,6 +59,7 @@ export function fileRepository(root: string): Repository {
 }
 
 const idForm = /^[a-z0-9]{16}$/
+const stagedMark = '.staged~'
 const labelForm = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/
 
 type Places = ReturnType<typeof placesOf>
@@ -74,7 +77,7 @@ function placesOf(root: string) {
   return {
     cluster,
     backup: (id: string, label: string) => backup(id, label),
-    staged: (id: string, label: string) => backup(id, label, '.staged~'),
+    staged: (id: string, label: string) => backup(id, label, stagedMark),
     archive(id: string, epoch: number): string {
       if (!Number.isSafeInteger(epoch) || epoch < 0) throw new Error(`not an epoch: ${epoch}`)
       return `${cluster(id)}/archive/${epoch}`
@@ -84,6 +87,12 @@ function placesOf(root: string) {
 
 function ensureDirectories(...paths: string[]): void {
   for (const path of paths) ensureDirectory(path, owned)
+}
+
+function listStaged(directory: string): string[] {
+  if (!existsSync(directory)) return []
+  const names = readdirSync(directory).filter((name) => name.startsWith(stagedMark))
+  return names.map((name) => name.slice(stagedMark.length))
 }
 
 /** The names that stand for something; none when there is no such directory. */

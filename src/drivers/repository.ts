@@ -42,6 +42,8 @@ export interface Repository {
 
   /** A directory to make a backup in. What an interrupted attempt left there is gone. */
   stageBackup(clusterId: string, label: string): Promise<string>
+  /** The labels of what is staged. */
+  listStaged(clusterId: string): Promise<string[]>
   /** Where a backup is staged, whether or not it is: a directory with the files of the cluster in `data`. */
   stagedBackup(clusterId: string, label: string): string
   /** The staged backup appears, whole and described, or not at all. Repeating is harmless. */

@@ -22,16 +22,17 @@ export async function createClusterUser(ctx: LiveContext, clusterId: string, inp
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(input.username)
   const { username, role } = input
-  if (await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')) throw taken(username)
-  quoteIdentifier(username) // refuses what can be no name before anything is kept
-  const fresh = seal(ctx.encryptionKey, Buffer.from(newPassword()))
-  await insertUser(ctx.db, cluster.id, { username, role, password: fresh })
-  // Kept before by an attempt that came to nothing, or by one that goes on beside this: whoever makes the user, this is
-  // the password it gets.
-  const password = (await getCredentials(ctx, cluster.id, username)).password
-  await withDeadline(createUser(ctx.postgres, cluster.id, { name: username, role, password }), 'the cluster')
-  await setStoredRole(ctx.db, cluster.id, username, role)
-  return { username, role }
+  return inTurn(cluster.id, username, async () => {
+    if (await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')) throw taken(username)
+    quoteIdentifier(username) // refuses what can be no name before anything is kept
+    const fresh = seal(ctx.encryptionKey, Buffer.from(newPassword()))
+    await insertUser(ctx.db, cluster.id, { username, role, password: fresh })
+    // Kept by an attempt that came to nothing or by one of another process: whoever makes the user, it gets this one.
+    const { password } = await getCredentials(ctx, cluster.id, username)
+    await withDeadline(createUser(ctx.postgres, cluster.id, { name: username, role, password }), 'the cluster')
+    await setStoredRole(ctx.db, cluster.id, username, role)
+    return { username, role }
+  })
 }
 
 export async function changeUserRole(
@@ -42,15 +43,19 @@ export async function changeUserRole(
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
-  await withDeadline(setRole(ctx.postgres, cluster.id, { name: username, role }), 'the cluster')
-  await setStoredRole(ctx.db, cluster.id, username, role)
+  await inTurn(cluster.id, username, async () => {
+    await withDeadline(setRole(ctx.postgres, cluster.id, { name: username, role }), 'the cluster')
+    await setStoredRole(ctx.db, cluster.id, username, role)
+  })
 }
 
 export async function deleteClusterUser(ctx: LiveContext, clusterId: string, username: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
-  await withDeadline(dropUser(ctx.postgres, cluster.id, username), 'the cluster')
-  await deleteStoredUser(ctx.db, cluster.id, username)
+  await inTurn(cluster.id, username, async () => {
+    await withDeadline(dropUser(ctx.postgres, cluster.id, username), 'the cluster')
+    await deleteStoredUser(ctx.db, cluster.id, username)
+  })
 }
 
 export async function getCredentials(ctx: LiveContext, clusterId: string, username: string): Promise<UserCredentials> {
@@ -71,11 +76,30 @@ export async function rotatePassword(
 ): Promise<UserCredentials> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
-  if (!(await findStoredUser(ctx.db, cluster.id, username))) throw userNotFound()
-  const password = newPassword()
-  await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
-  await setStoredPassword(ctx.db, cluster.id, username, seal(ctx.encryptionKey, Buffer.from(password)))
-  return { username, password }
+  return inTurn(cluster.id, username, async () => {
+    if (!(await findStoredUser(ctx.db, cluster.id, username))) throw userNotFound()
+    const password = newPassword()
+    await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
+    await setStoredPassword(ctx.db, cluster.id, username, seal(ctx.encryptionKey, Buffer.from(password)))
+    return { username, password }
+  })
+}
+
+const changes = new Map<string, Promise<unknown>>()
+
+/**
+ * One change of a user after the other: of two new passwords at once the one that is kept might not be the one that
+ * works, and PostgreSQL refuses to change a role twice at the same time.
+ */
+async function inTurn<T>(clusterId: string, username: string, change: () => Promise<T>): Promise<T> {
+  const key = `${clusterId}/${username}`
+  const turn = (changes.get(key) ?? Promise.resolve()).then(change, change)
+  changes.set(key, turn)
+  try {
+    return await turn
+  } finally {
+    if (changes.get(key) === turn) changes.delete(key)
+  }
 }
 
 function refuseReserved(username: string): void {

@@ -141,12 +141,8 @@ function probeAddress(listen: string): string {
 const patienceSeconds = 3
 
 async function waitForServer(cluster: Cluster, { postgres }: World): Promise<string | undefined> {
-  let server = await postgres.inspect(cluster.id)
-  const isReady = async () => {
-    server = await postgres.inspect(cluster.id)
-    return server.is === 'ready'
-  }
-  if (server.is === 'ready' || (await waitUntil(isReady, patienceSeconds))) return undefined
+  const server = await postgres.waitUntilReady(cluster.id, patienceSeconds)
+  if (server.is === 'ready') return undefined
   const last = 'log' in server ? server.log.at(-1) : undefined
   return last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}`
 }

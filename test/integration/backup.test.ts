@@ -5,6 +5,7 @@ import {
   mkdirSync,
   openSync,
   readdirSync,
+  rmSync,
   statSync,
   writeFileSync,
   writeSync,
@@ -166,6 +167,8 @@ it.each(['16', '17'] as const)('finds a flipped byte in a kept backup of Postgre
 it('finds a missing file in a kept backup, and the whole of it gone', async () => {
   const cluster = clusters['17']
   await keep(cluster)
+  rmSync(`${repository.backupData(cluster.id, label)}/base/1/1259`)
+  expect(await scrub(cluster)).toMatchObject({ is: 'failed', reason: expect.stringContaining('base/1/1259') })
   await repository.removeBackup(cluster.id, label)
   expect(await scrub(cluster)).toMatchObject({ is: 'failed', reason: expect.stringContaining('is gone') })
 })
@@ -230,7 +233,14 @@ it('ends a running backup when it is abandoned, and when another takes its place
   expect(running()).toBe(0)
   await start(cluster, { maxRateKb: 4096 })
   await until(() => running() === 1)
+  const first = label
   label = '20261115-235959F'
+  await start(cluster, { maxRateKb: 4096 })
+  expect(await backups.inspectBackup(id, first)).toEqual({ is: 'absent' })
+  await until(() => running() === 1)
+  await backups.abandonBackup(id, first)
+  expect(running()).toBe(1)
+  await backups.abandonBackup(id, label)
   const facts = await keep(cluster)
   expect(await repository.findBackup(id, label)).toMatchObject(facts)
   expect(running()).toBe(0)

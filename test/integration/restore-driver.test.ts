@@ -1,10 +1,12 @@
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { clusterPaths } from '../../src/drivers/postgres-paths.ts'
 import { isRoot } from '../../src/drivers/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
+import type { Repository } from '../../src/drivers/repository.ts'
 import { type RestoreSpec, restoreDriver } from '../../src/drivers/restore.ts'
+import type { Toolchain } from '../../src/drivers/toolchain.ts'
 import { newId } from '../../src/model/ids.ts'
 import { parseLsn } from '../../src/model/wal.ts'
 import { ask, type TestCluster, untilReady } from '../support/cluster.ts'
@@ -79,7 +81,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   function copyOfSource(): { id: string; path: string; change: Partial<RestoreSpec> } {
     const id = newId()
     const path = `${bench.root}/${id}`
-    cpSync(`${bench.root}/${source.id}`, path, { recursive: true })
+    spawnSync('cp', ['-a', `${bench.root}/${source.id}`, path])
     return { id, path, change: { backup: { ...backup, clusterId: id }, pieces: [ownPiece(id, end)] } }
   }
 
@@ -185,25 +187,24 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     ])
   })
 
-  it('ends exactly at the cut while the source keeps writing', async () => {
-    let writing = true
+  it('ends at the cut while the source keeps writing', async () => {
     let n = 1000
-    const writers = Array.from({ length: 2 }, async () => {
-      while (writing) await bench.postgres.query(source.id, 'fly-db', 'insert into public.number values ($1)', [n++])
-    })
+    let writing = true
+    const write = async () => {
+      while (writing) await commit(bench, source.id, n++, 'x'.repeat(2000))
+    }
+    const writers = [write(), write()]
     try {
-      const [row] = await bench.postgres.query<{ lsn: string; n: number }>(
-        source.id,
-        'fly-db',
-        `select pg_current_wal_insert_lsn()::text as lsn`,
-      )
-      const known = (await numbers(bench, source.id)).length
-      await until(async () => (await numbers(bench, source.id)).length > known + 50)
-      await cut(bench, source.id)
-      const { id, restored } = await restore({ kind: 'end' }, { pieces: [ownPiece(source.id, row!.lsn)] })
+      await until(async () => (await numbers(bench, source.id)).length > 30)
+      const before = await numbers(bench, source.id)
+      const lsn = await cut(bench, source.id)
+      const after = await numbers(bench, source.id)
+      const { id, restored } = await restore({ kind: 'time', time: longAfter }, { pieces: [ownPiece(source.id, lsn)] })
       if (restored.is !== 'promoted') throw new Error(restored.reason)
-      expect(parseLsn(restored.endLsn)).toBeLessThanOrEqual(parseLsn(row!.lsn))
-      XX
+      expect(parseLsn(restored.endLsn)).toBeLessThanOrEqual(parseLsn(lsn))
+      const found = await numbers(bench, id)
+      expect(found).toEqual(expect.arrayContaining(before))
+      expect(after).toEqual(expect.arrayContaining(found))
     } finally {
       writing = false
       await Promise.all(writers)
@@ -253,20 +254,25 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   it('refuses a log that lacks a segment or has one of another cluster', async () => {
-    const [segment] = readdirSync(`${bench.root}/${source.id}/archive/${epoch}`).sort().slice(1)
+    const segment = '000000010000000000000003'
     const lacking = copyOfSource()
     rmSync(`${lacking.path}/archive/${epoch}/${segment}`)
     const foreign = copyOfSource()
-    const file = readFileSync(`${foreign.path}/archive/${epoch}/${segment}`)
-    file.writeBigUInt64LE(4711n, 24)
-    writeFileSync(`${foreign.path}/archive/${epoch}/${segment}`, file)
-    const outcomes = await Promise.all([
-      restore({ kind: 'end' }, lacking.change),
-      restore({ kind: 'end' }, foreign.change),
-    ])
-    for (const { restored } of outcomes) {
-      expect(restored).toMatchObject({ is: 'failed', reason: expect.stringContaining(segment!) })
+    alter(`${foreign.path}/archive/${epoch}/${segment}`, (file) => file.writeBigUInt64LE(4711n, 24))
+    for (const { change } of [lacking, foreign]) {
+      const { restored } = await restore({ kind: 'end' }, change)
+      expect(restored).toMatchObject({ is: 'failed', reason: expect.stringContaining(segment) })
     }
+    // Also when nobody looked before.
+    const planWal: Repository['planWal'] = async (pieces, from) => {
+      const files = await bench.repository.planWal(pieces, from)
+      const path = `${foreign.path}/archive/${epoch}/${segment}`
+      return files.map((file) => (file.name === segment ? { ...file, path } : file))
+    }
+    const unwary = restoreDriver({ ...bench, repository: { ...bench.repository, planWal } })
+    const target = await newTarget()
+    const { restored } = await restoreInto({ ...bench, restores: unwary }, target, specFor(target, { kind: 'end' }))
+    expect(restored).toMatchObject({ is: 'failed', reason: expect.stringMatching(/^the write-ahead log is damaged/) })
   })
 
   it('leaves the source as it was', async () => {
@@ -280,8 +286,145 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 })
 
-function flip(file: string, at: number): void {
+function alter(file: string, change: (content: Buffer) => void): void {
   const content = readFileSync(file)
-  content[at] = content[at]! ^ 0xff
+  change(content)
   writeFileSync(file, content)
 }
+
+function flip(file: string, at: number): void {
+  alter(file, (content) => content.writeUInt8(content.readUInt8(at) ^ 0xff, at))
+}
+
+describe('A copy', () => {
+  let source: TestCluster
+  let backup: Backup
+  let end: string
+
+  beforeAll(async () => {
+    source = await startSource(bench, '17')
+    backup = await takeBackup(bench, source, 'first')
+    await commit(bench, source.id, 1)
+    end = await cut(bench, source.id)
+  })
+
+  function specFor({ spec }: TestCluster, from = source.id): RestoreSpec {
+    const { toolchain, uid } = spec
+    const pieces = [ownPiece(source.id, end)]
+    return { toolchain, uid, backup: { ...backup, clusterId: from }, pieces, target: { kind: 'end' }, timeline: 1 }
+  }
+
+  /** Whoever waits for the verification of a backup waits for this. */
+  function slowVerifier(toolchain: Toolchain): { toolchain: Toolchain; release(): void } {
+    const tools = `${bench.home.path}/${newId()}`
+    mkdirSync(tools)
+    spawnSync('mkfifo', [`${tools}/gate`])
+    writeFileSync(`${tools}/pg_verifybackup`, `#!/bin/sh\nread -r line < ${tools}/gate\n`, { mode: 0o755 })
+    return { toolchain: { ...toolchain, bin: tools, tools }, release: () => writeFileSync(`${tools}/gate`, 'go\n') }
+  }
+
+  function processesOf(id: string, name: string): number[] {
+    const mark = `BERTH_SERVICE=${bench.home.tree}/copy-${id}`
+    return listProcesses()
+      .filter((found) => found.name === name && readEnvironment(found.pid).includes(mark))
+      .map((found) => found.pid)
+  }
+
+  it('is made once for all that ask, and tells how far it is', async () => {
+    const target = await bench.newCluster('17')
+    const { toolchain, release } = slowVerifier(target.spec.toolchain)
+    const spec = { ...specFor(target), toolchain }
+    expect(await bench.restores.inspectCopy(target.id)).toEqual({ is: 'absent' })
+    await Promise.all([1, 2, 3].map(() => bench.restores.startCopy(target.id, spec)))
+    let seen = await bench.restores.inspectCopy(target.id)
+    await until(async () => {
+      seen = await bench.restores.inspectCopy(target.id)
+      return seen.is === 'running' && seen.bytesDone > 40_000_000
+    })
+    expect(seen).toMatchObject({ bytesTotal: expect.any(Number) })
+    const copies = readdirSync(clusterPaths(bench.home, target.id).directory).filter((name) => name.startsWith('.copy'))
+    expect(copies).toHaveLength(1)
+    release()
+    expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
+  })
+
+  it('that comes late harms nothing', async () => {
+    const target = await bench.newCluster('17')
+    const { toolchain, release } = slowVerifier(target.spec.toolchain)
+    await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
+    const { directory, data } = clusterPaths(bench.home, target.id)
+    mkdirSync(data)
+    writeFileSync(`${data}/precious`, '')
+    release()
+    await until(async () => (await bench.jobs.inspectJob(`copy-${target.id}`)).is === 'ended')
+    expect(readdirSync(data)).toEqual(['precious'])
+    expect(readdirSync(directory).sort()).toEqual(['copy.plan', 'data'])
+  })
+
+  it('that is killed is made again, and removing it leaves nothing', async () => {
+    const target = await bench.newCluster('17')
+    const from = newId()
+    spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])
+    const big = `${bench.root}/${from}/backups/first/data/big`
+    spawnSync('sh', ['-c', 'head -c 500000000 /dev/zero > "$1"', 'fill', big])
+    await bench.restores.startCopy(target.id, specFor(target, from))
+    await until(() => processesOf(target.id, 'cp').length > 0)
+    for (const pid of processesOf(target.id, 'cp')) killProcess(pid, 'SIGKILL')
+    expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'failed', reason: 'the copy was interrupted' })
+
+    const { toolchain } = slowVerifier(target.spec.toolchain)
+    await bench.restores.startCopy(target.id, { ...specFor(target, from), toolchain })
+    const job = await bench.jobs.inspectJob(`copy-${target.id}`)
+    await until(() => processesOf(target.id, 'cp').length > 0)
+    killProcess((job as { pid: number }).pid, 'SIGKILL')
+    expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'failed', reason: 'the copy was interrupted' })
+
+    rmSync(big)
+    await bench.restores.startCopy(target.id, specFor(target, from))
+    expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
+    await bench.restores.remove(target.id)
+    expect(readdirSync(clusterPaths(bench.home, target.id).directory)).toEqual(['data'])
+    expect(bench.supervisor.listServices().filter((name) => name.includes(target.id))).toEqual([])
+  })
+
+  it.runIf(isRoot())('that does not fit says so and leaves nothing', async () => {
+    const target = await bench.newCluster('17')
+    const { directory } = clusterPaths(bench.home, target.id)
+    mkdirSync(directory)
+    spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=20m,mode=711', 'tmpfs', directory])
+    try {
+      await bench.restores.startCopy(target.id, specFor(target))
+      expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'failed', reason: 'the disk is full' })
+      // Not again and again.
+      await bench.restores.startCopy(target.id, specFor(target))
+      expect(await bench.restores.inspectCopy(target.id)).toMatchObject({ is: 'failed' })
+      await bench.restores.remove(target.id)
+      expect(readdirSync(directory)).toEqual([])
+      expect(await bench.restores.inspectCopy(target.id)).toEqual({ is: 'absent' })
+    } finally {
+      await bench.restores.remove(target.id)
+      spawnSync('umount', [directory])
+    }
+  })
+
+  it.runIf(isRoot())('that leaves no room for the replay ends as a full disk', async () => {
+    const target = await bench.newCluster('17')
+    const { directory, data } = clusterPaths(bench.home, target.id)
+    mkdirSync(directory)
+    spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=90m,mode=711', 'tmpfs', directory])
+    try {
+      const spec = specFor(target)
+      await bench.restores.startCopy(target.id, spec)
+      expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
+      spawnSync('sh', ['-c', 'cat /dev/zero > "$1"', 'fill', `${data}/filler`])
+      await bench.postgres.ensureRunning(target.id, { ...target.spec, closed: true }).catch(() => undefined)
+      expect(await untilRecovered(bench.restores, target.id, spec)).toEqual({
+        is: 'failed',
+        reason: 'the disk is full',
+      })
+    } finally {
+      await bench.postgres.stop(target.id)
+      spawnSync('umount', [directory])
+    }
+  })
+})

@@ -1,7 +1,7 @@
 // What a user of clusters does, with a platform of its own and the client everybody has. Knows nothing of the source.
 import { execFileSync } from 'node:child_process'
-import { existsSync, globSync, readFileSync, rmdirSync } from 'node:fs'
-import { createServer } from 'node:net'
+import { existsSync, globSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
+import { createServer, type Socket } from 'node:net'
 import pg from 'pg'
 import type { Berth } from './berth.ts'
 import { until } from './until.ts'
@@ -68,7 +68,13 @@ export async function connect(access: Access, way: Way, change: pg.ClientConfig 
     ...change,
   })
   client.on('error', () => {})
-  await client.connect()
+  try {
+    await client.connect()
+  } catch (error) {
+    // A client that gives up half-way leaves the server waiting for the rest.
+    ;(client as unknown as { connection: { stream: Socket } }).connection.stream.destroy()
+    throw error
+  }
   return client
 }
 
@@ -135,16 +141,19 @@ export function processesOf(text: string): { pid: number; line: string }[] {
     .split('\n')
     .filter((line) => line.includes(text))
     .map((line) => ({ pid: Number.parseInt(line, 10), line: line.trim() }))
-  const working = execFileSync(
-    'sh',
-    ['-c', 'for p in /proc/[0-9]*; do echo "${p#/proc/} $(readlink $p/cwd 2>/dev/null)"; done'],
-    { encoding: 'utf8' },
-  )
-  const inside = working
-    .split('\n')
-    .filter((line) => line.includes(text))
-    .map((line) => ({ pid: Number.parseInt(line, 10), line }))
+  const inside = globSync('/proc/[0-9]*/cwd')
+    .map((link) => ({ pid: Number(link.split('/')[2]), line: readLink(link) }))
+    .filter(({ line }) => line.includes(text))
   return [...named, ...inside].filter(({ pid }) => pid !== process.pid && isRunning(pid))
+}
+
+/** Empty for a process that is gone meanwhile. */
+function readLink(link: string): string {
+  try {
+    return readlinkSync(link)
+  } catch {
+    return ''
+  }
 }
 
 /** The control groups of one platform, or of one of its clusters. */

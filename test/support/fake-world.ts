@@ -114,6 +114,10 @@ export class FakeWorld {
         if (cluster?.process.is === 'starting') cluster.process = { is: 'ready', pid: 7 }
         return this.called(seen)
       },
+      waitUntilReady: async (id) => {
+        await this.postgres.inspect(id)
+        return this.postgres.inspect(id)
+      },
       query: (async (id: string, _database: string, text: string) => {
         if (/ALTER ROLE .* PASSWORD/.test(text)) this.clusters.get(id)!.password = true
         if (/alter system set/.test(text)) this.readOnly = 'on'

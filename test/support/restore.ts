@@ -4,9 +4,9 @@ import { type ReceiverDriver, receiverDriver } from '../../src/drivers/receiver.
 import type { Repository } from '../../src/drivers/repository.ts'
 import { fileRepository } from '../../src/drivers/repository-file.ts'
 import { type RecoveryState, type RestoreDriver, type RestoreSpec, restoreDriver } from '../../src/drivers/restore.ts'
-import { ensureTools } from '../../src/drivers/toolchain-tools.ts'
 import type { PostgresMajor } from '../../src/drivers/toolchain.ts'
-import { formatLsn, parseLsn, segmentBytes, segmentName, segmentNumber, segmentStart, type WalPiece } from '../../src/model/wal.ts'
+import { ensureTools } from '../../src/drivers/toolchain-tools.ts'
+import { parseLsn, type WalPiece } from '../../src/model/wal.ts'
 import { type ClusterBench, openBench, type TestCluster } from './cluster.ts'
 import { until } from './until.ts'
 
@@ -30,7 +30,7 @@ export async function openRestoreBench(): Promise<RestoreBench> {
   const bench = await openBench()
   const { home, supervisor, postgres } = bench
   const root = `${home.path}/repository`
-  const repository = standIn(fileRepository(root), root)
+  const repository = fileRepository(root)
   const jobs = jobDriver(supervisor)
   return {
     ...bench,
@@ -160,30 +160,4 @@ export async function untilRecovered(restores: RestoreDriver, id: string, spec: 
 export async function numbers({ postgres }: RestoreBench, id: string): Promise<number[]> {
   const rows = await postgres.query<{ n: number }>(id, 'fly-db', 'select n from public.number order by n')
   return rows.map((row) => row.n)
-}
-
-export function shift(lsn: string, bytes: bigint): string {
-  return formatLsn(parseLsn(lsn) + bytes)
-}
-
-function standIn(repository: Repository, root: string): Repository {
-  return { ...repository, async planWal(pieces, from) {
-    const out = []
-    let start = from
-    for (const p of pieces) {
-      const files = await repository.listArchive(p.clusterId, p.epoch)
-      const dir = `${root}/${p.clusterId}/archive/${p.epoch}`
-      const until = parseLsn(p.end)
-      for (const f of files.filter((x) => x.name.endsWith('.history'))) out.push({ path: `${dir}/${f.name}`, name: f.name, bytes: f.bytes })
-      for (let n = segmentNumber(start); n <= segmentNumber(until - 1n); n += 1n) {
-        const name = segmentName(p.timeline, n)
-        const f = files.find((x) => x.name === name) ?? files.find((x) => x.name === `${name}.partial`)
-        if (!f) throw new Error(`WAL segment ${name} of ${p.clusterId} is missing in its archive`)
-        const left = until - segmentStart(n)
-        out.push({ path: `${dir}/${f.name}`, name, bytes: Number(left < segmentBytes ? left : segmentBytes) })
-      }
-      start = until
-    }
-    return out
-  } }
 }

@@ -1,0 +1,123 @@
+import type { Command } from 'commander'
+import { bytesText } from './bytes.ts'
+import { request, type Session } from './client.ts'
+import { addExamples, type Cli } from './command.ts'
+import { Failure } from './failure.ts'
+import { type Cell, printAnswer, table, timeText, visible } from './output.ts'
+import { type Data, findCluster, type InOrg, takesCluster } from './postgres-find.ts'
+import { type ProgressStream, startProgress, watch } from './progress.ts'
+
+export interface Backup {
+  /** The label, which is what a restore takes. */
+  id: string
+  status: string
+  size_bytes: number | null
+  started_at: string | null
+  finished_at: string | null
+  verified_at: string | null
+  failure?: string
+}
+
+export type WatchingCli = Cli & { progress: ProgressStream }
+
+interface BackupOptions extends InOrg {
+  wait: boolean
+}
+
+export function addBackupCommands(postgres: Command, cli: WatchingCli): void {
+  const backups = takesCluster(postgres.command('backups'))
+    .description('list the backups of a cluster, newest first')
+    .action((given: string, options: InOrg) => printBackups(cli, given, options))
+  addExamples(backups, 'berth postgres backups shop', 'berth postgres backups shop --json')
+
+  const backup = takesCluster(postgres.command('backup'))
+    .description('take a backup of a cluster now, and wait until it is completed')
+    .option('--no-wait', 'return as soon as it is asked for')
+    .action((given: string, options: BackupOptions) => takeBackup(cli, given, options))
+  addExamples(backup, 'berth postgres backup shop', 'berth postgres backup shop --no-wait --json')
+}
+
+/** Newest first. */
+export function listBackups(session: Session, clusterPath: string): Promise<Data<Backup[]>> {
+  return request(session, 'GET', `${clusterPath}/backups`)
+}
+
+async function printBackups(cli: Cli, given: string, options: InOrg): Promise<void> {
+  const terminal = cli.terminal()
+  const answer = await listBackups(cli.session(), await findCluster(cli, given, options))
+  if (answer.data.length === 0 && !terminal.json) {
+    return terminal.note(`Cluster ${visible(given)} has no backups yet; the first one starts by itself.`)
+  }
+  printAnswer(terminal, answer, () => backupTable(answer.data, terminal.colors))
+}
+
+export function backupTable(backups: Backup[], colors: boolean): string {
+  const hasFailures = backups.some(({ failure }) => failure !== undefined)
+  const rows = backups.map((backup): Cell[] => [
+    backup.id,
+    backup.status,
+    backup.size_bytes === null ? null : bytesText(backup.size_bytes),
+    timeText(backup.started_at),
+    tookText(backup),
+    timeText(backup.verified_at),
+    ...(hasFailures ? [backup.failure] : []),
+  ])
+  const headers = ['ID', 'STATUS', 'SIZE', 'STARTED', 'TOOK', 'VERIFIED', ...(hasFailures ? ['FAILURE'] : [])]
+  return table(headers, rows, colors)
+}
+
+async function takeBackup(cli: WatchingCli, given: string, options: BackupOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const path = await findCluster(cli, given, options)
+  await request(session, 'POST', `${path}/backups`, {})
+  // Only one is under way at a time, so that the newest is the one that was asked for.
+  const [begun] = (await listBackups(session, path)).data
+  if (!begun) throw new Failure(`the backup of cluster ${given} is gone`)
+  const backup = options.wait ? await watchBackup(cli, path, begun) : begun
+  const hasFailed = backup.status === 'failed'
+  if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => takenText(backup, given))
+  if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform does not say why'}`)
+}
+
+async function watchBackup(cli: WatchingCli, path: string, { id }: Backup): Promise<Backup> {
+  const session = cli.session()
+  const look = async () => (await listBackups(session, path)).data.find((backup) => backup.id === id)
+  const ended = await watch(startProgress(cli.terminal(), cli.progress), look, (backup) => {
+    const isUnderWay = backup?.status === 'queued' || backup?.status === 'running'
+    return isUnderWay ? underWayText(backup, cli.progress.isTTY === true) : undefined
+  })
+  if (!ended) throw new Failure(`backup ${id} was removed`)
+  return ended
+}
+
+/** Where a line cannot be rewritten, each new size would be one more. */
+function underWayText({ id, status, size_bytes }: Backup, isRewritten: boolean): string {
+  const size = isRewritten && size_bytes ? `, ${bytesText(size_bytes)} so far` : ''
+  return `Backup ${id} is ${status}${size}`
+}
+
+function takenText(backup: Backup, given: string): string {
+  const { id, status, size_bytes, verified_at } = backup
+  if (status !== 'completed') {
+    return `Backup ${id} is ${status}. See how it comes along with: berth postgres backups ${visible(given)}`
+  }
+  const checked = verified_at === null ? '' : ', every checksum read and right'
+  return [
+    `Backup ${id} is completed: ${bytesText(size_bytes ?? 0)} in ${tookText(backup)}${checked}.`,
+    `Restore it with: berth postgres restore ${visible(given)} --backup ${id}`,
+  ].join('\n')
+}
+
+function tookText({ started_at, finished_at }: Backup): string {
+  return started_at && finished_at ? spanText((Date.parse(finished_at) - Date.parse(started_at)) / 1000) : ''
+}
+
+/** The largest unit that says it well: `2.1 s`, `42 s`, `5 min`, `3 h`, `6 days`. */
+export function spanText(seconds: number): string {
+  const span = Math.max(0, seconds)
+  if (span < 9.95) return `${Number(span.toFixed(1))} s`
+  if (span < 119.5) return `${Math.round(span)} s`
+  if (span < 7170) return `${Math.round(span / 60)} min`
+  return span < 171_000 ? `${Math.round(span / 3600)} h` : `${Math.round(span / 86_400)} days`
+}

@@ -1,0 +1,321 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import {
+  accessOf,
+  ask,
+  attempt,
+  canListen,
+  connect,
+  controlGroups,
+  createCluster,
+  destroy,
+  type Endpoint,
+  isRunning,
+  lookClosely,
+  postmasterPid,
+  processesOf,
+  readyCluster,
+  stateDatabase,
+  untilDeleted,
+  untilReady,
+  ways,
+} from '../support/client.ts'
+import { until } from '../support/until.ts'
+
+const show = async (berth: Berth, id: string) => (await berth.call('GET', `/v1/postgres/${id}`)).body.data
+
+function poolerPid(berth: Berth, id: string): number {
+  return processesOf(`${berth.home}/clusters/${id}/pooler/pgbouncer.ini`).find(({ line }) => !/s6-|sh /.test(line))!.pid
+}
+
+/** Nothing of the cluster is on this machine any more. */
+async function expectNoTrace(berth: Berth, id: string, ports: Endpoint[]): Promise<void> {
+  await until(() => processesOf(id).length === 0)
+  for (const port of ports) expect(await canListen(port)).toBe(true)
+  expect(existsSync(`${berth.home}/clusters/${id}`)).toBe(false)
+  expect(existsSync(`${berth.home}/run/${id}`)).toBe(false)
+  expect(controlGroups(berth, id)).toEqual([])
+  expect(readdirSync(`${berth.home}/tree`, { recursive: true }).filter((name) => String(name).includes(id))).toEqual([])
+  await until(() => !existsSync(`${berth.home}/trash`) || readdirSync(`${berth.home}/trash`).length === 0)
+}
+
+describe('a ready cluster', () => {
+  const berth = new Berth()
+  let id = ''
+
+  beforeAll(async () => {
+    await berth.up()
+    id = await readyCluster(berth, { pg_major_version: '17', disk_size_gb: 1 })
+    await ask(await accessOf(berth, id), 'direct', 'create table kept as select 42 as x')
+  }, 90_000)
+
+  afterAll(() => destroy(berth), 60_000)
+
+  const kept = async () => {
+    const access = await accessOf(berth, id)
+    for (const way of ways) expect(await ask(access, way, 'select x from kept')).toEqual([{ x: 42 }])
+  }
+  const untilBack = async () => {
+    const access = await accessOf(berth, id)
+    for (const way of ways) await until(async () => (await attempt(access, way)) === true, 30)
+    await until(async () => (await show(berth, id)).health.status === 'ok', 30)
+  }
+
+  test('comes back by itself with the same data when its server is killed', async () => {
+    const before = postmasterPid(berth, id)
+    const access = await accessOf(berth, id)
+    const session = await connect(access, 'direct')
+    process.kill(before, 'SIGKILL')
+    await expect(session.query('select pg_sleep(10)')).rejects.toThrow()
+    await session.end().catch(() => {})
+    await untilBack()
+    expect(postmasterPid(berth, id)).not.toBe(before)
+    await kept()
+    expect((await show(berth, id)).status).toBe('ready')
+  })
+
+  test('comes back by itself when its pooler is killed', async () => {
+    const before = poolerPid(berth, id)
+    process.kill(before, 'SIGKILL')
+    await until(() => !isRunning(before))
+    await untilBack()
+    expect(poolerPid(berth, id)).not.toBe(before)
+    await kept()
+  })
+
+  test('goes on without the control plane, and under the next one', async () => {
+    const access = await accessOf(berth, id)
+    const session = await connect(access, 'pooler')
+    const pid = postmasterPid(berth, id)
+    await Promise.all(berth.children.splice(0).map((child) => end(child)))
+    expect((await session.query('select x from kept')).rows).toEqual([{ x: 42 }])
+    for (const way of ways) expect(await attempt(access, way)).toBe(true)
+    await berth.up()
+    expect((await session.query('select x from kept')).rows).toEqual([{ x: 42 }])
+    await session.end()
+    await lookClosely(berth, id)
+    expect(postmasterPid(berth, id)).toBe(pid)
+    expect(await show(berth, id)).toMatchObject({ status: 'ready', health: { status: 'ok' } })
+  })
+
+  test('that cannot start says why, answers 503, and comes back once it can', async () => {
+    const control = `${berth.home}/clusters/${id}/data/global/pg_control`
+    renameSync(control, `${control}.away`)
+    try {
+      process.kill(postmasterPid(berth, id), 'SIGKILL')
+      await until(async () => (await show(berth, id)).health.status === 'down', 30)
+      await until(async () => /pg_control/.test((await show(berth, id)).health.reason), 30)
+      const reply = await berth.call('GET', `/v1/postgres/${id}/users`)
+      expect(reply.status).toBe(503)
+      expect(Number(reply.headers.get('retry-after'))).toBeGreaterThan(0)
+      expect((await show(berth, id)).status).toBe('ready')
+    } finally {
+      renameSync(`${control}.away`, control)
+    }
+    await untilBack()
+    await kept()
+  })
+
+  test('turns read-only near the end of its disk, and back when there is room', async () => {
+    const access = await accessOf(berth, id)
+    const filler = `${berth.home}/clusters/${id}/data/filler`
+    execFileSync('fallocate', ['-l', String(Math.ceil(0.96 * 1024 ** 3)), filler])
+    try {
+      await lookClosely(berth, id)
+      expect((await show(berth, id)).health).toMatchObject({
+        status: 'read_only',
+        reason: expect.stringMatching(/disk of 1 GB is \d+ % full/),
+      })
+      for (const way of ways) {
+        await until(async () => /read-only/.test(String(await attempt(access, way, 'create table more (x int)'))))
+        expect(await attempt(access, way, 'select x from kept')).toBe(true)
+        const override = 'set default_transaction_read_only = off; delete from kept where x = 43'
+        expect(await attempt(access, way, override)).toBe(true)
+      }
+      // The platform itself is not bound by it.
+      expect((await berth.call('POST', `/v1/postgres/${id}/users`, { username: 'still', role: 'reader' })).status).toBe(
+        201,
+      )
+      expect((await berth.call('DELETE', `/v1/postgres/${id}/users/still`)).status).toBe(204)
+    } finally {
+      rmSync(filler)
+    }
+    await lookClosely(berth, id)
+    expect((await show(berth, id)).health).toMatchObject({ status: 'ok', reason: '' })
+    for (const way of ways) {
+      await until(async () => (await attempt(access, way, 'update kept set x = x')) === true)
+    }
+  })
+
+  test('is deleted without a trace', async () => {
+    const { direct, pooler } = await accessOf(berth, id)
+    expect(processesOf(id).length).toBeGreaterThan(1)
+    const { uid } = statSync(`${berth.home}/clusters/${id}/data`)
+    expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
+    await untilDeleted(berth, id)
+    expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(410)
+    await expectNoTrace(berth, id, [direct, pooler])
+    if (uid !== 0)
+      expect(execFileSync('ps', ['-eo', 'uid='], { encoding: 'utf8' })).not.toMatch(new RegExp(`\\b${uid}\\b`))
+  })
+})
+
+describe('many clusters', () => {
+  const berth = new Berth()
+  const neighbour = new Berth()
+  const count = 10
+  let ids: string[] = []
+
+  beforeAll(() => Promise.all([berth.up(), neighbour.up()]).then(() => undefined), 90_000)
+
+  afterAll(async () => {
+    await destroy(berth)
+    await destroy(neighbour)
+  }, 90_000)
+
+  test('made at once all become ready, each with ports and data of its own', async () => {
+    ids = await Promise.all(
+      Array.from({ length: count }, (_, i) => createCluster(berth, { pg_major_version: i % 2 ? '17' : '16' })),
+    )
+    await Promise.all(ids.map((id) => untilReady(berth, id, 100)))
+    const all = await Promise.all(ids.map((id) => accessOf(berth, id)))
+    expect(new Set(all.flatMap(({ direct, pooler }) => [direct.port, pooler.port])).size).toBe(2 * count)
+    for (const [i, access] of all.entries()) {
+      await ask(access, 'pooler', `create table mine as select ${i} as x`)
+      expect(await ask(access, 'direct', 'select x from mine')).toEqual([{ x: i }])
+      expect(await attempt({ ...access, password: all[(i + 1) % count]!.password }, 'direct')).not.toBe(true)
+    }
+  }, 120_000)
+
+  test('are of one platform only', async () => {
+    const other = await readyCluster(neighbour)
+    const [ours, theirs] = [await accessOf(berth, ids[0]!), await accessOf(neighbour, other)]
+    expect(new Set([ours.direct, ours.pooler, theirs.direct, theirs.pooler].map(({ port }) => port)).size).toBe(4)
+    expect((await neighbour.call('GET', `/v1/postgres/${ids[0]}`)).status).toBe(404)
+    const uids = [`${berth.home}/clusters/${ids[0]}`, `${neighbour.home}/clusters/${other}`].map(
+      (directory) => statSync(`${directory}/data`).uid,
+    )
+    if (process.getuid?.() === 0) expect(uids[0]).not.toBe(uids[1])
+    await neighbour.call('DELETE', `/v1/postgres/${other}`)
+    await untilDeleted(neighbour, other)
+    await expectNoTrace(neighbour, other, [theirs.direct, theirs.pooler])
+    for (const way of ways) expect(await attempt(ours, way)).toBe(true)
+  }, 60_000)
+
+  test('are all there again after everything was killed, as by a reboot', async () => {
+    await Promise.all(berth.children.splice(0).map((child) => end(child)))
+    for (const { pid } of processesOf(berth.home)) {
+      if (isRunning(pid)) process.kill(pid, 'SIGKILL')
+    }
+    await until(() => processesOf(berth.home).length === 0)
+    expect(ids.every((id) => existsSync(`${berth.home}/clusters/${id}/data/postmaster.pid`))).toBe(true)
+    await berth.up()
+    for (const [i, id] of ids.entries()) {
+      const access = await accessOf(berth, id)
+      for (const way of ways) {
+        await until(async () => (await attempt(access, way, 'select x from mine')) === true, 60)
+        expect(await ask(access, way, 'select x from mine')).toEqual([{ x: i }])
+      }
+    }
+    await until(async () => {
+      const shown = await Promise.all(ids.map((id) => show(berth, id)))
+      return shown.every(({ status, health }) => status === 'ready' && health.status === 'ok')
+    }, 60)
+    for (const id of ids) {
+      expect(processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))).toHaveLength(
+        1,
+      )
+    }
+  }, 120_000)
+
+  test('are deleted at once without a trace', async () => {
+    const all = await Promise.all(ids.map((id) => accessOf(berth, id)))
+    await Promise.all(ids.map((id) => berth.call('DELETE', `/v1/postgres/${id}`)))
+    await Promise.all(ids.map((id) => untilDeleted(berth, id, 60)))
+    for (const [i, id] of ids.entries()) await expectNoTrace(berth, id, [all[i]!.direct, all[i]!.pooler])
+    expect(readdirSync(`${berth.home}/clusters`)).toEqual([])
+  }, 90_000)
+})
+
+describe('a control plane that is killed', () => {
+  const berth = new Berth()
+  const made: string[] = []
+
+  beforeAll(async () => {
+    await berth.up()
+    await readyCluster(berth, { name: 'first' })
+  }, 90_000)
+
+  afterAll(() => destroy(berth), 60_000)
+
+  /** The ids of all clusters, after making sure that there is one of this name. */
+  async function idOf(name: string): Promise<string> {
+    const { body } = await berth.call('GET', '/v1/postgres?org_slug=personal&include_deleted=true')
+    const found = body.data.filter((cluster: { name: string }) => cluster.name === name)
+    expect(found.length).toBeLessThanOrEqual(1)
+    return found[0]?.id ?? createCluster(berth, { name })
+  }
+
+  test.each([0, 40, 80, 120, 160, 200, 240, 280, 320, 400])(
+    '%i ms after a request leaves one cluster, which becomes ready',
+    async (milliseconds) => {
+      const name = `after-${milliseconds}`
+      const control = berth.children.at(-1)!
+      const request = createCluster(berth, { name }).catch(() => undefined)
+      // The moment is the point here, not a wait for something.
+      await new Promise((resolve) => setTimeout(resolve, milliseconds))
+      await end(control)
+      await request
+      await berth.up()
+      const id = await idOf(name)
+      made.push(id)
+      await untilReady(berth, id)
+      for (const way of ways) expect(await attempt(await accessOf(berth, id), way)).toBe(true)
+      expect(readdirSync(`${berth.home}/clusters`)).toHaveLength(made.length + 1)
+      expect(readdirSync(`${berth.home}/clusters/${id}`).filter((entry) => entry.includes('~'))).toEqual([])
+      const db = stateDatabase(berth)
+      await db.connect()
+      try {
+        const { rows } = await db.query('select purpose from cluster_port where cluster_id = $1 order by 1', [id])
+        expect(rows).toEqual([{ purpose: 'direct' }, { purpose: 'pooler' }])
+      } finally {
+        await db.end()
+      }
+      expect(processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))).toHaveLength(
+        1,
+      )
+    },
+    60_000,
+  )
+
+  test.each([0, 60, 120, 240])(
+    '%i ms after a deletion leaves nothing',
+    async (milliseconds) => {
+      const id = made.pop()!
+      const { direct, pooler } = await accessOf(berth, id)
+      const control = berth.children.at(-1)!
+      const request = berth.call('DELETE', `/v1/postgres/${id}`).catch(() => undefined)
+      await new Promise((resolve) => setTimeout(resolve, milliseconds))
+      await end(control)
+      await request
+      await berth.up()
+      await berth.call('DELETE', `/v1/postgres/${id}`)
+      await untilDeleted(berth, id)
+      await expectNoTrace(berth, id, [direct, pooler])
+    },
+    60_000,
+  )
+
+  test('and a cluster that is deleted while it is made leave nothing either', async () => {
+    for (const milliseconds of [0, 50, 100, 200, 300]) {
+      const id = await createCluster(berth)
+      await new Promise((resolve) => setTimeout(resolve, milliseconds))
+      expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
+      await untilDeleted(berth, id)
+      await expectNoTrace(berth, id, [])
+    }
+    expect(readdirSync(`${berth.home}/clusters`)).toHaveLength(made.length + 1)
+  }, 60_000)
+})

@@ -1,0 +1,169 @@
+import pg from 'pg'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Berth } from '../support/berth.ts'
+import { type Decided, readDecisions, truthAt, Workload } from '../support/oracle.ts'
+import { until } from '../support/until.ts'
+
+/** A dozen here; `make soak` asks for hundreds. */
+const targetCount = Number(process.env.BERTH_SOAK_TARGETS ?? 12)
+const writeSeconds = Number(process.env.BERTH_SOAK_SECONDS ?? 4)
+
+const berth = new Berth()
+beforeAll(() => berth.up(), 120_000)
+afterAll(() => berth.destroy(), 120_000)
+
+async function getCluster(id: string) {
+  return (await berth.call('GET', `/v1/postgres/${id}`)).body.data
+}
+
+async function ready(id: string) {
+  let cluster = await getCluster(id)
+  await until(async () => {
+    cluster = await getCluster(id)
+    if (cluster.status === 'failed') throw new Error(`cluster failed: ${cluster.failure}`)
+    return cluster.status === 'ready'
+  }, 120)
+  return cluster
+}
+
+async function connectionOf(id: string): Promise<pg.ClientConfig> {
+  const { endpoints } = await getCluster(id)
+  const { body } = await berth.call('GET', `/v1/postgres/${id}/users/fly-user/credentials`)
+  const { host, port } = endpoints.primary.direct
+  return { host, port, user: 'fly-user', password: body.data.password, database: 'fly-db' }
+}
+
+async function superuserOf(id: string): Promise<pg.Client> {
+  const { endpoints } = await getCluster(id)
+  const client = new pg.Client({
+    host: `${berth.home}/run/${id}`,
+    port: endpoints.primary.direct.port,
+    user: 'postgres',
+    database: 'postgres',
+  })
+  await client.connect()
+  return client
+}
+
+async function rowsOf(id: string): Promise<string[]> {
+  const client = new pg.Client(await connectionOf(id))
+  await client.connect()
+  try {
+    const { rows } = await client.query(`select writer || '/' || n || '@' || xid as row from log order by writer, n`)
+    return rows.map((row) => row.row)
+  } catch (err) {
+    if ((err as { code?: string }).code === '42P01') return [] // before the table was made
+    throw err
+  } finally {
+    await client.end()
+  }
+}
+
+const xidOf = (row: string) => BigInt(row.split('@')[1]!)
+
+/** The same moment, written with different offsets. */
+function write(micros: bigint, offsetMinutes: number): string {
+  const local = micros + BigInt(offsetMinutes) * 60_000_000n
+  const whole = new Date(Number(local / 1000n)).toISOString().slice(0, 19)
+  const fraction = (((local % 1_000_000n) + 1_000_000n) % 1_000_000n).toString().padStart(6, '0')
+  const size = Math.abs(offsetMinutes)
+  const pad = (value: number) => String(value).padStart(2, '0')
+  return `${whole}.${fraction}${offsetMinutes < 0 ? '-' : '+'}${pad(Math.floor(size / 60))}:${pad(size % 60)}`
+}
+
+function micros(time: string): bigint {
+  const [whole, fraction = ''] = time.replace('Z', '').split('.')
+  return BigInt(Date.parse(`${whole}Z`)) * 1000n + BigInt(fraction.padEnd(6, '0'))
+}
+
+async function prepared(major: string) {
+  const made = await berth.call('POST', '/v1/postgres', {
+    org_slug: 'personal',
+    plan: 'basic',
+    pg_major_version: major,
+  })
+  const id = made.body.data.id
+  await ready(id)
+  await until(async () => (await getCluster(id)).recovery_window !== null, 60)
+  const superuser = await superuserOf(id)
+  const { rows } = await superuser.query('select pg_current_wal_insert_lsn() as lsn')
+  const workload = new Workload(await connectionOf(id))
+  await workload.prepare()
+  workload.start()
+  await new Promise((resolve) => setTimeout(resolve, (writeSeconds * 1000) / 2))
+  // A backup in the middle of it all; wanted as a target from inside.
+  await berth.call('POST', `/v1/postgres/${id}/backups`, { type: 'full' })
+  await new Promise((resolve) => setTimeout(resolve, (writeSeconds * 1000) / 2))
+  await workload.stop()
+  const backups = await until2(async () => {
+    const { body } = await berth.call('GET', `/v1/postgres/${id}/backups`)
+    return (
+      body.data.every((backup: { status: string }) => backup.status === 'completed') &&
+      body.data.length === 2 &&
+      body.data
+    )
+  })
+  const decisions = await readDecisions(superuser, rows[0].lsn)
+  await superuser.end()
+  const last = decisions.at(-1)!.micros
+  await until(async () => micros((await getCluster(id)).recovery_window.latest) > last + 1_000_000n, 30)
+  return { id, decisions, backups, window: (await getCluster(id)).recovery_window, all: await rowsOf(id) }
+}
+
+async function until2<T>(look: () => Promise<T | false>): Promise<T> {
+  let found: T | false = false
+  await until(async () => {
+    found = await look()
+    return found !== false
+  }, 60)
+  return found as T
+}
+
+/** Moments worth asking for, from every corner; the rest is chance. */
+function chooseTargets(
+  decisions: Decided[],
+  window: { earliest: string; latest: string },
+  backup: { started_at: string; finished_at: string },
+): bigint[] {
+  const [earliest, latest] = [micros(window.earliest), micros(window.latest)]
+  const pick = () => decisions[Math.floor(Math.random() * decisions.length)]!.micros
+  const inBackup = (micros(backup.started_at) + micros(backup.finished_at)) / 2n
+  const corners = [
+    earliest,
+    latest,
+    latest - 1n,
+    decisions.at(-1)!.micros,
+    decisions.at(-1)!.micros + 500_000n,
+    inBackup,
+  ]
+  const random = Array.from({ length: Math.max(0, targetCount - corners.length) }, (_, i) => {
+    const at = pick()
+    return [at, at - 1n, at + 1n, at + BigInt(Math.floor(Math.random() * 20_000))][i % 4]!
+  })
+  return [...corners, ...random].filter((target) => target >= earliest && target <= latest)
+}
+
+describe.each(['16', '17'])('PostgreSQL %s', (major) => {
+  test('every restore holds exactly what had been committed at its moment', async () => {
+    const { id, decisions, backups, window, all } = await prepared(major)
+    expect(decisions.length).toBeGreaterThan(100)
+    const targets = chooseTargets(decisions, window, backups[0])
+    const offsets = [0, 60, 345, -210, 1439, -1439]
+    for (let i = 0; i < targets.length; i += 3) {
+      await Promise.all(
+        targets.slice(i, i + 3).map(async (target, k) => {
+          const pitr_time = write(target, offsets[(i + k) % offsets.length]!)
+          const made = await berth.call('POST', `/v1/postgres/${id}/restore`, { pitr_time })
+          expect(made.status, `${pitr_time}: ${JSON.stringify(made.body)}`).toBe(201)
+          const restored = made.body.data.id
+          await ready(restored)
+          const truth = truthAt(decisions, target)
+          const expected = all.filter((row) => truth.has(xidOf(row)))
+          expect(await rowsOf(restored), pitr_time).toEqual(expected)
+          await berth.call('DELETE', `/v1/postgres/${restored}`)
+        }),
+      )
+    }
+    expect(await rowsOf(id)).toEqual(all)
+  }, 600_000)
+})
