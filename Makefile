@@ -1,4 +1,4 @@
-.PHONY: help up test check demo bench generate clean
+.PHONY: help up test check demo soak bench generate clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
@@ -19,6 +19,10 @@ check: ## types, lint and format, without tests
 demo: ## the story of the product in one minute
 	@scripts/setup.sh run
 	@exec scripts/demo.sh
+
+soak: ## hundreds of restores to random moments, held against the log
+	@scripts/setup.sh test
+	@BERTH_SOAK_TARGETS=200 BERTH_SOAK_SECONDS=60 npm test --silent -- test/e2e/oracle.test.ts
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench

@@ -1,6 +1,9 @@
 import { openApiDocument } from '../src/api/openapi.ts'
 import { platformRoutes, sandboxRoutes } from '../src/api/platform.ts'
 import { appStates } from '../src/model/app.ts'
+import { backupStates } from '../src/model/backup.ts'
+import { clusterStates } from '../src/model/cluster.ts'
+import { drillStates } from '../src/model/drill.ts'
 import type { StateTable } from '../src/model/states.ts'
 
 /** Path → text of every file that is derived from the code. */
@@ -8,7 +11,12 @@ export function generatedFiles(): Record<string, string> {
   return {
     'openapi.json': json(openApiDocument('platform', platformRoutes)),
     'openapi-sandbox.json': json(openApiDocument('sandbox', sandboxRoutes)),
-    'docs/states.md': statesPage({ app: appStates }),
+    'docs/states.md': statesPage({
+      cluster: clusterStates,
+      backup: backupStates,
+      drill: drillStates,
+      app: appStates,
+    }),
   }
 }
 

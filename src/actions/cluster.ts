@@ -7,6 +7,7 @@ import {
   defaultUser,
   generateClusterName,
 } from '../model/cluster.ts'
+import { presentQuery } from '../model/drill.ts'
 import { BerthError, invalid } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import { findPlan, plans } from '../model/plan.ts'
@@ -84,6 +85,7 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
     postgisEnabled: input.postgis_enabled ?? false,
     poolMode: input.pool_mode ?? 'session',
     synchronousArchive: input.synchronous_archive ?? false,
+    drillQuery: presentQuery(input.drill_query),
   }
 }
 

@@ -8,7 +8,7 @@ import { listWindows, type RecoveryWindow } from '../store/archive.ts'
 import { findBackupByLabel, lockBackup } from '../store/backup.ts'
 import { getVisibleCluster, insertCluster, type NewCluster } from '../store/cluster.ts'
 import type { Tx } from '../store/db.ts'
-import { findPlanFor, insertPins, insertRestore, type NewRestore, type Pin } from '../store/restore.ts'
+import { findPlanFor, inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../store/restore.ts'
 import { enqueue } from '../store/work.ts'
 import { checkClusterName, getCluster } from './cluster.ts'
 import type { Context } from './context.ts'
@@ -151,35 +151,10 @@ async function makeRestored(
   await enqueue(tx, 'cluster', id)
 }
 
-export function inherited(source: ClusterDetails): Omit<NewCluster, 'id' | 'name'> {
-  return {
-    orgId: source.orgId,
-    plan: source.plan,
-    pgMajor: source.pgMajor,
-    diskSizeGb: source.diskSizeGb,
-    region: source.region,
-    postgisEnabled: source.postgisEnabled,
-    poolMode: source.poolMode,
-    synchronousArchive: source.synchronousArchive,
-    toolchain: source.toolchain,
-  }
-}
-
 async function insertWithGeneratedName(tx: Tx, source: ClusterDetails, cluster: Omit<NewCluster, 'name'>, at: Micros) {
   for (let attempt = 1; ; attempt++) {
     if (await insertCluster(tx, { ...cluster, name: restoredName(source.name, at, attempt) })) return
   }
-}
-
-/** Retention leaves alone what these name: the backup, and each archive from where it is needed. */
-export function pinsOf(plan: RestorePlan): Pin[] {
-  const { backup, pieces } = plan
-  return pieces.map(({ clusterId, epoch }, index) => ({
-    clusterId,
-    label: clusterId === backup.clusterId && index === 0 ? backup.label : '',
-    epoch,
-    fromLsn: index === 0 ? backup.startLsn : '0/0',
-  }))
 }
 
 /** Null and blank strings count as absent. */

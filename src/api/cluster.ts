@@ -8,6 +8,7 @@ import {
   PostgresClusterSummary,
   type RestoreView,
 } from '../model/cluster.ts'
+import type { LastDrill } from '../model/drill.ts'
 import { findPlan } from '../model/plan.ts'
 import { parseTime } from '../model/restore.ts'
 import { toRfc3339 } from '../model/time.ts'
@@ -122,6 +123,7 @@ export function clusterView(pgHost: string, cluster: ClusterDetails) {
     recovery_window: cluster.windows.map(windowView).at(-1) ?? null,
     recovery_windows: cluster.windows.map(windowView),
     ...(cluster.restore === null ? {} : { restore: restoreView(cluster.restore, cluster.failure) }),
+    ...(cluster.lastDrill === null ? {} : { last_drill: lastDrillView(cluster.lastDrill) }),
     ...(cluster.failure === null ? {} : { failure: cluster.failure }),
   }
 }
@@ -142,6 +144,16 @@ function restoreView(restore: RestoreView, failure: string | null) {
     replayed_until: time(restore.replayed_until),
     verified: restore.verified_at !== null,
     error: failure,
+  }
+}
+
+function lastDrillView({ at, target, seconds, result, answer }: LastDrill) {
+  return {
+    at: toRfc3339(parseTime(at)!),
+    target: target === null ? null : toRfc3339(parseTime(target)!),
+    seconds,
+    result,
+    ...(answer === null ? {} : { answer }),
   }
 }
 

@@ -4,6 +4,7 @@ import { backupRoutes } from './backup.ts'
 import { clusterRoutes } from './cluster.ts'
 import { clusterLogRoutes } from './cluster-log.ts'
 import { databaseRoutes } from './database.ts'
+import { drillRoutes } from './drill.ts'
 import { orgRoutes } from './org.ts'
 import type { Route } from './route.ts'
 import { tokenRoutes } from './token.ts'
@@ -14,6 +15,7 @@ export const platformRoutes: Route[] = [
   ...clusterRoutes,
   ...clusterLogRoutes,
   ...backupRoutes,
+  ...drillRoutes,
   ...userRoutes,
   ...databaseRoutes,
   ...attachmentRoutes,

@@ -113,11 +113,15 @@ function tookText({ started_at, finished_at }: Backup): string {
   return started_at && finished_at ? spanText((Date.parse(finished_at) - Date.parse(started_at)) / 1000) : ''
 }
 
-/** The largest unit that says it well: `2.1 s`, `42 s`, `5 min`, `3 h`, `6 days`. */
+const units = [
+  { name: 'd', seconds: 86_400 },
+  { name: 'h', seconds: 3600 },
+  { name: 'min', seconds: 60 },
+]
+
+/** In the largest unit of which it has one: `2.1 s`, `42 s`, `1.5 min`, `3 h`, `6 d`. */
 export function spanText(seconds: number): string {
-  const span = Math.max(0, seconds)
-  if (span < 9.95) return `${Number(span.toFixed(1))} s`
-  if (span < 119.5) return `${Math.round(span)} s`
-  if (span < 7170) return `${Math.round(span / 60)} min`
-  return span < 171_000 ? `${Math.round(span / 3600)} h` : `${Math.round(span / 86_400)} days`
+  const unit = units.find((each) => seconds >= each.seconds) ?? { name: 's', seconds: 1 }
+  const count = Math.max(0, seconds / unit.seconds)
+  return `${count < 9.95 ? Number(count.toFixed(1)) : Math.round(count)} ${unit.name}`
 }

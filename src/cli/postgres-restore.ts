@@ -174,12 +174,14 @@ async function followUntilReady(cli: WatchingCli, created: Data<RestoredCluster>
 /** Without a limit of its own: the platform gives up on what takes too long, and says why. */
 function watchRestore(cli: WatchingCli, { id, name }: RestoredCluster): Promise<Data<RestoredCluster>> {
   const session = cli.session()
+  const terminal = cli.terminal()
+  if (!terminal.json) terminal.note(`Restoring into cluster ${visible(name)} (${id}).`)
   return watch(
-    startProgress(cli.terminal(), cli.progress),
+    startProgress(terminal, cli.progress),
     () => request<Data<RestoredCluster>>(session, 'GET', `/v1/postgres/${segment(id)}`),
     ({ data: { status, restore } }) => {
       const isUnderWay = status === 'creating' || status === 'initializing'
-      return isUnderWay ? `${visible(name)}: ${phaseText(restore, cli.progress.isTTY === true)}` : undefined
+      return isUnderWay ? phaseText(restore, cli.progress.isTTY === true) : undefined
     },
   )
 }

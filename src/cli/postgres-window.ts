@@ -40,9 +40,9 @@ async function printWindow(cli: WatchingCli, given: string, options: InOrg): Pro
   })
 }
 
-/** Milliseconds. Every answer carries the time, a refusal too; the clock of this machine may be another. */
+/** In milliseconds, to the second. The clock of this machine may be another. */
 export async function readPlatformClock({ url }: Session): Promise<number> {
-  const { headers } = await fetch(url, { method: 'HEAD', signal: AbortSignal.timeout(30_000) })
+  const { headers } = await fetch(`${url}/healthz`, { method: 'GET', signal: AbortSignal.timeout(30_000) })
   const time = Date.parse(headers.get('date') ?? '')
   return Number.isNaN(time) ? Date.now() : time
 }

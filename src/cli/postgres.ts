@@ -7,6 +7,7 @@ import { block, confirm, printAnswer, table, timeText, visible } from './output.
 import { addBackupCommands } from './postgres-backup.ts'
 import { addConnectCommands, type RunPsql } from './postgres-connect.ts'
 import { addDatabaseCommands } from './postgres-database.ts'
+import { addDrillCommands } from './postgres-drill.ts'
 import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster } from './postgres-find.ts'
 import { addLogCommand } from './postgres-log.ts'
 import { addRestoreCommands } from './postgres-restore.ts'
@@ -55,6 +56,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addBackupCommands(postgres, cli)
   addRestoreCommands(postgres, cli)
   addWindowCommand(postgres, cli)
+  addDrillCommands(postgres, cli)
 }
 
 function addCreate(postgres: Command, cli: PostgresCli): void {

@@ -1,7 +1,6 @@
 // Base backups: a plain directory with a manifest of checksums, made by pg_basebackup and read again by pg_verifybackup
 // before anybody may rely on it. The work is a job under a fixed name; here it is started, looked at and ended.
 import { readFileSync } from 'node:fs'
-import { dirname } from 'node:path'
 import { toRfc3339 } from '../model/time.ts'
 import type { Home } from './home.ts'
 import { type JobDriver, type JobState, withoutTime } from './job.ts'
@@ -34,7 +33,13 @@ export type BackupState =
   | { is: 'failed'; reason: string }
   | ({ is: 'done' } & BackupFacts)
 
-export type ScrubState = { is: 'absent' } | { is: 'running' } | { is: 'passed' } | { is: 'failed'; reason: string }
+export type ScrubState =
+  | { is: 'absent' }
+  | { is: 'running' }
+  | { is: 'passed' }
+  /** It was ended before it could tell. */
+  | { is: 'interrupted' }
+  | { is: 'failed'; reason: string }
 
 export interface BackupDriver {
   /** One at a time for a cluster: what another label left unfinished is ended. */
@@ -57,7 +62,7 @@ export interface BackupParts {
 }
 
 export function backupDriver(parts: BackupParts): BackupDriver {
-  const { home, jobs, repository } = parts
+  const { home, jobs } = parts
   return {
     startBackup: (id, label, spec) => startBackup(parts, id, label, spec),
     inspectBackup: (id, label) => inspectBackup(parts, id, label),
@@ -149,7 +154,7 @@ async function inspectBackup({ home, jobs, repository }: BackupParts, id: string
   if (!(await repository.listStaged(id)).includes(label)) {
     // Whoever finished it may have died before he could say so.
     const kept = await repository.findBackup(id, label)
-    return kept ? { is: 'done', ...readFacts(dirname(repository.backupData(id, label))) } : { is: 'absent' }
+    return kept ? { is: 'done', ...factsOf(kept) } : { is: 'absent' }
   }
   const job = jobOf(home, 'backup', id)
   const state = await jobs.inspectJob(job)
@@ -157,6 +162,10 @@ async function inspectBackup({ home, jobs, repository }: BackupParts, id: string
   if (state.is === 'running') return progressOf(jobs.readJobLog(job, progressLines))
   if (state.exitCode === 0) return { is: 'done', ...readFacts(repository.stagedBackup(id, label)) }
   return { is: 'failed', reason: reasonOf(state, failures) }
+}
+
+function factsOf({ timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes }: BackupDescription): BackupFacts {
+  return { timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes }
 }
 
 // One line a second from pg_basebackup: `  231768/1049347 kB (22%), 0/1 tablespace`.
@@ -219,5 +228,7 @@ async function startScrub({ home, jobs, repository }: BackupParts, id: string, l
 function scrubState(state: JobState): ScrubState {
   if (state.is !== 'ended') return { is: state.is }
   if (state.exitCode === 0) return { is: 'passed' }
-  return { is: 'failed', reason: reasonOf(state, { 1: 'The backup differs from its checksums', 10: failures[10]! }) }
+  const words: Record<number, string> = { 1: 'The backup differs from its checksums', 10: failures[10]! }
+  if (words[state.exitCode ?? 0] === undefined) return { is: 'interrupted' }
+  return { is: 'failed', reason: reasonOf(state, words) }
 }

@@ -1,18 +1,21 @@
 // The repository in a directory of a local or mounted filesystem:
 //   <root>/<cluster>/archive/<epoch>/000000010000000000000007…
 //   <root>/<cluster>/backups/<label>/{data/,backup.json}
+//   <root>/.platform/…
 // All of it belongs to the platform alone. A name without a dot in front stands for something whole.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, renameSync } from 'node:fs'
-import { open, rm, stat, statfs } from 'node:fs/promises'
+import { open, readFile, rm, stat, statfs } from 'node:fs/promises'
 import { isDeepStrictEqual } from 'node:util'
-import { type Lsn, parseSegmentName, segmentStart } from '../model/wal.ts'
+import { type Lsn, parseSegmentName, segmentName, segmentNumber, segmentStart } from '../model/wal.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureDirectory } from './fresh.ts'
 import { baseEnvironment, run } from './process.ts'
 import type { BackupDescription, Repository, WalFile } from './repository.ts'
+import { platformFiles } from './repository-platform.ts'
 import { findArchiveEnd, planWal } from './repository-wal.ts'
+import { findTail } from './wal-tail.ts'
 
 const owned = { mode: 0o700 }
 // All that is dirty in the filesystem goes to the disk with the backup.
@@ -28,6 +31,12 @@ export function fileRepository(root: string): Repository {
     },
     listArchive: list,
     archiveEnd: async (id, epoch, timeline, from) => findArchiveEnd(await list(id, epoch), timeline, from),
+    async archiveTail(id, epoch, timeline, from) {
+      const end = findArchiveEnd(await list(id, epoch), timeline, from)
+      if (end === undefined) return undefined
+      const read = (number: bigint) => readSegment(place.archive(id, epoch), segmentName(timeline, number))
+      return findTail(read, segmentNumber(from), segmentNumber(end) - 1n)
+    },
     removeWalBefore: (id, epoch, before) => removeWalBefore(place.archive(id, epoch), before),
     removeArchive: async (id, epoch) => discard(root, place.archive(id, epoch)),
 
@@ -55,6 +64,7 @@ export function fileRepository(root: string): Repository {
       const { bavail, bsize } = await statfs(root)
       return bavail * bsize
     },
+    ...platformFiles(root),
   }
 }
 
@@ -118,6 +128,10 @@ async function lookAt(directory: string, name: string): Promise<WalFile | undefi
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
     throw error
   }
+}
+
+async function readSegment(directory: string, name: string): Promise<Buffer> {
+  return readFile(`${directory}/${name}`).catch(() => readFile(`${directory}/${name}.partial`))
 }
 
 // Names sort by place within a timeline. Stopped anywhere, what is left is still without a gap.

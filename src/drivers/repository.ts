@@ -1,6 +1,7 @@
 // Where backups and the write-ahead log are kept. Everything else speaks of clusters, labels and epochs; only an
 // implementation of this interface knows where they lie.
 import type { Lsn, WalPiece } from '../model/wal.ts'
+import type { LogTail } from './wal-tail.ts'
 
 /** What a backup says of itself, so that the catalogue can be rebuilt from the repository alone. */
 export interface BackupDescription {
@@ -36,6 +37,11 @@ export interface Repository {
    * source knows, as the place that the receiver has flushed.
    */
   archiveEnd(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
+  /**
+   * Where the log in that row really ends, read from its records, and the newest commit near there. For an archive that
+   * nobody writes to any more; undefined when there is no whole record.
+   */
+  archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<LogTail | undefined>
   /** Removes the segments that end before this place, oldest first, and answers with how many. */
   removeWalBefore(clusterId: string, epoch: number, before: Lsn): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>
@@ -65,6 +71,12 @@ export interface Repository {
   listClusters(): Promise<string[]>
   removeCluster(clusterId: string): Promise<void>
   freeBytes(): Promise<number>
+
+  /** What the platform keeps of itself. The file appears whole or not at all, readable by its owner only. */
+  putPlatformFile(name: string, sourcePath: string): Promise<void>
+  /** By name. */
+  listPlatformFiles(): Promise<string[]>
+  removePlatformFile(name: string): Promise<void>
 }
 
 export interface PlannedWal {

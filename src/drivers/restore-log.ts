@@ -60,9 +60,9 @@ export function findFatal(lines: LogLine[]): string | undefined {
   return next?.level === 'DETAIL' ? `${lines[at]!.text}: ${next.text}` : lines[at]!.text
 }
 
-// Recovery pauses for good where the log asks for more than the settings give.
+// With this warning it pauses for good: the log asks for more than the settings give.
 function isFatal({ level, text }: LogLine): boolean {
-  return level === 'FATAL' || level === 'PANIC' || text === 'recovery has paused'
+  return level === 'FATAL' || level === 'PANIC' || text.startsWith('hot standby is not possible')
 }
 
 export const endedEarly = 'recovery ended before configured recovery target was reached'

@@ -93,14 +93,12 @@ function explainFatal(fatal: string, spec: RestoreSpec): RecoveryState {
   return { is: 'failed', reason: `recovery failed: ${fatal}` }
 }
 
+// A second call changes nothing. Stopped before the restart, s6 does it: a server that ended early is started again.
 export async function continueToEnd(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
-  const settings = readTextIfPresent(settingsFile(paths))
-  if (settings !== undefined && hasTimeTarget(settings)) {
-    const [command, args] = replaceCommand(settingsFile(paths))
-    const input = recoverySettings({ kind: 'end' }, spec.timeline)
-    await run(command, args, { uid: spec.uid, input })
-  }
+  if (!hasTimeTarget(readTextIfPresent(settingsFile(paths)) ?? '')) return
+  const [command, args] = replaceCommand(settingsFile(paths))
+  await run(command, args, { uid: spec.uid, input: recoverySettings({ kind: 'end' }, spec.timeline) })
   await parts.supervisor.restartService(paths.service)
 }
 

@@ -30,6 +30,9 @@ export interface Config {
   repository: string
   pitrDays: number
   backupIntervalSeconds: number
+  /** Null: no restore drills by themselves. */
+  drillIntervalSeconds: number | null
+  scrubIntervalSeconds: number
   deletedDays: number
   uidBase: number
   /** Where the CLI finds the platform; undefined: the one of the local home. */
@@ -68,6 +71,8 @@ export const settings: Setting[] = [
   { name: 'BERTH_REPOSITORY', fallback: '', about: 'backups and log of clusters; <home>/repository when unset' },
   { name: 'BERTH_PITR_DAYS', fallback: '7', about: 'the recovery window reaches this far back' },
   { name: 'BERTH_BACKUP_INTERVAL', fallback: '24h', about: 'a backup of each cluster at least this often' },
+  { name: 'BERTH_DRILL_INTERVAL', fallback: '24h', about: 'a restore drill of each cluster this often, or off' },
+  { name: 'BERTH_SCRUB_INTERVAL', fallback: '7d', about: 'the checksums of each backup are read again this often' },
   { name: 'BERTH_DELETED_DAYS', fallback: '7', about: 'backups of a deleted cluster are kept this long' },
   { name: 'BERTH_UID_BASE', fallback: '300000', about: 'first uid for workloads when root' },
   { name: 'BERTH_URL', fallback: '', about: 'platform the CLI talks to; the local home when unset' },
@@ -95,6 +100,9 @@ export function readConfig(environment: Environment = process.env): Config {
     repository: raw('BERTH_REPOSITORY') || `${readHome(raw('BERTH_HOME'))}/repository`,
     pitrDays: readNumber('BERTH_PITR_DAYS', raw('BERTH_PITR_DAYS'), 1, 3650),
     backupIntervalSeconds: readDuration('BERTH_BACKUP_INTERVAL', raw('BERTH_BACKUP_INTERVAL')),
+    drillIntervalSeconds:
+      raw('BERTH_DRILL_INTERVAL') === 'off' ? null : readDuration('BERTH_DRILL_INTERVAL', raw('BERTH_DRILL_INTERVAL')),
+    scrubIntervalSeconds: readDuration('BERTH_SCRUB_INTERVAL', raw('BERTH_SCRUB_INTERVAL')),
     deletedDays: readNumber('BERTH_DELETED_DAYS', raw('BERTH_DELETED_DAYS'), 0, 3650),
     uidBase: readNumber('BERTH_UID_BASE', raw('BERTH_UID_BASE'), 1000, 2_000_000_000),
     url: raw('BERTH_URL').replace(/\/+$/, '') || undefined,

@@ -3,6 +3,7 @@ import pino, { type Logger } from 'pino'
 import { prepareFirstUse } from '../actions/start.ts'
 import { backupDriver } from '../drivers/backup.ts'
 import { forgetControlProcess, noteControlProcess } from '../drivers/control-process.ts'
+import { drillDriver } from '../drivers/drill.ts'
 import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/home.ts'
 import { thisHost } from '../drivers/hosting.ts'
 import { jobDriver } from '../drivers/job.ts'
@@ -70,8 +71,11 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     receiver: receiverDriver({ home, supervisor, repository, postgres }),
     backups: backupDriver({ home, jobs, repository }),
     restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
+    drills: drillDriver({ home, jobs }),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
+      drillIntervalSeconds: config.drillIntervalSeconds,
+      scrubIntervalSeconds: config.scrubIntervalSeconds,
       pitrDays: config.pitrDays,
       deletedDays: config.deletedDays,
     },

@@ -1,5 +1,6 @@
 import { randomInt } from 'node:crypto'
 import { type Static, Type } from 'typebox'
+import { DrillQuery, type LastDrill, LastDrillView } from './drill.ts'
 import { OrganizationReference } from './org.ts'
 import { plans } from './plan.ts'
 import { defineStates, type State } from './states.ts'
@@ -102,6 +103,7 @@ export interface ClusterDetails extends Cluster {
   /** [earliest, latest] in microseconds, oldest first. */
   windows: [number, number][]
   restore: RestoreView | null
+  lastDrill: LastDrill | null
 }
 
 /** How a restored cluster came to be, with times as the database prints them in JSON. */
@@ -144,6 +146,7 @@ export const CreateCluster = Type.Object({
       description: 'A commit waits until the archive has it: nothing is lost with the disk of the cluster.',
     }),
   ),
+  drill_query: Type.Optional(DrillQuery),
 })
 export type CreateCluster = Static<typeof CreateCluster>
 
@@ -208,6 +211,7 @@ export const PostgresCluster = Type.Object(
       description: 'All such intervals, oldest first; holes lie between them.',
     }),
     restore: Type.Optional(RestoreProgressView),
+    last_drill: Type.Optional(LastDrillView),
     failure: Type.Optional(Type.String({ description: 'Why a `failed` cluster failed.' })),
   },
   { title: 'PostgresCluster' },

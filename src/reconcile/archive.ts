@@ -37,6 +37,11 @@ async function startNextEpoch(cluster: Cluster, world: World, base: ArchiveBase 
   const last = (await listArchives(world.db, cluster.id)).at(-1)
   const epoch = (last?.epoch ?? 0) + 1
   const slot = `berth_${epoch}`
+  if (last) {
+    // Nobody reads from the slot of an epoch that is over, and it would hold the log of the cluster for ever.
+    await world.receiver.removeReceiver(cluster.id)
+    await world.receiver.dropSlot(cluster.id, last.slot)
+  }
   await world.receiver.ensureSlot(cluster.id, slot)
   const made = await world.receiver.inspectSlot(cluster.id, slot)
   if (made.is !== 'ok' || made.restartLsn === undefined) throw new Error(`the slot ${slot} is not there`)

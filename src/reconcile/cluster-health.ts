@@ -1,17 +1,21 @@
 import { clusterSpec } from '../drivers/cluster-spec.ts'
 import { listDatabases } from '../drivers/postgres-database.ts'
 import { type Cluster, defaultDatabase, type Health } from '../model/cluster.ts'
+import { type DrillSchedule, isDrillDue, passed } from '../model/drill.ts'
 import { nowMicros } from '../model/time.ts'
-import { findCurrentArchive } from '../store/archive.ts'
+import { findCurrentArchive, listWindows } from '../store/archive.ts'
 import { queueBackup, readSchedule } from '../store/backup.ts'
 import { setHealth, setStorage } from '../store/cluster.ts'
+import { queueDrill, readDrillSchedule } from '../store/drill.ts'
 import { markRetention } from '../store/retention.ts'
 import { keepArchive } from './archive.ts'
 import { fullMessage, probeEndpoints, startPooler } from './cluster.ts'
 import { applyRetention } from './retention.ts'
+import { findBackupProblem, keepScrubbed } from './scrub.ts'
 import { type World, wait } from './step.ts'
 
 const lookSeconds = 10
+const scratchLookSeconds = 3600
 /** A process that was just started again gets this long before anyone is worried. */
 const worriedLookSeconds = 1
 const measureSeconds = 3600
@@ -24,6 +28,8 @@ const roomyShare = 0.9
 
 /** Makes sure that what should run does, and writes down how it is doing. */
 export async function keepHealthy(cluster: Cluster, world: World) {
+  // Its drill starts and stops it.
+  if (cluster.scratch) return wait(scratchLookSeconds, 'kept for a drill')
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
   const archive = await keepArchive(cluster, world)
@@ -31,15 +37,36 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   if (await isBackupDue(cluster, world)) {
     return wait(1, 'a backup is due', async (tx) => void (await queueBackup(tx, cluster.id)))
   }
-  // Only a close look can tell that what was wrong at the last one is right again.
-  if (isQuotaDue(cluster) || isUnwell(cluster)) return lookClosely(cluster, world)
+  const scrub = await keepScrubbed(cluster, world)
+  if (scrub) return scrub
+  const schedule = await readDrillSchedule(world.db, cluster.id)
+  if (await mayDrill(cluster, schedule, world)) {
+    return wait(1, 'a drill is due', async (tx) => void (await queueDrill(tx, cluster.id)))
+  }
+  const drill = findDrillProblem(schedule)
+  if (needsCloseLook(cluster, drill)) return lookClosely(cluster, world, drill)
   return wait(lookSeconds, cluster.healthReason || 'healthy')
 }
 
 const fine: Health = { status: 'ok', reason: '' }
 
-function isUnwell({ health }: Cluster): boolean {
+/** Only a close look can tell that what was wrong at the last one is right again. What a drill found is known without. */
+function needsCloseLook(cluster: Cluster, drill: Health | undefined): boolean {
+  const { health, healthReason } = cluster
+  if (isQuotaDue(cluster)) return true
+  if (drill) return health !== 'read_only' && healthReason !== drill.reason
   return health === 'down' || health === 'degraded'
+}
+
+async function mayDrill(cluster: Cluster, schedule: DrillSchedule, { db, keep }: World): Promise<boolean> {
+  const interval = keep.drillIntervalSeconds
+  if (interval === null || !isDrillDue(schedule, interval, new Date())) return false
+  return (await listWindows(db, cluster.id)).length > 0
+}
+
+function findDrillProblem({ result }: DrillSchedule): Health | undefined {
+  if (result === null || result === passed) return undefined
+  return { status: 'degraded', reason: `the last restore drill ${result}` }
 }
 
 /** What cannot be started is not well either, so that a refusal of a driver is said to whoever looks at the cluster. */
@@ -71,10 +98,11 @@ function isQuotaDue(cluster: Cluster): boolean {
 }
 
 /** Asks through both endpoints as a client would, and measures the disk. */
-async function lookClosely(cluster: Cluster, world: World) {
+async function lookClosely(cluster: Cluster, world: World, drill: Health | undefined) {
   const used = await world.postgres.measure(cluster.id)
   const provisioned = cluster.diskSizeGb * 1024 ** 3
-  const health = (await findEndpointProblem(cluster, world)) ?? (await keepQuota(cluster, world, used / provisioned))
+  const seen = (await findEndpointProblem(cluster, world)) ?? (await keepQuota(cluster, world, used / provisioned))
+  const health = seen === fine ? ((await findBackupProblem(cluster, world)) ?? drill ?? fine) : seen
   const isMeasured = cluster.storageMeasuredAt !== null && !isOlder(cluster.storageMeasuredAt, measureSeconds)
   const isRetentionDue = cluster.retentionAt === null || isOlder(cluster.retentionAt, retentionSeconds)
   if (isRetentionDue) await applyRetention(cluster, world)

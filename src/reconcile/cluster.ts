@@ -59,8 +59,9 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   ready: keepHealthy,
 
   async deleting(cluster, world) {
-    const { postgres, pooler, receiver, restores, hosting } = world
+    const { postgres, pooler, receiver, backups, restores, hosting } = world
     await restores.remove(cluster.id)
+    await backups.removeScrub(cluster.id)
     await pooler.removePooler(cluster.id)
     // A clean shutdown waits until the archive has everything, so that an undelete has it as well.
     if ((await postgres.inspect(cluster.id)).is === 'ready') await postgres.stop(cluster.id)
@@ -75,7 +76,8 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   },
 
   async deleted(cluster, { db, repository, keep }) {
-    if (await mustKeepDeleted(db, cluster.id, keep.deletedDays)) return wait(3600, 'keeping its backups')
+    const mustKeep = !cluster.scratch && (await mustKeepDeleted(db, cluster.id, keep.deletedDays))
+    if (mustKeep) return wait(3600, 'keeping its backups')
     await repository.removeCluster(cluster.id)
     return advance('purged', '', (tx) => forgetKept(tx, cluster.id))
   },

@@ -11,7 +11,7 @@ import { loadCluster } from '../store/cluster.ts'
 import { findPlanFor, type Restore, setRestoreDone, setRestorePlan, setRestoreProgress } from '../store/restore.ts'
 import { deleteStoredUser, insertUser } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
-import { fullMessage, startPooler, waitForEndpoints } from './cluster.ts'
+import { startPooler, waitForEndpoints } from './cluster.ts'
 import { advance, type World, wait } from './step.ts'
 
 /** A short look again: recovery of a small cluster takes a tenth of a second. */
@@ -43,9 +43,9 @@ async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan |
 
 async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], latest: string, world: World) {
   if (source.state !== 'ready') {
-    // Whole segments only: how much of the last one counts is known up to the last sample.
-    const end = await world.repository.archiveEnd(own.clusterId, own.epoch, own.timeline, parseLsn(latest))
-    return end === undefined ? latest : formatLsn(end)
+    // The receiver wrote on after the last sample.
+    const tail = await world.repository.archiveTail(own.clusterId, own.epoch, own.timeline, parseLsn(latest))
+    return tail === undefined || tail.end < parseLsn(latest) ? latest : formatLsn(tail.end)
   }
   const [now] = await world.postgres.query<{ lsn: string }>(
     source.id,
@@ -85,9 +85,9 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const { db, hosting, postgres, restores } = world
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
+  if (seen.is === 'failed') return advance('failed', seen.reason)
   if (seen.is !== 'promoted') return wait(soon, 'finishing')
-  const damage = await restores.finish(cluster.id, spec).then(() => undefined, fullMessage)
-  if (damage) return advance('failed', damage)
+  await restores.finish(cluster.id, spec)
   if (cluster.scratch) return advance('ready', '', (tx) => setRestoreDone(tx, cluster.id))
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))

@@ -1,4 +1,5 @@
 import type { BackupDriver } from '../drivers/backup.ts'
+import type { DrillDriver } from '../drivers/drill.ts'
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
@@ -19,12 +20,16 @@ export interface World {
   receiver: ReceiverDriver
   backups: BackupDriver
   restores: RestoreDriver
+  drills: DrillDriver
   keep: Keep
 }
 
 /** How long things are kept and how often they are done. */
 export interface Keep {
   backupIntervalSeconds: number
+  scrubIntervalSeconds: number
+  /** Null for none by themselves. */
+  drillIntervalSeconds: number | null
   pitrDays: number
   deletedDays: number
 }

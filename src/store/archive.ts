@@ -80,7 +80,10 @@ export interface Sample {
   lsn: string
 }
 
-/** A sample never moves the window back, so it does not matter who is late. One a minute is kept for good. */
+/**
+ * A sample never moves the window back, so it does not matter who is late. One a minute is kept for good. The window of
+ * an epoch that has ended stays as it is: it may have been cut before a hole.
+ */
 export async function recordSamples(db: Query, samples: Sample[]): Promise<void> {
   const values = [
     samples.map((sample) => sample.clusterId),
@@ -98,10 +101,11 @@ export async function recordSamples(db: Query, samples: Sample[]): Promise<void>
              insert into sample (cluster_id, epoch, at, lsn)
              select timed.cluster_id, timed.epoch, timed.at, timed.lsn from timed
              join archive using (cluster_id, epoch)
-             where archive.latest_at is null or date_trunc('minute', archive.latest_at) < date_trunc('minute', timed.at)
+             where archive.ended_at is null
+               and (archive.latest_at is null or date_trunc('minute', archive.latest_at) < date_trunc('minute', timed.at))
              on conflict do nothing)
            update archive set latest_at = timed.at, latest_lsn = timed.lsn from timed
-           where archive.cluster_id = timed.cluster_id and archive.epoch = timed.epoch
+           where archive.cluster_id = timed.cluster_id and archive.epoch = timed.epoch and archive.ended_at is null
              and (archive.latest_at is null or archive.latest_at < timed.at)`,
     values,
   })

@@ -134,7 +134,10 @@ export async function setScrubbed(tx: Tx, id: string, damage: string | null): Pr
 /** What the schedule looks at. */
 export interface BackupSchedule {
   active: boolean
-  /** Seconds since the newest completed backup of the current epoch started; null when there is none. */
+  /**
+   * Seconds since the newest completed backup of the current epoch started; null when there is none, or none since one
+   * was found damaged.
+   */
   ageSeconds: number | null
   /** Failed attempts since then, and seconds since the last of them. */
   failures: number
@@ -144,7 +147,10 @@ export interface BackupSchedule {
 export async function readSchedule(db: Query, clusterId: string, epoch: number): Promise<BackupSchedule> {
   const { rows } = await db.query<BackupSchedule>(
     `with done as (
-       select max(started_at) as at from backup where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null)
+       select max(started_at) as at from backup
+       where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not exists (
+         select 1 from backup damaged
+         where damaged.cluster_id = $1 and damaged.state = 'completed' and damaged.damaged_at >= backup.started_at))
      select exists (select 1 from backup where cluster_id = $1 and state in ('queued', 'running')) as active,
        extract(epoch from now() - done.at)::float8 as "ageSeconds",
        count(failed.id) as failures, extract(epoch from now() - max(failed.state_since))::float8 as "failedSeconds"

@@ -37,7 +37,10 @@ const detailColumns = `org.name as "orgName", org.slug as "orgSlug", org.numeric
   ${windowsColumn},
   (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
      'phase', phase, 'bytes_done', bytes_done, 'bytes_total', bytes_total, 'replayed_until', replayed_until,
-     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) as restore`
+     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) as restore,
+  (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
+   from drill where drill.cluster_id = cluster.id and drill.state = 'done'
+   order by finished_at desc limit 1) as "lastDrill"`
 
 type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
 
@@ -103,14 +106,15 @@ export interface NewCluster {
   /** Given for a cluster that must use the installation of another one. */
   toolchain?: RecordedToolchain | null
   scratch?: boolean
+  drillQuery?: string | null
 }
 
 /** False when the name is taken in the organization. */
 export async function insertCluster(tx: Tx, cluster: NewCluster): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, scratch)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+       synchronous_archive, toolchain, scratch, drill_query)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
      on conflict (org_id, name) where state not in ('deleted', 'purged') do nothing`,
     [
       cluster.id,
@@ -125,6 +129,7 @@ export async function insertCluster(tx: Tx, cluster: NewCluster): Promise<boolea
       cluster.synchronousArchive,
       cluster.toolchain ? JSON.stringify(cluster.toolchain) : null,
       cluster.scratch ?? false,
+      cluster.drillQuery ?? null,
     ],
   )
   return rowCount === 1

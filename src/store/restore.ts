@@ -1,8 +1,10 @@
+import type { Cluster } from '../model/cluster.ts'
 import { invalid } from '../model/errors.ts'
 import type { RestorePhase, RestorePlan } from '../model/restore.ts'
 import { type Micros, toRfc3339 } from '../model/time.ts'
 import type { RecoveryWindow } from './archive.ts'
 import { findBackupBefore } from './backup.ts'
+import type { NewCluster } from './cluster.ts'
 import type { Query, Tx } from './db.ts'
 
 export interface Restore {
@@ -94,6 +96,17 @@ export interface Pin {
   fromLsn: string
 }
 
+/** Retention leaves alone what these name: the backup, and each archive from where it is needed. */
+export function pinsOf(plan: RestorePlan): Pin[] {
+  const { backup, pieces } = plan
+  return pieces.map(({ clusterId, epoch }, index) => ({
+    clusterId,
+    label: clusterId === backup.clusterId && index === 0 ? backup.label : '',
+    epoch,
+    fromLsn: index === 0 ? backup.startLsn : '0/0',
+  }))
+}
+
 export async function insertPins(tx: Tx, holderId: string, pins: Pin[]): Promise<void> {
   for (const pin of pins) {
     await tx.query(
@@ -118,6 +131,22 @@ export async function setRestoreDone(tx: Tx, clusterId: string): Promise<void> {
 export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update archive set base = null where cluster_id = $1 and base is not null', [clusterId])
   await releasePins(tx, clusterId)
+}
+
+/** What a cluster has of the one it is restored from. */
+export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
+  return {
+    orgId: source.orgId,
+    plan: source.plan,
+    pgMajor: source.pgMajor,
+    diskSizeGb: source.diskSizeGb,
+    region: source.region,
+    postgisEnabled: source.postgisEnabled,
+    poolMode: source.poolMode,
+    synchronousArchive: source.synchronousArchive,
+    toolchain: source.toolchain,
+    drillQuery: source.drillQuery,
+  }
 }
 
 /** The newest backup before a moment, and the log from there to the newest place known to be archived. */

@@ -6,18 +6,15 @@ import {
   accessOf,
   ask,
   attempt,
-  canListen,
   connect,
-  controlGroups,
   createCluster,
   destroy,
-  type Endpoint,
+  expectNoTrace,
   isRunning,
   lookClosely,
   postmasterPid,
   processesOf,
   readyCluster,
-  stateDatabase,
   untilDeleted,
   untilReady,
   ways,
@@ -28,17 +25,6 @@ const show = async (berth: Berth, id: string) => (await berth.call('GET', `/v1/p
 
 function poolerPid(berth: Berth, id: string): number {
   return processesOf(`${berth.home}/clusters/${id}/pooler/pgbouncer.ini`).find(({ line }) => !/s6-|sh /.test(line))!.pid
-}
-
-/** Nothing of the cluster is on this machine any more. */
-async function expectNoTrace(berth: Berth, id: string, ports: Endpoint[]): Promise<void> {
-  await until(() => processesOf(id).length === 0)
-  for (const port of ports) expect(await canListen(port)).toBe(true)
-  expect(existsSync(`${berth.home}/clusters/${id}`)).toBe(false)
-  expect(existsSync(`${berth.home}/run/${id}`)).toBe(false)
-  expect(controlGroups(berth, id)).toEqual([])
-  expect(readdirSync(`${berth.home}/tree`, { recursive: true }).filter((name) => String(name).includes(id))).toEqual([])
-  await until(() => !existsSync(`${berth.home}/trash`) || readdirSync(`${berth.home}/trash`).length === 0)
 }
 
 describe('a ready cluster', () => {
@@ -131,8 +117,13 @@ describe('a ready cluster', () => {
       for (const way of ways) {
         await until(async () => /read-only/.test(String(await attempt(access, way, 'create table more (x int)'))))
         expect(await attempt(access, way, 'select x from kept')).toBe(true)
-        const override = 'set default_transaction_read_only = off; delete from kept where x = 43'
-        expect(await attempt(access, way, override)).toBe(true)
+        const session = await connect(access, way)
+        try {
+          await session.query('set default_transaction_read_only = off')
+          expect((await session.query('update kept set x = x')).rowCount).toBe(1)
+        } finally {
+          await session.end()
+        }
       }
       // The platform itself is not bound by it.
       expect((await berth.call('POST', `/v1/postgres/${id}/users`, { username: 'still', role: 'reader' })).status).toBe(
@@ -237,85 +228,4 @@ describe('many clusters', () => {
     for (const [i, id] of ids.entries()) await expectNoTrace(berth, id, [all[i]!.direct, all[i]!.pooler])
     expect(readdirSync(`${berth.home}/clusters`)).toEqual([])
   }, 90_000)
-})
-
-describe('a control plane that is killed', () => {
-  const berth = new Berth()
-  const made: string[] = []
-
-  beforeAll(async () => {
-    await berth.up()
-    await readyCluster(berth, { name: 'first' })
-  }, 90_000)
-
-  afterAll(() => destroy(berth), 60_000)
-
-  /** The ids of all clusters, after making sure that there is one of this name. */
-  async function idOf(name: string): Promise<string> {
-    const { body } = await berth.call('GET', '/v1/postgres?org_slug=personal&include_deleted=true')
-    const found = body.data.filter((cluster: { name: string }) => cluster.name === name)
-    expect(found.length).toBeLessThanOrEqual(1)
-    return found[0]?.id ?? createCluster(berth, { name })
-  }
-
-  test.each([0, 40, 80, 120, 160, 200, 240, 280, 320, 400])(
-    '%i ms after a request leaves one cluster, which becomes ready',
-    async (milliseconds) => {
-      const name = `after-${milliseconds}`
-      const control = berth.children.at(-1)!
-      const request = createCluster(berth, { name }).catch(() => undefined)
-      // The moment is the point here, not a wait for something.
-      await new Promise((resolve) => setTimeout(resolve, milliseconds))
-      await end(control)
-      await request
-      await berth.up()
-      const id = await idOf(name)
-      made.push(id)
-      await untilReady(berth, id)
-      for (const way of ways) expect(await attempt(await accessOf(berth, id), way)).toBe(true)
-      expect(readdirSync(`${berth.home}/clusters`)).toHaveLength(made.length + 1)
-      expect(readdirSync(`${berth.home}/clusters/${id}`).filter((entry) => entry.includes('~'))).toEqual([])
-      const db = stateDatabase(berth)
-      await db.connect()
-      try {
-        const { rows } = await db.query('select purpose from cluster_port where cluster_id = $1 order by 1', [id])
-        expect(rows).toEqual([{ purpose: 'direct' }, { purpose: 'pooler' }])
-      } finally {
-        await db.end()
-      }
-      expect(processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))).toHaveLength(
-        1,
-      )
-    },
-    60_000,
-  )
-
-  test.each([0, 60, 120, 240])(
-    '%i ms after a deletion leaves nothing',
-    async (milliseconds) => {
-      const id = made.pop()!
-      const { direct, pooler } = await accessOf(berth, id)
-      const control = berth.children.at(-1)!
-      const request = berth.call('DELETE', `/v1/postgres/${id}`).catch(() => undefined)
-      await new Promise((resolve) => setTimeout(resolve, milliseconds))
-      await end(control)
-      await request
-      await berth.up()
-      await berth.call('DELETE', `/v1/postgres/${id}`)
-      await untilDeleted(berth, id)
-      await expectNoTrace(berth, id, [direct, pooler])
-    },
-    60_000,
-  )
-
-  test('and a cluster that is deleted while it is made leave nothing either', async () => {
-    for (const milliseconds of [0, 50, 100, 200, 300]) {
-      const id = await createCluster(berth)
-      await new Promise((resolve) => setTimeout(resolve, milliseconds))
-      expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
-      await untilDeleted(berth, id)
-      await expectNoTrace(berth, id, [])
-    }
-    expect(readdirSync(`${berth.home}/clusters`)).toHaveLength(made.length + 1)
-  }, 60_000)
 })

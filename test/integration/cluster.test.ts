@@ -39,9 +39,15 @@ async function ready(extra: object = {}): Promise<string> {
 /** One look at a cluster that is ready, also at its disk when that is asked for. */
 async function look(id: string, { closely = false } = {}) {
   if (closely) await platform.sql('update cluster set quota_checked_at = null where id = $1', [id])
-  await platform.sql('update work set run_at = now(), leased_until = null where resource_id = $1', [id])
-  await platform.turn()
+  await lookOnce(id)
   return (await show(id)).body.data
+}
+
+/** Other work, such as a first backup, waits. */
+async function lookOnce(id: string): Promise<void> {
+  await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
+  await platform.sql('update work set run_at = now() where resource_id = $1', [id])
+  await platform.turn()
 }
 
 async function eventsOf(id: string): Promise<string[]> {
@@ -670,7 +676,10 @@ describe('the health of a ready cluster', () => {
   test('is looked at again soon after a problem, and every ten seconds otherwise', async () => {
     const id = await ready()
     const delay = async () => {
-      const [row] = await platform.sql('select extract(epoch from run_at - now())::float8 as seconds from work')
+      const [row] = await platform.sql(
+        'select extract(epoch from run_at - now())::float8 as seconds from work where resource_id = $1',
+        [id],
+      )
       return row.seconds
     }
     await look(id)
@@ -836,8 +845,7 @@ describe('although calls fail', () => {
       id = await ready()
       fake.breakCall(nth)
       platform.loopDb = breakable(platform.database.db, nth).db
-      await platform.sql('update work set run_at = now(), leased_until = null')
-      await platform.turn().catch(() => undefined)
+      await lookOnce(id).catch(() => undefined)
       platform.loopDb = undefined
       fake.breakCall(0)
       expect((await look(id)).health.status).toBe('ok')

@@ -318,9 +318,10 @@ describe('A copy', () => {
   function slowVerifier(toolchain: Toolchain): { toolchain: Toolchain; release(): void } {
     const tools = `${bench.home.path}/${newId()}`
     mkdirSync(tools)
-    spawnSync('mkfifo', [`${tools}/gate`])
-    writeFileSync(`${tools}/pg_verifybackup`, `#!/bin/sh\nread -r line < ${tools}/gate\n`, { mode: 0o755 })
-    return { toolchain: { ...toolchain, bin: tools, tools }, release: () => writeFileSync(`${tools}/gate`, 'go\n') }
+    writeFileSync(`${tools}/pg_verifybackup`, `#!/bin/sh\nuntil [ -e ${tools}/go ]; do sleep 0.01; done\n`, {
+      mode: 0o755,
+    })
+    return { toolchain: { ...toolchain, bin: tools, tools }, release: () => writeFileSync(`${tools}/go`, '') }
   }
 
   function processesOf(id: string, name: string): number[] {
@@ -353,6 +354,7 @@ describe('A copy', () => {
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
     const { directory, data } = clusterPaths(bench.home, target.id)
+    await until(() => readdirSync(directory).some((name) => name.startsWith('.copy~')))
     mkdirSync(data)
     writeFileSync(`${data}/precious`, '')
     release()
@@ -374,8 +376,8 @@ describe('A copy', () => {
 
     const { toolchain } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target, from), toolchain })
-    const job = await bench.jobs.inspectJob(`copy-${target.id}`)
     await until(() => processesOf(target.id, 'cp').length > 0)
+    const job = await bench.jobs.inspectJob(`copy-${target.id}`)
     killProcess((job as { pid: number }).pid, 'SIGKILL')
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'failed', reason: 'the copy was interrupted' })
 
@@ -416,8 +418,9 @@ describe('A copy', () => {
       const spec = specFor(target)
       await bench.restores.startCopy(target.id, spec)
       expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
-      spawnSync('sh', ['-c', 'cat /dev/zero > "$1"', 'fill', `${data}/filler`])
-      await bench.postgres.ensureRunning(target.id, { ...target.spec, closed: true }).catch(() => undefined)
+      // Room for the server's own files and not for another segment.
+      spawnSync('sh', ['-c', 'cat /dev/zero > "$1"; truncate -s -1M "$1"', 'fill', `${data}/filler`])
+      await bench.postgres.ensureRunning(target.id, { ...target.spec, closed: true })
       expect(await untilRecovered(bench.restores, target.id, spec)).toEqual({
         is: 'failed',
         reason: 'the disk is full',

@@ -1,8 +1,9 @@
 // What a user of clusters does, with a platform of its own and the client everybody has. Knows nothing of the source.
 import { execFileSync } from 'node:child_process'
-import { existsSync, globSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
+import { existsSync, globSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
 import { createServer, type Socket } from 'node:net'
 import pg from 'pg'
+import { expect } from 'vitest'
 import type { Berth } from './berth.ts'
 import { until } from './until.ts'
 
@@ -184,4 +185,15 @@ export async function destroy(berth: Berth): Promise<void> {
       return true
     })
   }
+}
+
+/** Nothing of the cluster is on this machine any more. */
+export async function expectNoTrace(berth: Berth, id: string, ports: Endpoint[]): Promise<void> {
+  await until(() => processesOf(id).length === 0)
+  for (const port of ports) expect(await canListen(port)).toBe(true)
+  expect(existsSync(`${berth.home}/clusters/${id}`)).toBe(false)
+  expect(existsSync(`${berth.home}/run/${id}`)).toBe(false)
+  expect(controlGroups(berth, id)).toEqual([])
+  expect(readdirSync(`${berth.home}/tree`, { recursive: true }).filter((name) => String(name).includes(id))).toEqual([])
+  await until(() => !existsSync(`${berth.home}/trash`) || readdirSync(`${berth.home}/trash`).length === 0)
 }

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import type { BackupDriver } from '../../src/drivers/backup.ts'
+import type { DrillDriver } from '../../src/drivers/drill.ts'
 import type { Hosting } from '../../src/drivers/hosting.ts'
 import type { PoolerDriver } from '../../src/drivers/pooler.ts'
 import type { ClusterProcess, PostgresDriver } from '../../src/drivers/postgres.ts'
@@ -19,6 +20,13 @@ export class FakeWorld {
   readonly kept = new Set<string>()
   backupProblem: string | undefined
   copyProblem: string | undefined
+  readonly scrubs = new Map<string, string>()
+  scrubProblem: string | undefined
+  archiveEnd: bigint | undefined
+  pagesProblem: string | undefined
+  contentsProblem: string | undefined
+  readonly drillJobs = new Map<string, string>()
+  drillIntervalSeconds: number | null = 86_400
   readonly limits = new Set<string>()
   readonly logs = new Map<string, string[]>()
   readonly encryptionKey = randomBytes(32)
@@ -124,12 +132,21 @@ export class FakeWorld {
         if (/alter system reset/.test(text)) this.readOnly = 'off'
         if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
         if (/from pg_database/.test(text)) return this.called([{ name: 'fly-db' }])
+        if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
+        if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
+        if (/pg_current_wal_flush_lsn/.test(text)) return this.called([{ lsn: '0/3000000' }])
+        if (/xact_commit/.test(text)) return this.called([{ commits: '0' }])
+        if (/from pg_authid/.test(text)) return this.called([])
         return this.called([{ name: 'fly-user', role: 'schema_admin' }])
       }) as unknown as PostgresDriver['query'],
       closeConnections: () => this.called(undefined),
       probe: () => (this.probeProblem ? Promise.reject(new Error(this.probeProblem)) : this.called(undefined)),
       measure: () => this.called(this.usedBytes),
-      stop: () => this.called(undefined),
+      stop: (id) => {
+        const cluster = this.clusters.get(id)
+        if (cluster) cluster.process = { is: 'stopped', log: [] }
+        return this.called(undefined)
+      },
       remove: (id) => {
         this.clusters.delete(id)
         return this.called(undefined)
@@ -208,9 +225,18 @@ export class FakeWorld {
         this.staged.delete(id)
         return nothing()
       },
-      startScrub: nothing,
-      inspectScrub: () => this.called({ is: 'passed' }),
-      removeScrub: nothing,
+      startScrub: (id, label) => {
+        this.scrubs.set(id, label)
+        return nothing()
+      },
+      inspectScrub: (id) => {
+        if (!this.scrubs.has(id)) return this.called({ is: 'absent' })
+        return this.called(this.scrubProblem ? { is: 'failed', reason: this.scrubProblem } : { is: 'passed' })
+      },
+      removeScrub: (id) => {
+        this.scrubs.delete(id)
+        return nothing()
+      },
     }
   }
 
@@ -231,6 +257,35 @@ export class FakeWorld {
     }
   }
 
+  get drills(): DrillDriver {
+    return {
+      startPages: async (id) => {
+        if (this.clusters.get(id)?.process.is !== 'stopped') throw new Error('the server writes to the pages')
+        this.drillJobs.set(`pages ${id}`, '')
+        return this.called(undefined)
+      },
+      inspectPages: (id) => {
+        if (!this.drillJobs.has(`pages ${id}`)) return this.called({ is: 'absent' })
+        return this.called(this.pagesProblem ? { is: 'failed', reason: this.pagesProblem } : { is: 'passed' })
+      },
+      startContents: async (id, { query }) => {
+        if (this.clusters.get(id)?.process.is === 'stopped') throw new Error('the server does not run')
+        this.drillJobs.set(`contents ${id}`, query ?? '')
+        return this.called(undefined)
+      },
+      inspectContents: (id, { query }) => {
+        if (!this.drillJobs.has(`contents ${id}`)) return this.called({ is: 'absent' })
+        if (this.contentsProblem) return this.called({ is: 'failed', reason: this.contentsProblem })
+        return this.called({ is: 'passed', answer: query === null ? null : `answer to ${query}` })
+      },
+      remove: (id) => {
+        this.drillJobs.delete(`pages ${id}`)
+        this.drillJobs.delete(`contents ${id}`)
+        return this.called(undefined)
+      },
+    }
+  }
+
   get repository(): Repository {
     return {
       removeBackup: (id: string, label: string) => {
@@ -239,7 +294,9 @@ export class FakeWorld {
       },
       removeWalBefore: () => this.called(0),
       removeArchive: () => this.called(undefined),
-      archiveEnd: () => this.called(undefined),
+      archiveEnd: () => this.called(this.archiveEnd),
+      archiveTail: () => this.called(undefined),
+      listClusters: () => this.called([]),
       removeCluster: (id: string) => {
         for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
         return this.called(undefined)
@@ -260,7 +317,14 @@ export class FakeWorld {
       receiver: this.receiver,
       backups: this.backups,
       restores: this.restores,
-      keep: { backupIntervalSeconds: 86_400, pitrDays: 7, deletedDays: 7 },
+      drills: this.drills,
+      keep: {
+        backupIntervalSeconds: 86_400,
+        scrubIntervalSeconds: 604_800,
+        drillIntervalSeconds: this.drillIntervalSeconds,
+        pitrDays: 7,
+        deletedDays: 7,
+      },
     }
   }
 }

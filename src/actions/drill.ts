@@ -1,0 +1,22 @@
+import { requireClusterWriter } from '../model/caller.ts'
+import { type CreateDrill, presentQuery } from '../model/drill.ts'
+import { conflict, invalid } from '../model/errors.ts'
+import { getVisibleCluster } from '../store/cluster.ts'
+import { type ListedDrill, listDrills, queueDrill, setDrillQuery } from '../store/drill.ts'
+import type { Context } from './context.ts'
+
+export async function listDrillsOf(ctx: Context, clusterId: string): Promise<ListedDrill[]> {
+  const { cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
+  return listDrills(ctx.db, cluster.id)
+}
+
+export async function createDrill(ctx: Context, clusterId: string, input: CreateDrill): Promise<void> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
+  requireClusterWriter(caller)
+  if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; a drill can run once it is ready`)
+  if (cluster.windows.length === 0) throw invalid('a drill is unavailable: no backup has completed yet')
+  await ctx.db.transaction(async (tx) => {
+    if (!(await queueDrill(tx, cluster.id))) throw conflict('drill already in progress')
+    if (input.drill_query !== undefined) await setDrillQuery(tx, cluster.id, presentQuery(input.drill_query))
+  })
+}

@@ -1,0 +1,347 @@
+import { beforeEach, describe, expect, test } from 'vitest'
+import { usePlatform } from '../support/platform.ts'
+
+const platform = usePlatform()
+
+let source: string
+
+/** A ready cluster with one completed backup and a window from 10:00 to 12:00 on a day in the past. */
+beforeEach(async () => {
+  const made = await platform.call('POST', '/v1/postgres', {
+    body: { org_slug: 'personal', plan: 'basic', name: 'shop' },
+  })
+  source = made.body.data.id
+  await settle()
+  await platform.sql(
+    `update backup set stopped_at = '2026-11-01T10:00:00Z', label = '20261101-095900F', started_at = '2026-11-01T09:59:00Z'`,
+  )
+  await setLatest('2026-11-01T12:00:00Z')
+})
+
+async function settle() {
+  for (let i = 0; i < 30; i++) {
+    await platform.sql(`update work set run_at = now(), leased_until = null`)
+    if (!(await platform.turn())) return
+    const busy = await platform.sql(
+      `select 1 from cluster where state not in ('ready', 'failed', 'deleted') union all select 1 from backup where state in ('queued', 'running')`,
+    )
+    const backed = await platform.sql(`select 1 from backup where state = 'completed'`)
+    if (busy.length === 0 && backed.length > 0) return
+  }
+}
+
+async function setLatest(at: string) {
+  await platform.sql(`update archive set latest_at = $2, latest_lsn = '0/3000000' where cluster_id = $1`, [source, at])
+}
+
+const restore = (body: unknown, id = source, options: object = {}) =>
+  platform.call('POST', `/v1/postgres/${id}/restore`, { body, ...options })
+
+describe('a restore is refused', () => {
+  test.each([
+    [{}, 'one of backup_id or pitr_time is required'],
+    [{ backup_id: null, pitr_time: null }, 'one of backup_id or pitr_time is required'],
+    [{ backup_id: ' ', pitr_time: '' }, 'one of backup_id or pitr_time is required'],
+    [{ name: 'x' }, 'one of backup_id or pitr_time is required'],
+    [{ backup_id: 'a', pitr_time: 'b' }, 'backup_id and pitr_time are mutually exclusive'],
+    [{ pitr_time: '2026-11-01T11:00:00' }, 'pitr_time must be an RFC 3339 timestamp with a UTC offset'],
+    [{ pitr_time: 'yesterday' }, 'pitr_time must be an RFC 3339 timestamp with a UTC offset'],
+    [
+      { pitr_time: '2026-11-01T09:59:59.999999Z' },
+      'pitr_time is outside the recovery window 2026-11-01T10:00:00Z to 2026-11-01T12:00:00Z',
+    ],
+    [
+      { pitr_time: '2026-11-01T12:00:00.000001Z' },
+      'pitr_time is outside the recovery window 2026-11-01T10:00:00Z to 2026-11-01T12:00:00Z',
+    ],
+    [{ pitr_time: '2026-11-01T13:00:00+02:00', name: 'Bad Name' }, expect.stringContaining('name must be')],
+    [{ pitr_time: '2026-11-01T11:00:00Z', name: 'shop' }, 'name shop has already been taken'],
+    [{ backup_id: 5 }, expect.stringContaining('backup_id')],
+    [{ pitr_time: true }, expect.stringContaining('pitr_time')],
+    [{ pitr_time: '2026-11-01T11:00:00Z', name: ['x'] }, expect.stringContaining('name')],
+  ])('422 for %j', async (body, error) => {
+    expect(await restore(body)).toMatchObject({ status: 422, body: { error } })
+    expect(await platform.sql('select 1 from restore')).toEqual([])
+    expect(await platform.sql('select 1 from pin')).toEqual([])
+  })
+
+  test('401 without a token and with one that may only read', async () => {
+    const body = { pitr_time: '2026-11-01T11:00:00Z' }
+    expect((await restore(body, source, { token: null })).status).toBe(401)
+    expect((await restore({}, 'nothing', { token: 'berth_wrong' })).status).toBe(401)
+    const token = await platform.createToken('read', 'personal')
+    expect(await restore(body, source, { token })).toMatchObject({
+      status: 401,
+      body: { error: 'this token may only read' },
+    })
+  })
+
+  test('400 before anything about the cluster when the body is no JSON object', async () => {
+    for (const raw of ['{', '[]', '"x"', 'null']) {
+      expect((await platform.call('POST', '/v1/postgres/aaaaaaaaaaaaaaaa/restore', { raw })).status).toBe(400)
+    }
+  })
+
+  test('404 for a cluster that is unknown, foreign, being deleted or deleted, before its fields are looked at', async () => {
+    const notFound = { status: 404, body: { error: 'Cluster not found' } }
+    for (const id of ['aaaaaaaaaaaaaaaa', 'x', '..%2f', '%00'])
+      expect(await restore({ backup_id: 5 }, id)).toMatchObject(notFound)
+    await platform.createOrg('acme')
+    expect(await restore({}, source, { token: await platform.createToken('org', 'acme') })).toMatchObject(notFound)
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    expect(await restore({ pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject(notFound)
+    await settle()
+    expect(await restore({ pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject(notFound)
+  })
+
+  test('404 for a backup the cluster does not have', async () => {
+    for (const backup_id of ['20261101-095901F', 'latest', '../../etc', "x'; drop table backup"]) {
+      expect(await restore({ backup_id })).toMatchObject({
+        status: 404,
+        body: { error: `Backup ${backup_id} not found for cluster ${source}` },
+      })
+    }
+  })
+
+  test.each(['queued', 'running', 'failed'])('400 for a backup that is %s', async (state) => {
+    await platform.sql(`update backup set state = $1`, [state])
+    expect(await restore({ backup_id: '20261101-095900F' })).toMatchObject({
+      status: 400,
+      body: { error: `restore failed: backup 20261101-095900F is ${state}` },
+    })
+  })
+
+  test('400 for a backup that a scrub found damaged', async () => {
+    await platform.sql(`update backup set damage = 'checksum of base/1/2 differs'`)
+    expect((await restore({ backup_id: '20261101-095900F' })).status).toBe(400)
+  })
+
+  test('422 when nothing has been backed up', async () => {
+    await platform.sql(`update backup set state = 'failed'`)
+    expect(await restore({ pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject({
+      status: 422,
+      body: { error: 'point-in-time restore is unavailable: no backup has completed yet' },
+    })
+  })
+
+  test('422 for a moment in a hole of the archive', async () => {
+    await platform.sql(`update archive set ended_at = now()`)
+    await platform.sql(
+      `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, latest_at, latest_lsn)
+       values ($1, 2, 'berth_2', 1, '0/5000000', '2026-11-01T15:00:00Z', '0/6000000')`,
+      [source],
+    )
+    await platform.sql(
+      `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, stopped_at)
+       values ('second', $1, '20261101-135900F', 'completed', 2, 1, '0/5000028', '0/5000100', '2026-11-01T14:00:00Z')`,
+      [source],
+    )
+    expect(await restore({ pitr_time: '2026-11-01T13:00:00Z' })).toMatchObject({
+      status: 422,
+      body: { error: 'pitr_time is in a gap of the archive (2026-11-01T12:00:00Z to 2026-11-01T14:00:00Z)' },
+    })
+    expect((await restore({ pitr_time: '2026-11-01T11:00:00Z' })).status).toBe(201)
+    expect((await restore({ pitr_time: '2026-11-01T14:30:00Z' })).status).toBe(201)
+    const { body } = await platform.call('GET', `/v1/postgres/${source}`)
+    expect(body.data.recovery_windows).toHaveLength(2)
+    expect(body.data.recovery_window).toEqual({ earliest: '2026-11-01T14:00:00Z', latest: '2026-11-01T15:00:00Z' })
+  })
+})
+
+describe('a restore', () => {
+  test('answers 201 with a new cluster that has everything of its source but its data yet', async () => {
+    const made = await restore({ pitr_time: '2026-11-01t13:30:00.1234567+02:00' })
+    expect(made.status).toBe(201)
+    const { data } = made.body
+    expect(data).toMatchObject({
+      name: 'shop-restore-20261101113000',
+      status: 'creating',
+      plan: 'basic',
+      pg_major_version: '16',
+      attached_apps: [],
+      restore: { source_cluster_id: source, pitr_time: '2026-11-01T11:30:00.123456Z', phase: 'waiting', error: null },
+    })
+    expect(data).not.toHaveProperty('endpoints')
+    expect(data.id).not.toBe(source)
+    const [plan] = (await platform.sql('select plan from restore')).map((row) => row.plan)
+    expect(plan).toMatchObject({
+      backup: { clusterId: source, label: '20261101-095900F' },
+      pieces: [{ clusterId: source, epoch: 1, end: '0/3000000' }],
+      target: { kind: 'time', time: '2026-11-01 11:30:00.123456+00' },
+    })
+  })
+
+  test('of a backup takes nothing later than its end', async () => {
+    const made = await restore({ backup_id: '20261101-095900F', pitr_time: '  ' })
+    expect(made.body.data).toMatchObject({
+      name: 'shop-restore-20261101095900',
+      restore: { backup_id: '20261101-095900F' },
+    })
+    const [plan] = (await platform.sql('select plan from restore')).map((row) => row.plan)
+    expect(plan).toMatchObject({ target: { kind: 'immediate' }, pieces: [{ end: plan.backup.stopLsn }] })
+  })
+
+  test('of the same moment again gets another name', async () => {
+    const names = []
+    for (let i = 0; i < 3; i++) names.push((await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.name)
+    expect(names).toEqual([
+      'shop-restore-20261101110000',
+      'shop-restore-20261101110000-2',
+      'shop-restore-20261101110000-3',
+    ])
+  })
+
+  test('becomes ready, with passwords of its own and restorable at once', async () => {
+    const made = await restore({ pitr_time: '2026-11-01T11:00:00Z', name: 'again' })
+    const id = made.body.data.id
+    await settle()
+    const { data } = (await platform.call('GET', `/v1/postgres/${id}`)).body
+    expect(data).toMatchObject({ status: 'ready', restore: { phase: 'done', verified: true } })
+    const password = async (cluster: string) =>
+      (await platform.call('GET', `/v1/postgres/${cluster}/users/fly-user/credentials`)).body.data.password
+    expect(await password(id)).not.toBe(await password(source))
+    const [archive] = await platform.sql('select base from archive where cluster_id = $1', [id])
+    expect(archive.base).toMatchObject({
+      backup: { clusterId: source },
+      pieces: [{ clusterId: source, end: '0/3000000' }],
+    })
+  })
+
+  test('that fails says why and can be deleted', async () => {
+    platform.fake.copyProblem = 'backup 20261101-095900F is damaged: checksum mismatch'
+    const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.id
+    await settle()
+    const { data } = (await platform.call('GET', `/v1/postgres/${id}`)).body
+    expect(data).toMatchObject({
+      status: 'failed',
+      failure: platform.fake.copyProblem,
+      restore: { phase: 'failed', error: platform.fake.copyProblem },
+    })
+    expect((await platform.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
+    await settle()
+    expect(await platform.sql('select 1 from pin where holder_id = $1', [id])).toEqual([])
+  })
+
+  test('goes on when its source is deleted meanwhile', async () => {
+    const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.id
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await settle()
+    await settle()
+    expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data.status).toBe('ready')
+    expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'deleted' }])
+  })
+
+  test('fifty times with one Idempotency-Key makes one', async () => {
+    const replies = await Promise.all(
+      Array.from({ length: 50 }, () =>
+        restore({ pitr_time: '2026-11-01T11:00:00Z' }, source, { headers: { 'idempotency-key': 'k' } }),
+      ),
+    )
+    expect(new Set(replies.map((reply) => reply.status)).size).toBeLessThanOrEqual(2)
+    expect(new Set(replies.filter((reply) => reply.status === 201).map((reply) => reply.body.data.id)).size).toBe(1)
+    expect(await platform.sql('select count(*) from restore')).toEqual([{ count: 1 }])
+  })
+
+  test('converges although the reply of any one driver call is lost', async () => {
+    const attempt = async (name: string, broken: number) => {
+      const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z', name })).body.data.id
+      // Only the new cluster is worked on, so that the calls counted are its own.
+      await platform.sql('delete from work where resource_id <> $1', [id])
+      platform.fake.breakCall(broken)
+      for (let i = 0; i < 5; i++) await settle()
+      expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data.status, `call ${broken}`).toBe('ready')
+      return platform.fake.calls
+    }
+    const calls = await attempt('count', 0)
+    expect(calls).toBeGreaterThan(10)
+    for (let nth = 1; nth <= Math.min(calls, 40); nth++) await attempt(`n${nth}`, nth)
+  }, 120_000)
+})
+
+describe('what a restore needs', () => {
+  test('is not removed while it runs, nor while the new cluster has no backup of its own', async () => {
+    const id = (await restore({ backup_id: '20261101-095900F' })).body.data.id
+    expect(await platform.sql('select cluster_id, label from pin where holder_id = $1', [id])).toEqual([
+      { cluster_id: source, label: '20261101-095900F' },
+    ])
+    await platform.sql(
+      `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, stopped_at)
+       values ('newer', $1, '20261102-100000F', 'completed', 1, 1, '0/2800028', '0/2800100', '2026-11-02T10:00:00Z')`,
+      [source],
+    )
+    await platform.sql('update cluster set quota_checked_at = null, retention_at = null where id = $1', [source])
+    await settle()
+    const states = async () =>
+      (await platform.sql('select label, state from backup where cluster_id = $1 order by label', [source])).map(
+        (row) => row.state,
+      )
+    expect((await states())[0]).toBe('completed')
+    await platform.sql('delete from pin')
+    await platform.sql('update cluster set quota_checked_at = null, retention_at = null where id = $1', [source])
+    for (let i = 0; i < 3; i++) await settle()
+    expect(['removing', 'removed']).toContain((await states())[0])
+  })
+})
+
+describe('fork and undelete', () => {
+  test('fork copies a ready cluster under a name of its own', async () => {
+    const made = await platform.call('POST', `/v1/postgres/${source}/fork`, { body: {} })
+    expect(made).toMatchObject({ status: 201, body: { data: { name: 'shop-fork', status: 'creating' } } })
+    expect((await platform.call('POST', `/v1/postgres/${source}/fork`, { body: {} })).status).toBe(422)
+    expect((await platform.call('POST', '/v1/postgres/aaaaaaaaaaaaaaaa/fork', { body: {} })).status).toBe(404)
+  })
+
+  test('undelete brings back a deleted cluster under its name, and only a deleted one', async () => {
+    const undelete = () => platform.call('POST', `/v1/postgres/${source}/undelete`, { body: {} })
+    expect((await undelete()).status).toBe(422)
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await settle()
+    const made = await undelete()
+    expect(made).toMatchObject({
+      status: 201,
+      body: { data: { name: 'shop', restore: { source_cluster_id: source } } },
+    })
+    await platform.sql(`update cluster set state = 'purged' where id = $1`, [source])
+    expect((await undelete()).status).toBe(410)
+  })
+
+  test('what is kept of a deleted cluster goes when its time is over, but not while somebody stands on it', async () => {
+    const id = (await restore({ backup_id: '20261101-095900F' })).body.data.id
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await settle()
+    await platform.sql(`update cluster set deleted_at = now() - interval '8 days' where id = $1`, [source])
+    await settle()
+    expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'deleted' }])
+    await platform.sql('delete from pin where holder_id = $1', [id])
+    for (let i = 0; i < 3; i++) await settle()
+    expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'purged' }])
+  })
+})
+
+describe('backups', () => {
+  const list = async () => (await platform.call('GET', `/v1/postgres/${source}/backups`)).body.data
+
+  test('the first one is made by itself', async () => {
+    expect(await list()).toMatchObject([{ id: '20261101-095900F', status: 'completed', type: 'full', size_bytes: 40 }])
+  })
+
+  test('one is made on request, and not two at once', async () => {
+    const ask = () => platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'incr' } })
+    expect(await ask()).toMatchObject({ status: 202, body: '' })
+    expect(await ask()).toMatchObject({ status: 409, body: { error: 'backup already in progress' } })
+    expect((await list())[0]).toMatchObject({ status: 'queued', type: 'full' })
+    await settle()
+    expect((await list())[0]).toMatchObject({ id: expect.stringMatching(/^\d{8}-\d{6}F$/), status: 'completed' })
+  })
+
+  test('one that fails says why, and another is tried later', async () => {
+    platform.fake.backupProblem = 'pg_basebackup: error: could not connect'
+    await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
+    await settle()
+    expect((await list())[0]).toMatchObject({ status: 'failed', failure: platform.fake.backupProblem })
+  })
+
+  test.each([{ type: 'weekly' }, { type: 5 }])('422 for %j', async (body) => {
+    expect((await platform.call('POST', `/v1/postgres/${source}/backups`, { body })).status).toBe(422)
+  })
+})
