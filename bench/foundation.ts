@@ -2,7 +2,8 @@ import { setTimeout as pause } from 'node:timers/promises'
 import type pg from 'pg'
 import { group, interleave, type Measurement, median, type Ratio, rangeText, repeat } from './framework.ts'
 import { applyLoad, type Load, loadGenerator } from './load.ts'
-import { connect, openPlatform, type Platform, startBareServer, timeCommand } from './platform.ts'
+import { processorMillis } from './machine.ts'
+import { type BareServer, connect, openPlatform, type Platform, startBareServer, timeCommand } from './platform.ts'
 import type { Scope } from './scope.ts'
 
 const warmUpSeconds = 3
@@ -26,13 +27,12 @@ const requests = group({
       title: 'GET /v1/apps/{name}, requests/s',
       target: { atLeast: 0.7 },
       async run({ platform, bare, appId }) {
-        const measured: Load = {
-          url: platform.url,
+        const load: Load = {
           method: 'GET',
           token: platform.token,
           paths: ['/v1/apps/app-000001'],
         }
-        const ratio = await compareLoads(measured, { ...measured, url: bare, paths: [`/app/${appId}`] })
+        const ratio = await compareLoads([platform, load], [bare, { ...load, paths: [`/app/${appId}`] }])
         return rateRatio(ratio, 'bare Fastify route, one primary-key SELECT')
       },
     },
@@ -42,8 +42,8 @@ const requests = group({
       target: { atLeast: 0.5 },
       async run({ platform, bare }) {
         const body = '{"app_name":"made-{n}","org_slug":"personal"}'
-        const measured: Load = { url: platform.url, method: 'POST', token: platform.token, paths: ['/v1/apps'], body }
-        const ratio = await compareLoads(measured, { ...measured, url: bare, paths: ['/app'] })
+        const load: Load = { method: 'POST', token: platform.token, paths: ['/v1/apps'], body }
+        const ratio = await compareLoads([platform, load], [bare, { ...load, paths: ['/app'] }])
         return rateRatio(ratio, 'bare Fastify route, one INSERT')
       },
     },
@@ -60,7 +60,7 @@ const size = group({
       title: 'get by name with 100,000 apps, time',
       target: { atMost: 1.3 },
       async run({ few, many }) {
-        const ofSize = (platform: Platform, apps: number) => readLoad(platform, someOf(apps).map(getPath))
+        const ofSize = (platform: Platform, apps: number) => readsOf(platform, someOf(apps).map(getPath))
         return timeAmongMany(ofSize(few, 100), ofSize(many, 100_000))
       },
     },
@@ -71,7 +71,7 @@ const size = group({
       async run({ few, many }) {
         // Pages from anywhere in the list. The few have one page only.
         const pages = someOf(100_000 - 100).map((n) => `${firstPage}&cursor=${cursorAfter(n)}`)
-        return timeAmongMany(readLoad(few, [firstPage]), readLoad(many, pages))
+        return timeAmongMany(readsOf(few, [firstPage]), readsOf(many, pages))
       },
     },
   ],
@@ -169,24 +169,44 @@ const work = group({
 
 export const foundation = [requests, size, start, work]
 
-async function compareLoads(measured: Load, reference: Load): Promise<Ratio> {
-  for (const load of [measured, reference]) await applyLoad(load, warmUpSeconds)
-  return interleave(
-    () => applyLoad(measured, loadSeconds),
-    () => applyLoad(reference, loadSeconds),
-  )
+type Side = [server: BareServer, load: Load]
+
+interface LoadRatio extends Ratio {
+  /** Medians of the rates, and what the disturbances of a shared machine change least: the processor time. */
+  detail: string
 }
 
-function rateRatio({ median, measured, reference, note }: Ratio, against: string): Measurement {
-  const rates = `${measured.toFixed(0)} against ${reference.toFixed(0)} requests/s with ${loadGenerator()}`
-  return { value: median, unit: '×', reference: against, note: `${rates}; ${note}` }
+async function compareLoads(measured: Side, reference: Side): Promise<LoadRatio> {
+  for (const [server, load] of [measured, reference]) await applyLoad(server.url, load, warmUpSeconds)
+  const costs: Record<'measured' | 'reference', number[]> = { measured: [], reference: [] }
+  const ratio = await interleave(
+    () => applyAndNoteCost(measured, costs.measured),
+    () => applyAndNoteCost(reference, costs.reference),
+  )
+  const rates = `${ratio.measured.toFixed(0)} and ${ratio.reference.toFixed(0)} requests/s with ${loadGenerator()}`
+  const micros = [median(costs.measured), median(costs.reference)] as const
+  const time = `${micros[0].toFixed(0)} and ${micros[1].toFixed(0)} µs of processor time each`
+  const share = `(${(micros[1] / micros[0]).toFixed(2)} ×)`
+  return { ...ratio, detail: `${rates}; ${time} ${share}; ${ratio.note}` }
+}
+
+/** Requests per second; the processor time of server and state database per request goes to `costs`. */
+async function applyAndNoteCost([server, load]: Side, costs: number[]): Promise<number> {
+  const processes = server.processes()
+  const before = processorMillis(processes)
+  const { requests, seconds } = await applyLoad(server.url, load, loadSeconds)
+  costs.push(((processorMillis(processes) - before) / requests) * 1000)
+  return requests / seconds
+}
+
+function rateRatio({ median, detail, disturbed }: LoadRatio, reference: string): Measurement {
+  return { value: median, unit: '×', reference, note: detail, disturbed }
 }
 
 /** How many times longer a request takes among many apps than among few: the rate of the few over that of the many. */
-async function timeAmongMany(few: Load, many: Load): Promise<Measurement> {
-  const { median, measured, reference, note } = await compareLoads(few, many)
-  const rates = `${reference.toFixed(0)} against ${measured.toFixed(0)} requests/s with ${loadGenerator()}`
-  return { value: median, unit: '×', reference: 'the same with 100 apps', note: `${rates}; ${note}` }
+async function timeAmongMany(few: Side, many: Side): Promise<Measurement> {
+  const { median, detail, disturbed } = await compareLoads(few, many)
+  return { value: median, unit: '×', reference: 'the same with 100 apps', note: `few and many: ${detail}`, disturbed }
 }
 
 async function openSeeded(scope: Scope, apps: number): Promise<Platform> {
@@ -215,8 +235,8 @@ async function seedApps(client: pg.Client, count: number): Promise<void> {
   await client.query('vacuum analyze')
 }
 
-function readLoad(platform: Platform, paths: string[]): Load {
-  return { url: platform.url, method: 'GET', token: platform.token, paths }
+function readsOf(platform: Platform, paths: string[]): Side {
+  return [platform, { method: 'GET', token: platform.token, paths }]
 }
 
 /** A thousand numbers spread over 1 to `most`, in an order without pattern. */

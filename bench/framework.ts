@@ -9,6 +9,8 @@ export interface Measurement {
   /** What the value is held against; empty when it stands for itself. */
   reference: string
   note: string
+  /** Other programs kept the machine busy, so the value says little. */
+  disturbed?: boolean
 }
 
 export interface Benchmark<Fixture> {
@@ -118,6 +120,7 @@ export interface Ratio {
   reference: number
   /** The spread of the ratio, and whether the machine was left to us. */
   note: string
+  disturbed: boolean
 }
 
 const rounds = 7
@@ -140,16 +143,19 @@ export async function interleave(measured: () => Promise<number>, reference: () 
     all.push(pair)
     if (Math.max(before, await shareOfOthers()) < quietShare) quiet.push(pair)
   }
-  return summarize(quiet.length > rounds / 2 ? quiet : all, `${quiet.length} of ${all.length} rounds undisturbed`)
+  const disturbed = quiet.length < rounds / 2
+  const undisturbed = `${quiet.length} of ${all.length} rounds undisturbed`
+  return summarize(disturbed ? all : quiet, undisturbed, disturbed)
 }
 
-function summarize(pairs: Pair[], disturbance: string): Ratio {
+function summarize(pairs: Pair[], undisturbed: string, disturbed: boolean): Ratio {
   const ratios = pairs.map(([a, b]) => a / b)
   return {
     median: median(ratios),
     measured: median(pairs.map(([a]) => a)),
     reference: median(pairs.map(([, b]) => b)),
-    note: `rounds ${rangeText(ratios, 2)}, ${disturbance}`,
+    note: `rounds ${rangeText(ratios, 2)}, ${undisturbed}`,
+    disturbed,
   }
 }
 

@@ -5,8 +5,6 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 
 export interface Load {
-  /** Where the server listens, without a path. */
-  url: string
   method: 'GET' | 'POST'
   token: string
   /** Asked for in turn. */
@@ -19,8 +17,6 @@ export interface LoadResult {
   requests: number
   seconds: number
   failed: number
-  p50Millis: number
-  p99Millis: number
 }
 
 /** Above the ten connections of a pool, so that a server never waits for its clients. */
@@ -30,15 +26,17 @@ const client = new URL('client.ts', import.meta.url).pathname
 const script = new URL('load.lua', import.meta.url).pathname
 const run = promisify(execFile)
 
-/** Requests per second over `seconds`; a request that is refused fails the measurement. */
-export async function applyLoad(load: Load, seconds: number): Promise<number> {
+/** A request that is refused fails the measurement. */
+export async function applyLoad(url: string, load: Load, seconds: number): Promise<LoadResult> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-load-'))
   try {
     const plan = join(directory, 'plan')
     writeFileSync(plan, planText(load))
-    const [program, ...args] = command(load.url, plan, seconds)
+    const [program, ...args] = command(url, plan, seconds)
     const { stdout } = await run(program!, args, { timeout: (seconds + 20) * 1000 })
-    return rateOf(load, JSON.parse(stdout.trim().split('\n').at(-1)!))
+    const result: LoadResult = JSON.parse(stdout.trim().split('\n').at(-1)!)
+    if (result.failed === 0) return result
+    throw new Error(`${result.failed} of ${result.requests} requests to ${url}${load.paths[0]} failed`)
   } finally {
     rmSync(directory, { recursive: true, force: true })
   }
@@ -65,9 +63,4 @@ function planText({ method, token, paths, body = '' }: Load): string {
   plans += 1
   const prefix = `${process.pid}-${plans}-`
   return `${[method, `Bearer ${token}`, prefix, body, ...paths].join('\n')}\n`
-}
-
-function rateOf(load: Load, { requests, seconds, failed }: LoadResult): number {
-  if (failed > 0) throw new Error(`${failed} of ${requests} requests to ${load.url}${load.paths[0]} failed`)
-  return requests / seconds
 }

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { cpus, loadavg, release, totalmem } from 'node:os'
 import { setTimeout as pause } from 'node:timers/promises'
 
@@ -20,6 +20,27 @@ export async function shareOfOthers(): Promise<number> {
   await pause(sampleMillis)
   const after = readProcessorTimes()
   return 1 - (after.idle - before.idle) / Math.max(1, after.all - before.all)
+}
+
+/** Processor time that processes have used so far; of those that are gone, nothing. */
+export function processorMillis(processes: number[]): number {
+  return processes.reduce((sum, pid) => sum + threadsOf(pid).reduce((all, thread) => all + thread, 0), 0)
+}
+
+function threadsOf(pid: number): number[] {
+  try {
+    const threads = readdirSync(`/proc/${pid}/task`)
+    return threads.map(
+      (thread) => Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ')[0]) / 1e6,
+    )
+  } catch {
+    return []
+  }
+}
+
+export function childrenOf(pid: number): number[] {
+  const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim()
+  return text === '' ? [] : text.split(' ').map(Number)
 }
 
 function readProcessorTimes(): { all: number; idle: number } {

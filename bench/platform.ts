@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import pg from 'pg'
+import { childrenOf } from './machine.ts'
 import type { Scope } from './scope.ts'
 
 const launcher = new URL('../berth', import.meta.url).pathname
@@ -24,6 +25,8 @@ export interface Platform {
   down(): Promise<void>
   /** A process that only works in the background. */
   startWorker(): Promise<void>
+  /** The process that was started last and those of the state database. */
+  processes(): number[]
   /** Resident memory of the process that was started last. */
   memoryMb(): number
   environment: Record<string, string>
@@ -67,6 +70,10 @@ export async function openPlatform(scope: Scope): Promise<Platform> {
       child = command('worker')
       await until(child, log, async () => readFileSync(log, 'utf8').includes(`"pid":${child!.pid},"home"`))
     },
+    processes() {
+      const database = Number(readFileSync(join(home, 'state/data/postmaster.pid'), 'utf8').split('\n')[0])
+      return [child!.pid!, ...childrenOf(database)]
+    },
     memoryMb() {
       const status = readFileSync(`/proc/${child!.pid}/status`, 'utf8')
       return Number(/VmRSS:\s+(\d+) kB/.exec(status)![1]) / 1024
@@ -74,15 +81,18 @@ export async function openPlatform(scope: Scope): Promise<Platform> {
   }
 }
 
-/** The address of a bare server on the state database of a platform. */
-export async function startBareServer(scope: Scope, { database, environment }: Platform): Promise<string> {
+export type BareServer = Pick<Platform, 'url' | 'processes'>
+
+/** A bare server on the state database of a platform. */
+export async function startBareServer(scope: Scope, platform: Platform): Promise<BareServer> {
+  const { database, environment } = platform
   const port = await freePort()
   const setting = JSON.stringify({ database: { ...database, max: 10 }, port })
   const log = join(environment.BERTH_HOME!, 'bare.log')
   const child = spawnLogged(process.execPath, [bareServer, setting], log, environment)
   scope.defer(() => end(child, 'SIGKILL'))
   await until(child, log, () => answers(`http://127.0.0.1:${port}/`))
-  return `http://127.0.0.1:${port}`
+  return { url: `http://127.0.0.1:${port}`, processes: () => [child.pid!, ...platform.processes().slice(1)] }
 }
 
 export async function connect(scope: Scope, { database }: Platform): Promise<pg.Client> {

@@ -1,3 +1,4 @@
+import { adoptRoutes } from './adopt.ts'
 import { appRoutes } from './app.ts'
 import { attachmentRoutes } from './attachment.ts'
 import { backupRoutes } from './backup.ts'
@@ -15,6 +16,7 @@ export const platformRoutes: Route[] = [
   ...clusterRoutes,
   ...clusterLogRoutes,
   ...backupRoutes,
+  ...adoptRoutes,
   ...drillRoutes,
   ...userRoutes,
   ...databaseRoutes,

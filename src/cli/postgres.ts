@@ -4,6 +4,7 @@ import { addExamples, type Cli, defaultOrg } from './command.ts'
 import { Failure } from './failure.ts'
 import { parseWholeNumber } from './number.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from './output.ts'
+import { addAdoptCommand } from './postgres-adopt.ts'
 import { addBackupCommands } from './postgres-backup.ts'
 import { addConnectCommands, type RunPsql } from './postgres-connect.ts'
 import { addDatabaseCommands } from './postgres-database.ts'
@@ -53,6 +54,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addDatabaseCommands(postgres, cli)
   addAttachments(postgres, cli)
   addLogCommand(postgres, cli)
+  addAdoptCommand(postgres, cli)
   addBackupCommands(postgres, cli)
   addRestoreCommands(postgres, cli)
   addWindowCommand(postgres, cli)

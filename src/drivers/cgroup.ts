@@ -1,7 +1,16 @@
 // Limits for the processes of one cluster or box, where the kernel lets us set them: in the one hierarchy of version 2,
 // or in those of version 1 that hold memory, cpu and pids. Groups have names of their own below the root of a hierarchy
 // (or, for an ordinary user, below the group that was delegated to us), so that they outlive whoever made them.
-import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
+import {
+  accessSync,
+  constants,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  writeFileSync,
+} from 'node:fs'
 import { dirname } from 'node:path'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
@@ -18,6 +27,8 @@ export interface CgroupDriver {
   cgroupsAvailable(): boolean
   /** Afterwards the group has these limits. The answer is for `ServiceSpec.cgroup`; empty when there are no groups. */
   ensureCgroup(name: string, limits: CgroupLimits): string[]
+  /** The names of all groups beside which ours stand. */
+  listCgroups(): string[]
   /** Waits a moment for processes that are about to end. */
   removeCgroup(name: string): Promise<void>
 }
@@ -40,10 +51,17 @@ export function cgroupDriver(root = '/sys/fs/cgroup', membershipFile = '/proc/se
       for (const { directory, files } of groups(name)) ensureGroup(directory, files(limits))
       return groups(name).map(({ directory }) => `${directory}/cgroup.procs`)
     },
+    listCgroups: () => [...new Set(groups('probe').flatMap(({ directory }) => readdirSync(dirname(directory))))],
     async removeCgroup(name) {
       for (const { directory } of groups(name)) await removeGroup(name, directory)
     },
   }
+}
+
+/** Every group of a home whose processes have all ended. They are made again when something starts. */
+export async function removeCgroups(home: Home, driver: CgroupDriver = cgroupDriver()): Promise<void> {
+  const prefix = cgroupName(home, '')
+  for (const name of driver.listCgroups().filter((known) => known.startsWith(prefix))) await driver.removeCgroup(name)
 }
 
 function ensureGroup(directory: string, files: Record<string, string>): void {

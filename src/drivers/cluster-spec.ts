@@ -3,9 +3,9 @@ import type { Cluster } from '../model/cluster.ts'
 import { findPlan, type Plan } from '../model/plan.ts'
 import type { Hosting } from './hosting.ts'
 import type { PoolerSpec } from './pooler.ts'
-import { archiveName } from './receiver.ts'
 import type { ClusterSpec } from './postgres.ts'
 import type { DataOptions } from './postgres-data.ts'
+import { archiveName } from './receiver.ts'
 import type { Toolchain } from './toolchain.ts'
 
 export function dataOptions(cluster: Cluster): DataOptions {

@@ -1,10 +1,12 @@
 // What is looked at in a scratch cluster: first every page, with the server stopped; then tables, indexes and what the
 // owner asks, with the server closed to everybody else. Both are jobs, which run as the user of the cluster.
+
+import { defaultDatabase, defaultUser } from '../model/cluster.ts'
 import { ensureDirectory } from './fresh.ts'
 import type { Home } from './home.ts'
 import { type JobDriver, type JobState, withoutTime } from './job.ts'
 import { clusterPaths } from './postgres-paths.ts'
-import { defaultDatabase, defaultUser, superuser } from './postgres-template.ts'
+import { superuser } from './postgres-template.ts'
 import { run } from './process.ts'
 import type { Toolchain } from './toolchain.ts'
 import { ensureTools } from './toolchain-tools.ts'

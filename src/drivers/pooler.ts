@@ -2,6 +2,7 @@
 // users and new passwords work at once, and then logs in through the platform's socket, where it is trusted.
 import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
+import type { PoolMode } from '../model/cluster.ts'
 import type { Plan } from '../model/plan.ts'
 import { ensureDirectory, ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -11,8 +12,6 @@ import { poolerUser } from './postgres-template.ts'
 import { findCommand, run } from './process.ts'
 import { forgetReload, needsReload, writeConfiguration } from './service-reload.ts'
 import type { Supervisor } from './supervisor.ts'
-
-export type PoolMode = 'session' | 'transaction'
 
 export interface PoolerSpec {
   uid?: number | undefined

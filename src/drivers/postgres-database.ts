@@ -1,29 +1,23 @@
+import { reservedDatabases } from '../model/user.ts'
 import type { PostgresDriver } from './postgres.ts'
 import { reservedName } from './postgres-error.ts'
 import type { Asker } from './postgres-role.ts'
 import { quoteIdentifier } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
 
-// The pooler takes the last for its console.
-const reservedDatabases: readonly string[] = [superuser, 'template0', 'template1', 'pgbouncer']
-
-export function isReservedDatabase(name: string): boolean {
-  return reservedDatabases.includes(name)
-}
-
 export async function listDatabases(postgres: Asker, id: string): Promise<string[]> {
   const rows = await postgres.query<{ name: string }>(
     id,
     superuser,
     'select datname as name from pg_database where not datistemplate and datallowconn and not datname = any($1) order by 1',
-    [reservedDatabases],
+    [[...reservedDatabases]],
   )
   return rows.map((row) => row.name)
 }
 
 /** With all that the template has. Refuses a name that is taken with `conflict`. */
 export async function createDatabase(postgres: Asker, id: string, name: string): Promise<void> {
-  if (isReservedDatabase(name)) throw reservedName(name)
+  if (reservedDatabases.has(name)) throw reservedName(name)
   await postgres.query(id, superuser, `CREATE DATABASE ${quoteIdentifier(name)} OWNER schema_admin`)
 }
 
@@ -33,7 +27,7 @@ export async function dropDatabase(
   id: string,
   name: string,
 ): Promise<void> {
-  if (isReservedDatabase(name)) throw reservedName(name)
+  if (reservedDatabases.has(name)) throw reservedName(name)
   await postgres.closeConnections(id, name)
   await postgres.query(id, superuser, `DROP DATABASE ${quoteIdentifier(name)} WITH (FORCE)`)
 }

@@ -1,11 +1,12 @@
 // The users of a cluster. Roles are of the cluster, what they own is in databases: the platform's own database is
 // where statements about roles run, and only what a user owns leads into the databases of the tenant.
 import { notFound } from '../model/errors.ts'
+import { isReservedUser, type UserRole, userRoles } from '../model/user.ts'
 import type { Query } from './postgres-connection.ts'
 import { reservedName } from './postgres-error.ts'
 import { scramVerifier } from './postgres-scram.ts'
 import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
-import { poolerUser, superuser, type UserRole, userRoles } from './postgres-template.ts'
+import { poolerUser, superuser } from './postgres-template.ts'
 
 /** What these functions need of a `PostgresDriver`. */
 export interface Asker {
@@ -20,11 +21,6 @@ export interface User {
 const reservedUsers: readonly string[] = [superuser, poolerUser, ...userRoles]
 // The rights of a session that is being ended are gone only with it.
 const endSessionMs = 5000
-
-/** Roles that are the platform's or PostgreSQL's, whatever a caller wants with them. */
-export function isReservedUser(name: string): boolean {
-  return reservedUsers.includes(name) || name.startsWith('pg_')
-}
 
 export async function listUsers(postgres: Asker, id: string): Promise<User[]> {
   return postgres.query<{ name: string; role: UserRole }>(

@@ -2,6 +2,8 @@
 // the grants that every cluster has. Its name carries a hash of all that went into it: a change here makes a new one.
 import { createHash } from 'node:crypto'
 import { chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
+import { defaultDatabase, defaultUser } from '../model/cluster.ts'
+import { userRoles } from '../model/user.ts'
 import { freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { isRoot, run } from './process.ts'
@@ -10,12 +12,6 @@ import { hasLibrary } from './toolchain-tools.ts'
 
 export const superuser = 'postgres'
 export const poolerUser = 'berth_pooler'
-export const defaultUser = 'fly-user'
-export const defaultDatabase = 'fly-db'
-
-/** The login roles of a cluster are members of one of these. */
-export type UserRole = 'schema_admin' | 'writer' | 'reader'
-export const userRoles: readonly UserRole[] = ['schema_admin', 'writer', 'reader']
 
 /**
  * `pg_read_all_data` and `pg_write_all_data` cover every table, view, sequence and schema, whoever makes it and

@@ -5,12 +5,11 @@ import { constants, existsSync, readFileSync, readlinkSync } from 'node:fs'
 import { chmod, copyFile, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import type { PostgresMajor } from '../model/cluster.ts'
 import { freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { isExecutable, run } from './process.ts'
 import { toolsDirectory } from './toolchain-tools.ts'
-
-export type PostgresMajor = '16' | '17'
 
 export interface Toolchain {
   major: PostgresMajor
@@ -36,7 +35,7 @@ interface Manifest {
   links: Record<string, string>
 }
 
-interface Package {
+export interface Package {
   native: string
   version: string
 }
@@ -81,7 +80,14 @@ function findShare(bin: string): string {
   return share
 }
 
-async function findPackage(major: PostgresMajor): Promise<Package | undefined> {
+/** Where an installation of the operator or the distribution keeps its extensions; undefined when npm's is used. */
+export function findInstalledShare(major: PostgresMajor, configuredBin?: string): string | undefined {
+  const bin = configuredBin ?? `/usr/lib/postgresql/${major}/bin`
+  return isExecutable(`${bin}/postgres`) ? findShare(bin) : undefined
+}
+
+/** Undefined when the package is not installed. */
+export async function findPackage(major: PostgresMajor): Promise<Package | undefined> {
   const name = `pg${major}-${process.platform}-${process.arch}`
   const directory = fileURLToPath(new URL(`../../node_modules/${name}`, import.meta.url))
   if (!existsSync(`${directory}/native/bin/postgres`)) return undefined

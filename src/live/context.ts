@@ -1,6 +1,7 @@
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
+import type { Repository } from '../drivers/repository.ts'
 import { requireClusterWriter } from '../model/caller.ts'
 import type { ClusterDetails } from '../model/cluster.ts'
 import { invalid, unavailable } from '../model/errors.ts'
@@ -17,6 +18,7 @@ export interface LiveContext {
   hosting: Hosting
   postgres: PostgresDriver
   pooler: PoolerDriver
+  repository: Repository
   /** The last lines of a cluster's server, oldest first; none before its first start. */
   readClusterLog(id: string, lines: number): string[]
   /** The certificate with which clients verify clusters, as PEM. */

@@ -122,10 +122,11 @@ function addLookCommands(program: Command, cli: Cli): void {
 }
 
 async function runInstall(terminal: Terminal, options: { print?: true; directory?: string }): Promise<void> {
-  const { install } = await import('./install.ts')
+  const { install, nextCommands } = await import('./install.ts')
   const { print = false, directory } = options
   const lines = await install(settings(), { print, ...(directory ? { directory } : {}) })
-  printAnswer(terminal, lines, () => lines.join('\n'))
+  const next = print ? [] : ['', 'Now run:', ...nextCommands.map((command) => `  ${command}`)]
+  printAnswer(terminal, lines, () => [...lines, ...next].join('\n'))
 }
 
 async function runPsql(target: PsqlTarget, args: string[]): Promise<void> {

@@ -118,6 +118,11 @@ export function readConfig(environment: Environment = process.env): Config {
   return config
 }
 
+/** What a program that the user asked for gets handed on, as from a shell. */
+export function inheritedEnvironment(): Environment {
+  return process.env
+}
+
 /** Tokens would cross the network in the clear, so an open listener needs TLS or an explicit word. */
 export function refuseOpenListeners(config: Config): void {
   if (config.tls || config.insecure) return

@@ -2,20 +2,19 @@ import { spawn } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { constants } from 'node:os'
 import { join } from 'node:path'
-// Handed on to psql, as a shell would; settings of the platform are read in config.ts.
-import { env } from 'node:process'
 import { Failure } from '../cli/failure.ts'
 import type { PsqlTarget } from '../cli/postgres-connect.ts'
 import { openHome } from '../drivers/home.ts'
 import { isExecutable } from '../drivers/process.ts'
 import { ensureToolchain } from '../drivers/toolchain.ts'
 import { ensureTools } from '../drivers/toolchain-tools.ts'
-import type { Config } from './config.ts'
+import { type Config, inheritedEnvironment } from './config.ts'
 
 type Environment = Record<string, string | undefined>
 
 /** Runs psql at this terminal and returns its exit code. */
 export async function connect(config: Config, target: PsqlTarget, args: string[]): Promise<number> {
+  const env = inheritedEnvironment()
   const psql = findPsql(config.home, env.PATH ?? '') ?? (await unpackPsql(config))
   const child = spawn(psql, args, { stdio: 'inherit', env: psqlEnvironment(env, target) })
   const release = leaveSignalsTo(child)

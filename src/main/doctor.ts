@@ -22,7 +22,8 @@ import {
   tryBind,
 } from '../drivers/host.ts'
 import { isExecutable, isRoot, run } from '../drivers/process.ts'
-import { ensureToolchain, type PostgresMajor, type Toolchain } from '../drivers/toolchain.ts'
+import { ensureToolchain, findPackage, type Toolchain } from '../drivers/toolchain.ts'
+import type { PostgresMajor } from '../model/cluster.ts'
 import { openDatabase } from '../store/db.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 
@@ -178,7 +179,7 @@ function checkReadline(): Finding {
 }
 
 async function checkToolchain(major: PostgresMajor, config: Config, required: boolean): Promise<Finding> {
-  const packaged = findPackaged(major)
+  const packaged = (await findPackage(major))?.version
   const copy = `${config.home}/toolchain/postgres-${packaged}`
   if (!hasDistribution(major) && packaged && !existsSync(`${copy}/manifest.json`)) {
     return ok(`${packaged.split('.').slice(0, 2).join('.')} from npm; copied into the home when first used`)
@@ -206,14 +207,6 @@ function describeToolchain({ version, source, bin }: Toolchain): string {
 
 function hasDistribution(major: PostgresMajor): boolean {
   return isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
-}
-
-/** The version of the npm package that a copy would be made of. */
-function findPackaged(major: PostgresMajor): string | undefined {
-  const name = `pg${major}-${process.platform}-${process.arch}`
-  const directory = fileURLToPath(new URL(`../../node_modules/${name}`, import.meta.url))
-  if (!existsSync(`${directory}/native/bin/postgres`)) return undefined
-  return JSON.parse(readFileSync(`${directory}/package.json`, 'utf8')).version
 }
 
 async function checkUserNamespaces(): Promise<Finding> {

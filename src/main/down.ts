@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { removeCgroups } from '../drivers/cgroup.ts'
 import { stopControlProcesses } from '../drivers/control-process.ts'
 import { openHome } from '../drivers/home.ts'
 import type { Config } from './config.ts'
@@ -10,4 +11,5 @@ export async function down(config: Config): Promise<void> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   await stopControlProcesses(home)
   await openSupervisor(home).stopTree()
+  await removeCgroups(home)
 }

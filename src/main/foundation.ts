@@ -12,11 +12,14 @@ import { postgresDriver } from '../drivers/postgres.ts'
 import { receiverDriver } from '../drivers/receiver.ts'
 import { fileRepository } from '../drivers/repository-file.ts'
 import { restoreDriver } from '../drivers/restore.ts'
-import { ensureStateDatabase } from '../drivers/state-database.ts'
+import { ensureStateDatabase, type StateDatabase } from '../drivers/state-database.ts'
+import { stateDumpDriver } from '../drivers/state-dump.ts'
 import { type Supervisor, s6Supervisor } from '../drivers/supervisor.ts'
 import { ensureToolchain } from '../drivers/toolchain.ts'
+import { sweepTrash } from '../drivers/trash.ts'
 import { newTokenText } from '../model/token.ts'
 import { startSampler } from '../reconcile/sampler.ts'
+import { type StateBackup, startStateBackup } from '../reconcile/state-backup.ts'
 import type { World } from '../reconcile/step.ts'
 import { startWorker, type Worker } from '../reconcile/worker.ts'
 import { type Database, openDatabase } from '../store/db.ts'
@@ -41,6 +44,7 @@ export async function layFoundation(config: Config): Promise<Foundation> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const log = openLog(config, home)
   noteControlProcess(home)
+  sweepTrash(home) // what a crash kept from being deleted
   const supervisor = openSupervisor(home)
   await supervisor.ensureTree()
   const databaseConfig = await openState(config, home, supervisor)
@@ -118,18 +122,34 @@ export function startLoop(
 ): Worker {
   const { world, databaseConfig, log } = foundation
   const sampler = startSampler(world, databaseConfig)
+  const stateBackup = startStateDumps(foundation)
   const worker = startWorker({
     world,
     listen: (woken) => listen(databaseConfig, workChannel, woken),
     slots,
     onTurn(turn) {
       onTurn(turn)
+      stateBackup?.note(turn)
       if (turn.error) log.warn({ kind: turn.kind, id: turn.resourceId, err: turn.error }, 'will look again later')
     },
   })
   return {
     async stop() {
-      await Promise.all([worker.stop(), sampler.stop()])
+      await Promise.all([worker.stop(), sampler.stop(), stateBackup?.stop()])
     },
   }
+}
+
+/** An external state database is backed up by whoever runs it. */
+function startStateDumps(foundation: Foundation): StateBackup | undefined {
+  const { config, home, supervisor, databaseConfig, world, log } = foundation
+  if (config.databaseUrl) return undefined
+  const dumps = stateDumpDriver({
+    home,
+    jobs: jobDriver(supervisor),
+    repository: world.repository,
+    database: databaseConfig as StateDatabase,
+    findToolchain: () => ensureToolchain('17', home),
+  })
+  return startStateBackup({ dumps, onError: (err) => log.warn({ err }, 'will back up the state database later') })
 }

@@ -7,7 +7,10 @@ import { buildServer } from '../api/server.ts'
 import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
 import { clusterPaths } from '../drivers/postgres-paths.ts'
+import { findInstalledShare } from '../drivers/toolchain.ts'
+import { hasPostgis } from '../drivers/toolchain-tools.ts'
 import type { LiveContext } from '../live/context.ts'
+import { postgresMajors } from '../model/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
@@ -66,7 +69,10 @@ function settingsOf(config: Config): PlatformSettings {
   return {
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
-    postgisMajors: [],
+    postgisMajors: postgresMajors.filter((major) => {
+      const share = findInstalledShare(major, config.pgBins[major])
+      return share !== undefined && hasPostgis({ share })
+    }),
     pgHost: config.pgHost,
   }
 }

@@ -16,7 +16,8 @@ export function isReservedUser(username: string): boolean {
 
 const reservedUsers = new Set(['postgres', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
-export const reservedDatabases = new Set(['postgres', 'template0', 'template1'])
+/** The platform's own, and the name that the pooler takes for its console. */
+export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer'])
 
 /** As connection strings carry it: letters and digits need no escaping. */
 export function newPassword(): string {

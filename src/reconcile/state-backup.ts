@@ -57,18 +57,20 @@ export function startStateBackup({ dumps, onError, pace }: StateBackupOptions): 
     else if (seen.is === 'failed') await dumps.discardDump()
     isRunning = false
     const newest = await dumps.findNewest()
-    want(newest === undefined ? Date.now() : Number(newest / 1000n) + intervalMillis)
-    if (seen.is === 'failed') onError(new Error(`dump the state database: ${seen.reason}`))
+    want((newest === undefined ? Date.now() : Number(newest / 1000n)) + intervalMillis)
+    if (seen.is === 'failed') throw new Error(`dump the state database: ${seen.reason}`)
   }
 
   function tick(): void {
+    let pauseMillis = tickMillis
     running = look()
       .catch((error) => {
         want(Date.now())
+        pauseMillis = restMillis
         onError(error)
       })
       .then(() => {
-        if (!stopped) timer = setTimeout(tick, tickMillis)
+        if (!stopped) timer = setTimeout(tick, pauseMillis)
       })
   }
   tick()

@@ -12,6 +12,7 @@ const named = (routes: Route[]) => routes.map((route) => [route.id, route] as co
 const strangers: Record<string, number> = {
   // The authority is the same for all clusters, and public: with it clients know whom they talk to.
   getAuthority: 200,
+  adoptClusters: 401,
   createApp: 404,
   listApps: 404,
   getApp: 403,

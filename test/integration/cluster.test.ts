@@ -43,11 +43,15 @@ async function look(id: string, { closely = false } = {}) {
   return (await show(id)).body.data
 }
 
-/** Other work, such as a first backup, waits. */
+/** Other work waits; a look that only finds something else to be due, such as a first backup, does not count. */
 async function lookOnce(id: string): Promise<void> {
-  await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
-  await platform.sql('update work set run_at = now() where resource_id = $1', [id])
-  await platform.turn()
+  for (let looks = 0; looks < 5; looks++) {
+    await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
+    await platform.sql('update work set run_at = now() where resource_id = $1', [id])
+    await platform.turn()
+    const [work] = await platform.sql('select note from work where resource_id = $1', [id])
+    if (!/is due$/.test(work.note)) return
+  }
 }
 
 async function eventsOf(id: string): Promise<string[]> {

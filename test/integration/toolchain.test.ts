@@ -2,7 +2,8 @@ import { readdirSync, readlinkSync, rmSync, statSync, writeFileSync } from 'node
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Home, openHome } from '../../src/drivers/home.ts'
 import { isExecutable, run } from '../../src/drivers/process.ts'
-import { ensureToolchain, type PostgresMajor, verifyToolchain } from '../../src/drivers/toolchain.ts'
+import { ensureToolchain, verifyToolchain } from '../../src/drivers/toolchain.ts'
+import type { PostgresMajor } from '../../src/model/cluster.ts'
 import { firstLine, startProgram, temporaryDirectory } from '../support/temporary-home.ts'
 
 const directory = temporaryDirectory()
