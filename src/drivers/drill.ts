@@ -48,14 +48,15 @@ export function drillDriver({ home, jobs }: DrillParts): DrillDriver {
   return {
     async startPages(id, spec) {
       const tools = await ensureTools(spec.toolchain)
-      const command = ['/bin/sh', '-c', pagesScript, 'drill', tools, clusterPaths(home, id).data]
+      const command = ['/bin/sh', '-c', pagesScript, 'drill', tools, spec.toolchain.major, clusterPaths(home, id).data]
       await jobs.ensureJob(pagesJob(home, id), { command, uid: spec.uid, cgroup: spec.cgroup, niceness })
     },
     inspectPages: async (id) => stateOf(await jobs.inspectJob(pagesJob(home, id))),
     async startContents(id, spec) {
       const tools = await ensureTools(spec.toolchain)
       ensureDirectory(placeOf(home, id), { mode: 0o700, uid: spec.uid })
-      const command = ['/bin/sh', '-c', contentsScript, 'drill', tools, placeOf(home, id), spec.query ?? '']
+      const values = [tools, spec.toolchain.major, placeOf(home, id), spec.query ?? '']
+      const command = ['/bin/sh', '-c', contentsScript, 'drill', ...values]
       const env = { PGHOST: clusterPaths(home, id).sockets, PGPORT: String(spec.port), PGAPPNAME: 'berth-drill' }
       await jobs.ensureJob(contentsJob(home, id), { command, env, uid: spec.uid, cgroup: spec.cgroup, niceness })
     },
@@ -98,9 +99,16 @@ const failures: Record<number, { what: string; lines: number }> = {
   13: { what: 'the drill query failed', lines: 1 },
 }
 
+// It reads the directories of its own major only, and the client programs may be of another.
+const knowsPages = `
+  knows_pages() { "$tools/pg_checksums" --version 2>&1 | grep -q "(PostgreSQL) $major[^0-9]"; }`
+
 // What it prints besides errors is a summary.
 const pagesScript = `
-  "$1/pg_checksums" --check --pgdata="$2" > /dev/null || exit 10`
+  tools=$1 major=$2 data=$3
+  ${knowsPages}
+  knows_pages || exit 0
+  "$tools/pg_checksums" --check --pgdata="$data" > /dev/null || exit 10`
 
 // The tenant may have given his database settings, which would hold for the superuser too.
 const ownSettings = ['search_path=', 'role=none', 'default_transaction_read_only=off', 'statement_timeout=0']
@@ -108,9 +116,11 @@ const ownSettings = ['search_path=', 'role=none', 'default_transaction_read_only
 // psql takes a text that begins with a backslash for a command of its own, which could become somebody else or start a
 // program; behind a line break all of it goes to the server. The limit of the server is one that the query may lift.
 const contentsScript = `
-  tools=$1 place=$2 query=$3
+  tools=$1 major=$2 place=$3 query=$4
+  ${knowsPages}
   as_superuser() { PGUSER=${superuser} PGOPTIONS='${ownSettings.map((setting) => `-c ${setting}`).join(' ')}' "$@"; }
-  ask() { as_superuser "$tools/psql" -X -At -v ON_ERROR_STOP=1 -d "$1" -c "$2"; }
+  # Not as an option, which may be more than a name: databases are named by the tenant.
+  ask() { as_superuser env PGDATABASE="$1" "$tools/psql" -X -At -v ON_ERROR_STOP=1 -c "$2"; }
 
   tries=0
   until words=$(ask ${superuser} 'select 1' 2>&1); do
@@ -118,6 +128,10 @@ const contentsScript = `
     [ $tries -lt 300 ] || { echo "$words"; exit 11; }
     sleep 1
   done
+
+  # A server that sends a backup compares every page with its checksum.
+  knows_pages || as_superuser "$tools/pg_basebackup" --pgdata=- --format=tar --wal-method=none --checkpoint=fast \\
+    --no-manifest --no-password > /dev/null || exit 10
 
   if [ -x "$tools/pg_amcheck" ]; then
     as_superuser "$tools/pg_amcheck" --all --install-missing --no-password || exit 12

@@ -73,10 +73,10 @@ export interface RestoreProgress {
 /** Whatever moved counts as progress, and the deadline of the cluster's state starts anew. */
 export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<void> {
   const { rowCount } = await db.query(
-    `update restore set phase = $2, bytes_done = coalesce($3, bytes_done), bytes_total = coalesce($4, bytes_total),
+    `update restore set phase = $2, bytes_done = greatest(bytes_done, $3), bytes_total = coalesce($4, bytes_total),
        replayed_until = coalesce($5, replayed_until)
      where cluster_id = $1 and (phase, bytes_done, replayed_until) is distinct from
-       ($2, coalesce($3, bytes_done), coalesce($5::timestamptz, replayed_until))`,
+       ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until))`,
     [
       clusterId,
       progress.phase,

@@ -1,7 +1,15 @@
-import { beforeEach, describe, expect, test } from 'vitest'
+import { closeSync, existsSync, globSync, openSync, writeSync } from 'node:fs'
+import { mkdir, readdir, symlink } from 'node:fs/promises'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { type DrillDriver, drillDriver } from '../../src/drivers/drill.ts'
+import { jobDriver } from '../../src/drivers/job.ts'
+import type { PostgresMajor } from '../../src/drivers/toolchain.ts'
+import { ensureTools } from '../../src/drivers/toolchain-tools.ts'
 import { isDrillDue } from '../../src/model/drill.ts'
 import { breakable } from '../support/breakable.ts'
+import { type ClusterBench, openBench, type TestCluster, untilReady } from '../support/cluster.ts'
 import { type CallOptions, usePlatform } from '../support/platform.ts'
+import { until } from '../support/until.ts'
 
 const platform = usePlatform()
 const { fake } = platform
@@ -12,9 +20,9 @@ const moments: Record<string, string> = { ...samples, [edge]: '0/3000000' }
 
 let source: string
 
-beforeEach(async () => {
+async function startWithSource(): Promise<void> {
   source = await makeSource('shop')
-})
+}
 
 /** A ready cluster with a backup, a window from 10:00 to 12:00 on a day in the past, and samples in and before it. */
 async function makeSource(name: string, extra: object = {}): Promise<string> {
@@ -39,8 +47,10 @@ async function makeSource(name: string, extra: object = {}): Promise<string> {
 
 /** One turn of something that waits, whichever. */
 async function turnAll(only = 'true') {
-  await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
-  await platform.sql(`update work set run_at = now() - random() * interval '1 second' where ${only}`)
+  await platform.sql(
+    `update work set leased_until = null,
+       run_at = case when ${only} then now() - random() * interval '1 second' else 'infinity' end`,
+  )
   return platform.turn().catch(() => undefined)
 }
 
@@ -91,6 +101,8 @@ async function scratchOf(): Promise<string> {
 }
 
 describe('a drill', () => {
+  beforeEach(startWithSource)
+
   test('restores, looks, keeps the answer, tidies up and reports', async () => {
     const seen = await drill({ drill_query: 'select count(*) from orders' })
     expect(seen).toEqual({
@@ -252,6 +264,8 @@ describe('a drill', () => {
 })
 
 describe('the drill query', () => {
+  beforeEach(startWithSource)
+
   test('is remembered, from the creation on, until it is taken back', async () => {
     source = await makeSource('asked', { drill_query: 'select 1' })
     await platform.sql(`delete from work where resource_id <> $1`, [source])
@@ -263,7 +277,12 @@ describe('the drill query', () => {
     expect(await drill({ drill_query: ' ' })).not.toHaveProperty('answer')
   })
 
-  test.each([5, ['select 1'], 'x'.repeat(10_001), 'select \u0000'])('is refused when it is %j', async (drill_query) => {
+  test.each([
+    ['a number', 5],
+    ['a list', ['select 1']],
+    ['too long', 'x'.repeat(10_001)],
+    ['not text', 'select \u0000'],
+  ])('is refused when it is %s', async (_, drill_query) => {
     const refused = { status: 422, body: { error: expect.stringMatching(/^drill_query must be /) } }
     expect(await ask({ drill_query })).toMatchObject(refused)
     const create = { org_slug: 'personal', plan: 'basic', drill_query }
@@ -277,6 +296,8 @@ describe('the drill query', () => {
 })
 
 describe('asking for a drill is refused', () => {
+  beforeEach(startWithSource)
+
   test('409 while one is under way', async () => {
     const replies = await Promise.all(Array.from({ length: 10 }, () => ask()))
     expect(replies.map(({ status }) => status).sort()).toEqual([202, ...Array(9).fill(409)])
@@ -324,6 +345,8 @@ describe('asking for a drill is refused', () => {
 })
 
 describe('the schedule', () => {
+  beforeEach(startWithSource)
+
   const day = 86_400
   const at = (hour: number) => new Date(Date.UTC(2026, 10, 15, hour, 59))
   const schedule = (ageSeconds: number, active = false) => ({ ageSeconds, active, result: null })
@@ -369,6 +392,7 @@ describe('the schedule', () => {
 })
 
 test('a drill converges, whichever call and whichever statement is lost', { timeout: 300_000 }, async () => {
+  await startWithSource()
   await platform.sql(`update cluster set drill_query = 'select 1'`)
   const run = async (nth: number, calls: number) => {
     const counting = breakable(platform.database.db, nth)
@@ -387,4 +411,124 @@ test('a drill converges, whichever call and whichever statement is lost', { time
   expect(calls).toBeGreaterThan(20)
   expect(statements).toBeGreaterThan(50)
   for (let nth = 1; nth <= statements; nth++) await run(nth, calls)
+})
+
+describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (major: PostgresMajor) => {
+  let bench: ClusterBench
+  let drills: DrillDriver
+  let cluster: TestCluster
+
+  beforeAll(async () => {
+    bench = await openBench()
+    drills = drillDriver({ home: bench.home, jobs: jobDriver(bench.supervisor) })
+    cluster = await bench.startCluster(major)
+    await bench.postgres.query(
+      cluster.id,
+      'fly-db',
+      `create table public.number as select n, repeat('x', 100) as word from generate_series(1, 1000) n;
+       create index on public.number (n)`,
+    )
+  }, 120_000)
+
+  afterAll(() => bench.remove())
+
+  const spec = (query: string | null = null, tools?: string) => {
+    const { toolchain } = cluster.spec
+    return { ...cluster.spec, toolchain: { ...toolchain, ...(tools ? { tools } : {}) }, query }
+  }
+
+  async function checkPages() {
+    await bench.postgres.stop(cluster.id)
+    await drills.startPages(cluster.id, spec())
+    await until(async () => (await drills.inspectPages(cluster.id)).is !== 'running', 60)
+    return drills.inspectPages(cluster.id)
+  }
+
+  async function checkContents(query: string | null = null, tools?: string) {
+    await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, closed: true })
+    await drills.startContents(cluster.id, spec(query, tools))
+    await until(async () => (await drills.inspectContents(cluster.id, spec(query))).is !== 'running', 60)
+    const seen = await drills.inspectContents(cluster.id, spec(query))
+    await drills.remove(cluster.id)
+    return seen
+  }
+
+  /** All of the client programs but for one. */
+  async function toolsWithout(missing: string): Promise<string> {
+    const tools = await ensureTools(cluster.spec.toolchain)
+    const place = `${bench.home.toolchain}/without`
+    await mkdir(place, { mode: 0o755 })
+    const names = (await readdir(tools)).filter((name) => name !== missing)
+    for (const name of names) await symlink(`${tools}/${name}`, `${place}/${name}`)
+    return place
+  }
+
+  test('pass on what is sound, with the answer of the default user', { timeout: 120_000 }, async () => {
+    expect(await drills.inspectPages(cluster.id)).toEqual({ is: 'absent' })
+    expect(await checkPages()).toEqual({ is: 'passed' })
+    const query = 'select count(*), session_user from number'
+    expect(await checkContents(query)).toEqual({ is: 'passed', answer: '1000|fly-user' })
+    expect(await checkContents()).toEqual({ is: 'passed', answer: null })
+    expect(bench.supervisor.listServices().filter((name) => name.startsWith('drill-'))).toEqual([])
+  })
+
+  test('take nothing but SQL from the owner', { timeout: 120_000 }, async () => {
+    const mark = `${bench.home.path}/clusters/${cluster.id}/drill/escaped`
+    for (const query of [`\\! touch ${mark}`, '\\c - postgres', `select 1 \\g | touch ${mark}`]) {
+      expect(await checkContents(query)).toMatchObject({
+        is: 'failed',
+        reason: expect.stringContaining('syntax error'),
+      })
+    }
+    expect(existsSync(mark)).toBe(false)
+    expect(await checkContents(`select 'a\nb', 'c'; select 2`)).toEqual({ is: 'passed', answer: 'a\nb|c\n2' })
+    expect(await checkContents('select * from nothing')).toEqual({
+      is: 'failed',
+      reason: expect.stringMatching(/^the drill query failed: ERROR: {2}relation "nothing" does not exist/),
+    })
+  })
+
+  test('find an index that is out of order, also without pg_amcheck', { timeout: 120_000 }, async () => {
+    const compare = (sign: string) =>
+      `create or replace function public.compare(int, int) returns int language sql immutable
+       as 'select ${sign}pg_catalog.btint4cmp($1, $2)'`
+    await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, closed: true })
+    await untilReady(bench.postgres, cluster.id)
+    const without = await toolsWithout('pg_amcheck')
+    expect(await checkContents(null, without)).toEqual({ is: 'passed', answer: null })
+    await bench.postgres.query(
+      cluster.id,
+      'fly-db',
+      `${compare('')};
+       create operator class public.turned for type int using btree as operator 1 pg_catalog.<,
+         operator 2 pg_catalog.<=, operator 3 pg_catalog.=, operator 4 pg_catalog.>=, operator 5 pg_catalog.>,
+         function 1 public.compare(int, int);
+       create index turned_index on public.number (n public.turned);
+       ${compare('-')}`,
+    )
+    const found = {
+      is: 'failed',
+      reason: expect.stringMatching(/^the check of tables and indexes failed: .*turned_index/),
+    }
+    expect(await checkContents()).toMatchObject(found)
+    expect(await checkContents(null, without)).toMatchObject(found)
+    await bench.postgres.query(cluster.id, 'fly-db', 'drop index public.turned_index')
+  })
+
+  test('find a byte that is not what it was', { timeout: 120_000 }, async () => {
+    const [row] = await bench.postgres.query<{ path: string }>(
+      cluster.id,
+      'fly-db',
+      `select pg_relation_filepath('public.number') as path`,
+    )
+    await bench.postgres.stop(cluster.id)
+    const [file] = globSync(`${bench.home.path}/clusters/${cluster.id}/data/${row!.path}`)
+    const descriptor = openSync(file!, 'r+')
+    writeSync(descriptor, 'y', 8192 * 2 + 8000)
+    closeSync(descriptor)
+    const pages = await checkPages()
+    const seen = pages.is === 'passed' ? await checkContents() : pages
+    expect(seen).toMatchObject({ is: 'failed', reason: expect.stringContaining('the check of every page failed: ') })
+    expect(seen).toMatchObject({ reason: expect.stringContaining(row!.path) })
+  })
 })

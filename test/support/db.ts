@@ -6,6 +6,8 @@ import { type Database, openDatabase } from '../../src/store/db.ts'
 declare module 'vitest' {
   interface ProvidedContext {
     server: pg.ClientConfig
+    /** A directory with everything of PostgreSQL that a home needs. */
+    toolchain: string
   }
 }
 

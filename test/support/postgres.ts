@@ -2,10 +2,13 @@ import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { TestProject } from 'vitest/node'
-import { openHome } from '../../src/drivers/home.ts'
+import { type Home, openHome } from '../../src/drivers/home.ts'
+import { ensureTemplate } from '../../src/drivers/postgres-template.ts'
 import { ensureStateDatabase } from '../../src/drivers/state-database.ts'
 import { s6Supervisor } from '../../src/drivers/supervisor.ts'
 import { ensureToolchain } from '../../src/drivers/toolchain.ts'
+import { ensureTools } from '../../src/drivers/toolchain-tools.ts'
+import { postgresMajors } from '../../src/model/cluster.ts'
 import { openDatabase } from '../../src/store/db.ts'
 import { migrate } from '../../src/store/migrate.ts'
 import { templateDatabase } from './db.ts'
@@ -21,10 +24,21 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   const server = await ensureStateDatabase({ home, supervisor, toolchain })
   await makeTemplate({ ...server })
   project.provide('server', { host: server.host, port: server.port, user: server.user })
+  project.provide('toolchain', await makeToolchain(home))
   return async () => {
     await supervisor.stopTree()
     rmSync(path, { recursive: true, force: true })
   }
+}
+
+/** What a first cluster would otherwise wait for, made once for all homes of the tests. */
+async function makeToolchain(home: Home): Promise<string> {
+  for (const major of postgresMajors) {
+    const toolchain = await ensureToolchain(major, home)
+    await ensureTemplate(toolchain, home)
+    await ensureTools(toolchain)
+  }
+  return home.toolchain
 }
 
 async function makeTemplate(server: { host: string; port: number; user: string }): Promise<void> {

@@ -17,6 +17,9 @@ export interface RestoreBench extends ClusterBench {
   receivers: ReceiverDriver
   backups: BackupDriver
   restores: RestoreDriver
+  /** Clusters that a test restored into; they are gone when it has ended. */
+  newTarget(source: TestCluster): Promise<TestCluster>
+  removeTargets(): Promise<void>
 }
 
 export type Backup = RestoreSpec['backup']
@@ -32,14 +35,30 @@ export async function openRestoreBench(): Promise<RestoreBench> {
   const root = `${home.path}/repository`
   const repository = fileRepository(root)
   const jobs = jobDriver(supervisor)
+  const receivers = receiverDriver({ home, supervisor, repository, postgres })
+  const restores = restoreDriver({ home, supervisor, jobs, repository, postgres })
+  const targets: string[] = []
   return {
     ...bench,
     root,
     repository,
     jobs,
-    receivers: receiverDriver({ home, supervisor, repository, postgres }),
+    receivers,
     backups: backupDriver({ home, jobs, repository }),
-    restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
+    restores,
+    async newTarget({ spec }) {
+      const cluster = await bench.newCluster(spec.toolchain.major)
+      targets.push(cluster.id)
+      return { ...cluster, spec: { ...cluster.spec, settings: spec.settings } }
+    },
+    async removeTargets() {
+      const removed = targets.splice(0).map(async (id) => {
+        await restores.remove(id)
+        await receivers.removeReceiver(id)
+        await postgres.remove(id)
+      })
+      await Promise.all(removed)
+    },
   }
 }
 
