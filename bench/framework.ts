@@ -1,6 +1,9 @@
 import { shareOfOthers } from './machine.ts'
 import { openScope, type Scope } from './scope.ts'
 
+/** Above what an idle platform uses for its polls. */
+const quietShare = 0.2
+
 export type Target = { atLeast: number } | { atMost: number }
 
 export interface Measurement {
@@ -50,11 +53,18 @@ export function group<Fixture>({ setUp, benchmarks }: Group<Fixture>): OpenGroup
       const fixture = attempt(() => setUp(scope))
       for (const benchmark of chosen) {
         const { name, title, target } = benchmark
-        const result = await attempt(async () => benchmark.run(unwrap(await fixture)))
+        const result = await attempt(async () => watched(benchmark, unwrap(await fixture)))
         report({ name, title, target, ...result })
       }
     },
   }
+}
+
+/** Says whether others kept the machine busy before or after, for a benchmark that does not watch for it itself. */
+async function watched<Fixture>({ run }: Benchmark<Fixture>, fixture: Fixture): Promise<Measurement> {
+  const before = await shareOfOthers()
+  const measurement = await run(fixture)
+  return { disturbed: Math.max(before, await shareOfOthers()) > quietShare, ...measurement }
 }
 
 type Attempt<T> = { measurement: T } | { error: Error }
@@ -124,10 +134,7 @@ export interface Ratio {
 }
 
 const rounds = 7
-const mostRounds = 12
-/** Above what an idle platform uses for its polls. */
-const quietShare = 0.2
-
+const mostRounds = 10
 type Pair = [measured: number, reference: number]
 
 /**

@@ -90,9 +90,9 @@ function placeOf(home: Home, id: string): string {
 
 const answerBytes = 10_000
 
-/** Which part failed, and how many of its last lines say why. */
-const failures: Record<number, { what: string; lines: number }> = {
-  10: { what: 'the check of every page failed', lines: 1 },
+/** Which part failed, and how many of its last lines say why, among those that do. */
+const failures: Record<number, { what: string; lines: number; among?: RegExp }> = {
+  10: { what: 'the check of every page failed', lines: 1, among: /checksum verification failed/ },
   11: { what: 'the restored server does not answer', lines: 1 },
   // The object comes first, then what is wrong with it.
   12: { what: 'the check of tables and indexes failed', lines: 3 },
@@ -180,7 +180,9 @@ function stateOf(job: JobState): PagesState {
   const failure = failures[job.exitCode ?? 0]
   const words = job.log.map((line) => withoutTime(line).trim()).filter((line) => line !== '')
   if (!failure) return { is: 'failed', reason: ['the check was interrupted', ...words.slice(-1)].join(': ') }
-  return { is: 'failed', reason: [failure.what, ...words.slice(-failure.lines)].join(': ') }
+  const telling = words.filter((line) => failure.among?.test(line))
+  const reasons = (telling.length > 0 ? telling : words).slice(-failure.lines)
+  return { is: 'failed', reason: [failure.what, ...reasons].join(': ') }
 }
 
 // As the user of the cluster, whose directory it lies in and who could lead somebody mightier astray.

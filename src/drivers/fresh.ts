@@ -19,10 +19,10 @@ export function freshName(directory: string): string {
 
 // Making anything takes seconds at most. What nobody touched for an hour was left by a process that was killed. The
 // time of the last change of the entry itself, because a copy has the time of modification of its original.
-export async function removeAbandoned(directory: string): Promise<void> {
+export async function removeAbandoned(directory: string, olderThanMs = 3_600_000): Promise<void> {
   for (const entry of (await readdir(directory)).filter((name) => name.startsWith(mark))) {
     const found = await stat(`${directory}/${entry}`).catch(() => undefined)
-    if (found && Date.now() - found.ctimeMs > 3_600_000)
+    if (found && Date.now() - found.ctimeMs >= olderThanMs)
       await rm(`${directory}/${entry}`, { recursive: true, force: true })
   }
 }

@@ -57,6 +57,8 @@ function connectionSettings({
     reserved_connections: String(poolerConnections),
     // Two-phase commit works out of the box, one for each connection.
     max_prepared_transactions: String(clients),
+    // A connection that never finishes to log in keeps a database from being dropped.
+    authentication_timeout: '5s',
     ssl: 'on',
     ssl_cert_file: `${tlsDirectory}/server.crt`,
     ssl_key_file: `${tlsDirectory}/server.key`,

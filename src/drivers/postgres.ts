@@ -5,7 +5,7 @@ import { totalmem } from 'node:os'
 import type { Plan } from '../model/plan.ts'
 import { ensureServerCertificate } from './certificate.ts'
 import { readTextIfPresent } from './file.ts'
-import { ensureDirectory } from './fresh.ts'
+import { ensureDirectory, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { openConnections, type ProbeTarget, probe, type Query } from './postgres-connection.ts'
 import { type DataOptions, ensureClusterDirectory, ensureData } from './postgres-data.ts'
@@ -105,6 +105,8 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
   const paths = clusterPaths(home, id)
   if (!existsSync(paths.data)) throw new Error(`start cluster ${id}: it has no data directory`)
   await ensureClusterDirectory(home, paths)
+  // With the data in its place nobody makes it any more; a copy whose maker was killed may have gone on by itself.
+  await removeAbandoned(paths.directory, 0)
   ensureDirectory(paths.sockets, { mode: 0o700, uid: spec.uid })
   const renewed = await ensureServerCertificate({ home, directory: paths.tls, hosts: spec.hosts, uid: spec.uid })
   if (renewed) for (const user of [paths.directory, paths.pooler].filter(existsSync)) noteReload(user)

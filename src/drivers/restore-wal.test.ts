@@ -27,12 +27,21 @@ it('reads the beginning of a timeline from the end of its history', () => {
   expect(() => readTimelineStart(3, '\n')).toThrow('empty')
 })
 
-it('wants the log replayed to the cut, but for the header of a page', () => {
+it('wants the log replayed to the cut', () => {
   expect(findShortfall(endedAt('0/3002028'), expected)).toBeUndefined()
-  expect(findShortfall(endedAt('0/3002000'), expected)).toBeUndefined()
-  expect(findShortfall(endedAt('0/3001FF0'), expected)).toBe(
-    'the write-ahead log is damaged: replay ended at 0/3001FF0 instead of 0/3002028',
+  // Short of it by a commit.
+  expect(findShortfall(endedAt('0/3002000'), expected)).toBe(
+    'the write-ahead log is damaged: replay ended at 0/3002000 instead of 0/3002028',
   )
+})
+
+it.each([
+  ['0/3002018', '0/3002000', '0/3001FF8'],
+  ['0/4000028', '0/4000000', '0/3FFFFF8'],
+])('does not want the header of an empty page before %s', (cut, whole, short) => {
+  const behindHeader = { ...expected, pieces: [{ clusterId: 'b', epoch: 1, timeline: 2, end: cut }] }
+  expect(findShortfall(endedAt(whole), behindHeader)).toBeUndefined()
+  expect(findShortfall(endedAt(short), behindHeader)).toContain('damaged')
 })
 
 it('takes a time for reached only when PostgreSQL stopped at it', () => {

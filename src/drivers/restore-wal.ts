@@ -48,9 +48,18 @@ export function readTimelineStart(timeline: number, history: string): TimelineSt
   return { timeline, parent: Number(match[1]), lsn: parseLsn(match[2]!), reason: match[3]! }
 }
 
-// The place of a sample may lie behind the header of a page that holds nothing yet, up to 40 bytes past the last record,
-// which itself ends on a multiple of eight.
-const headerBytes = 48n
+const pageBytes = 8192n
+const headerBytes = 24n
+const firstHeaderBytes = 40n
+
+/**
+ * Where the record before this place ends: the place of a sample may lie behind the header of a page that holds nothing
+ * yet. No other difference is allowed, because a commit can be as short as such a header.
+ */
+function endBefore(lsn: Lsn): Lsn {
+  if (lsn % segmentBytes === firstHeaderBytes) return lsn - firstHeaderBytes
+  return lsn % pageBytes === headerBytes ? lsn - headerBytes : lsn
+}
 
 export interface Expected {
   target: RecoveryTarget
@@ -72,6 +81,6 @@ export function findShortfall(
   // Only PostgreSQL stops at a time, and then it says at which.
   if (target.kind === 'time' && start.reason.startsWith('before ')) return undefined
   const end = target.kind === 'immediate' ? backup.stopLsn : pieces.at(-1)!.end
-  if (start.lsn + headerBytes >= parseLsn(end)) return undefined
+  if (start.lsn >= endBefore(parseLsn(end))) return undefined
   return `the write-ahead log is damaged: replay ended at ${at} instead of ${end}`
 }

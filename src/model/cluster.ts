@@ -18,7 +18,7 @@ export const clusterStates = defineStates({
     deadlineMinutes: 5,
   },
   ready: { commands: { delete: 'deleting' }, keeps: 'healthy' },
-  failed: { commands: { delete: 'deleting' } },
+  failed: { commands: { delete: 'deleting' }, keeps: 'stopped' },
   deleting: { outcomes: { gone: 'deleted' } },
   // Its backups and its log are kept for a while, so that it can be undeleted.
   deleted: { outcomes: { purged: 'purged' } },

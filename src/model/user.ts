@@ -16,8 +16,8 @@ export function isReservedUser(username: string): boolean {
 
 const reservedUsers = new Set(['postgres', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
-/** The platform's own, and the name that the pooler takes for its console. */
-export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer'])
+/** The platform's own, and names that mean something else to the pooler. */
+export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer', '*'])
 
 /** As connection strings carry it: letters and digits need no escaping. */
 export function newPassword(): string {

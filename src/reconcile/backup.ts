@@ -1,10 +1,10 @@
 import type { Toolchain } from '../drivers/toolchain.ts'
 import type { Backup, backupStates } from '../model/backup.ts'
 import type { Cluster } from '../model/cluster.ts'
-import { labelTime } from '../model/restore.ts'
+import { labelTime, parseTime } from '../model/restore.ts'
 import { nowMicros } from '../model/time.ts'
 import { parseLsn } from '../model/wal.ts'
-import { findCurrentArchive } from '../store/archive.ts'
+import { type Archive, findCurrentArchive } from '../store/archive.ts'
 import {
   type BackupFacts,
   countRunningBackups,
@@ -57,6 +57,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     const slot = await world.receiver.inspectSlot(cluster.id, archive!.slot)
     const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(seen.stopLsn)
     if (!isArchived) return wait(0.1, `waiting until the archive has ${seen.stopLsn}`)
+    if (isBeforeWindow(archive!, seen.stoppedAt)) return wait(0.2, 'waiting until the recovery window reaches its end')
     return complete(backup, cluster, world, seen)
   },
 
@@ -65,6 +66,14 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     return advance('gone')
   },
 }
+
+/** A backup that nothing can be restored from yet is not done; a source that is not sampled holds it up for a moment only. */
+function isBeforeWindow(archive: Archive, stoppedAt: string): boolean {
+  const end = parseTime(stoppedAt)!
+  return (archive.latestAt ?? 0n) < end && nowMicros() - end < patienceMicros
+}
+
+const patienceMicros = 10_000_000n
 
 async function complete(backup: Backup, cluster: Cluster, world: World, facts: BackupFacts & { startedAt: string }) {
   await world.backups.finishBackup({

@@ -18,6 +18,9 @@ import { advance, type Steps, type World, wait } from './step.ts'
 /** Below this much free disk a new cluster would not live long enough to be useful. */
 const leastFreeBytes = 256 * 1024 * 1024
 
+/** A day: nothing starts by itself what has failed. */
+const stoppedLookSeconds = 86_400
+
 export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   async creating(cluster, { db, hosting }) {
     const problem = await findProblem(hosting)
@@ -57,6 +60,15 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   },
 
   ready: keepHealthy,
+
+  /** What failed is left for its owner to look at, but nothing of it runs any more. */
+  async failed(cluster, { postgres, pooler, receiver, restores }) {
+    await restores.remove(cluster.id)
+    await pooler.removePooler(cluster.id)
+    await postgres.stop(cluster.id)
+    await receiver.removeReceiver(cluster.id)
+    return wait(stoppedLookSeconds, 'stopped')
+  },
 
   async deleting(cluster, world) {
     const { postgres, pooler, receiver, backups, restores, hosting } = world

@@ -71,18 +71,19 @@ export async function runLease(world: World, lease: Lease): Promise<Turn> {
 async function look(world: World, lease: Lease): Promise<string> {
   const kind = kinds[lease.kind as Kind]
   const row = await kind.load(world.db, lease.resourceId)
-  const result = row && (await runStep(kind, row, world))
+  const result = row && (await runStep(kind, row, lease, world))
   await world.db.transaction((tx) => record(tx, kind, lease, row, result))
   if (!result) return 'rest'
   return 'wait' in result ? 'wait' : result.outcome
 }
 
 /** Undefined when the resource is at rest. */
-async function runStep(kind: KindOfWork, row: Row, world: World): Promise<StepResult | undefined> {
+async function runStep(kind: KindOfWork, row: Row, lease: Lease, world: World): Promise<StepResult | undefined> {
   const minutes = kind.states[row.state]?.deadlineMinutes
   const since = row.progressAt ?? row.stateSince
   if (minutes && nowMicros() - since > BigInt(minutes) * 60_000_000n) {
-    return advance('failed', `no progress in ${minutes} minutes while ${row.state}`)
+    const last = lease.lastError ?? lease.note
+    return advance('failed', `no progress in ${minutes} minutes while ${row.state}${last && `: ${last}`}`)
   }
   return kind.steps[row.state]?.(row as never, world)
 }

@@ -8,6 +8,9 @@ export interface Lease {
   token: string
   wakes: number
   attempts: number
+  /** What the last look said, or why it failed. */
+  note: string
+  lastError: string | null
 }
 
 export const workChannel = 'work'
@@ -46,7 +49,8 @@ export async function leaseDue(db: Query, limit: number): Promise<Lease[]> {
              attempts = attempts + 1,
              run_at = now() + least(interval '1 second' * power(2, least(attempts, 9)), interval '5 minutes')
            from due where work.kind = due.kind and work.resource_id = due.resource_id
-           returning work.kind, work.resource_id as "resourceId", work.token, work.wakes, work.attempts`,
+           returning work.kind, work.resource_id as "resourceId", work.token, work.wakes, work.attempts, work.note,
+             work.last_error as "lastError"`,
     values: [limit, leaseSeconds],
   })
   return rows

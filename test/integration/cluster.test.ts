@@ -73,7 +73,7 @@ async function expectNothingLeft(): Promise<void> {
 async function startAfresh(): Promise<void> {
   fake.reset()
   platform.loopDb = undefined
-  await platform.sql('truncate cluster, work, event cascade')
+  await platform.clear()
 }
 
 describe('creating a cluster', () => {
@@ -491,7 +491,8 @@ describe('on the way to ready', () => {
     const { data } = (await show(id)).body
     expect(data.status).toBe('failed')
     expect(data).not.toHaveProperty('endpoints')
-    expect(await platform.sql('select 1 from work')).toEqual([])
+    await platform.turn()
+    expect(await platform.sql('select note from work')).toEqual([{ note: 'stopped' }])
     return data.failure
   }
 

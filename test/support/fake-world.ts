@@ -207,7 +207,7 @@ export class FakeWorld {
       inspectBackup: (id, label) => {
         if (this.backupProblem) return this.called({ is: 'failed', reason: this.backupProblem })
         if (this.staged.get(id) !== label) return this.called({ is: 'absent' })
-        const times = { startedAt: new Date().toISOString(), stoppedAt: new Date().toISOString() }
+        const times = { startedAt: new Date().toISOString(), stoppedAt: new Date(Date.now() - 60_000).toISOString() }
         return this.called({
           is: 'done',
           timeline: 1,
