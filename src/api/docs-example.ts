@@ -1,4 +1,3 @@
-import { slug } from './docs-html.ts'
 import { type Content, type Json, type Operation, type Shape, text } from './docs-shape.ts'
 
 export function curlOf({ method, path, parameters, body, needsToken }: Operation): string {

@@ -3,7 +3,6 @@
 import { createHash } from 'node:crypto'
 import { chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { defaultDatabase, defaultUser } from '../model/cluster.ts'
-import { userRoles } from '../model/user.ts'
 import { freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { isRoot, run } from './process.ts'

@@ -3,7 +3,6 @@ import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { readTextIfPresent } from '../drivers/file.ts'
 import type { Home } from '../drivers/home.ts'
 import {

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, statSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -262,24 +262,18 @@ describe('two worker processes', () => {
   })
 })
 
-/** Every process that has a file of the home as its program's argument or its working directory. */
+/** Every process that names the home in its arguments or works in it. */
 function processesUnder(home: string): number[] {
-  const listing = execFileSync('ps', ['-eo', 'pid=,args='], { encoding: 'utf8' })
-  const pids = listing
-    .split('\n')
-    .filter((line) => line.includes(home))
-    .map((line) => Number.parseInt(line, 10))
-  const working = execFileSync(
-    'sh',
-    [
-      '-c',
-      'for p in /proc/[0-9]*; do d=$(readlink $p/cwd) && case $d in "$1"*) echo ${p#/proc/};; esac; done; true',
-      'sh',
-      home,
-    ],
-    { encoding: 'utf8' },
-  )
-  return [...new Set([...pids, ...working.split('\n').filter(Boolean).map(Number)])].filter(
-    (pid) => pid !== process.pid,
-  )
+  const pids = readdirSync('/proc').filter((entry) => /^\d+$/.test(entry) && Number(entry) !== process.pid)
+  return pids.filter((pid) => speaksOf(pid, home)).map(Number)
+}
+
+function speaksOf(pid: string, home: string): boolean {
+  try {
+    const isZombie = /\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+    const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8') + readlinkSync(`/proc/${pid}/cwd`)
+    return !isZombie && words.includes(home)
+  } catch {
+    return false // ended meanwhile
+  }
 }

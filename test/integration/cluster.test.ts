@@ -491,7 +491,8 @@ describe('on the way to ready', () => {
     const { data } = (await show(id)).body
     expect(data.status).toBe('failed')
     expect(data).not.toHaveProperty('endpoints')
-    await platform.turn()
+    await platform.sql('update work set run_at = now()')
+    expect(await platform.turn()).toMatchObject({ result: 'wait' })
     expect(await platform.sql('select note from work')).toEqual([{ note: 'stopped' }])
     return data.failure
   }
