@@ -6,7 +6,7 @@ import { processorMillis } from './machine.ts'
 import { type BareServer, connect, openPlatform, type Platform, startBareServer, timeCommand } from './platform.ts'
 import type { Scope } from './scope.ts'
 
-const warmUpSeconds = 3
+const warmUpSeconds = 2
 const loadSeconds = 1 // many short rounds tell a disturbance from the rest
 
 const requests = group({

@@ -133,8 +133,8 @@ export interface Ratio {
   disturbed: boolean
 }
 
-const rounds = 7
-const mostRounds = 10
+const rounds = 6
+const mostRounds = 8
 type Pair = [measured: number, reference: number]
 
 /**

@@ -33,6 +33,8 @@ export interface Cluster extends ClusterSummary {
   storage_provisioned_bytes: number | null
   storage_used_bytes: number | null
   health?: { status: string; reason: string; since: string }
+  recovery_window: { earliest: string; latest: string } | null
+  last_drill?: { at: string; seconds: number; result: string }
   failure?: string
 }
 

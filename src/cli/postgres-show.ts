@@ -65,6 +65,8 @@ export function describeCluster(cluster: Cluster, password: string): [string, Ce
     ['PostGIS', cluster.postgis_enabled],
     ['pool mode', cluster.pool_mode],
     ['created', timeText(cluster.created_at)],
+    ['recovery window', windowText(cluster)],
+    ['last drill', drillText(cluster)],
     ['apps', cluster.attached_apps.map(({ name }) => name).join(', ')],
     ['direct', endpoints && connectionString(endpoints.primary.direct, password)],
     ['pooler', endpoints && connectionString(endpoints.primary.pooler, password)],
@@ -73,6 +75,14 @@ export function describeCluster(cluster: Cluster, password: string): [string, Ce
 
 function healthText({ status, reason, since }: NonNullable<Cluster['health']>): string {
   return `${status} since ${timeText(since)}${reason === '' ? '' : `: ${reason}`}`
+}
+
+function windowText({ recovery_window: window }: Cluster): Cell {
+  return window ? `${timeText(window.earliest)} to ${timeText(window.latest)}` : 'none yet'
+}
+
+function drillText({ last_drill: drill }: Cluster): Cell {
+  return drill && `${drill.result}, ${timeText(drill.at)}, ${Math.round(drill.seconds)} s`
 }
 
 function storageText({ storage_used_bytes: used, storage_provisioned_bytes: provisioned }: Cluster): string {
