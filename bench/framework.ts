@@ -89,30 +89,34 @@ export async function runGroups(
   report: (outcome: Outcome) => void,
 ): Promise<void> {
   let scope = openScope()
-  onStopSignal(() => scope.close())
+  const stopped = onStopSignal(() => scope.close())
   for (const each of groups) {
     scope = openScope()
+    // What fails because everything was taken down under it is no result.
+    const unlessStopped = (outcome: Outcome) => (stopped.aborted ? undefined : report(outcome))
     try {
-      await each.run(wanted, scope, report)
+      await each.run((name) => wanted(name) && !stopped.aborted, scope, unlessStopped)
     } finally {
       await scope.close()
     }
   }
+  if (stopped.aborted) await new Promise(() => {})
 }
 
-function onStopSignal(clean: () => Promise<void>): void {
-  let asked = false
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-    process.on(signal, () => {
-      // Cleaning up is bounded, and to break it off is to leave a database running.
-      if (asked) return
-      asked = true
-      console.error('\nstopping')
-      clean()
-        .catch((error) => console.error(error))
-        .finally(() => process.exit(130))
-    })
+/** Takes everything down and ends the process; the answer tells meanwhile that this is so. */
+function onStopSignal(clean: () => Promise<void>): AbortSignal {
+  const stopping = new AbortController()
+  const stop = () => {
+    // Cleaning up is bounded, and to break it off is to leave a database running.
+    if (stopping.signal.aborted) return
+    stopping.abort()
+    console.error('\nstopping')
+    clean()
+      .catch((error) => console.error(error))
+      .finally(() => process.exit(130))
   }
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, stop)
+  return stopping.signal
 }
 
 export type Verdict = 'pass' | 'miss' | 'failed'

@@ -1,8 +1,10 @@
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
+import { postgres } from './postgres.ts'
+import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
 
-const groups = [...foundation]
+const groups = [...foundation, ...postgres, ...restore]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)

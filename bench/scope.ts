@@ -9,9 +9,10 @@ export function openScope(): Scope {
   const undos: (() => Promise<void> | void)[] = []
   let closing: Promise<void> | undefined
 
+  // Taken one by one, so that what is made meanwhile goes the same way.
   async function undoAll(): Promise<void> {
     const failures: unknown[] = []
-    for (const undo of undos.reverse()) {
+    for (let undo = undos.pop(); undo; undo = undos.pop()) {
       await Promise.resolve()
         .then(undo)
         .catch((error) => failures.push(error))

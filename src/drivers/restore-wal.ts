@@ -1,5 +1,5 @@
 // What a restore replays, and whether it did.
-import { formatLsn, type Lsn, parseLsn, segmentBytes, type WalPiece } from '../model/wal.ts'
+import { endOfRecords, formatLsn, type Lsn, parseLsn, segmentBytes, type WalPiece } from '../model/wal.ts'
 import type { PlannedWal } from './repository.ts'
 
 export type RecoveryTarget =
@@ -48,19 +48,6 @@ export function readTimelineStart(timeline: number, history: string): TimelineSt
   return { timeline, parent: Number(match[1]), lsn: parseLsn(match[2]!), reason: match[3]! }
 }
 
-const pageBytes = 8192n
-const headerBytes = 24n
-const firstHeaderBytes = 40n
-
-/**
- * Where the record before this place ends: the place of a sample may lie behind the header of a page that holds nothing
- * yet. No other difference is allowed, because a commit can be as short as such a header.
- */
-function endBefore(lsn: Lsn): Lsn {
-  if (lsn % segmentBytes === firstHeaderBytes) return lsn - firstHeaderBytes
-  return lsn % pageBytes === headerBytes ? lsn - headerBytes : lsn
-}
-
 export interface Expected {
   target: RecoveryTarget
   backup: { label: string; stopLsn: string }
@@ -81,6 +68,7 @@ export function findShortfall(
   // Only PostgreSQL stops at a time, and then it says at which.
   if (target.kind === 'time' && start.reason.startsWith('before ')) return undefined
   const end = target.kind === 'immediate' ? backup.stopLsn : pieces.at(-1)!.end
-  if (start.lsn >= endBefore(parseLsn(end))) return undefined
+  // No other difference is allowed: a commit can be as short as the header of a page.
+  if (start.lsn >= endOfRecords(parseLsn(end))) return undefined
   return `the write-ahead log is damaged: replay ended at ${at} instead of ${end}`
 }

@@ -15,6 +15,19 @@ export function formatLsn(lsn: Lsn): string {
   return `${(lsn >> 32n).toString(16).toUpperCase()}/${(lsn & 0xffff_ffffn).toString(16).toUpperCase()}`
 }
 
+const pageBytes = 8192n
+const headerBytes = 24n
+const segmentHeaderBytes = 40n
+
+/**
+ * The end of the last record before the place where the next one goes. At the end of a page that place lies behind the
+ * header of the following one, which is longer on the first page of a segment and not written before the record is.
+ */
+export function endOfRecords(insertLsn: Lsn): Lsn {
+  if (insertLsn % segmentBytes === segmentHeaderBytes) return insertLsn - segmentHeaderBytes
+  return insertLsn % pageBytes === headerBytes ? insertLsn - headerBytes : insertLsn
+}
+
 /** The number of the segment that holds the byte at this place. */
 export function segmentNumber(lsn: Lsn): bigint {
   return lsn / segmentBytes

@@ -1,11 +1,12 @@
 import { clusterSpec, dataOptions } from '../drivers/cluster-spec.ts'
 import { forgetForeignPasswords, listUsers, setPassword } from '../drivers/postgres-role.ts'
+import { waitUntil } from '../drivers/process.ts'
 import type { RestoreSpec } from '../drivers/restore.ts'
 import type { Cluster } from '../model/cluster.ts'
 import type { RestorePlan } from '../model/restore.ts'
 import { seal } from '../model/secret.ts'
 import { newPassword } from '../model/user.ts'
-import { formatLsn, parseLsn } from '../model/wal.ts'
+import { endOfRecords, formatLsn, parseLsn } from '../model/wal.ts'
 import { type ArchiveBase, listWindows } from '../store/archive.ts'
 import { loadCluster } from '../store/cluster.ts'
 import { findPlanFor, type Restore, setRestoreDone, setRestorePlan, setRestoreProgress } from '../store/restore.ts'
@@ -50,12 +51,18 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], late
   const [now] = await world.postgres.query<{ lsn: string }>(
     source.id,
     'postgres',
-    'select pg_current_wal_flush_lsn() as lsn',
+    'select pg_current_wal_insert_lsn() as lsn',
   )
-  const slot = await world.receiver.inspectSlot(source.id, `berth_${own.epoch}`)
-  const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(now!.lsn)
-  return isArchived ? now!.lsn : undefined
+  const end = endOfRecords(parseLsn(now!.lsn))
+  // A busy source moves on, but the place that was read once is archived in a moment.
+  const isArchived = async () => {
+    const slot = await world.receiver.inspectSlot(source.id, `berth_${own.epoch}`)
+    return slot.is === 'ok' && (slot.restartLsn ?? 0n) >= end
+  }
+  return (await waitUntil(isArchived, archiveSeconds)) ? formatLsn(end) : undefined
 }
+
+const archiveSeconds = 3
 
 async function copy(cluster: Cluster, spec: RestoreSpec, { db, restores }: World) {
   await restores.startCopy(cluster.id, spec)

@@ -1,7 +1,7 @@
 // Keeps the newer edge of every recovery window. It is no step of the loop: one statement each half second for all
 // clusters together costs less than a turn each, and the edge may trail the clock by three seconds at most.
 
-import { formatLsn, type Lsn, parseLsn } from '../model/wal.ts'
+import { endOfRecords, formatLsn, type Lsn, parseLsn } from '../model/wal.ts'
 import { type ClusterToSample, listClustersToSample, recordSamples, type Sample } from '../store/archive.ts'
 import { holdSamplerLock } from '../store/listen.ts'
 import type { World } from './step.ts'
@@ -45,19 +45,11 @@ export interface Progress {
 export function considerLook(candidates: Candidate[], look: Look): Progress {
   const placed = candidates.map((candidate) => {
     const isSettled = look.at - candidate.at >= settleMicros
-    return candidate.lsn === undefined && isSettled
-      ? { ...candidate, lsn: withoutPageHeader(look.insertLsn) }
-      : candidate
+    return candidate.lsn === undefined && isSettled ? { ...candidate, lsn: endOfRecords(look.insertLsn) } : candidate
   })
   const reached = placed.findLast((candidate) => candidate.lsn !== undefined && candidate.lsn <= look.archivedLsn)
   const waiting = placed.filter((candidate) => reached === undefined || candidate.at > reached.at)
   return { reached, candidates: [...waiting.slice(-most), { at: look.at, lsn: undefined }] }
-}
-
-/** At the end of a page the next record goes behind the header of the following one, which is not written before it. */
-function withoutPageHeader(lsn: Lsn): Lsn {
-  const inPage = lsn % 8192n
-  return inPage === 24n || inPage === 40n ? lsn - inPage : lsn
 }
 
 export function startSampler(world: World, lockConfig: Parameters<typeof holdSamplerLock>[0]): Sampler {

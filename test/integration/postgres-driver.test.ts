@@ -175,7 +175,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       ['a\0b', 'invalid'],
       ['', 'invalid'],
       ['x'.repeat(64), 'invalid'],
-      ['public', 'invalid'],
+      ['public', 'bad_request'],
       ['postgres', 'bad_request'],
       ['pg_monitor', 'bad_request'],
     ] as const) {
