@@ -40,7 +40,7 @@ export async function timePlainServer(scope: Scope, home: string, bin: string): 
 }
 
 /** Until the server says that it is ready. The answer stops it. */
-async function startServer(
+export async function startServer(
   scope: Scope,
   bin: string,
   args: string[],
@@ -115,7 +115,7 @@ export async function startCopy(host: ClusterHost, cluster: Cluster): Promise<nu
   return port
 }
 
-function serverArguments(cluster: Cluster, data: string, changed: Record<string, string>): string[] {
+export function serverArguments(cluster: Cluster, data: string, changed: Record<string, string>): string[] {
   const [pid] = readFileSync(`${cluster.data}/postmaster.pid`, 'utf8').split('\n')
   const given = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').slice(1, -1)
   const settings = given.filter(

@@ -23,6 +23,7 @@ import {
   waitUntilReady,
 } from './cluster.ts'
 import { group, type Measurement, median, type Ratio, rangeText, repeat } from './framework.ts'
+import { timePlainReplay, timeReplay, writeLog } from './replay.ts'
 import type { Scope } from './scope.ts'
 import { inTurn, isDisturbed } from './turn.ts'
 
@@ -114,6 +115,12 @@ export const restore = [
         title: 'pgbench during a backup, transactions/s',
         target: { atLeast: 0.8 },
         run: loadDuringBackup,
+      },
+      {
+        name: 'restore-replay',
+        title: 'replay of the log in a restore, rate',
+        target: { atLeast: 0.8 },
+        run: compareReplay,
       },
     ],
   }),
@@ -277,6 +284,20 @@ async function loadDuringBackup(host: Fixture): Promise<Measurement> {
   } finally {
     await load.stop()
   }
+}
+
+async function compareReplay(host: Fixture): Promise<Measurement> {
+  const { cluster } = host.busy
+  const { target, megabytes } = await writeLog(host, cluster)
+  const ratio = await inTurn(
+    rounds,
+    () => timeReplay(host, cluster, target),
+    () => timePlainReplay(host, cluster, target),
+    (ours, theirs) => theirs / ours,
+  )
+  const times = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s for ${megabytes} MB of log`
+  const reference = 'PostgreSQL alone with cp as its restore_command'
+  return { value: ratio.median, unit: '×', reference, note: `${times}; ${ratio.note}`, disturbed: ratio.disturbed }
 }
 
 function meanRate(seconds: { rate: number }[]): number {

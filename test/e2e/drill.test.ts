@@ -153,7 +153,7 @@ function flipByte(file: string): void {
 test('a drill finds a flipped byte in the only backup, says so, and leaves nothing', { timeout: 180_000 }, async () => {
   const id = ids['17']!
   const [backup] = (await berth.call('GET', `/v1/postgres/${id}/backups`)).body.data
-  const files = globSync(`${berth.home}/repository/**/${backup.id}/**/base/1/1259`)
+  const files = globSync(`${berth.home}/repository/${id}/**/${backup.id}/**/base/1/1259`)
   expect(files).toHaveLength(1)
   flipByte(files[0]!)
   expect((await berth.call('POST', `/v1/postgres/${id}/drills`, {})).status).toBe(202)
