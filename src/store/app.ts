@@ -1,7 +1,7 @@
 import type { App, AppSummary } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
 import type { Query, Tx } from './db.ts'
-import { callerColumns, callerCte } from './token.ts'
+import { callerColumns, callerCte, callerOf } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "appOrgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -150,10 +150,6 @@ export async function removeAppContents(db: Query, appId: string): Promise<numbe
     removed += rowCount ?? 0
   }
   return removed
-}
-
-function callerOf(row: Caller): Caller {
-  return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
 }
 
 /** The caller's organization and the app's are both in the row; the app keeps its own under `orgId`. */

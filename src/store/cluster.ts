@@ -14,7 +14,7 @@ import type { Micros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
 import { windowsColumn } from './archive.ts'
 import type { Query, Tx } from './db.ts'
-import { callerColumns, callerCte } from './token.ts'
+import { callerColumns, callerCte, callerOf } from './token.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
   cluster.state_since as "stateSince", cluster.progress_at as "progressAt", cluster.plan, cluster.pg_major as "pgMajor",
@@ -213,10 +213,6 @@ export async function markProgress(db: Query, id: string): Promise<Micros> {
     [id],
   )
   return rows[0]!.at
-}
-
-function callerOf(row: Caller): Caller {
-  return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
 }
 
 /** The caller's organization and the cluster's are both in the row; the cluster keeps its own under `orgId`. */

@@ -12,6 +12,11 @@ export const callerCte = `caller as (
 
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 
+/** The caller's half of a row of such a statement. */
+export function callerOf(row: Caller): Caller {
+  return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
+}
+
 export async function findCaller(db: Query, hash: Buffer): Promise<Caller | undefined> {
   const { rows } = await db.query<Caller>({
     name: 'find-caller',
