@@ -33,7 +33,9 @@ create table app (
   created_at        timestamptz not null default now()
 );
 -- A name is free again as soon as its app is being deleted.
-create unique index app_name on app (name) where state = 'active';
+-- The operator class keeps this index for equality: without it the planner walks it for the pages of an organization,
+-- past the apps of all others.
+create unique index app_name on app (name text_pattern_ops) where state = 'active';
 create index app_org_name on app (org_id, name) where state = 'active';
 
 create table machine (
@@ -67,9 +69,13 @@ declare
   after  int := case when tg_op <> 'DELETE' and new.state = 'active' then 1 else 0 end;
 begin
   if before <> after then
-    insert into app_count as c (org_id, shard, apps)
-      values (coalesce(new.org_id, old.org_id), pg_backend_pid() % 32, after - before)
-      on conflict (org_id, shard) do update set apps = c.apps + excluded.apps;
+    update app_count set apps = apps + after - before
+      where org_id = coalesce(new.org_id, old.org_id) and shard = pg_backend_pid() % 32;
+    if not found then
+      insert into app_count as c (org_id, shard, apps)
+        values (coalesce(new.org_id, old.org_id), pg_backend_pid() % 32, after - before)
+        on conflict (org_id, shard) do update set apps = c.apps + excluded.apps;
+    end if;
   end if;
   return null;
 end $$;

@@ -1,6 +1,15 @@
 import { Type } from 'typebox'
 import { createApp, deleteApp, getApp, listAppsOf } from '../actions/app.ts'
-import { AppDetails, AppPage, type AppSummary, appStatus, CreateApp, CreatedApp } from '../model/app.ts'
+import {
+  type App,
+  AppDetails,
+  type AppOrg,
+  AppPage,
+  type AppSummary,
+  appStatus,
+  CreateApp,
+  CreatedApp,
+} from '../model/app.ts'
 import { toMillis } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
@@ -103,7 +112,7 @@ export const appRoutes: Route[] = [
   }),
 ]
 
-function createdView(app: Omit<AppSummary, 'machineCount' | 'startedCount' | 'volumeCount'>) {
+function createdView(app: App & AppOrg) {
   return {
     id: app.id,
     created_at: toMillis(app.createdAt),

@@ -21,6 +21,8 @@ export function createMetrics(version: string): Metrics {
     buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5],
     registers,
   })
+  // Finding a child by its labels costs more than observing.
+  const byLabels = new Map<string, Histogram.Internal<string>>()
   const turns = new Counter({
     name: 'berth_work_turns_total',
     help: 'Looks at a resource by the background loop, by how they ended.',
@@ -34,7 +36,12 @@ export function createMetrics(version: string): Metrics {
     registers,
   })
   return {
-    observeRequest: (area, route, status, seconds) => requests.labels(area, route, String(status)).observe(seconds),
+    observeRequest(area, route, status, seconds) {
+      const key = `${area} ${route} ${status}`
+      const known = byLabels.get(key) ?? requests.labels(area, route, String(status))
+      byLabels.set(key, known)
+      known.observe(seconds)
+    },
     observeTurn(kind, result, seconds) {
       turns.labels(kind, result).inc()
       turnSeconds.labels(kind).inc(seconds)

@@ -106,7 +106,10 @@ async function openState(config: Config, home: Home, supervisor: Supervisor): Pr
 function openLog(config: Config, home: Home): Logger {
   const options = { level: config.logLevel, base: { pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime }
   const destination = process.stdout.isTTY ? controlPlaneLog(home) : 1
-  return pino(options, pino.destination({ dest: destination, mkdir: true, sync: false }))
+  return pino(
+    options,
+    pino.destination({ dest: destination, mkdir: true, sync: false, minLength: 4096, periodicFlush: 100 }),
+  )
 }
 
 export function controlPlaneLog(home: Home): string {

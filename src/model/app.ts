@@ -21,11 +21,15 @@ export interface App {
   createdAt: Micros
 }
 
-/** An app with what is counted for it at the moment of reading. */
-export interface AppSummary extends App {
+/** The organization of an app, as far as it is shown with it. */
+export interface AppOrg {
   orgName: string
   orgSlug: string
   orgNumericId: number
+}
+
+/** What a reader is shown of an app, with what is counted for it at the moment of reading. */
+export interface AppSummary extends Pick<App, 'id' | 'numericId' | 'orgId' | 'name' | 'network'>, AppOrg {
   machineCount: number
   startedCount: number
   volumeCount: number

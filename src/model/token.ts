@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { type Static, Type } from 'typebox'
 import { base62, randomText } from './ids.ts'
 import { slugPattern } from './org.ts'
@@ -38,7 +38,7 @@ export function newTokenText(): string {
  * and 256 random bits need no slow hash.
  */
 export function hashToken(text: string): Buffer {
-  return createHash('sha256').update(text).digest()
+  return hash('sha256', text, 'buffer')
 }
 
 export const CreateToken = Type.Object({
