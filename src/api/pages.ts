@@ -12,7 +12,8 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
   const { db } = ground
   const document = openApiDocument(area, routes)
   const openApiText = JSON.stringify(document)
-  const docsHtml = docsPage(document)
+  // Made when somebody first looks: it takes longer than the rest of a start.
+  let docsHtml: string | undefined
 
   server.get('/healthz', async () => ({ status: 'ok' }))
 
@@ -33,6 +34,7 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
   server.get('/openapi.json', async (_request, reply) => reply.type('application/json').send(openApiText))
 
   server.get('/docs', async (_request, reply) => {
+    docsHtml ??= docsPage(document)
     return reply
       .type('text/html; charset=utf-8')
       .header(
