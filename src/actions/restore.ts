@@ -67,7 +67,8 @@ async function resolveBackup(tx: Tx, source: ClusterDetails, label: string): Pro
     plan: {
       backup: { clusterId: source.id, label, startLsn: startLsn!, stopLsn: stopLsn! },
       pieces: [{ clusterId: source.id, epoch: epoch!, timeline: timeline!, end: stopLsn! }],
-      target: { kind: 'immediate' },
+      // The cut is the target: PostgreSQL stops at its own "immediate" only before a further record, and there is none.
+      target: { kind: 'end' },
       timeline: timeline!,
     },
   }

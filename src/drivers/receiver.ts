@@ -120,6 +120,8 @@ async function ensureReceiver({ home, supervisor, repository }: ReceiverParts, i
       // The supervisor starts it again, and by that its start is the only way in which it begins.
       '--no-loop',
       '--synchronous',
+      // At the end of a segment it reports only with the next status, and until then the recovery window stands still.
+      '--status-interval=1',
       `--slot=${spec.slot}`,
       `--directory=${directory}`,
       `--host=${clusterPaths(home, id).sockets}`,

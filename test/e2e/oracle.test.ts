@@ -166,4 +166,46 @@ describe.each(['16', '17'])('PostgreSQL %s', (major) => {
     }
     expect(await rowsOf(id)).toEqual(all)
   }, 600_000)
+
+  test('a restored backup holds what there was at its end, and nothing later', async () => {
+    const made = await berth.call('POST', '/v1/postgres', {
+      org_slug: 'personal',
+      plan: 'basic',
+      pg_major_version: major,
+    })
+    const id = made.body.data.id
+    await ready(id)
+    const client = new pg.Client(await connectionOf(id))
+    await client.connect()
+    try {
+      await backUp(id, 1)
+      await client.query('create table log (writer int, n int, xid xid8 default pg_current_xact_id())')
+      await client.query('insert into log values (1, 1)')
+      await backUp(id, 2)
+      await client.query('insert into log values (1, 2)')
+    } finally {
+      await client.end()
+    }
+    const [newest, oldest] = (await berth.call('GET', `/v1/postgres/${id}/backups`)).body.data
+    const rows = await Promise.all([oldest, newest].map((backup) => restoredRows(id, { backup_id: backup.id })))
+    expect(rows.map((found) => found.map((row) => row.split('@')[0]))).toEqual([[], ['1/1']])
+    const fork = (await berth.call('POST', `/v1/postgres/${id}/fork`, {})).body.data.id
+    await ready(fork)
+    expect(await rowsOf(fork)).toEqual(await rowsOf(id))
+  }, 300_000)
 })
+
+/** Waits until the cluster has so many completed backups, asking for one if need be. */
+async function backUp(id: string, count: number): Promise<void> {
+  if (count > 1) await berth.call('POST', `/v1/postgres/${id}/backups`, { type: 'full' })
+  await until(async () => {
+    const { body } = await berth.call('GET', `/v1/postgres/${id}/backups`)
+    return body.data.filter((backup: { status: string }) => backup.status === 'completed').length >= count
+  }, 60)
+}
+
+async function restoredRows(id: string, target: object): Promise<string[]> {
+  const made = await berth.call('POST', `/v1/postgres/${id}/restore`, target)
+  await ready(made.body.data.id)
+  return rowsOf(made.body.data.id)
+}

@@ -178,7 +178,7 @@ describe('a restore', () => {
       restore: { backup_id: '20261101-095900F' },
     })
     const [plan] = (await platform.sql('select plan from restore')).map((row) => row.plan)
-    expect(plan).toMatchObject({ target: { kind: 'immediate' }, pieces: [{ end: plan.backup.stopLsn }] })
+    expect(plan).toMatchObject({ target: { kind: 'end' }, pieces: [{ end: plan.backup.stopLsn }] })
   })
 
   test('of the same moment again gets another name', async () => {
