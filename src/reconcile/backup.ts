@@ -8,6 +8,7 @@ import { type Archive, findCurrentArchive } from '../store/archive.ts'
 import {
   type BackupFacts,
   countRunningBackups,
+  listBackups,
   setBackupFacts,
   setBackupProgress,
   setBackupStarted,
@@ -20,8 +21,10 @@ import { advance, type Steps, type World, wait } from './step.ts'
 /** More at once would only make each of them slower. */
 const runningLimit = 2
 
-/** A source that commits more often than this has work to do, which a backup must not starve. */
-const busyCommitsPerSecond = 50
+/** A source that writes this much in a look, or has sessions at work in two looks, must not be starved by a backup. */
+const busyLookMillis = 200
+const busyBytes = 200_000n
+const busySessions = 2
 const busyRateKb = 32 * 1024
 
 export const backupSteps: Steps<typeof backupStates, Backup> = {
@@ -33,7 +36,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     if ((await countRunningBackups(db)) >= runningLimit) return wait(1, 'waiting for other backups on this machine')
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')
-    const maxRateKb = (await isBusy(cluster, world)) ? busyRateKb : undefined
+    const maxRateKb = (await mustSpare(cluster, world)) ? busyRateKb : undefined
     await world.backups.startBackup(cluster.id, backup.label, {
       toolchain: cluster.toolchain as Toolchain,
       port: cluster.directPort!,
@@ -106,16 +109,26 @@ async function abandon(backup: Backup, { backups }: World, reason: string) {
   return advance('failed', reason)
 }
 
+/** The first backup is made as fast as it can be: until then nothing can be restored. */
+async function mustSpare(cluster: Cluster, world: World): Promise<boolean> {
+  const backups = await listBackups(world.db, cluster.id)
+  return backups.some((backup) => backup.state === 'completed') && (await isBusy(cluster, world))
+}
+
+/** By what it writes and who is at work, now: the counters of commits arrive in bursts, a second late. */
 async function isBusy(cluster: Cluster, { postgres }: World): Promise<boolean> {
-  const count = async () => {
-    const [row] = await postgres.query<{ commits: string }>(
+  const look = async () => {
+    const [row] = await postgres.query<{ lsn: string; active: number }>(
       cluster.id,
       'postgres',
-      'select sum(xact_commit)::text as commits from pg_stat_database',
+      `select pg_current_wal_insert_lsn()::text as lsn, (
+         select count(*)::int from pg_stat_activity
+         where state = 'active' and backend_type = 'client backend' and pid <> pg_backend_pid()) as active`,
     )
-    return Number(row!.commits)
+    return { lsn: parseLsn(row!.lsn), active: row!.active }
   }
-  const before = await count()
-  await new Promise((resolve) => setTimeout(resolve, 200))
-  return ((await count()) - before) * 5 > busyCommitsPerSecond
+  const before = await look()
+  await new Promise((resolve) => setTimeout(resolve, busyLookMillis))
+  const after = await look()
+  return after.lsn - before.lsn > busyBytes || Math.min(before.active, after.active) >= busySessions
 }

@@ -113,6 +113,7 @@ describe('a platform', () => {
     await berth.call('GET', '/v1/orgs', undefined, { authorization: `Bearer ${body.token}` })
     expect(berth.output).not.toContain(body.token)
     expect(berth.output).not.toContain(berth.token)
+    await until(() => berth.output.includes('"path":"/v1/orgs"'))
     expect(berth.output).toContain('"path":"/v1/tokens"')
   })
 

@@ -138,7 +138,9 @@ it('keeps the newest seven of this home, and what another home left', async () =
   expect(kept()).toEqual(expect.arrayContaining(others))
   const left = kept().filter((name) => name.startsWith('state-') && name.includes(mark))
   expect(left).toHaveLength(7)
-  expect(left.slice(0, -2)).toEqual(own.slice(2))
+  // Two dumps of one second have one name.
+  const made = left.filter((name) => !own.includes(name)).length
+  expect(left.slice(0, -made)).toEqual(own.slice(made))
 })
 
 it('says why it failed, keeps nothing of it, and tries again', async () => {

@@ -134,8 +134,7 @@ export class FakeWorld {
         if (/from pg_database/.test(text)) return this.called([{ name: 'fly-db' }])
         if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
         if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
-        if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000' }])
-        if (/xact_commit/.test(text)) return this.called([{ commits: '0' }])
+        if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
         if (/from pg_authid/.test(text)) return this.called([])
         return this.called([{ name: 'fly-user', role: 'schema_admin' }])
       }) as unknown as PostgresDriver['query'],
