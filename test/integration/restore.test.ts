@@ -19,7 +19,7 @@ beforeEach(async () => {
 })
 
 async function settle() {
-  for (let i = 0; i < 30; i++) {
+  for (let i = 0; i < 200; i++) {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
     if (!(await platform.turn())) return
     const busy = await platform.sql(
