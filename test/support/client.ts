@@ -132,7 +132,11 @@ export function postmasterPid(berth: Berth, id: string): number {
 }
 
 export function isRunning(pid: number): boolean {
-  return existsSync(`/proc/${pid}/status`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
+  try {
+    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
+  } catch {
+    return false // it may end while it is being looked at
+  }
 }
 
 /** Every process whose command line or working directory mentions the text, such as a home or the id of a cluster. */
