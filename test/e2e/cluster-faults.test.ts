@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
+import { Berth, end, kill } from '../support/berth.ts'
 import {
   accessOf,
   ask,
@@ -197,9 +197,7 @@ describe('many clusters', () => {
 
   test('are all there again after everything was killed, as by a reboot', async () => {
     await Promise.all(berth.children.splice(0).map((child) => end(child)))
-    for (const { pid } of processesOf(berth.home)) {
-      if (isRunning(pid)) process.kill(pid, 'SIGKILL')
-    }
+    for (const { pid } of processesOf(berth.home)) kill(pid)
     await until(() => processesOf(berth.home).length === 0)
     expect(ids.every((id) => existsSync(`${berth.home}/clusters/${id}/data/postmaster.pid`))).toBe(true)
     await berth.up()

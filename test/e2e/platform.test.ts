@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import pg from 'pg'
 import { afterEach, describe, expect, inject, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
+import { Berth, end, kill } from '../support/berth.ts'
 import { until } from '../support/until.ts'
 
 const started: Berth[] = []
@@ -89,7 +89,7 @@ describe('a platform', () => {
     const control = await berth.up()
     await berth.call('POST', '/v1/apps', { app_name: 'kept', org_slug: 'personal' })
     await end(control)
-    for (const pid of processesUnder(berth.home)) process.kill(pid, 'SIGKILL')
+    for (const pid of processesUnder(berth.home)) kill(pid)
     await berth.up()
     expect((await berth.call('GET', '/v1/apps/kept')).status).toBe(200)
   })

@@ -100,3 +100,12 @@ export async function end(child: ChildProcess, signal: NodeJS.Signals = 'SIGKILL
   child.kill(signal)
   await ended
 }
+
+/** A process may end by itself between being found and being killed. */
+export function kill(pid: number): void {
+  try {
+    process.kill(pid, 'SIGKILL')
+  } catch (err) {
+    if ((err as NodeJS.ErrnoException).code !== 'ESRCH') throw err
+  }
+}
