@@ -6,7 +6,7 @@ export default defineConfig({
     globalSetup: ['test/support/postgres.ts'],
     testTimeout: 30_000,
     hookTimeout: 60_000,
-    // Files wait for processes and databases more than they compute, so a few more of them than cores run at once.
-    maxWorkers: 4,
+    // Files wait for processes and databases more than they compute, so one more of them than two cores runs at once.
+    maxWorkers: 3,
   },
 })
