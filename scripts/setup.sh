@@ -4,8 +4,8 @@
 set -eu
 
 # Debian packages per purpose. A package whose program has another name is listed in `provides` as well.
-run="s6 pgbouncer libreadline8"
-test=""
+run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2"
+test="curl procps"
 bench="wrk"
 
 provides() {
@@ -17,6 +17,8 @@ provides() {
     xfsprogs) echo mkfs.xfs ;;
     btrfs-progs) echo mkfs.btrfs ;;
     libreadline8) echo libreadline.so.8 ;;
+    libgssapi-krb5-2) echo libgssapi_krb5.so.2 ;;
+    procps) echo ps ;;
     *) echo "$1" ;;
   esac
 }
