@@ -47,7 +47,7 @@ function berthAtTerminal(command: string, options: Run = {}): Promise<Result> {
 
 /** Of the settings of the platform only those of this test, whatever the environment has. */
 function environment(changes: Record<string, string>): Record<string, string | undefined> {
-  const outside = Object.entries(process.env).filter(([name]) => !name.startsWith('BERTH_') && !/COLOR/.test(name))
+  const outside = Object.entries(process.env).filter(([name]) => !name.startsWith('BERTH_') && !/COLOR|^CI$/.test(name))
   return {
     ...Object.fromEntries(outside),
     BERTH_HOME: home,
