@@ -1,4 +1,4 @@
-import { requireCaller } from '../model/caller.ts'
+import { requireCaller, requireSandboxCaller } from '../model/caller.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db } from '../store/db.ts'
@@ -7,6 +7,8 @@ import { findCaller } from '../store/token.ts'
 /** Who is asking, and what with. Built once per request by the API. */
 export interface Context {
   db: Db
+  /** The address that was asked; tokens of one sandbox count on theirs only. */
+  area: 'platform' | 'sandbox'
   /** SHA-256 of the token. Whether it is valid is asked in the statement that answers the request. */
   tokenHash: Buffer
   settings: PlatformSettings
@@ -15,8 +17,9 @@ export interface Context {
 }
 
 /** For actions that need to know the caller before their own statements. */
-export async function getCaller(ctx: Pick<Context, 'db' | 'tokenHash'>): Promise<Caller> {
-  return requireCaller(await findCaller(ctx.db, ctx.tokenHash))
+export async function getCaller(ctx: Pick<Context, 'db' | 'area' | 'tokenHash'>): Promise<Caller> {
+  const caller = await findCaller(ctx.db, ctx.tokenHash)
+  return ctx.area === 'sandbox' ? requireSandboxCaller(caller) : requireCaller(caller)
 }
 
 /**

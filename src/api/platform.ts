@@ -7,7 +7,7 @@ import { clusterLogRoutes } from './cluster-log.ts'
 import { databaseRoutes } from './database.ts'
 import { drillRoutes } from './drill.ts'
 import { orgRoutes } from './org.ts'
-import type { Route } from './route.ts'
+import type { Route, SocketRoute } from './route.ts'
 import { tokenRoutes } from './token.ts'
 import { userRoutes } from './user.ts'
 
@@ -28,3 +28,5 @@ export const platformRoutes: Route[] = [
 
 /** Everything the sandbox address can be asked for. */
 export const sandboxRoutes: Route[] = []
+
+export const sandboxSockets: SocketRoute[] = []

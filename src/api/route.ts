@@ -1,4 +1,7 @@
+import type { IncomingHttpHeaders, ServerResponse } from 'node:http'
+import type { Readable } from 'node:stream'
 import type { Static, TObject, TSchema } from 'typebox'
+import type { WebSocket } from 'ws'
 import type { LiveContext } from '../live/context.ts'
 
 export interface Call<P, Q, B> {
@@ -6,6 +9,9 @@ export interface Call<P, Q, B> {
   params: P
   query: Q
   body: B
+  headers: IncomingHttpHeaders
+  /** The query as it came, for parameters that are given several times. */
+  search: URLSearchParams
 }
 
 /** What `run` returns when it decides the status itself; most return the body alone. */
@@ -17,6 +23,33 @@ export class Answer {
     this.status = status
     this.body = body
   }
+}
+
+/** An answer that is written piece by piece. What `write` throws cuts the connection, since the status is out already. */
+export class StreamAnswer {
+  readonly status: number
+  readonly headers: Record<string, string>
+  /** The signal is aborted when the client has gone. */
+  readonly write: (out: ServerResponse, gone: AbortSignal) => Promise<void>
+
+  constructor(status: number, headers: Record<string, string>, write: StreamAnswer['write']) {
+    this.status = status
+    this.headers = headers
+    this.write = write
+  }
+}
+
+/** One JSON object a line, each sent at once. */
+export function ndjson(write: (send: (event: object) => void, gone: AbortSignal) => Promise<void>): StreamAnswer {
+  const headers = {
+    'content-type': 'application/x-ndjson',
+    'cache-control': 'no-cache',
+    'x-content-type-options': 'nosniff',
+  }
+  return new StreamAnswer(200, headers, async (out, gone) => {
+    out.flushHeaders()
+    await write((event) => gone.aborted || out.write(`${JSON.stringify(event)}\n`), gone)
+  })
 }
 
 export interface Route {
@@ -36,6 +69,10 @@ export interface Route {
   /** A second status of success, with the same body. */
   otherStatus?: 200
   response?: TSchema
+  /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
+  rawBody?: true
+  /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
+  streams?: true
   /** The refusals of this operation beyond those every operation has: status → when. */
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */
@@ -44,6 +81,24 @@ export interface Route {
   precheck?(call: Pick<Call<unknown, unknown, unknown>, 'ctx' | 'params'>): Promise<unknown>
   run(call: Call<unknown, unknown, unknown>): Promise<unknown>
 }
+
+/** A WebSocket. `open` refuses as a request is refused, before the connection is upgraded. */
+export interface SocketRoute {
+  path: string
+  id: string
+  tag: string
+  summary: string
+  open(call: Omit<Call<Record<string, string>, never, never>, 'query' | 'body'>): Promise<OpenSocket>
+}
+
+export interface OpenSocket {
+  /** Sent with the answer that upgrades the connection. */
+  headers?: Record<string, string>
+  run(socket: WebSocket): void
+}
+
+/** The body of a route with `rawBody`. */
+export type RawBody = Readable
 
 type Input<S> = S extends TSchema ? Static<S> : Record<string, never>
 

@@ -17,14 +17,16 @@ import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
 import { type Area, asBerthError, problemBody, problemHeaders } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
-import { Answer, type Route } from './route.ts'
+import { Answer, type Route, type SocketRoute, StreamAnswer } from './route.ts'
+import { addSockets } from './socket.ts'
 import { refusalOf, schemaCompiler } from './validation.ts'
 
 export interface ServerOptions {
   area: Area
   routes: Route[]
+  sockets?: SocketRoute[]
   /** What every request is answered with; its token is added to it. */
-  ground: Omit<LiveContext, 'tokenHash'>
+  ground: Omit<LiveContext, 'tokenHash' | 'area'>
   log: FastifyBaseLogger
   metrics: Metrics
   rateLimit: boolean
@@ -44,6 +46,9 @@ declare module 'fastify' {
 }
 
 const bodyLimit = 1024 * 1024
+
+/** Of requests whose body is handed on as a stream; no client can send it. */
+const rawType = 'application/x-berth-raw'
 const methods: HTTPMethods[] = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'TRACE']
 
 export function buildServer(options: ServerOptions): FastifyInstance {
@@ -56,7 +61,8 @@ export function buildServer(options: ServerOptions): FastifyInstance {
     genReqId: () => randomUUID(),
     requestIdHeader: false,
     bodyLimit,
-    requestTimeout: 30_000, // a client that trickles its request in does not hold a connection for ever
+    // A client that trickles its request in does not hold a connection for ever; files may take longer.
+    requestTimeout: area === 'sandbox' ? 0 : 30_000,
     routerOptions: { maxParamLength: 300 },
     ...(tls ? { https: tls } : {}),
     frameworkErrors: (err, request, reply) => {
@@ -80,6 +86,7 @@ export function buildServer(options: ServerOptions): FastifyInstance {
   addHooks(server, options)
   addRoutes(server, options)
   addPages(server, options)
+  if (options.sockets) addSockets(server, options, options.sockets)
   return server
 }
 
@@ -89,6 +96,7 @@ function acceptAnyBodyAsJson(server: FastifyInstance): void {
   server.addContentTypeParser('*', { parseAs: 'string' }, (_request, text, done) =>
     done(null, readJson(text as string)),
   )
+  server.addContentTypeParser(rawType, (_request, stream, done) => done(null, stream))
 }
 
 /** A refusal is handed on as the body, because whether the token is valid is to be answered first. */
@@ -132,7 +140,8 @@ function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): vo
 
 /** Before the body is read: no token, no work. The refusal, if there is one. */
 function admit(request: FastifyRequest): BerthError | undefined {
-  if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
+  if (request.routeOptions.config.operation?.rawBody) request.headers['content-type'] = rawType
+  else if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
   try {
     request.tokenHash = readTokenHash(request.headers.authorization)
     return undefined
@@ -143,7 +152,7 @@ function admit(request: FastifyRequest): BerthError | undefined {
 
 function addRoutes(server: FastifyInstance, options: ServerOptions): void {
   const take = options.rateLimit ? rateLimiter() : undefined
-  const byPath = Map.groupBy(options.routes, (operation) => operation.path)
+  const byPath = Map.groupBy(options.routes.flatMap(withAliases), (operation) => operation.path)
   for (const [path, operations] of byPath) {
     const url = path.replaceAll(/\{(\w+)\}/g, ':$1')
     for (const operation of operations) {
@@ -152,6 +161,7 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
         url,
         config: { operation },
         attachValidation: true,
+        ...(operation.rawBody ? { bodyLimit: Number.MAX_SAFE_INTEGER } : {}),
         schema: {
           ...(operation.params ? { params: operation.params } : {}),
           ...(operation.query ? { querystring: operation.query } : {}),
@@ -160,13 +170,20 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
         },
         handler: async (request, reply) => {
           take?.(limitKey(operation, request), operation.scope === 'read' ? readRate : writeRate)
-          const { status, body } = await answer(options, operation, request)
-          return reply.status(status).send(body ?? undefined)
+          const result = await answer(options, operation, request)
+          if (result instanceof StreamAnswer) return sendStream(result, request, reply)
+          return reply.status(result.status).send(result.body ?? undefined)
         },
       })
     }
     refuseOtherMethods(server, url, operations)
   }
+}
+
+/** Existing clients of the sandbox interface know it under another name. */
+export function withAliases<R extends { path: string }>(route: R): R[] {
+  const alias = route.path.replace(/^\/v1\/sandboxes(?=\/|$)/, '/v1/sprites')
+  return alias === route.path ? [route] : [route, { ...route, path: alias }]
 }
 
 function responseSchemas(operation: Route): Record<number, unknown> {
@@ -179,8 +196,12 @@ function limitKey(operation: Route, request: FastifyRequest): string {
   return `${token} ${operation.id} ${JSON.stringify(request.params)}`
 }
 
-async function answer(options: ServerOptions, operation: Route, request: FastifyRequest): Promise<Answer> {
-  const ctx: LiveContext = { ...options.ground, tokenHash: request.tokenHash }
+async function answer(
+  options: ServerOptions,
+  operation: Route,
+  request: FastifyRequest,
+): Promise<Answer | StreamAnswer> {
+  const ctx: LiveContext = { ...options.ground, area: options.area, tokenHash: request.tokenHash }
   const refusal = refusedInput(operation, request)
   const { params, query, body } = request
   if (refusal) {
@@ -188,14 +209,33 @@ async function answer(options: ServerOptions, operation: Route, request: Fastify
     if (refusal.code !== 'bad_request') await operation.precheck?.({ ctx, params })
     throw refusal
   }
-  const change = async (db: LiveContext['db']): Promise<Answer> => {
-    const result = await operation.run({ ctx: { ...ctx, db }, params, query, body })
-    return result instanceof Answer ? result : new Answer(operation.status, result)
+  const { headers } = request
+  const run = async (db: LiveContext['db']): Promise<Answer | StreamAnswer> => {
+    const search = new URLSearchParams(request.url.split('?')[1])
+    const result = await operation.run({ ctx: { ...ctx, db }, params, query, body, headers, search })
+    return result instanceof Answer || result instanceof StreamAnswer ? result : new Answer(operation.status, result)
   }
-  const key = request.headers['idempotency-key']
-  if (operation.method !== 'POST' || key === undefined) return change(ctx.db)
+  const key = headers['idempotency-key']
+  if (operation.method !== 'POST' || operation.streams || key === undefined) return run(ctx.db)
+  const change = run as (db: LiveContext['db']) => Promise<Answer>
   const path = request.url.split('?')[0]!
   return runOnce(ctx, { key: String(key), path, query, body }, change, (error) => problemBody(options.area, error))
+}
+
+/** By hand, because when each piece leaves matters to clients. */
+async function sendStream(answer: StreamAnswer, request: FastifyRequest, reply: FastifyReply): Promise<void> {
+  const out = reply.raw
+  const gone = new AbortController()
+  out.once('close', () => gone.abort())
+  reply.hijack()
+  out.writeHead(answer.status, { ...(reply.getHeaders() as Record<string, string>), ...answer.headers })
+  try {
+    await answer.write(out, gone.signal)
+    out.end()
+  } catch (err) {
+    if (!gone.signal.aborted) request.log.error({ request: request.id, err }, 'an answer was cut off')
+    out.destroy()
+  }
 }
 
 function refusedInput(operation: Route, request: FastifyRequest): BerthError | undefined {

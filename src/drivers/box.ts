@@ -17,7 +17,10 @@ export interface BoxCommand {
   dir?: string
 }
 
-export type BoxState = { is: 'absent' } | { is: 'down' } | { is: 'up'; /** Of its first process, as the host counts. */ pid: number }
+export type BoxState =
+  | { is: 'absent' }
+  | { is: 'down' }
+  | { is: 'up' /** Of its first process, as the host counts. */; pid: number }
 
 /** How programs are kept apart on this machine. */
 export interface Isolation {

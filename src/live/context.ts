@@ -1,3 +1,4 @@
+import type { BoxDriver } from '../drivers/box.ts'
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
@@ -12,6 +13,7 @@ import type { Db } from '../store/db.ts'
 /** Who is asking, and what with, where the answer is out in the world. No transaction is open. */
 export interface LiveContext {
   db: Db
+  area: 'platform' | 'sandbox'
   tokenHash: Buffer
   settings: PlatformSettings
   encryptionKey: Buffer
@@ -19,6 +21,7 @@ export interface LiveContext {
   postgres: PostgresDriver
   pooler: PoolerDriver
   repository: Repository
+  boxes: BoxDriver
   /** The last lines of a cluster's server, oldest first; none before its first start. */
   readClusterLog(id: string, lines: number): string[]
   /** The certificate with which clients verify clusters, as PEM. */

@@ -76,6 +76,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     backups: backupDriver({ home, jobs, repository }),
     restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
     drills: drillDriver({ home, jobs }),
+    boxes: undefined as never,
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
       drillIntervalSeconds: config.drillIntervalSeconds,

@@ -1,7 +1,7 @@
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import type { FastifyInstance } from 'fastify'
 import { createMetrics, type Metrics } from '../api/metrics.ts'
-import { platformRoutes, sandboxRoutes } from '../api/platform.ts'
+import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/platform.ts'
 import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
 import { ensureAuthority } from '../drivers/certificate.ts'
@@ -49,7 +49,7 @@ function openServer(foundation: Foundation, metrics: Metrics, area: Area): Fasti
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
-    routes: area === 'platform' ? platformRoutes : sandboxRoutes,
+    ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
     ground: { ...world, ...openLive(foundation), settings: settingsOf(config) },
     log: log.child({ area }),
     metrics,

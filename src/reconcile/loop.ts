@@ -2,6 +2,7 @@ import { appStates } from '../model/app.ts'
 import { backupStates } from '../model/backup.ts'
 import { clusterStates } from '../model/cluster.ts'
 import { drillStates } from '../model/drill.ts'
+import { sandboxStates } from '../model/sandbox.ts'
 import { isWorking, type StateTable } from '../model/states.ts'
 import { type Micros, nowMicros } from '../model/time.ts'
 import { loadApp } from '../store/app.ts'
@@ -9,12 +10,14 @@ import { loadBackup } from '../store/backup.ts'
 import { loadCluster } from '../store/cluster.ts'
 import type { Query, Tx } from '../store/db.ts'
 import { loadDrill } from '../store/drill.ts'
+import { loadSandbox } from '../store/sandbox.ts'
 import { type Kind, lockState, transition } from '../store/transition.ts'
 import { forget, holdsLease, type Lease, leaseDue, release, releaseAfterError } from '../store/work.ts'
 import { appSteps } from './app.ts'
 import { backupSteps } from './backup.ts'
 import { clusterSteps } from './cluster.ts'
 import { drillSteps } from './drill.ts'
+import { sandboxSteps } from './sandbox.ts'
 import { advance, type StepResult, type World } from './step.ts'
 
 interface Row {
@@ -36,6 +39,7 @@ const kinds: Record<Kind, KindOfWork> = {
   backup: { states: backupStates, load: loadBackup, steps: backupSteps },
   cluster: { states: clusterStates, load: loadCluster, steps: clusterSteps },
   drill: { states: drillStates, load: loadDrill, steps: drillSteps },
+  sandbox: { states: sandboxStates, load: loadSandbox, steps: sandboxSteps },
 }
 
 /** How a turn ended, for the log and the metrics. */

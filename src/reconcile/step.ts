@@ -1,4 +1,5 @@
 import type { BackupDriver } from '../drivers/backup.ts'
+import type { BoxDriver } from '../drivers/box.ts'
 import type { DrillDriver } from '../drivers/drill.ts'
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
@@ -21,6 +22,7 @@ export interface World {
   backups: BackupDriver
   restores: RestoreDriver
   drills: DrillDriver
+  boxes: BoxDriver
   keep: Keep
 }
 

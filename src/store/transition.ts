@@ -4,7 +4,7 @@ import type { Tx } from './db.ts'
 import { enqueue } from './work.ts'
 
 /** Resource tables that have a `state` column. The name goes into SQL text, so it comes from this list only. */
-export type Kind = 'app' | 'cluster' | 'backup' | 'drill'
+export type Kind = 'app' | 'cluster' | 'backup' | 'drill' | 'sandbox'
 
 /** Lock order everywhere: the resource first, then its work row. */
 export async function lockState(tx: Tx, kind: Kind, id: string): Promise<string | undefined> {

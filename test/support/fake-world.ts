@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import type { BackupDriver } from '../../src/drivers/backup.ts'
+import type { BoxDriver } from '../../src/drivers/box.ts'
 import type { DrillDriver } from '../../src/drivers/drill.ts'
 import type { Hosting } from '../../src/drivers/hosting.ts'
 import type { PoolerDriver } from '../../src/drivers/pooler.ts'
@@ -25,6 +26,9 @@ export class FakeWorld {
   archiveEnd: bigint | undefined
   pagesProblem: string | undefined
   contentsProblem: string | undefined
+  /** Ids of boxes, and whether they run. */
+  readonly boxesUp = new Map<string, boolean>()
+  boxProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
   readonly limits = new Set<string>()
@@ -285,6 +289,30 @@ export class FakeWorld {
     }
   }
 
+  get boxes(): BoxDriver {
+    return {
+      isolation: () => this.called({ kind: 'bubblewrap' }),
+      ensureBox: ({ id }) => {
+        if (this.boxProblem) throw new Error(this.boxProblem)
+        this.boxesUp.set(id, true)
+        return this.called(undefined)
+      },
+      inspectBox: (id) => {
+        const up = this.boxesUp.get(id)
+        return this.called(up === undefined ? { is: 'absent' } : up ? { is: 'up', pid: 1 } : { is: 'down' })
+      },
+      stopBox: (id) => {
+        this.boxesUp.set(id, false)
+        return this.called(undefined)
+      },
+      removeBox: ({ id }) => {
+        this.boxesUp.delete(id)
+        return this.called(undefined)
+      },
+      addressOf: () => '127.0.0.1',
+    } as Partial<BoxDriver> as BoxDriver
+  }
+
   get repository(): Repository {
     return {
       removeBackup: (id: string, label: string) => {
@@ -317,6 +345,7 @@ export class FakeWorld {
       backups: this.backups,
       restores: this.restores,
       drills: this.drills,
+      boxes: this.boxes,
       keep: {
         backupIntervalSeconds: 86_400,
         scrubIntervalSeconds: 604_800,

@@ -1,0 +1,14 @@
+import type { Sandbox } from '../model/sandbox.ts'
+import type { BoxSpec } from './box.ts'
+
+/** However many processes a sandbox starts, the host keeps enough for everybody else. */
+const maxProcesses = 4096
+
+export function boxSpec(sandbox: Sandbox): BoxSpec {
+  return {
+    id: sandbox.id,
+    slot: sandbox.slot!,
+    hostname: sandbox.name,
+    limits: { memoryMb: sandbox.memoryMb, cpus: sandbox.cpus, pids: maxProcesses },
+  }
+}
