@@ -21,14 +21,16 @@ export const SandboxProblem = Type.Object(
   { title: 'Error' },
 )
 
-export function problemBody(area: Area, error: BerthError): Record<string, string> {
-  if (area === 'sandbox') return { error: error.code, message: error.message }
+export function problemBody(area: Area, error: BerthError): Record<string, unknown> {
+  const { status, fields } = error.details
+  if (area === 'sandbox') return { error: status ?? error.code, message: error.message, ...fields }
   return { error: error.message, ...(error.details.status ? { status: error.details.status } : {}) }
 }
 
 export function problemHeaders(error: BerthError): Record<string, string> {
-  const { retryAfterSeconds, allow } = error.details
+  const { retryAfterSeconds, allow, headers } = error.details
   return {
+    ...headers,
     ...(error.code === 'unauthorized' ? { 'www-authenticate': 'Bearer' } : {}),
     ...(retryAfterSeconds === undefined ? {} : { 'retry-after': String(retryAfterSeconds) }),
     ...(allow === undefined ? {} : { allow }),

@@ -11,6 +11,9 @@ export interface Config {
   home: string
   apiListen: Listen
   sandboxListen: Listen
+  /** Where the services of sandboxes answer, each under its own host name below the domain. */
+  edgeListen: Listen
+  sandboxDomain: string
   /** Undefined: the root token is the one generated at first start. */
   token: string | undefined
   /** Undefined: the platform runs its own state database. */
@@ -56,6 +59,8 @@ export const settings: Setting[] = [
   { name: 'BERTH_HOME', fallback: defaultHome, about: 'all state lives below it' },
   { name: 'BERTH_API_LISTEN', fallback: '127.0.0.1:4280', about: 'platform API; port 0 picks a free one' },
   { name: 'BERTH_SANDBOX_LISTEN', fallback: '127.0.0.1:4281', about: 'sandbox API' },
+  { name: 'BERTH_EDGE_LISTEN', fallback: '127.0.0.1:4282', about: 'services of sandboxes, by their host names' },
+  { name: 'BERTH_SANDBOX_DOMAIN', fallback: 'sandbox.localhost', about: 'a sandbox answers at <name>.<this domain>' },
   { name: 'BERTH_TOKEN', fallback: '', about: 'root token; generated into <home>/token when unset', secret: true },
   { name: 'BERTH_DATABASE_URL', fallback: '', about: 'external state database; embedded when unset', secret: true },
   { name: 'BERTH_TLS_CERT', fallback: '', about: 'certificate file for the listeners' },
@@ -87,6 +92,8 @@ export function readConfig(environment: Environment = process.env): Config {
     home: readHome(raw('BERTH_HOME')),
     apiListen: readListen('BERTH_API_LISTEN', raw('BERTH_API_LISTEN')),
     sandboxListen: readListen('BERTH_SANDBOX_LISTEN', raw('BERTH_SANDBOX_LISTEN')),
+    edgeListen: readListen('BERTH_EDGE_LISTEN', raw('BERTH_EDGE_LISTEN')),
+    sandboxDomain: readDomain('BERTH_SANDBOX_DOMAIN', raw('BERTH_SANDBOX_DOMAIN')),
     token: raw('BERTH_TOKEN') || undefined,
     databaseUrl: raw('BERTH_DATABASE_URL') || undefined,
     tls: readTls(raw('BERTH_TLS_CERT'), raw('BERTH_TLS_KEY')),
@@ -129,6 +136,7 @@ export function refuseOpenListeners(config: Config): void {
   for (const [name, { host, port }] of [
     ['BERTH_API_LISTEN', config.apiListen],
     ['BERTH_SANDBOX_LISTEN', config.sandboxListen],
+    ['BERTH_EDGE_LISTEN', config.edgeListen],
   ] as const) {
     if (!isLoopback(host)) {
       throw new Error(
@@ -160,6 +168,11 @@ function readListen(name: string, value: string): Listen {
   const port = Number(match?.[3])
   if (!match || port > 65_535) throw new Error(`${name} must be host:port or [ipv6]:port, not "${value}"`)
   return { host: match[1] ?? match[2]!, port }
+}
+
+function readDomain(name: string, value: string): string {
+  if (/^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/.test(value)) return value
+  throw new Error(`${name} must be a domain in lowercase such as sandbox.localhost, not "${value}"`)
 }
 
 function readTls(certFile: string, keyFile: string): Config['tls'] {

@@ -74,6 +74,10 @@ function settingsOf(config: Config): PlatformSettings {
       return share !== undefined && hasPostgis({ share })
     }),
     pgHost: config.pgHost,
+    sandboxUrl: (name) => {
+      const scheme = config.tls ? 'https' : 'http'
+      return `${scheme}://${name}.${config.sandboxDomain}:${config.edgeListen.port}/`
+    },
   }
 }
 

@@ -20,8 +20,11 @@ export const errorTable = {
 export type ErrorCode = keyof typeof errorTable
 
 export interface ErrorDetails {
-  /** The machine-readable code that app and machine operations send beside the sentence, such as `name_taken`. */
+  /** The code for programs where it says more than the kind of error, such as `name_taken`. */
   status?: string
+  /** Further fields of the answer, where an operation documents them. */
+  fields?: Record<string, string | number | boolean | null>
+  headers?: Record<string, string>
   retryAfterSeconds?: number
   /** Methods the path knows, for a 405. */
   allow?: string

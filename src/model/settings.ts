@@ -9,4 +9,6 @@ export interface PlatformSettings {
   postgisMajors: readonly PostgresMajor[]
   /** The host name under which clients reach clusters. */
   pgHost: string
+  /** Where the service of a sandbox answers. */
+  sandboxUrl(name: string): string
 }

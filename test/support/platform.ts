@@ -104,6 +104,7 @@ export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & 
       defaultRegion: 'local',
       postgisMajors: [],
       pgHost: 'localhost',
+      sandboxUrl: (name: string) => `http://${name}.sandbox.localhost:4282/`,
       ...changes.settings,
     }
     const shared = {
