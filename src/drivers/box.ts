@@ -33,11 +33,14 @@ export interface Isolation {
 export class BoxFileError extends Error {
   readonly code: string
   readonly path: string
+  /** Where there is more to say than the code says. */
+  readonly why: string
 
-  constructor(code: string, path: string) {
+  constructor(code: string, path: string, why = '') {
     super(`${code}: ${path}`)
     this.code = code
     this.path = path
+    this.why = why
   }
 }
 

@@ -11,10 +11,12 @@ export const errorTable = {
   gone: 410,
   precondition_failed: 412,
   too_large: 413,
+  range_not_satisfiable: 416,
   invalid: 422,
   rate_limited: 429,
   internal: 500,
   unavailable: 503,
+  no_space: 507,
 } as const
 
 export type ErrorCode = keyof typeof errorTable
