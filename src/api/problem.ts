@@ -17,6 +17,8 @@ export const SandboxProblem = Type.Object(
   {
     error: Type.String({ description: 'A code for programs, such as `not_found`.' }),
     message: Type.String({ description: 'A sentence for people.' }),
+    code: Type.Optional(Type.String({ description: 'What the system inside said to a file operation: `ENOENT`, ….' })),
+    path: Type.Optional(Type.String({ description: 'The file that it is about.' })),
   },
   { title: 'Error' },
 )

@@ -73,6 +73,8 @@ export interface Route {
   rawBody?: true
   /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
   streams?: true
+  /** Of the answer, when it is not JSON. */
+  contentType?: 'application/octet-stream' | 'application/x-ndjson'
   /** The refusals of this operation beyond those every operation has: status → when. */
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */
