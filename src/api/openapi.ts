@@ -20,6 +20,11 @@ const tags: Record<string, string> = {
   Postgres: 'Real PostgreSQL clusters. Success bodies are `{ "data": … }`.',
   Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
   Organizations: 'Who owns things. Every token but root belongs to one.',
+  Sandboxes: 'Persistent environments for programs, each with its own filesystem, processes and URL.',
+  Checkpoints: 'The filesystem of a sandbox at a moment, to go back to.',
+  Files: 'Files inside a sandbox. No path leads out of it. Refusals carry `code`, such as `ENOENT`, and `path`.',
+  Ports: 'What listens inside a sandbox, and connections to it.',
+  Policies: 'What a sandbox may reach and use.',
   Tokens: 'What a request proves its right with.',
 }
 
@@ -81,6 +86,7 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
     ...(route.description ? { description: route.description } : {}),
     ...(parameters.length > 0 ? { parameters } : {}),
     ...(route.body ? { requestBody: { required: true, content: jsonContent(refer(route.body, schemas)) } } : {}),
+    ...(route.rawBody ? { requestBody: { content: { 'application/octet-stream': { schema: anyBytes } } } } : {}),
     responses: responsesOf(area, route, schemas),
   }
 }
@@ -107,11 +113,12 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
   const headers = { 'fly-request-id': { $ref: '#/components/headers/fly-request-id' } }
   const problem = refer(area === 'platform' ? PlatformProblem : SandboxProblem, schemas)
   const errors = { ...commonErrors, ...(route.method === 'POST' ? idempotencyErrors : {}), ...ownErrors(route) }
+  const content = contentOf(route, schemas)
   const responses: Json = {
     [route.status]: {
-      description: route.response ? 'Done.' : 'Done; the answer has no body.',
+      description: content ? 'Done.' : 'Done; the answer has no body.',
       headers,
-      ...(route.response ? { content: jsonContent(refer(route.response, schemas)) } : {}),
+      ...(content ? { content } : {}),
     },
   }
   if (route.otherStatus) responses[route.otherStatus] = responses[route.status]
@@ -119,6 +126,14 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
     responses[status] = { description, headers, content: jsonContent(problem) }
   }
   return responses
+}
+
+const anyBytes = { type: 'string', format: 'binary' }
+
+function contentOf({ response, contentType }: Route, schemas: Json): Json | undefined {
+  const schema = response ? refer(response, schemas) : anyBytes
+  if (contentType) return { [contentType]: { schema } }
+  return response && jsonContent(schema)
 }
 
 /** A status that both the key and the operation itself can cause says both. */

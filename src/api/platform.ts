@@ -7,7 +7,9 @@ import { clusterLogRoutes } from './cluster-log.ts'
 import { databaseRoutes } from './database.ts'
 import { drillRoutes } from './drill.ts'
 import { orgRoutes } from './org.ts'
+import { policyRoutes } from './policy.ts'
 import type { Route, SocketRoute } from './route.ts'
+import { sandboxResourceRoutes } from './sandbox.ts'
 import { tokenRoutes } from './token.ts'
 import { userRoutes } from './user.ts'
 
@@ -27,6 +29,6 @@ export const platformRoutes: Route[] = [
 ]
 
 /** Everything the sandbox address can be asked for. */
-export const sandboxRoutes: Route[] = []
+export const sandboxRoutes: Route[] = [...sandboxResourceRoutes, ...policyRoutes]
 
 export const sandboxSockets: SocketRoute[] = []

@@ -12,6 +12,7 @@ import { getCaller } from '../actions/context.ts'
 import { runOnce } from '../actions/idempotency.ts'
 import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
+import { runtimeVersion } from '../model/sandbox.ts'
 import { readTokenHash } from './auth.ts'
 import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
@@ -115,6 +116,7 @@ function readJson(text: string): unknown {
 function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): void {
   server.addHook('onRequest', (request, reply, done) => {
     reply.header('fly-request-id', request.id)
+    if (area === 'sandbox') reply.header('sprite-version', runtimeVersion) // clients choose their words by it
     done(request.routeOptions.config.operation ? admit(request) : undefined)
   })
   server.addHook('preValidation', (request, _reply, done) => {
@@ -151,6 +153,11 @@ function admit(request: FastifyRequest): BerthError | undefined {
 }
 
 function addRoutes(server: FastifyInstance, options: ServerOptions): void {
+  const streams = new Set<AbortController>()
+  // A stream may go on for ever, and a server that is told to stop waits for its answers.
+  server.addHook('preClose', async () => {
+    for (const stream of streams) stream.abort()
+  })
   const take = options.rateLimit ? rateLimiter() : undefined
   const byPath = Map.groupBy(options.routes.flatMap(withAliases), (operation) => operation.path)
   for (const [path, operations] of byPath) {
@@ -171,7 +178,7 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
         handler: async (request, reply) => {
           take?.(limitKey(operation, request), operation.scope === 'read' ? readRate : writeRate)
           const result = await answer(options, operation, request)
-          if (result instanceof StreamAnswer) return sendStream(result, request, reply)
+          if (result instanceof StreamAnswer) return sendStream(result, request, reply, streams)
           return reply.status(result.status).send(result.body ?? undefined)
         },
       })
@@ -223,9 +230,16 @@ async function answer(
 }
 
 /** By hand, because when each piece leaves matters to clients. */
-async function sendStream(answer: StreamAnswer, request: FastifyRequest, reply: FastifyReply): Promise<void> {
+async function sendStream(
+  answer: StreamAnswer,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  streams: Set<AbortController>,
+): Promise<void> {
   const out = reply.raw
   const gone = new AbortController()
+  streams.add(gone)
+  gone.signal.addEventListener('abort', () => out.destroy())
   out.once('close', () => gone.abort())
   reply.hijack()
   out.writeHead(answer.status, { ...(reply.getHeaders() as Record<string, string>), ...answer.headers })
@@ -235,6 +249,8 @@ async function sendStream(answer: StreamAnswer, request: FastifyRequest, reply: 
   } catch (err) {
     if (!gone.signal.aborted) request.log.error({ request: request.id, err }, 'an answer was cut off')
     out.destroy()
+  } finally {
+    streams.delete(gone)
   }
 }
 

@@ -5,10 +5,11 @@ import type { BoxSpec } from './box.ts'
 const maxProcesses = 4096
 
 export function boxSpec(sandbox: Sandbox): BoxSpec {
+  const memoryMb = sandbox.resources?.memoryMb ?? sandbox.memoryMb
   return {
     id: sandbox.id,
     slot: sandbox.slot!,
     hostname: sandbox.name,
-    limits: { memoryMb: sandbox.memoryMb, cpus: sandbox.cpus, pids: maxProcesses },
+    limits: { memoryMb, cpus: sandbox.cpus, pids: maxProcesses },
   }
 }

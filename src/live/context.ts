@@ -9,6 +9,7 @@ import { invalid, unavailable } from '../model/errors.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
 import type { Db } from '../store/db.ts'
+import type { SandboxFeed } from '../store/sandbox-feed.ts'
 
 /** Who is asking, and what with, where the answer is out in the world. No transaction is open. */
 export interface LiveContext {
@@ -22,6 +23,7 @@ export interface LiveContext {
   pooler: PoolerDriver
   repository: Repository
   boxes: BoxDriver
+  sandboxFeed: SandboxFeed
   /** The last lines of a cluster's server, oldest first; none before its first start. */
   readClusterLog(id: string, lines: number): string[]
   /** The certificate with which clients verify clusters, as PEM. */

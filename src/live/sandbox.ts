@@ -1,8 +1,9 @@
+import type { BoxDriver, Isolation } from '../drivers/box.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { requireSandboxCaller, requireWriter } from '../model/caller.ts'
 import { notFound } from '../model/errors.ts'
 import { type Sandbox, type SandboxDetails, sandboxNamePattern, sandboxStates } from '../model/sandbox.ts'
-import { findSandbox } from '../store/sandbox.ts'
+import { findSandbox, noteRunning } from '../store/sandbox.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type LiveContext, withDeadline } from './context.ts'
 
@@ -28,8 +29,59 @@ export async function wake(ctx: LiveContext, sandbox: Sandbox): Promise<void> {
     await ctx.db.transaction(async (tx) => {
       const state = await lockState(tx, 'sandbox', sandbox.id)
       if (state === 'deleting' || state === 'deleted') throw notFound('sandbox not found')
-      if (state === 'cold') await transition(tx, 'sandbox', sandboxStates, sandbox.id, 'use')
+      if (state !== 'cold') return
+      await noteRunning(tx, sandbox.id)
+      await transition(tx, 'sandbox', sandboxStates, sandbox.id, 'use')
     })
   }
   await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
+}
+
+/** Everything in it ends and what should run is started again. A cold one starts. */
+export async function restartSandbox(ctx: LiveContext, name: string): Promise<SandboxDetails> {
+  const sandbox = await getSandbox(ctx, name, 'write')
+  // Whoever dies in between leaves a sandbox that should run, and the loop starts it.
+  if (sandbox.state === 'running') await withDeadline(ctx.boxes.stopBox(sandbox.id), 'the sandbox')
+  await wake(ctx, sandbox)
+  return sandbox
+}
+
+/** A box takes up the programs and the base of its host when it starts, so there is nothing more to an upgrade. */
+export async function upgradeSandbox(ctx: LiveContext, name: string): Promise<SandboxDetails> {
+  const sandbox = await getSandbox(ctx, name, 'write')
+  return sandbox.state === 'running' ? restartSandbox(ctx, name) : sandbox
+}
+
+export interface Check {
+  sandbox: Sandbox
+  status: 'healthy' | 'hibernated' | 'unhealthy' | 'error'
+  reason?: string
+}
+
+/** Looks without waking it. */
+export async function checkSandbox(ctx: LiveContext, name: string): Promise<Check> {
+  const sandbox = await getSandbox(ctx, name, 'read')
+  if (sandbox.state === 'cold') return { sandbox, status: 'hibernated', reason: 'it has not been used yet' }
+  try {
+    const box = await withDeadline(ctx.boxes.inspectBox(sandbox.id), 'the sandbox')
+    if (box.is === 'up') return { sandbox, status: 'healthy' }
+    return { sandbox, status: 'unhealthy', reason: 'it should run and does not; it is about to be started' }
+  } catch (error) {
+    // Not being able to tell is an answer of this operation.
+    return { sandbox, status: 'error', reason: (error as Error).message }
+  }
+}
+
+const known = new WeakMap<BoxDriver, Promise<Isolation>>()
+
+/** What the machine can do does not change while we run, and finding out starts programs. */
+export async function isolationOf({ boxes }: LiveContext): Promise<Isolation> {
+  const asked = known.get(boxes) ?? boxes.isolation()
+  known.set(boxes, asked)
+  try {
+    return await asked
+  } catch (error) {
+    known.delete(boxes)
+    throw error
+  }
 }

@@ -12,6 +12,7 @@ import { hasPostgis } from '../drivers/toolchain-tools.ts'
 import type { LiveContext } from '../live/context.ts'
 import { postgresMajors } from '../model/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
+import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { stopSignal } from './stop.ts'
@@ -23,9 +24,10 @@ export async function up(config: Config): Promise<void> {
   const stopping = stopSignal()
   const foundation = await layFoundation(config)
   const metrics = createMetrics(version)
+  const feed = sandboxFeed(() => foundation.databaseConfig)
   const servers = {
-    platform: openServer(foundation, metrics, 'platform'),
-    sandbox: openServer(foundation, metrics, 'sandbox'),
+    platform: openServer(foundation, metrics, feed, 'platform'),
+    sandbox: openServer(foundation, metrics, feed, 'sandbox'),
   }
   const addresses = {
     api: await startServer(servers.platform, 'BERTH_API_LISTEN', config.apiListen),
@@ -39,18 +41,19 @@ export async function up(config: Config): Promise<void> {
   foundation.log.info({ signal }, 'stopping')
   rmSync(foundation.home.addressesFile, { force: true })
   await Promise.all([servers.platform.close(), servers.sandbox.close(), worker.stop()])
+  await feed.close()
   await leaveFoundation(foundation)
 }
 
 type Addresses = Record<'api' | 'sandbox', string>
 
-function openServer(foundation: Foundation, metrics: Metrics, area: Area): FastifyInstance {
+function openServer(foundation: Foundation, metrics: Metrics, feed: SandboxFeed, area: Area): FastifyInstance {
   const { config, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, ...openLive(foundation), settings: settingsOf(config) },
+    ground: { ...world, ...openLive(foundation), sandboxFeed: feed, settings: settingsOf(config) },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,

@@ -5,10 +5,10 @@ export interface Listener {
 }
 
 /**
- * Calls back on every notification. A lost connection is made anew by itself; whoever listens must poll as well, because
- * nothing is heard in between.
+ * Calls back with the payload of every notification. A lost connection is made anew by itself; whoever listens must poll
+ * as well, or act on the call without a payload that follows, because nothing is heard in between.
  */
-export function listen(config: pg.ClientConfig, channel: string, heard: () => void): Listener {
+export function listen(config: pg.ClientConfig, channel: string, heard: (payload?: string) => void): Listener {
   let client: pg.Client | undefined
   let closed = false
   let retry: NodeJS.Timeout | undefined
@@ -20,7 +20,7 @@ export function listen(config: pg.ClientConfig, channel: string, heard: () => vo
     next.on('end', () => {
       if (!closed) retry = setTimeout(attempt, 500)
     })
-    next.on('notification', heard)
+    next.on('notification', ({ payload }) => heard(payload))
     await next.connect()
     await next.query(`listen ${channel}`)
     heard() // what happened before the connection stood

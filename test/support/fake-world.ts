@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import type { BackupDriver } from '../../src/drivers/backup.ts'
-import type { BoxDriver } from '../../src/drivers/box.ts'
+import type { BoxDriver, BoxSpec } from '../../src/drivers/box.ts'
 import type { DrillDriver } from '../../src/drivers/drill.ts'
 import type { Hosting } from '../../src/drivers/hosting.ts'
 import type { PoolerDriver } from '../../src/drivers/pooler.ts'
@@ -28,6 +28,9 @@ export class FakeWorld {
   contentsProblem: string | undefined
   /** Ids of boxes, and whether they run. */
   readonly boxesUp = new Map<string, boolean>()
+  /** What each was last ensured with. */
+  readonly specs = new Map<string, BoxSpec>()
+  stops = 0
   boxProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
@@ -292,9 +295,10 @@ export class FakeWorld {
   get boxes(): BoxDriver {
     return {
       isolation: () => this.called({ kind: 'bubblewrap' }),
-      ensureBox: ({ id }) => {
+      ensureBox: (spec) => {
         if (this.boxProblem) throw new Error(this.boxProblem)
-        this.boxesUp.set(id, true)
+        this.boxesUp.set(spec.id, true)
+        this.specs.set(spec.id, spec)
         return this.called(undefined)
       },
       inspectBox: (id) => {
@@ -302,6 +306,7 @@ export class FakeWorld {
         return this.called(up === undefined ? { is: 'absent' } : up ? { is: 'up', pid: 1 } : { is: 'down' })
       },
       stopBox: (id) => {
+        this.stops++
         this.boxesUp.set(id, false)
         return this.called(undefined)
       },

@@ -8,6 +8,7 @@ import { buildServer, type ServerOptions } from '../../src/api/server.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
 import { turn } from '../../src/reconcile/loop.ts'
 import type { Db } from '../../src/store/db.ts'
+import { sandboxFeed } from '../../src/store/sandbox-feed.ts'
 import { useDatabase } from './db.ts'
 import { FakeWorld } from './fake-world.ts'
 
@@ -31,6 +32,7 @@ export type Method = 'GET' | 'HEAD' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'OPT
 /** The whole platform in this process, empty before each test: real routes, real Postgres, the loop turned by hand. */
 export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & Partial<ServerOptions> = {}) {
   const database = useDatabase()
+  const feed = sandboxFeed(() => database.config)
   const rootToken = 'berth_test_root'
   let server: FastifyInstance
   let sandboxServer: FastifyInstance
@@ -43,6 +45,10 @@ export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & 
 
     get server() {
       return server
+    },
+
+    get sandboxServer() {
+      return sandboxServer
     },
 
     call: (method: Method, url: string, options: CallOptions = {}) => call(server, method, url, options),
@@ -108,7 +114,7 @@ export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & 
       ...changes.settings,
     }
     const shared = {
-      ground: { ...platform.fake.world(database.db), settings },
+      ground: { ...platform.fake.world(database.db), sandboxFeed: feed, settings },
       log: pino({ level: 'silent' }),
       metrics: createMetrics('test'),
       rateLimit: false,
@@ -140,6 +146,7 @@ export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & 
   afterAll(async () => {
     await server?.close()
     await sandboxServer?.close()
+    await feed.close()
   })
 
   return platform

@@ -1,0 +1,104 @@
+import { type Static, Type } from 'typebox'
+import { badRequest } from './errors.ts'
+
+export type NetworkRule = { domain: string; action: 'allow' | 'deny' } | { include: 'defaults' }
+export interface NetworkPolicy {
+  rules: NetworkRule[]
+}
+
+/** More would make every lookup of a name slow. */
+const maxRules = 1000
+
+const strict = { additionalProperties: false }
+
+/** Each rule is checked by `readNetworkPolicy`, whose sentences say which one is wrong. */
+export const NetworkPolicyBody = Type.Object(
+  {
+    rules: Type.Array(
+      Type.Object(
+        {
+          domain: Type.Optional(
+            Type.String({ description: 'A name, `*.name` for all below it, or `*` for all; the closest one counts.' }),
+          ),
+          action: Type.Optional(Type.Enum(['allow', 'deny'])),
+          include: Type.Optional(Type.Enum(['defaults'], { description: 'The names that most programs need.' })),
+        },
+        strict,
+      ),
+      { maxItems: maxRules },
+    ),
+  },
+  { title: 'NetworkPolicy', ...strict },
+)
+
+const domainPattern = /^(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*)$/
+
+export function readNetworkPolicy(body: Static<typeof NetworkPolicyBody>): NetworkPolicy {
+  return { rules: body.rules.map((rule, index) => readRule(rule, `rules.${index}`)) }
+}
+
+function readRule(rule: Static<typeof NetworkPolicyBody>['rules'][number], place: string): NetworkRule {
+  const { domain, action, include } = rule
+  if ((domain === undefined) === (include === undefined)) {
+    throw badRequest(`${place} must have exactly one of domain and include`)
+  }
+  if (include !== undefined) {
+    if (action !== undefined) throw badRequest(`${place} has an action, which goes with a domain only`)
+    return { include }
+  }
+  if (action === undefined) throw badRequest(`${place}.action is required: allow or deny`)
+  const name = domain!.toLowerCase().replace(/\.$/, '')
+  if (name.length > 255 || !domainPattern.test(name)) {
+    throw badRequest(`${place}.domain must be a name such as example.com, *.example.com or *`)
+  }
+  return { domain: name, action }
+}
+
+export const profiles = ['', 'minimal', 'standard', 'privileged'] as const
+
+/** The second field is spelt as clients of the interface spell it. */
+export const PrivilegesPolicy = Type.Object(
+  {
+    profile: Type.Optional(
+      Type.Enum([...profiles], {
+        description: '`standard`, which is the default, has what package managers need; `minimal` has nothing.',
+      }),
+    ),
+    devices: Type.Optional(Type.Array(Type.String(), { description: 'None can be handed in.' })),
+    noNewPrivileges: Type.Optional(Type.Boolean({ description: 'Always in force.' })),
+  },
+  { title: 'PrivilegesPolicy', ...strict },
+)
+export type PrivilegesPolicy = { profile: 'minimal' | 'standard' }
+
+/** What cannot be done is refused, instead of being kept and not done. */
+export function readPrivileges(body: Static<typeof PrivilegesPolicy>): PrivilegesPolicy {
+  if (body.profile === 'privileged') {
+    throw badRequest('the profile privileged is not offered: a sandbox has no rights on the host; use standard')
+  }
+  if ((body.devices ?? []).length > 0) throw badRequest('devices must be empty: none can be handed into a sandbox')
+  return { profile: body.profile || 'standard' }
+}
+
+export const ResourcesPolicy = Type.Object(
+  {
+    memory: Type.Optional(
+      Type.Object(
+        {
+          limit_mb: Type.Optional(
+            Type.Integer({ minimum: 64, maximum: 1_048_576, description: 'Counts instead of `config.ram_mb`.' }),
+          ),
+          autoscale: Type.Optional(Type.Boolean({ description: 'Memory does not grow by itself.' })),
+        },
+        strict,
+      ),
+    ),
+  },
+  { title: 'ResourcesPolicy', ...strict },
+)
+export type ResourcesPolicy = { memoryMb: number | null }
+
+export function readResources(body: Static<typeof ResourcesPolicy>): ResourcesPolicy {
+  if (body.memory?.autoscale) throw badRequest('memory.autoscale must be false: set memory.limit_mb to what is needed')
+  return { memoryMb: body.memory?.limit_mb ?? null }
+}
