@@ -43,6 +43,7 @@ export async function openPlatform(scope: Scope): Promise<Platform> {
     BERTH_HOME: home,
     BERTH_API_LISTEN: `127.0.0.1:${port}`,
     BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
+    BERTH_EDGE_LISTEN: '127.0.0.1:0',
   }
   const log = join(home, 'bench.log')
   let child: ChildProcess | undefined

@@ -140,6 +140,7 @@ function statusText(report: StatusReport, colors: boolean): string {
     ['answering', report.answering],
     ['platform API', report.api],
     ['sandbox API', report.sandbox],
+    ['edge', report.edge],
     ['supervision', report.tree],
   ]
   const rows = report.services.map(({ name, state, pid, since }) => [name, state, pid, timeText(since)])

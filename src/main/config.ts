@@ -1,5 +1,5 @@
 // The whole configuration, read from the environment in this one place.
-import { homedir } from 'node:os'
+import { availableParallelism, homedir } from 'node:os'
 import { isAbsolute, resolve } from 'node:path'
 
 export interface Listen {
@@ -14,6 +14,9 @@ export interface Config {
   /** Where the services of sandboxes answer, each under its own host name below the domain. */
   edgeListen: Listen
   sandboxDomain: string
+  edgeWorkers: number
+  /** Apps answer below it. */
+  domain: string
   /** Undefined: the root token is the one generated at first start. */
   token: string | undefined
   /** Undefined: the platform runs its own state database. */
@@ -59,8 +62,14 @@ export const settings: Setting[] = [
   { name: 'BERTH_HOME', fallback: defaultHome, about: 'all state lives below it' },
   { name: 'BERTH_API_LISTEN', fallback: '127.0.0.1:4280', about: 'platform API; port 0 picks a free one' },
   { name: 'BERTH_SANDBOX_LISTEN', fallback: '127.0.0.1:4281', about: 'sandbox API' },
-  { name: 'BERTH_EDGE_LISTEN', fallback: '127.0.0.1:4282', about: 'services of sandboxes, by their host names' },
+  {
+    name: 'BERTH_EDGE_LISTEN',
+    fallback: '127.0.0.1:4282',
+    about: 'services of sandboxes, by their host names; port 0 picks a free one once',
+  },
   { name: 'BERTH_SANDBOX_DOMAIN', fallback: 'sandbox.localhost', about: 'a sandbox answers at <name>.<this domain>' },
+  { name: 'BERTH_DOMAIN', fallback: 'berth.localhost', about: 'an app answers at <name>.<this domain>' },
+  { name: 'BERTH_EDGE_WORKERS', fallback: String(availableParallelism()), about: 'processes that carry the traffic' },
   { name: 'BERTH_TOKEN', fallback: '', about: 'root token; generated into <home>/token when unset', secret: true },
   { name: 'BERTH_DATABASE_URL', fallback: '', about: 'external state database; embedded when unset', secret: true },
   { name: 'BERTH_TLS_CERT', fallback: '', about: 'certificate file for the listeners' },
@@ -94,6 +103,8 @@ export function readConfig(environment: Environment = process.env): Config {
     sandboxListen: readListen('BERTH_SANDBOX_LISTEN', raw('BERTH_SANDBOX_LISTEN')),
     edgeListen: readListen('BERTH_EDGE_LISTEN', raw('BERTH_EDGE_LISTEN')),
     sandboxDomain: readDomain('BERTH_SANDBOX_DOMAIN', raw('BERTH_SANDBOX_DOMAIN')),
+    domain: readDomain('BERTH_DOMAIN', raw('BERTH_DOMAIN')),
+    edgeWorkers: readNumber('BERTH_EDGE_WORKERS', raw('BERTH_EDGE_WORKERS'), 1, 64),
     token: raw('BERTH_TOKEN') || undefined,
     databaseUrl: raw('BERTH_DATABASE_URL') || undefined,
     tls: readTls(raw('BERTH_TLS_CERT'), raw('BERTH_TLS_KEY')),

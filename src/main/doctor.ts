@@ -64,6 +64,7 @@ function listChecks(config: Config): Record<string, Check> {
     clock: checkClock,
     'platform API': () => checkListen('api', 'BERTH_API_LISTEN', config.apiListen, config.home),
     'sandbox API': () => checkListen('sandbox', 'BERTH_SANDBOX_LISTEN', config.sandboxListen, config.home),
+    edge: () => checkListen('edge', 'BERTH_EDGE_LISTEN', config.edgeListen, config.home),
     TLS: () => checkTls(config),
     token: () => checkSecretFile(`${config.home}/token`, 'Whoever can read it is the administrator of this platform.'),
     key: () => checkSecretFile(`${config.home}/key`, 'Whoever can read it can decrypt the stored secrets.'),
@@ -298,7 +299,12 @@ function checkClock(): Finding {
   )
 }
 
-async function checkListen(part: 'api' | 'sandbox', setting: string, listen: Listen, home: string): Promise<Finding> {
+async function checkListen(
+  part: 'api' | 'sandbox' | 'edge',
+  setting: string,
+  listen: Listen,
+  home: string,
+): Promise<Finding> {
   const { host, port } = listen
   const address = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
   const binding = await tryBind(host, port)
@@ -320,7 +326,7 @@ async function checkListen(part: 'api' | 'sandbox', setting: string, listen: Lis
 }
 
 /** By the port alone: a name or a wildcard stands in the file as the address that it became. */
-function findOwnPort(part: 'api' | 'sandbox', home: string): number | undefined {
+function findOwnPort(part: 'api' | 'sandbox' | 'edge', home: string): number | undefined {
   const text = readTextIfPresent(`${home}/run/addresses.json`)
   const address: string | undefined = text === undefined ? undefined : JSON.parse(text)[part]
   if (address === undefined) return undefined

@@ -10,6 +10,7 @@ export interface StatusReport {
   tree: 'up' | 'down'
   api: string | null
   sandbox: string | null
+  edge: string | null
   answering: boolean
   services: { name: string; state: 'up' | 'down'; pid: number | null; since: string }[]
 }
@@ -18,7 +19,7 @@ const answerMillis = 2_000
 
 export async function status(config: Config): Promise<StatusReport> {
   if (!existsSync(config.home)) {
-    return { home: config.home, tree: 'down', api: null, sandbox: null, answering: false, services: [] }
+    return { home: config.home, tree: 'down', api: null, sandbox: null, edge: null, answering: false, services: [] }
   }
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const supervisor = openSupervisor(home)
@@ -28,12 +29,13 @@ export async function status(config: Config): Promise<StatusReport> {
     tree: supervisor.inspectTree().is,
     api: addresses.api ?? null,
     sandbox: addresses.sandbox ?? null,
+    edge: addresses.edge ?? null,
     answering: await answers(addresses.api),
     services: await Promise.all(supervisor.listServices().map((name) => describe(supervisor, name))),
   }
 }
 
-function readAddresses(home: Home): { api?: string; sandbox?: string } {
+function readAddresses(home: Home): { api?: string; sandbox?: string; edge?: string } {
   return existsSync(home.addressesFile) ? JSON.parse(readFileSync(home.addressesFile, 'utf8')) : {}
 }
 

@@ -14,6 +14,7 @@ import { postgresMajors } from '../model/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
+import { ensureEdge } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
@@ -23,15 +24,18 @@ export async function up(config: Config): Promise<void> {
   refuseOpenListeners(config)
   const stopping = stopSignal()
   const foundation = await layFoundation(config)
+  const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const feed = sandboxFeed(() => foundation.databaseConfig)
+  const parts = { metrics, feed, settings: settingsOf(config, edge.port) }
   const servers = {
-    platform: openServer(foundation, metrics, feed, 'platform'),
-    sandbox: openServer(foundation, metrics, feed, 'sandbox'),
+    platform: openServer(foundation, parts, 'platform'),
+    sandbox: openServer(foundation, parts, 'sandbox'),
   }
   const addresses = {
     api: await startServer(servers.platform, 'BERTH_API_LISTEN', config.apiListen),
     sandbox: await startServer(servers.sandbox, 'BERTH_SANDBOX_LISTEN', config.sandboxListen),
+    edge: edge.url,
   }
   const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(foundation.home, addresses)
@@ -45,15 +49,21 @@ export async function up(config: Config): Promise<void> {
   await leaveFoundation(foundation)
 }
 
-type Addresses = Record<'api' | 'sandbox', string>
+type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
-function openServer(foundation: Foundation, metrics: Metrics, feed: SandboxFeed, area: Area): FastifyInstance {
+interface ServerParts {
+  metrics: Metrics
+  feed: SandboxFeed
+  settings: PlatformSettings
+}
+
+function openServer(foundation: Foundation, { metrics, feed, settings }: ServerParts, area: Area): FastifyInstance {
   const { config, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, ...openLive(foundation), sandboxFeed: feed, settings: settingsOf(config) },
+    ground: { ...world, ...openLive(foundation), sandboxFeed: feed, settings },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
@@ -68,7 +78,7 @@ function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClus
   }
 }
 
-function settingsOf(config: Config): PlatformSettings {
+function settingsOf(config: Config, edgePort: number): PlatformSettings {
   return {
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
@@ -79,7 +89,7 @@ function settingsOf(config: Config): PlatformSettings {
     pgHost: config.pgHost,
     sandboxUrl: (name) => {
       const scheme = config.tls ? 'https' : 'http'
-      return `${scheme}://${name}.${config.sandboxDomain}:${config.edgeListen.port}/`
+      return `${scheme}://${name}.${config.sandboxDomain}:${edgePort}/`
     },
   }
 }
@@ -112,6 +122,7 @@ function announce({ config, home, log }: Foundation, addresses: Addresses): void
       '',
       `  platform API   ${addresses.api}   (reference: ${addresses.api}/docs)`,
       `  sandbox API    ${addresses.sandbox}`,
+      `  edge           ${addresses.edge}   (sandboxes: ${new URL(addresses.edge).protocol}//<name>.${config.sandboxDomain}:${new URL(addresses.edge).port})`,
       `  root token     ${token}`,
       `  log            ${controlPlaneLog(home)}`,
       '',

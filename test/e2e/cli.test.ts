@@ -53,6 +53,7 @@ function environment(changes: Record<string, string>): Record<string, string | u
     BERTH_HOME: home,
     BERTH_API_LISTEN: '127.0.0.1:0',
     BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
+    BERTH_EDGE_LISTEN: '127.0.0.1:0',
     ...changes,
   }
 }

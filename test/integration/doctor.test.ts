@@ -31,7 +31,13 @@ afterAll(() => {
 })
 
 function settings(changes: Record<string, string> = {}): Record<string, string> {
-  return { BERTH_HOME: home, BERTH_API_LISTEN: '127.0.0.1:0', BERTH_SANDBOX_LISTEN: '127.0.0.1:0', ...changes }
+  return {
+    BERTH_HOME: home,
+    BERTH_API_LISTEN: '127.0.0.1:0',
+    BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
+    BERTH_EDGE_LISTEN: '127.0.0.1:0',
+    ...changes,
+  }
 }
 
 async function check(name: string, changes: Record<string, string> = {}) {

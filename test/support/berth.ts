@@ -34,6 +34,7 @@ export class Berth {
       BERTH_HOME: this.home,
       BERTH_API_LISTEN: '127.0.0.1:0',
       BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
+      BERTH_EDGE_LISTEN: '127.0.0.1:0',
       ...environment,
     }
   }
@@ -64,7 +65,7 @@ export class Berth {
     return existsSync(`${this.home}/run/addresses.json`) && this.output.includes(`"pid":${child.pid},"api":`)
   }
 
-  get addresses(): { api: string; sandbox: string } {
+  get addresses(): { api: string; sandbox: string; edge: string } {
     return JSON.parse(readFileSync(`${this.home}/run/addresses.json`, 'utf8'))
   }
 

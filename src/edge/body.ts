@@ -1,0 +1,122 @@
+import { BadMessage, chunked, readFields, untilClose } from './message.ts'
+
+/** Finds the end of a body in what a connection brings, and hands on what is in between. */
+export interface BodyReader {
+  done: boolean
+  /** Answers how many of the bytes were the body's. Throws when it is malformed; nothing of that piece is handed on. */
+  take(piece: Buffer, sink: (bytes: Buffer) => void): number
+  /** What came after a chunked body, as it is written. */
+  trailer: string
+}
+
+export function bodyReader(body: number): BodyReader {
+  if (body === chunked) return new ChunkedReader()
+  return new LengthReader(body === untilClose ? Number.POSITIVE_INFINITY : body)
+}
+
+class LengthReader implements BodyReader {
+  done: boolean
+  trailer = ''
+  private left: number
+
+  constructor(length: number) {
+    this.left = length
+    this.done = length === 0
+  }
+
+  take(piece: Buffer, sink: (bytes: Buffer) => void): number {
+    const taken = Math.min(this.left, piece.length)
+    this.left -= taken
+    this.done = this.left === 0
+    if (taken > 0) sink(taken === piece.length ? piece : piece.subarray(0, taken))
+    return taken
+  }
+}
+
+// Size lines and trailers are short; whoever sends longer ones is up to something.
+const maxLineBytes = 256
+const maxTrailerBytes = 8192
+const sizeLine = /^([0-9a-fA-F]{1,13})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?$/
+const carriageReturn = 13
+const lineFeed = 10
+
+class ChunkedReader implements BodyReader {
+  done = false
+  trailer = ''
+  private part: 'size' | 'data' | 'data-end' | 'trailer' = 'size'
+  private left = 0
+  private line = ''
+  private trailerBytes = 0
+
+  take(piece: Buffer, sink: (bytes: Buffer) => void): number {
+    const found: Buffer[] = []
+    let at = 0
+    while (at < piece.length && !this.done) {
+      if (this.part === 'data') {
+        const end = Math.min(piece.length, at + this.left)
+        found.push(piece.subarray(at, end))
+        this.left -= end - at
+        at = end
+        if (this.left === 0) this.part = 'data-end'
+      } else at = this.takeLine(piece, at)
+    }
+    for (const bytes of found) sink(bytes)
+    return at
+  }
+
+  private takeLine(piece: Buffer, from: number): number {
+    const end = piece.indexOf(lineFeed, from)
+    const stop = end < 0 ? piece.length : end
+    if (this.line.length + stop - from > (this.part === 'trailer' ? maxTrailerBytes : maxLineBytes)) {
+      throw new BadMessage('a line of the chunked body is too long')
+    }
+    this.line += piece.toString('latin1', from, stop)
+    if (end < 0) return piece.length
+    if (this.line.charCodeAt(this.line.length - 1) !== carriageReturn)
+      throw new BadMessage('the chunked body is malformed')
+    const line = this.line.slice(0, -1)
+    this.line = ''
+    this.endLine(line)
+    return end + 1
+  }
+
+  private endLine(line: string): void {
+    if (this.part === 'data-end') {
+      if (line !== '') throw new BadMessage('the chunked body is malformed')
+      this.part = 'size'
+    } else if (this.part === 'size') {
+      const size = sizeLine.exec(line)
+      if (!size) throw new BadMessage('the chunked body is malformed')
+      this.left = Number.parseInt(size[1]!, 16)
+      this.part = this.left === 0 ? 'trailer' : 'data'
+    } else if (line === '') this.done = true
+    else this.endTrailer(line)
+  }
+
+  private endTrailer(line: string): void {
+    this.trailerBytes += line.length
+    if (this.trailerBytes > maxTrailerBytes) throw new BadMessage('the trailer is too long', 431)
+    const [name, lower, value] = readFields([line], 0)
+    // Some receivers take them for headers, so what decides about a message is not passed on here.
+    if (!/^(?:content-length|transfer-encoding|connection|host|set-cookie|authorization)$/.test(lower!)) {
+      this.trailer += `${name}: ${value}\r\n`
+    }
+  }
+}
+
+/** Bytes that are cheaper to copy into one piece than to hand to the kernel in several. */
+export const smallBytes = 4096
+
+/** A piece of a body as it goes out. Chunks are made anew, so that only our way of writing them is ever seen. */
+export function writeBody(
+  socket: { write(data: Buffer | string, encoding?: 'latin1'): boolean },
+  isChunked: boolean,
+  bytes: Buffer,
+): boolean {
+  if (!isChunked) return socket.write(bytes)
+  const size = bytes.length.toString(16)
+  if (bytes.length <= smallBytes) return socket.write(`${size}\r\n${bytes.toString('latin1')}\r\n`, 'latin1')
+  socket.write(`${size}\r\n`, 'latin1')
+  socket.write(bytes)
+  return socket.write('\r\n', 'latin1')
+}

@@ -1,0 +1,273 @@
+import type { Socket } from 'node:net'
+import type { Access } from './access.ts'
+import { answerText, Refusal, refusalOfMessage, refusalText } from './answer.ts'
+import { writeBody } from './body.ts'
+import { Exchange } from './exchange.ts'
+import type { Peer } from './forward.ts'
+import { BadMessage, type RequestHead, readRequestHead } from './message.ts'
+import type { Reach } from './reach.ts'
+import type { RouteTable } from './route.ts'
+import type { UpstreamPool } from './upstream.ts'
+
+/** What connections are served with. */
+export interface EdgeParts {
+  table: RouteTable
+  access: Access
+  pool: UpstreamPool
+  reach: Reach
+  /** Names below these are sandboxes or apps, and no other host name is. */
+  domains: string[]
+  nextId(): string
+  onError(error: unknown): void
+}
+
+const endOfHead = Buffer.from('\r\n\r\n')
+const lineFeed = 10
+const carriageReturn = 13
+const maxHeadBytes = 32_768
+
+const firstRequestMillis = 15_000
+const headMillis = 10_000
+const idleMillis = 75_000
+const streamMillis = 3_600_000
+const lingerMillis = 2_000
+
+/** A connection of a client: one request after the other, each answered before the next is read. */
+export class ClientConnection {
+  readonly peer: Peer
+  /** The next answer is the last. */
+  isClosing = false
+  /** When it is given up, if nothing happens. */
+  deadline: number
+  private readonly socket: Socket
+  private readonly parts: EdgeParts
+  private pending: Buffer | undefined
+  private exchange: Exchange | undefined
+  private isReading = false
+  private state: 'idle' | 'head' | 'request' | 'lingering' = 'idle'
+
+  constructor(socket: Socket, parts: EdgeParts, secure: boolean) {
+    this.socket = socket
+    this.parts = parts
+    this.peer = peerOf(socket, secure)
+    this.deadline = Date.now() + firstRequestMillis
+    socket.on('data', (bytes) => this.onData(bytes))
+    socket.on('drain', () => this.exchange?.onClientDrain())
+    socket.on('end', () => this.onEnd())
+    socket.on('error', () => {}) // what follows it is the close
+    socket.on('close', () => this.exchange?.onClientClose())
+  }
+
+  private onData(bytes: Buffer): void {
+    if (this.state === 'lingering') return
+    const { exchange } = this
+    if (!exchange) {
+      this.pending = this.pending ? Buffer.concat([this.pending, bytes]) : bytes
+      this.readRequests()
+      return
+    }
+    this.touch()
+    const rest = exchange.onClientData(bytes)
+    if (rest) this.hold(rest)
+  }
+
+  /** What belongs to the next request waits, and the client with it. */
+  private hold(rest: Buffer): void {
+    this.pending = this.pending ? Buffer.concat([this.pending, rest]) : rest
+    this.socket.pause()
+  }
+
+  private onEnd(): void {
+    if (this.exchange) this.exchange.onClientEnd()
+    else this.socket.end()
+  }
+
+  private readRequests(): void {
+    // What is refused at once ends inside of the loop, which then goes on by itself.
+    if (this.isReading) return
+    this.isReading = true
+    let hasHead = true
+    while (hasHead && this.pending && !this.exchange && this.state !== 'lingering') {
+      hasHead = this.readRequest(this.pending)
+    }
+    this.isReading = false
+  }
+
+  /** False when more has to arrive first. */
+  private readRequest(bytes: Buffer): boolean {
+    let start = 0
+    // Some clients end a body with an empty line that is not part of it.
+    while (bytes[start] === carriageReturn && bytes[start + 1] === lineFeed) start += 2
+    const end = bytes.indexOf(endOfHead, start)
+    if (end < 0 || end - start > maxHeadBytes) return this.awaitHead(bytes, start)
+    this.pending = end + 4 < bytes.length ? bytes.subarray(end + 4) : undefined
+    this.state = 'request'
+    this.touch()
+    try {
+      this.begin(readRequestHead(bytes.toString('latin1', start, end)))
+    } catch (error) {
+      if (!(error instanceof BadMessage)) throw error
+      this.refuseMessage(error)
+    }
+    return true
+  }
+
+  private awaitHead(bytes: Buffer, start: number): boolean {
+    if (bytes.length - start > maxHeadBytes) {
+      this.refuseMessage(new BadMessage(`the head of a request may have ${maxHeadBytes} bytes`, 431))
+    } else if (hasBareLineFeed(bytes)) {
+      this.refuseMessage(new BadMessage('lines end with a carriage return and a line feed'))
+    } else {
+      // Counted from its first byte: one that trickles in does not get longer.
+      if (this.state === 'idle') this.deadline = Date.now() + headMillis
+      this.state = 'head'
+      this.socket.resume()
+    }
+    return false
+  }
+
+  private begin(head: RequestHead): void {
+    if (head.minor === 0) head.keepAlive = false
+    const id = this.parts.nextId()
+    const route = this.parts.table.find(head.host)
+    if (!route) {
+      this.answerUnrouted(head, id)
+      return
+    }
+    const exchange = new Exchange(this, this.parts, head, route, id)
+    this.exchange = exchange
+    // Nothing of a body is read before there is somewhere to put it.
+    if (head.body !== 0) this.socket.pause()
+    exchange.start()
+  }
+
+  private answerUnrouted(head: RequestHead, id: string): void {
+    const keepAlive = head.keepAlive && head.body === 0 && !this.isClosing
+    const options = { id, keepAlive, withoutBody: head.method === 'HEAD' }
+    const isOwn = !this.parts.domains.some((domain) => head.host.endsWith(`.${domain}`))
+    if (isOwn && head.target === '/healthz') {
+      this.answer(answerText(200, { status: 'ok', routes: this.parts.table.size }, '', options), keepAlive)
+      return
+    }
+    const refusal = this.parts.table.isFilled
+      ? new Refusal(404, 'not_found', `nothing is known as ${head.host || 'no host'}`)
+      : new Refusal(503, 'unavailable', 'the routes are not known yet; try again shortly')
+    this.answer(refusalText(refusal, options), keepAlive)
+  }
+
+  private answer(text: string, keepAlive: boolean): void {
+    this.socket.write(text)
+    this.continue(keepAlive)
+  }
+
+  private refuseMessage({ status, message }: BadMessage): void {
+    this.pending = undefined
+    const options = { id: this.parts.nextId(), keepAlive: false, withoutBody: false }
+    this.answer(refusalText(refusalOfMessage(status, message), options), false)
+  }
+
+  /** The exchange is over; after it comes the next request, or the end. */
+  finish(exchange: Exchange, keepAlive: boolean): void {
+    if (this.exchange !== exchange) return
+    this.exchange = undefined
+    this.continue(keepAlive)
+    this.readRequests()
+  }
+
+  refuse(exchange: Exchange, refusal: Refusal, keepAlive: boolean): void {
+    if (this.exchange !== exchange) return
+    const stays = keepAlive && !this.isClosing
+    const withoutBody = exchange.head.method === 'HEAD'
+    this.socket.write(refusalText(refusal, { id: exchange.id, keepAlive: stays, withoutBody }))
+    this.finish(exchange, stays)
+  }
+
+  private continue(keepAlive: boolean): void {
+    if (keepAlive && !this.isClosing) {
+      this.state = 'idle'
+      this.deadline = Date.now() + idleMillis
+      if (this.socket.isPaused()) this.socket.resume()
+      return
+    }
+    // A client that is still sending would lose the answer if the connection were simply closed.
+    this.state = 'lingering'
+    this.pending = undefined
+    this.deadline = Date.now() + lingerMillis
+    this.socket.end()
+    this.socket.resume()
+  }
+
+  /** The upstream is there: what has waited is for it. */
+  release(): void {
+    const { pending } = this
+    this.pending = undefined
+    if (pending) {
+      const rest = this.exchange?.onClientData(pending)
+      if (rest) this.hold(rest)
+    }
+    if (!this.pending) this.socket.resume()
+  }
+
+  touch(): void {
+    this.deadline = Date.now() + streamMillis
+  }
+
+  write(text: string): void {
+    this.socket.write(text, 'latin1')
+  }
+
+  writeBody(bytes: Buffer, isChunked: boolean): boolean {
+    return writeBody(this.socket, isChunked, bytes)
+  }
+
+  cork(): void {
+    this.socket.cork()
+  }
+
+  uncork(): void {
+    this.socket.uncork()
+  }
+
+  pause(): void {
+    this.socket.pause()
+  }
+
+  resume(): void {
+    if (!this.pending) this.socket.resume()
+  }
+
+  end(): void {
+    this.socket.end()
+  }
+
+  destroy(): void {
+    this.socket.destroy()
+  }
+
+  /** Called once a second. */
+  sweep(now: number): void {
+    if (now < this.deadline) return
+    if (this.state === 'head') this.refuseMessage(new BadMessage('the request did not arrive in time', 408))
+    else this.destroy()
+  }
+
+  /** No further request is taken. */
+  drain(): void {
+    this.isClosing = true
+    if (this.state === 'idle') this.socket.end()
+  }
+}
+
+/** A line that ends without a carriage return: no end of the head would ever be found. */
+function hasBareLineFeed(bytes: Buffer): boolean {
+  for (let at = bytes.indexOf(lineFeed); at >= 0; at = bytes.indexOf(lineFeed, at + 1)) {
+    if (bytes[at - 1] !== carriageReturn) return true
+  }
+  return false
+}
+
+function peerOf(socket: Socket, secure: boolean): Peer {
+  const address = (socket.remoteAddress ?? '').replace(/^::ffff:/, '')
+  const trusted = address === '::1' || address.startsWith('127.')
+  return { address: address || 'unknown', secure, port: socket.localPort ?? 0, trusted }
+}

@@ -1,0 +1,306 @@
+import type { Verdict } from './access.ts'
+import { Refusal, refusalOfMessage } from './answer.ts'
+import { type BodyReader, bodyReader, smallBytes, writeBody } from './body.ts'
+import type { ClientConnection, EdgeParts } from './client.ts'
+import { framingFor, interimText, requestText, responseText } from './forward.ts'
+import { BadMessage, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
+import type { Route } from './route.ts'
+import type { Upstream, UpstreamUser } from './upstream.ts'
+
+const endOfHead = Buffer.from('\r\n\r\n')
+const maxResponseHeadBytes = 65_536
+const challenge = 'WWW-Authenticate: Bearer realm="berth"\r\n'
+const open: Verdict = { allowed: true, isOurs: false }
+const repeatable = new Set(['GET', 'HEAD', 'OPTIONS'])
+
+/** One request on its way to its target, and the answer on its way back. */
+export class Exchange implements UpstreamUser {
+  readonly head: RequestHead
+  readonly id: string
+  private readonly client: ClientConnection
+  private readonly parts: EdgeParts
+  private readonly route: Route
+  private upstream: Upstream | undefined
+  private withoutAuthorization = false
+  private readonly requestBody: BodyReader
+  private received: Buffer | undefined
+  private hasAnswered = false
+  private response: ResponseHead | undefined
+  private responseBody: BodyReader | undefined
+  private isChunkedOut = false
+  private isTunnel = false
+  private isOver = false
+
+  constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, route: Route, id: string) {
+    this.client = client
+    this.parts = parts
+    this.head = head
+    this.route = route
+    this.id = id
+    this.requestBody = bodyReader(head.body)
+  }
+
+  start(): void {
+    const { route, head } = this
+    const isOpen = route.access === null && head.authorization === undefined
+    const verdict = isOpen ? open : this.parts.access.check(route, head.authorization)
+    if (!(verdict instanceof Promise)) this.judge(verdict)
+    else {
+      verdict.then(
+        (answer) => this.judge(answer),
+        (error) => this.fail(error),
+      )
+    }
+  }
+
+  private judge(verdict: Verdict): void {
+    if (this.isOver) return
+    if (verdict.allowed) this.admit(verdict.isOurs)
+    else if ('why' in verdict) this.refuse(new Refusal(401, 'unauthorized', verdict.why, challenge))
+    else this.refuse(new Refusal(503, 'unavailable', 'tokens cannot be checked at the moment; try again shortly'))
+  }
+
+  private admit(withoutAuthorization: boolean): void {
+    this.withoutAuthorization = withoutAuthorization
+    const { route } = this
+    // A stopped service may still be on its way out, and a connection to it open.
+    const mayTake = route.service?.wanted !== false && !this.head.upgrade
+    const upstream = mayTake ? this.parts.pool.take(route, this.mayRepeat) : undefined
+    if (upstream) this.send(upstream)
+    else this.connect()
+  }
+
+  /** Whether it does no harm when it is sent a second time. */
+  private get mayRepeat(): boolean {
+    return this.head.body === 0 && repeatable.has(this.head.method)
+  }
+
+  private connect(): void {
+    this.parts.reach.connect(this.route).then(
+      (upstream) => {
+        if (this.isOver) this.parts.pool.give(upstream)
+        else this.send(upstream)
+      },
+      (error) => this.fail(error),
+    )
+  }
+
+  private send(upstream: Upstream): void {
+    this.upstream = upstream
+    upstream.user = this
+    const { head } = this
+    const text = requestText(head, this.client.peer, {
+      id: this.id,
+      withoutAuthorization: this.withoutAuthorization,
+      keepAlive: true,
+    })
+    if (this.requestBody.done) {
+      upstream.socket.write(text, 'latin1')
+      return
+    }
+    upstream.socket.cork()
+    upstream.socket.write(text, 'latin1')
+    this.client.release()
+    upstream.socket.uncork()
+  }
+
+  /** What the client sends. Answers what is not of this request, to be kept until it is over. */
+  onClientData(bytes: Buffer): Buffer | undefined {
+    const { upstream } = this
+    if (this.isTunnel) {
+      if (!upstream!.socket.write(bytes)) this.client.pause()
+      return undefined
+    }
+    if (!upstream || this.requestBody.done || this.isOver) return bytes
+    let taken = 0
+    try {
+      taken = this.takeBody(upstream, bytes)
+    } catch (error) {
+      this.fail(error instanceof BadMessage ? refusalOfMessage(error.status, error.message) : error)
+      return undefined
+    }
+    return taken < bytes.length ? bytes.subarray(taken) : undefined
+  }
+
+  private takeBody(upstream: Upstream, bytes: Buffer): number {
+    const { socket } = upstream
+    const isChunked = this.head.body < 0
+    let flows = true
+    socket.cork()
+    const taken = this.requestBody.take(bytes, (piece) => {
+      flows = writeBody(socket, isChunked, piece) && flows
+    })
+    // Trailers end here: what a client adds after its head has passed no check.
+    if (this.requestBody.done && isChunked) socket.write('0\r\n\r\n', 'latin1')
+    socket.uncork()
+    if (!flows && !this.requestBody.done) this.client.pause()
+    return taken
+  }
+
+  onClientDrain(): void {
+    this.upstream?.socket.resume()
+  }
+
+  /** The client has said that it sends no more. Of a request that is under way it means that nobody waits any more. */
+  onClientEnd(): void {
+    if (this.isTunnel) this.upstream?.socket.end()
+    else this.client.destroy()
+  }
+
+  onClientClose(): void {
+    this.over()
+    this.upstream?.socket.destroy()
+  }
+
+  onUpstreamDrain(): void {
+    this.client.resume()
+  }
+
+  onUpstreamData(bytes: Buffer): void {
+    this.client.touch()
+    if (this.isTunnel) {
+      this.writeToClient(bytes)
+      return
+    }
+    try {
+      if (this.responseBody) this.takeResponseBody(bytes)
+      else this.takeResponseHead(this.received ? Buffer.concat([this.received, bytes]) : bytes)
+    } catch (error) {
+      const isMalformed = error instanceof BadMessage
+      this.fail(isMalformed ? new Refusal(502, 'bad_gateway', `malformed answer: ${error.message}`) : error)
+    }
+  }
+
+  private takeResponseHead(bytes: Buffer): void {
+    const end = bytes.indexOf(endOfHead)
+    if (end < 0 && bytes.length < maxResponseHeadBytes) {
+      this.received = bytes
+      return
+    }
+    if (end < 0 || end > maxResponseHeadBytes) throw new BadMessage('the head of the answer is too large')
+    const response = readResponseHead(bytes.toString('latin1', 0, end), this.head.method !== 'HEAD')
+    const rest = bytes.subarray(end + 4)
+    this.received = undefined
+    this.hasAnswered = true
+    if (response.status === 101) this.openTunnel(response, rest)
+    else if (response.status >= 200) this.beginResponse(response, rest)
+    else {
+      if (this.head.minor === 1) this.client.write(interimText(response))
+      if (rest.length > 0) this.takeResponseHead(rest)
+    }
+  }
+
+  private beginResponse(response: ResponseHead, rest: Buffer): void {
+    const framing = framingFor(this.head, response)
+    this.response = response
+    this.isChunkedOut = framing === 'chunked'
+    const body = bodyReader(response.body)
+    this.responseBody = body
+    const keepAlive = this.head.keepAlive && framing !== 'close' && !this.client.isClosing
+    this.head.keepAlive = keepAlive
+    const text = responseText(response, { id: this.id, keepAlive, framing })
+    if (response.body >= 0 && rest.length === response.body && rest.length <= smallBytes) {
+      // The usual answer goes out in one piece.
+      this.client.write(rest.length === 0 ? text : text + rest.toString('latin1'))
+      this.endResponse(false)
+      return
+    }
+    this.client.cork()
+    this.client.write(text)
+    if (rest.length > 0 || body.done) this.takeResponseBody(rest)
+    this.client.uncork()
+  }
+
+  private takeResponseBody(bytes: Buffer): void {
+    const body = this.responseBody!
+    this.client.cork()
+    try {
+      const taken = body.take(bytes, (piece) => this.writeToClient(piece))
+      if (body.done) this.endBody(taken < bytes.length)
+    } finally {
+      this.client.uncork()
+    }
+  }
+
+  private endBody(hasMore: boolean): void {
+    if (this.isChunkedOut) this.client.write(`0\r\n${this.responseBody!.trailer}\r\n`)
+    this.endResponse(hasMore)
+  }
+
+  private writeToClient(bytes: Buffer): void {
+    if (!this.client.writeBody(bytes, this.isChunkedOut)) this.upstream!.socket.pause()
+  }
+
+  /** `hasMore`: the target sent more than its answer, and is not trusted with another request. */
+  private endResponse(hasMore: boolean): void {
+    const { upstream, response, requestBody } = this
+    this.over()
+    if (response!.keepAlive && requestBody.done && !hasMore) {
+      upstream!.socket.resume()
+      this.parts.pool.give(upstream!)
+    } else upstream!.socket.destroy()
+    this.client.finish(this, this.head.keepAlive && requestBody.done)
+  }
+
+  private openTunnel(response: ResponseHead, rest: Buffer): void {
+    if (!this.head.upgrade) throw new BadMessage('the answer switches to a protocol that was not asked for')
+    this.isTunnel = true
+    const upgrade = fieldOf(response, 'upgrade') ?? this.head.upgrade
+    this.client.write(responseText(response, { id: this.id, keepAlive: true, framing: 'length', upgrade }))
+    if (rest.length > 0) this.writeToClient(rest)
+    this.client.release()
+  }
+
+  onUpstreamEnd(): void {
+    if (this.isOver) return
+    if (this.isTunnel) this.client.end()
+    else if (this.response?.body === untilClose) {
+      if (this.isChunkedOut) this.client.write('0\r\n\r\n')
+      this.endResponse(false)
+    } else this.broken()
+  }
+
+  onUpstreamClose(): void {
+    if (!this.isOver) this.broken()
+  }
+
+  private broken(): void {
+    const { upstream } = this
+    upstream?.socket.destroy()
+    if (this.isTunnel || this.response) this.client.destroy()
+    else if (upstream?.isUsed && !this.hasAnswered && !this.received && this.mayRepeat) {
+      // Closed by the other side before the request arrived, as happens to connections that were idle.
+      upstream.user = undefined
+      this.upstream = undefined
+      this.connect()
+    } else this.refuse(new Refusal(502, 'bad_gateway', 'the connection to the program behind this address broke off'))
+  }
+
+  private fail(error: unknown): void {
+    if (this.isOver) return
+    if (this.response || this.isTunnel) {
+      this.upstream?.socket.destroy()
+      this.client.destroy()
+    } else if (error instanceof Refusal) this.refuse(error)
+    else {
+      this.parts.onError(error)
+      this.refuse(new Refusal(502, 'bad_gateway', 'the request could not be passed on'))
+    }
+  }
+
+  private refuse(refusal: Refusal): void {
+    this.over()
+    this.upstream?.socket.destroy()
+    this.client.refuse(this, refusal, this.head.keepAlive && this.requestBody.done)
+  }
+
+  private over(): void {
+    this.isOver = true
+    if (this.upstream) this.upstream.user = undefined
+  }
+}
+
+function fieldOf({ fields }: ResponseHead, name: string): string | undefined {
+  for (let index = 1; index < fields.length; index += 3) if (fields[index] === name) return fields[index + 1]
+  return undefined
+}

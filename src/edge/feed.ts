@@ -1,0 +1,117 @@
+// Keeps the table of routes as the state database has it. While the database is away the table stays as it was.
+import type pg from 'pg'
+import { boxAddress } from '../model/network.ts'
+import type { Database } from '../store/db.ts'
+import { listen } from '../store/listen.ts'
+import { listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
+import type { Route, RouteTable } from './route.ts'
+
+export interface FeedOptions {
+  table: RouteTable
+  db: Database
+  databaseConfig: pg.ClientConfig
+  sandboxDomain: string
+  /** The number of the home, whose boxes have addresses of their own; null when they share the host's. */
+  boxNetwork: number | null
+  onChange(): void
+  onError(error: unknown): void
+}
+
+export interface Feed {
+  /** Resolves when the table has been filled once. */
+  filled: Promise<void>
+  close(): Promise<void>
+}
+
+// Nothing is heard while the connection is made anew, and a connection can be dead without being closed.
+const reloadMillis = 10_000
+const retryMillis = 500
+
+export function startFeed(options: FeedOptions): Feed {
+  const filled = Promise.withResolvers<void>()
+  const changed = new Set<string>()
+  let isWhole = false
+  let running: Promise<void> | undefined
+  let timer: NodeJS.Timeout | undefined
+  let closed = false
+
+  /** One query at a time; what is told meanwhile is asked for by the next. */
+  async function catchUp(): Promise<void> {
+    while (!closed && (!isWhole || changed.size > 0)) {
+      const ids = isWhole ? [...changed] : null
+      isWhole = true
+      changed.clear()
+      try {
+        const routes = (await listSandboxRoutes(options.db, ids)).map((row) => routeOf(row, options))
+        if (ids) options.table.change(ids, routes)
+        else options.table.fill(routes)
+      } catch (error) {
+        isWhole = false
+        options.onError(error)
+        return schedule(retryMillis)
+      }
+      if (ids === null) filled.resolve()
+      options.onChange()
+    }
+    schedule(reloadMillis)
+  }
+
+  function wake(): void {
+    running ??= catchUp().finally(() => {
+      running = undefined
+    })
+  }
+
+  function schedule(millis: number): void {
+    clearTimeout(timer)
+    if (!closed) timer = setTimeout(reload, millis)
+  }
+
+  function reload(): void {
+    isWhole = false
+    wake()
+  }
+
+  const listener = listen(options.databaseConfig, routeChannel, (payload) => {
+    const [kind, id] = payload?.split(' ') ?? []
+    if (kind === 'sandbox' && id) changed.add(id)
+    else isWhole = false
+    wake()
+  })
+  reload()
+  return {
+    filled: filled.promise,
+    async close() {
+      closed = true
+      clearTimeout(timer)
+      await Promise.all([listener.close(), running])
+    },
+  }
+}
+
+/** The port of a sandbox without a service that claims one. */
+const defaultPort = 8080
+
+export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDomain' | 'boxNetwork'>): Route {
+  const address = options.boxNetwork === null ? '127.0.0.1' : boxAddress(options.boxNetwork, row.slot)
+  const port = row.httpPort ?? defaultPort
+  return {
+    kind: 'sandbox',
+    id: row.id,
+    host: `${row.name}.${options.sandboxDomain}`,
+    access: row.urlAuth === 'public' ? null : { orgId: row.orgId, sandbox: row.name },
+    address,
+    port,
+    key: `${row.id} ${address}:${port}`,
+    isCold: row.state === 'cold',
+    service: row.service === null ? undefined : serviceOf(row),
+  }
+}
+
+function serviceOf({ service, wanted, health }: SandboxRoute): Route['service'] {
+  return {
+    name: service!,
+    wanted: wanted === true,
+    health: health && 'http' in health.check ? health.check.http : null,
+  }
+}

@@ -1,0 +1,200 @@
+// The heads of HTTP/1 messages. What two programs could read differently is refused, so that nobody can hide a second
+// request in the body of a first.
+
+/** A message that is not passed on. The status is for whoever sent it. */
+export class BadMessage extends Error {
+  readonly status: number
+
+  constructor(message: string, status = 400) {
+    super(message)
+    this.status = status
+  }
+}
+
+/** Instead of a number of bytes: the body says itself where it ends, or ends with the connection. */
+export const chunked = -1
+export const untilClose = -2
+
+interface Head {
+  minor: 0 | 1
+  /** Three entries for each field: its name, its name in lowercase, its value. */
+  fields: string[]
+  /** Bytes of the body, or one of the words above. */
+  body: number
+  /** The length was given. */
+  framed: boolean
+  keepAlive: boolean
+  /** Further fields that concern this connection only, by the word of the sender. */
+  hopFields: string[] | undefined
+}
+
+export interface RequestHead extends Head {
+  method: string
+  /** Begins with a slash, or is an asterisk. */
+  target: string
+  /** As sent, and the name alone in lowercase; both empty when an old client sent none. */
+  authority: string
+  host: string
+  upgrade: string | undefined
+  authorization: string | undefined
+}
+
+export interface ResponseHead extends Head {
+  status: number
+  reason: string
+}
+
+const requestLine = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e\x80-\xff]+) HTTP\/(\d)\.(\d)$/
+const statusLine = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: ([\t\x20-\x7e\x80-\xff]*))?$/
+const token = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
+const text = /^[\t\x20-\x7e\x80-\xff]*$/
+// What ends a name, and a literal address of version 6.
+const hostPattern = /^([a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])\.?(?::\d{1,5})?$/
+// Fifteen digits are a petabyte and still exact.
+const lengthPattern = /^\d{1,15}$/
+
+/** A field for each line, checked byte by byte: no folding, no space before the colon, no control characters. */
+export function readFields(lines: string[], from: number): string[] {
+  const fields: string[] = []
+  for (let index = from; index < lines.length; index++) {
+    const line = lines[index]!
+    const colon = line.indexOf(':')
+    const name = line.slice(0, colon)
+    if (colon < 1 || !token.test(name)) throw new BadMessage('a header field is malformed')
+    const value = line.slice(colon + 1).trim()
+    if (!text.test(value)) throw new BadMessage(`the header field ${name} holds characters that it must not`)
+    fields.push(name, name.toLowerCase(), value)
+  }
+  return fields
+}
+
+const manyFields = 200
+
+/** Without the empty line at its end. */
+export function readRequestHead(head: string): RequestHead {
+  const lines = head.split('\r\n')
+  const first = requestLine.exec(lines[0]!)
+  if (!first) throw new BadMessage('the request line is malformed')
+  if (first[3] !== '1' || (first[4] !== '1' && first[4] !== '0'))
+    throw new BadMessage('only HTTP/1.1 is spoken here', 505)
+  if (lines.length > manyFields) throw new BadMessage(`more than ${manyFields} header fields`, 431)
+  const minor = first[4] === '1' ? 1 : 0
+  const request: RequestHead = {
+    method: first[1]!,
+    target: first[2]!,
+    minor,
+    fields: readFields(lines, 1),
+    body: 0,
+    framed: false,
+    keepAlive: minor === 1,
+    hopFields: undefined,
+    authority: '',
+    host: '',
+    upgrade: undefined,
+    authorization: undefined,
+  }
+  readMeaning(request)
+  if (request.method === 'CONNECT') throw new BadMessage('CONNECT is not possible here', 405)
+  readTarget(request)
+  return request
+}
+
+function readMeaning(request: RequestHead): void {
+  const { fields } = request
+  let hosts = 0
+  let upgrade: string | undefined
+  for (let index = 1; index < fields.length; index += 3) {
+    const value = fields[index + 1]!
+    switch (fields[index]) {
+      case 'host':
+        hosts += 1
+        request.authority = value
+        break
+      case 'content-length':
+      case 'transfer-encoding':
+        readFraming(request, fields[index]!, value)
+        break
+      case 'connection':
+        readConnection(request, value)
+        break
+      case 'upgrade':
+        upgrade = value
+        break
+      case 'authorization':
+        // Which of two counts is for the receiver to say, and it may say otherwise.
+        if (request.authorization !== undefined) throw new BadMessage('more than one Authorization field')
+        request.authorization = value
+        break
+    }
+  }
+  if (hosts > 1 || (hosts === 0 && request.minor === 1)) throw new BadMessage('exactly one Host field is needed')
+  // Another version of HTTP would take every further request past the checks of this one.
+  if (upgrade && request.hopFields?.includes('upgrade') && !/\bh2c\b/i.test(upgrade)) request.upgrade = upgrade
+}
+
+function readFraming(head: Head, name: string, value: string): void {
+  if (head.framed) throw new BadMessage('the length of the body is given more than once')
+  head.framed = true
+  if (name === 'content-length') {
+    if (!lengthPattern.test(value)) throw new BadMessage('Content-Length is not a number')
+    head.body = Number(value)
+    return
+  }
+  if (head.minor === 0) throw new BadMessage('Transfer-Encoding is not part of HTTP/1.0')
+  if (value.toLowerCase() !== 'chunked') throw new BadMessage('no Transfer-Encoding but chunked is understood', 501)
+  head.body = chunked
+}
+
+function readConnection(head: Head, value: string): void {
+  const lower = value.toLowerCase()
+  if (lower === 'keep-alive') {
+    if (head.minor === 0) head.keepAlive = true
+  } else if (lower === 'close') head.keepAlive = false
+  else {
+    const names = lower.split(',').map((name) => name.trim())
+    if (names.includes('close')) head.keepAlive = false
+    head.hopFields = [...(head.hopFields ?? []), ...names]
+  }
+}
+
+/** Clients of proxies name the host in the target, and then that one counts. */
+function readTarget(request: RequestHead): void {
+  const { target } = request
+  if (target.charCodeAt(0) !== 0x2f && !(target === '*' && request.method === 'OPTIONS')) {
+    const absolute = /^https?:\/\/([^/?#]+)(.*)$/i.exec(target)
+    if (!absolute) throw new BadMessage('the request target is malformed')
+    request.authority = absolute[1]!
+    request.target = absolute[2]!.startsWith('/') ? absolute[2]! : `/${absolute[2]}`
+  }
+  if (request.authority === '' && request.minor === 0) return
+  const host = hostPattern.exec(request.authority.toLowerCase())
+  if (!host) throw new BadMessage('the Host field is malformed')
+  request.host = host[1]!
+}
+
+/** `hasBody` is false where the request forbids one. */
+export function readResponseHead(head: string, hasBody: boolean): ResponseHead {
+  const lines = head.split('\r\n')
+  const first = statusLine.exec(lines[0]!)
+  if (!first) throw new BadMessage('the status line is malformed', 502)
+  const status = Number(first[2])
+  const response: ResponseHead = {
+    minor: first[1] === '1' ? 1 : 0,
+    status,
+    reason: first[3] ?? '',
+    fields: readFields(lines, 1),
+    body: untilClose,
+    framed: false,
+    keepAlive: first[1] === '1',
+    hopFields: undefined,
+  }
+  const { fields } = response
+  for (let index = 1; index < fields.length; index += 3) {
+    const name = fields[index]!
+    if (name === 'content-length' || name === 'transfer-encoding') readFraming(response, name, fields[index + 1]!)
+    else if (name === 'connection') readConnection(response, fields[index + 1]!)
+  }
+  if (!hasBody || status < 200 || status === 204 || status === 304) response.body = 0
+  if (response.body === untilClose) response.keepAlive = false
+  return response
+}

@@ -1,0 +1,119 @@
+import { chmodSync, renameSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { readTextIfPresent } from '../drivers/file.ts'
+import type { Home } from '../drivers/home.ts'
+import { readOpenFileLimit } from '../drivers/host.ts'
+import { accepts, canBind } from '../drivers/port.ts'
+import { isRoot, waitUntil } from '../drivers/process.ts'
+import { type EdgeSettings, stopMillis } from '../edge/settings.ts'
+import type { Config, Listen } from './config.ts'
+
+import type { Foundation } from './foundation.ts'
+import { version } from './version.ts'
+
+const service = 'edge'
+const program = new URL('edge.ts', import.meta.url).pathname
+const startSeconds = 15
+
+export interface RunningEdge {
+  url: string
+  port: number
+}
+
+function settingsFile(home: Home): string {
+  return `${home.path}/edge.json`
+}
+
+/** Afterwards the edge runs by these settings. It is told of changes and replaces its workers one generation at a time. */
+export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
+  const { config, home, supervisor } = foundation
+  const file = settingsFile(home)
+  const before = readTextIfPresent(file)
+  const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, before) }
+  const text = `${JSON.stringify(settingsOf(foundation, listen, await findBoxNetwork(foundation)))}\n`
+  const state = await supervisor.inspectService(service)
+  if (state.is !== 'up') await refuseTaken(listen)
+  if (text !== before) writeSecret(file, text)
+  await supervisor.ensureService(service, {
+    command: [process.execPath, '--disable-warning=ExperimentalWarning', program, file],
+    env: { NODE_COMPILE_CACHE: `${home.cache}/node` },
+    stopTimeoutSeconds: stopMillis / 1000 + 2,
+  })
+  if (text !== before && state.is === 'up') await supervisor.signalService(service, 'SIGHUP')
+  await waitUntilListening(foundation, listen)
+  return { url: urlOf(config, listen), port: listen.port }
+}
+
+/** Only root can give boxes a network of their own. */
+async function findBoxNetwork({ home, world }: Foundation): Promise<number | null> {
+  const isolation = await world.boxes?.isolation()
+  return isRoot() && isolation?.kind === 'bubblewrap' ? home.number : null
+}
+
+function settingsOf(
+  { config, home, databaseConfig }: Foundation,
+  listen: Listen,
+  boxNetwork: number | null,
+): EdgeSettings {
+  return {
+    version,
+    ...listen,
+    workers: config.edgeWorkers,
+    sandboxDomain: config.sandboxDomain,
+    domain: config.domain,
+    boxNetwork,
+    database: databaseConfig,
+    tls: config.tls ?? null,
+    uid: isRoot() ? home.uidStart : null,
+    maxConnections: maxConnections(config.edgeWorkers),
+    logLevel: config.logLevel,
+  }
+}
+
+/** For each worker. A connection takes a file, and so does the one to its target. */
+function maxConnections(workers: number): number {
+  const files = Math.min(readOpenFileLimit() ?? 1024, 200_000)
+  return Math.min(Math.floor((files - 100) / 2), Math.ceil(100_000 / workers))
+}
+
+/** A free one is chosen once: addresses of sandboxes hold it, and must not change with a restart. */
+async function choosePort({ host, port }: Listen, before: string | undefined): Promise<number> {
+  if (port !== 0) return port
+  const earlier: Partial<EdgeSettings> = before ? JSON.parse(before) : {}
+  if (earlier.host === host && earlier.port) return earlier.port
+  return pickPort(host)
+}
+
+function pickPort(host: string): Promise<number> {
+  const { promise, resolve, reject } = Promise.withResolvers<number>()
+  const server = createServer()
+  server.once('error', reject)
+  server.listen({ host, port: 0 }, () => {
+    const { port } = server.address() as { port: number }
+    server.close(() => resolve(port))
+  })
+  return promise
+}
+
+async function refuseTaken({ host, port }: Listen): Promise<void> {
+  if (await canBind(host, port)) return
+  throw new Error(`${host}:${port} is in use or not of this machine; set BERTH_EDGE_LISTEN to another address`)
+}
+
+// It may hold the password of an external state database.
+function writeSecret(file: string, text: string): void {
+  const fresh = `${file}.${process.pid}`
+  writeFileSync(fresh, text, { mode: 0o600 })
+  chmodSync(fresh, 0o600)
+  renameSync(fresh, file)
+}
+
+async function waitUntilListening({ supervisor }: Foundation, { host, port }: Listen): Promise<void> {
+  if (await waitUntil(() => accepts(host, port), startSeconds)) return
+  const log = supervisor.readLog(service, 10).join('\n')
+  throw new Error(`start the edge: it does not listen after ${startSeconds} s. Its log ends with:\n${log}`)
+}
+
+function urlOf(config: Config, { host, port }: Listen): string {
+  return `${config.tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}`
+}
