@@ -1,0 +1,119 @@
+// What a box needs on the host's disk before it starts.
+import { chmodSync, lstatSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
+import type { BoxSpec } from './box.ts'
+import type { BoxBase } from './box-base.ts'
+import { type BoxWay, boxPath } from './box-enter.ts'
+import { type BoxNetwork, findResolvers } from './box-network.ts'
+import { type BoxPaths, innerPaths, innerPathsOf } from './box-paths.ts'
+import { readIfPresent, readTextIfPresent } from './file.ts'
+import { ensureDirectory, ensureFile, freshName } from './fresh.ts'
+import { type Machine, seccompFilter } from './seccomp.ts'
+
+export interface BoxMaking {
+  way: BoxWay
+  base: BoxBase
+  filter: string
+  /** The first uid of the box; undefined without a choice. */
+  uid: number | undefined
+  network: BoxNetwork | undefined
+  /** Files of control groups and what is to stand in them. */
+  limits: Record<string, string>
+}
+
+export const supervisionDirectory = '.s6-svscan'
+
+export function prepareDisk(paths: BoxPaths, spec: BoxSpec, making: BoxMaking): void {
+  const { uid } = making
+  const host = { mode: 0o711 }
+  const shown = { mode: 0o755 }
+  ensureDirectory(paths.directory, host)
+  for (const directory of ['root', 'work', 'work-usr', 'lower', 'shown'])
+    ensureDirectory(`${paths.directory}/${directory}`, host)
+  for (const layer of ['base', 'mask', 'usr']) ensureDirectory(`${paths.directory}/lower/${layer}`, host)
+  for (const directory of [paths.upper, paths.upperUsr]) ensureDirectory(directory, { mode: 0o755, uid })
+  for (const directory of [paths.service, paths.run, paths.log, paths.checkpoints, paths.policy])
+    ensureDirectory(directory, shown)
+  ensureDirectory(`${paths.run}/${supervisionDirectory}`, { mode: 0o700, uid })
+  ensureLink(`../run/${supervisionDirectory}`, `${paths.service}/${supervisionDirectory}`)
+  if (making.way === 'single') ensureDirectory(`${paths.upperUsr}/local`, { mode: 0o755 })
+  if (making.way === 'none') ensureDirectory(innerPathsOf('none', paths).home, { mode: 0o755, uid })
+  showFiles(paths, making)
+  ensureFile(paths.config, renderConfig(paths, spec, making), { mode: 0o600 })
+}
+
+function ensureLink(target: string, path: string): void {
+  if (lstatSync(path, { throwIfNoEntry: false })) return
+  symlinkSync(target, path)
+}
+
+function showFiles(paths: BoxPaths, making: BoxMaking): void {
+  const servers = making.network ? findResolvers() : []
+  const files = {
+    'resolv.conf': servers.map((server) => `nameserver ${server}\n`).join(''),
+    'version.txt': 'berth\n',
+    'llm.txt': guide,
+  }
+  for (const [name, text] of Object.entries(files))
+    ensureFile(`${paths.directory}/shown/${name}`, text, { mode: 0o644 })
+}
+
+const guide = `This is a sandbox of Berth: a Linux system of its own with a disk that stays.
+Commands run as root in /home/sprite. Package managers work if there is a network.
+Services are kept running by the platform; what they print is in /.sprite/logs/services.
+What listens on port 8080, or on the port of the service that has an http_port, is reached by the URL of the sandbox.
+`
+
+/** A line for each, a key and a value. Values hold no line ends: they are names and paths of ours. */
+function renderConfig(paths: BoxPaths, spec: BoxSpec, { way, base, filter, uid, network, limits }: BoxMaking): string {
+  if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
+    throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
+  const lines = Object.entries({
+    way,
+    machine: process.arch,
+    directory: paths.directory,
+    base: base.root,
+    mask: base.mask,
+    filter,
+    ...(uid !== undefined && { uid: String(uid) }),
+    hostname: spec.hostname,
+    path: boxPath,
+    command: renderFirst(spec).join('\t'),
+    ...(network && {
+      link: network.link,
+      address: network.address,
+      'host-address': network.hostAddress,
+      mac: network.mac,
+      'host-mac': network.hostMac,
+    }),
+  }).map(([key, value]) => `${key} ${value}\n`)
+  const limitLines = Object.entries(limits).map(([file, value]) => `limit ${file} ${value}\n`)
+  return [...lines, ...limitLines].join('')
+}
+
+// The name of the machine stands in files that the box may change, so that the box writes them, before anything runs.
+const first = [
+  'read -r name < /etc/hostname',
+  '[ "$name" = "$1" ] || { echo "$1" > /etc/hostname; printf "127.0.0.1 localhost %s\\n::1 ip6-localhost ip6-loopback\\n" "$1" > /etc/hosts; }',
+  'exec s6-svscan "$2"',
+].join('; ')
+
+function renderFirst(spec: BoxSpec): string[] {
+  return ['/bin/sh', '-c', first, 'sh', spec.hostname, innerPaths.service]
+}
+
+/** How the box was made, whatever this machine could do today. */
+export function readWay(paths: BoxPaths): BoxWay | undefined {
+  return /^way (full|single|none)$/m.exec(readTextIfPresent(paths.config) ?? '')?.[1] as BoxWay | undefined
+}
+
+/** The bytes lie in a file, which bwrap reads as well as the program that enters. */
+export function ensureFilter(directory: string): string {
+  const bytes = seccompFilter(process.arch as Machine)
+  const file = `${directory}/filter-${process.arch}`
+  if (readIfPresent(file)?.equals(bytes)) return file
+  const fresh = freshName(directory)
+  writeFileSync(fresh, bytes, { flag: 'wx', mode: 0o644 })
+  chmodSync(fresh, 0o644)
+  renameSync(fresh, file)
+  return file
+}

@@ -1,0 +1,103 @@
+# Runs one command in a box: `box-enter.pl`, with the command in the environment. Stands for it outside: signals are
+# handed on, the end is that of the command, and when this process is killed the command is.
+use strict;
+
+our $machine;
+require($0 =~ s{[^/]*$}{}r . 'box-lib.pl');
+
+my $text = '';
+for (my $part = 0; defined(my $more = delete $ENV{"BERTH_ENTER_$part"}); $part++) { $text .= $more }
+$text =~ s/%(25|00)/$1 eq '00' ? "\0" : '%'/ge;
+my %request;
+my @words = split /\0/, $text, -1;
+while (@words) {
+  my ($key, $count) = (shift @words, shift @words);
+  $request{$key} = [splice @words, 0, $count];
+}
+my $one = sub { $request{$_[0]}[0] };
+$machine = $one->('machine');
+
+my $filter = read_file($one->('filter')) // refuse("no filter");
+my ($guard, $guarded) = start_guard();
+for my $group (@{$request{cgroup}}) { write_file($group, "0\n") }
+if ($one->('way') ne 'none') {
+  enter_box($one->('service'), $one->('uid')) or refuse("the sandbox is not running");
+  cut_capabilities();
+  become(0);
+} elsif ($one->('uid') != $>) {
+  become($one->('uid'));
+}
+forbid_new_privileges();
+apply_filter($filter) if $one->('way') ne 'none';
+umask 022;
+
+my $is_terminal = $one->('terminal');
+if ($is_terminal) {
+  # The terminal is left to the command, whose session it will belong to. Leaving it sends a hangup.
+  local $SIG{HUP} = 'IGNORE';
+  ioctl(STDIN, 0x5422, 0);
+}
+my $child = 0;
+my @early;
+for my $signal (qw(TERM INT HUP QUIT USR1 USR2 WINCH CONT ALRM)) {
+  $SIG{$signal} = sub { $child ? hand_on($signal) : push @early, $signal };
+}
+$child = fork // refuse("fork: $!");
+run_command() if !$child;
+syswrite $guard, "$child\n";
+hand_on($_) for @early;
+waitpid $child, 0;
+my $status = $?;
+syswrite $guard, 'done';
+close $guard;
+waitpid $guarded, 0;
+exit($status & 127 ? 128 + ($status & 127) : $status >> 8);
+
+sub refuse {
+  my ($why) = @_;
+  syswrite STDERR, "$why\n";
+  exit 126;
+}
+
+# At first the command has no group of its own yet.
+sub hand_on {
+  my ($signal) = @_;
+  kill($signal, -$child) || kill($signal, $child);
+}
+
+# Outlives this process if it is killed, and then ends the command with everything in its group.
+sub start_guard {
+  pipe(my $out, my $in) or refuse("pipe: $!");
+  my $process = fork // refuse("fork: $!");
+  if ($process) {
+    close $out;
+    return ($in, $process);
+  }
+  close $_ for $in, *STDIN, *STDOUT, *STDERR;
+  call('setsid');
+  my $heard = '';
+  while (sysread $out, $heard, 64, length $heard) { }
+  my ($command, $end) = split /\n/, $heard;
+  kill('KILL', -$command) || kill('KILL', $command) if $command && !defined $end;
+  kill 'KILL', $$;
+}
+
+sub run_command {
+  $SIG{$_} = 'DEFAULT' for keys %SIG;
+  call('prctl', 1, 9, 0, 0, 0); # killed when its parent is
+  call('setsid');
+  ioctl(STDIN, 0x540e, 0) if $is_terminal;
+  %ENV = map { split /=/, $_, 2 } @{$request{env}};
+  my $directory = $one->('dir');
+  chdir $directory or refuse("chdir $directory: $!");
+  my ($program, @arguments) = @{$request{argv}};
+  my $is_path = index($program, '/') >= 0;
+  my $denied = 0;
+  for my $file ($is_path ? $program : map { "$_/$program" } split /:/, $ENV{PATH} // '') {
+    exec {$file} $program, @arguments;
+    $denied ||= $! + 0 if $! != 2 && $! != 20; # not "no such file" nor "not a directory"
+  }
+  $! = $denied;
+  syswrite STDERR, $denied ? qq(exec: "$program": $!\n) : qq(exec: "$program": not found\n);
+  exit($denied ? 126 : 127);
+}

@@ -1,0 +1,76 @@
+// How a command gets into a box: by a program that enters its namespaces. What it is to do goes through its environment,
+// which only its own user can read, and which leaves room where a terminal takes no further descriptors.
+import type { BoxCommand } from './box.ts'
+import { baseEnvironment, findCommand } from './process.ts'
+
+export interface Entrance {
+  way: BoxWay
+  /** The directory of the box's service in the host's supervision tree. */
+  service: string
+  /** Of the first process. */
+  uid: number
+  cgroup: string[]
+  filter: string
+  home: string
+}
+
+/** With a range of uids and a network; with one uid and none; without any isolation. */
+export type BoxWay = 'full' | 'single' | 'none'
+
+export interface Entry {
+  program: string
+  args: string[]
+  env: Record<string, string>
+}
+
+export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+
+// The kernel takes 131072 bytes for one variable.
+const partBytes = 100_000
+
+export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: boolean): Entry {
+  const environment = { PATH: boxPath, HOME: entrance.home, USER: 'root', LANG: 'C.UTF-8', ...command.env }
+  return {
+    program: findCommand('perl') ?? '/usr/bin/perl',
+    args: [new URL('./box-enter.pl', import.meta.url).pathname],
+    env: renderRequest({
+      machine: [process.arch],
+      way: [entrance.way],
+      service: [entrance.service],
+      uid: [String(entrance.uid)],
+      cgroup: entrance.cgroup,
+      filter: [entrance.filter],
+      terminal: [terminal ? '1' : ''],
+      dir: [command.dir ?? entrance.home],
+      env: Object.entries(environment).map(([name, value]) => `${variableName(name)}=${value}`),
+      argv: command.argv,
+    }),
+  }
+}
+
+function variableName(name: string): string {
+  if (name === '' || name.includes('=')) throw new Error(`not a variable name: ${JSON.stringify(name)}`)
+  return name
+}
+
+/** Words with their number in front of each list. Zero bytes part them, and the kernel takes none in a variable. */
+export function renderRequest(request: Record<string, string[]>): Record<string, string> {
+  const words = Object.entries(request).flatMap(([key, values]) => [key, String(values.length), ...values])
+  if (words.some((word) => word.includes('\0'))) throw new Error('a word of a command cannot hold a zero byte')
+  const bytes = Buffer.from(words.map((word) => word.replaceAll('%', '%25')).join('%00'))
+  const parts: Record<string, string> = { PATH: baseEnvironment.PATH }
+  for (const [index, part] of cut(bytes).entries()) parts[`BERTH_ENTER_${index}`] = part
+  return parts
+}
+
+/** Never inside a character or an escape. */
+function cut(bytes: Buffer): string[] {
+  const parts: string[] = []
+  for (let from = 0; from < bytes.length; ) {
+    let to = Math.min(from + partBytes, bytes.length)
+    while (to < bytes.length && to > from && (bytes[to]! & 0xc0) === 0x80) to -= 1
+    parts.push(bytes.toString('utf8', from, to))
+    from = to
+  }
+  return parts
+}

@@ -1,0 +1,130 @@
+# What the programs that make and enter boxes share. Only what is built into Perl: loading a module takes longer than
+# everything they do.
+use strict;
+
+my %numbers = (
+  x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434,
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, setgroups => 116, setresuid => 117, setresgid => 119 },
+  arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434,
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, setgroups => 159, setresuid => 147, setresgid => 149 },
+);
+our $machine = 'x64';
+
+our %namespace = (
+  mnt => 0x00020000, cgroup => 0x02000000, uts => 0x04000000, ipc => 0x08000000, user => 0x10000000, pid => 0x20000000,
+  net => 0x40000000,
+);
+
+# What programs inside may do with their own files, processes and ports, and nothing that reaches the kernel.
+our @capabilities = (
+  0,  # CHOWN
+  1,  # DAC_OVERRIDE
+  3,  # FOWNER
+  4,  # FSETID
+  5,  # KILL
+  6,  # SETGID
+  7,  # SETUID
+  8,  # SETPCAP
+  10, # NET_BIND_SERVICE
+  18, # SYS_CHROOT
+  31, # SETFCAP
+);
+
+sub attempt {
+  my ($name, @arguments) = @_;
+  return syscall($numbers{$machine}{$name}, @arguments);
+}
+
+sub call {
+  my ($name, @arguments) = @_;
+  my $answer = attempt($name, @arguments);
+  die "$name: $!\n" if $answer < 0;
+  return $answer;
+}
+
+sub read_file {
+  my ($path) = @_;
+  open(my $file, '<', $path) or return undef;
+  local $/;
+  return scalar <$file>;
+}
+
+sub write_file {
+  my ($path, $text) = @_;
+  open(my $file, '>', $path) or return 0;
+  return defined syswrite($file, $text);
+}
+
+# Afterwards nothing that is executed can have more than these, whatever it is.
+sub cut_capabilities {
+  my %kept = map { $_ => 1 } @capabilities;
+  for my $one (0 .. 63) {
+    next if $kept{$one};
+    # The kernel knows fewer than these and refuses the first one it does not know.
+    last if attempt('prctl', 24, $one, 0, 0, 0) < 0;
+  }
+}
+
+sub forbid_new_privileges {
+  call('prctl', 38, 1, 0, 0, 0);
+}
+
+sub apply_filter {
+  my ($filter) = @_;
+  my $program = pack('S x6 P', length($filter) / 8, $filter);
+  call('prctl', 22, 2, $program, 0, 0);
+}
+
+# The process that s6 watches for this box, if it is that of this box: numbers are used again by other processes.
+sub supervised_process {
+  my ($service) = @_;
+  my $status = read_file("$service/supervise/status");
+  return 0 if !defined $status || length $status < 32;
+  my $pid = unpack('N', substr($status, 28, 4));
+  return 0 if !$pid;
+  my $environment = read_file("/proc/$pid/environ");
+  return 0 if !defined $environment || index("\0$environment\0", "\0BERTH_SERVICE=$service\0") < 0;
+  return $pid;
+}
+
+sub child_of {
+  my ($pid) = @_;
+  my ($child) = split ' ', read_file("/proc/$pid/task/$pid/children") // '';
+  return ($child // 0) + 0;
+}
+
+# The first process of a box is the child of bwrap, which is the child of what s6 watches. It counts as soon as bwrap has
+# become what it was to run: before that its file system is not in place.
+sub first_process {
+  my ($service, $uid) = @_;
+  my $watched = supervised_process($service) or return 0;
+  my $bwrap = child_of($watched) or return 0;
+  my $first = child_of($bwrap) or return 0;
+  my $status = read_file("/proc/$first/status") // '';
+  return $status =~ /^Name:\ts6-svscan\n.*^Uid:\t$uid\t.*^NSpid:\t[\t0-9]*\t1\n/ms ? $first : 0;
+}
+
+# Into all namespaces of the first process at once. It is looked up again after it was taken hold of, so that it cannot
+# have been replaced by another one with its number in between.
+sub enter_box {
+  my ($service, $uid) = @_;
+  my $first = first_process($service, $uid) or return 0;
+  my $hold = attempt('pidfd_open', $first, 0);
+  return 0 if $hold < 0;
+  my $same = first_process($service, $uid) == $first;
+  my $flags = 0;
+  $flags |= $_ for values %namespace;
+  my $entered = $same && attempt('setns', $hold, $flags) == 0;
+  call('close', $hold);
+  return $entered;
+}
+
+# A user namespace of an ordinary user has one group only and does not let it be dropped.
+sub become {
+  my $uid = $_[0] + 0; # a string would be taken for an address in memory
+  attempt('setgroups', 0, 0);
+  call('setresgid', $uid, $uid, $uid);
+  call('setresuid', $uid, $uid, $uid);
+}
+
+1;

@@ -1,0 +1,139 @@
+// The network of boxes: a pair of interfaces for each, with addresses that follow from the number of the home and the
+// slot of the box. One table of rules for each home says what boxes reach: the internet, and nothing near the host.
+import { existsSync, readdirSync } from 'node:fs'
+import { readTextIfPresent } from './file.ts'
+import type { Home } from './home.ts'
+import { commandExists, isRoot, run } from './process.ts'
+
+export interface BoxNetwork {
+  link: string
+  hostAddress: string
+  address: string
+  hostMac: string
+  mac: string
+}
+
+// Of the addresses that are for carriers and in no network of a customer. Four for each box.
+const firstAddress = (100 << 24) | (64 << 16)
+const slotsPerHome = 1024
+
+export function boxNetwork(home: Pick<Home, 'number'>, slot: number): BoxNetwork {
+  if (!Number.isInteger(slot) || slot < 1 || slot >= slotsPerHome) throw new Error(`not the slot of a box: ${slot}`)
+  const first = firstAddress + (home.number * slotsPerHome + slot) * 4
+  // From the address, so that a neighbour table that remembers an earlier box stays right.
+  const mac = (last: number) => `02:be:${hex(home.number)}:${hex(slot >> 8)}:${hex(slot & 255)}:${hex(last)}`
+  return {
+    link: `${linkPrefix(home)}${slot}`,
+    hostAddress: dotted(first + 1),
+    address: dotted(first + 2),
+    hostMac: mac(1),
+    mac: mac(2),
+  }
+}
+
+function hex(byte: number): string {
+  return byte.toString(16).padStart(2, '0')
+}
+
+function dotted(address: number): string {
+  return [24, 16, 8, 0].map((shift) => (address >>> shift) & 255).join('.')
+}
+
+/** No home's prefix is the beginning of another's. */
+function linkPrefix(home: Pick<Home, 'number'>): string {
+  return `bx${home.number}-`
+}
+
+export function networkTable(home: Pick<Home, 'number'>): string {
+  return `berth-${home.number}`
+}
+
+/** The addresses of all boxes of a home. */
+function slice(home: Pick<Home, 'number'>): string {
+  return `${dotted(firstAddress + home.number * slotsPerHome * 4)}/20`
+}
+
+const nearby = [
+  ...['0.0.0.0/8', '10.0.0.0/8', '100.64.0.0/10', '127.0.0.0/8', '169.254.0.0/16', '172.16.0.0/12', '192.0.0.0/24'],
+  ...['192.168.0.0/16', '198.18.0.0/15', '224.0.0.0/3'],
+]
+
+/**
+ * Whole and at once, so that there is no moment without rules. A part that refines what one box may reach adds a chain
+ * and an element of `policies`, which maps the box's interface to `jump <chain>`; both outlive this.
+ */
+function renderTable(home: Home, resolvers: string[]): string {
+  const table = `inet ${networkTable(home)}`
+  const boxes = `"${linkPrefix(home)}*"`
+  const dns =
+    resolvers.length > 0 ? `ip daddr { ${resolvers.join(', ')} } meta l4proto { tcp, udp } th dport 53 accept` : ''
+  return `
+table ${table} {
+  map policies { type ifname : verdict
+  }
+  chain input { type filter hook input priority -10; policy accept; }
+  chain forward { type filter hook forward priority -10; policy accept; }
+  chain outgoing {
+  }
+  chain masquerading { type nat hook postrouting priority 100; }
+}
+flush chain ${table} input
+flush chain ${table} forward
+flush chain ${table} outgoing
+flush chain ${table} masquerading
+table ${table} {
+  chain input {
+    iifname ${boxes} ct state established,related accept
+    iifname ${boxes} drop
+  }
+  chain forward {
+    iifname ${boxes} jump outgoing
+    oifname ${boxes} ct state established,related accept
+    oifname ${boxes} drop
+  }
+  chain outgoing {
+    oifname ${boxes} drop
+    meta nfproto ipv6 drop
+    iifname vmap @policies
+    ${dns}
+    ip daddr { ${nearby.join(', ')} } drop
+    accept
+  }
+  chain masquerading {
+    ip saddr ${slice(home)} oifname != ${boxes} masquerade
+  }
+}
+`
+}
+
+export async function ensureNetwork(home: Home): Promise<void> {
+  await run('nft', ['-f', '-'], { input: renderTable(home, findResolvers()) })
+}
+
+/** It goes with its other end when the box ends; this is for what a crash of the kernel's clean-up would leave. */
+export async function removeLink(link: string): Promise<void> {
+  if (!existsSync(`/sys/class/net/${link}`)) return
+  await run('ip', ['link', 'delete', link]).catch((error) => {
+    if (existsSync(`/sys/class/net/${link}`)) throw error
+  })
+}
+
+/** The rules and the interfaces of a home's boxes. */
+export async function removeNetwork(home: Home): Promise<void> {
+  if (!isRoot() || !commandExists('nft') || !commandExists('ip')) return
+  const links = readdirSync('/sys/class/net').filter((name) => name.startsWith(linkPrefix(home)))
+  for (const link of links) await removeLink(link)
+  // Adding it first makes the deletion right whether it was there or not.
+  const table = `inet ${networkTable(home)}`
+  await run('nft', ['-f', '-'], { input: `add table ${table}\ndelete table ${table}\n` }).catch(() => undefined)
+}
+
+/** Those that the host itself asks, and that a box can reach: what listens on the host's loopback is out of reach. */
+export function findResolvers(): string[] {
+  const texts = ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf'].map((file) => readTextIfPresent(file) ?? '')
+  const addresses = texts.map((text) =>
+    [...text.matchAll(/^nameserver\s+(\d+(?:\.\d+){3})\s*$/gm)].map((match) => match[1]!),
+  )
+  const usable = addresses.map((list) => list.filter((address) => !address.startsWith('127.')))
+  return usable.find((list) => list.length > 0)?.slice(0, 3) ?? []
+}

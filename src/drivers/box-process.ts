@@ -1,0 +1,57 @@
+// Which process is the first of a box, by what s6 and the kernel say now and not by what somebody wrote down once.
+import { closeSync, openSync, readSync } from 'node:fs'
+import { readTextIfPresent } from './file.ts'
+import { readEnvironment } from './process-list.ts'
+
+/** The process that s6 watches, if it belongs to this service: numbers are used again by other processes. */
+export function findSupervised(service: string): number | undefined {
+  const pid = readSupervisedPid(service)
+  if (pid === undefined) return undefined
+  return readEnvironment(pid).includes(`BERTH_SERVICE=${service}`) ? pid : undefined
+}
+
+const statusBytes = 35
+const pidAt = 28
+
+function readSupervisedPid(service: string): number | undefined {
+  const status = Buffer.alloc(statusBytes)
+  try {
+    const descriptor = openSync(`${service}/supervise/status`, 'r')
+    try {
+      if (readSync(descriptor, status) < statusBytes) return undefined
+    } finally {
+      closeSync(descriptor)
+    }
+  } catch {
+    return undefined
+  }
+  return status.readUInt32BE(pidAt) || undefined
+}
+
+/**
+ * The child of bwrap, which is the child of what s6 watches. It counts as soon as bwrap has become what it was to run:
+ * before that its file system is not in place.
+ */
+export function findFirstProcess(service: string): number | undefined {
+  const watched = findSupervised(service)
+  const bwrap = watched && findChild(watched)
+  const first = bwrap && findChild(bwrap)
+  return first && isFirst(first) ? first : undefined
+}
+
+function isFirst(pid: number): boolean {
+  return /^Name:\ts6-svscan\n[^]*^NSpid:\t[\t0-9]*\t1\n/m.test(readOf(`/proc/${pid}/status`) ?? '')
+}
+
+function findChild(pid: number): number | undefined {
+  return Number(readOf(`/proc/${pid}/task/${pid}/children`)?.split(' ')[0]) || undefined
+}
+
+// A process may end while it is looked at.
+function readOf(file: string): string | undefined {
+  try {
+    return readTextIfPresent(file)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,221 @@
+# Starts a box in the foreground, by the file that is the only argument: lines of a key and a value. It makes the
+# namespaces, mounts and network of the box and gives way to bwrap. Everything dies with the first process, so that the
+# next start finds nothing of this one.
+use strict;
+
+our ($machine, %namespace, @capabilities);
+require($0 =~ s{[^/]*$}{}r . 'box-lib.pl');
+
+my (%config, @limits);
+for (split /\n/, read_file($ARGV[0]) // die "no such box: $ARGV[0]\n") {
+  my ($key, $value) = split / /, $_, 2;
+  if ($key eq 'limit') { push @limits, $value }
+  else { $config{$key} = $value }
+}
+$machine = $config{machine};
+my $is_full = $config{way} eq 'full';
+
+set_limits();
+chdir $config{directory} or die "$config{directory}: $!\n";
+remove_links();
+my $network = $is_full ? start_network() : undef;
+my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
+call('unshare', $namespace{mnt});
+mount_at('none', '/', 'none', 0x80000 | 0x4000); # slave, with all below
+mount_layers($userns);
+finish_network($network) if $network;
+give_way($userns);
+
+# A reboot took the groups and their limits away; the first were made again by whoever started this.
+sub set_limits {
+  for (@limits) {
+    my ($file, $value) = split / /, $_, 2;
+    write_file($file, $value) or print "cannot limit $file: $!\n";
+  }
+}
+
+# What is mounted over lies in the layer that the box writes. A link there would lead the mount out of it.
+sub remove_links {
+  for my $place (qw(etc proc dev run usr .berth .sprite)) {
+    unlink "upper/$place" if -l "upper/$place";
+  }
+  for my $file (qw(resolv.conf)) {
+    unlink "upper/etc/$file" if -l "upper/etc/$file";
+  }
+}
+
+# Of the whole range, owned by its first uid, so that a process of that uid may enter it.
+sub make_user_namespace {
+  my ($uid) = @_;
+  pipe(my $ready_out, my $ready_in) && pipe(my $done_out, my $done_in) or die "pipe: $!\n";
+  my $child = fork // die "fork: $!\n";
+  if (!$child) {
+    close $done_in;
+    become($uid);
+    call('unshare', $namespace{user});
+    syswrite $ready_in, 'x';
+    sysread $done_out, my $end, 1;
+    kill 'KILL', $$;
+  }
+  close $ready_in;
+  close $done_out;
+  sysread($ready_out, my $ready, 1) or die "cannot make a user namespace\n";
+  for my $map ('uid_map', 'gid_map') {
+    write_file("/proc/$child/$map", "0 $uid 65536\n") or die "$map: $!\n";
+  }
+  open(my $namespace, '<', "/proc/$child/ns/user") or die "user namespace: $!\n";
+  close $done_in;
+  waitpid $child, 0;
+  return $namespace;
+}
+
+# An ordinary user has one uid to give, his own, and it is root inside.
+sub enter_own_namespace {
+  my ($uid, $gid) = ($>, $) + 0);
+  call('unshare', $namespace{user});
+  write_file('/proc/self/setgroups', 'deny');
+  write_file('/proc/self/uid_map', "0 $uid 1\n") or die "uid_map: $!\n";
+  write_file('/proc/self/gid_map', "0 $gid 1\n") or die "gid_map: $!\n";
+  return undef;
+}
+
+sub mount_at {
+  my ($source, $target, $type, $flags, $options) = @_;
+  $options //= '';
+  my @words = map { "$_\0" } $source, $target, $type, $options;
+  attempt('mount', $words[0], $words[1], $words[2], $flags, $words[3]) == 0 or die "mount $type at $target: $!\n";
+}
+
+# Relative paths, so that the list of mounts inside does not tell where things lie on the host.
+sub mount_layers {
+  my ($userns) = @_;
+  my $extra = $is_full ? '' : ',userxattr';
+  my $quiet = 2 | 4; # nosuid, nodev
+  map_owners($userns, $config{base}, 'lower/base');
+  mount_at('overlay', 'root', 'overlay', $quiet, "lowerdir=lower/base,upperdir=upper,workdir=work$extra");
+  return if !$is_full;
+  map_owners($userns, "$config{mask}", 'lower/mask');
+  map_owners($userns, '/usr', 'lower/usr');
+  mount_at('overlay', 'root/usr', 'overlay', $quiet, 'lowerdir=lower/mask:lower/usr,upperdir=upper-usr,workdir=work-usr');
+}
+
+# Shows a directory at another place, read-only, with the owners that the user namespace makes of those on disk.
+sub map_owners {
+  my ($userns, $source, $target) = @_;
+  my ($from, $to, $empty) = ("$source\0", "$target\0", "\0");
+  my $tree = call('open_tree', -100, $from, 1 | 0x80000);
+  my $set = 1 | 2 | 4; # read-only, nosuid, nodev
+  my $attributes = pack('QQQQ', $set | ($userns ? 0x100000 : 0), 0, 0, $userns ? fileno $userns : 0);
+  call('mount_setattr', $tree, $empty, 0x1000, $attributes, length $attributes);
+  call('move_mount', $tree, $empty, -100, $to, 4);
+  call('close', $tree);
+}
+
+# The network namespace belongs to the host: nobody inside can change anything about it. Its set-up runs beside that
+# of the mounts.
+sub start_network {
+  open(my $outside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
+  call('unshare', $namespace{net});
+  bring_up_loopback();
+  # Any port is open to everybody inside, and everybody may ping.
+  write_file('/proc/sys/net/ipv4/ip_unprivileged_port_start', '0');
+  write_file('/proc/sys/net/ipv4/ping_group_range', '0 2147483647');
+  return undef if !$config{address};
+  my $main = $$;
+  my $child = fork // die "fork: $!\n";
+  return $child if $child;
+  open(my $inside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
+  call('setns', fileno $outside, $namespace{net});
+  my $link = $config{link};
+  # Nobody else has this name: what holds it is left from an earlier life that is about to go.
+  run_with(['ip', '-batch', '-'], "link delete dev $link\n") if -e "/proc/sys/net/ipv4/conf/$link";
+  run_with(['ip', '-batch', '-'], <<"END");
+link add name $link address $config{'host-mac'} type veth peer name eth0 address $config{mac} netns $main
+END
+  write_file("/proc/sys/net/ipv6/conf/$link/disable_ipv6", '1');
+  write_file("/proc/sys/net/ipv4/conf/$link/rp_filter", '1');
+  write_file("/proc/sys/net/ipv4/conf/$link/forwarding", '1');
+  run_with(['ip', '-batch', '-'], <<"END");
+addr add $config{'host-address'}/30 dev $link
+link set dev $link up
+END
+  call('setns', fileno $inside, $namespace{net});
+  write_file('/proc/sys/net/ipv6/conf/eth0/disable_ipv6', '1');
+  write_file('/proc/sys/net/ipv4/conf/eth0/route_localnet', '1');
+  run_with(['ip', '-batch', '-'], <<"END");
+addr add $config{address}/30 dev eth0
+link set dev eth0 up
+route add default via $config{'host-address'}
+END
+  # What listens on loopback only is reached from the host as well.
+  run_with(['nft', '-f', '-'], <<"END");
+table ip box {
+  chain arriving {
+    type nat hook prerouting priority -100
+    iifname "eth0" meta l4proto tcp dnat to 127.0.0.1
+  }
+}
+END
+  exit 0;
+}
+
+sub run_with {
+  my ($command, $input) = @_;
+  open(my $pipe, '|-', @$command) or die "$command->[0]: $!\n";
+  print $pipe $input;
+  close $pipe or die "$command->[0] ended with $?\n";
+}
+
+sub bring_up_loopback {
+  socket(my $socket, 2, 2, 0) or die "socket: $!\n";
+  my $request = pack('a16 s x22', 'lo', 0x49); # up, loopback, running
+  ioctl($socket, 0x8914, $request) or die "loopback: $!\n";
+}
+
+sub finish_network {
+  my ($child) = @_;
+  waitpid $child, 0;
+  die "the network could not be set up\n" if $?;
+}
+
+sub give_way {
+  my ($userns) = @_;
+  open(my $filter, '<', $config{filter}) or die "$config{filter}: $!\n";
+  # Both stay open over exec.
+  fcntl($_, 2, 0) for grep { $_ } $userns, $filter;
+  my @names = qw(CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP);
+  my $directory = $config{directory};
+  my @command = (
+    'env', '--default-signal', 'bwrap',
+    $userns ? ('--userns', fileno $userns) : (),
+    '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup',
+    $is_full ? () : '--unshare-net',
+    '--die-with-parent', '--as-pid-1', '--new-session', '--seccomp', fileno $filter,
+    '--cap-drop', 'ALL', (map { ('--cap-add', "CAP_$_") } @names),
+    '--hostname', $config{hostname},
+    '--bind', 'root', '/', 
+    $is_full ? () : ('--ro-bind', '/usr', '/usr', '--bind', 'upper-usr/local', '/usr/local', '--tmpfs', '/usr/src'),
+    '--proc', '/proc', '--dev', '/dev', '--tmpfs', '/run',
+    '--ro-bind', 'shown/resolv.conf', '/etc/resolv.conf',
+    '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run', '--remount-ro', '/.berth',
+    '--tmpfs', '/.sprite', '--bind', 'log', '/.sprite/logs/services', '--ro-bind', 'shown/checkpoints', '/.sprite/checkpoints',
+    '--ro-bind', 'shown/policy', '/.sprite/policy', '--ro-bind', 'shown/version.txt', '/.sprite/version.txt',
+    '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--remount-ro', '/.sprite',
+    '--clearenv', '--setenv', 'PATH', $config{path}, '--setenv', 'LANG', 'C.UTF-8', '--setenv', 'HOME', '/home/sprite',
+    '--chdir', '/', '--', split(/\t/, $config{command}),
+  );
+  become($config{uid}) if $is_full;
+  # A shell is the smallest program that hands a signal on: bwrap would die of it and take everything along, where
+  # the first process inside ends its services in peace.
+  my $watch = <<'END';
+trap 'read -r first rest < /proc/$bwrap/task/$bwrap/children; kill -TERM $first' TERM
+"$@" &
+bwrap=$!
+while :; do
+  wait $bwrap
+  code=$?
+  kill -0 $bwrap 2>/dev/null || exit $code
+done
+END
+  exec '/bin/sh', '-c', $watch, 'box', @command or die "sh: $!\n";
+}
