@@ -6,8 +6,12 @@ import { clusterRoutes } from './cluster.ts'
 import { clusterLogRoutes } from './cluster-log.ts'
 import { databaseRoutes } from './database.ts'
 import { drillRoutes } from './drill.ts'
+import { fileRoutes } from './file.ts'
+import { fileSockets } from './file-watch.ts'
 import { orgRoutes } from './org.ts'
 import { policyRoutes } from './policy.ts'
+import { portSockets } from './port.ts'
+import { proxySockets } from './proxy.ts'
 import type { Route, SocketRoute } from './route.ts'
 import { sandboxResourceRoutes } from './sandbox.ts'
 import { tokenRoutes } from './token.ts'
@@ -29,6 +33,6 @@ export const platformRoutes: Route[] = [
 ]
 
 /** Everything the sandbox address can be asked for. */
-export const sandboxRoutes: Route[] = [...sandboxResourceRoutes, ...policyRoutes]
+export const sandboxRoutes: Route[] = [...sandboxResourceRoutes, ...policyRoutes, ...fileRoutes]
 
-export const sandboxSockets: SocketRoute[] = []
+export const sandboxSockets: SocketRoute[] = [...fileSockets, ...portSockets, ...proxySockets]

@@ -1,120 +1,16 @@
 // File operations inside a box, each by a process of ours that has entered it: what a path means there, through whatever
 // links, is for the kernel to say, and nothing outside can be meant.
-import type { ChildProcess } from 'node:child_process'
-import { constants } from 'node:os'
-import type { Readable, Writable } from 'node:stream'
-import { type BoxDriver, BoxFileError, type BoxSpec } from './box.ts'
-import { spawnHelper } from './box-helper.ts'
-
-/** Silence of a helper that has something to do; it says something every second. */
-const silenceSeconds = 30
-/** A path can be longer than the kernel takes at once, as deep as trees are walked. */
-const maxRecordBytes = 1024 * 1024
-const maxStderrBytes = 4096
-/** The helper could not enter. */
-const notEntered = 75
-
-const errorNames = new Map(Object.entries(constants.errno).map(([name, number]) => [number, name]))
-
-/** A helper at work: records come out, and what else its operation says. */
-export class FileHelper {
-  private readonly child: ChildProcess
-  private readonly pieces: AsyncIterator<Buffer>
-  private unread: Buffer = Buffer.alloc(0)
-  private stderr = ''
-  readonly exit: Promise<number | null>
-
-  constructor(child: ChildProcess, words: string[]) {
-    this.child = child
-    this.pieces = (child.stdout as Readable)[Symbol.asyncIterator]()
-    this.exit = new Promise((resolve) => {
-      child.once('error', () => resolve(null))
-      child.once('close', resolve)
-    })
-    child.stderr!.on('data', (data) => {
-      if (this.stderr.length < maxStderrBytes) this.stderr += data
-    })
-    // It may end before it has read everything; why, is in its answer.
-    child.stdin!.on('error', () => {})
-    this.send(words)
-  }
-
-  get input(): Writable {
-    return this.child.stdin!
-  }
-
-  send(words: string[]): void {
-    const bytes = Buffer.from(words.join('\0'))
-    this.input.write(Buffer.concat([Buffer.from(`${bytes.length}:`), bytes]))
-  }
-
-  /** The words of the next record. Bytes in them that are not UTF-8 become U+FFFD. */
-  async next(waiting: 'bounded' | 'forever' = 'bounded'): Promise<[string, ...string[]]> {
-    const record = await this.readRecord(waiting)
-    const words = record.toString('utf8').split('\0') as [string, ...string[]]
-    if (words[0] !== 'error') return words
-    throw new BoxFileError(errorNames.get(Number(words[1])) ?? `E${words[1]}`, words[2] ?? '', words[3])
-  }
-
-  /** What follows the last record. */
-  async *bytes(): AsyncGenerator<Buffer> {
-    if (this.unread.length > 0) yield this.unread
-    this.unread = Buffer.alloc(0)
-    for (let piece = await this.pieces.next(); !piece.done; piece = await this.pieces.next()) yield piece.value
-  }
-
-  end(): void {
-    this.input.destroy()
-    this.child.stdout!.destroy()
-    this.child.kill('SIGKILL')
-  }
-
-  private async readRecord(waiting: 'bounded' | 'forever'): Promise<Buffer> {
-    for (;;) {
-      const colon = this.unread.indexOf(0x3a)
-      const length = colon === -1 ? Number.NaN : Number(this.unread.toString('latin1', 0, colon))
-      if (colon > 7 || (colon === -1 && this.unread.length > 7) || length > maxRecordBytes) throw this.failure()
-      if (colon !== -1 && this.unread.length > colon + length) {
-        const record = this.unread.subarray(colon + 1, colon + 1 + length)
-        this.unread = this.unread.subarray(colon + 1 + length)
-        return record
-      }
-      const piece = await this.readPiece(waiting)
-      if (piece.done) throw await this.early()
-      this.unread = this.unread.length === 0 ? piece.value : Buffer.concat([this.unread, piece.value])
-    }
-  }
-
-  private async readPiece(waiting: 'bounded' | 'forever'): Promise<IteratorResult<Buffer>> {
-    if (waiting === 'forever') return this.pieces.next()
-    const timer = setTimeout(() => this.end(), silenceSeconds * 1000)
-    try {
-      return await this.pieces.next()
-    } finally {
-      clearTimeout(timer)
-    }
-  }
-
-  private async early(): Promise<Error> {
-    const code = await this.exit
-    return code === notEntered ? new BoxNotRunning() : this.failure()
-  }
-
-  private failure(): Error {
-    return new Error(`a file operation in a box broke off: ${this.stderr.trim() || 'it said nothing'}`)
-  }
-}
-
-/** The box ended between being ensured and being entered. */
-export class BoxNotRunning extends Error {}
+import type { Writable } from 'node:stream'
+import type { BoxDriver, BoxSpec } from './box.ts'
+import { BoxHelper } from './box-helper.ts'
 
 /** The words: an operation and what it takes, which box-file.pl says. */
-export function startFileHelper(boxes: BoxDriver, spec: BoxSpec, ...words: string[]): FileHelper {
-  return new FileHelper(spawnHelper(boxes, spec, 'box-file.pl'), words)
+export function startFileHelper(boxes: BoxDriver, spec: BoxSpec, ...words: string[]): BoxHelper {
+  return new BoxHelper(boxes, spec, 'box-file.pl', words)
 }
 
 /** The body in pieces with their lengths in front and an empty one at the end, so that nothing cut off passes for whole. */
-export async function pourInto(helper: FileHelper, body: AsyncIterable<Buffer>): Promise<void> {
+export async function pourInto(helper: BoxHelper, body: AsyncIterable<Buffer>): Promise<void> {
   const { input } = helper
   for await (const piece of body) {
     if (input.destroyed || piece.length === 0) continue

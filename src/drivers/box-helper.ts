@@ -1,11 +1,112 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import type { BoxDriver, BoxSpec } from './box.ts'
+import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import { constants } from 'node:os'
+import type { Writable } from 'node:stream'
+import { type BoxDriver, BoxFileError, type BoxSpec } from './box.ts'
+
+/** Silence of a helper that has something to do; it says something every second. */
+const silenceSeconds = 30
+/** A path can be longer than the kernel takes at once, as deep as trees are walked. */
+const maxRecordBytes = 1024 * 1024
+const maxStderrBytes = 4096
+/** The helper could not enter. */
+const notEntered = 75
+
+const errorNames = new Map(Object.entries(constants.errno).map(([name, number]) => [number, name]))
 
 /**
- * Starts a program of ours that enters the box by itself, for work that must not depend on what is installed there. It
- * takes the words that a command enters with.
+ * A program of ours that enters the box by itself, for work that must not depend on what is installed there. It takes
+ * the words that a command enters with; then records go in and come out, and whatever bytes its work is about.
  */
-export function spawnHelper(boxes: BoxDriver, spec: BoxSpec, script: 'box-file.pl' | 'box-dial.pl'): ChildProcess {
-  const { program, env } = boxes.entry(spec, { argv: ['helper'] })
-  return spawn(program, [new URL(`./${script}`, import.meta.url).pathname], { env, cwd: '/', stdio: 'pipe' })
+export class BoxHelper {
+  private readonly child: ChildProcessWithoutNullStreams
+  private readonly pieces: AsyncIterator<Buffer>
+  private unread: Buffer = Buffer.alloc(0)
+  private stderr = ''
+  readonly exit: Promise<number | null>
+
+  constructor(boxes: BoxDriver, spec: BoxSpec, script: 'box-file.pl' | 'box-dial.pl', words: string[]) {
+    const { program, env } = boxes.entry(spec, { argv: ['helper'] })
+    const file = new URL(`./${script}`, import.meta.url).pathname
+    const child = spawn(program, [file], { env, cwd: '/', stdio: 'pipe' })
+    this.child = child
+    this.pieces = child.stdout[Symbol.asyncIterator]()
+    this.exit = new Promise((resolve) => {
+      child.once('error', () => resolve(null))
+      child.once('close', resolve)
+    })
+    child.stderr.on('data', (data) => {
+      if (this.stderr.length < maxStderrBytes) this.stderr += data
+    })
+    // It may end before it has read everything; why, is in its answer.
+    child.stdin.on('error', () => {})
+    this.send(words)
+  }
+
+  get input(): Writable {
+    return this.child.stdin
+  }
+
+  send(words: string[]): void {
+    const bytes = Buffer.from(words.join('\0'))
+    this.input.write(Buffer.concat([Buffer.from(`${bytes.length}:`), bytes]))
+  }
+
+  /** The words of the next record. Bytes in them that are not UTF-8 become U+FFFD. */
+  async next(waiting: 'bounded' | 'forever' = 'bounded'): Promise<[string, ...string[]]> {
+    const record = await this.readRecord(waiting)
+    const words = record.toString('utf8').split('\0') as [string, ...string[]]
+    if (words[0] !== 'error') return words
+    throw new BoxFileError(errorNames.get(Number(words[1])) ?? `E${words[1]}`, words[2] ?? '', words[3])
+  }
+
+  /** What follows the last record. */
+  async *bytes(): AsyncGenerator<Buffer> {
+    if (this.unread.length > 0) yield this.unread
+    this.unread = Buffer.alloc(0)
+    for (let piece = await this.pieces.next(); !piece.done; piece = await this.pieces.next()) yield piece.value
+  }
+
+  end(): void {
+    this.input.destroy()
+    this.child.stdout.destroy()
+    this.child.kill('SIGKILL')
+  }
+
+  private async readRecord(waiting: 'bounded' | 'forever'): Promise<Buffer> {
+    for (;;) {
+      const colon = this.unread.indexOf(0x3a)
+      const length = colon === -1 ? Number.NaN : Number(this.unread.toString('latin1', 0, colon))
+      if (colon > 7 || (colon === -1 && this.unread.length > 7) || length > maxRecordBytes) throw this.failure()
+      if (colon !== -1 && this.unread.length > colon + length) {
+        const record = this.unread.subarray(colon + 1, colon + 1 + length)
+        this.unread = this.unread.subarray(colon + 1 + length)
+        return record
+      }
+      const piece = await this.readPiece(waiting)
+      if (piece.done) throw await this.early()
+      this.unread = this.unread.length === 0 ? piece.value : Buffer.concat([this.unread, piece.value])
+    }
+  }
+
+  private async readPiece(waiting: 'bounded' | 'forever'): Promise<IteratorResult<Buffer>> {
+    if (waiting === 'forever') return this.pieces.next()
+    const timer = setTimeout(() => this.end(), silenceSeconds * 1000)
+    try {
+      return await this.pieces.next()
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  private async early(): Promise<Error> {
+    const code = await this.exit
+    return code === notEntered ? new BoxNotRunning() : this.failure()
+  }
+
+  private failure(): Error {
+    return new Error(`work in a box broke off: ${this.stderr.trim() || 'it said nothing'}`)
+  }
 }
+
+/** The box ended between being ensured and being entered. */
+export class BoxNotRunning extends Error {}

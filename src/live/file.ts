@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream'
 import { BoxFileError } from '../drivers/box.ts'
-import { BoxNotRunning, type FileHelper, pourInto, startFileHelper } from '../drivers/box-file.ts'
+import { pourInto, startFileHelper } from '../drivers/box-file.ts'
+import { type BoxHelper, BoxNotRunning } from '../drivers/box-helper.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { badRequest, unavailable } from '../model/errors.ts'
 import {
@@ -40,7 +41,7 @@ function placeOf({ path, workingDir }: FilePlace): string {
 }
 
 interface Work {
-  helper: FileHelper
+  helper: BoxHelper
   end(): void
 }
 
@@ -114,7 +115,7 @@ export async function openFile(
   }
 }
 
-async function* readAll(helper: FileHelper, { from, length }: { from: number; length: number | undefined }) {
+async function* readAll(helper: BoxHelper, { from, length }: { from: number; length: number | undefined }) {
   helper.send([String(from), length === undefined ? '' : String(length)])
   let left = length ?? Number.POSITIVE_INFINITY
   for await (const piece of helper.bytes()) {
