@@ -1,12 +1,14 @@
 // What a box needs on the host's disk before it starts.
 import { chmodSync, lstatSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
 import type { BoxSpec } from './box.ts'
 import type { BoxBase } from './box-base.ts'
 import { type BoxWay, boxPath } from './box-enter.ts'
 import { type BoxNetwork, findResolvers } from './box-network.ts'
-import { type BoxPaths, innerPaths, innerPathsOf } from './box-paths.ts'
+import { type BoxPaths, innerPathsOf } from './box-paths.ts'
 import { readIfPresent, readTextIfPresent } from './file.ts'
 import { ensureDirectory, ensureFile, freshName } from './fresh.ts'
+import type { Home } from './home.ts'
 import { type Machine, seccompFilter } from './seccomp.ts'
 
 export interface BoxMaking {
@@ -18,6 +20,8 @@ export interface BoxMaking {
   network: BoxNetwork | undefined
   /** Files of control groups and what is to stand in them. */
   limits: Record<string, string>
+  /** What its first process runs. No word holds a tab or a line end. */
+  command: string[]
 }
 
 export const supervisionDirectory = '.s6-svscan'
@@ -64,7 +68,11 @@ What listens on port 8080, or on the port of the service that has an http_port, 
 `
 
 /** A line for each, a key and a value. Values hold no line ends: they are names and paths of ours. */
-function renderConfig(paths: BoxPaths, spec: BoxSpec, { way, base, filter, uid, network, limits }: BoxMaking): string {
+function renderConfig(
+  paths: BoxPaths,
+  spec: BoxSpec,
+  { way, base, filter, uid, network, limits, command }: BoxMaking,
+): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
     throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
   const lines = Object.entries({
@@ -77,7 +85,7 @@ function renderConfig(paths: BoxPaths, spec: BoxSpec, { way, base, filter, uid, 
     ...(uid !== undefined && { uid: String(uid) }),
     hostname: spec.hostname,
     path: boxPath,
-    command: renderFirst(spec).join('\t'),
+    command: command.join('\t'),
     ...(network && {
       link: network.link,
       address: network.address,
@@ -90,28 +98,33 @@ function renderConfig(paths: BoxPaths, spec: BoxSpec, { way, base, filter, uid, 
   return [...lines, ...limitLines].join('')
 }
 
-// The name of the machine stands in files that the box may change, so that the box writes them, before anything runs.
-const first = [
-  'read -r name < /etc/hostname',
-  '[ "$name" = "$1" ] || { echo "$1" > /etc/hostname; printf "127.0.0.1 localhost %s\\n::1 ip6-localhost ip6-loopback\\n" "$1" > /etc/hosts; }',
-  'exec s6-svscan "$2"',
-].join('; ')
-
-function renderFirst(spec: BoxSpec): string[] {
-  return ['/bin/sh', '-c', first, 'sh', spec.hostname, innerPaths.service]
+export interface Making {
+  way: BoxWay
+  address?: string
 }
 
 /** How the box was made, whatever this machine could do today. */
+export function readMaking(paths: BoxPaths): Making | undefined {
+  const text = readTextIfPresent(paths.config) ?? ''
+  const way = /^way (full|single|none)$/m.exec(text)?.[1] as BoxWay | undefined
+  const address = /^address (.+)$/m.exec(text)?.[1]
+  return way && { way, ...(address && { address }) }
+}
+
 export function readWay(paths: BoxPaths): BoxWay | undefined {
-  return /^way (full|single|none)$/m.exec(readTextIfPresent(paths.config) ?? '')?.[1] as BoxWay | undefined
+  return readMaking(paths)?.way
+}
+
+export function filterFile(home: Home): string {
+  return `${home.path}/sandbox-base/filter-${process.arch}`
 }
 
 /** The bytes lie in a file, which bwrap reads as well as the program that enters. */
-export function ensureFilter(directory: string): string {
+export function ensureFilter(home: Home): string {
   const bytes = seccompFilter(process.arch as Machine)
-  const file = `${directory}/filter-${process.arch}`
+  const file = filterFile(home)
   if (readIfPresent(file)?.equals(bytes)) return file
-  const fresh = freshName(directory)
+  const fresh = freshName(dirname(file))
   writeFileSync(fresh, bytes, { flag: 'wx', mode: 0o644 })
   chmodSync(fresh, 0o644)
   renameSync(fresh, file)

@@ -1,35 +1,46 @@
 import { spawn } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
-import type { BoxDriver, BoxSpec, BoxState, Isolation } from './box.ts'
+import type { BoxDriver, BoxSpec, BoxState } from './box.ts'
 import { ensureBase } from './box-base.ts'
-import { ensureFilter, prepareDisk, readWay } from './box-disk.ts'
-import { type BoxWay, type Entrance, renderEntry } from './box-enter.ts'
+import { ensureFilter, filterFile, prepareDisk, readMaking } from './box-disk.ts'
+import { type Entrance, renderEntry } from './box-enter.ts'
 import { boxNetwork, ensureNetwork, removeLink } from './box-network.ts'
-import { boxPaths, innerPathsOf } from './box-paths.ts'
+import { type BoxPaths, boxPaths, innerPaths, innerPathsOf } from './box-paths.ts'
+import { type BoxAbility, findAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
+import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { findCommand, isRoot, waitUntil } from './process.ts'
+import type { ServiceSpec } from './service-directory.ts'
 import type { Supervisor } from './supervisor.ts'
 import { discard, sweepTrash } from './trash.ts'
 
-export interface BoxHost {
+export interface BoxOptions {
   home: Home
   supervisor: Supervisor
   cgroups: CgroupDriver
+  /** What this machine is taken to be able to do, instead of trying. */
+  ability?: BoxAbility
 }
+
+type BoxHost = BoxOptions & { able: () => Promise<BoxAbility> }
 
 /** Services inside get this long to end when their box stops. */
 const stopSeconds = 10
 const startSeconds = 20
 
-export function boxDriver(host: BoxHost): BoxDriver {
-  const { home, supervisor } = host
+export function boxDriver(options: BoxOptions): BoxDriver {
+  const { home, supervisor, cgroups } = options
+  const host: BoxHost = {
+    ...options,
+    able: once(async () => options.ability ?? findAbility(home, cgroups.cgroupsAvailable())),
+  }
   const starting = new Map<string, Promise<void>>()
   return {
-    isolation: async () => describe(await findWay(host)),
+    isolation: async () => (await host.able()).isolation,
     ensureBox(spec) {
       const running = starting.get(spec.id) ?? ensureBox(host, spec).finally(() => starting.delete(spec.id))
       starting.set(spec.id, running)
@@ -43,69 +54,82 @@ export function boxDriver(host: BoxHost): BoxDriver {
       return spawn(program, args, { env, cwd: '/', stdio: 'pipe' })
     },
     entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
-    addressOf: (spec) => (wayOf(home, spec.id) === 'full' ? boxNetwork(home, spec.slot).address : '127.0.0.1'),
+    addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
   }
 }
 
-async function findWay(_host: BoxHost): Promise<BoxWay> {
-  return isRoot() ? 'full' : 'single'
-}
-
-function describe(way: BoxWay): Isolation {
-  return { kind: way === 'none' ? 'none' : 'bubblewrap' }
+/** A failure is not kept: it may have been a full disk. */
+function once<T>(find: () => Promise<T>): () => Promise<T> {
+  let found: Promise<T> | undefined
+  return () => {
+    found ??= find().catch((error) => {
+      found = undefined
+      throw error
+    })
+    return found
+  }
 }
 
 function serviceOf(home: Home, id: string): string {
   return `${home.tree}/${boxPaths(home, id).supervisedName}`
 }
 
-function wayOf(home: Home, id: string): BoxWay {
-  const way = readWay(boxPaths(home, id))
-  if (way === undefined) throw new Error(`there is no box ${id}`)
-  return way
+function cgroupOf(home: Home, id: string): string {
+  return cgroupName(home, `sandbox-${id}`)
 }
 
+/** The first of the range; an ordinary user has himself only. */
 function uidOf(home: Home, slot: number): number {
   return isRoot() ? home.uidStart + slot * 65_536 : process.getuid!()
 }
 
 async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   const { home, supervisor } = host
-  const paths = boxPaths(home, spec.id)
   const cgroup = host.cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits)
   if (inspectBox(home, spec.id).is === 'up') return
-  const way = await findWay(host)
-  const base = await ensureBase(home)
-  const network = way === 'full' ? boxNetwork(home, spec.slot) : undefined
-  if (network) await ensureNetwork(home)
-  prepareDisk(paths, spec, {
-    way,
-    base,
-    filter: ensureFilter(dirname(dirname(base.root))),
-    uid: isRoot() ? uidOf(home, spec.slot) : undefined,
-    network,
-    limits: readLimits(cgroup),
-  })
-  await supervisor.ensureService(paths.supervisedName, {
-    command: [findCommand('perl') ?? 'perl', script('box-start.pl'), paths.config],
-    stopTimeoutSeconds: stopSeconds,
-    cgroup,
-  })
+  const paths = boxPaths(home, spec.id)
+  const ability = await host.able()
+  await prepareBox(host, spec, ability, cgroup)
+  await supervisor.ensureService(paths.supervisedName, renderService(home, spec, ability, cgroup))
   if (await waitUntil(() => inspectBox(home, spec.id).is === 'up', startSeconds)) return
   throw new Error(`start the box ${spec.id}: ${supervisor.readLog(paths.supervisedName, 10).join('\n')}`)
 }
 
-function script(name: string): string {
-  return new URL(`./${name}`, import.meta.url).pathname
+async function prepareBox({ home }: BoxHost, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): Promise<void> {
+  const network = ability.network ? boxNetwork(home, spec.slot) : undefined
+  if (network) await ensureNetwork(home)
+  prepareDisk(boxPaths(home, spec.id), spec, {
+    way: ability.way,
+    base: await ensureBase(home),
+    filter: ensureFilter(home),
+    uid: isRoot() ? uidOf(home, spec.slot) : undefined,
+    network,
+    limits: readLimits(cgroup),
+    command: ['/bin/sh', '-c', first, 'sh', spec.hostname, innerPaths.service],
+  })
 }
 
-function cgroupOf(home: Home, id: string): string {
-  return cgroupName(home, `sandbox-${id}`)
+// The name of the machine stands in files that the box may change, so that the box writes them, before anything runs.
+const first = [
+  'read -r name < /etc/hostname',
+  'if [ "$name" != "$1" ]; then echo "$1" > /etc/hostname',
+  'printf "127.0.0.1 localhost %s\\n::1 ip6-localhost ip6-loopback\\n" "$1" > /etc/hosts; fi',
+  'exec s6-svscan "$2"',
+].join('; ')
+
+// Nothing in it changes with a newer version of this program or of the base: a box that runs is not started anew.
+function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): ServiceSpec {
+  const paths = boxPaths(home, spec.id)
+  const common = { stopTimeoutSeconds: stopSeconds, cgroup }
+  if (ability.way !== 'none')
+    return { ...common, command: [findCommand('perl') ?? 'perl', boxScript('box-start.pl'), paths.config] }
+  const uid = isRoot() ? uidOf(home, spec.slot) : undefined
+  return { ...common, command: ['s6-svscan', paths.service], uid, env: { HOME: innerPathsOf('none', paths).home } }
 }
 
 const limitFiles = /^(memory\.(limit_in_bytes|max)|cpu\.(cfs_period_us|cfs_quota_us|max)|pids\.max)$/
 
-/** As they stand in the groups now, for a start after the groups are gone. */
+/** As they stand in the groups now, for a start after a reboot took the groups away. */
 function readLimits(procs: string[]): Record<string, string> {
   const files = procs.map(dirname).flatMap((group) => readdirSync(group).map((file) => [group, file] as const))
   const wanted = files.filter(([, file]) => limitFiles.test(file)).map(([group, file]) => `${group}/${file}`)
@@ -113,15 +137,18 @@ function readLimits(procs: string[]): Record<string, string> {
 }
 
 function inspectBox(home: Home, id: string): BoxState {
-  const service = serviceOf(home, id)
-  if (!existsSync(boxPaths(home, id).directory)) return { is: 'absent' }
-  const way = readWay(boxPaths(home, id))
-  const pid = way === 'none' ? findSupervised(service) : findFirstProcess(service)
+  const paths = boxPaths(home, id)
+  if (!existsSync(paths.directory)) return { is: 'absent' }
+  const pid = findPid(home, id, paths)
   return pid === undefined ? { is: 'down' } : { is: 'up', pid }
 }
 
-async function removeBox(host: BoxHost, spec: BoxSpec): Promise<void> {
-  const { home, supervisor, cgroups } = host
+function findPid(home: Home, id: string, paths: BoxPaths): number | undefined {
+  const service = serviceOf(home, id)
+  return readMaking(paths)?.way === 'none' ? findSupervised(service) : findFirstProcess(service)
+}
+
+async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec): Promise<void> {
   const paths = boxPaths(home, spec.id)
   await supervisor.removeService(paths.supervisedName)
   if (isRoot()) await removeLink(boxNetwork(home, spec.slot).link)
@@ -130,16 +157,16 @@ async function removeBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   sweepTrash(home)
 }
 
-function entranceOf(host: BoxHost, spec: BoxSpec): Entrance {
-  const { home, cgroups } = host
-  const way = wayOf(home, spec.id)
+function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
   const paths = boxPaths(home, spec.id)
+  const way = readMaking(paths)?.way
+  if (way === undefined) throw new Error(`there is no box ${spec.id}`)
   return {
     way,
     service: serviceOf(home, spec.id),
     uid: uidOf(home, spec.slot),
     cgroup: cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits),
-    filter: `${home.path}/sandbox-base/filter-${process.arch}`,
+    filter: filterFile(home),
     home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,
   }
 }

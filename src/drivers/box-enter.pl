@@ -5,33 +5,12 @@ use strict;
 our $machine;
 require($0 =~ s{[^/]*$}{}r . 'box-lib.pl');
 
-my $text = '';
-for (my $part = 0; defined(my $more = delete $ENV{"BERTH_ENTER_$part"}); $part++) { $text .= $more }
-$text =~ s/%(25|00)/$1 eq '00' ? "\0" : '%'/ge;
-my %request;
-my @words = split /\0/, $text, -1;
-while (@words) {
-  my ($key, $count) = (shift @words, shift @words);
-  $request{$key} = [splice @words, 0, $count];
-}
-my $one = sub { $request{$_[0]}[0] };
-$machine = $one->('machine');
-
-my $filter = read_file($one->('filter')) // refuse("no filter");
+my %request = take_request();
+$machine = $request{machine}[0];
 my ($guard, $guarded) = start_guard();
-for my $group (@{$request{cgroup}}) { write_file($group, "0\n") }
-if ($one->('way') ne 'none') {
-  enter_box($one->('service'), $one->('uid')) or refuse("the sandbox is not running");
-  cut_capabilities();
-  become(0);
-} elsif ($one->('uid') != $>) {
-  become($one->('uid'));
-}
-forbid_new_privileges();
-apply_filter($filter) if $one->('way') ne 'none';
-umask 022;
+enter_by_request(%request) or refuse('the sandbox is not running');
 
-my $is_terminal = $one->('terminal');
+my $is_terminal = $request{terminal}[0];
 if ($is_terminal) {
   # The terminal is left to the command, whose session it will belong to. Leaving it sends a hangup.
   local $SIG{HUP} = 'IGNORE';
@@ -39,7 +18,8 @@ if ($is_terminal) {
 }
 my $child = 0;
 my @early;
-for my $signal (qw(TERM INT HUP QUIT USR1 USR2 WINCH CONT ALRM)) {
+my @signals = qw(TERM INT HUP QUIT USR1 USR2 WINCH CONT ALRM);
+for my $signal (@signals) {
   $SIG{$signal} = sub { $child ? hand_on($signal) : push @early, $signal };
 }
 $child = fork // refuse("fork: $!");
@@ -83,12 +63,12 @@ sub start_guard {
 }
 
 sub run_command {
-  $SIG{$_} = 'DEFAULT' for keys %SIG;
+  $SIG{$_} = 'DEFAULT' for @signals, 'PIPE';
   call('prctl', 1, 9, 0, 0, 0); # killed when its parent is
   call('setsid');
   ioctl(STDIN, 0x540e, 0) if $is_terminal;
   %ENV = map { split /=/, $_, 2 } @{$request{env}};
-  my $directory = $one->('dir');
+  my $directory = $request{dir}[0];
   chdir $directory or refuse("chdir $directory: $!");
   my ($program, @arguments) = @{$request{argv}};
   my $is_path = index($program, '/') >= 0;

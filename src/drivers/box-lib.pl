@@ -4,9 +4,9 @@ use strict;
 
 my %numbers = (
   x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, setgroups => 116, setresuid => 117, setresgid => 119 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126 },
   arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, setgroups => 159, setresuid => 147, setresgid => 149 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91 },
 );
 our $machine = 'x64';
 
@@ -63,6 +63,51 @@ sub cut_capabilities {
     # The kernel knows fewer than these and refuses the first one it does not know.
     last if attempt('prctl', 24, $one, 0, 0, 0) < 0;
   }
+}
+
+# Those of this process itself, which executes nothing that would take over the smaller set, or not yet.
+sub drop_capabilities {
+  my $bits = 0;
+  $bits |= 1 << $_ for @capabilities;
+  my ($header, $sets) = (pack('L l', 0x20080522, 0), pack('L6', $bits, $bits, 0, 0, 0, 0));
+  call('capset', $header, $sets);
+}
+
+# What a command that enters is to do, from the environment, in which nothing of it is left: lists of words by name.
+sub take_request {
+  my $text = '';
+  for (my $part = 0; defined(my $more = delete $ENV{"BERTH_ENTER_$part"}); $part++) { $text .= $more }
+  $text =~ s/%(25|00)/$1 eq '00' ? "\0" : '%'/ge;
+  my @words = split /\0/, $text, -1;
+  my %request;
+  while (@words) {
+    my ($key, $count) = (shift @words, shift @words);
+    $request{$key} = [splice @words, 0, $count];
+  }
+  return %request;
+}
+
+# Into the box by such a request, with no more rights than its processes have. Whatever Perl would load from now on is
+# the box's, so that it loads nothing. False when the box does not run.
+sub enter_by_request {
+  my (%request) = @_;
+  $machine = $request{machine}[0];
+  my $is_isolated = $request{way}[0] ne 'none';
+  my $filter = $is_isolated ? read_file($request{filter}[0]) // die "no filter\n" : '';
+  for my $group (@{$request{cgroup}}) { write_file($group, "0\n") }
+  if ($is_isolated) {
+    enter_box($request{service}[0], $request{uid}[0]) or return 0;
+    cut_capabilities();
+    become(0);
+    drop_capabilities();
+  } elsif ($request{uid}[0] != $>) {
+    become($request{uid}[0]);
+  }
+  @INC = ();
+  forbid_new_privileges();
+  apply_filter($filter) if $is_isolated;
+  umask 022;
+  return 1;
 }
 
 sub forbid_new_privileges {

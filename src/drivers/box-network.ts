@@ -1,6 +1,7 @@
 // The network of boxes: a pair of interfaces for each, with addresses that follow from the number of the home and the
 // slot of the box. One table of rules for each home says what boxes reach: the internet, and nothing near the host.
 import { existsSync, readdirSync } from 'node:fs'
+import { boxAddress } from '../model/network.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { commandExists, isRoot, run } from './process.ts'
@@ -18,14 +19,14 @@ const firstAddress = (100 << 24) | (64 << 16)
 const slotsPerHome = 1024
 
 export function boxNetwork(home: Pick<Home, 'number'>, slot: number): BoxNetwork {
-  if (!Number.isInteger(slot) || slot < 1 || slot >= slotsPerHome) throw new Error(`not the slot of a box: ${slot}`)
+  if (!Number.isInteger(slot) || slot < 0 || slot >= slotsPerHome) throw new Error(`not the slot of a box: ${slot}`)
   const first = firstAddress + (home.number * slotsPerHome + slot) * 4
   // From the address, so that a neighbour table that remembers an earlier box stays right.
   const mac = (last: number) => `02:be:${hex(home.number)}:${hex(slot >> 8)}:${hex(slot & 255)}:${hex(last)}`
   return {
     link: `${linkPrefix(home)}${slot}`,
     hostAddress: dotted(first + 1),
-    address: dotted(first + 2),
+    address: boxAddress(home.number, slot),
     hostMac: mac(1),
     mac: mac(2),
   }

@@ -40,7 +40,7 @@ export function findFirstProcess(service: string): number | undefined {
 }
 
 function isFirst(pid: number): boolean {
-  return /^Name:\ts6-svscan\n[^]*^NSpid:\t[\t0-9]*\t1\n/m.test(readOf(`/proc/${pid}/status`) ?? '')
+  return /^Name:\ts6-svscan\n.*^NSpid:\t[\t0-9]*\t1\n/ms.test(readOf(`/proc/${pid}/status`) ?? '')
 }
 
 function findChild(pid: number): number | undefined {

@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { removeNetwork } from '../drivers/box-network.ts'
 import { removeCgroups } from '../drivers/cgroup.ts'
 import { stopControlProcesses } from '../drivers/control-process.ts'
 import { openHome } from '../drivers/home.ts'
@@ -12,4 +13,5 @@ export async function down(config: Config): Promise<void> {
   await stopControlProcesses(home)
   await openSupervisor(home).stopTree()
   await removeCgroups(home)
+  await removeNetwork(home)
 }

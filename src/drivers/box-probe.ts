@@ -1,0 +1,81 @@
+// What this machine lets us do, found out by doing it: kernel settings, security modules and containers all have a say.
+import { rmSync } from 'node:fs'
+import type { Isolation } from './box.ts'
+import { ensureBase } from './box-base.ts'
+import { ensureFilter, prepareDisk } from './box-disk.ts'
+import type { BoxWay } from './box-enter.ts'
+import { boxNetwork, ensureNetwork, removeLink } from './box-network.ts'
+import { boxPaths } from './box-paths.ts'
+import { boxScript } from './box-script.ts'
+import type { Home } from './home.ts'
+import { commandExists, findCommand, isRoot, run } from './process.ts'
+
+export interface BoxAbility {
+  way: BoxWay
+  /** Each box has an address, and a way out. */
+  network: boolean
+  isolation: Isolation
+}
+
+/** The slot that no box has. */
+const probeSlot = 0
+
+export async function findAbility(home: Home, hasLimits: boolean): Promise<BoxAbility> {
+  if (!isRoot()) return (await findSingle(home)) ?? nothing('user namespaces are not open to ordinary users here')
+  const networkFailure = await tryBox(home, 'full', true)
+  if (networkFailure === undefined) return full(true, hasLimits ? undefined : limitGap)
+  const failure = await tryBox(home, 'full', false)
+  if (failure === undefined) return full(false, `Sandboxes have no network here, nor URLs: ${networkFailure}.`)
+  return nothing(failure)
+}
+
+const limitGap =
+  'There are no control groups that Berth may use, so that a sandbox can take all memory and processors of this machine.'
+const singleGap =
+  'Berth runs as an ordinary user, so that sandboxes have one user, no package manager, no network and no URL, and the host’s programs as they are.'
+
+function full(network: boolean, gap: string | undefined): BoxAbility {
+  return { way: 'full', network, isolation: { kind: 'bubblewrap', ...(gap && { gap }) } }
+}
+
+async function findSingle(home: Home): Promise<BoxAbility | undefined> {
+  if ((await tryBox(home, 'single', false)) !== undefined) return undefined
+  return { way: 'single', network: false, isolation: { kind: 'bubblewrap', gap: singleGap } }
+}
+
+function nothing(why: string): BoxAbility {
+  const gap = `Nothing is isolated: sandboxes run as plain processes that see this machine’s files, processes and network, because ${why}.`
+  return { way: 'none', network: false, isolation: { kind: 'none', gap } }
+}
+
+/** Runs `true` in a box that is thrown away. The answer is why it did not work, if so. */
+async function tryBox(home: Home, way: BoxWay, withNetwork: boolean): Promise<string | undefined> {
+  const lacking = ['perl', 'bwrap', ...(withNetwork ? ['ip', 'nft'] : [])].find((name) => !commandExists(name))
+  if (lacking) return `${lacking} is not installed`
+  const id = `probe-${process.pid}`
+  const paths = boxPaths(home, id)
+  const network = withNetwork ? boxNetwork(home, probeSlot) : undefined
+  try {
+    if (network) await ensureNetwork(home)
+    prepareDisk(
+      paths,
+      { id, slot: probeSlot, hostname: 'probe', limits: { memoryMb: 0, cpus: 0, pids: 0 } },
+      {
+        way,
+        base: await ensureBase(home),
+        filter: ensureFilter(home),
+        uid: isRoot() ? home.uidStart : undefined,
+        network,
+        limits: {},
+        command: ['true'],
+      },
+    )
+    await run(findCommand('perl')!, [boxScript('box-start.pl'), paths.config], { timeoutSeconds: 10 })
+    return undefined
+  } catch (error) {
+    return (error as Error).message.replace(/\.$/, '')
+  } finally {
+    if (network) await removeLink(network.link)
+    rmSync(paths.directory, { recursive: true, force: true })
+  }
+}
