@@ -1,6 +1,8 @@
 import { randomBytes } from 'node:crypto'
 import type { BackupDriver } from '../../src/drivers/backup.ts'
 import type { BoxDriver, BoxSpec } from '../../src/drivers/box.ts'
+import type { CheckpointDriver } from '../../src/drivers/box-checkpoint.ts'
+import { renderRequest } from '../../src/drivers/box-enter.ts'
 import type { DrillDriver } from '../../src/drivers/drill.ts'
 import type { Hosting } from '../../src/drivers/hosting.ts'
 import type { PoolerDriver } from '../../src/drivers/pooler.ts'
@@ -10,6 +12,8 @@ import type { Repository } from '../../src/drivers/repository.ts'
 import type { RestoreDriver } from '../../src/drivers/restore.ts'
 import type { LiveContext } from '../../src/live/context.ts'
 import type { World } from '../../src/reconcile/step.ts'
+
+import { type FakeService, fakeServices } from './fake-services.ts'
 
 /** Clusters in memory. `breakCall(n)` makes the nth call do its work and then throw, as a lost reply would. */
 export class FakeWorld {
@@ -26,12 +30,17 @@ export class FakeWorld {
   archiveEnd: bigint | undefined
   pagesProblem: string | undefined
   contentsProblem: string | undefined
+  readonly services = new Map<string, FakeService>()
   /** Ids of boxes, and whether they run. */
   readonly boxesUp = new Map<string, boolean>()
   /** What each was last ensured with. */
   readonly specs = new Map<string, BoxSpec>()
   stops = 0
   boxProblem: string | undefined
+  /** What the box has written, a word in place of its files, and the copies of it. */
+  readonly layers = new Map<string, string>()
+  readonly copies = new Map<string, string>()
+  checkpointProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
   readonly limits = new Set<string>()
@@ -312,10 +321,60 @@ export class FakeWorld {
       },
       removeBox: ({ id }) => {
         this.boxesUp.delete(id)
+        for (const key of this.copies.keys()) if (key.startsWith(`${id}/`)) this.copies.delete(key)
         return this.called(undefined)
       },
+      // Without isolation: what enters does its work on this machine.
+      entry: () => ({
+        program: 'perl',
+        args: [],
+        env: renderRequest({
+          machine: [process.arch],
+          way: ['none'],
+          uid: [String(process.getuid!())],
+          service: [''],
+          cgroup: [],
+          filter: ['/dev/null'],
+        }),
+      }),
       addressOf: () => '127.0.0.1',
     } as Partial<BoxDriver> as BoxDriver
+  }
+
+  get checkpoints(): CheckpointDriver {
+    const problem = () => this.checkpointProblem && ({ is: 'failed', reason: this.checkpointProblem } as const)
+    return {
+      makeCheckpoint: ({ id }, checkpoint) => {
+        if (!this.boxesUp.get(id)) throw new Error('the box is down')
+        const key = `${id}/${checkpoint}`
+        if (!this.checkpointProblem && !this.copies.has(key)) this.copies.set(key, this.layers.get(id) ?? '')
+        return this.called(problem() || ({ is: 'done' } as const))
+      },
+      prepareRestore: ({ id }, from, kept) => {
+        const [key, copy] = [`${id}/restore~${kept}`, this.copies.get(`${id}/${from}`)]
+        if (copy === undefined) throw new Error('there is no such checkpoint')
+        if (!this.checkpointProblem && !this.copies.has(`${id}/${kept}`)) this.copies.set(key, copy)
+        return this.called(problem() || ({ is: 'done' } as const))
+      },
+      swapLayers: ({ id }, kept) => {
+        if (this.boxesUp.get(id)) throw new Error('the box is up')
+        const prepared = this.copies.get(`${id}/restore~${kept}`)
+        if (!this.copies.has(`${id}/${kept}`)) {
+          this.copies.set(`${id}/${kept}`, this.layers.get(id) ?? '')
+          this.layers.set(id, prepared!)
+        }
+        this.copies.delete(`${id}/restore~${kept}`)
+        return this.called(undefined)
+      },
+      abandonCopy: ({ id }, checkpoint) => {
+        this.copies.delete(`${id}/restore~${checkpoint}`)
+        return this.called(undefined)
+      },
+      removeCheckpoint: (id, checkpoint) => {
+        this.copies.delete(`${id}/${checkpoint}`)
+        return this.called(undefined)
+      },
+    }
   }
 
   get repository(): Repository {
@@ -351,6 +410,8 @@ export class FakeWorld {
       restores: this.restores,
       drills: this.drills,
       boxes: this.boxes,
+      services: fakeServices(() => this.services),
+      checkpoints: this.checkpoints,
       keep: {
         backupIntervalSeconds: 86_400,
         scrubIntervalSeconds: 604_800,
