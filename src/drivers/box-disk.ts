@@ -1,5 +1,5 @@
 // What a box needs on the host's disk before it starts.
-import { chmodSync, lstatSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, lstatSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { BoxSpec } from './box.ts'
 import type { BoxBase } from './box-base.ts'
@@ -9,6 +9,7 @@ import { type BoxPaths, innerPathsOf } from './box-paths.ts'
 import { readIfPresent, readTextIfPresent } from './file.ts'
 import { ensureDirectory, ensureFile, freshName } from './fresh.ts'
 import type { Home } from './home.ts'
+import { isRoot, run } from './process.ts'
 import { type Machine, seccompFilter } from './seccomp.ts'
 
 export interface BoxMaking {
@@ -17,7 +18,7 @@ export interface BoxMaking {
   filter: string
   /** The first uid of the box; undefined without a choice. */
   uid: number | undefined
-  network: BoxNetwork | undefined
+  network: (BoxNetwork & { rules: string }) | undefined
   /** Files of control groups and what is to stand in them. */
   limits: Record<string, string>
   /** What its first process runs. No word holds a tab or a line end. */
@@ -87,6 +88,7 @@ function renderConfig(
     path: boxPath,
     command: command.join('\t'),
     ...(network && {
+      rules: network.rules,
       link: network.link,
       address: network.address,
       'host-address': network.hostAddress,
@@ -96,6 +98,13 @@ function renderConfig(
   }).map(([key, value]) => `${key} ${value}\n`)
   const limitLines = Object.entries(limits).map(([file, value]) => `limit ${file} ${value}\n`)
   return [...lines, ...limitLines].join('')
+}
+
+/** An ordinary user can delete what is in his directories only after opening those that are closed to himself. */
+export async function openForRemoval(paths: BoxPaths): Promise<void> {
+  if (isRoot() || !existsSync(paths.directory)) return
+  // It follows no links. What it cannot change is not his and stays in the trash.
+  await run('chmod', ['-R', 'u+rwX', paths.directory]).catch(() => undefined)
 }
 
 export interface Making {

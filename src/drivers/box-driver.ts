@@ -3,9 +3,9 @@ import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { BoxDriver, BoxSpec, BoxState } from './box.ts'
 import { ensureBase } from './box-base.ts'
-import { ensureFilter, filterFile, prepareDisk, readMaking } from './box-disk.ts'
+import { ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './box-disk.ts'
 import { type Entrance, renderEntry } from './box-enter.ts'
-import { boxNetwork, ensureNetwork, removeLink } from './box-network.ts'
+import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
 import { type BoxPaths, boxPaths, innerPaths, innerPathsOf } from './box-paths.ts'
 import { type BoxAbility, findAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
@@ -96,14 +96,13 @@ async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
 }
 
 async function prepareBox({ home }: BoxHost, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): Promise<void> {
-  const network = ability.network ? boxNetwork(home, spec.slot) : undefined
-  if (network) await ensureNetwork(home)
+  const base = await ensureBase(home)
   prepareDisk(boxPaths(home, spec.id), spec, {
     way: ability.way,
-    base: await ensureBase(home),
+    base,
     filter: ensureFilter(home),
     uid: isRoot() ? uidOf(home, spec.slot) : undefined,
-    network,
+    network: ability.network ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined,
     limits: readLimits(cgroup),
     command: ['/bin/sh', '-c', first, 'sh', spec.hostname, innerPaths.service],
   })
@@ -153,6 +152,7 @@ async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec):
   await supervisor.removeService(paths.supervisedName)
   if (isRoot()) await removeLink(boxNetwork(home, spec.slot).link)
   await cgroups.removeCgroup(cgroupOf(home, spec.id))
+  await openForRemoval(paths)
   discard(home, paths.directory)
   sweepTrash(home)
 }
@@ -168,5 +168,7 @@ function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
     cgroup: cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits),
     filter: filterFile(home),
     home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,
+    // Where nothing else holds the processes of a box together, those that entered are found by it.
+    env: way === 'none' ? { BERTH_SERVICE: serviceOf(home, spec.id) } : {},
   }
 }

@@ -12,6 +12,8 @@ export interface Entrance {
   cgroup: string[]
   filter: string
   home: string
+  /** Always in the environment of what enters. */
+  env: Record<string, string>
 }
 
 /** With a range of uids and a network; with one uid and none; without any isolation. */
@@ -29,7 +31,14 @@ export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 const partBytes = 100_000
 
 export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: boolean): Entry {
-  const environment = { PATH: boxPath, HOME: entrance.home, USER: 'root', LANG: 'C.UTF-8', ...command.env }
+  const environment = {
+    PATH: boxPath,
+    HOME: entrance.home,
+    USER: 'root',
+    LANG: 'C.UTF-8',
+    ...command.env,
+    ...entrance.env,
+  }
   return {
     program: findCommand('perl') ?? '/usr/bin/perl',
     args: [new URL('./box-enter.pl', import.meta.url).pathname],

@@ -3,6 +3,7 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { boxAddress } from '../model/network.ts'
 import { readTextIfPresent } from './file.ts'
+import { ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
 import { commandExists, isRoot, run } from './process.ts'
 
@@ -107,8 +108,11 @@ table ${table} {
 `
 }
 
-export async function ensureNetwork(home: Home): Promise<void> {
-  await run('nft', ['-f', '-'], { input: renderTable(home, findResolvers()) })
+/** The rules as a file, which every box puts in force before it has a network: a reboot takes them away. */
+export function ensureRules(home: Home): string {
+  const file = `${home.path}/sandbox-base/rules.nft`
+  ensureFile(file, renderTable(home, findResolvers()), { mode: 0o600 })
+  return file
 }
 
 /** It goes with its other end when the box ends; this is for what a crash of the kernel's clean-up would leave. */

@@ -2,9 +2,9 @@
 import { rmSync } from 'node:fs'
 import type { Isolation } from './box.ts'
 import { ensureBase } from './box-base.ts'
-import { ensureFilter, prepareDisk } from './box-disk.ts'
+import { ensureFilter, openForRemoval, prepareDisk } from './box-disk.ts'
 import type { BoxWay } from './box-enter.ts'
-import { boxNetwork, ensureNetwork, removeLink } from './box-network.ts'
+import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
 import { boxPaths } from './box-paths.ts'
 import { boxScript } from './box-script.ts'
 import type { Home } from './home.ts'
@@ -56,16 +56,16 @@ async function tryBox(home: Home, way: BoxWay, withNetwork: boolean): Promise<st
   const paths = boxPaths(home, id)
   const network = withNetwork ? boxNetwork(home, probeSlot) : undefined
   try {
-    if (network) await ensureNetwork(home)
+    const base = await ensureBase(home)
     prepareDisk(
       paths,
       { id, slot: probeSlot, hostname: 'probe', limits: { memoryMb: 0, cpus: 0, pids: 0 } },
       {
         way,
-        base: await ensureBase(home),
+        base,
         filter: ensureFilter(home),
         uid: isRoot() ? home.uidStart : undefined,
-        network,
+        network: network && { ...network, rules: ensureRules(home) },
         limits: {},
         command: ['true'],
       },
@@ -76,6 +76,7 @@ async function tryBox(home: Home, way: BoxWay, withNetwork: boolean): Promise<st
     return (error as Error).message.replace(/\.$/, '')
   } finally {
     if (network) await removeLink(network.link)
+    await openForRemoval(paths)
     rmSync(paths.directory, { recursive: true, force: true })
   }
 }

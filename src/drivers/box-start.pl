@@ -112,9 +112,10 @@ sub map_owners {
 }
 
 # The network namespace belongs to the host: nobody inside can change anything about it. Its set-up runs beside that
-# of the mounts.
+# of the mounts. The rules come first, so that no box is ever without them, also after a reboot.
 sub start_network {
   open(my $outside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
+  my @uplinks = $config{address} ? default_links() : ();
   call('unshare', $namespace{net});
   bring_up_loopback();
   # Any port is open to everybody inside, and everybody may ping.
@@ -126,29 +127,36 @@ sub start_network {
   return $child if $child;
   open(my $inside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
   call('setns', fileno $outside, $namespace{net});
+  connect_outside($main, @uplinks);
+  call('setns', fileno $inside, $namespace{net});
+  connect_inside();
+  exit 0;
+}
+
+sub default_links {
+  return map { (split)[1] eq '00000000' ? (split)[0] : () } split /\n/, read_file('/proc/net/route') // '';
+}
+
+sub connect_outside {
+  my ($main, @uplinks) = @_;
   my $link = $config{link};
+  finish_with(feed(['nft', '-f', $config{rules}]));
   # Nobody else has this name: what holds it is left from an earlier life that is about to go.
-  run_with(['ip', '-batch', '-'], "link delete dev $link\n") if -e "/proc/sys/net/ipv4/conf/$link";
-  run_with(['ip', '-batch', '-'], <<"END");
+  finish_with(feed(['ip', 'link', 'delete', 'dev', $link])) if -e "/proc/sys/net/ipv4/conf/$link";
+  finish_with(feed(['ip', '-batch', '-'], <<"END"));
 link add name $link address $config{'host-mac'} type veth peer name eth0 address $config{mac} netns $main
-END
-  write_file("/proc/sys/net/ipv6/conf/$link/disable_ipv6", '1');
-  write_file("/proc/sys/net/ipv4/conf/$link/rp_filter", '1');
-  write_file("/proc/sys/net/ipv4/conf/$link/forwarding", '1');
-  run_with(['ip', '-batch', '-'], <<"END");
 addr add $config{'host-address'}/30 dev $link
 link set dev $link up
 END
-  call('setns', fileno $inside, $namespace{net});
-  write_file('/proc/sys/net/ipv6/conf/eth0/disable_ipv6', '1');
-  write_file('/proc/sys/net/ipv4/conf/eth0/route_localnet', '1');
-  run_with(['ip', '-batch', '-'], <<"END");
-addr add $config{address}/30 dev eth0
-link set dev eth0 up
-route add default via $config{'host-address'}
-END
-  # What listens on loopback only is reached from the host as well.
-  run_with(['nft', '-f', '-'], <<"END");
+  write_file("/proc/sys/net/ipv6/conf/$link/disable_ipv6", '1');
+  write_file("/proc/sys/net/ipv4/conf/$link/rp_filter", '1');
+  # Of these interfaces only, where switching it on for all would make a router of the host.
+  write_file("/proc/sys/net/ipv4/conf/$_/forwarding", '1') for $link, @uplinks;
+}
+
+# What listens on loopback only is reached from the host as well.
+sub connect_inside {
+  my $rules = feed(['nft', '-f', '-'], <<'END');
 table ip box {
   chain arriving {
     type nat hook prerouting priority -100
@@ -156,14 +164,26 @@ table ip box {
   }
 }
 END
-  exit 0;
+  finish_with(feed(['ip', '-batch', '-'], <<"END"));
+addr add $config{address}/30 dev eth0
+link set dev eth0 up
+route add default via $config{'host-address'}
+END
+  write_file('/proc/sys/net/ipv6/conf/eth0/disable_ipv6', '1');
+  write_file('/proc/sys/net/ipv4/conf/eth0/route_localnet', '1');
+  finish_with($rules);
 }
 
-sub run_with {
+sub feed {
   my ($command, $input) = @_;
   open(my $pipe, '|-', @$command) or die "$command->[0]: $!\n";
-  print $pipe $input;
-  close $pipe or die "$command->[0] ended with $?\n";
+  print $pipe $input // '';
+  return [$pipe, $command->[0]];
+}
+
+sub finish_with {
+  my ($pipe, $name) = @{$_[0]};
+  close $pipe or die "$name ended with $?\n";
 }
 
 sub bring_up_loopback {
