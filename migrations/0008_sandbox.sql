@@ -72,8 +72,8 @@ create trigger sandbox_told after insert or update of state, updated_at on sandb
 
 create function tell_of_checkpoint() returns trigger language plpgsql as $$
 begin
-  perform pg_notify('sandbox_change', 'checkpoint ' || new.sandbox_id);
+  perform pg_notify('sandbox_change', 'checkpoint ' || coalesce(new.sandbox_id, old.sandbox_id));
   return null;
 end $$;
-create trigger checkpoint_told after insert or update of state on checkpoint
+create trigger checkpoint_told after insert or update of state or delete on checkpoint
   for each row execute function tell_of_checkpoint();

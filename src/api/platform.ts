@@ -2,6 +2,7 @@ import { adoptRoutes } from './adopt.ts'
 import { appRoutes } from './app.ts'
 import { attachmentRoutes } from './attachment.ts'
 import { backupRoutes } from './backup.ts'
+import { checkpointRoutes } from './checkpoint.ts'
 import { clusterRoutes } from './cluster.ts'
 import { clusterLogRoutes } from './cluster-log.ts'
 import { databaseRoutes } from './database.ts'
@@ -33,6 +34,6 @@ export const platformRoutes: Route[] = [
 ]
 
 /** Everything the sandbox address can be asked for. */
-export const sandboxRoutes: Route[] = [...sandboxResourceRoutes, ...policyRoutes, ...fileRoutes]
+export const sandboxRoutes: Route[] = [...sandboxResourceRoutes, ...checkpointRoutes, ...policyRoutes, ...fileRoutes]
 
 export const sandboxSockets: SocketRoute[] = [...fileSockets, ...portSockets, ...proxySockets]

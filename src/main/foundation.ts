@@ -2,6 +2,9 @@ import type pg from 'pg'
 import pino, { type Logger } from 'pino'
 import { prepareFirstUse } from '../actions/start.ts'
 import { backupDriver } from '../drivers/backup.ts'
+import { checkpointDriver, withSubvolumes } from '../drivers/box-checkpoint.ts'
+import { boxDriver } from '../drivers/box-driver.ts'
+import { cgroupDriver } from '../drivers/cgroup.ts'
 import { forgetControlProcess, noteControlProcess } from '../drivers/control-process.ts'
 import { drillDriver } from '../drivers/drill.ts'
 import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/home.ts'
@@ -59,6 +62,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   const postgres = postgresDriver({ home, supervisor })
   const repository = fileRepository(config.repository)
   const jobs = jobDriver(supervisor)
+  const cgroups = cgroupDriver()
   return {
     db,
     encryptionKey: readOrCreateKey(home),
@@ -76,7 +80,8 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     backups: backupDriver({ home, jobs, repository }),
     restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
     drills: drillDriver({ home, jobs }),
-    boxes: undefined as never,
+    boxes: withSubvolumes(boxDriver({ home, supervisor, cgroups }), home),
+    checkpoints: checkpointDriver({ home, jobs, cgroups }),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
       drillIntervalSeconds: config.drillIntervalSeconds,

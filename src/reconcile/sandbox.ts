@@ -1,19 +1,76 @@
 import { boxSpec } from '../drivers/box-spec.ts'
+import type { Checkpoint } from '../model/checkpoint.ts'
 import type { Sandbox, sandboxStates } from '../model/sandbox.ts'
+import {
+  forgetCheckpoints,
+  listUnfinished,
+  setCheckpointFailed,
+  setCheckpointReady,
+  setRestored,
+} from '../store/checkpoint.ts'
 import { releaseSlot } from '../store/sandbox.ts'
-import { advance, type Steps, wait } from './step.ts'
+import { advance, type Steps, type World, wait } from './step.ts'
 
 /** The supervisor brings a box back by itself; this catches what it could not, such as a box removed by hand. */
 const lookAgainSeconds = 30
 
+/** A copy is waited for in the look itself, for a moment; this is between two of them. */
+const copyLookSeconds = 0.05
+
 export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
-  async running(sandbox, { boxes }) {
-    await boxes.ensureBox(boxSpec(sandbox))
+  async running(sandbox, world) {
+    const unfinished = await listUnfinished(world.db, sandbox.id)
+    const removing = unfinished.filter(({ state }) => state === 'removing')
+    if (removing.length > 0) return removeCheckpoints(sandbox, removing, world)
+    const making = unfinished.find(({ state }) => state === 'making')
+    if (making && sandbox.restoreFrom !== null) return restore(sandbox, making, sandbox.restoreFrom, world)
+    await world.boxes.ensureBox(boxSpec(sandbox))
+    if (making) return makeCheckpoint(sandbox, making, world)
     return wait(lookAgainSeconds, 'running')
   },
 
-  async deleting(sandbox, { boxes }) {
-    if (sandbox.slot !== null) await boxes.removeBox(boxSpec(sandbox))
+  async deleting(sandbox, { db, boxes, checkpoints }) {
+    if (sandbox.slot === null) return advance('gone')
+    const spec = boxSpec(sandbox)
+    // A copy holds the processes still, and processes that are held still do not end.
+    for (const { id } of await listUnfinished(db, sandbox.id)) await checkpoints.abandonCopy(spec, id)
+    await boxes.removeBox(spec)
     return advance('gone', '', (tx) => releaseSlot(tx, sandbox.id))
   },
+}
+
+async function removeCheckpoints(sandbox: Sandbox, removing: Checkpoint[], { checkpoints }: World) {
+  for (const { id } of removing) await checkpoints.removeCheckpoint(sandbox.id, id)
+  return wait(0, 'removed checkpoints', (tx) => forgetCheckpoints(tx, removing))
+}
+
+async function makeCheckpoint(sandbox: Sandbox, making: Checkpoint, { checkpoints }: World) {
+  const spec = boxSpec(sandbox)
+  const copy = await checkpoints.makeCheckpoint(spec, making.id)
+  if (copy.is === 'running') return wait(copyLookSeconds, `making the checkpoint ${making.id}`)
+  await checkpoints.abandonCopy(spec, making.id)
+  if (copy.is === 'failed') return wait(0, copy.reason, (tx) => setCheckpointFailed(tx, making, copy.reason))
+  return wait(0, `made the checkpoint ${making.id}`, (tx) => setCheckpointReady(tx, making))
+}
+
+/**
+ * The copy is made while the box runs, so that it is down for a moment only. What it had becomes the automatic
+ * checkpoint by a rename: nothing that was written before the box stopped is lost.
+ */
+async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { boxes, checkpoints }: World) {
+  const spec = boxSpec(sandbox)
+  const copy = await checkpoints.prepareRestore(spec, from, kept.id)
+  if (copy.is === 'running') return wait(copyLookSeconds, `restoring the checkpoint ${from}`)
+  if (copy.is === 'failed') {
+    await checkpoints.abandonCopy(spec, kept.id)
+    await boxes.ensureBox(spec)
+    return wait(0, copy.reason, (tx) => setCheckpointFailed(tx, kept, copy.reason))
+  }
+  await boxes.stopBox(sandbox.id)
+  await checkpoints.swapLayers(spec, kept.id)
+  // A request may have started it again meanwhile, on what it had.
+  await boxes.stopBox(sandbox.id)
+  await boxes.ensureBox(spec)
+  await checkpoints.abandonCopy(spec, kept.id)
+  return wait(0, `restored the checkpoint ${from}`, (tx) => setRestored(tx, kept, from))
 }

@@ -1,5 +1,6 @@
 import type { BackupDriver } from '../drivers/backup.ts'
 import type { BoxDriver } from '../drivers/box.ts'
+import type { CheckpointDriver } from '../drivers/box-checkpoint.ts'
 import type { DrillDriver } from '../drivers/drill.ts'
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
@@ -23,6 +24,7 @@ export interface World {
   restores: RestoreDriver
   drills: DrillDriver
   boxes: BoxDriver
+  checkpoints: CheckpointDriver
   keep: Keep
 }
 
