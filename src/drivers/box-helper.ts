@@ -109,4 +109,6 @@ export class BoxHelper {
 }
 
 /** The box ended between being ensured and being entered. */
-export class BoxNotRunning extends Error {}
+export class BoxNotRunning extends Error {
+  override readonly message = 'the box is not running'
+}

@@ -53,7 +53,9 @@ export async function watchFiles(
     await helper.next()
     await tell({ type: 'subscribed', paths })
     while (!stopped.aborted) {
-      const event = eventOf(await helper.next('forever'))
+      const words = await helper.next('forever')
+      if (words[0] === 'done') throw unavailable('the sandbox has ended')
+      const event = eventOf(words)
       if (event) await tell(event)
     }
   } catch (error) {
