@@ -22,6 +22,7 @@ const tags: Record<string, string> = {
   Organizations: 'Who owns things. Every token but root belongs to one.',
   Sandboxes: 'Persistent environments for programs, each with its own filesystem, processes and URL.',
   Checkpoints: 'The filesystem of a sandbox at a moment, to go back to.',
+  Exec: 'Commands in a sandbox, over WebSockets and plain requests, on terminals and with pipes. They survive the connections of those who follow them, and end with the control plane.',
   Files: 'Files inside a sandbox. No path leads out of it. Refusals carry `code`, such as `ENOENT`, and `path`.',
   Ports: 'What listens inside a sandbox, and connections to it.',
   Policies: 'What a sandbox may reach and use.',

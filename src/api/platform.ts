@@ -5,8 +5,10 @@ import { backupRoutes } from './backup.ts'
 import { checkpointRoutes } from './checkpoint.ts'
 import { clusterRoutes } from './cluster.ts'
 import { clusterLogRoutes } from './cluster-log.ts'
+import { controlSockets } from './control.ts'
 import { databaseRoutes } from './database.ts'
 import { drillRoutes } from './drill.ts'
+import { execRoutes, execSockets } from './exec.ts'
 import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
 import { orgRoutes } from './org.ts'
@@ -34,6 +36,18 @@ export const platformRoutes: Route[] = [
 ]
 
 /** Everything the sandbox address can be asked for. */
-export const sandboxRoutes: Route[] = [...sandboxResourceRoutes, ...checkpointRoutes, ...policyRoutes, ...fileRoutes]
+export const sandboxRoutes: Route[] = [
+  ...sandboxResourceRoutes,
+  ...checkpointRoutes,
+  ...policyRoutes,
+  ...fileRoutes,
+  ...execRoutes,
+]
 
-export const sandboxSockets: SocketRoute[] = [...fileSockets, ...portSockets, ...proxySockets]
+export const sandboxSockets: SocketRoute[] = [
+  ...execSockets,
+  ...controlSockets,
+  ...fileSockets,
+  ...portSockets,
+  ...proxySockets,
+]

@@ -10,6 +10,7 @@ import type { PlatformSettings } from '../model/settings.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
 import type { Db } from '../store/db.ts'
 import type { SandboxFeed } from '../store/sandbox-feed.ts'
+import type { ExecSessions } from './exec.ts'
 
 /** Who is asking, and what with, where the answer is out in the world. No transaction is open. */
 export interface LiveContext {
@@ -24,6 +25,7 @@ export interface LiveContext {
   repository: Repository
   boxes: BoxDriver
   sandboxFeed: SandboxFeed
+  sessions: ExecSessions
   /** The last lines of a cluster's server, oldest first; none before its first start. */
   readClusterLog(id: string, lines: number): string[]
   /** The certificate with which clients verify clusters, as PEM. */

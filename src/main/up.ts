@@ -10,6 +10,7 @@ import { clusterPaths } from '../drivers/postgres-paths.ts'
 import { findInstalledShare } from '../drivers/toolchain.ts'
 import { hasPostgis } from '../drivers/toolchain-tools.ts'
 import type { LiveContext } from '../live/context.ts'
+import { createExecSessions, type ExecSessions } from '../live/exec.ts'
 import { postgresMajors } from '../model/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
@@ -27,7 +28,8 @@ export async function up(config: Config): Promise<void> {
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const feed = sandboxFeed(() => foundation.databaseConfig)
-  const parts = { metrics, feed, settings: settingsOf(config, edge.port) }
+  const sessions = createExecSessions()
+  const parts = { metrics, feed, sessions, settings: settingsOf(config, edge.port) }
   const servers = {
     platform: openServer(foundation, parts, 'platform'),
     sandbox: openServer(foundation, parts, 'sandbox'),
@@ -44,6 +46,7 @@ export async function up(config: Config): Promise<void> {
   const signal = await stopping
   foundation.log.info({ signal }, 'stopping')
   rmSync(foundation.home.addressesFile, { force: true })
+  await sessions.close() // before the connections, so that those who follow a command hear its end
   await Promise.all([servers.platform.close(), servers.sandbox.close(), worker.stop()])
   await feed.close()
   await leaveFoundation(foundation)
@@ -54,16 +57,18 @@ type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 interface ServerParts {
   metrics: Metrics
   feed: SandboxFeed
+  sessions: ExecSessions
   settings: PlatformSettings
 }
 
-function openServer(foundation: Foundation, { metrics, feed, settings }: ServerParts, area: Area): FastifyInstance {
+function openServer(foundation: Foundation, parts: ServerParts, area: Area): FastifyInstance {
+  const { metrics, feed, sessions, settings } = parts
   const { config, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, ...openLive(foundation), sandboxFeed: feed, settings },
+    ground: { ...world, ...openLive(foundation), sandboxFeed: feed, sessions, settings },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,

@@ -3,8 +3,10 @@ import pino from 'pino'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
 import { prepareFirstUse } from '../../src/actions/start.ts'
 import { createMetrics } from '../../src/api/metrics.ts'
-import { platformRoutes, sandboxRoutes } from '../../src/api/platform.ts'
+import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/platform.ts'
 import { buildServer, type ServerOptions } from '../../src/api/server.ts'
+import type { BoxDriver } from '../../src/drivers/box.ts'
+import { createExecSessions, type ExecSessions } from '../../src/live/exec.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
 import { turn } from '../../src/reconcile/loop.ts'
 import type { Db } from '../../src/store/db.ts'
@@ -29,10 +31,18 @@ export interface CallOptions {
 
 export type Method = 'GET' | 'HEAD' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'OPTIONS'
 
+export interface PlatformChanges {
+  settings?: Partial<PlatformSettings>
+  /** In place of what the fake world does. */
+  boxes?: Partial<BoxDriver>
+  sessions?: ExecSessions
+}
+
 /** The whole platform in this process, empty before each test: real routes, real Postgres, the loop turned by hand. */
-export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & Partial<ServerOptions> = {}) {
+export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = {}) {
   const database = useDatabase()
   const feed = sandboxFeed(() => database.config)
+  const sessions = changes.sessions ?? createExecSessions()
   const rootToken = 'berth_test_root'
   let server: FastifyInstance
   let sandboxServer: FastifyInstance
@@ -113,15 +123,16 @@ export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & 
       sandboxUrl: (name: string) => `http://${name}.sandbox.localhost:4282/`,
       ...changes.settings,
     }
+    const world = platform.fake.world(database.db)
     const shared = {
-      ground: { ...platform.fake.world(database.db), sandboxFeed: feed, settings },
+      ground: { ...world, boxes: { ...world.boxes, ...changes.boxes }, sandboxFeed: feed, sessions, settings },
       log: pino({ level: 'silent' }),
       metrics: createMetrics('test'),
       rateLimit: false,
       ...changes,
     }
     server = buildServer({ area: 'platform', routes: platformRoutes, ...shared })
-    sandboxServer = buildServer({ area: 'sandbox', routes: sandboxRoutes, ...shared })
+    sandboxServer = buildServer({ area: 'sandbox', routes: sandboxRoutes, sockets: sandboxSockets, ...shared })
   })
 
   let emptying: string | undefined
@@ -144,6 +155,7 @@ export function usePlatform(changes: { settings?: Partial<PlatformSettings> } & 
   })
 
   afterAll(async () => {
+    await sessions.close()
     await server?.close()
     await sandboxServer?.close()
     await feed.close()

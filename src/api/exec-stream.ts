@@ -1,0 +1,115 @@
+// A session as the answer to a request. Frames have no length: clients take each piece that arrives as one frame, so each
+// must arrive alone. Headers first, then a pause; one write for each frame, awaited; a pause before the last one.
+import type { ServerResponse } from 'node:http'
+import type { Readable } from 'node:stream'
+import { setImmediate as nextTurn, setTimeout as pause } from 'node:timers/promises'
+import type { ExecSession } from '../live/exec-session.ts'
+import { exitFrame, frame, type OutputStream } from '../model/exec.ts'
+
+const pauseMs = 5
+const mostFrameBytes = 32 * 1024
+
+/** Writes everything the session writes; a client that goes ends it. */
+export async function streamSession(
+  out: ServerResponse,
+  gone: AbortSignal,
+  session: ExecSession,
+  input: Readable | undefined,
+): Promise<void> {
+  const queue = new FrameQueue()
+  const wake = new Signal()
+  const drained = new Signal()
+  const detach = session.attach({
+    backlogBytes: () => queue.bytes,
+    output(stream, data) {
+      queue.add(stream, data)
+      wake.give()
+    },
+    ended: () => wake.give(),
+    drained: () => drained.give(),
+    drop: () => out.destroy(),
+  })
+  gone.addEventListener('abort', () => {
+    detach()
+    session.stop(15)
+    wake.give()
+  })
+  if (input) feed(session, input, drained).catch(() => undefined) // a broken body is a client that has gone
+  out.socket?.setNoDelay(true)
+  out.flushHeaders()
+  await pause(pauseMs)
+  while (!gone.aborted) {
+    const next = queue.take()
+    if (next) {
+      await write(out, next)
+      await nextTurn()
+      session.balance()
+    } else if (session.exitCode === undefined) await wake.taken()
+    else break
+  }
+  await pause(pauseMs)
+  if (!gone.aborted) await write(out, exitFrame(session.exitCode!))
+}
+
+async function feed(session: ExecSession, input: Readable, drained: Signal): Promise<void> {
+  for await (const data of input) {
+    if (!session.input(data as Buffer)) await drained.taken()
+    if (session.exitCode !== undefined) return void input.resume()
+  }
+  session.endInput()
+}
+
+function write(out: ServerResponse, data: Buffer): Promise<void> {
+  return new Promise((resolve, reject) => {
+    out.write(data, (error) => (error ? reject(error) : resolve()))
+  })
+}
+
+/** Neighbours of one stream leave together, as much as fits into a frame. */
+class FrameQueue {
+  bytes = 0
+  readonly #pieces: { stream: OutputStream; data: Buffer }[] = []
+
+  add(stream: OutputStream, data: Buffer): void {
+    this.bytes += data.length
+    this.#pieces.push({ stream, data })
+  }
+
+  take(): Buffer | undefined {
+    const first = this.#pieces[0]
+    if (!first) return undefined
+    const parts: Buffer[] = []
+    let room = mostFrameBytes - 1
+    while (room > 0 && this.#pieces[0]?.stream === first.stream) {
+      const piece = this.#pieces[0]
+      const part = piece.data.subarray(0, room)
+      parts.push(part)
+      room -= part.length
+      this.bytes -= part.length
+      if (part.length === piece.data.length) this.#pieces.shift()
+      else piece.data = piece.data.subarray(part.length)
+    }
+    return frame(first.stream, Buffer.concat(parts))
+  }
+}
+
+/** Given any number of times, taken once; also when it was given before. */
+class Signal {
+  #given = false
+  #wake: (() => void) | undefined
+
+  give(): void {
+    this.#given = true
+    this.#wake?.()
+  }
+
+  async taken(): Promise<void> {
+    if (!this.#given) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve
+      })
+    }
+    this.#given = false
+    this.#wake = undefined
+  }
+}
