@@ -131,7 +131,8 @@ function variableName(name: string): string {
   return name
 }
 
-function quote(word: string): string {
+/** One word of a shell, whatever is in it. */
+export function quote(word: string): string {
   if (word.includes('\0')) throw new Error('a word of a command cannot hold a zero byte')
   return `'${word.replaceAll("'", `'\\''`)}'`
 }

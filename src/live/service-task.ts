@@ -1,0 +1,42 @@
+import type { BoxSpec } from '../drivers/box.ts'
+import type { BoxServices } from '../drivers/box-service.ts'
+import type { Service } from '../model/service.ts'
+
+/** A change of one service, and what it is made with. */
+export interface Change {
+  driver: BoxServices
+  box: BoxSpec
+  /** Variables of the sandbox. */
+  environment: Record<string, string>
+  /** All of the sandbox. */
+  services: Service[]
+  service: Service
+}
+
+export interface ServiceEvent {
+  type: 'started' | 'stdout' | 'stderr' | 'exit' | 'error' | 'stopping' | 'stopped' | 'gap' | 'complete'
+  timestamp: number
+  data?: string
+  exit_code?: number
+  log_files?: { stdout: string; stderr: string; combined: string }
+}
+
+/** Resolves when the listener can take more. */
+export type Say = (events: ServiceEvent[]) => Promise<void>
+
+/** What a caller is told while it happens. */
+export type Telling = (say: Say, gone: AbortSignal) => Promise<void>
+
+const turns = new Map<string, Promise<unknown>>()
+
+/** One task of a service after the other. */
+export async function inTurn<T>(boxId: string, name: string, task: () => Promise<T>): Promise<T> {
+  const key = `${boxId}/${name}`
+  const turn = (turns.get(key) ?? Promise.resolve()).then(task, task)
+  turns.set(key, turn)
+  try {
+    return await turn
+  } finally {
+    if (turns.get(key) === turn) turns.delete(key)
+  }
+}

@@ -1,0 +1,104 @@
+import { type Static, Type } from 'typebox'
+import type { Service } from './service.ts'
+
+/** What the supervisor in the sandbox says of a service. Times are milliseconds since the epoch. */
+export type ServiceProcess =
+  /** Nobody watches it: the sandbox is not up, or has yet to take it up. */
+  | { is: 'absent' }
+  | {
+      is: 'up'
+      /** It is not being stopped. */
+      wanted: boolean
+      ready: boolean
+      pid: number
+      /** When the program itself was started; undefined while it waits for what it needs. */
+      begunAtMs: number | undefined
+      restarts: number
+      health: { status: 'healthy' | 'unhealthy'; sinceMs: number } | undefined
+    }
+  | {
+      /** `ending`: the process is gone, what it left behind is being cleared away or the next start waits. */
+      is: 'ending' | 'down'
+      wanted: boolean
+      end: ServiceEnd | undefined
+      restarts: number
+      nextRestartAtMs: number | undefined
+    }
+
+export interface ServiceEnd {
+  /** 128 + n after signal n. */
+  code: number
+  /** Why it could not be started at all. */
+  problem: string | undefined
+}
+
+const statuses = ['stopped', 'starting', 'running', 'stopping', 'failed'] as const
+
+export const ServiceState = Type.Object(
+  {
+    name: Type.String({ description: 'The name of the service.' }),
+    status: Type.Enum([...statuses], {
+      description:
+        '`starting` while it waits for what it needs or for its first healthy check, `failed` after it ended by itself until it is started again, `stopped` after a caller stopped it.',
+    }),
+    pid: Type.Optional(Type.Integer({ description: 'As seen inside; exactly while a process runs.' })),
+    started_at: Type.Optional(Type.String({ description: 'RFC 3339; exactly while a process runs.' })),
+    error: Type.Optional(Type.String({ description: 'Why it failed.' })),
+    exit_code: Type.Optional(Type.Integer({ description: 'Of its last end; 128 + n after signal n.' })),
+    restart_count: Type.Optional(
+      Type.Integer({ description: 'How often it ended by itself since it was defined or started.' }),
+    ),
+    next_restart_at: Type.Optional(Type.String({ description: 'RFC 3339; when it will be started again.' })),
+    health: Type.Optional(
+      Type.Object(
+        {
+          status: Type.Enum(['starting', 'healthy', 'unhealthy']),
+          since: Type.Optional(Type.String({ description: 'RFC 3339.' })),
+        },
+        { description: 'Of a service with a health check, while it runs.' },
+      ),
+    ),
+  },
+  { title: 'ServiceState' },
+)
+export type ServiceState = Static<typeof ServiceState>
+
+/** `boxUp`: the sandbox is to run, so that what is not there yet is about to come. */
+export function stateOf(service: Service, found: ServiceProcess, boxUp: boolean): ServiceState {
+  const { name } = service
+  if (found.is === 'absent') return { name, status: service.wanted && boxUp ? 'starting' : 'stopped' }
+  if (found.is === 'up') return upState(service, found)
+  const code = found.end && { exit_code: found.end.code }
+  if (!service.wanted || !found.wanted) return { name, status: found.is === 'ending' ? 'stopping' : 'stopped', ...code }
+  // It was never started since it was defined, or is about to be.
+  if (!found.end) return { name, status: 'starting' }
+  return {
+    name,
+    status: 'failed',
+    error: found.end.problem ?? `exited with code ${found.end.code}`,
+    ...code,
+    ...(found.restarts > 0 && { restart_count: found.restarts }),
+    ...(found.nextRestartAtMs !== undefined && { next_restart_at: iso(found.nextRestartAtMs) }),
+  }
+}
+
+function upState(service: Service, found: Extract<ServiceProcess, { is: 'up' }>): ServiceState {
+  const runs = found.ready && found.begunAtMs !== undefined
+  const status = service.wanted && found.wanted ? (runs ? 'running' : 'starting') : 'stopping'
+  const state: ServiceState = { name: service.name, status }
+  if (found.begunAtMs !== undefined) {
+    state.pid = found.pid
+    state.started_at = iso(found.begunAtMs)
+    if (service.health) state.health = healthState(found.health)
+  }
+  if (found.restarts > 0) state.restart_count = found.restarts
+  return state
+}
+
+function healthState(health: Extract<ServiceProcess, { is: 'up' }>['health']): NonNullable<ServiceState['health']> {
+  return health ? { status: health.status, since: iso(health.sinceMs) } : { status: 'starting' }
+}
+
+function iso(timeMs: number): string {
+  return new Date(timeMs).toISOString()
+}

@@ -1,0 +1,83 @@
+import type { BoxServices } from '../../src/drivers/box-service.ts'
+import type { LogItem, LogReader } from '../../src/drivers/box-service-log.ts'
+import type { ServiceProcess } from '../../src/model/service-state.ts'
+
+export interface FakeService {
+  process: ServiceProcess
+  /** What it prints when it is started; without an end it runs on. */
+  life?: { lines?: string[]; code?: number; problem?: string }
+  log: LogItem[]
+}
+
+let pids = 100
+
+/** Services in memory, by `<box>/<name>`. */
+export function fakeServices(services: () => Map<string, FakeService>): BoxServices {
+  const at = (boxId: string, name: string): FakeService => {
+    const key = `${boxId}/${name}`
+    if (!services().has(key)) services().set(key, { process: { is: 'absent' }, log: [] })
+    return services().get(key)!
+  }
+  return {
+    inspectService: (boxId, { name }) => at(boxId, name).process,
+    ensureDefinition: (box, { name }) => {
+      at(box.id, name)
+    },
+    setOrder: () => undefined,
+    startService: async (box, name) => start(at(box.id, name)),
+    stopService: async (box, name) => {
+      const service = at(box.id, name)
+      service.process = {
+        is: 'down',
+        wanted: false,
+        end: { code: 143, problem: undefined },
+        restarts: 0,
+        nextRestartAtMs: undefined,
+      }
+      for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code: 143 })
+    },
+    signalService: async (box, name) => at(box.id, name).process.is === 'up',
+    removeService: async (box, name) => {
+      services().delete(`${box.id}/${name}`)
+    },
+    listDefined: (boxId) =>
+      [...services().keys()].filter((key) => key.startsWith(`${boxId}/`)).map((key) => key.slice(boxId.length + 1)),
+    openLog: (boxId, name) => ({
+      fromNow: () => readerOf(at(boxId, name), at(boxId, name).log.length),
+      fromBefore: async (lines) =>
+        readerOf(at(boxId, name), lines === undefined ? 0 : Math.max(0, at(boxId, name).log.length - lines)),
+    }),
+  }
+}
+
+function start(service: FakeService): void {
+  const { lines = [], code, problem } = service.life ?? {}
+  for (const text of lines) service.log.push({ is: 'line', stream: 'stdout', timeMs: Date.now(), text })
+  if (code === undefined) {
+    service.process = {
+      is: 'up',
+      wanted: true,
+      ready: true,
+      pid: pids++,
+      begunAtMs: Date.now(),
+      restarts: 0,
+      health: undefined,
+    }
+    return
+  }
+  for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code })
+  const end = { code, problem }
+  service.process = { is: 'ending', wanted: true, end, restarts: 1, nextRestartAtMs: Date.now() + 1000 }
+}
+
+function readerOf(service: FakeService, from: number): LogReader {
+  let at = from
+  return {
+    read: async () => {
+      const items = service.log.slice(at)
+      at = service.log.length
+      return items
+    },
+    close: () => undefined,
+  }
+}
