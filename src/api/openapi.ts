@@ -19,6 +19,7 @@ const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Ber
 const tags: Record<string, string> = {
   Postgres: 'Real PostgreSQL clusters. Success bodies are `{ "data": … }`.',
   Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
+  Services: 'Programs that the platform keeps running in a sandbox. Their state is read from their supervisor.',
   Organizations: 'Who owns things. Every token but root belongs to one.',
   Sandboxes: 'Persistent environments for programs, each with its own filesystem, processes and URL.',
   Checkpoints: 'The filesystem of a sandbox at a moment, to go back to.',

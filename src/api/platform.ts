@@ -17,6 +17,7 @@ import { portSockets } from './port.ts'
 import { proxySockets } from './proxy.ts'
 import type { Route, SocketRoute } from './route.ts'
 import { sandboxResourceRoutes } from './sandbox.ts'
+import { serviceRoutes } from './service.ts'
 import { tokenRoutes } from './token.ts'
 import { userRoutes } from './user.ts'
 
@@ -42,6 +43,7 @@ export const sandboxRoutes: Route[] = [
   ...policyRoutes,
   ...fileRoutes,
   ...execRoutes,
+  ...serviceRoutes,
 ]
 
 export const sandboxSockets: SocketRoute[] = [

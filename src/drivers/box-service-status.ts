@@ -137,7 +137,8 @@ export function inspectProcess(paths: RunPaths, hasHealth: boolean): ServiceProc
     // What is to run and has not ended by itself is about to be started.
     const end = wanted && !last ? undefined : endOf(status, last)
     const nextRestartAtMs = wanted && last ? last.nextAtMs : undefined
-    return { is: status.finishing ? 'ending' : 'down', wanted, end, restarts: last?.count ?? 0, nextRestartAtMs }
+    const is = status.finishing ? 'ending' : 'down'
+    return { is, wanted, sinceMs: status.sinceMs, end, restarts: last?.count ?? 0, nextRestartAtMs }
   }
   const begun = parseBegun(readLeaf(paths.begun))
   const isOurs = begun?.pid === status.pid

@@ -1,4 +1,5 @@
 import type { BoxDriver } from '../drivers/box.ts'
+import type { BoxServices } from '../drivers/box-service.ts'
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
@@ -24,6 +25,7 @@ export interface LiveContext {
   pooler: PoolerDriver
   repository: Repository
   boxes: BoxDriver
+  services: BoxServices
   sandboxFeed: SandboxFeed
   sessions: ExecSessions
   /** The last lines of a cluster's server, oldest first; none before its first start. */

@@ -4,6 +4,7 @@ import { prepareFirstUse } from '../actions/start.ts'
 import { backupDriver } from '../drivers/backup.ts'
 import { checkpointDriver, withSubvolumes } from '../drivers/box-checkpoint.ts'
 import { boxDriver } from '../drivers/box-driver.ts'
+import { boxServices } from '../drivers/box-service.ts'
 import { cgroupDriver } from '../drivers/cgroup.ts'
 import { forgetControlProcess, noteControlProcess } from '../drivers/control-process.ts'
 import { drillDriver } from '../drivers/drill.ts'
@@ -63,6 +64,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   const repository = fileRepository(config.repository)
   const jobs = jobDriver(supervisor)
   const cgroups = cgroupDriver()
+  const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups }), home)
   return {
     db,
     encryptionKey: readOrCreateKey(home),
@@ -80,8 +82,9 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     backups: backupDriver({ home, jobs, repository }),
     restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
     drills: drillDriver({ home, jobs }),
-    boxes: withSubvolumes(boxDriver({ home, supervisor, cgroups }), home),
+    boxes,
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
+    services: boxServices({ home, boxes }),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
       drillIntervalSeconds: config.drillIntervalSeconds,

@@ -20,6 +20,7 @@ export type ServiceProcess =
       /** `ending`: the process is gone, what it left behind is being cleared away or the next start waits. */
       is: 'ending' | 'down'
       wanted: boolean
+      sinceMs: number
       end: ServiceEnd | undefined
       restarts: number
       nextRestartAtMs: number | undefined

@@ -1,6 +1,7 @@
 import type { BackupDriver } from '../drivers/backup.ts'
 import type { BoxDriver } from '../drivers/box.ts'
 import type { CheckpointDriver } from '../drivers/box-checkpoint.ts'
+import type { BoxServices } from '../drivers/box-service.ts'
 import type { DrillDriver } from '../drivers/drill.ts'
 import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
@@ -24,6 +25,7 @@ export interface World {
   restores: RestoreDriver
   drills: DrillDriver
   boxes: BoxDriver
+  services: BoxServices
   checkpoints: CheckpointDriver
   keep: Keep
 }

@@ -30,6 +30,7 @@ export function fakeServices(services: () => Map<string, FakeService>): BoxServi
       service.process = {
         is: 'down',
         wanted: false,
+        sinceMs: Date.now(),
         end: { code: 143, problem: undefined },
         restarts: 0,
         nextRestartAtMs: undefined,
@@ -67,7 +68,14 @@ function start(service: FakeService): void {
   }
   for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code })
   const end = { code, problem }
-  service.process = { is: 'ending', wanted: true, end, restarts: 1, nextRestartAtMs: Date.now() + 1000 }
+  service.process = {
+    is: 'ending',
+    wanted: true,
+    sinceMs: Date.now(),
+    end,
+    restarts: 1,
+    nextRestartAtMs: Date.now() + 1000,
+  }
 }
 
 function readerOf(service: FakeService, from: number): LogReader {
