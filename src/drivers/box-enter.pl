@@ -57,8 +57,8 @@ sub start_guard {
   call('setsid');
   my $heard = '';
   while (sysread $out, $heard, 64, length $heard) { }
-  my ($command, $end) = split /\n/, $heard;
-  kill('KILL', -$command) || kill('KILL', $command) if $command && !defined $end;
+  # Without the word that it is over.
+  kill('KILL', -$1) || kill('KILL', $1) if $heard =~ /^(\d+)\n\z/;
   kill 'KILL', $$;
 }
 

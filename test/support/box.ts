@@ -1,0 +1,108 @@
+import { readdirSync } from 'node:fs'
+import type { BoxCommand, BoxDriver, BoxSpec } from '../../src/drivers/box.ts'
+import { boxDriver } from '../../src/drivers/box-driver.ts'
+import { removeNetwork } from '../../src/drivers/box-network.ts'
+import type { BoxAbility } from '../../src/drivers/box-probe.ts'
+import { cgroupDriver, removeCgroups } from '../../src/drivers/cgroup.ts'
+import { type Home, openHome } from '../../src/drivers/home.ts'
+import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
+import { newId } from '../../src/model/ids.ts'
+import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
+import { until } from './until.ts'
+
+export interface Ended {
+  code: number | null
+  out: string
+  err: string
+}
+
+export interface BoxBench {
+  directory: string
+  home: Home
+  supervisor: Supervisor
+  boxes: BoxDriver
+  newSpec(limits?: Partial<BoxSpec['limits']>): BoxSpec
+  /** Running. */
+  newBox(limits?: Partial<BoxSpec['limits']>): Promise<BoxSpec>
+  run(spec: BoxSpec, argv: BoxCommand['argv'], options?: Omit<BoxCommand, 'argv'> & { input?: string }): Promise<Ended>
+  sh(spec: BoxSpec, script: string): Promise<Ended>
+  /** The host's number of the first process, once it runs. */
+  pidOf(spec: BoxSpec): Promise<number>
+  remove(): Promise<void>
+}
+
+/** A home of its own with real boxes. Its number is registered: interfaces and addresses of the machine follow from it. */
+export async function openBoxBench(ability?: BoxAbility): Promise<BoxBench> {
+  const directory = temporaryDirectory()
+  const home = await openHome(`${directory}/h`, { uidBase: 300_000 })
+  const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+  await supervisor.ensureTree()
+  const cgroups = cgroupDriver()
+  const boxes = boxDriver({ home, supervisor, cgroups, ...(ability && { ability }) })
+  const specs: BoxSpec[] = []
+
+  function newSpec(limits: Partial<BoxSpec['limits']> = {}): BoxSpec {
+    const slot = specs.length + 1
+    const spec = {
+      id: newId(),
+      slot,
+      hostname: `box-${slot}`,
+      limits: { memoryMb: 512, cpus: 2, pids: 500, ...limits },
+    }
+    specs.push(spec)
+    return spec
+  }
+
+  async function newBox(limits?: Partial<BoxSpec['limits']>): Promise<BoxSpec> {
+    const spec = newSpec(limits)
+    await boxes.ensureBox(spec)
+    return spec
+  }
+
+  function run(spec: BoxSpec, argv: BoxCommand['argv'], { input = '', ...rest } = {}): Promise<Ended> {
+    const child = boxes.spawnInBox(spec, { argv, ...rest })
+    let [out, err] = ['', '']
+    child.stdout!.on('data', (data) => {
+      out += data
+    })
+    child.stderr!.on('data', (data) => {
+      err += data
+    })
+    child.stdin!.on('error', () => undefined).end(input)
+    return new Promise((resolve) => child.on('close', (code) => resolve({ code, out, err })))
+  }
+
+  async function pidOf(spec: BoxSpec): Promise<number> {
+    let pid = 0
+    await until(async () => {
+      const state = await boxes.inspectBox(spec.id)
+      if (state.is === 'up') pid = state.pid
+      return state.is === 'up'
+    })
+    return pid
+  }
+
+  return {
+    directory,
+    home,
+    supervisor,
+    boxes,
+    newSpec,
+    newBox,
+    run,
+    sh: (spec, script) => run(spec, ['sh', '-c', script]),
+    pidOf,
+    async remove() {
+      for (const spec of specs) await boxes.removeBox(spec).catch(() => undefined)
+      await supervisor.stopTree({ timeoutSeconds: 10 })
+      await removeCgroups(home)
+      await removeNetwork(home)
+      await removeTemporaryHome(directory)
+    },
+  }
+}
+
+/** The names of all network interfaces of the host. */
+export function listLinks(): string[] {
+  return readdirSync('/sys/class/net')
+}
