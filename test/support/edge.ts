@@ -1,0 +1,153 @@
+import { randomBytes } from 'node:crypto'
+import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
+import { type AddressInfo, connect, type Socket } from 'node:net'
+import { afterAll, afterEach, beforeAll } from 'vitest'
+import { createAccess } from '../../src/edge/access.ts'
+import { type Feed, startFeed } from '../../src/edge/feed.ts'
+import { createReach } from '../../src/edge/reach.ts'
+import { RouteTable } from '../../src/edge/route.ts'
+import { createEdgeServer, type EdgeServer, idMaker } from '../../src/edge/server.ts'
+import { UpstreamPool } from '../../src/edge/upstream.ts'
+import { type Database, openDatabase } from '../../src/store/db.ts'
+import { wakeSandbox } from '../../src/store/route.ts'
+import { useDatabase } from './db.ts'
+import { until } from './until.ts'
+
+export interface Backend {
+  port: number
+  /** Every request that arrived, as soon as its head did. */
+  requests: IncomingMessage[]
+  server: Server
+}
+
+export interface NewSandbox {
+  name?: string
+  orgId?: string
+  auth?: 'public' | 'sprite'
+  state?: 'cold' | 'running'
+  port?: number | null
+  wanted?: boolean
+  health?: object
+}
+
+/** The edge in this process, on a real state database; sandboxes are rows, and what runs in them listens here. */
+export function useEdge(options: { waitMillis?: number; maxConnections?: number } = {}) {
+  const database = useDatabase()
+  const opened: { close(): unknown }[] = []
+  let own: Database
+  let feed: Feed
+  let server: EdgeServer
+  let slot = 0
+
+  const edge = {
+    database,
+    port: 0,
+    table: new RouteTable(),
+    errors: [] as unknown[],
+
+    async backend(listener: RequestListener, port = 0): Promise<Backend> {
+      const requests: IncomingMessage[] = []
+      const made = createServer((request, reply) => {
+        requests.push(request)
+        listener(request, reply)
+      })
+      made.on('clientError', (_error, socket) => socket.destroy())
+      await new Promise<void>((resolve) => made.listen(port, '127.0.0.1', resolve))
+      opened.push({ close: () => stop(made) })
+      return { port: (made.address() as AddressInfo).port, requests, server: made }
+    },
+
+    async org(id: string): Promise<string> {
+      await database.db.query('insert into org (id, slug, name) values ($1, $1, $1) on conflict do nothing', [id])
+      return id
+    },
+
+    /** Answers the host name, once the edge knows it. */
+    async sandbox({ name = `s-${randomBytes(5).toString('hex')}`, ...given }: NewSandbox): Promise<string> {
+      slot += 1
+      const { auth = 'public', state = 'running', port = null, wanted = true, health = null } = given
+      const orgId = await edge.org(given.orgId ?? 'acme')
+      await database.db.query(
+        `insert into sandbox (id, org_id, name, slot, state, url_auth, private_access, labels, environment, memory_mb, cpus,
+           storage_gb, region) values ($1, $2, $1, $3, $4, $5, 'admins', '{}', '{}', 512, 1, 1, 'local')`,
+        [name, orgId, slot, state, auth],
+      )
+      if (port !== null) {
+        await database.db.query(
+          `insert into service (sandbox_id, name, cmd, args, needs, http_port, env, wanted, health)
+           values ($1, 'web', 'web', '{}', '{}', $2, '{}', $3, $4)`,
+          [name, port, wanted, health],
+        )
+      }
+      const host = `${name}.sandbox.test`
+      await until(() => edge.table.find(host)?.service?.name === (port === null ? undefined : 'web'))
+      return host
+    },
+
+    connect(): Socket {
+      const socket = connect(edge.port, '127.0.0.1')
+      socket.on('error', () => {})
+      opened.push({ close: () => socket.destroy() })
+      return socket
+    },
+
+    /** Sends these bytes and answers everything that comes back until the edge closes the connection. */
+    async raw(text: string | Buffer): Promise<string> {
+      const socket = edge.connect()
+      const chunks: Buffer[] = []
+      socket.on('data', (chunk) => chunks.push(chunk))
+      socket.write(text, 'latin1')
+      await new Promise((resolve) => socket.once('close', resolve))
+      return Buffer.concat(chunks).toString('latin1')
+    },
+  }
+
+  beforeAll(async () => {
+    own = openDatabase({ ...database.config, max: 3, connectionTimeoutMillis: 500 })
+    const pool = new UpstreamPool()
+    const { table } = edge
+    const onError = (error: unknown) => edge.errors.push(error)
+    feed = startFeed({
+      table,
+      db: own,
+      databaseConfig: database.config,
+      sandboxDomain: 'sandbox.test',
+      boxNetwork: null,
+      onChange() {},
+      onError() {},
+    })
+    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
+    server = createEdgeServer({
+      parts: {
+        table,
+        pool,
+        access: createAccess(own),
+        reach: createReach({ table, pool, wake, waitMillis: options.waitMillis ?? 5_000 }),
+        domains: ['sandbox.test'],
+        nextId: idMaker(),
+        onError,
+      },
+      tls: undefined,
+      maxConnections: options.maxConnections ?? 5_000,
+    })
+    await feed.filled
+    edge.port = await server.listen('127.0.0.1', 0)
+  })
+
+  afterEach(async () => {
+    await Promise.all(opened.splice(0).map((each) => each.close()))
+  })
+
+  afterAll(async () => {
+    await server?.drain(0)
+    await feed?.close()
+    await own?.close()
+  })
+
+  return edge
+}
+
+async function stop(server: Server): Promise<void> {
+  server.closeAllConnections()
+  await new Promise((resolve) => server.close(resolve))
+}
