@@ -35,17 +35,21 @@ const singleGap =
   'Berth runs as an ordinary user, so that sandboxes have one user, no package manager, no network and no URL, and the host’s programs as they are.'
 
 function full(network: boolean, gap: string | undefined): BoxAbility {
-  return { way: 'full', network, isolation: { kind: 'bubblewrap', ...(gap && { gap }) } }
+  return {
+    way: 'full',
+    network,
+    isolation: { kind: 'bubblewrap', network: network ? 'own' : 'none', ...(gap && { gap }) },
+  }
 }
 
 async function findSingle(home: Home): Promise<BoxAbility | undefined> {
   if ((await tryBox(home, 'single', false)) !== undefined) return undefined
-  return { way: 'single', network: false, isolation: { kind: 'bubblewrap', gap: singleGap } }
+  return { way: 'single', network: false, isolation: { kind: 'bubblewrap', network: 'none', gap: singleGap } }
 }
 
 function nothing(why: string): BoxAbility {
   const gap = `Nothing is isolated: sandboxes run as plain processes that see this machine’s files, processes and network, because ${why}.`
-  return { way: 'none', network: false, isolation: { kind: 'none', gap } }
+  return { way: 'none', network: false, isolation: { kind: 'none', network: 'host', gap } }
 }
 
 /** Runs `true` in a box that is thrown away. The answer is why it did not work, if so. */

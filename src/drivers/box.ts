@@ -25,6 +25,8 @@ export type BoxState =
 /** How programs are kept apart on this machine. */
 export interface Isolation {
   kind: 'bubblewrap' | 'none'
+  /** Each box has an address of its own, shares those of the host, or cannot be reached. */
+  network: 'own' | 'host' | 'none'
   /** A sentence for people, when something is missing: what, and what it costs. */
   gap?: string
 }

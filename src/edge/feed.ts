@@ -5,14 +5,14 @@ import type { Database } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
 import { listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
 import type { Route, RouteTable } from './route.ts'
+import type { BoxPlaces } from './settings.ts'
 
 export interface FeedOptions {
   table: RouteTable
   db: Database
   databaseConfig: pg.ClientConfig
   sandboxDomain: string
-  /** The number of the home, whose boxes have addresses of their own; null when they share the host's. */
-  boxNetwork: number | null
+  boxes: BoxPlaces
   onChange(): void
   onError(error: unknown): void
 }
@@ -92,8 +92,8 @@ export function startFeed(options: FeedOptions): Feed {
 /** The port of a sandbox without a service that claims one. */
 const defaultPort = 8080
 
-export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDomain' | 'boxNetwork'>): Route {
-  const address = options.boxNetwork === null ? '127.0.0.1' : boxAddress(options.boxNetwork, row.slot)
+export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDomain' | 'boxes'>): Route {
+  const address = findAddress(options.boxes, row.slot)
   const port = row.httpPort ?? defaultPort
   return {
     kind: 'sandbox',
@@ -106,6 +106,11 @@ export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDo
     isCold: row.state === 'cold',
     service: row.service === null ? undefined : serviceOf(row),
   }
+}
+
+function findAddress(boxes: BoxPlaces, slot: number): string | null {
+  if (boxes === 'none') return null
+  return boxes === 'host' ? '127.0.0.1' : boxAddress(boxes.homeNumber, slot)
 }
 
 function serviceOf({ service, wanted, health }: SandboxRoute): Route['service'] {

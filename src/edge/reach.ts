@@ -101,6 +101,13 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
   function current(asked: Route): Route {
     const route = table.find(asked.host)
     if (route?.id !== asked.id) throw new Refusal(404, 'not_found', `there is no sandbox at ${asked.host}`)
+    if (route.address === null) {
+      throw new Refusal(
+        503,
+        'no_network',
+        'sandboxes have no network on this machine, so nothing in them can be reached',
+      )
+    }
     if (route.service?.wanted === false) {
       const message = `the service ${route.service.name} of this sandbox was stopped, and is not started by a request`
       throw new Refusal(503, 'service_stopped', message)

@@ -6,7 +6,8 @@ export interface Route {
   host: string
   /** Null: everybody. Else tokens that may see this. */
   access: { orgId: string; sandbox: string } | null
-  address: string
+  /** Null when nothing there can be reached. */
+  address: string | null
   port: number
   /** Tells connections that may be used for this route from others. */
   key: string

@@ -1,5 +1,8 @@
 import type pg from 'pg'
 
+/** Where boxes are: at addresses of their own that follow from the number of the home, at the host's, or nowhere. */
+export type BoxPlaces = { homeNumber: number } | 'host' | 'none'
+
 /** What the process of the edge is started with. */
 export interface EdgeSettings {
   version: string
@@ -8,7 +11,7 @@ export interface EdgeSettings {
   workers: number
   sandboxDomain: string
   domain: string
-  boxNetwork: number | null
+  boxes: BoxPlaces
   database: pg.ClientConfig
   tls: { certFile: string; keyFile: string } | null
   /** Who the workers become; null when this is no root. */

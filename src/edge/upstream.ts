@@ -74,6 +74,7 @@ export class UpstreamPool {
   }
 
   connect({ address, port, key }: Route): Promise<Upstream> {
+    if (address === null) throw new Error('a route without an address')
     const { promise, resolve, reject } = Promise.withResolvers<Upstream>()
     const socket = connect({ host: address, port, noDelay: true, allowHalfOpen: true, keepAlive: true })
     const timer = setTimeout(() => socket.destroy(new Error('no answer')), connectMillis)

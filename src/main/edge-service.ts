@@ -5,7 +5,7 @@ import type { Home } from '../drivers/home.ts'
 import { readOpenFileLimit } from '../drivers/host.ts'
 import { accepts, canBind } from '../drivers/port.ts'
 import { isRoot, waitUntil } from '../drivers/process.ts'
-import { type EdgeSettings, stopMillis } from '../edge/settings.ts'
+import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
 import type { Config, Listen } from './config.ts'
 
 import type { Foundation } from './foundation.ts'
@@ -30,7 +30,7 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   const file = settingsFile(home)
   const before = readTextIfPresent(file)
   const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, before) }
-  const text = `${JSON.stringify(settingsOf(foundation, listen, await findBoxNetwork(foundation)))}\n`
+  const text = `${JSON.stringify(settingsOf(foundation, listen, await findBoxes(foundation)))}\n`
   const state = await supervisor.inspectService(service)
   if (state.is !== 'up') await refuseTaken(listen)
   if (text !== before) writeSecret(file, text)
@@ -44,24 +44,24 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   return { url: urlOf(config, listen), port: listen.port }
 }
 
-/** Only root can give boxes a network of their own. */
-async function findBoxNetwork({ home, world }: Foundation): Promise<number | null> {
-  const isolation = await world.boxes?.isolation()
-  return isRoot() && isolation?.kind === 'bubblewrap' ? home.number : null
+async function findBoxes({ home, world, log }: Foundation): Promise<BoxPlaces> {
+  try {
+    const { network } = await world.boxes.isolation()
+    return network === 'own' ? { homeNumber: home.number } : network
+  } catch (err) {
+    log.warn({ err }, 'sandboxes cannot be reached')
+    return 'none'
+  }
 }
 
-function settingsOf(
-  { config, home, databaseConfig }: Foundation,
-  listen: Listen,
-  boxNetwork: number | null,
-): EdgeSettings {
+function settingsOf({ config, home, databaseConfig }: Foundation, listen: Listen, boxes: BoxPlaces): EdgeSettings {
   return {
     version,
     ...listen,
     workers: config.edgeWorkers,
     sandboxDomain: config.sandboxDomain,
     domain: config.domain,
-    boxNetwork,
+    boxes,
     database: databaseConfig,
     tls: config.tls ?? null,
     uid: isRoot() ? home.uidStart : null,

@@ -112,7 +112,7 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
       db: own,
       databaseConfig: database.config,
       sandboxDomain: 'sandbox.test',
-      boxNetwork: null,
+      boxes: 'host',
       onChange() {},
       onError() {},
     })
