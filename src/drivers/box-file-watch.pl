@@ -66,6 +66,7 @@ sub watch_below {
     my $seen = look($directory, $name, no_follow) or next;
     my $inner = below($path, $name);
     report($inner, 'create', is_directory($seen)) if $tell;
+    report($inner, 'write', 0) if $tell && is_file($seen) && $seen->{size};
     watch_new($inner, $tell) if is_directory($seen);
   }
   close_file($directory);

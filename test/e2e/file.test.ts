@@ -113,19 +113,22 @@ describe('the client library', () => {
     const watcher = await sprite.filesystem('/tmp').watch('watched', { recursive: true })
     try {
       expect(await watcher.next()).toEqual({ type: 'subscribed', paths: ['/tmp/watched'] })
-      await sh(
-        'mkdir /tmp/watched/d; echo 1 > /tmp/watched/d/f; chmod 600 /tmp/watched/d/f; mv /tmp/watched/d/f /tmp/watched/g',
-      )
+      const seen: string[] = []
+      const watchUntil = async (last: string) => {
+        while (seen.at(-1) !== last) {
+          const event = (await watcher.next()) as { type: string; event: string; path: string; timestamp: string }
+          expect(event.type).toBe('event')
+          expect(event.timestamp).toMatch(/Z$/)
+          seen.push(`${event.event} ${event.path}`)
+        }
+      }
+      await sh('mkdir /tmp/watched/d')
+      await watchUntil('create /tmp/watched/d')
+      await sh('cd /tmp/watched; echo 1 > d/f; chmod 600 d/f; mv d/f g')
       await write('/tmp/watched/h', 'x')
       await write('/tmp/watched/h', 'yy')
       await sh('rm -r /tmp/watched/d')
-      const seen: string[] = []
-      while (seen.at(-1) !== 'remove /tmp/watched/d') {
-        const event = (await watcher.next()) as { type: string; event: string; path: string; timestamp: string }
-        expect(event.type).toBe('event')
-        expect(event.timestamp).toMatch(/Z$/)
-        seen.push(`${event.event} ${event.path}`)
-      }
+      await watchUntil('remove /tmp/watched/d')
       for (const expected of [
         'create /tmp/watched/d',
         'create /tmp/watched/d/f',

@@ -65,20 +65,31 @@ function socketTo(path: string, token = berth.token): WebSocket {
   return new WebSocket(url, { headers: { authorization: `Bearer ${token}` } })
 }
 
+interface Asked {
+  answer: Record<string, unknown>
+  code?: number
+  socket: WebSocket
+  closed: Promise<[number]>
+  pieces: Buffer[]
+}
+
 /** What a proxy answers to the first message, and how it closes if it does. */
-async function ask(
-  first: string | Buffer,
-): Promise<{ answer: Record<string, unknown>; code?: number; socket: WebSocket }> {
+async function ask(first: string | Buffer): Promise<Asked> {
   const socket = socketTo('proxy')
   socket.on('error', () => {})
-  const closed = once(socket, 'close')
+  const closed = once(socket, 'close') as Promise<[number]>
   await once(socket, 'open')
   socket.send(first)
-  const [data] = await once(socket, 'message')
-  const answer = JSON.parse(String(data))
-  if (answer.status === 'connected') return { answer, socket }
+  const pieces: Buffer[] = []
+  const answer = await new Promise<Record<string, unknown>>((resolve) => {
+    socket.on('message', (data, isBinary) => {
+      if (isBinary) pieces.push(data as Buffer)
+      else resolve(JSON.parse(String(data)))
+    })
+  })
+  if (answer.status === 'connected') return { answer, socket, closed, pieces }
   const [code] = await closed
-  return { answer, code, socket }
+  return { answer, code, socket, closed, pieces }
 }
 
 const dial = (host: string, port: number) => ask(JSON.stringify({ host, port }))
@@ -130,12 +141,10 @@ describe('a proxy', () => {
   })
 
   test('says where it leads, and ends with everything that was sent', async () => {
-    const { answer, socket } = await dial('', 7004)
+    const { answer, closed, pieces } = await dial('', 7004)
     expect(answer).toEqual({ status: 'connected', target: 'localhost:7004' })
-    const pieces: string[] = []
-    socket.on('message', (data) => pieces.push(String(data)))
-    const [code] = await once(socket, 'close')
-    expect([pieces.join(''), code]).toEqual(['bye', 1000])
+    const [code] = await closed
+    expect([Buffer.concat(pieces).toString(), code]).toEqual(['bye', 1000])
   })
 
   test('takes what is sent before it stands, and delivers it after the client has gone', async () => {
