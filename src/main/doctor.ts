@@ -25,6 +25,7 @@ import type { PostgresMajor } from '../model/cluster.ts'
 import type { Config, Listen } from './config.ts'
 import { asRoot, type Check, type Finding, ok, problem, warning } from './doctor-finding.ts'
 import { checkDatabase, checkSecretFile, checkTls } from './doctor-safety.ts'
+import { sandboxChecks } from './doctor-sandbox.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
@@ -56,6 +57,7 @@ function listChecks(config: Config): Record<string, Check> {
     'PostgreSQL 16': () => checkToolchain('16', config, false),
     'user namespaces': checkUserNamespaces,
     'control groups': checkControlGroups,
+    ...sandboxChecks,
     home: () => checkHome(config.home),
     'disk space': () => checkDisk(config.home),
     'copy on write': () => checkReflink(config.home),
@@ -125,13 +127,13 @@ const programs: Program[] = [
     package: 'iproute2',
     command: 'ip',
     missing: 'warning',
-    cost: 'Without iproute2, apps cannot have addresses of their own.',
+    cost: 'Without iproute2, apps and sandboxes have no network.',
   },
   {
     package: 'nftables',
     command: 'nft',
     missing: 'warning',
-    cost: 'Without nftables, apps cannot have private networks.',
+    cost: 'Without nftables, apps and sandboxes have no network.',
   },
 ]
 

@@ -1,0 +1,57 @@
+import { checkBoxPart, listClosedUplinks } from '../drivers/box-check.ts'
+import { isRoot } from '../drivers/process.ts'
+import { type Check, type Finding, ok, warning } from './doctor-finding.ts'
+
+/** What sandboxes need of the machine, and what they lose without it. */
+export const sandboxChecks: Record<string, Check> = {
+  'sandbox layers': checkLayers,
+  'sandbox network': checkNetwork,
+  'sandbox filter': checkFilter,
+}
+
+async function checkLayers(): Promise<Finding> {
+  const why = await checkBoxPart('layers')
+  if (why !== undefined) {
+    return warning(
+      `cannot be made: ${why}`,
+      'Without them, sandboxes run as plain processes, not shut off from this machine.',
+      isRoot()
+        ? 'run Berth on Linux 5.19 or newer, outside of a container or in a privileged one'
+        : 'run Berth as root',
+    )
+  }
+  if (isRoot()) return ok('overlays with owners of their own')
+  return warning(
+    'overlays with one owner',
+    'Sandboxes have one user inside, and their package managers do not work.',
+    'run Berth as root',
+  )
+}
+
+async function checkNetwork(): Promise<Finding> {
+  const cost = 'Sandboxes have no network: programs in them reach nothing, and no URL reaches them.'
+  if (!isRoot()) return warning('none for ordinary users', cost, 'run Berth as root')
+  const why = await checkBoxPart('network')
+  if (why !== undefined) {
+    return warning(
+      `cannot be made: ${why}`,
+      cost,
+      'apt-get install -y iproute2 nftables, or run Berth in a container with NET_ADMIN',
+    )
+  }
+  const closed = listClosedUplinks()
+  if (closed.length === 0) return ok('interfaces and rules for each sandbox')
+  return ok(
+    `interfaces and rules for each sandbox; ${closed.join(', ')} will pass on their packets once the first one starts`,
+  )
+}
+
+async function checkFilter(): Promise<Finding> {
+  const why = await checkBoxPart('filter')
+  if (why === undefined) return ok('calls of the kernel can be refused')
+  return warning(
+    `cannot be applied: ${why}`,
+    'Without it, sandboxes run as plain processes, not shut off from this machine.',
+    'run Berth on a kernel with seccomp filters, on x64 or arm64',
+  )
+}
