@@ -58,7 +58,11 @@ export interface BoxDriver {
   removeBox(spec: BoxSpec): Promise<void>
   /** Pipes on 0, 1 and 2. Ends with the command's code; 127 when there is no such program, 126 when it cannot be run, 128 + n after a signal. */
   spawnInBox(spec: BoxSpec, command: BoxCommand): ChildProcess
-  /** The same as an outside program, for a terminal: program, arguments and environment to start it with. */
+  /**
+   * The same as an outside program, for a terminal: program, arguments and environment to start it with. The terminal
+   * becomes the command's own, so that it can also open it by name. As with pipes, the command and its group end when
+   * whoever started the program dies, also by SIGKILL.
+   */
   entry(spec: BoxSpec, command: BoxCommand): { program: string; args: string[]; env: Record<string, string> }
   /** Where a connection from the host reaches what listens inside, also on its loopback. */
   addressOf(spec: BoxSpec): string
