@@ -54,9 +54,7 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
   socket.send(sessionInfo(session, isOwner))
   const sent = () => session.balance()
   const keepalive = setInterval(() => socket.send(keepaliveText), ctx.sessions.keepaliveMs)
-  const unwatch = watchPorts(ctx, sandbox, (event) => {
-    if (event.type !== 'port_list') socket.send(JSON.stringify(event))
-  })
+  const unwatch = tellPorts(socket, ctx, sandbox)
   const finish = () => {
     clearInterval(keepalive)
     unwatch()
@@ -82,6 +80,22 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
       finish()
       detach()
     },
+  }
+}
+
+/** Looking at ports costs as much as a short command, and nothing can listen sooner than it takes to start. */
+const firstLookMs = 10
+
+function tellPorts(socket: WebSocket, ctx: LiveContext, sandbox: Sandbox): () => void {
+  let unwatch = () => {}
+  const timer = setTimeout(() => {
+    unwatch = watchPorts(ctx, sandbox, (event) => {
+      if (event.type !== 'port_list') socket.send(JSON.stringify(event))
+    })
+  }, firstLookMs)
+  return () => {
+    clearTimeout(timer)
+    unwatch()
   }
 }
 

@@ -1,11 +1,12 @@
 // A session as the answer to a request. Frames have no length: clients take each piece that arrives as one frame, so each
-// must arrive alone. Headers first, then a pause; one write for each frame, awaited; a pause before the last one.
+// must be read before the next arrives. Headers first, then one write for each frame, awaited, and a pause before each.
 import type { ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
-import { setImmediate as nextTurn, setTimeout as pause } from 'node:timers/promises'
+import { setTimeout as pause } from 'node:timers/promises'
 import type { ExecSession } from '../live/exec-session.ts'
 import { exitFrame, frame, type OutputStream } from '../model/exec.ts'
 
+/** Enough for a client on a busy machine; larger frames would be cut on their way. */
 const pauseMs = 5
 const mostFrameBytes = 32 * 1024
 
@@ -37,17 +38,14 @@ export async function streamSession(
   if (input) feed(session, input, drained).catch(() => undefined) // a broken body is a client that has gone
   out.socket?.setNoDelay(true)
   out.flushHeaders()
-  await pause(pauseMs)
   while (!gone.aborted) {
+    await pause(pauseMs)
     const next = queue.take()
-    if (next) {
-      await write(out, next)
-      await nextTurn()
-      session.balance()
-    } else if (session.exitCode === undefined) await wake.taken()
+    if (next) await write(out, next)
+    else if (session.exitCode === undefined) await wake.taken()
     else break
+    session.balance()
   }
-  await pause(pauseMs)
   if (!gone.aborted) await write(out, exitFrame(session.exitCode!))
 }
 

@@ -48,6 +48,9 @@ declare module 'fastify' {
 
 const bodyLimit = 1024 * 1024
 
+/** The words of a command are part of its address, and one word of a program may have 128 KiB. */
+const maxHeaderSize = 512 * 1024
+
 /** Of requests whose body is handed on as a stream; no client can send it. */
 const rawType = 'application/x-berth-raw'
 const methods: HTTPMethods[] = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'TRACE']
@@ -65,7 +68,7 @@ export function buildServer(options: ServerOptions): FastifyInstance {
     // A client that trickles its request in does not hold a connection for ever; files may take longer.
     requestTimeout: area === 'sandbox' ? 0 : 30_000,
     routerOptions: { maxParamLength: 300 },
-    ...(tls ? { https: tls } : {}),
+    ...(tls ? { https: { ...tls, maxHeaderSize } } : { http: { maxHeaderSize } }),
     frameworkErrors: (err, request, reply) => {
       reply.header('fly-request-id', request.id)
       sendProblem(area, err, request, reply)
