@@ -32,13 +32,9 @@ create unique index sandbox_slot on sandbox (slot) where slot is not null;
 create table service (
   sandbox_id  text not null references sandbox,
   name        text collate "C" not null,
-  cmd         text not null,
-  args        text[] not null,
-  needs       text[] not null,
+  definition  json not null, -- cmd, args, needs, env, dir; json and not jsonb because it is only ever read whole
   http_port   int check (http_port between 1 and 65535),
-  env         jsonb not null,
-  dir         text,
-  health      jsonb,
+  health      json,
   wanted      boolean not null default true, -- false once a caller stopped it: it stays so over a restart
   created_at  timestamptz not null default now(),
   updated_at  timestamptz not null default now(),

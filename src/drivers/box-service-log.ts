@@ -121,6 +121,7 @@ class Follower {
   private offset = 0
   private pending = Buffer.alloc(0)
   private readonly items: LogItem[] = []
+  private taken = 0
   /** An empty line is kept back until it is known whether it only stands before the note of an end. */
   private empty: LogItem | undefined
 
@@ -131,14 +132,24 @@ class Follower {
     this.offset = start?.offset ?? 0
   }
 
-  /** The next item that is there now. */
-  async peek(): Promise<LogItem | undefined> {
-    while (this.items.length === 0 && (await this.fill()));
-    return this.items[0]
+  /** The next item, if it is read already. */
+  get next(): LogItem | undefined {
+    return this.items[this.taken]
+  }
+
+  /** The same, after looking for it. */
+  async fillUp(): Promise<LogItem | undefined> {
+    while (this.next === undefined && (await this.fill()));
+    return this.next
   }
 
   take(): LogItem {
-    return this.items.shift()!
+    const item = this.items[this.taken++]!
+    if (this.taken === this.items.length) {
+      this.items.length = 0
+      this.taken = 0
+    }
+    return item
   }
 
   close(): void {
@@ -259,13 +270,14 @@ function merged(followers: Follower[], skip = 0): LogReader {
   return {
     async read(bytes = chunkBytes) {
       const items: LogItem[] = []
+      // Looking for more costs more than a line does, so that a stream with nothing new is not asked again.
+      const flowing = new Set(followers)
       for (let size = 0; size < bytes; ) {
-        const next = await earliest(followers)
+        const next = await takeEarliest(flowing)
         if (!next) break
-        const item = next.take()
-        if (item.is === 'line' && left > 0) left--
-        else items.push(item)
-        size += item.is === 'line' ? item.text.length + prefixBytes : 1
+        if (next.is === 'line' && left > 0) left--
+        else items.push(next)
+        size += next.is === 'line' ? next.text.length + prefixBytes : 1
       }
       return items
     },
@@ -275,15 +287,18 @@ function merged(followers: Follower[], skip = 0): LogReader {
   }
 }
 
-async function earliest(followers: Follower[]): Promise<Follower | undefined> {
+async function takeEarliest(flowing: Set<Follower>): Promise<LogItem | undefined> {
   let first: { follower: Follower; timeMs: number } | undefined
-  for (const follower of followers) {
-    const item = await follower.peek()
-    if (!item) continue
+  for (const follower of flowing) {
+    const item = follower.next ?? (await follower.fillUp())
+    if (!item) {
+      flowing.delete(follower)
+      continue
+    }
     const timeMs = item.is === 'line' ? item.timeMs : 0
     if (!first || timeMs < first.timeMs) first = { follower, timeMs }
   }
-  return first?.follower
+  return first?.follower.take()
 }
 
 /** Where the last so many lines of a stream begin, and how many there are. */

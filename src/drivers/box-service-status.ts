@@ -116,10 +116,20 @@ export function runPaths(run: string, name: string): RunPaths {
   }
 }
 
+/** Asked for with every look at a service, so that it does without whatever it can. */
 export function readStatus(paths: RunPaths): SupervisedStatus | undefined {
-  if (!writePipe(paths.control)) return undefined
-  const file = readLeaf(paths.status)
-  return file && parseStatus(file.bytes)
+  const control = openLeaf(paths.control, writeFlags)
+  if (control === undefined) return undefined
+  closeSync(control)
+  const status = openLeaf(paths.status, readFlags)
+  if (status === undefined) return undefined
+  try {
+    return parseStatus(room.subarray(0, readSync(status, room, 0, mostBytes, 0)))
+  } catch {
+    return undefined // not a file
+  } finally {
+    closeSync(status)
+  }
 }
 
 /** Another text for each start. */

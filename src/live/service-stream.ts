@@ -1,5 +1,5 @@
 // What callers read while a service starts, runs and stops.
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { innerPaths } from '../drivers/box-paths.ts'
 import type { LogItem, LogReader, LogStream } from '../drivers/box-service-log.ts'
 import { startOrder } from '../model/service.ts'
@@ -7,7 +7,7 @@ import { stateOf } from '../model/service-state.ts'
 import { type Change, inTurn, type Say, type ServiceEvent, type Telling } from './service-task.ts'
 
 /** Between two looks: few at first, because most things happen at once, and rare when nothing happens. */
-const firstLookMs = 2
+const firstLookMs = 1
 const laterLookMs = 30
 /** What was printed just before the end arrives within this time. */
 const lastWordsMs = 300
@@ -75,10 +75,10 @@ export function tellLog(
     const log = await driver.openLog(box.id, service.name).fromBefore(lines)
     const deadline = performance.now() + followMs
     await listen({ say, gone, log, ahead: [] }, change, async (listener) => {
-      while (!gone.aborted && (await hear(listener)) > 0);
+      await hearUntil(listener, Date.now())
       for (let look = firstLookMs; performance.now() < deadline && !gone.aborted; look = later(look)) {
-        if ((await hear(listener)) > 0) look = firstLookMs
-        await sleep(Math.min(look, Math.max(0, deadline - performance.now())))
+        if ((await hear(listener)).length > 0) look = firstLookMs
+        await pause(look, deadline)
       }
     })
   }
@@ -189,7 +189,7 @@ async function hearLife({ driver, box, service }: Change, listener: Listener, de
     }
     if ((await hearUntilEnd(listener, ends)) > 0) look = firstLookMs
     if (performance.now() >= deadline) return
-    await sleep(Math.min(look, Math.max(0, deadline - performance.now())))
+    await pause(look, deadline)
   }
 }
 
@@ -210,10 +210,26 @@ async function lastWords(
   return said ?? ((found.is === 'down' || found.is === 'ending') && found.end ? found.end.code : 0)
 }
 
-async function hear({ say, log }: Listener): Promise<number> {
+async function hear({ say, log }: Listener): Promise<LogItem[]> {
   const items = await log.read()
   await say(items.flatMap(eventsOf))
-  return items.length
+  return items
+}
+
+/** What was printed before this time. A service may print as fast as it is read, so that an end is never come to. */
+async function hearUntil(listener: Listener, timeMs: number): Promise<void> {
+  while (!listener.gone.aborted) {
+    const items = await hear(listener)
+    if (items.length === 0 || items.some((item) => item.is === 'line' && item.timeMs > timeMs)) return
+    await setImmediate()
+  }
+}
+
+/** With nothing to wait for, others still get their turn. */
+async function pause(lookMs: number, deadline: number): Promise<void> {
+  const leftMs = deadline - performance.now()
+  if (lookMs <= firstLookMs || leftMs <= 0) await setImmediate()
+  else await sleep(Math.min(lookMs, leftMs))
 }
 
 /** What a stream says after the end of the process belongs to the next life. */

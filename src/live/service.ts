@@ -1,6 +1,5 @@
 import { boxSpec } from '../drivers/box-spec.ts'
-import { requireSandboxCaller } from '../model/caller.ts'
-import { conflict, notFound } from '../model/errors.ts'
+import { conflict, notFound, unauthorized } from '../model/errors.ts'
 import { sandboxNamePattern } from '../model/sandbox.ts'
 import { type Service, serviceNamePattern } from '../model/service.ts'
 import { readSignal } from '../model/service-signal.ts'
@@ -22,8 +21,8 @@ export async function getService(ctx: LiveContext, sandboxName: string, name: st
     sandboxNamePattern.test(sandboxName) ? sandboxName : '',
     serviceNamePattern.test(name) ? name : '',
   )
-  requireSandboxCaller(found?.caller)
-  if (!found?.sandbox) throw notFound('sandbox not found')
+  if (!found) throw unauthorized('invalid token')
+  if (!found.sandbox) throw notFound('sandbox not found')
   if (!found.service) throw serviceNotFound()
   return withState(ctx, found.sandbox, found.service)
 }

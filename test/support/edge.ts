@@ -74,8 +74,8 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
       )
       if (port !== null) {
         await database.db.query(
-          `insert into service (sandbox_id, name, cmd, args, needs, http_port, env, wanted, health)
-           values ($1, 'web', 'web', '{}', '{}', $2, '{}', $3, $4)`,
+          `insert into service (sandbox_id, name, definition, http_port, wanted, health)
+           values ($1, 'web', '{"cmd":"web","args":[],"needs":[],"env":{},"dir":null}', $2, $3, $4)`,
           [name, port, wanted, health],
         )
       }
