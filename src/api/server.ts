@@ -17,7 +17,7 @@ import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
 import { type Area, asBerthError, problemBody, problemHeaders } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
-import { Answer, type Route } from './route.ts'
+import { Answer, type Call, type Route } from './route.ts'
 import { refusalOf, schemaCompiler } from './validation.ts'
 
 export interface ServerOptions {
@@ -188,14 +188,20 @@ async function answer(options: ServerOptions, operation: Route, request: Fastify
     if (refusal.code !== 'bad_request') await operation.precheck?.({ ctx, params })
     throw refusal
   }
-  const change = async (db: LiveContext['db']): Promise<Answer> => {
-    const result = await operation.run({ ctx: { ...ctx, db }, params, query, body })
-    return result instanceof Answer ? result : new Answer(operation.status, result)
-  }
   const key = request.headers['idempotency-key']
-  if (operation.method !== 'POST' || key === undefined) return change(ctx.db)
+  if (operation.method !== 'POST' || key === undefined) return change(operation, { ctx, params, query, body })
   const path = request.url.split('?')[0]!
-  return runOnce(ctx, { key: String(key), path, query, body }, change, (error) => problemBody(options.area, error))
+  return runOnce(
+    ctx,
+    { key: String(key), path, query, body },
+    (db) => change(operation, { ctx: { ...ctx, db }, params, query, body }),
+    (error) => problemBody(options.area, error),
+  )
+}
+
+async function change(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer> {
+  const result = await operation.run(call)
+  return result instanceof Answer ? result : new Answer(operation.status, result)
 }
 
 function refusedInput(operation: Route, request: FastifyRequest): BerthError | undefined {

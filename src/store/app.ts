@@ -1,6 +1,6 @@
 import type { App, AppOrg, AppSummary } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
-import type { Query, Tx } from './db.ts'
+import type { Db, Query, Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "appOrgId", app.name, app.network,
@@ -27,8 +27,8 @@ export interface FoundApp {
 }
 
 /** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
-export async function findApp(db: Query, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
-  const { rows } = await db.query<Caller & { app: AppSummary | null }>({
+export async function findApp(db: Db, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
+  const rows = await db.read<Caller & { app: AppSummary | null }>({
     name: 'find-app',
     // The app as one column: a row of twenty costs the client more than the statement costs the server.
     text: `with ${callerCte}

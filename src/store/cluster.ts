@@ -13,7 +13,7 @@ import { notFound } from '../model/errors.ts'
 import type { Micros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
 import { windowsColumn } from './archive.ts'
-import type { Query, Tx } from './db.ts'
+import type { Db, Query, Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf } from './token.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
@@ -50,8 +50,8 @@ export interface FoundCluster {
 }
 
 /** Undefined when the token is not valid. Another organization's cluster is as good as absent. */
-export async function findCluster(db: Query, tokenHash: Buffer, id: string): Promise<FoundCluster | undefined> {
-  const { rows } = await db.query<Caller & Row<ClusterDetails>>({
+export async function findCluster(db: Db, tokenHash: Buffer, id: string): Promise<FoundCluster | undefined> {
+  const rows = await db.read<Caller & Row<ClusterDetails>>({
     name: 'find-cluster',
     text: `with ${callerCte}
            select ${callerColumns}, found.* from caller left join lateral (
@@ -70,7 +70,7 @@ export interface VisibleCluster {
 
 /** A cluster that is deleted, or another organization's, is as good as absent. */
 export async function getVisibleCluster(
-  db: Query,
+  db: Db,
   tokenHash: Buffer,
   id: string,
   options = { deleted: false },
