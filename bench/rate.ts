@@ -53,6 +53,10 @@ async function seedClusters(client: pg.Client, count: number): Promise<string[]>
     [ids],
   )
   await client.query(
+    `update cluster set direct_port = port, pooler_port = port + 1
+     from cluster_port where cluster_id = cluster.id and purpose = 'direct'`,
+  )
+  await client.query(
     `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, latest_at, latest_lsn)
      select id, 1, 'berth_1', 1, '0/1000000', now() - interval '1 day', now(), now(), '0/2000000'
      from unnest($1::text[]) id`,

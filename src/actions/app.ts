@@ -4,6 +4,7 @@ import {
   appStates,
   type CreateApp,
   defaultNetwork,
+  type NewlyMade,
   networkPattern,
   runningMachineStates,
 } from '../model/app.ts'
@@ -11,7 +12,7 @@ import { requireCaller, requireWriter } from '../model/caller.ts'
 import { badRequest, forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import type { Caller } from '../model/token.ts'
-import { findApp, insertApp, listApps, type NewlyMade, runningMachines } from '../store/app.ts'
+import { findApp, insertApp, listApps, runningMachines } from '../store/app.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type Context, checked, getCaller } from './context.ts'
 import { organizationNotFound, slugOrNotFound } from './org.ts'

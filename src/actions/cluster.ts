@@ -15,7 +15,7 @@ import { chooseRegion } from '../model/region.ts'
 import { seal } from '../model/secret.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { newPassword } from '../model/user.ts'
-import { getVisibleCluster, insertCluster, listClusters, type NewCluster } from '../store/cluster.ts'
+import { getClusterDetails, getVisibleCluster, insertCluster, listClusters, type NewCluster } from '../store/cluster.ts'
 import type { Tx } from '../store/db.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { insertUser } from '../store/user.ts'
@@ -42,7 +42,7 @@ async function makeCluster(ctx: Context, tx: Tx, cluster: NewCluster): Promise<v
 }
 
 export async function getCluster(ctx: Context, id: string): Promise<ClusterDetails> {
-  return (await getVisibleCluster(ctx.db, ctx.tokenHash, id)).cluster
+  return getClusterDetails(ctx.db, ctx.tokenHash, id)
 }
 
 export async function listClustersOf(

@@ -1,6 +1,7 @@
 import { requireClusterWriter } from '../model/caller.ts'
 import { type CreateDrill, presentQuery } from '../model/drill.ts'
 import { conflict, invalid } from '../model/errors.ts'
+import { hasWindow } from '../store/archive.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
 import { type ListedDrill, listDrills, queueDrill, setDrillQuery } from '../store/drill.ts'
 import type { Context } from './context.ts'
@@ -14,7 +15,7 @@ export async function createDrill(ctx: Context, clusterId: string, input: Create
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
   if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; a drill can run once it is ready`)
-  if (cluster.windows.length === 0) throw invalid('a drill is unavailable: no backup has completed yet')
+  if (!(await hasWindow(ctx.db, cluster.id))) throw invalid('a drill is unavailable: no backup has completed yet')
   await ctx.db.transaction(async (tx) => {
     if (!(await queueDrill(tx, cluster.id))) throw conflict('drill already in progress')
     if (input.drill_query !== undefined) await setDrillQuery(tx, cluster.id, presentQuery(input.drill_query))

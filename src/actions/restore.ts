@@ -1,10 +1,10 @@
 import { requireClusterWriter } from '../model/caller.ts'
-import type { ClusterDetails } from '../model/cluster.ts'
+import type { Cluster, ClusterDetails } from '../model/cluster.ts'
 import { BerthError, badRequest, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import { labelTime, parseTime, type RestorePlan, type RestoreRequest, restoredName } from '../model/restore.ts'
 import { type Micros, nowMicros, toRfc3339 } from '../model/time.ts'
-import { listWindows, type RecoveryWindow } from '../store/archive.ts'
+import { hasWindow, listWindows, type RecoveryWindow } from '../store/archive.ts'
 import { findBackupByLabel, lockBackup } from '../store/backup.ts'
 import { getVisibleCluster, insertCluster, type NewCluster } from '../store/cluster.ts'
 import type { Tx } from '../store/db.ts'
@@ -14,7 +14,7 @@ import { checkClusterName, getCluster } from './cluster.ts'
 import type { Context } from './context.ts'
 
 /** The source, if it may be restored by this caller. Runs before the body is looked at: 404 comes before 422. */
-export async function getSource(ctx: Context, clusterId: string): Promise<ClusterDetails> {
+export async function getSource(ctx: Context, clusterId: string): Promise<Cluster> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
   if (cluster.state === 'deleting') throw notFound('Cluster not found')
@@ -51,7 +51,7 @@ interface Resolved {
   at: Micros
 }
 
-async function resolveBackup(tx: Tx, source: ClusterDetails, label: string): Promise<Resolved> {
+async function resolveBackup(tx: Tx, source: Cluster, label: string): Promise<Resolved> {
   const missing = notFound(`Backup ${label} not found for cluster ${source.id}`)
   const at = labelTime(label)
   if (at === undefined) throw missing
@@ -74,14 +74,14 @@ async function resolveBackup(tx: Tx, source: ClusterDetails, label: string): Pro
   }
 }
 
-async function resolveTime(tx: Tx, source: ClusterDetails, time: Micros): Promise<Resolved> {
+async function resolveTime(tx: Tx, source: Cluster, time: Micros): Promise<Resolved> {
   const windows = await listWindows(tx, source.id)
   const window = windows.find(({ earliest, latest }) => earliest <= time && time <= latest)
   if (!window) throw refuseTime(source, windows, time)
   return { at: time, plan: await findPlanFor(tx, source.id, window, time) }
 }
 
-function refuseTime(source: ClusterDetails, windows: RecoveryWindow[], time: Micros): BerthError {
+function refuseTime(source: Cluster, windows: RecoveryWindow[], time: Micros): BerthError {
   const newest = windows.at(-1)
   if (!newest) {
     const reason = source.state === 'ready' ? 'no backup has completed yet' : `the cluster is ${source.state}`
@@ -104,7 +104,7 @@ export async function forkCluster(
 ): Promise<ClusterDetails> {
   const source = await getSource(ctx, clusterId)
   if (source.state !== 'ready') throw invalid(`Cluster is ${source.state}; it can be forked once it is ready`)
-  if (source.windows.length === 0) throw invalid('fork is unavailable: no backup has completed yet')
+  if (!(await hasWindow(ctx.db, source.id))) throw invalid('fork is unavailable: no backup has completed yet')
   return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
 }
 
@@ -118,11 +118,12 @@ export async function undeleteCluster(
   requireClusterWriter(caller)
   if (cluster.state === 'purged') throw new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
   if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
-  if (cluster.windows.length === 0) throw invalid('undelete is unavailable: the cluster had no completed backup')
+  if (!(await hasWindow(ctx.db, cluster.id)))
+    throw invalid('undelete is unavailable: the cluster had no completed backup')
   return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete')
 }
 
-async function copyWhole(ctx: Context, source: ClusterDetails, name: string, purpose: 'fork' | 'undelete') {
+async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
   const id = newId()
   await ctx.db.transaction(async (tx) => {
     const window = (await listWindows(tx, source.id)).at(-1)!
@@ -137,7 +138,7 @@ async function copyWhole(ctx: Context, source: ClusterDetails, name: string, pur
 /** The new cluster's row, its restore and its work, in the caller's transaction. */
 async function makeRestored(
   tx: Tx,
-  source: ClusterDetails,
+  source: Cluster,
   id: string,
   name: string | undefined,
   at: Micros,
@@ -152,7 +153,7 @@ async function makeRestored(
   await enqueue(tx, 'cluster', id)
 }
 
-async function insertWithGeneratedName(tx: Tx, source: ClusterDetails, cluster: Omit<NewCluster, 'name'>, at: Micros) {
+async function insertWithGeneratedName(tx: Tx, source: Cluster, cluster: Omit<NewCluster, 'name'>, at: Micros) {
   for (let attempt = 1; ; attempt++) {
     if (await insertCluster(tx, { ...cluster, name: restoredName(source.name, at, attempt) })) return
   }

@@ -1,15 +1,6 @@
 import { Type } from 'typebox'
 import { createApp, deleteApp, getApp, listAppsOf } from '../actions/app.ts'
-import {
-  type App,
-  AppDetails,
-  type AppOrg,
-  AppPage,
-  type AppSummary,
-  appStatus,
-  CreateApp,
-  CreatedApp,
-} from '../model/app.ts'
+import { AppDetails, AppPage, type AppSummary, appStatus, CreateApp, CreatedApp, type NewlyMade } from '../model/app.ts'
 import { toMillis } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
@@ -112,7 +103,7 @@ export const appRoutes: Route[] = [
   }),
 ]
 
-function createdView(app: App & AppOrg) {
+function createdView(app: NewlyMade) {
   return {
     id: app.id,
     created_at: toMillis(app.createdAt),

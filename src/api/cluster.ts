@@ -10,8 +10,7 @@ import {
 } from '../model/cluster.ts'
 import type { LastDrill } from '../model/drill.ts'
 import { findPlan } from '../model/plan.ts'
-import { parseTime } from '../model/restore.ts'
-import { toRfc3339 } from '../model/time.ts'
+import { rfc3339FromJson } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
 
@@ -100,6 +99,7 @@ export const clusterRoutes: Route[] = [
 
 export function clusterView(pgHost: string, cluster: ClusterDetails) {
   const plan = findPlan(cluster.plan)!
+  const windows = cluster.windows.map(windowView)
   return {
     id: cluster.id,
     name: cluster.name,
@@ -115,25 +115,25 @@ export function clusterView(pgHost: string, cluster: ClusterDetails) {
     region: cluster.region,
     postgis_enabled: cluster.postgisEnabled,
     pool_mode: cluster.poolMode,
-    created_at: toRfc3339(cluster.createdAt),
+    created_at: rfc3339FromJson(cluster.createdAt),
     attached_apps: cluster.attachedApps.map((name) => ({ name })),
     ...(cluster.state === 'ready' ? { endpoints: endpointsView(pgHost, cluster), health: healthView(cluster) } : {}),
     storage_provisioned_bytes: cluster.storageProvisionedBytes,
     storage_used_bytes: cluster.storageUsedBytes,
-    recovery_window: cluster.windows.map(windowView).at(-1) ?? null,
-    recovery_windows: cluster.windows.map(windowView),
+    recovery_window: windows.at(-1) ?? null,
+    recovery_windows: windows,
     ...(cluster.restore === null ? {} : { restore: restoreView(cluster.restore, cluster.failure) }),
     ...(cluster.lastDrill === null ? {} : { last_drill: lastDrillView(cluster.lastDrill) }),
     ...(cluster.failure === null ? {} : { failure: cluster.failure }),
   }
 }
 
-function windowView([earliest, latest]: [number, number]) {
-  return { earliest: toRfc3339(BigInt(earliest)), latest: toRfc3339(BigInt(latest)) }
+function windowView([earliest, latest]: [string, string]) {
+  return { earliest: rfc3339FromJson(earliest), latest: rfc3339FromJson(latest) }
 }
 
 function restoreView(restore: RestoreView, failure: string | null) {
-  const time = (text: string | null) => (text === null ? null : toRfc3339(parseTime(text)!))
+  const time = (text: string | null) => (text === null ? null : rfc3339FromJson(text))
   return {
     source_cluster_id: restore.source_cluster_id,
     ...(restore.backup_id === null ? {} : { backup_id: restore.backup_id }),
@@ -149,8 +149,8 @@ function restoreView(restore: RestoreView, failure: string | null) {
 
 function lastDrillView({ at, target, seconds, result, answer }: LastDrill) {
   return {
-    at: toRfc3339(parseTime(at)!),
-    target: target === null ? null : toRfc3339(parseTime(target)!),
+    at: rfc3339FromJson(at),
+    target: target === null ? null : rfc3339FromJson(target),
     seconds,
     result,
     ...(answer === null ? {} : { answer }),
@@ -162,7 +162,7 @@ function endpointsView(host: string, cluster: ClusterDetails) {
 }
 
 function healthView(cluster: ClusterDetails) {
-  return { status: cluster.health, reason: cluster.healthReason, since: toRfc3339(cluster.healthSince) }
+  return { status: cluster.health, reason: cluster.healthReason, since: rfc3339FromJson(cluster.healthSince) }
 }
 
 function summaryView(cluster: ClusterDetails) {
@@ -172,8 +172,8 @@ function summaryView(cluster: ClusterDetails) {
     status: clusterStatus(cluster.state),
     region: cluster.region,
     plan: cluster.plan,
-    created_at: toRfc3339(cluster.createdAt),
-    ...(cluster.deletedAt === null ? {} : { deleted_at: toRfc3339(cluster.deletedAt) }),
+    created_at: rfc3339FromJson(cluster.createdAt),
+    ...(cluster.deletedAt === null ? {} : { deleted_at: rfc3339FromJson(cluster.deletedAt) }),
     attached_apps: cluster.attachedApps.map((name) => ({ name })),
   }
 }

@@ -18,7 +18,7 @@ import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
 import { type Area, asBerthError, problemBody, problemHeaders } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
-import { Answer, type Route, type SocketRoute, StreamAnswer } from './route.ts'
+import { Answer, type Call, type Route, type SocketRoute, StreamAnswer } from './route.ts'
 import { addSockets } from './socket.ts'
 import { refusalOf, schemaCompiler } from './validation.ts'
 
@@ -220,16 +220,21 @@ async function answer(
     throw refusal
   }
   const { headers } = request
-  const run = async (db: LiveContext['db']): Promise<Answer | StreamAnswer> => {
-    const search = new URLSearchParams(request.url.split('?')[1])
-    const result = await operation.run({ ctx: { ...ctx, db }, params, query, body, headers, search })
-    return result instanceof Answer || result instanceof StreamAnswer ? result : new Answer(operation.status, result)
-  }
+  const call = { ctx, params, query, body, headers, search: new URLSearchParams(request.url.split('?')[1]) }
   const key = headers['idempotency-key']
-  if (operation.method !== 'POST' || operation.streams || key === undefined) return run(ctx.db)
-  const change = run as (db: LiveContext['db']) => Promise<Answer>
+  if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
   const path = request.url.split('?')[0]!
-  return runOnce(ctx, { key: String(key), path, query, body }, change, (error) => problemBody(options.area, error))
+  return runOnce(
+    ctx,
+    { key: String(key), path, query, body },
+    (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
+    (error) => problemBody(options.area, error),
+  )
+}
+
+async function run(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer | StreamAnswer> {
+  const result = await operation.run(call)
+  return result instanceof Answer || result instanceof StreamAnswer ? result : new Answer(operation.status, result)
 }
 
 /** By hand, because when each piece leaves matters to clients. */

@@ -1,5 +1,5 @@
 import { type Caller, hashToken } from '../model/token.ts'
-import type { Query } from '../store/db.ts'
+import type { Db } from '../store/db.ts'
 import { findCaller } from '../store/token.ts'
 import type { Route } from './route.ts'
 
@@ -30,7 +30,7 @@ const open: Verdict = { allowed: true, isOurs: false }
 const tokenPattern = /^(?:(?:bearer|flyv1)\s+)+(\S+)$/i
 const ownForm = /^berth_[0-9A-Za-z]{43}$/
 
-export function createAccess(db: Query, now: () => number = Date.now): Access {
+export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now): Access {
   const known = new Map<string, Known>()
   const asking = new Map<string, Promise<Known | undefined>>()
 

@@ -5,7 +5,7 @@ import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
 import type { Repository } from '../drivers/repository.ts'
 import { requireClusterWriter } from '../model/caller.ts'
-import type { ClusterDetails } from '../model/cluster.ts'
+import type { Cluster } from '../model/cluster.ts'
 import { invalid, unavailable } from '../model/errors.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
@@ -53,7 +53,7 @@ export async function withDeadline<T>(answer: Promise<T>, what: string): Promise
 }
 
 /** The cluster, if the caller may do this with it and it can answer. */
-export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<ClusterDetails> {
+export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<Cluster> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
   if (access === 'write') requireClusterWriter(caller)
   if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; this works once it is ready`)

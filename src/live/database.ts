@@ -6,7 +6,7 @@ import {
   enableExtension,
   listDatabaseExtensions,
 } from '../drivers/postgres-extension.ts'
-import type { ClusterDetails } from '../model/cluster.ts'
+import type { Cluster } from '../model/cluster.ts'
 import { BerthError, badRequest, type ErrorCode, invalid, notFound } from '../model/errors.ts'
 import { type EnableExtension, reservedDatabases } from '../model/user.ts'
 import { getReadyCluster, type LiveContext, withDeadline } from './context.ts'
@@ -33,7 +33,7 @@ export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, n
   await tellPooler(ctx, cluster)
 }
 
-async function tellPooler({ postgres, pooler, hosting }: LiveContext, cluster: ClusterDetails): Promise<void> {
+async function tellPooler({ postgres, pooler, hosting }: LiveContext, cluster: Cluster): Promise<void> {
   const databases = await listDatabases(postgres, cluster.id)
   await withDeadline(pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases)), 'the pooler')
 }
@@ -79,7 +79,7 @@ export async function disableExtensionIn(
   await withDeadline(said('conflict', work, 'force=true removes them too'), 'the cluster')
 }
 
-function isOffered(cluster: ClusterDetails, extension: string): boolean {
+function isOffered(cluster: Cluster, extension: string): boolean {
   return cluster.postgisEnabled || !/^(postgis|address_standardizer)/.test(extension)
 }
 

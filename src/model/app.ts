@@ -28,6 +28,9 @@ export interface AppOrg {
   orgNumericId: number
 }
 
+/** What is told of an app that was just made. */
+export type NewlyMade = Pick<App, 'id' | 'numericId' | 'name' | 'network' | 'createdAt'> & AppOrg
+
 /** What a reader is shown of an app, with what is counted for it at the moment of reading. */
 export interface AppSummary extends Pick<App, 'id' | 'numericId' | 'orgId' | 'name' | 'network'>, AppOrg {
   machineCount: number

@@ -92,16 +92,38 @@ export interface Cluster {
   retentionAt: Micros | null
 }
 
-/** A cluster with what a reader is shown beside its own row. */
-export interface ClusterDetails extends Cluster {
+/** What a reader is shown of a cluster, with times as the database prints them in JSON. */
+export interface ClusterDetails
+  extends Pick<
+    Cluster,
+    | 'id'
+    | 'name'
+    | 'state'
+    | 'plan'
+    | 'pgMajor'
+    | 'diskSizeGb'
+    | 'replicas'
+    | 'region'
+    | 'postgisEnabled'
+    | 'poolMode'
+    | 'directPort'
+    | 'poolerPort'
+    | 'health'
+    | 'healthReason'
+    | 'storageProvisionedBytes'
+    | 'storageUsedBytes'
+  > {
+  createdAt: string
+  deletedAt: string | null
+  healthSince: string
   orgName: string
   orgSlug: string
   orgNumericId: number
   attachedApps: string[]
   /** Why it failed. */
   failure: string | null
-  /** [earliest, latest] in microseconds, oldest first. */
-  windows: [number, number][]
+  /** Oldest first. */
+  windows: [earliest: string, latest: string][]
   restore: RestoreView | null
   lastDrill: LastDrill | null
 }

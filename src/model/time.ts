@@ -13,6 +13,16 @@ export function fromDatabase(text: string): Micros {
   return BigInt(seconds) * 1000n + BigInt(fraction.padEnd(6, '0'))
 }
 
+const jsonForm = /^(.{19})(?:\.(\d{1,6}))?\+00:00$/
+
+/** RFC 3339 as `toRfc3339` writes it, from a `timestamptz` as PostgreSQL prints it in the JSON of a UTC session. */
+export function rfc3339FromJson(text: string): string {
+  const match = jsonForm.exec(text)
+  if (!match) throw new Error(`not a timestamp in JSON of a UTC session: ${text}`)
+  const [, whole, fraction] = match
+  return fraction === undefined ? `${whole}Z` : `${whole}.${fraction.padEnd(6, '0')}Z`
+}
+
 export function nowMicros(): Micros {
   return BigInt(Date.now()) * 1000n
 }

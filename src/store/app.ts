@@ -1,9 +1,9 @@
-import type { App, AppOrg, AppSummary } from '../model/app.ts'
+import type { App, AppSummary, NewlyMade } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
-import type { Query, Tx } from './db.ts'
+import type { Db, Query, Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf } from './token.ts'
 
-const columns = `app.id, app.numeric_id as "numericId", app.org_id as "appOrgId", app.name, app.network,
+const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
 
 const shownColumns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network`
@@ -19,7 +19,7 @@ const counts = `lateral (
 const countColumns = `"machineCount", "startedCount", "volumeCount"`
 
 /** A row of a statement that starts from the caller: the right half is null where nothing was found. */
-type Found<T> = Caller & { [K in keyof T]: T[K] | null } & { appOrgId: string | null }
+type Found<T> = Caller & { [K in keyof T]: T[K] | null }
 
 export interface FoundApp {
   caller: Caller
@@ -27,8 +27,8 @@ export interface FoundApp {
 }
 
 /** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
-export async function findApp(db: Query, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
-  const { rows } = await db.query<Caller & { app: AppSummary | null }>({
+export async function findApp(db: Db, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
+  const rows = await db.read<Caller & { app: AppSummary | null }>({
     name: 'find-app',
     // The app as one column: a row of twenty costs the client more than the statement costs the server.
     text: `with ${callerCte}
@@ -50,8 +50,6 @@ export interface NewApp {
   enableSubdomains: boolean
 }
 
-export type NewlyMade = App & AppOrg
-
 export interface InsertedApp {
   caller: Caller
   orgFound: boolean
@@ -61,23 +59,27 @@ export interface InsertedApp {
 
 /** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
 export async function insertApp(db: Query, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
-  const { rows } = await db.query<Found<NewlyMade> & { orgFound: boolean }>({
+  const { rows } = await db.query<Found<Omit<NewlyMade, 'id' | 'name' | 'network'>>>({
     name: 'insert-app',
+    // Only what is not known here: each column costs the client.
     text: `with ${callerCte},
            org as (
-             select org.* from org, caller
+             select org.id, ${orgColumns} from org, caller
              where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox'),
            app as (
              insert into app (id, org_id, name, network, enable_subdomains)
              select $3, org.id, $4, $5, $6 from org, caller where token_kind <> 'read'
              on conflict (name) where state = 'active' do nothing
-             returning *)
-           select ${callerColumns}, org.id is not null as "orgFound", ${columns}, ${orgColumns}
+             returning numeric_id as "numericId", created_at as "createdAt")
+           select ${callerColumns}, "orgName", "orgSlug", "orgNumericId", "numericId", "createdAt"
            from caller left join org on true left join app on true`,
     values: [tokenHash, input.orgSlug, input.id, input.name, input.network, input.enableSubdomains],
   })
   const row = rows[0]
-  return row && { caller: callerOf(row), orgFound: row.orgFound, app: row.id === null ? undefined : appOf(row) }
+  if (!row) return undefined
+  const { id, name, network } = input
+  const app = row.numericId === null ? undefined : ({ ...row, id, name, network } as NewlyMade)
+  return { caller: callerOf(row), orgFound: row.orgSlug !== null, app }
 }
 
 export interface AppList {
@@ -122,12 +124,12 @@ export async function listApps(
 
 /** For the reconciler, which acts for every organization. */
 export async function loadApp(db: Query, id: string): Promise<App | undefined> {
-  const { rows } = await db.query<Found<App>>({
+  const { rows } = await db.query<App>({
     name: 'load-app',
     text: `select ${columns} from app where id = $1`,
     values: [id],
   })
-  return rows[0] && appOf(rows[0])
+  return rows[0]
 }
 
 export async function runningMachines(tx: Tx, appId: string, states: readonly string[]): Promise<string[]> {
@@ -152,9 +154,4 @@ export async function removeAppContents(db: Query, appId: string): Promise<numbe
     removed += rowCount ?? 0
   }
   return removed
-}
-
-/** The caller's organization and the app's are both in the row; the app keeps its own under `orgId`. */
-function appOf<T extends App>(row: { appOrgId: string | null }): T {
-  return { ...row, orgId: row.appOrgId } as unknown as T
 }

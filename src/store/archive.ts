@@ -138,25 +138,19 @@ export interface RecoveryWindow extends Window {
 /** Oldest first. */
 export async function listWindows(db: Query, clusterId: string): Promise<RecoveryWindow[]> {
   const { rows } = await db.query<RecoveryWindow>(
-    `select archive.epoch, archive.timeline, archive.latest_lsn::text as "latestLsn", archive.base,
-       archive.latest_at as latest, first.at as earliest
-     from archive, lateral (${firstMoment}) first
-     where archive.cluster_id = $1 and first.at <= archive.latest_at order by archive.epoch`,
+    `select epoch, timeline, latest_lsn::text as "latestLsn", base, latest_at as latest, earliest_at as earliest
+     from archive where cluster_id = $1 and earliest_at <= latest_at order by epoch`,
     [clusterId],
   )
   return rows
 }
 
-/** The earliest moment an epoch can be restored to; null when nothing in it has been backed up. */
-const firstMoment = `select least(
-    (select min(stopped_at) from backup
-     where backup.cluster_id = archive.cluster_id and backup.epoch = archive.epoch and state = 'completed' and damage is null),
-    (archive.base ->> 'at')::timestamptz) as at`
+/** Whether there is any moment to restore. */
+export async function hasWindow(db: Query, clusterId: string): Promise<boolean> {
+  return (await listWindows(db, clusterId)).length > 0
+}
 
-/** The windows of a cluster as one JSON column: [[earliest, latest], …] in microseconds, oldest first. */
-export const windowsColumn = `(
-  select coalesce(json_agg(json_build_array(
-      (extract(epoch from first.at) * 1000000)::bigint, (extract(epoch from archive.latest_at) * 1000000)::bigint)
-    order by archive.epoch), '[]')
-  from archive, lateral (${firstMoment}) first
-  where archive.cluster_id = cluster.id and first.at <= archive.latest_at) as windows`
+/** The windows of a cluster as one column: [earliest, latest] in JSON, oldest first. */
+export const windowsColumn = `array(
+  select json_build_array(earliest_at, latest_at) from archive
+  where archive.cluster_id = cluster.id and earliest_at <= latest_at order by epoch) as windows`

@@ -7,7 +7,12 @@ export type Query = Pick<pg.ClientBase, 'query'>
 /** A query handle that is known to be inside a transaction. */
 export type Tx = Query & { readonly inTransaction: true }
 
+/** A read by key that waits for nobody: it is soon over, and takes no locks. */
+export type Read = pg.QueryConfig & { name: string }
+
 export interface Db extends Query {
+  /** Reads of all callers share a connection. */
+  read<R extends pg.QueryResultRow>(statement: Read): Promise<R[]>
   /** Commits when the body returns, rolls back when it throws. Inside another transaction it is a savepoint. */
   transaction<R>(body: (tx: Tx) => Promise<R>): Promise<R>
 }
@@ -29,23 +34,56 @@ const types: pg.CustomTypesConfig = {
 } as pg.CustomTypesConfig
 
 export function openDatabase(config: pg.PoolConfig): Database {
-  const pool = new pg.Pool({
-    max: 10,
+  const settings: pg.ClientConfig = {
     connectionTimeoutMillis: 2_000, // a database that is away is reported, not waited for
-    idleTimeoutMillis: 60_000,
-    allowExitOnIdle: true,
     // Statements are written for one plan; asking for a better one with each call costs more than it finds.
     options: '-c timezone=UTC -c datestyle=ISO -c plan_cache_mode=force_generic_plan',
     ...config,
     types,
-  })
+  }
+  const pool = new pg.Pool({ max: 10, idleTimeoutMillis: 60_000, allowExitOnIdle: true, ...config, ...settings })
+  const reader = openReader(settings)
   // Without a listener an idle connection that the server closes would end the process; the next query reports it.
   pool.on('error', () => {})
   return {
     pool,
     query: ((text: string, values?: unknown[]) => answered(pool.query(text, values))) as pg.Pool['query'],
+    read: async <R extends pg.QueryResultRow>(statement: Read) => (await answered(reader.query<R>(statement))).rows,
     transaction: (body) => transaction(pool, body),
-    close: () => pool.end(),
+    async close() {
+      await Promise.all([pool.end(), reader.close()])
+    },
+  }
+}
+
+/**
+ * One connection with many statements under way. Both sides then wake up for several at once, and to wake up costs more
+ * than a read by key does. A connection that is lost is replaced by the next read.
+ */
+function openReader(settings: pg.ClientConfig) {
+  let opened: Promise<pg.Client> | undefined
+
+  function open(): Promise<pg.Client> {
+    const client = new pg.Client({ ...settings, pipeline: true })
+    const opening = client.connect().then(() => client)
+    const forget = () => {
+      if (opened === opening) opened = undefined
+    }
+    client.on('error', forget)
+    client.on('end', forget)
+    opening.catch(forget)
+    return opening
+  }
+
+  return {
+    async query<R extends pg.QueryResultRow>(statement: Read): Promise<pg.QueryResult<R>> {
+      opened ??= open()
+      return (await opened).query<R>(statement)
+    },
+    async close(): Promise<void> {
+      const client = await opened?.catch(() => undefined)
+      await client?.end()
+    },
   }
 }
 
@@ -71,6 +109,7 @@ async function transaction<R>(pool: pg.Pool, body: (tx: Tx) => Promise<R>): Prom
 export function joinTransaction(tx: Tx): Db {
   return {
     query: tx.query.bind(tx) as Query['query'],
+    read: async <R extends pg.QueryResultRow>(statement: Read) => (await tx.query<R>(statement)).rows,
     async transaction(body) {
       await tx.query('savepoint inner_change')
       try {

@@ -1,5 +1,5 @@
 import type { Caller, Token, TokenKind } from '../model/token.ts'
-import type { Query } from './db.ts'
+import type { Db, Query } from './db.ts'
 
 /**
  * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
@@ -17,8 +17,8 @@ export function callerOf(row: Caller): Caller {
   return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
 }
 
-export async function findCaller(db: Query, hash: Buffer): Promise<Caller | undefined> {
-  const { rows } = await db.query<Caller>({
+export async function findCaller(db: Pick<Db, 'read'>, hash: Buffer): Promise<Caller | undefined> {
+  const rows = await db.read<Caller>({
     name: 'find-caller',
     text: `with ${callerCte} select ${callerColumns} from caller`,
     values: [hash],

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { chmodSync, copyFileSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 
@@ -381,8 +381,8 @@ describe('the launcher', () => {
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('run "make up" (or npm ci) first') })
   })
 
-  it('keeps compiled code in the home', async () => {
+  it('keeps compiled code beside the code', async () => {
     await berth('--version')
-    expect(existsSync(join(home, 'cache/node'))).toBe(true)
+    expect(existsSync(join(dirname(launcher), '.cache/node'))).toBe(true)
   })
 })

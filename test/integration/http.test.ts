@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { platformRoutes } from '../../src/api/platform.ts'
 import { type Method, usePlatform } from '../support/platform.ts'
+import { until } from '../support/until.ts'
 
 const platform = usePlatform()
 
@@ -223,6 +224,39 @@ describe('a connection that does not speak HTTP', () => {
     })
     expect(answer).toMatch(/^HTTP\/1.1 400 Bad Request\r\n/)
     expect(JSON.parse(answer.split('\r\n\r\n')[1]!)).toEqual({ error: 'the request is not valid HTTP' })
+  })
+})
+
+describe('many requests at once', () => {
+  const ask = (name: string, token?: string) => platform.call('GET', `/v1/apps/${name}`, token ? { token } : {})
+
+  test('each get their own answer', async () => {
+    await platform.createApp('one')
+    await platform.createApp('two')
+    const replies = await Promise.all(
+      Array.from({ length: 60 }, (_, n) => [ask('one'), ask('two'), ask('none'), ask('one', 'berth_wrong')][n % 4]!),
+    )
+    for (const [n, { status, body }] of replies.entries()) {
+      expect([status, body.name]).toEqual(
+        [
+          [200, 'one'],
+          [200, 'two'],
+          [404, undefined],
+          [401, undefined],
+        ][n % 4],
+      )
+    }
+  })
+
+  test('are refused while the state database is away, and answered again after that', async () => {
+    await platform.createApp('one')
+    expect((await ask('one')).status).toBe(200)
+    const asked = Array.from({ length: 20 }, () => ask('one'))
+    await platform.sql(
+      `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`,
+    )
+    for (const { status } of await Promise.all(asked)) expect([200, 503]).toContain(status)
+    await until(async () => (await ask('one')).status === 200)
   })
 })
 

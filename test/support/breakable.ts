@@ -20,6 +20,7 @@ export function breakable(db: Db, nth: number): { db: Db; count(): number } {
   return {
     db: {
       query: query(db),
+      read: (statement) => counted(db.read(statement)),
       transaction: <R>(body: (tx: Tx) => Promise<R>) =>
         counted(db.transaction((tx) => body({ query: query(tx), inTransaction: true }))),
     },
