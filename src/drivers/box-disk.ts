@@ -4,7 +4,7 @@ import { dirname } from 'node:path'
 import type { BoxSpec } from './box.ts'
 import type { BoxBase } from './box-base.ts'
 import { type BoxWay, boxPath } from './box-enter.ts'
-import { type BoxNetwork, findResolvers } from './box-network.ts'
+import { type BoxNetwork, type BoxRules, findResolvers } from './box-network.ts'
 import { type BoxPaths, innerPathsOf } from './box-paths.ts'
 import { readIfPresent, readTextIfPresent } from './file.ts'
 import { ensureDirectory, ensureFile, freshName } from './fresh.ts'
@@ -18,7 +18,7 @@ export interface BoxMaking {
   filter: string
   /** The first uid of the box; undefined without a choice. */
   uid: number | undefined
-  network: (BoxNetwork & { rules: string }) | undefined
+  network: (BoxNetwork & { rules: BoxRules }) | undefined
   /** Files of control groups and what is to stand in them. */
   limits: Record<string, string>
   /** What its first process runs. No word holds a tab or a line end. */
@@ -88,7 +88,9 @@ function renderConfig(
     path: boxPath,
     command: command.join('\t'),
     ...(network && {
-      rules: network.rules,
+      rules: network.rules.file,
+      'rules-table': network.rules.table,
+      'rules-chain': network.rules.chain,
       link: network.link,
       address: network.address,
       'host-address': network.hostAddress,

@@ -1,5 +1,6 @@
 // The network of boxes: a pair of interfaces for each, with addresses that follow from the number of the home and the
 // slot of the box. One table of rules for each home says what boxes reach: the internet, and nothing near the host.
+import { createHash } from 'node:crypto'
 import { existsSync, readdirSync } from 'node:fs'
 import { boxAddress } from '../model/network.ts'
 import { readTextIfPresent } from './file.ts'
@@ -108,11 +109,25 @@ table ${table} {
 `
 }
 
+export interface BoxRules {
+  file: string
+  table: string
+  /** An empty chain that is there when the rules are, because changing rules takes far longer than looking. */
+  chain: string
+}
+
 /** The rules as a file, which every box puts in force before it has a network: a reboot takes them away. */
-export function ensureRules(home: Home): string {
+export function ensureRules(home: Home): BoxRules {
   const file = `${home.path}/sandbox-base/rules.nft`
-  ensureFile(file, renderTable(home, findResolvers()), { mode: 0o600 })
-  return file
+  const table = networkTable(home)
+  const rules = renderTable(home, findResolvers())
+  const chain = `version-${createHash('sha256').update(rules).digest('hex').slice(0, 16)}`
+  const before = /^add chain \S+ \S+ (version-\w+)$/m.exec(readTextIfPresent(file) ?? '')?.[1]
+  if (before === chain) return { file, table, chain }
+  // Adding it first makes the deletion right whether it was there or not.
+  const forget = before ? `add chain inet ${table} ${before}\ndelete chain inet ${table} ${before}\n` : ''
+  ensureFile(file, `${rules}add chain inet ${table} ${chain}\n${forget}`, { mode: 0o600 })
+  return { file, table, chain }
 }
 
 /** It goes with its other end when the box ends; this is for what a crash of the kernel's clean-up would leave. */

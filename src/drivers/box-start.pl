@@ -4,7 +4,7 @@
 use strict;
 
 our ($machine, %namespace);
-require($0 =~ s{[^/]*$}{}r . $_) for 'box-lib.pl', 'box-mount.pl';
+require($0 =~ s{[^/]*$}{}r . $_) for 'box-lib.pl', 'box-mount.pl', 'box-netlink.pl';
 
 my (%config, @limits);
 for (split /\n/, read_file($ARGV[0]) // die "no such box: $ARGV[0]\n") {
@@ -63,7 +63,7 @@ sub start_network {
   open(my $outside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
   my @uplinks = $config{address} ? default_links() : ();
   call('unshare', $namespace{net});
-  bring_up_loopback();
+  bring_up('lo');
   # Any port is open to everybody inside, and everybody may ping.
   write_file('/proc/sys/net/ipv4/ip_unprivileged_port_start', '0');
   write_file('/proc/sys/net/ipv4/ping_group_range', '0 2147483647');
@@ -86,23 +86,37 @@ sub default_links {
 sub connect_outside {
   my ($main, @uplinks) = @_;
   my $link = $config{link};
-  finish_with(feed(['nft', '-f', $config{rules}]));
+  # Looking takes a tenth of the time of changing.
+  if (!has_chain($config{'rules-table'}, $config{'rules-chain'})) {
+    system('nft', '-f', $config{rules}) == 0 or die "nft ended with $?\n";
+  }
   # Nobody else has this name: what holds it is left from an earlier life that is about to go.
-  finish_with(feed(['ip', 'link', 'delete', 'dev', $link])) if -e "/proc/sys/net/ipv4/conf/$link";
-  finish_with(feed(['ip', '-batch', '-'], <<"END"));
-link add name $link address $config{'host-mac'} type veth peer name eth0 address $config{mac} netns $main
-addr add $config{'host-address'}/30 dev $link
-link set dev $link up
-END
+  remove_link($link) if link_index($link);
+  add_pair($link, $config{'host-mac'}, 'eth0', $config{mac}, $main);
+  add_address($link, $config{'host-address'}, 30);
   write_file("/proc/sys/net/ipv6/conf/$link/disable_ipv6", '1');
   write_file("/proc/sys/net/ipv4/conf/$link/rp_filter", '1');
   # Of these interfaces only, where switching it on for all would make a router of the host.
   write_file("/proc/sys/net/ipv4/conf/$_/forwarding", '1') for $link, @uplinks;
 }
 
-# What listens on loopback only is reached from the host as well.
 sub connect_inside {
-  my $rules = feed(['nft', '-f', '-'], <<'END');
+  lead_to_loopback();
+  bring_up('eth0');
+  add_address('eth0', $config{address}, 30);
+  add_default_route('eth0', $config{'host-address'});
+  write_file('/proc/sys/net/ipv6/conf/eth0/disable_ipv6', '1');
+  write_file('/proc/sys/net/ipv4/conf/eth0/route_localnet', '1');
+}
+
+# What listens on loopback only is reached from the host as well. The kernel takes some time for it, and nothing listens
+# yet: nobody waits. It belongs to nobody either, so that the first process stays easy to find.
+sub lead_to_loopback {
+  my $child = fork // die "fork: $!\n";
+  if (!$child) {
+    exit 0 if fork // die "fork: $!\n";
+    open(STDIN, '<', '/dev/null');
+    exec 'nft', <<'END';
 table ip box {
   chain arriving {
     type nat hook prerouting priority -100
@@ -110,32 +124,8 @@ table ip box {
   }
 }
 END
-  finish_with(feed(['ip', '-batch', '-'], <<"END"));
-addr add $config{address}/30 dev eth0
-link set dev eth0 up
-route add default via $config{'host-address'}
-END
-  write_file('/proc/sys/net/ipv6/conf/eth0/disable_ipv6', '1');
-  write_file('/proc/sys/net/ipv4/conf/eth0/route_localnet', '1');
-  finish_with($rules);
-}
-
-sub feed {
-  my ($command, $input) = @_;
-  open(my $pipe, '|-', @$command) or die "$command->[0]: $!\n";
-  print $pipe $input // '';
-  return [$pipe, $command->[0]];
-}
-
-sub finish_with {
-  my ($pipe, $name) = @{$_[0]};
-  close $pipe or die "$name ended with $?\n";
-}
-
-sub bring_up_loopback {
-  socket(my $socket, 2, 2, 0) or die "socket: $!\n";
-  my $request = pack('a16 s x22', 'lo', 0x49); # up, loopback, running
-  ioctl($socket, 0x8914, $request) or die "loopback: $!\n";
+  }
+  waitpid $child, 0;
 }
 
 sub finish_network {
