@@ -1,0 +1,374 @@
+import { SpritesClient } from '@fly/sprites'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import { destroy, isRunning, processesOf } from '../support/client.ts'
+import { until } from '../support/until.ts'
+
+interface Event {
+  type: string
+  timestamp: number
+  data?: string
+  exit_code?: number
+  log_files?: Record<string, string>
+}
+
+let berth: Berth
+let control: Awaited<ReturnType<Berth['up']>>
+const box = 'box'
+
+beforeAll(async () => {
+  berth = new Berth({ BERTH_EDGE_LISTEN: '127.0.0.1:0' })
+  control = await berth.up()
+  const made = await call('POST', '/v1/sandboxes', { name: box, environment: { FROM_SANDBOX: 'yes' } })
+  expect(made.status).toBe(201)
+}, 120_000)
+
+afterAll(() => destroy(berth))
+
+async function call(method: string, path: string, body?: object) {
+  const reply = await fetch(`${berth.addresses.sandbox}${path}`, {
+    method,
+    headers: { authorization: `Bearer ${berth.token}` },
+    ...(body ? { body: JSON.stringify(body) } : {}),
+  })
+  const text = await reply.text()
+  const type = reply.headers.get('content-type') ?? ''
+  const events: Event[] = type.includes('ndjson')
+    ? text
+        .trimEnd()
+        .split('\n')
+        .map((line) => JSON.parse(line))
+    : []
+  const parsed = type.startsWith('application/json') && text ? JSON.parse(text) : text
+  return { status: reply.status, body: parsed, events, lines: text.split('\n') }
+}
+
+const servicePath = (name: string) => `/v1/sandboxes/${box}/services/${name}`
+const put = (name: string, body: object, duration = '50ms') =>
+  call('PUT', `${servicePath(name)}?duration=${duration}`, body)
+const act = (name: string, verb: string, query = 'duration=50ms') =>
+  call('POST', `${servicePath(name)}/${verb}?${query}`)
+const get = async (name: string) => (await call('GET', servicePath(name))).body
+const state = async (name: string) => (await get(name)).state
+const shell = (script: string) => ({ cmd: 'sh', args: ['-c', script] })
+const types = (events: Event[]) => events.map(({ type }) => type)
+const said = (events: Event[], type: string) =>
+  events
+    .filter((event) => event.type === type)
+    .map(({ data }) => data)
+    .join('')
+
+async function remove(...names: string[]): Promise<void> {
+  for (const name of names) expect((await call('DELETE', servicePath(name))).status).toBe(204)
+}
+
+describe('a service', () => {
+  test('runs, is shown as it was defined, prints to both streams, stops and is gone', async () => {
+    const script = 'echo out $FROM_SANDBOX $OWN; echo err >&2; pwd; exec sleep 1000'
+    const made = await put(
+      'web',
+      { ...shell(script), env: { OWN: "it's $HOME" }, httpPort: 8000, dir: '/tmp' },
+      '500ms',
+    )
+    expect(made.status).toBe(200)
+    expect(types(made.events)[0]).toBe('started')
+    expect(types(made.events).at(-1)).toBe('complete')
+    expect(said(made.events, 'stdout')).toBe("out yes it's $HOME\n/tmp\n")
+    expect(said(made.events, 'stderr')).toBe('err\n')
+    expect(made.events.at(-1)!.log_files!.stdout).toBe('/.sprite/logs/services/web/stdout/current')
+    expect(made.events.every((event) => Math.abs(event.timestamp - Date.now()) < 30_000)).toBe(true)
+
+    expect(await get('web')).toEqual({
+      name: 'web',
+      cmd: 'sh',
+      args: ['-c', script],
+      needs: [],
+      http_port: 8000,
+      env: { OWN: "it's $HOME" },
+      dir: '/tmp',
+      state: { name: 'web', status: 'running', pid: expect.any(Number), started_at: expect.stringMatching(/Z$/) },
+    })
+    expect((await call('GET', `/v1/sprites/${box}/services`)).body).toEqual([await get('web')])
+
+    const stopped = await act('web', 'stop', 'timeout=5s')
+    expect(types(stopped.events)).toEqual(['stopping', 'stopped', 'complete'])
+    expect(stopped.events[1]!.exit_code).toBe(143)
+    expect(await state('web')).toEqual({ name: 'web', status: 'stopped', exit_code: 143 })
+    expect(await act('web', 'stop')).toMatchObject({ status: 409, body: { error: 'conflict' } })
+
+    await remove('web')
+    expect(await call('GET', servicePath('web'))).toMatchObject({
+      status: 404,
+      body: { error: 'not_found', message: 'service not found' },
+    })
+    expect((await call('DELETE', servicePath('web'))).status).toBe(404)
+  })
+
+  test('is left alone by the same definition and replaced by another', async () => {
+    await put('same', shell('echo one; exec sleep 1000'))
+    const first = await state('same')
+    const again = await put('same', shell('echo one; exec sleep 1000'))
+    expect(again.lines.filter(Boolean)).toHaveLength(1)
+    expect(JSON.parse(again.lines[0]!)).toEqual({ message: expect.stringContaining('already running') })
+    expect(await state('same')).toEqual(first)
+    const other = await put('same', shell('echo two; exec sleep 1000'), '300ms')
+    expect(types(other.events)).toEqual(['started', 'stdout', 'complete'])
+    expect(said(other.events, 'stdout')).toBe('two\n')
+    expect((await state('same')).pid).not.toBe(first.pid)
+    const restarted = await act('same', 'restart', 'duration=300ms')
+    expect(types(restarted.events)).toEqual(['stopping', 'stopped', 'started', 'stdout', 'complete'])
+    await remove('same')
+  })
+
+  test('that cannot be started says why, with the codes of a shell', async () => {
+    const missing = await put('missing', { cmd: 'no-such-program' }, '2s')
+    expect(types(missing.events)).toEqual(['error', 'exit', 'complete'])
+    expect(missing.events[0]!.data).toBe('exec: "no-such-program": not found')
+    expect(missing.events[1]!.exit_code).toBe(127)
+    expect(await state('missing')).toMatchObject({
+      status: 'failed',
+      error: 'exec: "no-such-program": not found',
+      exit_code: 127,
+      restart_count: expect.any(Number),
+      next_restart_at: expect.any(String),
+    })
+    const denied = await put('denied', { cmd: '/etc/passwd' }, '2s')
+    expect(denied.events.map((event) => event.exit_code)).toEqual([undefined, 126, undefined])
+    const nowhere = await put('nowhere', { cmd: 'true', dir: '/no/such/place' }, '2s')
+    expect(nowhere.events[0]).toMatchObject({ type: 'error', data: 'chdir /no/such/place: no such directory' })
+    await remove('missing', 'denied', 'nowhere')
+  })
+
+  test('that ends is started again, later each time, and counted', async () => {
+    const crash = await put('crash', shell('echo begun; sleep 0.1; kill -9 $$'), '5s')
+    expect(types(crash.events)).toEqual(['started', 'stdout', 'exit', 'complete'])
+    expect(crash.events[2]!.exit_code).toBe(137)
+    const failed = await state('crash')
+    expect(failed).toMatchObject({ status: 'failed', error: 'exited with code 137', restart_count: 1 })
+    const wait = Date.parse(failed.next_restart_at) - Date.now()
+    expect(wait).toBeLessThanOrEqual(1000)
+    await until(async () => (await state('crash')).restart_count === 2)
+    const second = await state('crash')
+    await until(async () => (await state('crash')).restart_count === 3)
+    // Not before the time that was told.
+    expect(Date.now()).toBeGreaterThan(Date.parse(second.next_restart_at ?? 0))
+    // A start does not wait for it, and counts from zero.
+    const started = await act('crash', 'start', 'duration=5s')
+    expect(types(started.events)).toEqual(['started', 'stdout', 'exit', 'complete'])
+    expect((await state('crash')).restart_count).toBe(1)
+    // Neither does a stop, which lasts.
+    expect(types((await act('crash', 'stop')).events)).toEqual(['stopping', 'stopped', 'complete'])
+    expect(await state('crash')).toMatchObject({ status: 'stopped' })
+    await remove('crash')
+  })
+
+  test('takes signals by name and number, and is started again if it ends by one', async () => {
+    await put('sig', shell('trap "echo usr" USR1; trap "echo urg" URG; while :; do sleep 0.02; done'))
+    const { pid } = await state('sig')
+    const send = (signal: string | number) =>
+      call('POST', `/v1/sandboxes/${box}/services/signal`, { name: 'sig', signal })
+    expect((await send('usr1')).status).toBe(204)
+    expect((await send('SIGURG')).status).toBe(204)
+    const heard = async () => said((await call('GET', `${servicePath('sig')}/logs`)).events, 'stdout')
+    await until(async () => (await heard()) === 'usr\nurg\n')
+    expect((await send('SIGNOPE')).status).toBe(400)
+    expect((await send(9)).status).toBe(204)
+    await until(async () => ((await state('sig')).pid ?? pid) !== pid)
+    expect(await state('sig')).toMatchObject({ status: 'running', restart_count: 1 })
+    await act('sig', 'stop', 'timeout=100ms')
+    expect((await send('TERM')).status).toBe(409)
+    expect((await call('POST', `/v1/sandboxes/${box}/services/signal`, { name: 'x', signal: 1 })).status).toBe(404)
+    await remove('sig')
+  })
+
+  test('that ignores SIGTERM is killed when its time is over', async () => {
+    await put('stubborn', shell('trap "" TERM; echo ready; while :; do sleep 0.02; done'), '100ms')
+    const began = Date.now()
+    const stopped = await act('stubborn', 'stop', 'timeout=300ms')
+    expect(Date.now() - began).toBeGreaterThanOrEqual(300)
+    expect(stopped.events.find(({ type }) => type === 'stopped')!.exit_code).toBe(137)
+    await remove('stubborn')
+  })
+
+  test('that waits for a child in a shell is told to stop with all its group', async () => {
+    await put('group', shell('trap "echo bye; exit 3" TERM; sleep 1000; echo not reached'), '100ms')
+    const stopped = await act('group', 'stop', 'timeout=10s')
+    expect(said(stopped.events, 'stdout')).toContain('bye')
+    expect(stopped.events.find(({ type }) => type === 'stopped')!.exit_code).toBe(3)
+    await remove('group')
+  })
+
+  test('that forks and ends leaves nothing behind', async () => {
+    const mark = `${4_000_000 + (process.pid % 1_000_000)}`
+    await put('forks', shell(`sleep ${mark} & exit 0`), '2s')
+    await act('forks', 'stop')
+    await until(() => processesOf(`sleep ${mark}`).length === 0)
+    await remove('forks')
+  })
+
+  test('prints what it likes: long lines, bytes that are no text, a last line without an end', async () => {
+    const script = `printf 'a\\377b\\n'; head -c 30000 /dev/zero | tr '\\0' x; printf '\\n\\nlast'; exit 7`
+    const told = await put('odd', shell(script), '5s')
+    const text = said(told.events, 'stdout')
+    expect(text.startsWith('a�b\nxxx')).toBe(true)
+    expect(text.replaceAll(/[^x]/g, '')).toHaveLength(30_000)
+    expect(text.endsWith('\n\nlast\n')).toBe(true)
+    expect(told.lines.every((line) => Buffer.byteLength(line) < 64 * 1024)).toBe(true)
+    expect(told.events.at(-2)).toMatchObject({ type: 'exit', exit_code: 7 })
+    const last = await call('GET', `${servicePath('odd')}/logs?lines=2`)
+    expect(types(last.events)).toEqual(['stdout', 'stdout', 'complete'])
+    expect(last.events[1]!.data).toBe('last\n')
+    await remove('odd')
+  })
+})
+
+describe('output', () => {
+  test('is followed line by line over the change of files, none lost and none twice', async () => {
+    // 20 MB, at a pace that a reader can keep: 100 lines of 1000 bytes and a moment.
+    const script = `perl -e '$|=1; for my $i (1..20000) { print $i, " ", "y" x 990, "\\n"; select(undef,undef,undef,0.002) if $i % 100 == 0 } print "end\\n"; sleep 1000'`
+    const told = await put('flow', shell(script), '4s')
+    const numbers = said(told.events, 'stdout')
+      .split('\n')
+      .map((line) => Number.parseInt(line, 10))
+    expect(types(told.events)).not.toContain('gap')
+    expect(numbers.slice(0, 20_000)).toEqual(Array.from({ length: 20_000 }, (_, at) => at + 1))
+    await remove('flow')
+  })
+
+  test('of 100 MB at once hurts nobody', async () => {
+    const script =
+      'yes 0123456789012345678901234567890123456789012345678901234567890123456789 | head -c 100000000; echo; echo end; exec sleep 1000'
+    const slow: number[] = []
+    let done = false
+    const telling = put('flood', shell(script), '2s').finally(() => {
+      done = true
+    })
+    while (!done) {
+      const began = performance.now()
+      await call('GET', servicePath('flood'))
+      slow.push(performance.now() - began)
+    }
+    const told = await telling
+    expect(told.events.at(-1)!.type).toBe('complete')
+    expect(slow.sort((a, b) => a - b)[Math.floor(slow.length * 0.9)]).toBeLessThan(200)
+    await until(async () => (await call('GET', `${servicePath('flood')}/logs?lines=1`)).events[0]?.data === 'end\n', 30)
+    expect(await state('flood')).toMatchObject({ status: 'running' })
+    await remove('flood')
+  })
+})
+
+describe('services that need others', () => {
+  test('are started after them, keep them from being stopped and deleted, and start them', async () => {
+    await put('db', shell('echo db; exec sleep 1000'))
+    const app = await put('app', { ...shell('echo app; exec sleep 1000'), needs: ['db'] })
+    expect(types(app.events)).toContain('started')
+    expect(await act('db', 'stop')).toMatchObject({ status: 409 })
+    expect((await call('DELETE', servicePath('db'))).status).toBe(409)
+    await act('app', 'stop')
+    await act('db', 'stop')
+    expect(await state('db')).toMatchObject({ status: 'stopped' })
+    await act('app', 'start', 'duration=300ms')
+    expect(await state('db')).toMatchObject({ status: 'running' })
+    expect(await state('app')).toMatchObject({ status: 'running' })
+    expect(Date.parse((await state('app')).started_at)).toBeGreaterThanOrEqual(
+      Date.parse((await state('db')).started_at),
+    )
+    await act('app', 'stop')
+    await put('db', shell('exit 1'), '200ms')
+    const broken = await act('app', 'start', 'duration=5s')
+    expect(broken.events[0]).toMatchObject({ type: 'error', data: 'failed to start dependency db' })
+    expect(await state('app')).toEqual({ name: 'app', status: 'starting' })
+    await remove('app', 'db')
+  })
+
+  test('wait until they are healthy', async () => {
+    const health = { command: ['test', '-e', '/tmp/open'], interval: '100ms', threshold: 1 }
+    await put('slow', { ...shell('rm -f /tmp/open; exec sleep 1000'), health })
+    expect(await state('slow')).toMatchObject({ status: 'starting', health: { status: 'starting' } })
+    await put('after', { ...shell('echo after; exec sleep 1000'), needs: ['slow'] }, '100ms')
+    expect(await state('after')).toEqual({ name: 'after', status: 'starting' })
+    await put('opens', shell('touch /tmp/open; exec sleep 1000'))
+    await until(async () => (await state('after')).status === 'running')
+    expect(await state('slow')).toMatchObject({ status: 'running', health: { status: 'healthy' } })
+    await put('opens', shell('rm /tmp/open; exec sleep 1000'))
+    await until(async () => (await state('slow')).health.status === 'unhealthy')
+    await remove('after', 'slow', 'opens')
+  })
+
+  test('wait for an answer over HTTP', async () => {
+    const script = `$SIG{PIPE}="IGNORE"; use IO::Socket::INET; sleep 1; my $s = IO::Socket::INET->new(LocalAddr=>"127.0.0.1",LocalPort=>8123,Listen=>5,ReuseAddr=>1) or die; while (my $c = $s->accept) { <$c>; print $c "HTTP/1.0 204 No Content\\r\\n\\r\\n"; close $c }`
+    await put('http', {
+      cmd: 'perl',
+      args: ['-e', script],
+      http_port: 8123,
+      health: { http: { path: '/ok' }, interval: '1s' },
+    })
+    expect((await state('http')).status).toBe('starting')
+    await until(async () => (await state('http')).status === 'running')
+    await remove('http')
+  })
+})
+
+describe('the platform', () => {
+  test('starts and stops a service 1,000 times', async () => {
+    await put('quick', shell('exec sleep 1000'))
+    for (let round = 0; round < 500; round++) {
+      expect((await act('quick', 'stop', 'timeout=5s')).status).toBe(200)
+      expect((await act('quick', 'start', 'duration=1ms')).status).toBe(200)
+    }
+    expect(await state('quick')).toMatchObject({ status: 'running' })
+    expect((await state('quick')).restart_count).toBeUndefined()
+    await remove('quick')
+  }, 40_000)
+
+  test('does not care whether anybody listens', async () => {
+    const gone = new AbortController()
+    const telling = fetch(`${berth.addresses.sandbox}${servicePath('alone')}?duration=10s`, {
+      method: 'PUT',
+      headers: { authorization: `Bearer ${berth.token}` },
+      body: JSON.stringify(shell('exec sleep 1000')),
+      signal: gone.signal,
+    })
+    await telling
+    gone.abort()
+    await until(async () => (await call('GET', servicePath('alone'))).body.state?.status === 'running')
+    await remove('alone')
+  })
+
+  test('may be killed: the same processes run on, and stopped ones stay stopped', async () => {
+    await put('kept', shell('exec sleep 1000'))
+    await put('off', shell('exec sleep 1000'))
+    await act('off', 'stop')
+    const before = await state('kept')
+    await end(control)
+    control = await berth.up()
+    expect(await state('kept')).toEqual(before)
+    expect(await state('off')).toMatchObject({ status: 'stopped' })
+  }, 60_000)
+
+  test('brings services back, in order, when everything inside was killed', async () => {
+    await put('later', { ...shell('echo later; exec sleep 1000'), needs: ['kept'] })
+    const first = processesOf('s6-svscan /.berth/service').find(({ line }) =>
+      line.startsWith(`${line.split(' ')[0]} s6-svscan`),
+    )!
+    process.kill(first.pid, 'SIGKILL')
+    await until(() => !isRunning(first.pid))
+    await until(async () => (await state('kept')).status === 'running' && (await state('later')).status === 'running')
+    expect(await state('off')).toMatchObject({ status: 'stopped' })
+    const [kept, later] = [await state('kept'), await state('later')]
+    expect(Date.parse(later.started_at)).toBeGreaterThanOrEqual(Date.parse(kept.started_at))
+    await remove('later', 'kept', 'off')
+  })
+
+  test('is understood by the independent client', async () => {
+    const sprite = new SpritesClient(berth.token, { baseURL: berth.addresses.sandbox }).sprite(box)
+    const heard: string[] = []
+    const stream = await sprite.createService('sdk', { ...shell('echo hi; exec sleep 1000'), httpPort: 8080 }, '300ms')
+    for await (const event of stream) heard.push(event.type)
+    expect(heard).toEqual(['started', 'stdout', 'complete'])
+    expect(await sprite.getService('sdk')).toMatchObject({ name: 'sdk', httpPort: 8080, state: { status: 'running' } })
+    await (await sprite.stopService('sdk', '2s')).processAll(() => {})
+    expect((await sprite.listServices()).map(({ state }) => state?.status)).toEqual(['stopped'])
+    await sprite.deleteService('sdk')
+  })
+})
