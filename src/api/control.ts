@@ -6,6 +6,7 @@ import { getSandbox } from '../live/sandbox.ts'
 import { notFound } from '../model/errors.ts'
 import { readClientMessage, readObject, stdinByte, stdinEndByte } from '../model/exec.ts'
 import type { SandboxDetails } from '../model/sandbox.ts'
+import { fileOperations } from './control-file.ts'
 import { socketHeaders } from './exec.ts'
 import { bytesOf, type Followed, follow, obey } from './exec-socket.ts'
 import { asBerthError } from './problem.ts'
@@ -32,7 +33,7 @@ export interface ControlRun {
 export type ControlOperation = (call: ControlCall) => Promise<ControlRun>
 
 /** What a channel can do, by the name in `op`. */
-export const controlOperations: Record<string, ControlOperation> = { exec: runExec }
+export const controlOperations: Record<string, ControlOperation> = { exec: runExec, ...fileOperations }
 
 /** Its reader loses what is said at the start of an operation, so it is better off with a socket for each. */
 const unfit = /^sprites-go-sdk\//
@@ -141,8 +142,10 @@ class ControlChannel {
   }
 
   #fail(error: unknown, id: unknown): void {
-    const { code, message } = asBerthError(error)
-    this.#refuse(code === 'not_found' ? 'op.not_found' : code, message, id)
+    const { code, message, details } = asBerthError(error)
+    // What the system inside said to a file operation tells more than the kind of refusal.
+    const own = details.fields?.code
+    this.#refuse(own ? String(own) : code === 'not_found' ? 'op.not_found' : code, message, id)
   }
 
   /** Clients read the sentence under either name. */

@@ -4,6 +4,7 @@ import type { LiveContext } from '../live/context.ts'
 import { dialSandbox } from '../live/proxy.ts'
 import { openSandbox } from '../live/sandbox.ts'
 import type { Sandbox } from '../model/sandbox.ts'
+import { bytesOf } from './exec-socket.ts'
 import { asBerthError } from './problem.ts'
 import type { SocketRoute } from './route.ts'
 
@@ -57,30 +58,39 @@ export function parseTarget(text: string): ProxyTarget | undefined {
 }
 
 async function connectTo(ctx: LiveContext, sandbox: Sandbox, socket: WebSocket, target: ProxyTarget): Promise<void> {
-  const early = holdMessages(socket)
+  const held = holdMessages(socket)
   try {
     const connection = await dialSandbox(ctx, sandbox, target.host, target.port)
-    socket.send(JSON.stringify({ status: 'connected', target: `${target.host || 'localhost'}:${target.port}` }))
-    joinConnection(socket, connection)
-    early(connection)
+    socket.send(JSON.stringify(connectedTo(target)))
+    // The frames before the closing one reach the client first.
+    const joined = joinConnection(socket, connection, (error) => socket.close(error ? code.failed : code.done))
+    held.handTo(joined)
+    if (socket.readyState === socket.OPEN) socket.once('close', () => joined.leave())
+    else joined.leave()
   } catch (error) {
-    const { message } = asBerthError(error)
-    refuse(socket, code.failed, message)
+    refuse(socket, code.failed, asBerthError(error).message)
   }
 }
 
+export function connectedTo({ host, port }: ProxyTarget): { status: string; target: string } {
+  return { status: 'connected', target: `${host || 'localhost'}:${port}` }
+}
+
 /** What comes before the connection stands is kept for it; no more is read meanwhile. */
-function holdMessages(socket: WebSocket): (connection: Duplex) => void {
-  const held: Buffer[] = []
-  const hold = (data: RawData, isBinary: boolean) => {
-    if (isBinary) held.push(bytesOf(data))
+function holdMessages(socket: WebSocket): { handTo(joined: Joined): void } {
+  const held: [RawData, boolean][] = []
+  let joined: Joined | undefined
+  socket.on('message', (data, isBinary) => {
+    if (joined) return joined.message(data, isBinary)
+    held.push([data, isBinary])
     socket.pause()
-  }
-  socket.on('message', hold)
-  return (connection) => {
-    socket.off('message', hold)
-    for (const data of held) connection.write(data)
-    socket.resume()
+  })
+  return {
+    handTo(taker) {
+      socket.resume()
+      for (const [data, isBinary] of held.splice(0)) taker.message(data, isBinary)
+      joined = taker
+    },
   }
 }
 
@@ -89,12 +99,23 @@ function refuse(socket: WebSocket, reason: number, message: string): void {
   socket.close(reason, message.slice(0, 120))
 }
 
-/** Hands bytes on both ways, each no faster than its reader takes them, until one side ends. */
-export function joinConnection(socket: WebSocket, connection: Duplex): void {
-  socket.on('message', (data, isBinary) => {
-    if (!isBinary || connection.writableEnded || connection.destroyed) return
-    if (!connection.write(bytesOf(data))) socket.pause()
-  })
+/** One end of a connection: what a client sends goes in here, and `leave` when it goes. */
+export interface Joined {
+  message(data: RawData, isBinary: boolean): void
+  leave(): void
+}
+
+/**
+ * Hands bytes on both ways, each no faster than its reader takes them. `onEnd` is called once, when the other side has
+ * ended and everything it sent is on its way, in order before what is sent then.
+ */
+export function joinConnection(socket: WebSocket, connection: Duplex, onEnd: (error?: Error) => void): Joined {
+  let isOver = false
+  const over = (error?: Error) => {
+    if (!isOver) onEnd(error)
+    isOver = true
+    socket.resume()
+  }
   connection.on('drain', () => socket.resume())
   connection.on('data', (data: Buffer) => {
     socket.send(data, () => {
@@ -102,12 +123,19 @@ export function joinConnection(socket: WebSocket, connection: Duplex): void {
     })
     if (socket.bufferedAmount >= maxUnsentBytes) connection.pause()
   })
-  // The frames before the closing one reach the client first.
-  connection.once('end', () => socket.close(code.done))
-  connection.once('error', () => socket.close(code.failed, 'the connection broke'))
-  connection.once('close', () => socket.close(code.done))
-  if (socket.readyState === socket.OPEN) socket.once('close', () => letGo(connection))
-  else letGo(connection)
+  connection.once('end', () => over())
+  connection.once('error', over)
+  connection.once('close', () => over())
+  return {
+    message(data, isBinary) {
+      if (!isBinary || connection.writableEnded || connection.destroyed) return
+      if (!connection.write(bytesOf(data))) socket.pause()
+    },
+    leave() {
+      isOver = true
+      letGo(connection)
+    },
+  }
 }
 
 /** What comes back is read and dropped: closing with unread bytes would take what we sent from the other side. */
@@ -118,9 +146,4 @@ function letGo(connection: Duplex): void {
   connection.once('end', () => connection.destroy())
   connection.resume()
   connection.end()
-}
-
-function bytesOf(data: RawData): Buffer {
-  if (Buffer.isBuffer(data)) return data
-  return Array.isArray(data) ? Buffer.concat(data) : Buffer.from(data)
 }

@@ -1,9 +1,11 @@
 // Files of a sandbox from outside: through the client that everybody has, and over plain HTTP where it cannot ask.
 import { createHash, randomBytes } from 'node:crypto'
+import { on, once } from 'node:events'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { request } from 'node:http'
 import { type Sprite, SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { WebSocket } from 'ws'
 import { Berth } from '../support/berth.ts'
 import { destroy } from '../support/client.ts'
 import { until } from '../support/until.ts'
@@ -269,6 +271,54 @@ describe('large and odd files', () => {
     await write('/tmp/busy', 'x')
     const replies = await Promise.all(Array.from({ length: 60 }, () => read('/tmp/busy')))
     expect(replies.map((reply) => [reply.status, reply.bytes.toString()])).toEqual(Array(60).fill([200, 'x']))
+  })
+})
+
+describe('the control channel', () => {
+  test('does the same, one after the other on one connection', async () => {
+    const channel = new WebSocket(`${berth.addresses.sandbox.replace('http', 'ws')}/v1/sprites/files/control`, {
+      headers: { authorization: `Bearer ${berth.token}` },
+    })
+    await once(channel, 'open')
+    /** Texts, bytes and the end of an operation. */
+    const operate = async (op: string, args: object, ...pieces: Buffer[]) => {
+      const answer = { texts: [] as object[], bytes: Buffer.alloc(0) }
+      channel.send(`control:${JSON.stringify({ type: 'op.start', id: op, op, args })}`)
+      for (const piece of pieces) channel.send(piece)
+      for await (const [data, isBinary] of on(channel, 'message')) {
+        const end = /^control:(.*)$/s.exec(isBinary ? '' : String(data))?.[1]
+        if (end) return { ...answer, ...JSON.parse(end) }
+        if (isBinary) answer.bytes = Buffer.concat([answer.bytes, data])
+        else answer.texts.push(JSON.parse(String(data)))
+      }
+      throw new Error('the channel ended')
+    }
+    const done = { type: 'op.complete', args: { ok: true, exitCode: 0 } }
+    const bytes = randomBytes(3_000_000)
+    const path = '/tmp/control/file'
+    const halves = [bytes.subarray(0, 1_000_001), bytes.subarray(1_000_001)]
+    const written = await operate('fs.write', { path, mode: '0600' }, ...halves, Buffer.from([4]))
+    expect(written).toMatchObject({ ...done, id: 'fs.write', texts: [{ path, size: bytes.length, mode: '0600' }] })
+    const sized = await operate('fs.write', { path: 'sized', workingDir: '/tmp/control', size: '1' }, Buffer.from([4]))
+    expect(sized).toMatchObject({ ...done, texts: [{ path: '/tmp/control/sized', size: 1 }] })
+    const back = await operate('fs.read', { path })
+    expect(back).toMatchObject({ ...done, texts: [{ size: bytes.length, mode: '0600' }] })
+    expect(digest(back.bytes)).toBe(digest(bytes))
+    expect((await operate('fs.read', { path, start: '5', end: '9' })).bytes).toEqual(bytes.subarray(5, 10))
+    const listed = await operate('fs.list', { path: '/tmp/control' })
+    expect(listed).toMatchObject({ ...done, texts: [{ count: 2, entries: [{ name: 'file' }, { name: 'sized' }] }] })
+    expect(await operate('fs.chmod', { path, mode: '0640' })).toMatchObject({ ...done, texts: [{ count: 1 }] })
+    expect(await operate('fs.chown', { path, uid: '0' })).toMatchObject({ ...done, texts: [{ count: 1 }] })
+    const copy = { source: '/tmp/control', dest: '/tmp/control2', recursive: 'true' }
+    expect(await operate('fs.copy', copy)).toMatchObject({ ...done, texts: [{ count: 3 }] })
+    const rename = { source: '/tmp/control2', dest: '/tmp/control3' }
+    expect(await operate('fs.rename', rename)).toMatchObject({ ...done, texts: [rename] })
+    const deleted = await operate('fs.delete', { path: '/tmp/control3', recursive: 'true' })
+    expect(deleted).toMatchObject({ ...done, texts: [{ count: 3 }] })
+    const missing = { type: 'op.error', args: { code: 'ENOENT', message: expect.stringContaining('/tmp/none') } }
+    expect(await operate('fs.read', { path: '/tmp/none' })).toMatchObject(missing)
+    expect(await operate('fs.list', {})).toMatchObject({ type: 'op.error', args: { error: 'path is required' } })
+    channel.terminate()
   })
 })
 

@@ -191,6 +191,34 @@ describe('a proxy', () => {
   })
 })
 
+test('the control channel carries a connection, and goes on after it', async () => {
+  const channel = socketTo('control')
+  const texts: string[] = []
+  const pieces: Buffer[] = []
+  channel.on('message', (data, isBinary) => {
+    if (isBinary) pieces.push(data as Buffer)
+    else texts.push(String(data))
+  })
+  await once(channel, 'open')
+  const start = (port: number) =>
+    channel.send(`control:{"type":"op.start","op":"proxy","args":{"host":"localhost","port":"${port}"}}`)
+  start(7999)
+  await until(() => texts.length === 1)
+  expect(texts[0]).toMatch(/^control:.*op\.error.*nothing listens there/)
+  start(7004)
+  await until(() => texts.length === 3)
+  expect(texts[1]).toBe('{"status":"connected","target":"localhost:7004"}')
+  expect(texts[2]).toMatch(/^control:.*op\.complete/)
+  expect(Buffer.concat(pieces).toString()).toBe('bye')
+  start(7001)
+  await until(() => texts.length === 4)
+  const bytes = randomBytes(500_000)
+  channel.send(bytes)
+  await until(() => Buffer.concat(pieces).length === 500_003)
+  expect(Buffer.concat(pieces).subarray(3).equals(bytes)).toBe(true)
+  channel.terminate()
+})
+
 describe('a proxy refuses', () => {
   test('a port on which nothing listens', async () => {
     const { answer, code } = await dial('localhost', 7999)
