@@ -18,7 +18,6 @@ create table sandbox (
   resources       jsonb,
   checkpoints     int not null default 0, -- the number of the last one, so that a number is never given twice
   source_id       text, -- the checkpoint that its filesystem came from
-  restore_from    text, -- the checkpoint that its filesystem is about to be replaced by
   created_at      timestamptz not null default now(),
   updated_at      timestamptz not null default now(),
   last_running_at timestamptz
@@ -48,6 +47,7 @@ create table checkpoint (
   is_auto     boolean not null,
   comment     text not null,
   source_id   text, -- the checkpoint that the filesystem came from
+  restores    text, -- of an automatic one: the checkpoint that replaces what is kept here
   state       text not null check (state in ('making', 'ready', 'failed', 'removing')),
   failure     text, -- a sentence, for whoever waits for it
   number      bigint generated always as identity, -- in the order in which they were asked for

@@ -257,7 +257,7 @@ export async function sandboxView(ctx: LiveContext, sandbox: SandboxDetails) {
 function viewOf(
   { settings }: LiveContext,
   sandbox: SandboxDetails,
-  { kind, gap }: Awaited<ReturnType<typeof isolationOf>>,
+  { kind, network, gap }: Awaited<ReturnType<typeof isolationOf>>,
 ) {
   return {
     id: sandbox.id,
@@ -278,7 +278,7 @@ function viewOf(
     primary_region: sandbox.region,
     version: runtimeVersion,
     environment_version: runtimeVersion,
-    isolation: { kind, ...(gap && { gap }) },
+    isolation: { kind, network, ...(gap && { gap }) },
     created_at: toRfc3339(sandbox.createdAt),
     updated_at: toRfc3339(sandbox.updatedAt),
     ...(sandbox.lastRunningAt && { last_running_at: toRfc3339(sandbox.lastRunningAt) }),

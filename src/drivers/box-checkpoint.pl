@@ -22,18 +22,18 @@ shift @words;
 
 my $fresh = "$place/.new~$name";
 exit 0 if -e "$place/$name";
-system('rm', '-rf', '--', $fresh) == 0 && mkdir($fresh, 0700) or refuse(31, "cannot make $fresh: $!");
-if ($freezer ne '' && !freeze()) {
-  thaw();
-  refuse(32, 'its processes could not be held still');
-}
+system('rm', '-rf', '--', $fresh) if -e $fresh;
+mkdir $fresh, 0700 or refuse(31, "cannot make $fresh: $!");
+refuse(32, 'its processes could not be held still') if $freezer ne '' && !freeze();
 my $code = copy();
-thaw();
+let_go();
 refuse(33, 'the copy failed') if $code;
 rename $fresh, "$place/$name" or refuse(34, "rename: $!");
+thaw();
 
 sub refuse {
   my ($exit, $reason) = @_;
+  thaw();
   system('rm', '-rf', '--', $fresh);
   print "$reason\n";
   exit $exit;
@@ -91,11 +91,16 @@ sub freeze {
   return 0;
 }
 
-# Nothing is left of it: the group of the first version is emptied and goes.
-sub thaw {
+sub let_go {
   return if $freezer eq '' || !-d $freezer;
-  return write_file("$freezer/cgroup.freeze", '0') if !$is_first;
-  write_file("$freezer/freezer.state", 'THAWED');
+  write_file("$freezer/cgroup.freeze", '0') if !$is_first;
+  write_file("$freezer/freezer.state", 'THAWED') if $is_first;
+}
+
+# Nothing is left of it: the group of the first version is emptied and goes, which takes a moment.
+sub thaw {
+  let_go();
+  return if !$is_first || !-d $freezer;
   my $above = $freezer =~ s{/[^/]+$}{}r;
   for (1 .. 100) {
     write_file("$above/cgroup.procs", $_) for split /\n/, read_file("$freezer/cgroup.procs");

@@ -28,6 +28,8 @@ export interface CheckpointDriver {
   /** Nothing is left of a copy that was begun under this name, and no process stands still for it. */
   abandonCopy(spec: BoxSpec, checkpoint: string): Promise<void>
   removeCheckpoint(id: string, checkpoint: string): Promise<void>
+  /** The records of copies that came to their end are gone. Only while none is being made. */
+  tidy(spec: BoxSpec): Promise<void>
 }
 
 export interface CheckpointParts {
@@ -51,6 +53,7 @@ export function checkpointDriver(parts: CheckpointParts): CheckpointDriver {
     },
     swapLayers: async (spec, kept) => swapLayers(home, boxPaths(home, spec.id), checkName(kept)),
     abandonCopy: (spec, checkpoint) => abandonCopy(parts, spec, checkName(checkpoint)),
+    tidy: (spec) => removeJobs(parts, spec),
     removeCheckpoint: (id, checkpoint) =>
       removeCheckpoint(home, `${placeOf(boxPaths(home, id))}/${checkName(checkpoint)}`),
   }
@@ -114,7 +117,8 @@ function copier(paths: BoxPaths): string[] {
   const cp = ['cp', '-a', '--reflink=auto']
   if (readWay(paths) === 'none' || !commandExists('bwrap')) return cp
   const programs = ['/usr', '/bin', '/lib', '/lib64'].flatMap((path) => ['--ro-bind-try', path, path])
-  const shown = ['--ro-bind', 'FROM', '/from', '--bind', 'TO', '/to']
+  // The C library sets the mode of what it may not open by way of /proc.
+  const shown = ['--ro-bind', 'FROM', '/from', '--bind', 'TO', '/to', '--proc', '/proc']
   const user = isRoot() ? [] : ['--unshare-user', '--uid', '0', '--gid', '0']
   const apart = ['--unshare-pid', '--unshare-net', '--unshare-ipc', '--cap-add', 'ALL', '--die-with-parent']
   return ['bwrap', ...programs, ...shown, ...user, ...apart, ...cp]
@@ -131,7 +135,23 @@ function freezerOf({ home, cgroups }: CheckpointParts, spec: BoxSpec): { group: 
 }
 
 function jobOf(paths: BoxPaths, name: string): string {
-  return `checkpoint-${basename(paths.directory)}-${name.replace('~', '.')}`
+  return `${jobPrefix(paths)}${name.replace('~', '.')}`
+}
+
+function jobPrefix(paths: BoxPaths): string {
+  return `checkpoint-${basename(paths.directory)}-`
+}
+
+/** Removing one takes as long as a small copy, so it is done when nobody waits. */
+async function removeJobs(parts: CheckpointParts, spec: BoxSpec): Promise<void> {
+  const { home, jobs } = parts
+  const paths = boxPaths(home, spec.id)
+  const found = readdirSync(home.tree).filter((name) => name.startsWith(jobPrefix(paths)))
+  if (found.length === 0) return
+  for (const job of found) await jobs.removeJob(job)
+  // A job that was killed could not do this itself.
+  const freezer = freezerOf(parts, spec)
+  if (freezer && existsSync(freezer.group)) await run('perl', [script, 'thaw', freezer.group])
 }
 
 /** As long as a step may take without the loop noticing. */
@@ -204,14 +224,10 @@ function keepAndReplace(home: Home, paths: BoxPaths, prepared: string, keeping: 
   }
 }
 
-async function abandonCopy({ home, jobs, cgroups }: CheckpointParts, spec: BoxSpec, checkpoint: string): Promise<void> {
+async function abandonCopy(parts: CheckpointParts, spec: BoxSpec, checkpoint: string): Promise<void> {
+  const { home } = parts
   const paths = boxPaths(home, spec.id)
-  for (const name of [checkpoint, preparedName(checkpoint)]) {
-    if ((await jobs.inspectJob(jobOf(paths, name))).is === 'absent') continue
-    await jobs.removeJob(jobOf(paths, name))
-  }
-  const freezer = freezerOf({ home, jobs, cgroups }, spec)
-  if (freezer && existsSync(freezer.group)) await run('perl', [script, 'thaw', freezer.group])
+  await removeJobs(parts, spec)
   for (const name of [checkpoint, preparedName(checkpoint)]) discard(home, `${placeOf(paths)}/.new~${name}`)
   sweepTrash(home)
 }

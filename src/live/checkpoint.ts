@@ -8,10 +8,10 @@ import {
   insertCheckpoint,
   insertRestore,
   listCheckpoints,
+  listUnfinished,
   setCheckpointRemoving,
 } from '../store/checkpoint.ts'
 import type { Tx } from '../store/db.ts'
-import { loadSandbox } from '../store/sandbox.ts'
 import { lockState } from '../store/transition.ts'
 import { enqueue } from '../store/work.ts'
 import type { LiveContext } from './context.ts'
@@ -49,8 +49,10 @@ export async function deleteCheckpoint(ctx: LiveContext, name: string, id: strin
   refuseCurrent(id, 'deleted')
   await change(ctx, sandbox.id, async (tx) => {
     await getReady(tx, sandbox.id, id)
-    const now = await loadSandbox(tx, sandbox.id)
-    if (now?.restoreFrom === id) throw conflict('the sandbox is being restored from this checkpoint')
+    const unfinished = await listUnfinished(tx, sandbox.id)
+    if (unfinished.some(({ state, restores }) => state === 'making' && restores === id)) {
+      throw conflict('the sandbox is being restored from this checkpoint')
+    }
     await setCheckpointRemoving(tx, sandbox.id, id)
   })
 }

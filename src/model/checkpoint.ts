@@ -12,6 +12,8 @@ export interface Checkpoint {
   comment: string
   /** The checkpoint that the filesystem came from. */
   sourceId: string | null
+  /** Of an automatic one: the checkpoint that replaces what is kept here. */
+  restores: string | null
   state: CheckpointState
   failure: string | null
   createdAt: Micros

@@ -35,8 +35,6 @@ export interface Sandbox {
   resources: ResourcesPolicy | null
   /** The checkpoint that its filesystem came from. */
   sourceId: string | null
-  /** The checkpoint that its filesystem is about to be replaced by. */
-  restoreFrom: string | null
   createdAt: Micros
   updatedAt: Micros
   lastRunningAt: Micros | null
@@ -168,6 +166,7 @@ export const SandboxView = Type.Object(
     isolation: Type.Object(
       {
         kind: Type.String({ description: '`bubblewrap`, or `none` where the machine cannot keep programs apart.' }),
+        network: Type.String({ description: 'It has one of its `own`, that of the `host`, or `none`.' }),
         gap: Type.Optional(Type.String({ description: 'What is missing and what it costs.' })),
       },
       { description: 'How its programs are kept apart from everything else.' },

@@ -9,6 +9,7 @@ import {
   setRestored,
 } from '../store/checkpoint.ts'
 import { releaseSlot } from '../store/sandbox.ts'
+import { ensureServices } from './service.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
 
 /** The supervisor brings a box back by itself; this catches what it could not, such as a box removed by hand. */
@@ -23,9 +24,12 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
     const removing = unfinished.filter(({ state }) => state === 'removing')
     if (removing.length > 0) return removeCheckpoints(sandbox, removing, world)
     const making = unfinished.find(({ state }) => state === 'making')
-    if (making && sandbox.restoreFrom !== null) return restore(sandbox, making, sandbox.restoreFrom, world)
-    await world.boxes.ensureBox(boxSpec(sandbox))
+    if (making?.restores) return restore(sandbox, making, making.restores, world)
+    const spec = boxSpec(sandbox)
+    await world.boxes.ensureBox(spec)
     if (making) return makeCheckpoint(sandbox, making, world)
+    await ensureServices(sandbox, spec, world)
+    await world.checkpoints.tidy(spec)
     return wait(lookAgainSeconds, 'running')
   },
 
@@ -34,6 +38,7 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
     const spec = boxSpec(sandbox)
     // A copy holds the processes still, and processes that are held still do not end.
     for (const { id } of await listUnfinished(db, sandbox.id)) await checkpoints.abandonCopy(spec, id)
+    await checkpoints.tidy(spec)
     await boxes.removeBox(spec)
     return advance('gone', '', (tx) => releaseSlot(tx, sandbox.id))
   },
@@ -48,9 +53,9 @@ async function makeCheckpoint(sandbox: Sandbox, making: Checkpoint, { checkpoint
   const spec = boxSpec(sandbox)
   const copy = await checkpoints.makeCheckpoint(spec, making.id)
   if (copy.is === 'running') return wait(copyLookSeconds, `making the checkpoint ${making.id}`)
+  if (copy.is === 'done') return wait(0, `made the checkpoint ${making.id}`, (tx) => setCheckpointReady(tx, making))
   await checkpoints.abandonCopy(spec, making.id)
-  if (copy.is === 'failed') return wait(0, copy.reason, (tx) => setCheckpointFailed(tx, making, copy.reason))
-  return wait(0, `made the checkpoint ${making.id}`, (tx) => setCheckpointReady(tx, making))
+  return wait(0, copy.reason, (tx) => setCheckpointFailed(tx, making, copy.reason))
 }
 
 /**
@@ -71,6 +76,5 @@ async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { boxes
   // A request may have started it again meanwhile, on what it had.
   await boxes.stopBox(sandbox.id)
   await boxes.ensureBox(spec)
-  await checkpoints.abandonCopy(spec, kept.id)
   return wait(0, `restored the checkpoint ${from}`, (tx) => setRestored(tx, kept, from))
 }

@@ -2,7 +2,7 @@ import { type Checkpoint, keptAutomatic, maxCheckpoints } from '../model/checkpo
 import { conflict } from '../model/errors.ts'
 import type { Query, Tx } from './db.ts'
 
-const columns = `sandbox_id as "sandboxId", id, is_auto as "isAuto", comment, source_id as "sourceId", state, failure,
+const columns = `sandbox_id as "sandboxId", id, is_auto as "isAuto", comment, source_id as "sourceId", restores, state, failure,
   created_at as "createdAt"`
 
 /** Those that can be restored, newest first. */
@@ -50,7 +50,7 @@ export async function insertCheckpoint(tx: Tx, sandboxId: string, comment: strin
 }
 
 /**
- * Writes down that the sandbox goes back to a checkpoint, and the one that what it has now becomes. The row of the
+ * Writes down that the sandbox goes back to a checkpoint, in the one that what it has now becomes. The row of the
  * sandbox must be locked.
  */
 export async function insertRestore(tx: Tx, sandboxId: string, from: string): Promise<Checkpoint> {
@@ -62,11 +62,10 @@ export async function insertRestore(tx: Tx, sandboxId: string, from: string): Pr
     [sandboxId, from],
   )
   const { rows } = await tx.query<Checkpoint>(
-    `with intended as (update sandbox set restore_from = $2 where id = $1 returning source_id)
-     insert into checkpoint (sandbox_id, id, is_auto, comment, source_id, state)
+    `insert into checkpoint (sandbox_id, id, is_auto, comment, source_id, restores, state)
      select $1, 'auto-' || (
          select coalesce(max(substring(id from 6)::int), 0) + 1 from checkpoint where sandbox_id = $1 and is_auto),
-       true, 'before the restore of ' || $2, source_id, 'making' from intended
+       true, 'before the restore of ' || $2, source_id, $2, 'making' from sandbox where id = $1
      returning ${columns}`,
     [sandboxId, from],
   )
@@ -94,19 +93,15 @@ export async function setCheckpointReady(tx: Tx, { sandboxId, id }: Checkpoint):
 /** What the sandbox had is kept under the checkpoint; what it has came from `from`. */
 export async function setRestored(tx: Tx, checkpoint: Checkpoint, from: string): Promise<void> {
   await setCheckpointReady(tx, checkpoint)
-  await tx.query('update sandbox set restore_from = null, source_id = $2, updated_at = now() where id = $1', [
-    checkpoint.sandboxId,
-    from,
-  ])
+  await tx.query('update sandbox set source_id = $2, updated_at = now() where id = $1', [checkpoint.sandboxId, from])
 }
 
-/** Kept until the next one, for whoever waits for it. A restore that it belonged to is off. */
+/** Kept until the next one, for whoever waits for it. */
 export async function setCheckpointFailed(tx: Tx, { sandboxId, id }: Checkpoint, failure: string): Promise<void> {
   await tx.query(
     `update checkpoint set state = 'failed', failure = $3 where sandbox_id = $1 and id = $2 and state = 'making'`,
     [sandboxId, id, failure],
   )
-  await tx.query('update sandbox set restore_from = null where id = $1', [sandboxId])
 }
 
 /** No longer to be seen; the loop removes it. False when there was none. */

@@ -7,7 +7,7 @@ const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, san
   sandbox.state_since as "stateSince", sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess",
   sandbox.labels, sandbox.environment, sandbox.memory_mb as "memoryMb", sandbox.cpus, sandbox.storage_gb as "storageGb",
   sandbox.region, sandbox.network_policy as "networkPolicy", sandbox.privileges, sandbox.resources,
-  sandbox.source_id as "sourceId", sandbox.restore_from as "restoreFrom", sandbox.created_at as "createdAt",
+  sandbox.source_id as "sourceId", sandbox.created_at as "createdAt",
   sandbox.updated_at as "updatedAt", sandbox.last_running_at as "lastRunningAt"`
 
 const alive = `sandbox.state in ('cold', 'running')`

@@ -243,7 +243,7 @@ describe('deleting a checkpoint', () => {
       expect((await call('POST', `${at}/checkpoints/${one}/restore`)).status).toBe(409)
     }
     const restored = call('POST', `${at}/checkpoints/v1/restore`)
-    await expect.poll(() => platform.sql('select 1 from sandbox where restore_from is not null')).toHaveLength(1)
+    await expect.poll(() => platform.sql('select 1 from checkpoint where restores is not null')).toHaveLength(1)
     expect((await call('DELETE', `${at}/checkpoints/v1`)).status).toBe(409)
     await whileWorking(restored)
     expect((await call('DELETE', `${at}/checkpoints/v1`)).status).toBe(204)
@@ -305,9 +305,7 @@ describe('when calls fail', () => {
       expect(fake.boxesUp.get(id)).toBe(true)
       expect(fake.copies.get(`${id}/auto-1`)).toBe('two')
       expect([...fake.copies.keys()].sort()).toEqual([`${id}/auto-1`, `${id}/v1`])
-      expect(await platform.sql('select restore_from, source_id from sandbox')).toEqual([
-        { restore_from: null, source_id: 'v1' },
-      ])
+      expect(await platform.sql('select source_id from sandbox')).toEqual([{ source_id: 'v1' }])
     }
   })
 

@@ -46,7 +46,7 @@ describe('creating a sandbox', () => {
       primary_region: 'local',
       version: expect.any(String),
       environment_version: expect.any(String),
-      isolation: { kind: 'bubblewrap' },
+      isolation: { kind: 'bubblewrap', network: 'own' },
       created_at: expect.stringMatching(/Z$/),
       updated_at: expect.stringMatching(/Z$/),
     })

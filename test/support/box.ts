@@ -32,8 +32,7 @@ export interface BoxBench {
 }
 
 /** A home of its own with real boxes. Its number is registered: interfaces and addresses of the machine follow from it. */
-export async function openBoxBench(ability?: BoxAbility): Promise<BoxBench> {
-  const directory = temporaryDirectory()
+export async function openBoxBench(ability?: BoxAbility, directory = temporaryDirectory()): Promise<BoxBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000 })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()

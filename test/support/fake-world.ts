@@ -303,7 +303,7 @@ export class FakeWorld {
 
   get boxes(): BoxDriver {
     return {
-      isolation: () => this.called({ kind: 'bubblewrap' }),
+      isolation: () => this.called({ kind: 'bubblewrap', network: 'own' } as const),
       ensureBox: (spec) => {
         if (this.boxProblem) throw new Error(this.boxProblem)
         this.boxesUp.set(spec.id, true)
@@ -366,6 +366,7 @@ export class FakeWorld {
         this.copies.delete(`${id}/restore~${kept}`)
         return this.called(undefined)
       },
+      tidy: () => this.called(undefined),
       abandonCopy: ({ id }, checkpoint) => {
         this.copies.delete(`${id}/restore~${checkpoint}`)
         return this.called(undefined)

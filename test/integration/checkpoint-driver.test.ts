@@ -1,0 +1,255 @@
+import { execFileSync } from 'node:child_process'
+import { chmodSync, existsSync, globSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
+import type { BoxSpec } from '../../src/drivers/box.ts'
+import {
+  type CheckpointDriver,
+  type CopyState,
+  checkpointDriver,
+  withSubvolumes,
+} from '../../src/drivers/box-checkpoint.ts'
+import { cgroupDriver } from '../../src/drivers/cgroup.ts'
+import { jobDriver } from '../../src/drivers/job.ts'
+import { isRoot } from '../../src/drivers/process.ts'
+import { type BoxBench, openBoxBench } from '../support/box.ts'
+import { temporaryDirectory } from '../support/temporary-home.ts'
+import { until } from '../support/until.ts'
+
+interface Place {
+  /** A fresh directory on the filesystem in question. */
+  make(): string
+  remove(): void | Promise<void>
+}
+
+const thisDisk = (): Place => ({ make: () => temporaryDirectory(), remove: () => undefined })
+
+function btrfs(): Place {
+  const outside = temporaryDirectory()
+  const mount = `${outside}/m`
+  return {
+    make() {
+      mkdirSync(mount)
+      execFileSync('truncate', ['-s', '1G', `${outside}/image`])
+      execFileSync('mkfs.btrfs', ['-q', `${outside}/image`])
+      execFileSync('mount', ['-o', 'loop', `${outside}/image`, mount])
+      mkdirSync(`${mount}/d`)
+      chmodSync(`${mount}/d`, 0o711)
+      chmodSync(mount, 0o711)
+      return `${mount}/d`
+    },
+    async remove() {
+      // What was thrown away is being deleted by a process that nobody waits for.
+      await until(() => isUnmounted(mount) || tryUnmount(mount), 30)
+      rmSync(outside, { recursive: true, force: true })
+    },
+  }
+}
+
+function isUnmounted(mount: string): boolean {
+  return !execFileSync('mount', { encoding: 'utf8' }).includes(` ${mount} `)
+}
+
+function tryUnmount(mount: string): boolean {
+  try {
+    execFileSync('umount', [mount], { stdio: 'ignore' })
+    return true
+  } catch {
+    return false
+  }
+}
+
+async function ended(look: () => Promise<CopyState>): Promise<CopyState> {
+  for (;;) {
+    const state = await look()
+    if (state.is !== 'running') return state
+  }
+}
+
+function openDriver(bench: BoxBench): CheckpointDriver {
+  return checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
+}
+
+const places = isRoot() ? { 'this disk': thisDisk, btrfs } : { 'this disk': thisDisk }
+
+describe.each(Object.entries(places))('on %s', (_name, open) => {
+  const place = open()
+  let bench: BoxBench
+  let driver: CheckpointDriver
+  let spec: BoxSpec
+  let directory: string
+  const sh = async (script: string) => {
+    const { code, out, err } = await bench.sh(spec, script)
+    return code === 0 ? out.trim() : `${code} ${err}`
+  }
+  const boxes = () => withSubvolumes(bench.boxes, bench.home)
+  const make = (checkpoint: string) => ended(() => driver.makeCheckpoint(spec, checkpoint))
+  const prepare = (from: string, kept: string) => ended(() => driver.prepareRestore(spec, from, kept))
+  const freezers = () => globSync(`/sys/fs/cgroup/freezer/*${spec.id}*`)
+
+  async function restore(from: string, kept: string): Promise<void> {
+    expect(await prepare(from, kept)).toEqual({ is: 'done' })
+    await bench.boxes.stopBox(spec.id)
+    await driver.swapLayers(spec, kept)
+    await boxes().ensureBox(spec)
+    await driver.abandonCopy(spec, kept)
+  }
+
+  beforeAll(async () => {
+    bench = await openBoxBench(undefined, place.make())
+    driver = openDriver(bench)
+    spec = bench.newSpec()
+    directory = `${bench.home.path}/sandbox/${spec.id}`
+    await boxes().ensureBox(spec)
+  })
+
+  afterAll(async () => {
+    await bench?.remove()
+    await place.remove()
+  })
+
+  it('brings back what was changed, removed and hidden, as it was', async () => {
+    await sh(`
+      mkdir d && cd d && echo one > file && ln file hard && ln -s /etc/shadow link && truncate -s 1G sparse
+      mkdir closed && echo x > closed/secret && chmod 0 closed closed/secret
+      echo owned > owned && chown 1234:5678 owned && chmod 4751 owned
+      rm /etc/debian_version && rm -rf /usr/share/doc && mkdir /usr/share/doc && echo mine > /usr/share/doc/mine
+      rm /usr/bin/yes`)
+    const look = () =>
+      sh(`cd d && stat -c '%n %a %u:%g %h %s %F %Y' file hard link sparse closed closed/secret owned && cat file owned
+        du -k sparse | cut -f 1; ls /usr/share/doc /etc/debian_version /usr/bin/yes 2>&1; true`)
+    const before = await look()
+    expect(before).toContain('owned 4751 1234:5678')
+    expect(before).toContain('mine')
+    expect(await make('v1')).toEqual({ is: 'done' })
+    expect(await look()).toBe(before)
+    await sh(
+      'cd d && echo two > file && rm -rf closed owned sparse && echo back > /usr/bin/yes && touch /etc/debian_version',
+    )
+    await restore('v1', 'auto-1')
+    expect(await look()).toBe(before)
+    await restore('auto-1', 'auto-2')
+    expect(await sh('cat d/file; cat /usr/bin/yes')).toBe('two\nback')
+    await restore('v1', 'auto-3')
+    expect(await look()).toBe(before)
+  })
+
+  it('has the files of one moment and lets the processes go on', async () => {
+    await sh(`mkdir many && cd many && for i in $(seq 400); do head -c 20000 /dev/zero > f$i; done
+      (i=0; while :; do i=$((i+1)); echo $i > a-first; echo $i > z-last; done) > /dev/null 2>&1 &`)
+    expect(await make('v2')).toEqual({ is: 'done' })
+    const at = (await sh('cat many/z-last')) || '0'
+    await until(async () => Number(await sh('cat many/z-last')) > Number(at))
+    expect(freezers()).toEqual([])
+    await restore('v2', 'auto-4')
+    const [first, last] = (await sh('cat many/a-first many/z-last')).split('\n').map(Number)
+    // Between the two writes of a round, and between the emptying and the writing of a file.
+    expect([first, first! - 1]).toContain(last ?? first)
+  })
+
+  it('is the same when it is asked for again', async () => {
+    await sh('echo 1 > again')
+    await make('v3')
+    await sh('echo 2 > again')
+    expect(await make('v3')).toEqual({ is: 'done' })
+    await restore('v3', 'auto-5')
+    expect(await sh('cat again')).toBe('1')
+    await driver.swapLayers(spec, 'auto-5')
+    expect(await prepare('v3', 'auto-5')).toEqual({ is: 'done' })
+    expect(await sh('cat again')).toBe('1')
+  })
+
+  it('is swapped in whole, wherever a turn before was cut off', async () => {
+    await sh('echo old > cut')
+    await make('v4')
+    await sh('echo new > cut')
+    const inPlace = (layer: string) => `${directory}/${layer}`
+    let kept = 10
+    for (const cuts of [1, 2, 3, 4]) {
+      const name = `auto-${++kept}`
+      await prepare('v4', name)
+      await bench.boxes.stopBox(spec.id)
+      const prepared = `${directory}/checkpoint/restore~${name}`
+      const keeping = `${directory}/checkpoint/.kept~${name}`
+      mkdirSync(keeping)
+      const renames = readdirSync(prepared).flatMap((layer) => [
+        [inPlace(layer), `${keeping}/${layer}`],
+        [`${prepared}/${layer}`, inPlace(layer)],
+      ])
+      for (const [from, to] of renames.slice(0, cuts)) renameSync(from!, to!)
+      // Somebody uses it in this moment.
+      await boxes().ensureBox(spec)
+      await bench.boxes.stopBox(spec.id)
+      await driver.swapLayers(spec, name)
+      await bench.boxes.stopBox(spec.id)
+      await boxes().ensureBox(spec)
+      expect(await sh('cat cut')).toBe('old')
+      await sh('echo new > cut')
+      expect(readdirSync(`${directory}/checkpoint`).filter((entry) => entry.includes('~'))).toEqual([])
+    }
+  })
+
+  it('is gone when it was removed, and its sandbox without a trace', async () => {
+    await make('v5')
+    await driver.removeCheckpoint(spec.id, 'v5')
+    await driver.removeCheckpoint(spec.id, 'v5')
+    expect(readdirSync(`${directory}/checkpoint`)).not.toContain('v5')
+    await driver.tidy(spec)
+    expect(readdirSync(bench.home.tree).filter((name) => name.startsWith('checkpoint'))).toEqual([])
+    await bench.boxes.removeBox(spec)
+    expect(existsSync(directory)).toBe(false)
+    await until(() => readdirSync(`${bench.home.path}/trash`).length === 0, 30)
+  })
+})
+
+describe('a copy that is cut off', () => {
+  let bench: BoxBench
+  beforeAll(async () => {
+    bench = await openBoxBench()
+  })
+  afterAll(() => bench?.remove())
+
+  it('leaves nothing to be seen and nobody standing still', async () => {
+    const spec = await bench.newBox()
+    const driver = openDriver(bench)
+    const jobs = jobDriver(bench.supervisor)
+    await bench.sh(
+      spec,
+      'for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done; sleep 1000 >/dev/null 2>&1 &',
+    )
+    const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
+    const copying = ended(() => driver.makeCheckpoint(spec, 'v1'))
+    await until(() => existsSync(`${place}/.new~v1/upper`))
+    const job = await jobs.inspectJob(`checkpoint-${spec.id}-v1`)
+    if (job.is !== 'running') throw new Error('the copy was too fast')
+    process.kill(job.pid!, 'SIGKILL')
+    expect(await copying).toMatchObject({ is: 'failed', reason: expect.stringContaining('copied') })
+    expect(existsSync(`${place}/v1`)).toBe(false)
+    await driver.abandonCopy(spec, 'v1')
+    expect(readdirSync(place)).toEqual([])
+    expect((await bench.sh(spec, 'echo alive')).out.trim()).toBe('alive')
+    expect(globSync(`/sys/fs/cgroup/freezer/*${spec.id}*`)).toEqual([])
+    expect(await ended(() => driver.makeCheckpoint(spec, 'v2'))).toEqual({ is: 'done' })
+  })
+})
+
+test('without isolation it is what lies in the only directory there is', async () => {
+  const bench = await openBoxBench({
+    way: 'none',
+    network: false,
+    isolation: { kind: 'none', network: 'host', gap: 'nothing is isolated' },
+  })
+  try {
+    const spec = await bench.newBox()
+    const driver = openDriver(bench)
+    await bench.sh(spec, 'echo one > word')
+    expect(await ended(() => driver.makeCheckpoint(spec, 'v1'))).toEqual({ is: 'done' })
+    await bench.sh(spec, 'echo two > word')
+    await ended(() => driver.prepareRestore(spec, 'v1', 'auto-1'))
+    await bench.boxes.stopBox(spec.id)
+    await driver.swapLayers(spec, 'auto-1')
+    await bench.boxes.ensureBox(spec)
+    expect((await bench.sh(spec, 'cat word')).out.trim()).toBe('one')
+  } finally {
+    await bench.remove()
+  }
+})
