@@ -21,6 +21,7 @@ import { readTextIfPresent } from './file.ts'
 import { ensureDirectory, freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { isRoot, run } from './process.ts'
+import { discard, sweepTrash } from './trash.ts'
 
 export interface BoxBase {
   /** The lowest layer of `/`. */
@@ -32,12 +33,12 @@ export interface BoxBase {
 // Raised when what is written here changes.
 const revision = '1'
 
-/** Made once and never changed: a newer distribution gets a directory of its own, and boxes go on with what they have. */
+/** Made once and never changed: a newer distribution gets a directory of its own, and boxes that run keep what they have. */
 export async function ensureBase(home: Home): Promise<BoxBase> {
   const place = `${home.path}/sandbox-base`
   ensureDirectory(place, { mode: 0o711 })
   const directory = `${place}/${describeHost()}`
-  if (!existsSync(directory)) await makeBase(place, directory)
+  if (!existsSync(directory)) await makeBase(home, place, directory)
   return { root: `${directory}/root`, mask: `${directory}/usr` }
 }
 
@@ -48,7 +49,7 @@ function describeHost(): string {
   return createHash('sha256').update(parts.join('\0')).digest('hex').slice(0, 16)
 }
 
-async function makeBase(place: string, directory: string): Promise<void> {
+async function makeBase(home: Home, place: string, directory: string): Promise<void> {
   await removeAbandoned(place)
   const fresh = freshName(place)
   try {
@@ -59,11 +60,23 @@ async function makeBase(place: string, directory: string): Promise<void> {
     await makeMask(`${fresh}/usr`)
     chmodSync(fresh, 0o755)
     renameSync(fresh, directory)
+    removeUnused(home, directory)
   } catch (error) {
     rmSync(fresh, { recursive: true, force: true })
     // Another process made it first.
     if (!existsSync(directory)) throw new Error('make the base of sandboxes', { cause: error })
   }
+}
+
+/** Those that no box was started with. */
+function removeUnused(home: Home, newest: string): void {
+  const boxes = existsSync(`${home.path}/sandbox`) ? readdirSync(`${home.path}/sandbox`) : []
+  const configs = boxes.map((box) => readTextIfPresent(`${home.path}/sandbox/${box}/box.conf`) ?? '')
+  const bases = readdirSync(dirname(newest)).filter((name) => /^[0-9a-f]{16}$/.test(name))
+  for (const base of bases.map((name) => `${dirname(newest)}/${name}`)) {
+    if (base !== newest && !configs.some((config) => config.includes(`base ${base}/`))) discard(home, base)
+  }
+  sweepTrash(home)
 }
 
 const directories = [

@@ -2,6 +2,7 @@
 // slot of the box. One table of rules for each home says what boxes reach: the internet, and nothing near the host.
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync } from 'node:fs'
+import { isIPv4 } from 'node:net'
 import { boxAddress } from '../model/network.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureFile } from './fresh.ts'
@@ -154,6 +155,6 @@ export function findResolvers(): string[] {
   const addresses = texts.map((text) =>
     [...text.matchAll(/^nameserver\s+(\d+(?:\.\d+){3})\s*$/gm)].map((match) => match[1]!),
   )
-  const usable = addresses.map((list) => list.filter((address) => !address.startsWith('127.')))
+  const usable = addresses.map((list) => list.filter((address) => isIPv4(address) && !address.startsWith('127.')))
   return usable.find((list) => list.length > 0)?.slice(0, 3) ?? []
 }

@@ -18,7 +18,7 @@ my $is_full = $config{way} eq 'full';
 set_limits();
 chdir $config{directory} or die "$config{directory}: $!\n";
 remove_links();
-my $network = $is_full ? start_network() : undef;
+my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # slave, with all below
@@ -39,9 +39,7 @@ sub remove_links {
   for my $place (qw(etc proc dev run usr .berth .sprite)) {
     unlink "upper/$place" if -l "upper/$place";
   }
-  for my $file (qw(resolv.conf)) {
-    unlink "upper/etc/$file" if -l "upper/etc/$file";
-  }
+  unlink 'upper/etc/resolv.conf' if -l 'upper/etc/resolv.conf';
 }
 
 # Relative paths, so that the list of mounts inside does not tell where things lie on the host.
@@ -52,7 +50,7 @@ sub mount_layers {
   map_owners($userns, $config{base}, 'lower/base');
   mount_at('overlay', 'root', 'overlay', $quiet, "lowerdir=lower/base,upperdir=upper,workdir=work$extra");
   return if !$is_full;
-  map_owners($userns, "$config{mask}", 'lower/mask');
+  map_owners($userns, $config{mask}, 'lower/mask');
   map_owners($userns, '/usr', 'lower/usr');
   mount_at('overlay', 'root/usr', 'overlay', $quiet, 'lowerdir=lower/mask:lower/usr,upperdir=upper-usr,workdir=work-usr');
 }
@@ -61,13 +59,12 @@ sub mount_layers {
 # of the mounts. The rules come first, so that no box is ever without them, also after a reboot.
 sub start_network {
   open(my $outside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
-  my @uplinks = $config{address} ? default_links() : ();
+  my @uplinks = default_links();
   call('unshare', $namespace{net});
   bring_up('lo');
   # Any port is open to everybody inside, and everybody may ping.
   write_file('/proc/sys/net/ipv4/ip_unprivileged_port_start', '0');
   write_file('/proc/sys/net/ipv4/ping_group_range', '0 2147483647');
-  return undef if !$config{address};
   my $main = $$;
   my $child = fork // die "fork: $!\n";
   return $child if $child;
@@ -145,11 +142,12 @@ sub give_way {
     'env', '--default-signal', 'bwrap',
     $userns ? ('--userns', fileno $userns) : (),
     '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup',
-    $is_full ? () : '--unshare-net',
+    $config{address} ? () : '--unshare-net',
     '--die-with-parent', '--as-pid-1', '--new-session', '--seccomp', fileno $filter,
     '--cap-drop', 'ALL', (map { ('--cap-add', "CAP_$_") } @names),
     '--hostname', $config{hostname},
-    '--bind', 'root', '/', 
+    '--bind', 'root', '/',
+    (map { ('--ro-bind', "/$_", "/$_") } grep { -d "/$_" && !-l "/$_" } qw(bin sbin lib lib32 lib64 libx32)),
     $is_full ? () : ('--ro-bind', '/usr', '/usr', '--bind', 'upper-usr/local', '/usr/local', '--tmpfs', '/usr/src'),
     '--proc', '/proc', '--dev', '/dev', '--tmpfs', '/run',
     '--ro-bind', 'shown/resolv.conf', '/etc/resolv.conf',

@@ -76,6 +76,32 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
   })
 })
 
+describe.runIf(isRoot())('as root without the right to make networks', () => {
+  const directory = temporaryDirectory()
+  afterAll(() => rmSync(directory, { recursive: true, force: true }))
+
+  it('a box has its own loopback only, and all of the rest', async () => {
+    const commands = [
+      ['sh', '-c', 'id -u; cat /etc/kept; chown 33 /etc/kept && stat -c %u /etc/kept'],
+      ['sh', '-c', 'grep -v lo: /proc/net/dev | grep -c :'],
+      [
+        'perl',
+        '-e',
+        'use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(80, INADDR_LOOPBACK)) or die; listen(S, 1); socket(C, 2, 1, 6); connect(C, sockaddr_in(80, INADDR_LOOPBACK)) or die $!; print "own loopback"',
+      ],
+    ]
+    const prefix = ['setpriv', '--bounding-set', '-net_admin', '--inh-caps', '-net_admin', '--']
+    const seen = JSON.parse(await firstLine(startProgram(program(directory, commands), undefined, prefix)))
+    expect(seen.isolation).toMatchObject({
+      kind: 'bubblewrap',
+      network: 'none',
+      gap: expect.stringContaining('no network'),
+    })
+    expect(seen.ended.map(({ out }: { out: string }) => out)).toEqual(['0\nkept\n33\n', '0\n', 'own loopback'])
+    expect(seen).toMatchObject({ address: '127.0.0.1', after: { is: 'absent' } })
+  })
+})
+
 describe('without namespaces', () => {
   let bench: BoxBench
   beforeAll(async () => {

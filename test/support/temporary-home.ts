@@ -36,10 +36,16 @@ export function isRunning(pid: number): boolean {
   return findProcess(pid) !== undefined
 }
 
-/** A program of its own, with the drivers imported by `import { … } from 'drivers/<file>'`. */
-export function startProgram(source: string, owner?: number): ChildProcess & { stdout: NodeJS.ReadableStream } {
+/** A program of its own, with the drivers imported by `import { … } from 'drivers/<file>'`; the prefix starts it. */
+export function startProgram(
+  source: string,
+  owner?: number,
+  prefix: string[] = [],
+): ChildProcess & { stdout: NodeJS.ReadableStream } {
   const code = source.replaceAll("'drivers/", `'${drivers}`)
-  return spawn(process.execPath, ['--disable-warning=ExperimentalWarning', '--input-type=module', '-e', code], {
+  const node = [process.execPath, '--disable-warning=ExperimentalWarning', '--input-type=module', '-e', code]
+  const [program = '', ...args] = [...prefix, ...node]
+  return spawn(program, args, {
     stdio: ['ignore', 'pipe', 'inherit'],
     cwd: '/',
     env: { PATH: '/usr/bin:/bin' },
