@@ -16,7 +16,7 @@ import type { Tx } from '../store/db.ts'
 import { deleteServiceRow, listServices, putService, setWanted } from '../store/service.ts'
 import { lockState } from '../store/transition.ts'
 import type { LiveContext } from './context.ts'
-import { getSandbox, openSandbox } from './sandbox.ts'
+import { getSandbox, openSandbox, wake } from './sandbox.ts'
 import { serviceNotFound } from './service.ts'
 import { tellLog, tellStart, tellStop } from './service-stream.ts'
 import { type Change, inTurn, type Telling } from './service-task.ts'
@@ -29,8 +29,9 @@ export async function changeService(
   body: PutService,
   durationMs: number,
 ): Promise<Telling | undefined> {
+  const sandbox = await getSandbox(ctx, sandboxName, 'write')
   const definition = readDefinition(name, body)
-  const sandbox = await openSandbox(ctx, sandboxName, 'write')
+  await wake(ctx, sandbox)
   const runs = { before: false }
   const services = await ctx.db.transaction(async (tx) => {
     const known = await lockServices(tx, sandbox.id)
