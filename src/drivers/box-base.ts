@@ -31,7 +31,7 @@ export interface BoxBase {
 }
 
 // Raised when what is written here changes.
-const revision = '1'
+const revision = '2'
 
 /** Made once and never changed: a newer distribution gets a directory of its own, and boxes that run keep what they have. */
 export async function ensureBase(home: Home): Promise<BoxBase> {
@@ -122,7 +122,7 @@ const settings = new Set([
   ...['subgid', 'subuid', 'sysctl.d', 'systemd', 'terminfo', 'timezone', 'tmpfiles.d', 'ucf.conf', 'update-motd.d'],
   ...['vim', 'vulkan', 'wgetrc', 'X11', 'xattr.conf', 'xdg', 'xml', 'OpenCL', 'ImageMagick-6', 'ImageMagick-7'],
 ])
-const settingFamilies = /^(java-|python|php|ruby|openmpi|R$|emacs|nodejs)/
+const settingFamilies = /^(chromium|java-|python|php|ruby|openmpi|R$|emacs|nodejs)/
 const neverCopied = /^\/etc\/(ssl\/private|apt\/auth\.conf|apt\/auth\.conf\.d)(\/|$)/
 // A user and a password in the address of a server.
 const credentials = /:\/\/[^/\s"']+:[^/\s"']*@/
