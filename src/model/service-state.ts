@@ -70,7 +70,9 @@ export function stateOf(service: Service, found: ServiceProcess, boxUp: boolean)
   if (found.is === 'absent') return { name, status: service.wanted && boxUp ? 'starting' : 'stopped' }
   if (found.is === 'up') return upState(service, found)
   const code = found.end && { exit_code: found.end.code }
-  if (!service.wanted || !found.wanted) return { name, status: found.is === 'ending' ? 'stopping' : 'stopped', ...code }
+  // A supervisor that never started it says zero as well, so that a zero says nothing here.
+  if (!service.wanted || !found.wanted)
+    return { name, status: found.is === 'ending' ? 'stopping' : 'stopped', ...(found.end?.code && code) }
   // It was never started since it was defined, or is about to be.
   if (!found.end) return { name, status: 'starting' }
   return {
