@@ -13,7 +13,7 @@ sub copy_file {
 
 sub copy_top {
   my ($from, $to, $seen, $exact) = @_;
-  my $parent = open_at(at_working_directory, directory_of($to), $open{directory}) // fail($to);
+  my $parent = open_place(at_working_directory, directory_of($to)) // fail($to);
   my @ends = (at_working_directory, $from, $from, $parent, name_of($to), $to, $exact);
   refuse($errno{EINVAL}, $to, 'it lies in what is copied') if is_directory($seen) && lies_in($parent, $seen);
   is_directory($seen) ? copy_directory(@ends, 0) : copy_plain(@ends, 0);
@@ -26,7 +26,7 @@ sub lies_in {
   my ($at, $here) = ($directory, look_at_open($directory));
   while (1) {
     return 1 if !$here || same($here, $seen);
-    my $above = open_at($at, '..', $open{directory}) // return 1;
+    my $above = open_place($at, '..') // return 1;
     close_file($at) if $at != $directory;
     my $there = look_at_open($above);
     return 0 if $there && same($here, $there);
@@ -139,7 +139,7 @@ sub rename_file {
 sub move_between {
   my ($from, $to) = @_;
   my $seen = look(at_working_directory, $from, no_follow) or fail($from);
-  my $parent = open_at(at_working_directory, directory_of($to), $open{directory}) // fail($to);
+  my $parent = open_place(at_working_directory, directory_of($to)) // fail($to);
   my @ends = (at_working_directory, $from, $from, $parent, name_of($to), $to, 1);
   if (is_directory($seen)) {
     refuse($errno{EINVAL}, $to, 'it lies in what is moved') if lies_in($parent, $seen);

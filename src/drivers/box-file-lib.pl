@@ -26,7 +26,7 @@ our %errno = (
 
 our %open = (
   write => 01, create => 0100, exclusive => 0200, no_terminal => 0400, truncate => 01000, no_wait => 04000,
-  close_on_exec => 02000000,
+  close_on_exec => 02000000, place => 010000000,
 );
 
 # A tree can be deeper than any path is long. Each level holds a directory open, when copying two.
@@ -140,6 +140,9 @@ sub open_at {
     while ($file < 0 && $! == $errno{EINTR});
   return $file < 0 ? undef : $file;
 }
+
+# To name what is in it, for which it need not be readable.
+sub open_place { return open_at($_[0], $_[1], $open{directory} | $open{place}) }
 
 sub open_directory { return open_at($_[0], $_[1], $open{directory} | $open{no_follow}) }
 

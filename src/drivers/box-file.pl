@@ -87,7 +87,7 @@ sub write_file_in {
 # Files that have a place of their own, such as those of the kernel, are written where they are.
 sub open_to_write {
   my ($path, $old) = @_;
-  my $directory = open_at(at_working_directory, directory_of($path), $open{directory}) // return ();
+  my $directory = open_place(at_working_directory, directory_of($path)) // return ();
   my ($out, $name) = create_temporary($directory, $old);
   close_file($directory);
   return ($out, below(directory_of($path), $name)) if $out;

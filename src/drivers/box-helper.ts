@@ -19,9 +19,10 @@ const errorNames = new Map(Object.entries(constants.errno).map(([name, number]) 
  */
 export class BoxHelper {
   private readonly child: ChildProcessWithoutNullStreams
-  private readonly pieces: AsyncIterator<Buffer>
+  private readonly pieces: AsyncIterator<Buffer, undefined>
   private unread: Buffer = Buffer.alloc(0)
   private stderr = ''
+  private isLate = false
   readonly exit: Promise<number | null>
 
   constructor(boxes: BoxDriver, spec: BoxSpec, script: 'box-file.pl' | 'box-dial.pl', words: string[]) {
@@ -32,7 +33,7 @@ export class BoxHelper {
     this.pieces = child.stdout[Symbol.asyncIterator]()
     this.exit = new Promise((resolve) => {
       child.once('error', () => resolve(null))
-      child.once('close', resolve)
+      child.once('exit', resolve)
     })
     child.stderr.on('data', (data) => {
       if (this.stderr.length < maxStderrBytes) this.stderr += data
@@ -74,12 +75,14 @@ export class BoxHelper {
 
   private async readRecord(waiting: 'bounded' | 'forever'): Promise<Buffer> {
     for (;;) {
-      const colon = this.unread.indexOf(0x3a)
-      const length = colon === -1 ? Number.NaN : Number(this.unread.toString('latin1', 0, colon))
-      if (colon > 7 || (colon === -1 && this.unread.length > 7) || length > maxRecordBytes) throw this.failure()
-      if (colon !== -1 && this.unread.length > colon + length) {
-        const record = this.unread.subarray(colon + 1, colon + 1 + length)
-        this.unread = this.unread.subarray(colon + 1 + length)
+      const [begin, digits] = /^(\d{0,7}):?/.exec(this.unread.toString('latin1', 0, 8))!
+      const isWhole = begin.endsWith(':')
+      if (begin === ':' || (!isWhole && this.unread.length > begin.length)) throw this.failure()
+      const end = begin.length + Number(digits)
+      if (end > maxRecordBytes) throw this.failure()
+      if (isWhole && this.unread.length >= end) {
+        const record = this.unread.subarray(begin.length, end)
+        this.unread = this.unread.subarray(end)
         return record
       }
       const piece = await this.readPiece(waiting)
@@ -88,11 +91,16 @@ export class BoxHelper {
     }
   }
 
-  private async readPiece(waiting: 'bounded' | 'forever'): Promise<IteratorResult<Buffer>> {
-    if (waiting === 'forever') return this.pieces.next()
-    const timer = setTimeout(() => this.end(), silenceSeconds * 1000)
+  private async readPiece(waiting: 'bounded' | 'forever'): Promise<IteratorResult<Buffer, undefined>> {
+    const late = () => {
+      this.isLate = true
+      this.end()
+    }
+    const timer = waiting === 'forever' ? undefined : setTimeout(late, silenceSeconds * 1000)
     try {
       return await this.pieces.next()
+    } catch {
+      return { done: true, value: undefined } // it was cut off; why, is found out by its end
     } finally {
       clearTimeout(timer)
     }
@@ -100,7 +108,10 @@ export class BoxHelper {
 
   private async early(): Promise<Error> {
     const code = await this.exit
-    return code === notEntered ? new BoxNotRunning() : this.failure()
+    if (code === notEntered) return new BoxUnavailable('the sandbox is not running')
+    if (this.isLate) return new BoxUnavailable(`the sandbox did not answer within ${silenceSeconds} s`)
+    if (this.child.signalCode === 'SIGKILL') return new BoxUnavailable('the sandbox has no memory left')
+    return this.failure()
   }
 
   private failure(): Error {
@@ -108,7 +119,5 @@ export class BoxHelper {
   }
 }
 
-/** The box ended between being ensured and being entered. */
-export class BoxNotRunning extends Error {
-  override readonly message = 'the box is not running'
-}
+/** The box ended between being ensured and being entered, or has nothing to give to a further process. */
+export class BoxUnavailable extends Error {}

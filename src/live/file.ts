@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream'
 import { BoxFileError } from '../drivers/box.ts'
 import { pourInto, startFileHelper } from '../drivers/box-file.ts'
-import { type BoxHelper, BoxNotRunning } from '../drivers/box-helper.ts'
+import { type BoxHelper, BoxUnavailable } from '../drivers/box-helper.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { badRequest, unavailable } from '../model/errors.ts'
 import {
@@ -65,7 +65,7 @@ async function start(ctx: LiveContext, sandbox: Sandbox, ...words: string[]): Pr
 /** What a helper failed with, in the words of a refusal. */
 export function asFileRefusal(error: unknown): unknown {
   if (error instanceof BoxFileError) return fileError(error.code, error.path, error.why)
-  if (error instanceof BoxNotRunning) return unavailable('the sandbox is not running')
+  if (error instanceof BoxUnavailable) return unavailable(error.message)
   return error
 }
 

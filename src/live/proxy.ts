@@ -3,7 +3,7 @@
 import { connect, isIPv4, isIPv6, type Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 import { BoxFileError } from '../drivers/box.ts'
-import { BoxHelper, BoxNotRunning } from '../drivers/box-helper.ts'
+import { BoxHelper, BoxUnavailable } from '../drivers/box-helper.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { BerthError, badRequest, unavailable } from '../model/errors.ts'
 import type { Sandbox } from '../model/sandbox.ts'
@@ -130,6 +130,7 @@ const reasons: Record<string, string> = {
 function asRefusal(error: unknown, host: string, port: number): unknown {
   if (error instanceof BerthError) return error
   const code = error instanceof BoxFileError ? error.code : (error as NodeJS.ErrnoException).code
-  if (error instanceof BoxNotRunning || code === undefined) return unavailable('the sandbox is not running', error)
+  if (error instanceof BoxUnavailable) return unavailable(error.message)
+  if (code === undefined) return error
   return unavailable(`cannot connect to ${host}:${port}: ${reasons[code] ?? code}`, error)
 }
