@@ -31,6 +31,8 @@ const headMillis = 10_000
 const idleMillis = 75_000
 const streamMillis = 3_600_000
 const lingerMillis = 2_000
+// Of a connection that is to be closed.
+const closeIdleMillis = 3_000
 
 /** A connection of a client: one request after the other, each answered before the next is read. */
 export class ClientConnection {
@@ -246,15 +248,15 @@ export class ClientConnection {
 
   /** Called once a second. */
   sweep(now: number): void {
+    if (this.isClosing && this.state === 'idle' && now > this.deadline - idleMillis + closeIdleMillis) this.socket.end()
     if (now < this.deadline) return
     if (this.state === 'head') this.refuseMessage(new BadMessage('the request did not arrive in time', 408))
     else this.destroy()
   }
 
-  /** No further request is taken. */
+  /** The next answer is the last. It is not cut off at once: the request may be on its way already. */
   drain(): void {
     this.isClosing = true
-    if (this.state === 'idle') this.socket.end()
   }
 }
 

@@ -1,6 +1,6 @@
 // Keeps the table of routes as the state database has it. While the database is away the table stays as it was.
 import type pg from 'pg'
-import { boxAddress } from '../model/network.ts'
+import { boxAddress, boxHostAddress } from '../model/network.ts'
 import type { Database } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
 import { listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
@@ -93,24 +93,25 @@ export function startFeed(options: FeedOptions): Feed {
 const defaultPort = 8080
 
 export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDomain' | 'boxes'>): Route {
-  const address = findAddress(options.boxes, row.slot)
+  const place = findPlace(options.boxes, row.slot)
   const port = row.httpPort ?? defaultPort
   return {
     kind: 'sandbox',
     id: row.id,
     host: `${row.name}.${options.sandboxDomain}`,
     access: row.urlAuth === 'public' ? null : { orgId: row.orgId, sandbox: row.name },
-    address,
+    ...place,
     port,
-    key: `${row.id} ${address}:${port}`,
+    key: `${row.id} ${place.address}:${port}`,
     isCold: row.state === 'cold',
     service: row.service === null ? undefined : serviceOf(row),
   }
 }
 
-function findAddress(boxes: BoxPlaces, slot: number): string | null {
-  if (boxes === 'none') return null
-  return boxes === 'host' ? '127.0.0.1' : boxAddress(boxes.homeNumber, slot)
+function findPlace(boxes: BoxPlaces, slot: number): Pick<Route, 'address' | 'from'> {
+  if (boxes === 'none') return { address: null, from: undefined }
+  if (boxes === 'host') return { address: '127.0.0.1', from: undefined }
+  return { address: boxAddress(boxes.homeNumber, slot), from: boxHostAddress(boxes.homeNumber, slot) }
 }
 
 function serviceOf({ service, wanted, health }: SandboxRoute): Route['service'] {

@@ -8,6 +8,11 @@ export interface Route {
   access: { orgId: string; sandbox: string } | null
   /** Null when nothing there can be reached. */
   address: string | null
+  /**
+   * The address to connect from, where that tells whether the target is there: the addresses of boxes that do not run
+   * lead out of the machine, to whoever answers.
+   */
+  from: string | undefined
   port: number
   /** Tells connections that may be used for this route from others. */
   key: string

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { createServer, type Server, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { createServer as createTlsServer } from 'node:tls'
 import { answerText } from './answer.ts'
 import { ClientConnection, type EdgeParts } from './client.ts'
@@ -12,8 +12,9 @@ export interface EdgeServerOptions {
 }
 
 export interface EdgeServer {
-  listen(host: string, port: number): Promise<number>
-  /** Takes no further connection and lets requests end; what lasts longer is cut off. */
+  /** Serves a connection of which nothing has been read. */
+  accept(socket: Socket): void
+  /** Lets requests end; what lasts longer is cut off. */
   drain(millis: number): Promise<void>
 }
 
@@ -24,7 +25,7 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
   let isDraining = false
   let drained: (() => void) | undefined
 
-  function accept(socket: Socket): void {
+  function serve(socket: Socket): void {
     if (connections.size >= maxConnections) {
       turnAway(socket, parts.nextId())
       return
@@ -38,10 +39,8 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
     if (isDraining) connection.drain()
   }
 
-  const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000, allowHalfOpen: true }
-  const server: Server = tls
-    ? createTlsServer({ ...options, ...tls, ALPNProtocols: ['http/1.1'], handshakeTimeout: 10_000 }, accept)
-    : createServer(options, accept)
+  // It never listens itself: it makes a connection that speaks TLS out of one that does not yet.
+  const secure = tls && createTlsServer({ ...tls, ALPNProtocols: ['http/1.1'], handshakeTimeout: 10_000 }, serve)
   const sweeper = setInterval(() => {
     const now = Date.now()
     for (const connection of connections) connection.sweep(now)
@@ -49,20 +48,14 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
   }, sweepMillis)
 
   return {
-    listen(host, port) {
-      const { promise, resolve, reject } = Promise.withResolvers<number>()
-      server.once('error', reject)
-      server.listen({ host, port, backlog: 4096 }, () => {
-        server.off('error', reject)
-        server.on('error', parts.onError)
-        resolve((server.address() as { port: number }).port)
-      })
-      return promise
+    accept(socket) {
+      socket.allowHalfOpen = true
+      if (secure) secure.emit('connection', socket)
+      else serve(socket)
     },
 
     async drain(millis) {
       isDraining = true
-      server.close()
       const ended = new Promise<void>((resolve) => {
         drained = resolve
       })

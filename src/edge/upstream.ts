@@ -73,10 +73,11 @@ export class UpstreamPool {
     else upstream.socket.destroy()
   }
 
-  connect({ address, port, key }: Route): Promise<Upstream> {
+  connect({ address, from, port, key }: Route): Promise<Upstream> {
     if (address === null) throw new Error('a route without an address')
     const { promise, resolve, reject } = Promise.withResolvers<Upstream>()
-    const socket = connect({ host: address, port, noDelay: true, allowHalfOpen: true, keepAlive: true })
+    const options = { host: address, port, noDelay: true, allowHalfOpen: true, keepAlive: true }
+    const socket = connect(from === undefined ? options : { ...options, localAddress: from })
     const timer = setTimeout(() => socket.destroy(new Error('no answer')), connectMillis)
     const fail = (error: Error) => {
       clearTimeout(timer)

@@ -10,7 +10,8 @@ export function openEdgeLog(settings: EdgeSettings): Logger {
   return pino({ level: settings.logLevel, base: { pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime })
 }
 
-/** From the process that listens to a worker: take no more, and end when this much time is over. */
-export interface EdgeOrder {
-  drainMillis: number
-}
+/** From the process that listens to a worker: here is a connection, or take no more and end within this time. */
+export type EdgeOrder = { connection: number } | { drainMillis: number }
+
+/** From a worker: it can take connections, or it has this one. */
+export type EdgeReport = { ready: true } | { taken: number }

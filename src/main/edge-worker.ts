@@ -1,8 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
+import type { Socket } from 'node:net'
 import type { Logger } from 'pino'
 import { createAccess } from '../edge/access.ts'
-import { startFeed } from '../edge/feed.ts'
+import { type Feed, startFeed } from '../edge/feed.ts'
 import { createReach } from '../edge/reach.ts'
 import { RouteTable } from '../edge/route.ts'
 import { createEdgeServer, type EdgeServer, idMaker } from '../edge/server.ts'
@@ -10,21 +11,31 @@ import type { EdgeSettings } from '../edge/settings.ts'
 import { UpstreamPool } from '../edge/upstream.ts'
 import { openDatabase } from '../store/db.ts'
 import { wakeSandbox } from '../store/route.ts'
-import { type EdgeOrder, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
+import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
 
 // Routes are loaded within this or the first requests are told to come back.
 const fillMillis = 2_000
 
-export async function runWorker(file: string): Promise<void> {
+/** Connections come from the process that listens; without it there is nothing to do. */
+async function runWorker(file: string): Promise<void> {
   const settings = readEdgeSettings(file)
-  const log = openEdgeLog(settings)
-  const server = await serve(settings, log)
-  process.on('message', (what: EdgeOrder) => {
-    server.drain(what.drainMillis).then(() => process.exit(0))
+  const server = serve(settings, openEdgeLog(settings))
+  process.once('disconnect', () => process.exit(1))
+  process.on('message', (order: EdgeOrder, socket?: Socket) => {
+    if ('connection' in order) {
+      report({ taken: order.connection })
+      if (socket) server.accept(socket) // it may have been closed on its way
+    } else server.drain(order.drainMillis).then(() => process.exit(0))
   })
+  await Promise.race([server.filled, new Promise((resolve) => setTimeout(resolve, fillMillis))])
+  report({ ready: true })
 }
 
-async function serve(settings: EdgeSettings, log: Logger): Promise<EdgeServer> {
+function report(what: EdgeReport): void {
+  process.send!(what, undefined, undefined, () => undefined)
+}
+
+function serve(settings: EdgeSettings, log: Logger): EdgeServer & Pick<Feed, 'filled'> {
   const tls = settings.tls && {
     cert: readFileSync(settings.tls.certFile, 'utf8'),
     key: readFileSync(settings.tls.keyFile, 'utf8'),
@@ -57,9 +68,7 @@ async function serve(settings: EdgeSettings, log: Logger): Promise<EdgeServer> {
     tls: tls ?? undefined,
     maxConnections: settings.maxConnections,
   })
-  await Promise.race([feed.filled, new Promise((resolve) => setTimeout(resolve, fillMillis))])
-  await server.listen(settings.host, settings.port)
-  return server
+  return { ...server, filled: feed.filled }
 }
 
 /** Everything that needs more has been read by now. */
@@ -68,3 +77,5 @@ function becomeUser(uid: number): void {
   process.setgid!(uid)
   process.setuid!(uid)
 }
+
+if (import.meta.main) await runWorker(process.argv[2]!)

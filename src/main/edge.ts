@@ -1,78 +1,152 @@
 // The process that carries the traffic. It lives under the supervisor and reads all it needs from one file, so that the
-// control plane can be absent. One process listens and starts over what ends; its workers, who read what strangers send,
-// give up the rights of root.
-import cluster, { type Worker } from 'node:cluster'
+// control plane can be absent. This one listens, hands each connection to a worker, and starts over workers that end.
+// It reads nothing of what strangers send; workers do, and give up the rights of root.
+import { type ChildProcess, fork } from 'node:child_process'
+import { createServer, type Server, type Socket } from 'node:net'
 import { stopMillis } from '../edge/settings.ts'
-import { type EdgeOrder, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
+import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
 
 /** How long requests may take to end when a worker is replaced. */
 const replaceMillis = 30_000
 const quickDeathMillis = 2_000
 const longestPauseMillis = 5_000
+// Connections that wait for a worker, which is a matter of a moment.
+const maxWaiting = 1_024
+
+const workerProgram = new URL('edge-worker.ts', import.meta.url).pathname
+
+interface Worker {
+  process: ChildProcess
+  started: number
+  isReady: boolean
+  /** Handed over, and not known to have arrived: if the worker ends they go to another. */
+  handed: Map<number, Socket>
+}
 
 /** Starts workers by the settings as they are, and by those of later whenever it is told that they changed. */
-function runPrimary(file: string): void {
+async function runEdge(file: string): Promise<void> {
   const log = openEdgeLog(readEdgeSettings(file))
+  const all = new Set<Worker>()
+  const waiting: Socket[] = []
   let current = new Set<Worker>()
+  let listener: { server: Server; address: string } | undefined
+  let handovers = 0
   let quickDeaths = 0
   let isStopping = false
 
-  cluster.setupPrimary({ args: [file] })
+  /** To the ready ones in turn. */
+  function hand(socket: Socket): void {
+    const ready = [...current].filter((worker) => worker.isReady)
+    const worker = ready[handovers % ready.length]
+    if (worker) handTo(worker, socket)
+    else if (waiting.length < maxWaiting) waiting.push(socket)
+    else socket.destroy()
+  }
 
-  function fork(into: Set<Worker>): Promise<void> {
-    const worker = cluster.fork()
-    const started = Date.now()
-    into.add(worker)
+  function handTo(worker: Worker, socket: Socket): void {
+    handovers += 1
+    const connection = handovers
+    worker.handed.set(connection, socket)
+    const order: EdgeOrder = { connection }
+    worker.process.send(order, socket, { keepOpen: true }, () => undefined)
+  }
+
+  function start(generation: Set<Worker>): Promise<void> {
+    const child = fork(workerProgram, [file], { execArgv: process.execArgv })
+    const worker: Worker = { process: child, started: Date.now(), isReady: false, handed: new Map() }
+    all.add(worker)
+    generation.add(worker)
     const { promise, resolve } = Promise.withResolvers<void>()
-    worker.once('listening', () => resolve())
-    worker.once('exit', (code, signal) => {
+    child.on('error', (err) => log.error({ err }, 'a worker cannot be told'))
+    child.on('message', (report: EdgeReport) => {
+      if ('taken' in report) {
+        worker.handed.get(report.taken)?.destroy() // the worker has its own
+        worker.handed.delete(report.taken)
+        return
+      }
+      worker.isReady = true
       resolve()
-      into.delete(worker)
-      if (isStopping && cluster.workers && Object.keys(cluster.workers).length === 0) process.exit(0)
-      if (into !== current || isStopping) return
-      log.error({ worker: worker.process.pid, code, signal }, 'a worker ended and is started over')
-      quickDeaths = Date.now() - started < quickDeathMillis ? quickDeaths + 1 : 0
-      setTimeout(() => into === current && !isStopping && fork(into), pauseMillis(quickDeaths))
+      if (generation === current) for (const socket of waiting.splice(0)) hand(socket)
+    })
+    child.once('exit', (code, signal) => {
+      resolve()
+      end(worker, generation, `${signal ?? code}`)
     })
     return promise
   }
 
-  /** The new ones listen before the old ones stop. */
+  function end(worker: Worker, generation: Set<Worker>, how: string): void {
+    all.delete(worker)
+    generation.delete(worker)
+    if (isStopping && all.size === 0) process.exit(0)
+    if (isStopping) return
+    for (const socket of worker.handed.values()) hand(socket)
+    if (generation !== current) return
+    log.error({ worker: worker.process.pid, how }, 'a worker ended and is started over')
+    quickDeaths = Date.now() - worker.started < quickDeathMillis ? quickDeaths + 1 : 0
+    setTimeout(() => generation === current && !isStopping && start(generation), pauseMillis(quickDeaths))
+  }
+
+  /** The new ones are ready before the old ones stop. */
   async function replace(): Promise<void> {
     const settings = readEdgeSettings(file)
-    const old = current
+    const address = `${settings.host} ${settings.port}`
     const fresh = new Set<Worker>()
+    const started = Array.from({ length: settings.workers }, () => start(fresh))
+    await Promise.all(started)
+    const old = current
     current = fresh
-    await Promise.all(Array.from({ length: settings.workers }, () => fork(fresh)))
-    for (const worker of old) order(worker, { drainMillis: replaceMillis })
+    for (const socket of waiting.splice(0)) hand(socket)
+    if (listener?.address !== address) {
+      const server = await listen(settings, hand)
+      listener?.server.close()
+      listener = { server, address }
+    }
+    for (const worker of old) drain(worker, replaceMillis)
     log.info({ version: settings.version, host: settings.host, port: settings.port }, 'listening')
   }
 
+  function stop(): void {
+    isStopping = true
+    listener?.server.close()
+    if (all.size === 0) process.exit(0)
+    for (const worker of all) drain(worker, stopMillis)
+  }
+
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, stop)
   let replacing = replace()
   process.on('SIGHUP', () => {
     replacing = replacing.then(replace).catch((err) => log.error({ err }, 'goes on with the settings of before'))
   })
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
-    process.on(signal, () => {
-      isStopping = true
-      const workers = Object.values(cluster.workers ?? {})
-      for (const worker of workers) if (worker) order(worker, { drainMillis: stopMillis })
-      if (workers.length === 0) process.exit(0)
-    })
-  }
+  await replacing
+}
+
+function drain(worker: Worker, drainMillis: number): void {
+  const order: EdgeOrder = { drainMillis }
+  worker.process.send(order, () => undefined)
+  // One that hangs does not hear.
+  setTimeout(() => worker.process.kill('SIGKILL'), drainMillis + 500).unref()
 }
 
 function pauseMillis(quickDeaths: number): number {
   return quickDeaths === 0 ? 0 : Math.min(50 * 2 ** quickDeaths, longestPauseMillis)
 }
 
-function order(worker: Worker, what: EdgeOrder): void {
-  // One that has just ended cannot be told, and need not be.
-  if (worker.isConnected()) worker.send(what, () => undefined)
+function listen(address: { host: string; port: number }, hand: (socket: Socket) => void): Promise<Server> {
+  const { promise, resolve, reject } = Promise.withResolvers<Server>()
+  const options = { pauseOnConnect: true, noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }
+  const server = createServer(options, (socket) => {
+    socket.on('error', () => {})
+    hand(socket)
+  })
+  server.once('error', reject)
+  server.listen({ ...address, backlog: 4096 }, () => resolve(server))
+  return promise
 }
 
 if (import.meta.main) {
-  const file = process.argv[2]!
-  if (cluster.isPrimary) runPrimary(file)
-  else await (await import('./edge-worker.ts')).runWorker(file)
+  await runEdge(process.argv[2]!).catch((error) => {
+    console.error(error)
+    process.exit(1)
+  })
 }

@@ -6,6 +6,18 @@ const slotsPerHome = 1024
 
 /** Where a connection from the host reaches a box that has a network of its own. */
 export function boxAddress(homeNumber: number, slot: number): string {
-  const address = firstAddress + (homeNumber * slotsPerHome + slot) * 4 + 2
+  return dotted(firstOf(homeNumber, slot) + 2)
+}
+
+/** The host's end of the box's link, which exists exactly while the box runs. */
+export function boxHostAddress(homeNumber: number, slot: number): string {
+  return dotted(firstOf(homeNumber, slot) + 1)
+}
+
+function firstOf(homeNumber: number, slot: number): number {
+  return firstAddress + (homeNumber * slotsPerHome + slot) * 4
+}
+
+function dotted(address: number): string {
   return [24, 16, 8, 0].map((shift) => (address >>> shift) & 255).join('.')
 }

@@ -1,6 +1,12 @@
 import { randomBytes } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
-import { type AddressInfo, connect, type Socket } from 'node:net'
+import {
+  type AddressInfo,
+  connect,
+  createServer as createTcpServer,
+  type Socket,
+  type Server as TcpServer,
+} from 'node:net'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import { createAccess } from '../../src/edge/access.ts'
 import { type Feed, startFeed } from '../../src/edge/feed.ts'
@@ -37,6 +43,7 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
   let own: Database
   let feed: Feed
   let server: EdgeServer
+  let listener: TcpServer
   let slot = 0
 
   const edge = {
@@ -80,7 +87,9 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
         )
       }
       const host = `${name}.sandbox.test`
-      await until(() => edge.table.find(host)?.service?.name === (port === null ? undefined : 'web'))
+      const isKnown = () =>
+        edge.table.find(host) !== undefined && (port === null || edge.table.find(host)?.service?.name === 'web')
+      await until(isKnown)
       return host
     },
 
@@ -131,7 +140,9 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
       maxConnections: options.maxConnections ?? 5_000,
     })
     await feed.filled
-    edge.port = await server.listen('127.0.0.1', 0)
+    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
+    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
+    edge.port = (listener.address() as AddressInfo).port
   })
 
   afterEach(async () => {
@@ -139,6 +150,7 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
   })
 
   afterAll(async () => {
+    listener?.close()
     await server?.drain(0)
     await feed?.close()
     await own?.close()

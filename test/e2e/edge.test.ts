@@ -1,0 +1,226 @@
+import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import { Agent, type IncomingMessage, request } from 'node:http'
+import { SpritesClient } from '@fly/sprites'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Berth, end, kill } from '../support/berth.ts'
+import { destroy } from '../support/client.ts'
+import { until } from '../support/until.ts'
+
+const berth = new Berth({ BERTH_EDGE_WORKERS: '2' })
+
+// Answers each connection from a process of its own with what it was asked, after half a second of starting up.
+const server = `
+use IO::Socket::INET; $| = 1; $SIG{CHLD} = 'IGNORE'; select(undef, undef, undef, 0.5);
+my $l = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ENV{PORT}, Listen => 128, ReuseAddr => 1) or die $!;
+while (1) {
+  my $c = $l->accept or next;
+  if (fork) { close $c; next }
+  while (1) {
+    my $head = ''; while (my $line = <$c>) { last if $line eq "\\r\\n"; $head .= $line }
+    exit unless $head;
+    my $body = "$ENV{NAME} $head";
+    print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($body) . "\\r\\n\\r\\n$body"; $c->flush;
+  }
+}`
+
+interface Reply {
+  status: number
+  body: string
+}
+
+/** One answer, or an error when there was none. */
+async function ask(host: string, headers: Record<string, string> = {}, agent: Agent | false = false): Promise<Reply> {
+  const { hostname, port } = new URL(edgeUrl)
+  const call = request({ host: hostname, port, agent, headers: { host, ...headers } }).end()
+  const [reply] = (await once(call, 'response')) as [IncomingMessage]
+  let body = ''
+  for await (const chunk of reply) body += chunk
+  return { status: reply.statusCode!, body }
+}
+
+let edgeUrl: string
+let client: SpritesClient
+const host = (name: string) => `${name}.sandbox.localhost`
+
+async function sandboxWithService(name: string, auth: 'public' | 'sprite', definition: object = {}): Promise<void> {
+  const sprite = await client.createSprite(name)
+  await sprite.updateURLSettings({ auth })
+  await call('PUT', `/v1/sandboxes/${name}/services/web?duration=10ms`, {
+    cmd: 'perl',
+    args: ['-e', server],
+    env: { PORT: '8080', NAME: name },
+    http_port: 8080,
+    ...definition,
+  })
+}
+
+async function call(method: string, path: string, body?: object): Promise<Reply> {
+  const reply = await fetch(`${berth.addresses.sandbox}${path}`, {
+    method,
+    headers: { authorization: `Bearer ${berth.token}` },
+    ...(body ? { body: JSON.stringify(body) } : {}),
+  })
+  return { status: reply.status, body: await reply.text() }
+}
+
+/** Asks again and again, over connections that stay and over new ones, until told to stop. */
+function startTraffic(name: string) {
+  const agent = new Agent({ keepAlive: true, maxSockets: 4 })
+  const failures: string[] = []
+  let answered = 0
+  let stopping = false
+  const run = async (each: Agent | false) => {
+    while (!stopping) {
+      const reply = await ask(host(name), {}, each).catch((error) => ({ status: 0, body: String(error) }))
+      if (reply.status === 200) answered += 1
+      else failures.push(`${reply.status} ${reply.body}`)
+    }
+  }
+  const runs = [run(agent), run(agent), run(false)]
+  return {
+    count: () => answered,
+    async stop() {
+      stopping = true
+      await Promise.all(runs)
+      agent.destroy()
+      return { answered, failures }
+    },
+  }
+}
+
+function edgePids(): { primary: number; workers: number[] } {
+  const found = JSON.parse(
+    execFileSync(new URL('../../berth', import.meta.url).pathname, ['status', '--json'], {
+      env: berth.environment,
+      encoding: 'utf8',
+    }),
+  )
+  const primary: number = found.services.find((service: { name: string }) => service.name === 'edge').pid
+  const children = readdirSync('/proc')
+    .filter((entry) => /^\d+$/.test(entry))
+    .filter((pid) => parentOf(pid) === primary)
+  return { primary, workers: children.map(Number) }
+}
+
+function parentOf(pid: string): number | undefined {
+  try {
+    return Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
+  } catch {
+    return undefined
+  }
+}
+
+beforeAll(async () => {
+  await berth.up()
+  edgeUrl = berth.addresses.edge
+  client = new SpritesClient(berth.token, { baseURL: berth.addresses.sandbox })
+  await sandboxWithService('open', 'public')
+  await sandboxWithService('closed', 'sprite')
+})
+
+afterAll(async () => {
+  await destroy(berth)
+})
+
+describe('the address of a sandbox', () => {
+  test('is in its answer, and leads to its service as soon as that listens', async () => {
+    const sprite = await client.getSprite('open')
+    expect(sprite.url).toBe(`http://open.sandbox.localhost:${new URL(edgeUrl).port}/`)
+    const reply = await ask(host('open'))
+    expect(reply.status).toBe(200)
+    expect(reply.body).toMatch(/^open GET \/ HTTP\/1.1\r\nHost: open.sandbox.localhost/)
+  })
+
+  test('is protected by the tokens that may see it, which the service does not see', async () => {
+    expect((await ask(host('closed'))).status).toBe(401)
+    const reply = await ask(host('closed'), { authorization: `Bearer ${berth.token}` })
+    expect(reply.status).toBe(200)
+    expect(reply.body).toMatch(/^closed GET/)
+    expect(reply.body).not.toContain(berth.token)
+    await (await client.getSprite('closed')).updateURLSettings({ auth: 'public' })
+    await until(async () => (await ask(host('closed'))).status === 200, 1)
+  })
+
+  test('waits for a service that crashed, and says that one was stopped', async () => {
+    const path = '/v1/sandboxes/open/services'
+    expect((await call('POST', `${path}/signal`, { name: 'web', signal: 'KILL' })).status).toBe(204)
+    expect((await ask(host('open'))).status).toBe(200)
+    await call('POST', `${path}/web/stop`)
+    const stopped = await ask(host('open'))
+    expect([stopped.status, JSON.parse(stopped.body).error]).toEqual([503, 'service_stopped'])
+    await call('POST', `${path}/web/start?duration=10ms`)
+    expect((await ask(host('open'))).status).toBe(200)
+  })
+
+  test('starts a sandbox that has never run, where nothing answers', async () => {
+    await (await client.createSprite('empty')).updateURLSettings({ auth: 'public' })
+    const reply = await ask(host('empty'))
+    expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'bad_gateway'])
+    expect((await client.getSprite('empty')).status).toBe('running')
+  })
+
+  test('waits for the check of a service to pass', async () => {
+    const late = 'test -e /tmp/ready'
+    await sandboxWithService('checked', 'public', { health: { command: ['sh', '-c', late], interval: '100ms' } })
+    expect((await ask(host('checked'))).status).toBe(200)
+  })
+
+  test('is gone with its sandbox', async () => {
+    await (await client.getSprite('empty')).delete()
+    await until(async () => (await ask(host('empty'))).status === 404, 1)
+  })
+})
+
+describe('traffic', () => {
+  test('goes on without a failed request when the control plane is killed and started again', async () => {
+    const traffic = startTraffic('open')
+    await until(() => traffic.count() > 50)
+    await end(berth.children.at(-1)!)
+    const before = traffic.count()
+    await until(() => traffic.count() > before + 50)
+    await berth.up()
+    const after = traffic.count()
+    await until(() => traffic.count() > after + 50)
+    expect((await traffic.stop()).failures).toEqual([])
+    expect(berth.addresses.edge).toBe(edgeUrl)
+  })
+
+  test('goes on without a failed request when the edge takes up other settings', async () => {
+    const { primary, workers } = edgePids()
+    expect(workers).toHaveLength(2)
+    const traffic = startTraffic('open')
+    await until(() => traffic.count() > 50)
+    await end(berth.children.at(-1)!, 'SIGTERM')
+    berth.environment.BERTH_EDGE_WORKERS = '1'
+    await berth.up()
+    await until(() => edgePids().workers.length === 1, 40)
+    const before = traffic.count()
+    await until(() => traffic.count() > before + 50)
+    expect((await traffic.stop()).failures).toEqual([])
+    expect(edgePids().primary).toBe(primary)
+    expect(workers).not.toContain(edgePids().workers[0])
+  })
+
+  test('is taken up again when a worker is killed, and when the whole edge is', async () => {
+    const { primary, workers } = edgePids()
+    for (const pid of [workers[0]!, primary]) {
+      kill(pid)
+      await until(async () => (await ask(host('open')).catch(() => undefined))?.status === 200)
+    }
+    const now = edgePids()
+    expect(now.primary).not.toBe(primary)
+    expect(now.workers).toHaveLength(1)
+    expect((await ask(`127.0.0.1:${new URL(edgeUrl).port}`)).status).toBe(404)
+  })
+
+  test('comes back at the same address after everything was down', async () => {
+    await end(berth.children.at(-1)!, 'SIGTERM')
+    await berth.cli('down')
+    await expect(ask(host('open'))).rejects.toThrow('ECONNREFUSED')
+    await berth.up()
+    expect(berth.addresses.edge).toBe(edgeUrl)
+    await until(async () => (await ask(host('open'))).status === 200, 35)
+  })
+})
