@@ -11,9 +11,13 @@ const timeoutSeconds = 30
 /** An answer without a body is `{}`, as an empty body is for the platform. */
 export async function request<T>(session: Session, method: string, path: string, body?: object): Promise<T> {
   const { status, text } = await exchange(session, method, path, body)
+  if (status >= 200 && status < 300) return readAnswer(session, status, text) as T
+  throw refusal(session, status, text)
+}
+
+export function refusal(session: Session, status: number, text: string): Refusal {
   const answer = readAnswer(session, status, text)
-  if (status >= 200 && status < 300) return answer as T
-  throw new Refusal(status, sentenceOf(answer) ?? `the platform answered with status ${status}`, answer)
+  return new Refusal(status, sentenceOf(answer) ?? `the platform answered with status ${status}`, answer)
 }
 
 /** `undefined` when the platform says there is no such thing. */
@@ -45,13 +49,18 @@ async function exchange(session: Session, method: string, path: string, body: ob
     })
     return { status: response.status, text: await response.text() }
   } catch (error) {
-    throw new Failure(explain(session.url, error as Error), { cause: error })
+    throw unreachable(session, error as Error)
   }
+}
+
+/** What went wrong below HTTP, as a sentence about the platform. */
+export function unreachable({ url }: Session, error: Error): Failure {
+  return new Failure(explain(url, error), { cause: error })
 }
 
 function explain(url: string, error: Error): string {
   if (error.name === 'TimeoutError') return `no answer from ${url} within ${timeoutSeconds} seconds`
-  const { code = '', message = '' } = (error.cause ?? {}) as { code?: string; message?: string }
+  const { code = '', message = '' } = (error.cause ?? error) as { code?: string; message?: string }
   if (/CERT|SIGNED|SIGNATURE/.test(code)) {
     return `the certificate of ${url} is not trusted (${message}); set NODE_EXTRA_CA_CERTS to the file of its authority`
   }

@@ -9,10 +9,11 @@ import { addOrgCommands } from '../cli/org.ts'
 import { block, type Cell, printAnswer, type Terminal, table, timeText, visible } from '../cli/output.ts'
 import { addPostgresCommands } from '../cli/postgres.ts'
 import type { PsqlTarget } from '../cli/postgres-connect.ts'
+import { addSandboxCommands } from '../cli/sandbox.ts'
 import { addTokenCommands } from '../cli/token.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor.ts'
-import { openSession } from './session.ts'
+import { openSandboxSession, openSession } from './session.ts'
 import type { StatusReport } from './status.ts'
 import { version } from './version.ts'
 
@@ -43,6 +44,14 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
   program.commandsGroup('Resources:')
   addAppCommands(program, cli)
   addPostgresCommands(program, { ...cli, progress: process.stderr, runPsql })
+  addSandboxCommands(program, {
+    ...cli,
+    session: () => openSandboxSession(settings(), program.opts<{ url?: string }>().url),
+    streams: { input: process.stdin, output: process.stdout, errors: process.stderr },
+    setExitCode: (code) => {
+      process.exitCode = code
+    },
+  })
   addOrgCommands(program, cli)
   addTokenCommands(program, cli)
   program.commandsGroup('Platform:')

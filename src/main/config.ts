@@ -43,6 +43,8 @@ export interface Config {
   uidBase: number
   /** Where the CLI finds the platform; undefined: the one of the local home. */
   url: string | undefined
+  /** The same for sandboxes; undefined: it follows from the other. */
+  sandboxUrl: string | undefined
   logLevel: string
 }
 
@@ -90,6 +92,11 @@ export const settings: Setting[] = [
   { name: 'BERTH_DELETED_DAYS', fallback: '7', about: 'backups of a deleted cluster are kept this long' },
   { name: 'BERTH_UID_BASE', fallback: '300000', about: 'first uid for workloads when root' },
   { name: 'BERTH_URL', fallback: '', about: 'platform the CLI talks to; the local home when unset' },
+  {
+    name: 'BERTH_SANDBOX_URL',
+    fallback: '',
+    about: 'sandbox API the CLI talks to; the host of BERTH_URL with port 4281 when unset',
+  },
   { name: 'BERTH_LOG_LEVEL', fallback: 'info', about: 'fatal, error, warn, info, debug or trace' },
 ]
 
@@ -124,6 +131,7 @@ export function readConfig(environment: Environment = process.env): Config {
     deletedDays: readNumber('BERTH_DELETED_DAYS', raw('BERTH_DELETED_DAYS'), 0, 3650),
     uidBase: readNumber('BERTH_UID_BASE', raw('BERTH_UID_BASE'), 1000, 2_000_000_000),
     url: raw('BERTH_URL').replace(/\/+$/, '') || undefined,
+    sandboxUrl: raw('BERTH_SANDBOX_URL') || undefined,
     logLevel: readChoice('BERTH_LOG_LEVEL', raw('BERTH_LOG_LEVEL'), [
       'fatal',
       'error',

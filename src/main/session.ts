@@ -3,22 +3,57 @@ import { Failure, Misuse } from '../cli/failure.ts'
 import { readTextIfPresent } from '../drivers/file.ts'
 import type { Config } from './config.ts'
 
-/** Where the command line finds the platform, and what it says who it is with. */
-export function openSession(config: Config, givenUrl: string | undefined): Session {
-  const named = givenUrl ?? config.url
-  const url = named === undefined ? readLocalUrl(config.home) : readUrl(givenUrl ? '--url' : 'BERTH_URL', named)
-  if (url === undefined) {
-    throw new Failure(
-      `no platform runs in ${config.home}; start one with "berth up", or name another with --url or BERTH_URL`,
-    )
-  }
-  return { url, token: checkToken(config.token ?? readLocalToken(config.home, url)) }
+interface Addresses {
+  api: string
+  sandbox: string
 }
 
-function readLocalUrl(home: string): string | undefined {
-  const file = `${home}/run/addresses.json`
-  const text = readForUser(file, 'set BERTH_URL')
-  return text === undefined ? undefined : (JSON.parse(text) as { api: string }).api.replace(/\/+$/, '')
+/** Where sandboxes are found on a host of which only the platform's address is known. */
+const usualSandboxPort = '4281'
+
+/** Where the command line finds the platform, and what it says who it is with. */
+export function openSession(config: Config, givenUrl: string | undefined): Session {
+  const url = readNamedUrl(config, givenUrl) ?? getLocalAddresses(config.home).api
+  return { url, token: findToken(config, url) }
+}
+
+/** The same for the address of the sandboxes. A platform that is named with an option is meant for them as well. */
+export function openSandboxSession(config: Config, givenUrl: string | undefined): Session {
+  const url = findSandboxUrl(config, givenUrl)
+  return { url, token: findToken(config, url) }
+}
+
+function findSandboxUrl(config: Config, givenUrl: string | undefined): string {
+  if (config.sandboxUrl && givenUrl === undefined) return readUrl('BERTH_SANDBOX_URL', config.sandboxUrl)
+  const named = readNamedUrl(config, givenUrl)
+  if (named === undefined) return getLocalAddresses(config.home).sandbox
+  const local = findLocalAddresses(config.home)
+  return named === local?.api || named === local?.sandbox ? local.sandbox : withPort(named, usualSandboxPort)
+}
+
+function withPort(address: string, port: string): string {
+  const url = new URL(address)
+  url.port = port
+  return url.origin
+}
+
+function readNamedUrl(config: Config, givenUrl: string | undefined): string | undefined {
+  if (givenUrl !== undefined) return readUrl('--url', givenUrl)
+  return config.url === undefined ? undefined : readUrl('BERTH_URL', config.url)
+}
+
+function getLocalAddresses(home: string): Addresses {
+  const addresses = findLocalAddresses(home, 'set BERTH_URL')
+  if (addresses) return addresses
+  throw new Failure(`no platform runs in ${home}; start one with "berth up", or name another with --url or BERTH_URL`)
+}
+
+/** Without a word of what to do instead, a file of somebody else's is as good as none. */
+function findLocalAddresses(home: string, instead?: string): Addresses | undefined {
+  const text = readForUser(`${home}/run/addresses.json`, instead)
+  if (text === undefined) return undefined
+  const { api, sandbox } = JSON.parse(text) as Addresses
+  return { api: api.replace(/\/+$/, ''), sandbox: sandbox.replace(/\/+$/, '') }
 }
 
 function readUrl(source: string, text: string): string {
@@ -29,11 +64,18 @@ function readUrl(source: string, text: string): string {
   throw new Misuse(`${source} must be an address such as http://127.0.0.1:4280, not "${text}"`)
 }
 
+function findToken(config: Config, url: string): string {
+  return checkToken(config.token ?? readLocalToken(config.home, url))
+}
+
 /** The root token of this machine's platform is not for another machine, whoever named that one. */
 function readLocalToken(home: string, url: string): string {
   const file = `${home}/token`
-  if (!isLoopback(new URL(url).hostname) && url !== readLocalUrl(home)) {
-    throw new Misuse(`no token for ${url}: set BERTH_TOKEN (the one in ${file} is for the platform of this machine)`)
+  if (!isLoopback(new URL(url).hostname)) {
+    const local = findLocalAddresses(home, 'set BERTH_TOKEN')
+    if (url !== local?.api && url !== local?.sandbox) {
+      throw new Misuse(`no token for ${url}: set BERTH_TOKEN (the one in ${file} is for the platform of this machine)`)
+    }
   }
   const token = readForUser(file, 'set BERTH_TOKEN')?.trim()
   if (token) return token
@@ -49,10 +91,11 @@ function isLoopback(hostname: string): boolean {
   return hostname === 'localhost' || hostname === '[::1]' || /^127\.\d+\.\d+\.\d+$/.test(hostname)
 }
 
-function readForUser(file: string, instead: string): string | undefined {
+function readForUser(file: string, instead: string | undefined): string | undefined {
   try {
     return readTextIfPresent(file)
   } catch (error) {
+    if (instead === undefined) return undefined
     const { code } = error as NodeJS.ErrnoException
     if (code !== 'EACCES' && code !== 'EPERM') throw new Misuse(`cannot read ${file}`, { cause: error })
     throw new Misuse(`${file} belongs to another user; ${instead}`)
