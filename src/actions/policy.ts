@@ -19,8 +19,12 @@ export async function setNetworkPolicy(
   ctx: Context,
   name: string,
   body: Static<typeof NetworkPolicyBody>,
+  refuse: () => void,
 ): Promise<void> {
-  const networkPolicy = await checked(ctx, () => readNetworkPolicy(body))
+  const networkPolicy = await checked(ctx, () => {
+    refuse()
+    return readNetworkPolicy(body)
+  })
   await changeVisible(ctx, name, { networkPolicy })
 }
 

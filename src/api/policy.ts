@@ -8,6 +8,7 @@ import {
   setPrivileges,
   setResources,
 } from '../actions/policy.ts'
+import { applyNetworkPolicy, refuseUnenforced } from '../live/policy.ts'
 import { NetworkPolicyBody, PrivilegesPolicy, ResourcesPolicy } from '../model/policy.ts'
 import { type Route, route } from './route.ts'
 import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
@@ -50,9 +51,14 @@ export const policyRoutes: Route[] = [
     path: network,
     id: 'setNetworkPolicy',
     summary: 'Set what a sandbox may reach',
-    description: 'Without rules everything is allowed. Of several rules the one with the closest domain counts.',
+    description:
+      'Without rules everything is allowed but private networks. Of several rules the one with the closest domain counts; what none is about is denied. In force when it is answered; connections to what is no longer allowed end.',
     body: NetworkPolicyBody,
-    run: ({ ctx, params, body }) => setNetworkPolicy(ctx, params.name, body),
+    errors: { ...changing.errors, 422: 'Rules cannot be enforced on this machine.' },
+    run: async ({ ctx, params, body }) => {
+      await setNetworkPolicy(ctx, params.name, body, () => refuseUnenforced(ctx, body.rules))
+      await applyNetworkPolicy(ctx, params.name)
+    },
   }),
   route({
     ...reading,

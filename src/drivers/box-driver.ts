@@ -7,6 +7,7 @@ import { ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } fro
 import { type Entrance, renderEntry } from './box-enter.ts'
 import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
 import { type BoxPaths, boxPaths, innerPaths, innerPathsOf } from './box-paths.ts'
+import { ensurePolicy, policiesPossible, removePolicy } from './box-policy.ts'
 import { type BoxAbility, findAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
 import { boxScript } from './box-script.ts'
@@ -41,6 +42,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
   const starting = new Map<string, Promise<void>>()
   return {
     isolation: async () => (await host.able()).isolation,
+    policiesPossible,
     ensureBox(spec) {
       const running = starting.get(spec.id) ?? ensureBox(host, spec).finally(() => starting.delete(spec.id))
       starting.set(spec.id, running)
@@ -86,10 +88,11 @@ function uidOf(home: Home, slot: number): number {
 async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   const { home, supervisor } = host
   const cgroup = host.cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits)
-  if (inspectBox(home, spec.id).is === 'up') return
+  if (inspectBox(home, spec.id).is === 'up') return ensurePolicy(home, supervisor, spec)
   const paths = boxPaths(home, spec.id)
   const ability = await host.able()
   await prepareBox(host, spec, ability, cgroup)
+  await ensurePolicy(home, supervisor, spec)
   await supervisor.ensureService(paths.supervisedName, renderService(home, spec, ability, cgroup))
   if (await waitUntil(() => inspectBox(home, spec.id).is === 'up', startSeconds)) return
   throw new Error(`start the box ${spec.id}: ${supervisor.readLog(paths.supervisedName, 10).join('\n')}`)
@@ -150,6 +153,7 @@ function findPid(home: Home, id: string, paths: BoxPaths): number | undefined {
 async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec): Promise<void> {
   const paths = boxPaths(home, spec.id)
   await supervisor.removeService(paths.supervisedName)
+  await removePolicy(home, supervisor, spec)
   if (isRoot()) await removeLink(boxNetwork(home, spec.slot).link)
   await cgroups.removeCgroup(cgroupOf(home, spec.id))
   await openForRemoval(paths)

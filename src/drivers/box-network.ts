@@ -57,14 +57,15 @@ function slice(home: Pick<Home, 'number'>): string {
   return `${dotted(firstAddress + home.number * slotsPerHome * 4)}/20`
 }
 
-const nearby = [
+export const nearby = [
   ...['0.0.0.0/8', '10.0.0.0/8', '100.64.0.0/10', '127.0.0.0/8', '169.254.0.0/16', '172.16.0.0/12', '192.0.0.0/24'],
   ...['192.168.0.0/16', '198.18.0.0/15', '224.0.0.0/3'],
 ]
 
 /**
- * Whole and at once, so that there is no moment without rules. A part that refines what one box may reach adds a chain
- * and an element of `policies`, which maps the box's interface to `jump <chain>`; both outlive this.
+ * Whole and at once, so that there is no moment without rules. What refines the rules of one box adds a chain and an
+ * element of `policies`, which maps the box's interface to `jump <chain>`, and one of `resolvers`, to which every
+ * question for a name is led; these outlive this.
  */
 function renderTable(home: Home, resolvers: string[]): string {
   const table = `inet ${networkTable(home)}`
@@ -75,20 +76,28 @@ function renderTable(home: Home, resolvers: string[]): string {
 table ${table} {
   map policies { type ifname : verdict
   }
+  map resolvers { type ifname : ipv4_addr
+  }
   chain input { type filter hook input priority -10; policy accept; }
   chain forward { type filter hook forward priority -10; policy accept; }
   chain outgoing {
   }
+  chain redirecting { type nat hook prerouting priority -100; }
   chain masquerading { type nat hook postrouting priority 100; }
 }
 flush chain ${table} input
 flush chain ${table} forward
 flush chain ${table} outgoing
+flush chain ${table} redirecting
 flush chain ${table} masquerading
 table ${table} {
   chain input {
     iifname ${boxes} ct state established,related accept
+    iifname ${boxes} ct status dnat accept
     iifname ${boxes} drop
+  }
+  chain redirecting {
+    iifname ${boxes} meta l4proto { tcp, udp } th dport 53 dnat ip to iifname map @resolvers
   }
   chain forward {
     iifname ${boxes} jump outgoing

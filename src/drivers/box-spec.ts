@@ -11,5 +11,6 @@ export function boxSpec(sandbox: Sandbox): BoxSpec {
     slot: sandbox.slot!,
     hostname: sandbox.name,
     limits: { memoryMb, cpus: sandbox.cpus, pids: maxProcesses },
+    policy: sandbox.networkPolicy,
   }
 }

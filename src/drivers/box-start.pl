@@ -87,6 +87,10 @@ sub connect_outside {
   if (!has_chain($config{'rules-table'}, $config{'rules-chain'})) {
     system('nft', '-f', $config{rules}) == 0 or die "nft ended with $?\n";
   }
+  # What is allowed by name is kept in the kernel alone, and a start may be the first one after a reboot.
+  if (-e 'policy.nft') {
+    system('nft', '-f', 'policy.nft') == 0 or die "nft ended with $?\n";
+  }
   # Nobody else has this name: what holds it is left from an earlier life that is about to go.
   remove_link($link) if link_index($link);
   add_pair($link, $config{'host-mac'}, 'eth0', $config{mac}, $main);

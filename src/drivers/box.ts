@@ -1,4 +1,5 @@
 import type { ChildProcess } from 'node:child_process'
+import type { NetworkPolicy } from '../model/policy.ts'
 
 /** What a box is made from. Everything outside that it needs has a name that follows from `id` and `slot`. */
 export interface BoxSpec {
@@ -7,6 +8,8 @@ export interface BoxSpec {
   slot: number
   hostname: string
   limits: { memoryMb: number; cpus: number; pids: number }
+  /** Which names it may resolve and so reach; every one when there are no rules. */
+  policy?: NetworkPolicy
 }
 
 export interface BoxCommand {
@@ -49,6 +52,8 @@ export class BoxFileError extends Error {
 /** Environments in which the programs of users run, each with its own root filesystem, processes and network. */
 export interface BoxDriver {
   isolation(): Promise<Isolation>
+  /** Whether `policy` of a box can be enforced here. */
+  policiesPossible(): boolean
   /** Afterwards the box runs and commands can enter it. Starts no process when it runs already. */
   ensureBox(spec: BoxSpec): Promise<void>
   inspectBox(id: string): Promise<BoxState>

@@ -54,6 +54,54 @@ function readRule(rule: Static<typeof NetworkPolicyBody>['rules'][number], place
   return { domain: name, action }
 }
 
+/** What `include: defaults` stands for: where the package managers of most languages and code itself are found. */
+const defaultDomains = [
+  ...['*.debian.org', '*.ubuntu.com', '*.alpinelinux.org', '*.npmjs.org', '*.npmjs.com', 'pypi.org', '*.pypi.org'],
+  ...['*.pythonhosted.org', 'crates.io', '*.crates.io', '*.golang.org', 'rubygems.org', '*.rubygems.org'],
+  ...['github.com', '*.github.com', '*.githubusercontent.com', 'gitlab.com', '*.gitlab.com'],
+]
+
+/** Whether names are answered: of `name` itself, or of all below it. A closer one counts before a wider one. */
+export interface NameRule {
+  name: string
+  below: boolean
+  allowed: boolean
+}
+
+export interface NameRules {
+  /** What holds for names that no rule is about. */
+  otherwise: boolean
+  rules: NameRule[]
+}
+
+/**
+ * The rules of a policy, each about a name alone or about what is below one. A name without a rule for what is below it
+ * gets one that says what holds there, because resolvers take a rule about a name for all below it too.
+ */
+export function nameRules(policy: NetworkPolicy): NameRules {
+  const allowed = new Map<string, boolean>()
+  for (const rule of policy.rules) {
+    if ('include' in rule) for (const domain of defaultDomains) allowed.set(domain, true)
+    else allowed.set(rule.domain, rule.action === 'allow')
+  }
+  const otherwise = allowed.get('*') ?? false
+  const ofBelow = (name: string): boolean =>
+    allowed.get(`*.${name}`) ?? (parentOf(name) ? ofBelow(parentOf(name)) : otherwise)
+  const rules: NameRule[] = []
+  for (const [domain, isAllowed] of allowed) {
+    if (domain.startsWith('*.')) rules.push({ name: domain.slice(2), below: true, allowed: isAllowed })
+    else if (domain !== '*') {
+      rules.push({ name: domain, below: false, allowed: isAllowed })
+      if (!allowed.has(`*.${domain}`)) rules.push({ name: domain, below: true, allowed: ofBelow(domain) })
+    }
+  }
+  return { otherwise, rules }
+}
+
+function parentOf(name: string): string {
+  return name.includes('.') ? name.slice(name.indexOf('.') + 1) : ''
+}
+
 export const profiles = ['', 'minimal', 'standard', 'privileged'] as const
 
 /** The second field is spelt as clients of the interface spell it. */

@@ -37,6 +37,7 @@ export class FakeWorld {
   readonly specs = new Map<string, BoxSpec>()
   stops = 0
   boxProblem: string | undefined
+  policiesPossible = true
   /** What the box has written, a word in place of its files, and the copies of it. */
   readonly layers = new Map<string, string>()
   readonly copies = new Map<string, string>()
@@ -303,6 +304,7 @@ export class FakeWorld {
 
   get boxes(): BoxDriver {
     return {
+      policiesPossible: () => this.policiesPossible,
       isolation: () => this.called({ kind: 'bubblewrap', network: 'own' } as const),
       ensureBox: (spec) => {
         if (this.boxProblem) throw new Error(this.boxProblem)
