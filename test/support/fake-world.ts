@@ -138,6 +138,7 @@ export class FakeWorld {
         if (/from pg_authid/.test(text)) return this.called([])
         return this.called([{ name: 'fly-user', role: 'schema_admin' }])
       }) as unknown as PostgresDriver['query'],
+      watch: (() => this.called([])) as unknown as PostgresDriver['watch'],
       closeConnections: () => this.called(undefined),
       probe: () => (this.probeProblem ? Promise.reject(new Error(this.probeProblem)) : this.called(undefined)),
       measure: () => this.called(this.usedBytes),
