@@ -5,8 +5,8 @@ set -eu
 
 # Debian packages per purpose. A package whose program has another name is listed in `provides` as well.
 run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2"
-test="curl procps"
-bench="wrk"
+test="curl procps xfsprogs"
+bench="wrk xfsprogs"
 
 provides() {
   case $1 in

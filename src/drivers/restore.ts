@@ -14,7 +14,14 @@ import { run } from './process.ts'
 import type { Repository } from './repository.ts'
 import { isDiskFull, recoverySettings } from './restore-log.ts'
 import { continueToEnd, finishRecovery, inspectRecovery } from './restore-recovery.ts'
-import { copyCommand, freshMark, refusalCommand } from './restore-script.ts'
+import {
+  type CopyOrder,
+  copyCommand,
+  damagedCode,
+  freshMark,
+  refusalCommand,
+  unverifiedMark,
+} from './restore-script.ts'
 import { manifestBytes, type RecoveryTarget, renderPlan, totalOf } from './restore-wal.ts'
 import type { Supervisor } from './supervisor.ts'
 import type { Toolchain } from './toolchain.ts'
@@ -31,6 +38,8 @@ export interface RestoreSpec {
   target: RecoveryTarget
   /** The source's own at the cut. */
   timeline: number
+  /** The checksums of the backup were read from its disk not long ago. */
+  trusted?: boolean | undefined
 }
 
 export type CopyState =
@@ -46,15 +55,25 @@ export type RecoveryState =
   | { is: 'failed'; reason: string }
   | { is: 'promoted'; endLsn: string; timeline: number }
 
+export type VerificationState = { is: 'running' } | { is: 'passed' } | { is: 'failed'; reason: string }
+
 export interface RestoreDriver {
-  /** Nothing when the copy runs or has failed or the data directory is there. One that was interrupted is made again. */
+  /**
+   * Nothing when the copy and its verification run, have failed or are done. What was interrupted is done again. The
+   * verification comes before the copy, and after it where the copy is the very blocks of a trusted backup.
+   */
   startCopy(id: string, spec: RestoreSpec): Promise<void>
   inspectCopy(id: string): Promise<CopyState>
+  /** Whether the checksums behind a copy that is done were read. */
+  inspectVerification(id: string): Promise<VerificationState>
   /** How far the server has come, once it was started. */
   inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
   /** Starts the server again without a time: the cut is the target. */
   continueToEnd(id: string, spec: RestoreSpec): Promise<void>
-  /** Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. */
+  /**
+   * Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. A
+   * verification goes on.
+   */
   finish(id: string, spec: RestoreSpec): Promise<void>
   /** Ends a copy and removes what it left; the data directory is the cluster's. */
   remove(id: string): Promise<void>
@@ -72,11 +91,12 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
   return {
     startCopy: (id, spec) => startCopy(parts, id, spec),
     inspectCopy: (id) => inspectCopy(parts, id),
+    inspectVerification: (id) => inspectVerification(parts, id),
     inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
     continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
     async finish(id, spec) {
       await finishRecovery(parts, id, spec)
-      await removeCopy(parts, id)
+      if (!isUnverified(clusterPaths(parts.home, id))) await removeCopy(parts, id)
     },
     remove: (id) => removeCopy(parts, id),
   }
@@ -92,14 +112,29 @@ function planOf(paths: ClusterPaths): string {
   return `${paths.directory}/copy.plan`
 }
 
+function isUnverified(paths: ClusterPaths): boolean {
+  return existsSync(`${paths.directory}/${unverifiedMark}`)
+}
+
 async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
-  if (existsSync(paths.data)) return
+  const isCopied = existsSync(paths.data)
+  if (isCopied && !isUnverified(paths)) return
   const job = await parts.jobs.inspectJob(jobOf(id))
-  if (job.is === 'running' || (job.is === 'ended' && !isWorthAnother(job))) return
-  if (job.is === 'ended') await parts.jobs.removeJob(jobOf(id))
+  if (job.is === 'running') return
+  if (job.is === 'ended') {
+    // Whatever kept a verification from its end says nothing about the copy, which a cluster lives on by now.
+    const isFinal = isCopied ? isDamage(job) : !isWorthAnother(job)
+    if (isFinal) return
+    await parts.jobs.removeJob(jobOf(id))
+  }
   await ensureTools(spec.toolchain)
-  await parts.jobs.ensureJob(jobOf(id), { command: await prepareCopy(parts, paths, spec) })
+  const command = isCopied ? copyCommand(orderOf(parts, paths, spec)) : await prepareCopy(parts, paths, spec)
+  await parts.jobs.ensureJob(jobOf(id), { command })
+}
+
+function isDamage({ exitCode }: EndedJob): boolean {
+  return exitCode === damagedCode
 }
 
 // Somebody killed it or a part of it, or a power failure took what it had made. Anything else would only happen again.
@@ -108,25 +143,30 @@ function isWorthAnother({ exitCode = 0 }: EndedJob): boolean {
 }
 
 async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
-  const { clusterId, label, startLsn } = spec.backup
-  const backup = parts.repository.backupData(clusterId, label)
+  const order = orderOf(parts, paths, spec)
   try {
-    const wal = await parts.repository.planWal(spec.pieces, parseLsn(startLsn))
-    const manifest = readTextIfPresent(`${backup}/backup_manifest`) ?? ''
+    const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
+    const manifest = readTextIfPresent(`${order.backup}/backup_manifest`) ?? ''
     await ensureClusterDirectory(parts.home, paths)
     ensureFile(planOf(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o600 })
   } catch (error) {
     return refusalCommand((error as Error).message)
   }
-  return copyCommand({
+  return copyCommand(order)
+}
+
+function orderOf({ repository }: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): CopyOrder {
+  const { clusterId, label } = spec.backup
+  return {
     directory: paths.directory,
-    backup,
+    backup: repository.backupData(clusterId, label),
     label,
     plan: planOf(paths),
     settings: recoverySettings(spec.target, spec.timeline),
     uid: spec.uid,
     verifier: `${spec.toolchain.tools}/pg_verifybackup`,
-  })
+    trusted: spec.trusted ?? false,
+  }
 }
 
 async function inspectCopy({ home, jobs }: RestoreParts, id: string): Promise<CopyState> {
@@ -138,6 +178,12 @@ async function inspectCopy({ home, jobs }: RestoreParts, id: string): Promise<Co
   if (existsSync(paths.data)) return { is: 'done' }
   if (job.is === 'absent') return { is: 'absent' }
   return { is: 'failed', reason: explainEnd(job) }
+}
+
+async function inspectVerification({ home, jobs }: RestoreParts, id: string): Promise<VerificationState> {
+  if (!isUnverified(clusterPaths(home, id))) return { is: 'passed' }
+  const job = await jobs.inspectJob(jobOf(id))
+  return job.is === 'ended' && isDamage(job) ? { is: 'failed', reason: explainEnd(job) } : { is: 'running' }
 }
 
 async function measureCopy(paths: ClusterPaths): Promise<CopyState> {

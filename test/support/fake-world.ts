@@ -20,6 +20,11 @@ export class FakeWorld {
   readonly kept = new Set<string>()
   backupProblem: string | undefined
   copyProblem: string | undefined
+  /** Whether copies share the blocks of the backup, and what is wrong with those. */
+  reflinks = false
+  readonly unverified = new Set<string>()
+  verificationRuns = false
+  blockProblem: string | undefined
   readonly scrubs = new Map<string, string>()
   scrubProblem: string | undefined
   archiveEnd: bigint | undefined
@@ -242,12 +247,20 @@ export class FakeWorld {
 
   get restores(): RestoreDriver {
     return {
-      startCopy: (id) => {
+      startCopy: (id, { trusted }) => {
         if (!this.clusters.has(id)) {
           this.clusters.set(id, { process: { is: 'stopped', log: [] }, password: false })
           this.created++
+          if (trusted && this.reflinks) this.unverified.add(id)
         }
         return this.called(undefined)
+      },
+      inspectVerification: (id) => {
+        if (!this.unverified.has(id)) return this.called({ is: 'passed' })
+        if (this.verificationRuns) return this.called({ is: 'running' })
+        if (this.blockProblem) return this.called({ is: 'failed', reason: this.blockProblem })
+        this.unverified.delete(id)
+        return this.called({ is: 'passed' })
       },
       inspectCopy: () => this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' }),
       inspectRecovery: () => this.called({ is: 'promoted', endLsn: '0/3000000', timeline: 2 }),
