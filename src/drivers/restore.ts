@@ -10,7 +10,7 @@ import { type JobDriver, type JobState, withoutTime } from './job.ts'
 import type { PostgresDriver } from './postgres.ts'
 import { ensureClusterDirectory } from './postgres-data.ts'
 import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
-import { run } from './process.ts'
+import { run, waitUntil } from './process.ts'
 import type { Repository } from './repository.ts'
 import { isDiskFull, recoverySettings } from './restore-log.ts'
 import { continueToEnd, finishRecovery, inspectRecovery } from './restore-recovery.ts'
@@ -63,7 +63,8 @@ export interface RestoreDriver {
    * verification comes before the copy, and after it where the copy is the very blocks of a trusted backup.
    */
   startCopy(id: string, spec: RestoreSpec): Promise<void>
-  inspectCopy(id: string): Promise<CopyState>
+  /** Looks for this long whether it is done, and only then how far it is: that takes several processes each time. */
+  inspectCopy(id: string, patienceSeconds?: number): Promise<CopyState>
   /** Whether the checksums behind a copy that is done were read. */
   inspectVerification(id: string): Promise<VerificationState>
   /** How far the server has come, once it was started. */
@@ -90,7 +91,7 @@ export interface RestoreParts {
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
   return {
     startCopy: (id, spec) => startCopy(parts, id, spec),
-    inspectCopy: (id) => inspectCopy(parts, id),
+    inspectCopy: (id, patienceSeconds = 0) => inspectCopy(parts, id, patienceSeconds),
     inspectVerification: (id) => inspectVerification(parts, id),
     inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
     continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
@@ -101,6 +102,9 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
     remove: (id) => removeCopy(parts, id),
   }
 }
+
+// Those who are at work come first. It still gets a tenth of what they leave nothing of.
+const niceness = 10
 
 type EndedJob = Extract<JobState, { is: 'ended' }>
 
@@ -130,7 +134,7 @@ async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Pr
   }
   await ensureTools(spec.toolchain)
   const command = isCopied ? copyCommand(orderOf(parts, paths, spec)) : await prepareCopy(parts, paths, spec)
-  await parts.jobs.ensureJob(jobOf(id), { command })
+  await parts.jobs.ensureJob(jobOf(id), { command, niceness })
 }
 
 function isDamage({ exitCode }: EndedJob): boolean {
@@ -169,9 +173,9 @@ function orderOf({ repository }: RestoreParts, paths: ClusterPaths, spec: Restor
   }
 }
 
-async function inspectCopy({ home, jobs }: RestoreParts, id: string): Promise<CopyState> {
+async function inspectCopy({ home, jobs }: RestoreParts, id: string, patienceSeconds: number): Promise<CopyState> {
   const paths = clusterPaths(home, id)
-  if (existsSync(paths.data)) return { is: 'done' }
+  if (await waitUntil(() => existsSync(paths.data), patienceSeconds)) return { is: 'done' }
   const job = await jobs.inspectJob(jobOf(id))
   if (job.is === 'running') return measureCopy(paths)
   // Looked at again, because it may have come between the two looks.

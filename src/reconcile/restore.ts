@@ -75,11 +75,14 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], late
 
 const archiveSeconds = 3
 
+/** Long enough to spare the machine that copies, and short enough to tell how far it is. */
+const patienceSeconds = 0.3
+
 async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, { db, restores }: World) {
   // A drill is there to read everything.
   const trusted = restore.purpose !== 'drill' && (await isScrubbed(db, spec.backup))
   await restores.startCopy(cluster.id, { ...spec, trusted })
-  const seen = await restores.inspectCopy(cluster.id)
+  const seen = await restores.inspectCopy(cluster.id, patienceSeconds)
   if (seen.is === 'done') return undefined
   if (seen.is === 'failed') return advance('failed', seen.reason)
   if (seen.is === 'absent') return wait(soon, 'starting the copy')
