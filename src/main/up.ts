@@ -45,12 +45,12 @@ export async function up(config: Config): Promise<void> {
 type Addresses = Record<'api' | 'sandbox', string>
 
 function openServer(foundation: Foundation, metrics: Metrics, area: Area): FastifyInstance {
-  const { config, world, log } = foundation
+  const { config, db, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     routes: area === 'platform' ? platformRoutes : sandboxRoutes,
-    ground: { ...world, ...openLive(foundation), settings: settingsOf(config) },
+    ground: { ...world, db, ...openLive(foundation), settings: settingsOf(config) },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
