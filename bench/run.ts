@@ -1,10 +1,11 @@
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
 import { postgres } from './postgres.ts'
+import { reflink } from './reflink.ts'
 import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
 
-const groups = [...foundation, ...postgres, ...restore]
+const groups = [...foundation, ...postgres, ...restore, ...reflink]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)
