@@ -59,10 +59,12 @@ export type VerificationState = { is: 'running' } | { is: 'passed' } | { is: 'fa
 
 export interface RestoreDriver {
   /**
-   * Nothing when the copy and its verification run, have failed or are done. What was interrupted is done again. The
-   * verification comes before the copy, and after it where the copy is the very blocks of a trusted backup.
+   * Nothing when the copy runs or has failed or the data directory is there. One that was interrupted is made again. The
+   * backup is verified before, unless it is trusted and the copy is its very blocks.
    */
   startCopy(id: string, spec: RestoreSpec): Promise<void>
+  /** Nothing when all checksums were read, are being read or were found wrong. */
+  startVerification(id: string, spec: RestoreSpec): Promise<void>
   /** Looks for this long whether it is done, and only then how far it is: that takes several processes each time. */
   inspectCopy(id: string, patienceSeconds?: number): Promise<CopyState>
   /** Whether the checksums behind a copy that is done were read. */
@@ -71,10 +73,7 @@ export interface RestoreDriver {
   inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
   /** Starts the server again without a time: the cut is the target. */
   continueToEnd(id: string, spec: RestoreSpec): Promise<void>
-  /**
-   * Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. A
-   * verification goes on.
-   */
+  /** Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. */
   finish(id: string, spec: RestoreSpec): Promise<void>
   /** Ends a copy and removes what it left; the data directory is the cluster's. */
   remove(id: string): Promise<void>
@@ -91,13 +90,14 @@ export interface RestoreParts {
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
   return {
     startCopy: (id, spec) => startCopy(parts, id, spec),
+    startVerification: (id, spec) => startVerification(parts, id, spec),
     inspectCopy: (id, patienceSeconds = 0) => inspectCopy(parts, id, patienceSeconds),
     inspectVerification: (id) => inspectVerification(parts, id),
     inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
     continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
     async finish(id, spec) {
       await finishRecovery(parts, id, spec)
-      if (!isUnverified(clusterPaths(parts.home, id))) await removeCopy(parts, id)
+      await removeCopy(parts, id)
     },
     remove: (id) => removeCopy(parts, id),
   }
@@ -122,19 +122,30 @@ function isUnverified(paths: ClusterPaths): boolean {
 
 async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
-  const isCopied = existsSync(paths.data)
-  if (isCopied && !isUnverified(paths)) return
-  const job = await parts.jobs.inspectJob(jobOf(id))
-  if (job.is === 'running') return
-  if (job.is === 'ended') {
-    // Whatever kept a verification from its end says nothing about the copy, which a cluster lives on by now.
-    const isFinal = isCopied ? isDamage(job) : !isWorthAnother(job)
-    if (isFinal) return
-    await parts.jobs.removeJob(jobOf(id))
-  }
-  await ensureTools(spec.toolchain)
-  const command = isCopied ? copyCommand(orderOf(parts, paths, spec)) : await prepareCopy(parts, paths, spec)
-  await parts.jobs.ensureJob(jobOf(id), { command, niceness })
+  if (existsSync(paths.data)) return
+  await startJob(parts, id, spec, isWorthAnother, () => prepareCopy(parts, paths, spec))
+}
+
+// Whatever kept a verification from its end says nothing about the backup.
+async function startVerification(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
+  const paths = clusterPaths(parts.home, id)
+  if (!isUnverified(paths)) return
+  const isOpen = (job: EndedJob) => !isDamage(job)
+  await startJob(parts, id, spec, isOpen, async () => copyCommand(orderOf(parts, paths, spec)))
+}
+
+async function startJob(
+  { jobs }: RestoreParts,
+  id: string,
+  { toolchain }: RestoreSpec,
+  mayRepeat: (job: EndedJob) => boolean,
+  command: () => Promise<string[]>,
+): Promise<void> {
+  const job = await jobs.inspectJob(jobOf(id))
+  if (job.is === 'running' || (job.is === 'ended' && !mayRepeat(job))) return
+  if (job.is === 'ended') await jobs.removeJob(jobOf(id))
+  await ensureTools(toolchain)
+  await jobs.ensureJob(jobOf(id), { command: await command(), niceness })
 }
 
 function isDamage({ exitCode }: EndedJob): boolean {

@@ -79,6 +79,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     const spec = specFor(target, { toolchain })
     await restoreInto(bench, target, spec)
     expect(await numbers(bench, target.id)).toEqual([1, 2])
+    await bench.restores.startVerification(target.id, spec)
     expect(await bench.restores.inspectVerification(target.id)).toEqual({ is: 'running' })
     release()
     expect(await untilVerified(target.id)).toEqual({ is: 'passed' })
@@ -103,9 +104,10 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
       is: 'failed',
       reason: `backup first is damaged: checksum mismatch for file "${file}"`,
     }
+    await bench.restores.startVerification(target.id, spec)
     expect(await untilVerified(target.id)).toEqual(failed)
     // Not again and again.
-    await bench.restores.startCopy(target.id, spec)
+    await bench.restores.startVerification(target.id, spec)
     expect(await bench.restores.inspectVerification(target.id)).toEqual(failed)
   })
 
@@ -129,12 +131,18 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     const spec = specFor(target, { toolchain })
     await bench.restores.startCopy(target.id, spec)
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
-    const job = await bench.jobs.inspectJob(`copy-${target.id}`)
+    const later = { ...spec, pieces: [{ ...spec.pieces[0]!, epoch: 9 }] }
+    await bench.restores.startVerification(target.id, later)
+    let job = await bench.jobs.inspectJob(`copy-${target.id}`)
+    await until(async () => {
+      job = await bench.jobs.inspectJob(`copy-${target.id}`)
+      return job.is === 'running' && job.pid !== undefined
+    })
     killProcess((job as { pid: number }).pid, 'SIGKILL')
     await until(async () => (await bench.jobs.inspectJob(`copy-${target.id}`)).is === 'ended')
     expect(await bench.restores.inspectVerification(target.id)).toEqual({ is: 'running' })
     release()
-    await bench.restores.startCopy(target.id, { ...spec, pieces: [{ ...spec.pieces[0]!, epoch: 9 }] })
+    await bench.restores.startVerification(target.id, later)
     expect(await untilVerified(target.id)).toEqual({ is: 'passed' })
   })
 

@@ -290,16 +290,6 @@ describe('a restore', () => {
       ).toEqual([])
     })
 
-    test('never becomes ready when the damage is found before', async () => {
-      await scrubbed(1)
-      platform.fake.verificationRuns = false
-      platform.fake.blockProblem = 'backup 20261101-095900F is damaged: checksum mismatch for file "base/1/2"'
-      const id = await restoreAndSettle()
-      expect(await show(id)).toMatchObject({ status: 'failed', failure: platform.fake.blockProblem })
-      const ready = await platform.sql(`select 1 from event where resource_id = $1 and to_state = 'ready'`, [id])
-      expect(ready).toEqual([])
-    })
-
     test('is verified in the end although the reply of any one driver call is lost', async () => {
       await scrubbed(1)
       for (let nth = 1; nth <= 6; nth++) {

@@ -255,12 +255,14 @@ export class FakeWorld {
         }
         return this.called(undefined)
       },
+      startVerification: (id) => {
+        if (!this.verificationRuns && !this.blockProblem) this.unverified.delete(id)
+        return this.called(undefined)
+      },
       inspectVerification: (id) => {
         if (!this.unverified.has(id)) return this.called({ is: 'passed' })
-        if (this.verificationRuns) return this.called({ is: 'running' })
-        if (this.blockProblem) return this.called({ is: 'failed', reason: this.blockProblem })
-        this.unverified.delete(id)
-        return this.called({ is: 'passed' })
+        if (this.verificationRuns || !this.blockProblem) return this.called({ is: 'running' })
+        return this.called({ is: 'failed', reason: this.blockProblem })
       },
       inspectCopy: () => this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' }),
       inspectRecovery: () => this.called({ is: 'promoted', endLsn: '0/3000000', timeline: 2 }),
