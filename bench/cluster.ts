@@ -42,7 +42,7 @@ interface View {
   id: string
   status: string
   failure?: string
-  restore?: { phase: string }
+  restore?: { phase: string; verified: boolean }
   endpoints: { primary: Record<'direct' | 'pooler', { port: number }> }
 }
 
@@ -51,8 +51,8 @@ export const database = 'fly-db'
 const run = promisify(execFile)
 const commandMillis = 180_000
 
-export async function openClusterHost(scope: Scope): Promise<ClusterHost> {
-  const platform = await openPlatform(scope)
+export async function openClusterHost(scope: Scope, parent?: string): Promise<ClusterHost> {
+  const platform = await openPlatform(scope, parent)
   // A drill is a restore in the middle of another measurement.
   platform.environment.BERTH_DRILL_INTERVAL = 'off'
   await platform.start()
@@ -98,6 +98,10 @@ export async function countReady({ platform }: ClusterHost, ids: string[]): Prom
 
 export async function restorePhase({ platform }: ClusterHost, id: string): Promise<string | undefined> {
   return (await getView(platform, id)).restore?.phase
+}
+
+export async function isVerified({ platform }: ClusterHost, id: string): Promise<boolean> {
+  return (await getView(platform, id)).restore?.verified ?? false
 }
 
 /** Throws unless a client gets an answer through both endpoints. */

@@ -32,8 +32,8 @@ export interface Platform {
   environment: Record<string, string>
 }
 
-export async function openPlatform(scope: Scope): Promise<Platform> {
-  const home = mkdtempSync(join(tmpdir(), 'berth-bench-'))
+export async function openPlatform(scope: Scope, parent = tmpdir()): Promise<Platform> {
+  const home = mkdtempSync(join(parent, 'berth-bench-'))
   scope.defer(() => rmSync(home, { recursive: true, force: true }))
   chmodSync(home, 0o711) // the state database runs as a user of its own
   const port = await freePort()

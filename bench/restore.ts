@@ -27,7 +27,7 @@ import { timePlainReplay, timeReplay, writeLog } from './replay.ts'
 import type { Scope } from './scope.ts'
 import { inTurn, isDisturbed } from './turn.ts'
 
-interface Source {
+export interface Source {
   cluster: Cluster
   backup: Backup
 }
@@ -134,7 +134,7 @@ async function setUp(scope: Scope): Promise<Fixture> {
   return { ...host, small, busy, big }
 }
 
-async function makeSource(host: ClusterHost, scale: number): Promise<Source> {
+export async function makeSource(host: ClusterHost, scale: number): Promise<Source> {
   const cluster = await createCluster(host, '17')
   await waitForBackup(host, cluster.id)
   await fill(cluster, scale)
@@ -142,13 +142,13 @@ async function makeSource(host: ClusterHost, scale: number): Promise<Source> {
   return { cluster, backup: await waitForBackup(host, cluster.id) }
 }
 
-async function requestRestore({ platform }: ClusterHost, { cluster, backup }: Source): Promise<string> {
+export async function requestRestore({ platform }: ClusterHost, { cluster, backup }: Source): Promise<string> {
   const path = `/v1/postgres/${cluster.id}/restore`
   return (await call<{ id: string }>(platform, 'POST', path, { backup_id: backup.id })).id
 }
 
 /** Seconds. */
-async function timeRestore(host: ClusterHost, source: Source): Promise<number> {
+export async function timeRestore(host: ClusterHost, source: Source): Promise<number> {
   await settle(host)
   const started = performance.now()
   const id = await requestRestore(host, source)
@@ -197,7 +197,7 @@ function timeRatio(
   return { value: median, unit: '×', reference: against, note: `${times}; ${note}`, disturbed }
 }
 
-function megabytes({ backup }: Source): string {
+export function megabytes({ backup }: Source): string {
   return (backup.size_bytes / 2 ** 20).toFixed(0)
 }
 

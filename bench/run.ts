@@ -2,10 +2,11 @@ import { edges } from './edge.ts'
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
 import { postgres } from './postgres.ts'
+import { reflink } from './reflink.ts'
 import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
 
-const groups = [...foundation, ...postgres, ...restore, ...edges]
+const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)

@@ -5,8 +5,8 @@ set -eu
 
 # Debian packages per purpose. A package whose program has another name is listed in `provides` as well.
 run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base"
-test="curl procps btrfs-progs"
-bench="wrk haproxy"
+test="curl procps btrfs-progs xfsprogs"
+bench="wrk haproxy xfsprogs"
 
 provides() {
   case $1 in

@@ -6,8 +6,9 @@ import { setTimeout as pause } from 'node:timers/promises'
 import type { ExecSession } from '../live/exec-session.ts'
 import { exitFrame, frame, type OutputStream } from '../model/exec.ts'
 
-/** Enough for a client on a busy machine; larger frames would be cut on their way. */
-const pauseMs = 5
+/** Most clients have read a frame by then, also on a busy machine. */
+const pauseMs = 10
+/** Larger ones would be cut on their way. */
 const mostFrameBytes = 32 * 1024
 
 /** Writes everything the session writes; a client that goes ends it. */
@@ -63,31 +64,28 @@ function write(out: ServerResponse, data: Buffer): Promise<void> {
   })
 }
 
-/** Neighbours of one stream leave together, as much as fits into a frame. */
+/** What waits of one stream leaves together, as much as fits into a frame; the streams take turns. */
 class FrameQueue {
   bytes = 0
-  readonly #pieces: { stream: OutputStream; data: Buffer }[] = []
+  readonly #waiting = new Map<OutputStream, Buffer[]>()
 
   add(stream: OutputStream, data: Buffer): void {
     this.bytes += data.length
-    this.#pieces.push({ stream, data })
+    const parts = this.#waiting.get(stream)
+    if (parts) parts.push(data)
+    else this.#waiting.set(stream, [data])
   }
 
   take(): Buffer | undefined {
-    const first = this.#pieces[0]
-    if (!first) return undefined
-    const parts: Buffer[] = []
-    let room = mostFrameBytes - 1
-    while (room > 0 && this.#pieces[0]?.stream === first.stream) {
-      const piece = this.#pieces[0]
-      const part = piece.data.subarray(0, room)
-      parts.push(part)
-      room -= part.length
+    for (const [stream, parts] of this.#waiting) {
+      const all = parts.length === 1 ? parts[0]! : Buffer.concat(parts)
+      const part = all.subarray(0, mostFrameBytes - 1)
       this.bytes -= part.length
-      if (part.length === piece.data.length) this.#pieces.shift()
-      else piece.data = piece.data.subarray(part.length)
+      this.#waiting.delete(stream)
+      if (part.length < all.length) this.#waiting.set(stream, [all.subarray(part.length)])
+      return frame(stream, part)
     }
-    return frame(first.stream, Buffer.concat(parts))
+    return undefined
   }
 }
 

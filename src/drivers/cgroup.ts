@@ -135,15 +135,21 @@ function isWritable(directory: string): boolean {
 
 const bytes = (memoryMb: number) => String(memoryMb * 1024 * 1024)
 const quota = (cpus: number) => String(Math.round(cpus * periodMicros))
+// When there is not enough for all. By itself a group of any size counts as much as one process outside.
+const share = (cpus: number, ofOne: number) => String(Math.min(10_000, Math.max(2, Math.round(cpus * ofOne))))
 
 const first: Record<Controller, (limits: CgroupLimits) => Record<string, string>> = {
   memory: ({ memoryMb }) => ({ 'memory.limit_in_bytes': bytes(memoryMb) }),
-  cpu: ({ cpus }) => ({ 'cpu.cfs_period_us': String(periodMicros), 'cpu.cfs_quota_us': quota(cpus) }),
+  cpu: ({ cpus }) => ({
+    'cpu.cfs_period_us': String(periodMicros),
+    'cpu.cfs_quota_us': quota(cpus),
+    'cpu.shares': share(cpus, 1024),
+  }),
   pids: ({ pids }) => ({ 'pids.max': String(pids) }),
 }
 
 const second: typeof first = {
   memory: ({ memoryMb }) => ({ 'memory.max': bytes(memoryMb) }),
-  cpu: ({ cpus }) => ({ 'cpu.max': `${quota(cpus)} ${periodMicros}` }),
+  cpu: ({ cpus }) => ({ 'cpu.max': `${quota(cpus)} ${periodMicros}`, 'cpu.weight': share(cpus, 100) }),
   pids: ({ pids }) => ({ 'pids.max': String(pids) }),
 }

@@ -41,7 +41,7 @@ export interface PoolerDriver {
 const logLines = 20
 const reserveSeconds = 3
 // A connection that nobody uses costs the cluster some megabytes, and another one some milliseconds.
-const idleSeconds = 60
+const idleSeconds = 10
 
 export function poolerDriver({ home, supervisor }: { home: Home; supervisor: Supervisor }): PoolerDriver {
   const serviceOf = (id: string) => clusterPaths(home, id).poolerService

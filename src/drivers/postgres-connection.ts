@@ -18,15 +18,24 @@ export type Query = <R extends Row = Row>(
 
 export interface Connections {
   query: Query
+  /** For a question that is asked again and again. */
+  watch: Query
   /** Ends the connections to one database or to all of a cluster. */
   close(id: string, database?: string): Promise<void>
 }
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
-// A connection costs the cluster a process with some megabytes.
-const idleMs = 3_000
-const maxConnections = 2
+
+/**
+ * A connection costs the cluster a process with some megabytes, and more with every catalog that a question on it has
+ * read. So those for questions of all kinds are soon closed, and the one that is kept is asked the same question only.
+ */
+const uses = {
+  query: { idleTimeoutMillis: 500, max: 2 },
+  watch: { idleTimeoutMillis: 3_000, max: 1 },
+}
+type Use = keyof typeof uses
 
 /**
  * A tenant may give his database settings, which would hold for our sessions too, and we are superuser: with a search
@@ -48,11 +57,11 @@ const ownSettings: Record<string, string> = {
 export function openConnections(home: Home): Connections {
   const pools = new Map<string, pg.Pool>()
 
-  function poolFor(id: string, database: string): pg.Pool {
-    const key = `${id}/${findPort(home, id)}/${database}`
+  function poolFor(use: Use, id: string, database: string): pg.Pool {
+    const key = `${id}/${findPort(home, id)}/${use}/${database}`
     const known = pools.get(key)
     if (known) return known
-    const pool = openPool(home, id, database)
+    const pool = openPool(home, id, database, use)
     pool.on('remove', () => {
       if (pool.totalCount > 0 || pool.waitingCount > 0 || pools.get(key) !== pool) return
       pools.delete(key)
@@ -62,18 +71,23 @@ export function openConnections(home: Home): Connections {
     return pool
   }
 
-  return {
-    async query<R extends Row>(id: string, database: string, text: string, values?: unknown[]): Promise<R[]> {
+  function asking(use: Use): Query {
+    return async <R extends Row>(id: string, database: string, text: string, values?: unknown[]): Promise<R[]> => {
       try {
-        const result: pg.QueryResult<R> | pg.QueryResult<R>[] = await poolFor(id, database).query(text, values)
+        const result: pg.QueryResult<R> | pg.QueryResult<R>[] = await poolFor(use, id, database).query(text, values)
         return (Array.isArray(result) ? result.at(-1) : result)?.rows ?? []
       } catch (error) {
         throw explainError(error, `query database ${database} of cluster ${id}`)
       }
-    },
+    }
+  }
+
+  return {
+    query: asking('query'),
+    watch: asking('watch'),
     async close(id, database) {
       const closing = [...pools].filter(([key]) => {
-        const [owner, , ...name] = key.split('/')
+        const [owner, , , ...name] = key.split('/')
         return owner === id && (database === undefined || name.join('/') === database)
       })
       for (const [key] of closing) pools.delete(key)
@@ -82,7 +96,7 @@ export function openConnections(home: Home): Connections {
   }
 }
 
-function openPool(home: Home, id: string, database: string): pg.Pool {
+function openPool(home: Home, id: string, database: string, use: Use): pg.Pool {
   const pool = new pg.Pool({
     host: clusterPaths(home, id).sockets,
     port: findPort(home, id),
@@ -92,8 +106,7 @@ function openPool(home: Home, id: string, database: string): pg.Pool {
       .map(([name, value]) => `-c ${name}=${value}`)
       .join(' '),
     application_name: 'berth',
-    max: maxConnections,
-    idleTimeoutMillis: idleMs,
+    ...uses[use],
     connectionTimeoutMillis: connectTimeoutMs,
     // A little more than the server's own limit, which leaves the connection usable.
     query_timeout: timeoutMs + 1000,

@@ -37,6 +37,14 @@ it('derives memory from the plan', () => {
   expect(settingsOf('launch')).toMatchObject({ shared_buffers: '2048MB', work_mem: '17MB', max_connections: '188' })
 })
 
+it('gives a small plan small tables, because PostgreSQL touches all of them at the start', () => {
+  const small = { wal_buffers: '1MB', 'pg_stat_statements.max': '1024', max_prepared_transactions: '25' }
+  expect(settingsOf('basic')).toMatchObject(small)
+  expect(settingsOf('scale')).toMatchObject({ wal_buffers: '16MB', 'pg_stat_statements.max': '5000' })
+  expect(settingsOf('basic', { hasStatements: false })).not.toHaveProperty(['pg_stat_statements.max'])
+  expect(splitSettings(settingsOf('basic')).fixed).toMatchObject(small)
+})
+
 it('lets a small machine cap the settings', () => {
   expect(settingsOf('Performance', { hostMemoryMb: 2048 })).toMatchObject({
     shared_buffers: '256MB',

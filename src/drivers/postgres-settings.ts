@@ -55,10 +55,12 @@ function connectionSettings({
     max_connections: String(clients + poolerConnections + superuserConnections),
     superuser_reserved_connections: String(superuserConnections),
     reserved_connections: String(poolerConnections),
-    // Two-phase commit works out of the box, one for each connection.
-    max_prepared_transactions: String(clients),
+    // Two-phase commit works out of the box. Each costs the memory of a connection from the start, and few wait at once.
+    max_prepared_transactions: String(Math.ceil(plan.databaseConnections / 2)),
     // A connection that never finishes to log in keeps a database from being dropped.
     authentication_timeout: '5s',
+    // Serializable transactions share what all connections have of these, and each takes its part of memory at the start.
+    max_pred_locks_per_transaction: '32',
     ssl: 'on',
     ssl_cert_file: `${tlsDirectory}/server.crt`,
     ssl_key_file: `${tlsDirectory}/server.key`,
@@ -102,7 +104,7 @@ function walSettings({ plan, diskSizeGb }: SettingsInput): Settings {
     track_commit_timestamp: 'on',
     wal_compression: 'on',
     // Left to itself it is a part of shared_buffers, all of it touched at the start: memory that an idle cluster keeps.
-    wal_buffers: megabytes(clamp(plan.memoryMb / 512, 1, 16)),
+    wal_buffers: megabytes(clamp(plan.memoryMb / 1024, 1, 16)),
     // Tenants cannot subscribe to anything, and its launcher is a process more.
     max_logical_replication_workers: '0',
     min_wal_size: '80MB',
@@ -111,7 +113,7 @@ function walSettings({ plan, diskSizeGb }: SettingsInput): Settings {
   }
 }
 
-function logSettings({ id, hasStatements }: SettingsInput): Settings {
+function logSettings({ id, plan, hasStatements }: SettingsInput): Settings {
   return {
     cluster_name: id,
     log_destination: 'stderr',
@@ -121,6 +123,8 @@ function logSettings({ id, hasStatements }: SettingsInput): Settings {
     log_line_prefix: '[%p] %q%u@%d ',
     log_timezone: 'UTC',
     shared_preload_libraries: hasStatements ? 'pg_stat_statements' : '',
+    // All of its table is touched at the start.
+    ...(hasStatements && { 'pg_stat_statements.max': String(clamp(plan.memoryMb, 1000, 5000)) }),
   }
 }
 
@@ -141,10 +145,12 @@ const fixedAtStart = new Set([
   'logging_collector',
   'max_connections',
   'max_logical_replication_workers',
+  'max_pred_locks_per_transaction',
   'max_prepared_transactions',
   'max_replication_slots',
   'max_wal_senders',
   'max_worker_processes',
+  'pg_stat_statements.max',
   'port',
   'reserved_connections',
   'shared_buffers',

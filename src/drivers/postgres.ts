@@ -54,6 +54,8 @@ export interface PostgresDriver {
   waitUntilReady(id: string, timeoutSeconds: number): Promise<ClusterProcess>
   /** As superuser, through the platform's socket. */
   query: Query
+  /** The same on a connection that is kept, for a question that is asked again and again and reads little. */
+  watch: Query
   closeConnections(id: string, database?: string): Promise<void>
   /** Throws unless a client with these words gets an answer. */
   probe(target: ProbeTarget): Promise<void>
@@ -82,6 +84,7 @@ export function postgresDriver(parts: PostgresParts): PostgresDriver {
     inspect: (id) => inspect(supervisor, clusterPaths(home, id)),
     waitUntilReady: (id, timeoutSeconds) => waitUntilReady(supervisor, clusterPaths(home, id), timeoutSeconds),
     query: connections.query,
+    watch: connections.watch,
     closeConnections: connections.close,
     probe,
     measure: (id) => measure(clusterPaths(home, id).data),

@@ -1,4 +1,5 @@
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { setImmediate } from 'node:timers/promises'
 
 export interface Process {
   pid: number
@@ -11,10 +12,28 @@ export interface Process {
 
 /** Every living process. One that has ended and waits for its parent to notice does not count. */
 export function listProcesses(): Process[] {
+  return listPids()
+    .map(findProcess)
+    .filter((found) => found !== undefined)
+}
+
+function listPids(): number[] {
   return readdirSync('/proc')
     .filter((entry) => /^\d+$/.test(entry))
-    .map((entry) => findProcess(Number(entry)))
-    .filter((found) => found !== undefined)
+    .map(Number)
+}
+
+const atOnce = 25
+
+/** A few at a time: to look at hundreds takes tens of milliseconds, in which nobody would get an answer. */
+export async function filterProcesses(matches: (found: Process) => boolean): Promise<Process[]> {
+  const matching: Process[] = []
+  for (const [index, pid] of listPids().entries()) {
+    if (index % atOnce === 0) await setImmediate()
+    const found = findProcess(pid)
+    if (found && matches(found)) matching.push(found)
+  }
+  return matching
 }
 
 export function findProcess(pid: number): Process | undefined {
@@ -36,6 +55,11 @@ export function findWorkingDirectory(pid: number): string | undefined {
 /** The environment a process was started with, as `NAME=value` entries; empty when it is not ours to read. */
 export function readEnvironment(pid: number): string[] {
   return readProc(() => readFileSync(`/proc/${pid}/environ`, 'utf8'))?.split('\0') ?? []
+}
+
+export function hasEnvironmentEntry(pid: number, entry: string): boolean {
+  const entries = readProc(() => readFileSync(`/proc/${pid}/environ`, 'utf8')) ?? ''
+  return `\0${entries}`.includes(`\0${entry}\0`)
 }
 
 // A process may end between being listed and being looked at, and others' processes are closed to an ordinary user.

@@ -19,7 +19,6 @@ it('asks for what the target needs and for nothing else', () => {
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_time = '${time}'\n`)
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_timeline = '3'\n`)
   expect(hasTimeTarget(recoverySettings({ kind: 'time', time }, 1))).toBe(true)
-  expect(recoverySettings({ kind: 'immediate' }, 1)).toContain(`recovery_target = 'immediate'\n`)
   expect(recoverySettings({ kind: 'end' }, 1)).not.toMatch(/recovery_target(_time|_action)? =/)
 })
 

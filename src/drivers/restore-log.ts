@@ -15,9 +15,7 @@ export function recoverySettings(target: RecoveryTarget, timeline: number): stri
     // It must have one. Everything lies in pg_wal.
     restore_command: 'false',
     recovery_target_timeline: String(timeline),
-    ...(target.kind !== 'end' && { recovery_target_action: 'promote' }),
-    ...(target.kind === 'immediate' && { recovery_target: 'immediate' }),
-    ...(target.kind === 'time' && { recovery_target_time: target.time }),
+    ...(target.kind === 'time' && { recovery_target_action: 'promote', recovery_target_time: target.time }),
     // The copy is on the disk already, and asking for each of its files takes long.
     recovery_init_sync_method: 'syncfs',
     synchronous_standby_names: '',

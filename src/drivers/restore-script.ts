@@ -3,6 +3,8 @@
 import { segmentBytes } from '../model/wal.ts'
 
 export const freshMark = '.copy~'
+/** Lies beside a copy that shares the blocks of a backup whose checksums have yet to be read. */
+export const unverifiedMark = 'copy.unverified'
 
 export interface CopyOrder {
   /** Of the cluster; must exist. The copy appears in it as `data`. */
@@ -14,16 +16,35 @@ export interface CopyOrder {
   settings: string
   uid?: number | undefined
   verifier: string
+  /** Its checksums may be read after the copy is there, if the copy is the same blocks. */
+  trusted: boolean
 }
+
+/** With which the script says that the backup is damaged; any other failure says nothing about it. */
+export const damagedCode = 3
 
 // The job of a cluster runs once at a time, so that copies under other fresh names are those of dead ones.
 const script = `
 umask 077
-directory=$1 backup=$2 label=$3 plan=$4 settings=$5 owner=$6 verifier=$7
-data=$directory/data
-[ ! -e "$data" ] || exit 0
-rm -rf "$directory/${freshMark}"*
-fresh=$(mktemp -d "$directory/${freshMark}XXXXXXXXXX") || exit 1
+directory=$1 backup=$2 label=$3 plan=$4 settings=$5 owner=$6 verifier=$7 trusted=$8
+data=$directory/data unverified=$directory/${unverifiedMark}
+
+verify() {
+  words=$("$verifier" -n -e -q "$@" "$backup" 2>&1) && return
+  code=$?
+  case $words in
+    'pg_verifybackup: error: '*)
+      complaint="backup $label is damaged: $(echo "\${words#*error: }" | head -n 1)"
+      return ${damagedCode} ;;
+  esac
+  complaint="backup $label could not be verified: exit code $code $words"
+  return 1
+}
+
+complain() {
+  echo "$complaint"
+  exit "$1"
+}
 
 # The receiver may have finished a segment since the list was made, which changes its name.
 take() {
@@ -43,7 +64,7 @@ stage() {
 
 fill() {
   set -e
-  cp -aT --reflink=auto -- "$backup" "$fresh"
+  cp -aT --reflink=\${reflink:-auto} -- "$backup" "$fresh"
   cd "$fresh"
   chmod 700 .
   rm -rf backup_manifest postmaster.pid postmaster.opts standby.signal pg_replslot pg_wal
@@ -57,29 +78,57 @@ fill() {
   sync -f .
 }
 
-fill & filling=$!
-# Beside the copy, so that the disk is read once for both.
-words=$("$verifier" -n -e -q "$backup" 2>&1)
-verified=$?
-wait $filling
-filled=$?
-if [ $filled = 0 ] && [ $verified = 0 ]; then
-  # Who was first has made the same.
-  mv -T "$fresh" "$data" || [ -e "$data" ] || filled=1
-  sync "$directory"
-fi
-rm -rf "$fresh"
-[ $filled = 0 ] || exit $filled
-[ $verified = 0 ] && exit
-case $words in
-  'pg_verifybackup: error: '*) echo "backup $label is damaged: $(echo "\${words#*error: }" | head -n 1)" ;;
-  *) echo "backup $label could not be verified: exit code $verified $words" ;;
-esac
-exit 1
+make() {
+  rm -rf "$unverified" "$directory/${freshMark}"*
+  fresh=$(mktemp -d "$directory/${freshMark}XXXXXXXXXX") || exit 1
+  if cp --reflink=always -- "$backup/PG_VERSION" "$fresh" 2> /dev/null; then
+    reflink=\${trusted:+always}
+  else
+    trusted=
+    require_room
+  fi
+  fill & filling=$!
+  # Beside the copy, so that the disk is read once for both.
+  verify $trusted
+  verified=$?
+  wait $filling
+  filled=$?
+  if [ $filled = 0 ] && [ $verified = 0 ]; then
+    [ -z "$trusted" ] || { : > "$unverified" && sync "$unverified" "$directory"; } || exit 1
+    # Who was first has made the same.
+    mv -T "$fresh" "$data" || [ -e "$data" ] || filled=1
+    sync "$directory"
+  fi
+  rm -rf "$fresh"
+  [ $filled = 0 ] || exit $filled
+  [ $verified = 0 ] || complain $verified
+  return 0
+}
+
+# A copy that fills the disk takes the other clusters with it.
+require_room() {
+  read -r total < "$plan"
+  free=$(df --output=avail -B 1 -- "$directory" | tail -n 1)
+  [ "$total" -gt "$free" ] || return 0
+  rm -rf "$fresh"
+  echo "not enough disk space: $((free >> 20)) MB are free, $((total >> 20)) MB are needed"
+  exit 1
+}
+
+[ -e "$data" ] || { make; exit; }
+[ -e "$unverified" ] || exit 0
+# The backup rather than the copy, in which the server writes by now: what is wrong with their blocks is so in both.
+renice -n 19 $$ > /dev/null
+verify || complain $?
+rm "$unverified"
+sync "$directory"
 `
 
-export function copyCommand({ directory, backup, label, plan, settings, uid, verifier }: CopyOrder): string[] {
-  const values = [directory, backup, label, plan, settings, String(uid ?? ''), verifier]
+export function copyCommand(order: CopyOrder): string[] {
+  const { directory, backup, label, plan, settings, uid, verifier } = order
+  // The word by which the verifier looks at names and sizes only.
+  const trusted = order.trusted ? '--skip-checksums' : ''
+  const values = [directory, backup, label, plan, settings, String(uid ?? ''), verifier, trusted]
   return ['/bin/sh', '-c', script, 'copy', ...values]
 }
 

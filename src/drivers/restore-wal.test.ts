@@ -4,7 +4,6 @@ import { type Expected, findShortfall, manifestBytes, readTimelineStart, renderP
 
 const expected: Expected = {
   target: { kind: 'end' },
-  backup: { label: '20261115-100000F', stopLsn: '0/2000100' },
   pieces: [
     { clusterId: 'a', epoch: 1, timeline: 1, end: '0/2800000' },
     { clusterId: 'b', epoch: 1, timeline: 2, end: '0/3002028' },
@@ -49,12 +48,6 @@ it('takes a time for reached only when PostgreSQL stopped at it', () => {
   expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), timed)).toBeUndefined()
   expect(findShortfall(endedAt('0/2900000'), timed)).toContain('damaged')
   expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), expected)).toContain('damaged')
-})
-
-it('wants a backup replayed to its end', () => {
-  const immediate: Expected = { ...expected, target: { kind: 'immediate' } }
-  expect(findShortfall(endedAt('0/2000100', 'reached consistency'), immediate)).toBeUndefined()
-  expect(findShortfall(endedAt('0/20000B0', 'reached consistency'), immediate)).toContain('instead of 0/2000100')
 })
 
 it('notices another timeline', () => {

@@ -3,8 +3,6 @@ import { endOfRecords, formatLsn, type Lsn, parseLsn, segmentBytes, type WalPiec
 import type { PlannedWal } from './repository.ts'
 
 export type RecoveryTarget =
-  /** The end of the backup. */
-  | { kind: 'immediate' }
   /** `YYYY-MM-DD HH:MM:SS.ffffff+00` */
   | { kind: 'time'; time: string }
   /** The cut. */
@@ -50,7 +48,6 @@ export function readTimelineStart(timeline: number, history: string): TimelineSt
 
 export interface Expected {
   target: RecoveryTarget
-  backup: { label: string; stopLsn: string }
   pieces: WalPiece[]
   timeline: number
 }
@@ -59,15 +56,12 @@ export interface Expected {
  * What is missing, or undefined when replay came as far as it should. PostgreSQL takes a damaged record for the end of
  * the log and opens the cluster there, so that its own word that all is well means nothing without this.
  */
-export function findShortfall(
-  start: TimelineStart,
-  { target, backup, pieces, timeline }: Expected,
-): string | undefined {
+export function findShortfall(start: TimelineStart, { target, pieces, timeline }: Expected): string | undefined {
   const at = formatLsn(start.lsn)
   if (start.parent !== timeline) return `replay followed timeline ${start.parent} instead of ${timeline}`
   // Only PostgreSQL stops at a time, and then it says at which.
   if (target.kind === 'time' && start.reason.startsWith('before ')) return undefined
-  const end = target.kind === 'immediate' ? backup.stopLsn : pieces.at(-1)!.end
+  const { end } = pieces.at(-1)!
   // No other difference is allowed: a commit can be as short as the header of a page.
   if (start.lsn >= endOfRecords(parseLsn(end))) return undefined
   return `the write-ahead log is damaged: replay ended at ${at} instead of ${end}`

@@ -10,11 +10,18 @@ import { type JobDriver, type JobState, withoutTime } from './job.ts'
 import type { PostgresDriver } from './postgres.ts'
 import { ensureClusterDirectory } from './postgres-data.ts'
 import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
-import { run } from './process.ts'
+import { run, waitUntil } from './process.ts'
 import type { Repository } from './repository.ts'
 import { isDiskFull, recoverySettings } from './restore-log.ts'
 import { continueToEnd, finishRecovery, inspectRecovery } from './restore-recovery.ts'
-import { copyCommand, freshMark, refusalCommand } from './restore-script.ts'
+import {
+  type CopyOrder,
+  copyCommand,
+  damagedCode,
+  freshMark,
+  refusalCommand,
+  unverifiedMark,
+} from './restore-script.ts'
 import { manifestBytes, type RecoveryTarget, renderPlan, totalOf } from './restore-wal.ts'
 import type { Supervisor } from './supervisor.ts'
 import type { Toolchain } from './toolchain.ts'
@@ -31,6 +38,8 @@ export interface RestoreSpec {
   target: RecoveryTarget
   /** The source's own at the cut. */
   timeline: number
+  /** The checksums of the backup were read from its disk not long ago. */
+  trusted?: boolean | undefined
 }
 
 export type CopyState =
@@ -46,10 +55,20 @@ export type RecoveryState =
   | { is: 'failed'; reason: string }
   | { is: 'promoted'; endLsn: string; timeline: number }
 
+export type VerificationState = { is: 'running' } | { is: 'passed' } | { is: 'failed'; reason: string }
+
 export interface RestoreDriver {
-  /** Nothing when the copy runs or has failed or the data directory is there. One that was interrupted is made again. */
+  /**
+   * Nothing when the copy runs or has failed or the data directory is there. One that was interrupted is made again. The
+   * backup is verified before, unless it is trusted and the copy is its very blocks.
+   */
   startCopy(id: string, spec: RestoreSpec): Promise<void>
-  inspectCopy(id: string): Promise<CopyState>
+  /** Nothing when all checksums were read, are being read or were found wrong. */
+  startVerification(id: string, spec: RestoreSpec): Promise<void>
+  /** Looks for this long whether it is done, and only then how far it is: that takes several processes each time. */
+  inspectCopy(id: string, patienceSeconds?: number): Promise<CopyState>
+  /** Whether the checksums behind a copy that is done were read. */
+  inspectVerification(id: string): Promise<VerificationState>
   /** How far the server has come, once it was started. */
   inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
   /** Starts the server again without a time: the cut is the target. */
@@ -71,7 +90,9 @@ export interface RestoreParts {
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
   return {
     startCopy: (id, spec) => startCopy(parts, id, spec),
-    inspectCopy: (id) => inspectCopy(parts, id),
+    startVerification: (id, spec) => startVerification(parts, id, spec),
+    inspectCopy: (id, patienceSeconds = 0) => inspectCopy(parts, id, patienceSeconds),
+    inspectVerification: (id) => inspectVerification(parts, id),
     inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
     continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
     async finish(id, spec) {
@@ -81,6 +102,9 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
     remove: (id) => removeCopy(parts, id),
   }
 }
+
+// Those who are at work come first, but whoever restores is in a hurry too: beside each of them it gets a third.
+const niceness = 5
 
 type EndedJob = Extract<JobState, { is: 'ended' }>
 
@@ -92,14 +116,40 @@ function planOf(paths: ClusterPaths): string {
   return `${paths.directory}/copy.plan`
 }
 
+function isUnverified(paths: ClusterPaths): boolean {
+  return existsSync(`${paths.directory}/${unverifiedMark}`)
+}
+
 async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
   if (existsSync(paths.data)) return
-  const job = await parts.jobs.inspectJob(jobOf(id))
-  if (job.is === 'running' || (job.is === 'ended' && !isWorthAnother(job))) return
-  if (job.is === 'ended') await parts.jobs.removeJob(jobOf(id))
-  await ensureTools(spec.toolchain)
-  await parts.jobs.ensureJob(jobOf(id), { command: await prepareCopy(parts, paths, spec) })
+  await startJob(parts, id, spec, isWorthAnother, () => prepareCopy(parts, paths, spec))
+}
+
+// Whatever kept a verification from its end says nothing about the backup.
+async function startVerification(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
+  const paths = clusterPaths(parts.home, id)
+  if (!isUnverified(paths)) return
+  const isOpen = (job: EndedJob) => !isDamage(job)
+  await startJob(parts, id, spec, isOpen, async () => copyCommand(orderOf(parts, paths, spec)))
+}
+
+async function startJob(
+  { jobs }: RestoreParts,
+  id: string,
+  { toolchain }: RestoreSpec,
+  mayRepeat: (job: EndedJob) => boolean,
+  command: () => Promise<string[]>,
+): Promise<void> {
+  const job = await jobs.inspectJob(jobOf(id))
+  if (job.is === 'running' || (job.is === 'ended' && !mayRepeat(job))) return
+  if (job.is === 'ended') await jobs.removeJob(jobOf(id))
+  await ensureTools(toolchain)
+  await jobs.ensureJob(jobOf(id), { command: await command(), niceness })
+}
+
+function isDamage({ exitCode }: EndedJob): boolean {
+  return exitCode === damagedCode
 }
 
 // Somebody killed it or a part of it, or a power failure took what it had made. Anything else would only happen again.
@@ -108,36 +158,47 @@ function isWorthAnother({ exitCode = 0 }: EndedJob): boolean {
 }
 
 async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
-  const { clusterId, label, startLsn } = spec.backup
-  const backup = parts.repository.backupData(clusterId, label)
+  const order = orderOf(parts, paths, spec)
   try {
-    const wal = await parts.repository.planWal(spec.pieces, parseLsn(startLsn))
-    const manifest = readTextIfPresent(`${backup}/backup_manifest`) ?? ''
+    const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
+    const manifest = readTextIfPresent(`${order.backup}/backup_manifest`) ?? ''
     await ensureClusterDirectory(parts.home, paths)
     ensureFile(planOf(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o600 })
   } catch (error) {
     return refusalCommand((error as Error).message)
   }
-  return copyCommand({
+  return copyCommand(order)
+}
+
+function orderOf({ repository }: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): CopyOrder {
+  const { clusterId, label } = spec.backup
+  return {
     directory: paths.directory,
-    backup,
+    backup: repository.backupData(clusterId, label),
     label,
     plan: planOf(paths),
     settings: recoverySettings(spec.target, spec.timeline),
     uid: spec.uid,
     verifier: `${spec.toolchain.tools}/pg_verifybackup`,
-  })
+    trusted: spec.trusted ?? false,
+  }
 }
 
-async function inspectCopy({ home, jobs }: RestoreParts, id: string): Promise<CopyState> {
+async function inspectCopy({ home, jobs }: RestoreParts, id: string, patienceSeconds: number): Promise<CopyState> {
   const paths = clusterPaths(home, id)
-  if (existsSync(paths.data)) return { is: 'done' }
+  if (await waitUntil(() => existsSync(paths.data), patienceSeconds)) return { is: 'done' }
   const job = await jobs.inspectJob(jobOf(id))
   if (job.is === 'running') return measureCopy(paths)
   // Looked at again, because it may have come between the two looks.
   if (existsSync(paths.data)) return { is: 'done' }
   if (job.is === 'absent') return { is: 'absent' }
   return { is: 'failed', reason: explainEnd(job) }
+}
+
+async function inspectVerification({ home, jobs }: RestoreParts, id: string): Promise<VerificationState> {
+  if (!isUnverified(clusterPaths(home, id))) return { is: 'passed' }
+  const job = await jobs.inspectJob(jobOf(id))
+  return job.is === 'ended' && isDamage(job) ? { is: 'failed', reason: explainEnd(job) } : { is: 'running' }
 }
 
 async function measureCopy(paths: ClusterPaths): Promise<CopyState> {

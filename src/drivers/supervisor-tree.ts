@@ -2,7 +2,15 @@ import { spawn } from 'node:child_process'
 import { closeSync, constants, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
 import { readTextIfPresent } from './file.ts'
 import { baseEnvironment, commandExists, run, waitUntil } from './process.ts'
-import { findWorkingDirectory, killProcess, listProcesses, type Process, readEnvironment } from './process-list.ts'
+import {
+  filterProcesses,
+  findWorkingDirectory,
+  hasEnvironmentEntry,
+  killProcess,
+  listProcesses,
+  type Process,
+  readEnvironment,
+} from './process-list.ts'
 import { type ServicePlace, serviceMark } from './service-directory.ts'
 
 export type TreeState = { is: 'up'; pid: number } | { is: 'down' }
@@ -144,17 +152,15 @@ function markedProcesses(place: ServicePlace): Process[] {
 }
 
 /** What lives of one service: everything in the session of its main process and everything that carries its mark. */
-export function processesOfService(place: ServicePlace, name: string, session: number | undefined): Process[] {
+export function processesOfService(place: ServicePlace, name: string, session: number | undefined): Promise<Process[]> {
   const mark = serviceMark(place, name)
-  return listProcesses().filter(
-    (found) => found.session === session || readEnvironment(found.pid).some((entry) => entry === mark),
-  )
+  return filterProcesses((found) => found.session === session || hasEnvironmentEntry(found.pid, mark))
 }
 
 /** Kills what the look finds until it finds nothing. */
-export function killUntilGone(look: () => Process[]): Promise<boolean> {
-  return waitUntil(() => {
-    const found = look()
+export function killUntilGone(look: () => Process[] | Promise<Process[]>): Promise<boolean> {
+  return waitUntil(async () => {
+    const found = await look()
     for (const { pid } of found) killProcess(pid, 'SIGKILL')
     return found.length === 0
   }, 10)

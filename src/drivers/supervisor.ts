@@ -18,6 +18,7 @@ import {
   type ServiceSpec,
   serviceDirectory,
 } from './service-directory.ts'
+import { readStatus } from './service-status.ts'
 import {
   ensureTree,
   inspectTree,
@@ -187,32 +188,11 @@ async function inspectService(place: ServicePlace, name: string): Promise<Servic
   if (!isSupervised(directory)) {
     return { is: 'down', wanted: !isMarkedDown(place, name), since: mtimeOf(entry) }
   }
-  const { stdout } = await run('s6-svstat', ['-o', 'up,wantedup,pid,ready,exitcode,signal,updownsince', directory])
-  return parseStatus(stdout)
+  return readStatus(directory)
 }
 
 function mtimeOf(entry: Stats): Micros {
   return BigInt(Math.trunc(entry.mtimeMs)) * 1000n
-}
-
-function parseStatus(line: string): ServiceState {
-  const [up, wantedUp, pid, ready, exitCode, signal, since = ''] = line.trim().split(' ')
-  const wanted = wantedUp === 'true'
-  const time = fromTai64n(since)
-  if (up === 'true') return { is: 'up', pid: Number(pid), wanted, since: time, ready: ready === 'true' }
-  return {
-    is: 'down',
-    wanted,
-    ...(Number(exitCode) >= 0 && { exitCode: Number(exitCode) }),
-    ...(signal !== undefined && signal !== 'NA' && { signal }),
-    since: time,
-  }
-}
-
-/** `@` and 24 hex digits: seconds of atomic time, which is 37 s ahead of UTC since 2017, and nanoseconds. */
-function fromTai64n(label: string): Micros {
-  const seconds = BigInt(`0x${label.slice(1, 17)}`) - 2n ** 62n - 37n
-  return seconds * 1_000_000n + BigInt(`0x${label.slice(17)}`) / 1000n
 }
 
 async function removeService(place: ServicePlace, name: string): Promise<void> {

@@ -33,6 +33,9 @@ const mostRemembered = 1000
 /** For programs that save their work when their terminal goes; then they are ended. */
 const closeGraceMs = 1_000
 
+/** One that was killed has ended by then; only somebody who follows it and does not read can keep its end from being told. */
+const killedMs = 2_000
+
 export function createExecSessions(options: { keepaliveMs?: number } = {}): ExecSessions {
   const running = new Map<string, ExecSession>()
   /** The last ones that ended, oldest first: clients ask after them. */
@@ -72,7 +75,7 @@ export function createExecSessions(options: { keepaliveMs?: number } = {}): Exec
       closing = true
       const all = [...running.values()]
       for (const session of all) session.stop(1, closeGraceMs)
-      await Promise.all(all.map((session) => session.ended))
+      await Promise.all(all.map((session) => endWithin(session, closeGraceMs + killedMs)))
     },
   }
 }
@@ -197,10 +200,10 @@ export async function killSession(
   session.stop(signal, timeoutMs)
   if ((await endWithin(session, timeoutMs)) === undefined) {
     tell({ type: 'timeout', message: `it did not end within ${timeoutMs / 1000} s; sent SIGKILL` })
-    await session.ended
+    await endWithin(session, killedMs)
     tell({ type: 'killed', message: 'it was killed' })
   } else tell({ type: 'exited', message: `it ended with code ${session.exitCode}` })
-  tell({ type: 'complete', exit_code: await session.ended })
+  tell({ type: 'complete', exit_code: session.exitCode ?? 137 })
 }
 
 function signalName(signal: number): string {

@@ -39,6 +39,8 @@ export interface Foundation {
   supervisor: Supervisor
   databaseConfig: pg.ClientConfig
   db: Database
+  /** For work in the background, whose commits wait for a busy disk while a request needs a connection. */
+  workDb: Database
   world: World
   log: Logger
 }
@@ -56,7 +58,9 @@ export async function layFoundation(config: Config): Promise<Foundation> {
   const migrations = await migrate(db)
   if (migrations.length > 0) log.info({ migrations }, 'brought the state database up to date')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
-  return { config, home, supervisor, databaseConfig, db, world: openWorld(config, home, supervisor, db), log }
+  const workDb = openDatabase(databaseConfig)
+  const world = openWorld(config, home, supervisor, workDb)
+  return { config, home, supervisor, databaseConfig, db, workDb, world, log }
 }
 
 function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Database): World {
@@ -96,8 +100,8 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
 }
 
 /** Gives back what `layFoundation` took for this process alone; the tree and the state database go on. */
-export async function leaveFoundation({ home, db }: Foundation): Promise<void> {
-  await db.close()
+export async function leaveFoundation({ home, db, workDb }: Foundation): Promise<void> {
+  await Promise.all([db.close(), workDb.close()])
   forgetControlProcess(home)
 }
 

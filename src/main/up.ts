@@ -63,12 +63,12 @@ interface ServerParts {
 
 function openServer(foundation: Foundation, parts: ServerParts, area: Area): FastifyInstance {
   const { metrics, feed, sessions, settings } = parts
-  const { config, world, log } = foundation
+  const { config, db, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, ...openLive(foundation), sandboxFeed: feed, sessions, settings },
+    ground: { ...world, db, ...openLive(foundation), sandboxFeed: feed, sessions, settings },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,

@@ -17,7 +17,8 @@ export const clusterStates = defineStates({
     outcomes: { ready: 'ready', failed: 'failed' },
     deadlineMinutes: 5,
   },
-  ready: { commands: { delete: 'deleting' }, keeps: 'healthy' },
+  // What it was restored from may turn out damaged.
+  ready: { commands: { delete: 'deleting' }, outcomes: { damaged: 'failed' }, keeps: 'healthy' },
   failed: { commands: { delete: 'deleting' }, keeps: 'stopped' },
   deleting: { outcomes: { gone: 'deleted' } },
   // Its backups and its log are kept for a while, so that it can be undeleted.
@@ -188,7 +189,10 @@ const RestoreProgressView = Type.Object(
     bytes_done: Type.Integer(),
     bytes_total: Type.Union([Type.Integer(), Type.Null()]),
     replayed_until: Type.Union([Time, Type.Null()]),
-    verified: Type.Boolean({ description: 'Every checksum of the backup was read and found right.' }),
+    verified: Type.Boolean({
+      description:
+        'Every checksum of the backup was read and found right. Usually so before `ready`; of a copy that shares its blocks with a backup scrubbed within a day, soon after.',
+    }),
     error: Type.Union([Type.String(), Type.Null()]),
   },
   { title: 'RestoreProgress', description: 'How a restored cluster came to be, and how far it is.' },

@@ -23,7 +23,7 @@ export type RestorePhase = (typeof restorePhases)[number]
 export interface RestorePlan {
   backup: { clusterId: string; label: string; startLsn: string; stopLsn: string }
   pieces: WalPiece[]
-  target: { kind: 'immediate' } | { kind: 'time'; time: string } | { kind: 'end' }
+  target: { kind: 'time'; time: string } | { kind: 'end' }
   timeline: number
 }
 

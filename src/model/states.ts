@@ -4,14 +4,15 @@ import { wrongState } from './errors.ts'
  * One row of a state table.
  *
  * A row with `outcomes` is a working state: exactly one reconcile step, named after the state, runs until it reports
- * one of them. A row with `keeps` is a state the loop looks after for as long as it lasts. A row with neither is at rest.
+ * one of them. A row with `keeps` is a state the loop looks after for as long as it lasts, which is for good unless there
+ * are outcomes too. A row with neither is at rest.
  */
 export interface StateRow<S extends string> {
   /** What a caller may ask for here, and where that leads. */
   commands?: Readonly<Record<string, S>>
   /** What the step may report here, and where that leads. */
   outcomes?: Readonly<Record<string, S>>
-  /** What the step keeps true while the resource stays here; it only ever waits. */
+  /** What the step keeps true while the resource stays here. */
   keeps?: string
   /** After this long without progress the loop reports `failed` on the step's behalf. */
   deadlineMinutes?: number

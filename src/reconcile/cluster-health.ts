@@ -10,6 +10,7 @@ import { queueDrill, readDrillSchedule } from '../store/drill.ts'
 import { markRetention } from '../store/retention.ts'
 import { keepArchive } from './archive.ts'
 import { fullMessage, probeEndpoints, startPooler } from './cluster.ts'
+import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
 import { findBackupProblem, keepScrubbed } from './scrub.ts'
 import { type World, wait } from './step.ts'
@@ -30,6 +31,8 @@ const roomyShare = 0.9
 export async function keepHealthy(cluster: Cluster, world: World) {
   // Its drill starts and stops it.
   if (cluster.scratch) return wait(scratchLookSeconds, 'kept for a drill')
+  const verification = await keepVerified(cluster, world)
+  if (verification) return verification
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
   const archive = await keepArchive(cluster, world)

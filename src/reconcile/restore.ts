@@ -9,7 +9,16 @@ import { newPassword } from '../model/user.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../model/wal.ts'
 import { type ArchiveBase, listWindows } from '../store/archive.ts'
 import { loadCluster } from '../store/cluster.ts'
-import { findPlanFor, type Restore, setRestoreDone, setRestorePlan, setRestoreProgress } from '../store/restore.ts'
+import {
+  findPlanFor,
+  findUnverifiedPlan,
+  type Restore,
+  setRestoreDone,
+  setRestorePlan,
+  setRestoreProgress,
+  setRestoreVerified,
+} from '../store/restore.ts'
+import { forgetScrub, isScrubbed } from '../store/scrub.ts'
 import { deleteStoredUser, insertUser } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
 import { startPooler, waitForEndpoints } from './cluster.ts'
@@ -25,7 +34,9 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
   const spec: RestoreSpec = { ...dataOptions(cluster), ...plan }
   return (
-    (await copy(cluster, spec, world)) ?? (await replay(cluster, spec, world)) ?? finish(cluster, restore, spec, world)
+    (await copy(cluster, restore, spec, world)) ??
+    (await replay(cluster, spec, world)) ??
+    finish(cluster, restore, spec, world)
   )
 }
 
@@ -64,9 +75,14 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], late
 
 const archiveSeconds = 3
 
-async function copy(cluster: Cluster, spec: RestoreSpec, { db, restores }: World) {
-  await restores.startCopy(cluster.id, spec)
-  const seen = await restores.inspectCopy(cluster.id)
+/** Long enough to spare the machine that copies, and short enough to tell how far it is. */
+const patienceSeconds = 0.3
+
+async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, { db, restores }: World) {
+  // A drill is there to read everything.
+  const trusted = restore.purpose !== 'drill' && (await isScrubbed(db, spec.backup))
+  await restores.startCopy(cluster.id, { ...spec, trusted })
+  const seen = await restores.inspectCopy(cluster.id, patienceSeconds)
   if (seen.is === 'done') return undefined
   if (seen.is === 'failed') return advance('failed', seen.reason)
   if (seen.is === 'absent') return wait(soon, 'starting the copy')
@@ -94,15 +110,30 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'failed') return advance('failed', seen.reason)
   if (seen.is !== 'promoted') return wait(soon, 'finishing')
+  const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   await restores.finish(cluster.id, spec)
-  if (cluster.scratch) return advance('ready', '', (tx) => setRestoreDone(tx, cluster.id))
+  if (cluster.scratch) return advance('ready', '', (tx) => setRestoreDone(tx, cluster.id, isVerified))
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
   if (unreachable) return wait(1, unreachable)
-  return advance('ready', `restored from ${restore.sourceClusterId}`, (tx) => setRestoreDone(tx, cluster.id))
+  return advance('ready', `restored from ${restore.sourceClusterId}`, (tx) =>
+    setRestoreDone(tx, cluster.id, isVerified),
+  )
+}
+
+/** Sees the verification of a ready cluster's backup to its end. Undefined while there is nothing to say. */
+export async function keepVerified(cluster: Cluster, { db, restores }: World) {
+  const plan = await findUnverifiedPlan(db, cluster.id)
+  if (!plan) return undefined
+  await restores.startVerification(cluster.id, { ...dataOptions(cluster), ...plan })
+  const seen = await restores.inspectVerification(cluster.id)
+  if (seen.is === 'running') return undefined
+  if (seen.is === 'failed') return advance('damaged', seen.reason, (tx) => forgetScrub(tx, plan.backup))
+  await restores.remove(cluster.id)
+  return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))
 }
 
 /** Whoever knew a password of the source knows none of the new cluster's. */

@@ -99,17 +99,22 @@ async function sampleOne(
   return reached && { clusterId: cluster.id, epoch: cluster.epoch, at: reached.at, lsn: formatLsn(reached.lsn!) }
 }
 
+// The function behind the view pg_replication_slots: the process that answers reads the catalogs of a view once and keeps
+// them, which is a megabyte for as long as the cluster lives.
+const question = `select extract(epoch from clock_timestamp()) as clock, pg_current_wal_insert_lsn() as insert,
+  slot.restart_lsn as archived from pg_get_replication_slots() slot where slot.slot_name = $1`
+
 async function lookAt({ postgres }: World, { id, slot }: ClusterToSample): Promise<Look | undefined> {
-  const [row] = await postgres.query<{ micros: string; insert: string; archived: string | null }>(
+  const [row] = await postgres.watch<{ clock: string; insert: string; archived: string | null }>(
     id,
     'postgres',
-    `select (extract(epoch from clock_timestamp()) * 1000000)::bigint::text as micros,
-       pg_current_wal_insert_lsn()::text as insert,
-       (select restart_lsn::text from pg_replication_slots where slot_name = $1) as archived`,
+    question,
     [slot],
   )
   if (!row?.archived) return undefined
-  return { at: BigInt(row.micros), insertLsn: parseLsn(row.insert), archivedLsn: parseLsn(row.archived) }
+  // Seconds with six digits behind the point.
+  const at = BigInt(row.clock.replace('.', ''))
+  return { at, insertLsn: parseLsn(row.insert), archivedLsn: parseLsn(row.archived) }
 }
 
 function keyOf(cluster: ClusterToSample): string {

@@ -126,7 +126,8 @@ export async function setBackupFacts(tx: Tx, id: string, facts: BackupFacts): Pr
 
 export async function setScrubbed(tx: Tx, id: string, damage: string | null): Promise<void> {
   await tx.query(
-    `update backup set damage = $2, verified_at = case when $2::text is null then now() else verified_at end where id = $1`,
+    `update backup set damage = $2, scrubbed_at = case when $2::text is null then now() end,
+       verified_at = case when $2::text is null then now() else verified_at end where id = $1`,
     [id, damage],
   )
 }

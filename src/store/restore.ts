@@ -120,17 +120,42 @@ export async function releasePins(tx: Query, holderId: string): Promise<void> {
   await tx.query('delete from pin where holder_id = $1', [holderId])
 }
 
-export async function setRestoreDone(tx: Tx, clusterId: string): Promise<void> {
+export async function setRestoreDone(tx: Tx, clusterId: string, isVerified: boolean): Promise<void> {
   await tx.query(
-    `update restore set phase = 'done', bytes_done = coalesce(bytes_total, bytes_done), verified_at = now() where cluster_id = $1`,
-    [clusterId],
+    `update restore set phase = 'done', bytes_done = coalesce(bytes_total, bytes_done),
+       verified_at = case when $2 then now() end where cluster_id = $1`,
+    [clusterId, isVerified],
   )
 }
 
-/** The cluster has a backup of its own and needs its parent's no more. */
+/** What a cluster that is ready was restored by, if the checksums of that backup have yet to be read. */
+export async function findUnverifiedPlan(db: Query, clusterId: string): Promise<RestorePlan | undefined> {
+  const { rows } = await db.query<{ plan: RestorePlan }>({
+    name: 'find-unverified-plan',
+    text: `select plan from restore where cluster_id = $1 and phase = 'done' and verified_at is null`,
+    values: [clusterId],
+  })
+  return rows[0]?.plan
+}
+
+export async function setRestoreVerified(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query('update restore set verified_at = now() where cluster_id = $1', [clusterId])
+  await releaseUnneeded(tx, clusterId)
+}
+
+/** The cluster has a backup of its own and stands on its parent's no more. */
 export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update archive set base = null where cluster_id = $1 and base is not null', [clusterId])
-  await releasePins(tx, clusterId)
+  await releaseUnneeded(tx, clusterId)
+}
+
+async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
+  const { rows } = await tx.query(
+    `select 1 from archive where cluster_id = $1 and base is not null
+     union all select 1 from restore where cluster_id = $1 and verified_at is null`,
+    [clusterId],
+  )
+  if (rows.length === 0) await releasePins(tx, clusterId)
 }
 
 /** What a cluster has of the one it is restored from. */

@@ -59,6 +59,27 @@ export async function finishScrub(tx: Tx, id: string, damage: string | null): Pr
   )
 }
 
+type Place = { clusterId: string; label: string }
+
+const trustHours = 24
+
+/** Whether it was read from the disk not long ago. That it was right when it was made says nothing about the disk. */
+export async function isScrubbed(db: Query, { clusterId, label }: Place): Promise<boolean> {
+  const { rows } = await db.query<{ fresh: boolean }>({
+    name: 'is-scrubbed',
+    text: `select exists (
+             select 1 from backup where cluster_id = $1 and label = $2 and state = 'completed' and damage is null
+               and scrubbed_at > now() - interval '1 hour' * $3) as fresh`,
+    values: [clusterId, label, trustHours],
+  })
+  return rows[0]!.fresh
+}
+
+/** Nobody relies on the last scrub any more. */
+export async function forgetScrub(tx: Tx, { clusterId, label }: Place): Promise<void> {
+  await tx.query('update backup set scrubbed_at = null where cluster_id = $1 and label = $2', [clusterId, label])
+}
+
 export interface Damage {
   label: string
   damage: string

@@ -92,6 +92,7 @@ describe('as version 2 has it', () => {
     expect(files).toEqual([`${root}/berth-1-x/cgroup.procs`])
     expect(readFileSync(`${root}/berth-1-x/memory.max`, 'utf8')).toBe('268435456')
     expect(readFileSync(`${root}/berth-1-x/cpu.max`, 'utf8')).toBe('150000 100000')
+    expect(readFileSync(`${root}/berth-1-x/cpu.weight`, 'utf8')).toBe('150')
   })
 
   it('finds nothing where memory cannot be limited', () => {

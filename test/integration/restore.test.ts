@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from 'vitest'
 import { usePlatform } from '../support/platform.ts'
+import { until } from '../support/until.ts'
 
 const platform = usePlatform()
 
@@ -220,6 +221,86 @@ describe('a restore', () => {
     expect((await platform.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
     await settle()
     expect(await platform.sql('select 1 from pin where holder_id = $1', [id])).toEqual([])
+  })
+
+  describe('of a backup whose blocks the copy shares', () => {
+    const scrubbed = (hours: number) =>
+      platform.sql(`update backup set scrubbed_at = now() - interval '1 hour' * $1`, [hours])
+    const show = async (id: string) => (await platform.call('GET', `/v1/postgres/${id}`)).body.data
+    const isPinned = async (id: string) =>
+      (await platform.sql('select 1 from pin where holder_id = $1', [id])).length > 0
+
+    beforeEach(() => {
+      platform.fake.reflinks = true
+      platform.fake.verificationRuns = true
+    })
+
+    const restoreAndSettle = async () => {
+      const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+      await settle()
+      return id
+    }
+
+    const lookUntil = (holds: () => Promise<boolean>) =>
+      until(async () => {
+        await platform.sql('update work set run_at = now(), leased_until = null')
+        await platform.turn()
+        return holds()
+      })
+    const hasOwnBackup = async (id: string) =>
+      (await platform.sql(`select 1 from backup where cluster_id = $1 and state = 'completed'`, [id])).length > 0
+
+    test('is ready first and verified later if it was scrubbed within a day', async () => {
+      await scrubbed(23)
+      const id = await restoreAndSettle()
+      expect(await show(id)).toMatchObject({ status: 'ready', restore: { phase: 'done', verified: false } })
+      // Although the cluster needs it no more, it must stay while it is being read.
+      await lookUntil(() => hasOwnBackup(id))
+      expect(await isPinned(id)).toBe(true)
+      platform.fake.verificationRuns = false
+      await lookUntil(async () => (await show(id)).restore.verified)
+      expect((await show(id)).status).toBe('ready')
+      expect(await isPinned(id)).toBe(false)
+    })
+
+    test.each([
+      ['longer ago', () => scrubbed(25)],
+      ['never, but right when it was made', async () => undefined],
+      ['and found damaged once', () => platform.sql(`update backup set scrubbed_at = null, damaged_at = now()`)],
+    ])('is verified first if it was scrubbed %s', async (_name, prepare) => {
+      await prepare()
+      const id = await restoreAndSettle()
+      expect(await show(id)).toMatchObject({ status: 'ready', restore: { verified: true } })
+    })
+
+    test('fails loudly when the blocks turn out damaged, and nobody trusts that scrub any more', async () => {
+      await scrubbed(1)
+      const id = await restoreAndSettle()
+      platform.fake.verificationRuns = false
+      platform.fake.blockProblem = 'backup 20261101-095900F is damaged: checksum mismatch for file "base/1/2"'
+      await lookUntil(async () => platform.fake.clusters.get(id)?.process.is === 'stopped')
+      expect(await show(id)).toMatchObject({
+        status: 'failed',
+        failure: platform.fake.blockProblem,
+        restore: { phase: 'failed', verified: false, error: platform.fake.blockProblem },
+      })
+      expect(await show(id)).not.toHaveProperty('endpoints')
+      expect(
+        await platform.sql('select 1 from backup where cluster_id = $1 and scrubbed_at is not null', [source]),
+      ).toEqual([])
+    })
+
+    test('is verified in the end although the reply of any one driver call is lost', async () => {
+      await scrubbed(1)
+      for (let nth = 1; nth <= 6; nth++) {
+        platform.fake.verificationRuns = true
+        const id = await restoreAndSettle()
+        await platform.sql('delete from work where resource_id <> $1', [id])
+        platform.fake.verificationRuns = false
+        platform.fake.breakCall(nth)
+        await lookUntil(async () => (await show(id)).restore.verified)
+      }
+    })
   })
 
   test('goes on when its source is deleted meanwhile', async () => {

@@ -1,8 +1,9 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { isRoot, waitUntil } from '../../src/drivers/process.ts'
+import { isRoot, run, waitUntil } from '../../src/drivers/process.ts'
 import { readEnvironment } from '../../src/drivers/process-list.ts'
 import type { ServiceSpec } from '../../src/drivers/service-directory.ts'
+import { parseStatusFile, parseStatusLine, statusFields } from '../../src/drivers/service-status.ts'
 import { s6Supervisor } from '../../src/drivers/supervisor.ts'
 import {
   firstLine,
@@ -151,6 +152,25 @@ it('stops a service with the signal it asks for and keeps its exit code', async 
   expect(await eventually(() => supervisor.readLog('polite', 1).length === 1)).toBe(true)
   await supervisor.stopService('polite')
   expect(await supervisor.inspectService('polite')).toMatchObject({ is: 'down', exitCode: 7 })
+})
+
+it('reads from the file of a service what s6-svstat says', async () => {
+  const directory = `${place.treeDirectory}/told`
+  const expectSame = async () => {
+    const { stdout } = await run('s6-svstat', ['-o', statusFields, directory])
+    expect(parseStatusFile(readFileSync(`${directory}/supervise/status`))).toEqual(parseStatusLine(stdout))
+  }
+  await supervisor.ensureService('told', {
+    command: ['/bin/sh', '-c', 'trap "exit 7" HUP; while :; do sleep 0.02; done'],
+  })
+  await pidOf('told')
+  await expectSame()
+  await supervisor.stopService('told')
+  await expectSame()
+  await supervisor.ensureService('told', { command: ['/bin/sh', '-c', 'exit 7'], once: true })
+  await expectSame()
+  expect(parseStatusFile(Buffer.alloc(35))).toMatchObject({ is: 'down', wanted: false })
+  expect(parseStatusFile(Buffer.alloc(36))).toBeUndefined()
 })
 
 it('passes signals on', async () => {

@@ -37,8 +37,7 @@ export interface ClusterBench {
 }
 
 /** A home of its own in which a test makes clusters with real servers. */
-export async function openBench(): Promise<ClusterBench> {
-  const directory = temporaryDirectory()
+export async function openBench(directory = temporaryDirectory()): Promise<ClusterBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000, registry: `${directory}/registry` })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()

@@ -25,6 +25,11 @@ export class FakeWorld {
   readonly kept = new Set<string>()
   backupProblem: string | undefined
   copyProblem: string | undefined
+  /** Whether copies share the blocks of the backup, and what is wrong with those. */
+  reflinks = false
+  readonly unverified = new Set<string>()
+  verificationRuns = false
+  blockProblem: string | undefined
   readonly scrubs = new Map<string, string>()
   scrubProblem: string | undefined
   archiveEnd: bigint | undefined
@@ -155,6 +160,7 @@ export class FakeWorld {
         if (/from pg_authid/.test(text)) return this.called([])
         return this.called([{ name: 'fly-user', role: 'schema_admin' }])
       }) as unknown as PostgresDriver['query'],
+      watch: (() => this.called([])) as unknown as PostgresDriver['watch'],
       closeConnections: () => this.called(undefined),
       probe: () => (this.probeProblem ? Promise.reject(new Error(this.probeProblem)) : this.called(undefined)),
       measure: () => this.called(this.usedBytes),
@@ -258,12 +264,22 @@ export class FakeWorld {
 
   get restores(): RestoreDriver {
     return {
-      startCopy: (id) => {
+      startCopy: (id, { trusted }) => {
         if (!this.clusters.has(id)) {
           this.clusters.set(id, { process: { is: 'stopped', log: [] }, password: false })
           this.created++
+          if (trusted && this.reflinks) this.unverified.add(id)
         }
         return this.called(undefined)
+      },
+      startVerification: (id) => {
+        if (!this.verificationRuns && !this.blockProblem) this.unverified.delete(id)
+        return this.called(undefined)
+      },
+      inspectVerification: (id) => {
+        if (!this.unverified.has(id)) return this.called({ is: 'passed' })
+        if (this.verificationRuns || !this.blockProblem) return this.called({ is: 'running' })
+        return this.called({ is: 'failed', reason: this.blockProblem })
       },
       inspectCopy: () => this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' }),
       inspectRecovery: () => this.called({ is: 'promoted', endLsn: '0/3000000', timeline: 2 }),

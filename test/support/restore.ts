@@ -29,8 +29,8 @@ export const epoch = 1
 const slot = 'berth_1'
 
 /** A home with all that a restore needs. */
-export async function openRestoreBench(): Promise<RestoreBench> {
-  const bench = await openBench()
+export async function openRestoreBench(directory?: string): Promise<RestoreBench> {
+  const bench = await openBench(directory)
   const { home, supervisor, postgres } = bench
   const root = `${home.path}/repository`
   const repository = fileRepository(root)

@@ -1,0 +1,256 @@
+// Commands in a real sandbox, with the client that everybody uses, in both of its transports, and with bare sockets.
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { ExecError, type Sprite, SpritesClient } from '@fly/sprites'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import { ExecSocket } from '../support/exec.ts'
+import { until } from '../support/until.ts'
+
+const berth = new Berth()
+let direct: Sprite
+let control: Sprite
+
+beforeAll(async () => {
+  await berth.up()
+  const options = { baseURL: berth.addresses.sandbox }
+  const client = new SpritesClient(berth.token, options)
+  await client.createSprite('box')
+  direct = client.sprite('box')
+  control = new SpritesClient(berth.token, { ...options, controlMode: true }).sprite('box')
+})
+
+afterAll(() => berth.destroy())
+
+const query = (argv: string[], extra = '') =>
+  `${argv.map((word) => `cmd=${encodeURIComponent(word)}`).join('&')}${extra}`
+const at = (rest: string) => `${berth.addresses.sandbox}/v1/sandboxes/box/${rest}`
+const run = (argv: string[], extra = '') => ExecSocket.open(at(`exec?${query(argv, extra)}`), berth.token)
+const sh = (script: string, extra = '') => run(['sh', '-c', script], extra)
+
+/** How a command of the client that fails was reported. */
+async function failure(promise: Promise<unknown>): Promise<{ code: number; stderr: string }> {
+  const error = await promise.then(
+    () => undefined,
+    (reason: unknown) => reason,
+  )
+  if (!(error instanceof ExecError)) throw new Error(`it did not fail as a command does: ${error}`)
+  return { code: error.exitCode, stderr: String(error.stderr) }
+}
+
+/** Those of this machine whose command line holds the word; a box hides its processes from nobody outside. */
+function processesWith(word: string): number[] {
+  const pids = readdirPids()
+  return pids.filter((pid) => readIfThere(`/proc/${pid}/cmdline`).includes(word))
+}
+
+describe.each(['direct', 'control'] as const)('the client of the interface, %s', (way) => {
+  const sprite = () => (way === 'direct' ? direct : control)
+  afterAll(() => control.closeControlConnection())
+
+  test('runs commands and gets their output, their errors and their code', async () => {
+    const done = await sprite().execFile('sh', ['-c', 'echo out; echo err >&2; pwd; id -u'])
+    expect(done).toEqual({ stdout: 'out\n/home/sprite\n0\n', stderr: 'err\n', exitCode: 0 })
+    const there = await sprite().execFile('sh', ['-c', 'pwd; echo $A'], { cwd: '/tmp', env: { A: 'b c' } })
+    expect(there.stdout).toBe('/tmp\nb c\n')
+  })
+
+  test('loses nothing of a hundred fast commands', async () => {
+    for (let batch = 0; batch < 10; batch++) {
+      const numbers = Array.from({ length: 10 }, (_, i) => 500 + batch * 10 + i)
+      const done = await Promise.all(numbers.map((n) => sprite().execFile('seq', ['1', String(n)])))
+      for (const [i, { stdout }] of done.entries()) expect(String(stdout).split('\n').length).toBe(numbers[i]! + 1)
+    }
+  })
+
+  test('learns why a command could not run or how it died', async () => {
+    expect(await failure(sprite().execFile('no-such-program'))).toEqual({
+      code: 127,
+      stderr: 'exec: "no-such-program": not found\n',
+    })
+    expect(await failure(sprite().execFile('/etc/passwd'))).toMatchObject({ code: 126 })
+    expect(await failure(sprite().execFile('sh', ['-c', 'exit 7']))).toMatchObject({ code: 7 })
+    expect(await failure(sprite().execFile('sh', ['-c', 'kill -9 $$']))).toMatchObject({ code: 137 })
+  })
+})
+
+describe('the client of the interface', () => {
+  test('sends input and signals, and follows the output', async () => {
+    const command = direct.spawn('sh', [
+      '-c',
+      'trap "echo term; exit 3" TERM; while read line; do echo got $line; done; sleep 60 & wait',
+    ])
+    let out = ''
+    command.stdout.on('data', (data) => {
+      out += data
+    })
+    await once(command, 'spawn')
+    command.stdin.write('one\n')
+    await until(() => out === 'got one\n')
+    command.stdin.end()
+    command.kill('SIGTERM')
+    expect(await command.wait()).toBe(3)
+    expect(out).toBe('got one\nterm\n')
+  })
+
+  test('has a terminal, leaves it and comes back', async () => {
+    const command = direct.createSession('bash', ['--norc'], { rows: 30, cols: 100 })
+    let out = ''
+    let id = ''
+    command.on('message', (message) => {
+      if (message.type === 'session_info') id = message.session_id
+    })
+    command.stdout.on('data', (data) => {
+      out += data
+    })
+    await until(() => id !== '')
+    command.stdin.write('stty size; echo mark-$((1+1))\n')
+    await until(() => out.includes('mark-2'))
+    expect(out).toContain('30 100')
+    const listed = await direct.listSessions()
+    expect(listed).toMatchObject([{ id, command: 'bash --norc', tty: true, isActive: true }])
+
+    const again = direct.attachSession(id)
+    let seen = ''
+    again.stdout.on('data', (data) => {
+      seen += data
+    })
+    await until(() => seen.includes('mark-2'))
+    again.resize(132, 43)
+    again.stdin.write('stty size; exit 4\n')
+    expect(await again.wait()).toBe(1) // all that this client says of a failed terminal
+    expect(seen).toContain('43 132')
+    expect(await direct.listSessions()).toEqual([])
+  })
+
+  test('ends a session and hears how', async () => {
+    const command = direct.spawn('sleep', ['300'])
+    let id = ''
+    await until(async () => {
+      id = (await direct.listSessions())[0]?.id ?? ''
+      return id !== ''
+    })
+    const events = []
+    for await (const event of await direct.killSession(id, 'SIGTERM', '5s')) events.push(event)
+    expect(events.map((event) => event.type)).toEqual(['signal', 'exited', 'complete'])
+    expect(events.at(-1)).toMatchObject({ exitCode: 143 })
+    expect(await command.wait()).toBe(143)
+  })
+
+  // It takes what it reads at once for one frame, so that it fails when it is kept from reading for long.
+  test('runs commands over plain requests', { retry: 3 }, async () => {
+    for (let i = 0; i < 5; i++) {
+      const done = await direct.execFileHTTP('sh', ['-c', 'echo out; echo err >&2; cat'], { input: `input ${i}` })
+      expect(done).toEqual({ stdout: `out\ninput ${i}`, stderr: 'err\n', exitCode: 0 })
+    }
+    expect(await failure(direct.execFileHTTP('sh', ['-c', 'exit 9']))).toMatchObject({ code: 9 })
+  })
+})
+
+describe('a socket', () => {
+  test('carries twenty megabytes in and out', async () => {
+    const data = randomBytes(20_000_000)
+    const client = await run(['cat'], '&stdin=true')
+    for (let from = 0; from < data.length; from += 500_000) client.stdin(data.subarray(from, from + 500_000))
+    client.endStdin()
+    expect(await client.exit(30)).toBe(0)
+    expect(client.bytes(1).equals(data)).toBe(true)
+  })
+
+  test('is one of many that follow a command', async () => {
+    const first = await sh('read x; seq 1 20000; exit 6', '&stdin=true')
+    await until(() => first.said('session_info') !== undefined)
+    const others = await Promise.all(
+      Array.from({ length: 20 }, () => ExecSocket.open(at(`exec/${first.sessionId}`), berth.token)),
+    )
+    first.stdin('\n')
+    expect(await Promise.all([first, ...others].map((one) => one.exit()))).toEqual(Array(21).fill(6))
+    for (const one of others) expect(one.output(1)).toBe(first.output(1))
+    expect(first.output(1).trim().split('\n').length).toBe(20_000)
+  })
+
+  test('hears of ports that its command opens and closes', async () => {
+    const script =
+      'use IO::Socket::INET; sleep 1; my $s = IO::Socket::INET->new(Listen => 1, LocalPort => 7001) or die; sleep 1; close $s; sleep 60'
+    const client = await run(['perl', '-e', script])
+    await until(() => client.said('port_closed') !== undefined)
+    expect(client.said('port_opened')).toMatchObject({ port: 7001, address: '0.0.0.0', pid: expect.any(Number) })
+    expect(client.said('port_closed')).toMatchObject({ port: 7001 })
+    client.say({ type: 'signal', signal: 'KILL' })
+    expect(await client.exit()).toBe(137)
+  })
+})
+
+describe('a terminal', () => {
+  test('can be opened by name, controls its jobs and takes Ctrl-C', async () => {
+    const client = await run(['bash', '--norc', '-i'], '&tty=true&rows=20&cols=70')
+    client.socket.send(Buffer.from('echo a > /dev/tty; echo b > /dev/stdout; sleep 300\n'))
+    await until(() => /[\r\n]a\r\nb\r\n/.test(client.output()))
+    client.socket.send(Buffer.from([3]))
+    client.socket.send(Buffer.from('echo code-$?; sleep 300 & jobs; kill %1; exit 0\n'))
+    expect(await client.untilClosed()).toBe(1000)
+    expect(client.output()).toContain('code-130')
+    expect(client.output()).toContain('[1]')
+    expect(client.output()).not.toContain('no job control')
+  })
+})
+
+describe('nothing is left running', () => {
+  test('after the time that a lost connection leaves', async () => {
+    const client = await sh('sleep 4711.1 & wait', '&max_run_after_disconnect=300ms')
+    await until(() => processesWith('4711.1').length > 0)
+    client.cut()
+    await until(() => processesWith('4711.1').length === 0)
+  })
+
+  test('of a request whose client hung up', async () => {
+    const gone = new AbortController()
+    const url = at(`exec?${query(['sh', '-c', 'echo; sleep 4711.2 & wait'])}`)
+    const reply = await fetch(url, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${berth.token}` },
+      signal: gone.signal,
+    })
+    await until(() => processesWith('4711.2').length > 0)
+    gone.abort()
+    await reply.text().catch(() => {})
+    await until(() => processesWith('4711.2').length === 0)
+  })
+
+  test('when the control plane is killed', async () => {
+    await sh('sleep 4711.3 & wait', '&max_run_after_disconnect=1h')
+    await sh('sleep 4711.3 & wait', '&tty=true')
+    await until(() => processesWith('sleep\x004711.3').length === 2)
+    await end(berth.children.at(-1)!, 'SIGKILL')
+    await until(() => processesWith('4711.3').length === 0)
+    await berth.up()
+  })
+
+  test('when the control plane is told to stop, and those who follow hear it', async () => {
+    const polite = await sh('trap "echo bye; exit 5" HUP; sleep 4711.4 & wait')
+    const stubborn = await sh('trap "" HUP TERM; sleep 4711.4; sleep 4711.4', '&tty=true')
+    await until(() => processesWith('sleep\x004711.4').length === 2)
+    await end(berth.children.at(-1)!, 'SIGTERM')
+    expect([await polite.exit(), await stubborn.exit()]).toEqual([5, 137])
+    expect(polite.output(1)).toBe('bye\n')
+    expect(processesWith('4711.4')).toEqual([])
+    await berth.up()
+    expect((await fetch(at('exec'), { headers: { authorization: `Bearer ${berth.token}` } })).status).toBe(200)
+  })
+})
+
+function readdirPids(): number[] {
+  return readdirSync('/proc')
+    .map(Number)
+    .filter((pid) => pid > 0)
+}
+
+/** A process may end while it is looked at. */
+function readIfThere(file: string): string {
+  try {
+    return existsSync(file) ? readFileSync(file, 'utf8') : ''
+  } catch {
+    return ''
+  }
+}

@@ -1,0 +1,37 @@
+import { spawnSync } from 'node:child_process'
+import { chmodSync, mkdirSync, rmSync } from 'node:fs'
+import { temporaryDirectory } from './temporary-home.ts'
+
+export interface Filesystem {
+  /** Empty, and other users can pass through it. */
+  directory: string
+  remove(): void
+}
+
+const megabytes = 1024
+
+/** A filesystem whose files can share blocks, in a file of its own. Undefined where nothing can be mounted. */
+export function mountXfs(): Filesystem | undefined {
+  const outer = temporaryDirectory()
+  const [image, mountPoint] = [`${outer}/image`, `${outer}/m`]
+  mkdirSync(mountPoint)
+  const commands = [
+    ['truncate', '-s', `${megabytes}M`, image],
+    ['mkfs.xfs', '-q', '-m', 'reflink=1', image],
+    ['mount', '-o', 'loop', image, mountPoint],
+  ]
+  const remove = () => {
+    // Lazily: what deletes in the background may still be at it.
+    spawnSync('umount', ['-l', mountPoint])
+    rmSync(outer, { recursive: true, force: true })
+  }
+  for (const [command, ...args] of commands) {
+    if (spawnSync(command!, args).status === 0) continue
+    remove()
+    return undefined
+  }
+  const directory = `${mountPoint}/d`
+  mkdirSync(directory)
+  for (const path of [mountPoint, directory]) chmodSync(path, 0o711)
+  return { directory, remove }
+}
