@@ -82,7 +82,8 @@ export const fileRoutes: Route[] = [
     id: 'readFile',
     tag: 'Files',
     summary: 'Read a file',
-    description: 'The bytes of a regular file. A part of it with `start` and `end` or the header `Range`: 206.',
+    description:
+      'The bytes of a regular file; its permissions are in the header `x-file-mode`. A part of it with `start` and `end` or the header `Range`: 206.',
     scope: 'read',
     params: ByName,
     query: Type.Object({
@@ -260,7 +261,7 @@ function fileAnswer(file: OpenFile): StreamAnswer {
   const headers = {
     'content-type': 'application/octet-stream',
     'x-content-type-options': 'nosniff',
-    'last-modified': new Date(file.modifiedAt.seconds * 1000).toUTCString(),
+    'last-modified': new Date(renderTime(file.modifiedAt)).toUTCString(),
     'x-file-mode': renderMode(file.mode),
     ...(length === undefined ? {} : { 'accept-ranges': 'bytes', 'content-length': String(length) }),
     ...(range ? { 'content-range': `bytes ${range.from}-${last}/${size}` } : {}),

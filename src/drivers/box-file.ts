@@ -10,9 +10,14 @@ export function startFileHelper(boxes: BoxDriver, spec: BoxSpec, ...words: strin
 }
 
 /** The body in pieces with their lengths in front and an empty one at the end, so that nothing cut off passes for whole. */
-export async function pourInto(helper: BoxHelper, body: AsyncIterable<Buffer>): Promise<void> {
+export async function pourInto(
+  helper: BoxHelper,
+  body: AsyncIterable<Buffer>,
+  onPiece: () => void = () => {},
+): Promise<void> {
   const { input } = helper
   for await (const piece of body) {
+    onPiece()
     if (input.destroyed || piece.length === 0) continue
     const length = Buffer.alloc(4)
     length.writeUInt32BE(piece.length)

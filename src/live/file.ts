@@ -143,15 +143,14 @@ export async function writeFile(
   const path = placeOf(place)
   const mode = options.mode === undefined ? '' : String(parseMode(options.mode))
   const { helper, end } = await start(ctx, sandbox, 'write', path, mode, options.mkdirParents ? '1' : '')
-  const idle = setInterval(() => body.destroy(new Error('the client sends nothing')), idleSeconds * 1000)
-  body.on('data', () => idle.refresh())
+  const idle = setTimeout(() => body.destroy(new Error('the client sends nothing')), idleSeconds * 1000)
   // What is cut off is undone by the helper, which says so.
-  pourInto(helper, body).catch(() => helper.input.destroy())
+  pourInto(helper, body, () => idle.refresh()).catch(() => helper.input.destroy())
   try {
     const [, before, size, written] = await refused(helper.next('forever'))
     return { path, size: Number(size), mode: renderMode(Number(written)), isNew: before === 'new' }
   } finally {
-    clearInterval(idle)
+    clearTimeout(idle)
     end()
   }
 }
