@@ -72,8 +72,7 @@ function renderRun(definition: ServiceDefinition, environment: Record<string, st
     '#!/bin/sh',
     `export PATH=${quote(boxPath)}`,
     `state=${quote(state)}`,
-    // The rest of its process group is ended by this number when the process itself is gone.
-    'echo "$$" > "$state/group"',
+    ...endEarlierLife,
     ': > "$state/problem"',
     noteClock,
     ...(health ? [': > "$state/health"'] : []),
@@ -98,6 +97,22 @@ function renderRun(definition: ServiceDefinition, environment: Record<string, st
     '',
   ].join('\n')
 }
+
+// When s6-supervise itself is killed its process lives on unwatched, and a second one would fight it for its port. The
+// number of a process and the time of its start are of one process only. The rest of the group is ended by this number
+// when the process itself is gone.
+const toStartTime = `set -- \${line##*) } && shift 19`
+const endEarlierLife = [
+  '[ -s "$state/group" ] && read -r old began < "$state/group"',
+  'if [ -n "$old" ] && [ -r "/proc/$old/stat" ] && read -r line < "/proc/$old/stat"; then',
+  `  ${toStartTime}`,
+  '  [ "$1" = "$began" ] && kill -KILL "-$old"',
+  'fi',
+  'read -r line < "/proc/$$/stat"',
+  toStartTime,
+  'echo "$$ $1" > "$state/group"',
+  'unset old began line',
+]
 
 /** How long it ran is told by the time since the machine started, which no shell needs a program for. */
 const noteClock = 'read -r clock rest < /proc/uptime; echo "$clock" > "$state/clock"'
@@ -175,7 +190,7 @@ function renderFinish({ name }: ServiceDefinition, inner: InnerPaths): string {
 
 // Children hold ports and files. They get a moment to end in peace.
 const endGroup = [
-  'read -r group < "$state/group"',
+  'read -r group rest < "$state/group"',
   'case $group in *[!0-9]* | 0 | 1 | "") group= ;; esac',
   'if [ -n "$group" ] && kill -TERM "-$group" 2>/dev/null; then',
   '  turns=0',
