@@ -25,6 +25,7 @@ export class Exchange implements UpstreamUser {
   private readonly requestBody: BodyReader
   private received: Buffer | undefined
   private hasAnswered = false
+  private retries = 0
   private response: ResponseHead | undefined
   private responseBody: BodyReader | undefined
   private isChunkedOut = false
@@ -268,12 +269,21 @@ export class Exchange implements UpstreamUser {
     const { upstream } = this
     upstream?.socket.destroy()
     if (this.isTunnel || this.response) this.client.destroy()
-    else if (upstream?.isUsed && !this.hasAnswered && !this.received && this.mayRepeat) {
-      // Closed by the other side before the request arrived, as happens to connections that were idle.
+    else if (upstream && !this.hasAnswered && !this.received && this.mayRepeat && this.mayRetry(upstream)) {
       upstream.user = undefined
       this.upstream = undefined
       this.connect()
     } else this.refuse(new Refusal(502, 'bad_gateway', 'the connection to the program behind this address broke off'))
+  }
+
+  /**
+   * Without a limit where the connection had been idle, as those are closed at any time; once where it was new, because
+   * a program that ends takes along the connections that it has not accepted yet.
+   */
+  private mayRetry({ isUsed }: Upstream): boolean {
+    if (isUsed) return true
+    this.retries += 1
+    return this.retries === 1
   }
 
   private fail(error: unknown): void {
