@@ -25,6 +25,8 @@ export interface BoxOptions {
   cgroups: CgroupDriver
   /** What this machine is taken to be able to do, instead of trying. */
   ability?: BoxAbility
+  /** Whom the resolvers of boxes with a policy ask; those of the host otherwise. */
+  upstreams?: string[]
 }
 
 type BoxHost = BoxOptions & { able: () => Promise<BoxAbility> }
@@ -88,11 +90,11 @@ function uidOf(home: Home, slot: number): number {
 async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   const { home, supervisor } = host
   const cgroup = host.cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits)
-  if (inspectBox(home, spec.id).is === 'up') return ensurePolicy(home, supervisor, spec)
+  if (inspectBox(home, spec.id).is === 'up') return ensurePolicy(host, spec)
   const paths = boxPaths(home, spec.id)
   const ability = await host.able()
   await prepareBox(host, spec, ability, cgroup)
-  await ensurePolicy(home, supervisor, spec)
+  await ensurePolicy(host, spec)
   await supervisor.ensureService(paths.supervisedName, renderService(home, spec, ability, cgroup))
   if (await waitUntil(() => inspectBox(home, spec.id).is === 'up', startSeconds)) return
   throw new Error(`start the box ${spec.id}: ${supervisor.readLog(paths.supervisedName, 10).join('\n')}`)
@@ -153,7 +155,7 @@ function findPid(home: Home, id: string, paths: BoxPaths): number | undefined {
 async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec): Promise<void> {
   const paths = boxPaths(home, spec.id)
   await supervisor.removeService(paths.supervisedName)
-  await removePolicy(home, supervisor, spec)
+  await removePolicy({ home, supervisor }, spec)
   if (isRoot()) await removeLink(boxNetwork(home, spec.slot).link)
   await cgroups.removeCgroup(cgroupOf(home, spec.id))
   await openForRemoval(paths)

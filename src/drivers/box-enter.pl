@@ -7,8 +7,14 @@ require($0 =~ s{[^/]*$}{}r . 'box-lib.pl');
 
 my %request = take_request();
 $machine = $request{machine}[0];
+my $starter = getppid;
 my ($guard, $guarded) = start_guard();
+# The terminal is the command's own, also when it opens it by name.
+chown $request{uid}[0], $request{uid}[0], *STDIN if $request{terminal}[0];
 enter_by_request(%request) or refuse('the sandbox is not running');
+# Killed with whoever started it, who may have died already. Becoming another user forgets it, so it is asked for now.
+call('prctl', 1, 9, 0, 0, 0);
+exit 126 if getppid != $starter;
 
 my $is_terminal = $request{terminal}[0];
 if ($is_terminal) {
@@ -70,6 +76,7 @@ sub run_command {
   %ENV = map { split /=/, $_, 2 } @{$request{env}};
   my $directory = $request{dir}[0];
   chdir $directory or refuse("chdir $directory: $!");
+  close_on_exec();
   my ($program, @arguments) = @{$request{argv}};
   my $is_path = index($program, '/') >= 0;
   my $denied = 0;

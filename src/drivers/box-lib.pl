@@ -4,9 +4,9 @@ use strict;
 
 my %numbers = (
   x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126 },
   arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91 },
 );
 our $machine = 'x64';
 
@@ -40,6 +40,11 @@ sub call {
   my $answer = attempt($name, @arguments);
   die "$name: $!\n" if $answer < 0;
   return $answer;
+}
+
+# Whatever else was open where the platform was started stays with the platform.
+sub close_on_exec {
+  attempt('close_range', 3, 0x7fffffff, 4);
 }
 
 sub read_file {

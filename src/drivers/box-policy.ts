@@ -15,21 +15,28 @@ import type { Supervisor } from './supervisor.ts'
 const openHours = 24
 const maxAddresses = 65_535
 
+interface PolicyHost {
+  home: Home
+  supervisor: Supervisor
+  upstreams?: string[]
+}
+
 export function policiesPossible(): boolean {
   return isRoot() && commandExists('nft') && commandExists('dnsmasq')
 }
 
 /** Before the box starts, and again when its policy has changed. Cheap when nothing has. */
-export async function ensurePolicy(home: Home, supervisor: Supervisor, spec: BoxSpec): Promise<void> {
+export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<void> {
+  const { home, supervisor } = host
   const files = policyFiles(home, spec.id)
   const { policy = { rules: [] } } = spec
   if (policy.rules.length === 0) {
-    if (existsSync(files.rules)) await removePolicy(home, supervisor, spec)
+    if (existsSync(files.rules)) await removePolicy(host, spec)
     return
   }
   if (!policiesPossible()) throw new Error('network policies need root, nft and dnsmasq')
   const rules = renderRules(home, spec)
-  const resolver = renderResolver(home, spec, policy)
+  const resolver = renderResolver(host, spec, policy)
   const isNew = readTextIfPresent(files.rules) !== rules
   if (!isNew && readTextIfPresent(files.resolver) === resolver) return
   ensureFile(files.resolver, resolver, { mode: 0o644 })
@@ -44,7 +51,7 @@ export async function ensurePolicy(home: Home, supervisor: Supervisor, spec: Box
   ensureFile(files.rules, rules, { mode: 0o600 })
 }
 
-export async function removePolicy(home: Home, supervisor: Supervisor, spec: BoxSpec): Promise<void> {
+export async function removePolicy({ home, supervisor }: PolicyHost, spec: BoxSpec): Promise<void> {
   const files = policyFiles(home, spec.id)
   if (!existsSync(files.resolver)) return
   await run('nft', ['-f', '-'], { input: renderRemoval(home, spec) })
@@ -98,9 +105,9 @@ delete set ${table} ${names}
 }
 
 /** Names are lower case letters, digits, dashes, dots and underscores, so that none can end a line or add a word. */
-function renderResolver(home: Home, spec: BoxSpec, policy: NetworkPolicy): string {
+function renderResolver(host: PolicyHost, spec: BoxSpec, policy: NetworkPolicy): string {
+  const { home, upstreams = findResolvers() } = host
   const { otherwise, rules } = nameRules(policy)
-  const upstreams = findResolvers()
   const { hostAddress } = boxNetwork(home, spec.slot)
   return [
     'no-resolv',
@@ -113,7 +120,6 @@ function renderResolver(home: Home, spec: BoxSpec, policy: NetworkPolicy): strin
     'group=nogroup',
     'cache-size=1000',
     'filter-AAAA', // boxes have no addresses of that kind
-    'stop-dns-rebind',
     ...(otherwise ? upstreams.map((upstream) => `server=${upstream}`) : []),
     ...rules.flatMap((rule) => serverLines(rule, upstreams)),
     `nftset=/#/4#inet#${networkTable(home)}#names-${spec.slot}`,

@@ -138,6 +138,7 @@ sub finish_network {
 sub give_way {
   my ($userns) = @_;
   open(my $filter, '<', $config{filter}) or die "$config{filter}: $!\n";
+  close_on_exec();
   # Both stay open over exec.
   fcntl($_, 2, 0) for grep { $_ } $userns, $filter;
   my @names = qw(CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP);

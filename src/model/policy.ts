@@ -47,7 +47,7 @@ function readRule(rule: Static<typeof NetworkPolicyBody>['rules'][number], place
     return { include }
   }
   if (action === undefined) throw badRequest(`${place}.action is required: allow or deny`)
-  const name = domain!.toLowerCase().replace(/\.$/, '')
+  const name = domain!.toLowerCase().replace(/(?<=[^*])\.$/, '')
   if (name.length > 255 || !domainPattern.test(name)) {
     throw badRequest(`${place}.domain must be a name such as example.com, *.example.com or *`)
   }

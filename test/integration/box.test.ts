@@ -359,3 +359,8 @@ function ownerOf(pid: number): string | undefined {
     return undefined
   }
 }
+
+it('hands no descriptor of the platform into a box', async () => {
+  const { out } = await bench.sh(spec, 'ls /proc/self/fd; ls /proc/1/fd | wc -l')
+  expect(out.split('\n').slice(0, 4)).toEqual(['0', '1', '2', '3']) // the last is that of ls itself
+})

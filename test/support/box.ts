@@ -32,12 +32,16 @@ export interface BoxBench {
 }
 
 /** A home of its own with real boxes. Its number is registered: interfaces and addresses of the machine follow from it. */
-export async function openBoxBench(ability?: BoxAbility, directory = temporaryDirectory()): Promise<BoxBench> {
+export async function openBoxBench(
+  ability?: BoxAbility,
+  directory = temporaryDirectory(),
+  upstreams?: string[],
+): Promise<BoxBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000 })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()
   const cgroups = cgroupDriver()
-  const boxes = boxDriver({ home, supervisor, cgroups, ...(ability && { ability }) })
+  const boxes = boxDriver({ home, supervisor, cgroups, ...(ability && { ability }), ...(upstreams && { upstreams }) })
   const specs: BoxSpec[] = []
 
   function newSpec(limits: Partial<BoxSpec['limits']> = {}): BoxSpec {
