@@ -9,6 +9,8 @@ import { type Change, inTurn, type Say, type ServiceEvent, type Telling } from '
 /** Between two looks: few at first, because most things happen at once, and rare when nothing happens. */
 const firstLookMs = 1
 const laterLookMs = 30
+/** Whoever wants to hear it for less still hears whether it was started. */
+const leastBeginMs = 1_000
 /** What was printed just before the end arrives within this time. */
 const lastWordsMs = 300
 
@@ -41,9 +43,10 @@ export function tellStart(change: Change, options: StartOptions, start: (change:
   const story = watchTask(task, stopped.resolve)
   return (say, gone) =>
     listen({ say, gone, log, ahead: [] }, change, async (listener) => {
-      const deadline = performance.now() + options.durationMs
       if (options.stopFirst) await hearStop(change, listener, stopped.promise, options.tellsStop)
-      if (await hearBegin(change, listener, story, deadline)) await hearLife(change, listener, deadline)
+      const soon = performance.now() + Math.max(options.durationMs, leastBeginMs)
+      if (!(await hearBegin(change, listener, story, soon))) return
+      await hearLife(change, listener, performance.now() + options.durationMs)
     })
 }
 
