@@ -35,18 +35,19 @@ const details = `select cluster.id, cluster.name, cluster.state, cluster.plan, c
   cluster.storage_provisioned_bytes as "storageProvisionedBytes", cluster.storage_used_bytes as "storageUsedBytes",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
   org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId",
-  array(select app.name from attachment join app on app.id = attachment.app_id
-        where cluster_id = cluster.id and app.state = 'active' order by app.name) as "attachedApps",
+  case when attached then array(
+    select app.name from attachment join app on app.id = attachment.app_id
+    where cluster_id = cluster.id and app.state = 'active' order by app.name) else '{}' end as "attachedApps",
   case when cluster.state = 'failed' then (
     select note from event where kind = 'cluster' and resource_id = cluster.id and to_state = 'failed'
     order by id desc limit 1) end as failure,
   ${windowsColumn},
-  (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
+  case when restored then (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
      'phase', phase, 'bytes_done', bytes_done, 'bytes_total', bytes_total, 'replayed_until', replayed_until,
-     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) as restore,
-  (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
+     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) end as restore,
+  case when drilled then (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
    from drill where drill.cluster_id = cluster.id and drill.state = 'done'
-   order by finished_at desc limit 1) as "lastDrill"
+   order by finished_at desc limit 1) end as "lastDrill"
   from cluster join org on org.id = cluster.org_id`
 
 type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
