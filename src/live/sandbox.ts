@@ -1,9 +1,10 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxDriver, Isolation } from '../drivers/box.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { requireSandboxCaller, requireWriter } from '../model/caller.ts'
-import { notFound } from '../model/errors.ts'
+import { notFound, unavailable } from '../model/errors.ts'
 import { type Sandbox, type SandboxDetails, sandboxNamePattern, sandboxStates } from '../model/sandbox.ts'
-import { findSandbox, noteRunning } from '../store/sandbox.ts'
+import { findSandbox, holdSandbox, loadSandbox, noteRunning, releaseSandbox } from '../store/sandbox.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type LiveContext, withDeadline } from './context.ts'
 
@@ -34,16 +35,42 @@ export async function wake(ctx: LiveContext, sandbox: Sandbox): Promise<void> {
       await transition(tx, 'sandbox', sandboxStates, sandbox.id, 'use')
     })
   }
+  if (sandbox.isHeld) await untilReleased(ctx, sandbox.id)
   await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
+}
+
+const holdMillis = 30_000
+const lookMillis = 25
+
+/** A request that comes during a restart or a restore waits for its end: starting the box now would undo the stop. */
+async function untilReleased(ctx: LiveContext, id: string): Promise<void> {
+  for (const deadline = performance.now() + holdMillis; performance.now() < deadline; ) {
+    const now = await loadSandbox(ctx.db, id)
+    if (now?.state !== 'running' && now?.state !== 'cold') throw notFound('sandbox not found')
+    if (!now.isHeld) return
+    await sleep(lookMillis)
+  }
+  throw unavailable('the sandbox is being restarted; try again in a moment')
 }
 
 /** Everything in it ends and what should run is started again. A cold one starts. */
 export async function restartSandbox(ctx: LiveContext, name: string): Promise<SandboxDetails> {
   const sandbox = await getSandbox(ctx, name, 'write')
+  if (sandbox.isHeld) await untilReleased(ctx, sandbox.id)
   // Whoever dies in between leaves a sandbox that should run, and the loop starts it.
-  if (sandbox.state === 'running') await withDeadline(ctx.boxes.stopBox(sandbox.id), 'the sandbox')
-  await wake(ctx, sandbox)
+  if (sandbox.state === 'running') await stopThenStart(ctx, sandbox)
+  else await wake(ctx, sandbox)
   return sandbox
+}
+
+async function stopThenStart(ctx: LiveContext, sandbox: Sandbox): Promise<void> {
+  await holdSandbox(ctx.db, sandbox.id)
+  try {
+    await withDeadline(ctx.boxes.stopBox(sandbox.id), 'the sandbox')
+    await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
+  } finally {
+    await releaseSandbox(ctx.db, sandbox.id)
+  }
 }
 
 /** A box takes up the programs and the base of its host when it starts, so there is nothing more to an upgrade. */

@@ -35,6 +35,8 @@ export interface Sandbox {
   resources: ResourcesPolicy | null
   /** The checkpoint that its filesystem came from. */
   sourceId: string | null
+  /** It is being stopped and started; whoever wants to use it waits. */
+  isHeld: boolean
   createdAt: Micros
   updatedAt: Micros
   lastRunningAt: Micros | null

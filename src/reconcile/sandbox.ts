@@ -8,12 +8,15 @@ import {
   setCheckpointReady,
   setRestored,
 } from '../store/checkpoint.ts'
-import { releaseSlot } from '../store/sandbox.ts'
+import { holdSandbox, releaseSlot } from '../store/sandbox.ts'
 import { ensureServices } from './service.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
 
 /** The supervisor brings a box back by itself; this catches what it could not, such as a box removed by hand. */
 const lookAgainSeconds = 30
+
+/** A restart takes about as long. */
+const heldLookSeconds = 0.5
 
 /** A copy is waited for in the look itself, for a moment; this is between two of them. */
 const copyLookSeconds = 0.05
@@ -25,6 +28,7 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
     if (removing.length > 0) return removeCheckpoints(sandbox, removing, world)
     const making = unfinished.find(({ state }) => state === 'making')
     if (making?.restores) return restore(sandbox, making, making.restores, world)
+    if (sandbox.isHeld) return wait(heldLookSeconds, 'being restarted')
     const spec = boxSpec(sandbox)
     await world.boxes.ensureBox(spec)
     if (making) return makeCheckpoint(sandbox, making, world)
@@ -62,7 +66,7 @@ async function makeCheckpoint(sandbox: Sandbox, making: Checkpoint, { checkpoint
  * The copy is made while the box runs, so that it is down for a moment only. What it had becomes the automatic
  * checkpoint by a rename: nothing that was written before the box stopped is lost.
  */
-async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { boxes, checkpoints }: World) {
+async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { db, boxes, checkpoints }: World) {
   const spec = boxSpec(sandbox)
   const copy = await checkpoints.prepareRestore(spec, from, kept.id)
   if (copy.is === 'running') return wait(copyLookSeconds, `restoring the checkpoint ${from}`)
@@ -71,9 +75,10 @@ async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { boxes
     await boxes.ensureBox(spec)
     return wait(0, copy.reason, (tx) => setCheckpointFailed(tx, kept, copy.reason))
   }
+  await holdSandbox(db, sandbox.id)
   await boxes.stopBox(sandbox.id)
   await checkpoints.swapLayers(spec, kept.id)
-  // A request may have started it again meanwhile, on what it had.
+  // A request that came before the hold may have started it again, on what it had.
   await boxes.stopBox(sandbox.id)
   await boxes.ensureBox(spec)
   return wait(0, `restored the checkpoint ${from}`, (tx) => setRestored(tx, kept, from))

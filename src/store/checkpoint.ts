@@ -93,7 +93,10 @@ export async function setCheckpointReady(tx: Tx, { sandboxId, id }: Checkpoint):
 /** What the sandbox had is kept under the checkpoint; what it has came from `from`. */
 export async function setRestored(tx: Tx, checkpoint: Checkpoint, from: string): Promise<void> {
   await setCheckpointReady(tx, checkpoint)
-  await tx.query('update sandbox set source_id = $2, updated_at = now() where id = $1', [checkpoint.sandboxId, from])
+  await tx.query('update sandbox set source_id = $2, held_until = null, updated_at = now() where id = $1', [
+    checkpoint.sandboxId,
+    from,
+  ])
 }
 
 /** Kept until the next one, for whoever waits for it. */

@@ -7,7 +7,8 @@ const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, san
   sandbox.state_since as "stateSince", sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess",
   sandbox.labels, sandbox.environment, sandbox.memory_mb as "memoryMb", sandbox.cpus, sandbox.storage_gb as "storageGb",
   sandbox.region, sandbox.network_policy as "networkPolicy", sandbox.privileges, sandbox.resources,
-  sandbox.source_id as "sourceId", sandbox.created_at as "createdAt",
+  sandbox.source_id as "sourceId",
+  coalesce(sandbox.held_until > now(), false) as "isHeld", sandbox.created_at as "createdAt",
   sandbox.updated_at as "updatedAt", sandbox.last_running_at as "lastRunningAt"`
 
 const alive = `sandbox.state in ('cold', 'running')`
@@ -221,6 +222,18 @@ export async function updateSandbox(tx: Tx, id: string, changes: SandboxChanges)
 
 export async function noteRunning(tx: Tx, id: string): Promise<void> {
   await tx.query('update sandbox set last_running_at = now() where id = $1', [id])
+}
+
+/** Longer than a stop and a start take; when whoever holds it dies, others wait no longer than this. */
+const holdSeconds = 30
+
+/** From now on nobody starts it but the caller. */
+export async function holdSandbox(db: Query, id: string): Promise<void> {
+  await db.query(`update sandbox set held_until = now() + interval '1 second' * $2 where id = $1`, [id, holdSeconds])
+}
+
+export async function releaseSandbox(db: Query, id: string): Promise<void> {
+  await db.query('update sandbox set held_until = null where id = $1', [id])
 }
 
 /** Its uids and addresses may be given to another; what ran with them is gone, and so is what it owned. */

@@ -213,6 +213,24 @@ describe('checkpoints', () => {
     await until(async () => (await sprite.listServices()).every((one) => one.state?.status === 'running'))
   })
 
+  test('are restored, and the sandbox restarted, while commands keep coming', async () => {
+    await sh(sprite, 'echo steady > word')
+    const id = await checkpoint(sprite)
+    let isOver = false
+    const words = new Set<string>()
+    const asking = (async () => {
+      // A command that runs when the sandbox stops ends with it.
+      while (!isOver) words.add(await sh(sprite, 'cat word').catch(() => 'ended'))
+    })()
+    for (let i = 0; i < 3; i++) {
+      await restore(sprite, id)
+      await client.restartSprite('saved')
+    }
+    isOver = true
+    await asking
+    expect([...words].filter((word) => word !== 'ended')).toEqual(['steady'])
+  })
+
   test('go on when the control plane is killed, and are made once', async () => {
     await sh(
       sprite,

@@ -429,6 +429,23 @@ describe('running', () => {
     expect(fake.boxesUp.get(id)).toBe(true)
   })
 
+  test('whoever wants to use it while it is stopped and started waits, and the loop leaves it alone', async () => {
+    const { id } = (await create('box')).body
+    await run('box')
+    await platform.sql(`update sandbox set held_until = now() + interval '1 minute'`)
+    fake.boxesUp.delete(id)
+    let isThere = false
+    const restarted = run('box').finally(() => {
+      isThere = true
+    })
+    await platform.sql('update work set run_at = now()')
+    expect((await platform.turn())?.result).toBe('wait')
+    expect([isThere, fake.boxesUp.has(id)]).toEqual([false, false])
+    await platform.sql('update sandbox set held_until = now()')
+    expect((await restarted).status).toBe(200)
+    expect(await platform.sql('select held_until from sandbox')).toEqual([{ held_until: null }])
+  })
+
   test('a box that is gone is brought back by the loop', async () => {
     const { id } = (await create('box')).body
     await run('box')
