@@ -29,9 +29,9 @@ export async function put(
     return tell(cli, { path, size }, `Wrote ${countText(size, 'byte')} to ${path}.`)
   }
   const facts = localFacts(local)
-  const target = placeIn(path, local)
-  if (facts.isDirectory()) await putDirectory(cli, name, local, target)
-  else await putFile(cli, name, local, target, mode ?? (facts.mode & 0o777).toString(8).padStart(4, '0'))
+  const plan = planCopy(path, local, process.cwd())
+  if (facts.isDirectory()) await putDirectory(cli, name, local, plan)
+  else await putFile(cli, name, local, plan.path, mode ?? (facts.mode & 0o777).toString(8).padStart(4, '0'))
 }
 
 function localFacts(local: string): Stats {
@@ -40,11 +40,18 @@ function localFacts(local: string): Stats {
   throw new Misuse(`there is no file ${local} here`)
 }
 
-/** Without a name of its own, or with only that of a directory, a copy has the name of what it is a copy of. */
-export function placeIn(target: string | undefined, source: string): string {
-  if (target !== undefined && !target.endsWith('/')) return target
-  const own = basename(posix.resolve('/', source)) || basename(process.cwd())
-  return `${target ?? ''}${/^\.{1,2}\/*$/.test(source) ? basename(join(process.cwd(), source)) : own}`
+export interface Plan {
+  path: string
+  /** The name to take below the path when that is a directory already. */
+  orInto?: string
+}
+
+/** As cp does it: into a directory, or to a new name; with a dot as the last part of the source, only what is in it. */
+export function planCopy(target: string | undefined, source: string, base: string): Plan {
+  if (/(^|\/)\.\/?$/.test(source)) return { path: target ?? '.' }
+  const own = posix.basename(posix.resolve(base, source))
+  if (target === undefined || target.endsWith('/')) return { path: `${target ?? ''}${own}` || '.' }
+  return { path: target, orInto: own }
 }
 
 async function putFile(cli: SandboxCli, name: string, local: string, target: string, mode: string): Promise<void> {
@@ -72,7 +79,12 @@ async function write(
   return JSON.parse(String(Buffer.concat(await answer.toArray()))).size
 }
 
-async function putDirectory(cli: SandboxCli, name: string, local: string, target: string): Promise<void> {
+/** Says where to and unpacks there. */
+const unpackScript = `
+if [ -n "$2" ] && [ -d "$1" ]; then set -- "$1/$2"; fi
+mkdir -p -- "$1" && printf %s "$1" && exec tar -xf - --no-same-owner -C "$1"`
+
+async function putDirectory(cli: SandboxCli, name: string, local: string, plan: Plan): Promise<void> {
   const packing = spawn('tar', ['-cf', '-', '-C', local, '.'], { stdio: ['ignore', 'pipe', 'pipe'] })
   const problem = packing.stderr.toArray()
   const packed = new Promise<void>((resolve, reject) => {
@@ -83,14 +95,16 @@ async function putDirectory(cli: SandboxCli, name: string, local: string, target
     })
   })
   packed.catch(() => {}) // what the other side says comes first
+  const output = new PassThrough()
   try {
-    const script = 'mkdir -p -- "$1" && exec tar -xf - --no-same-owner -C "$1"'
-    await runInside(cli, name, ['sh', '-c', script, 'sh', target], { input: packing.stdout })
+    const argv = ['sh', '-c', unpackScript, 'sh', plan.path, plan.orInto ?? '']
+    await runInside(cli, name, argv, { input: packing.stdout, output })
   } finally {
     packing.kill()
   }
   await packed
-  tell(cli, { path: target }, `Copied ${local} to ${target}.`)
+  const path = String(output.read() ?? '')
+  tell(cli, { path }, `Copied ${local} to ${path}.`)
 }
 
 export async function get(cli: SandboxCli, name: string, path: string, local: string | undefined): Promise<void> {
@@ -99,7 +113,7 @@ export async function get(cli: SandboxCli, name: string, path: string, local: st
   } catch (error) {
     if (codeOf(error) !== 'EISDIR') throw error
     if (local === pipe) throw new Misuse(`${path} is a directory, which cannot be printed`)
-    await getDirectory(cli, name, path, placeIn(local, path))
+    await getDirectory(cli, name, path, intoDirectory(planCopy(local, path, sandboxHome)))
   }
 }
 
@@ -107,7 +121,7 @@ export async function getFile(cli: SandboxCli, name: string, path: string, local
   const query = new URLSearchParams({ path, workingDir: sandboxHome })
   const answer = await openStream(cli.session(), { method: 'GET', path: `${sandboxPath(name)}/fs/read?${query}` })
   if (local === pipe) return pipeline(answer, cli.streams.output, { end: false })
-  const target = intoDirectory(placeIn(local, path), path)
+  const target = intoDirectory(planCopy(local, path, sandboxHome))
   // It appears whole: a copy that breaks off leaves what was there.
   const part = `${target}.part-${process.pid}`
   try {
@@ -121,9 +135,9 @@ export async function getFile(cli: SandboxCli, name: string, path: string, local
   tell(cli, { path: target }, `Copied ${path} to ${target}.`)
 }
 
-function intoDirectory(target: string, source: string): string {
-  const isDirectory = statSync(target, { throwIfNoEntry: false })?.isDirectory()
-  return isDirectory ? join(target, posix.basename(source)) : target
+function intoDirectory({ path, orInto }: Plan): string {
+  const isDirectory = statSync(path, { throwIfNoEntry: false })?.isDirectory()
+  return isDirectory && orInto !== undefined ? join(path, orInto) : path
 }
 
 async function getDirectory(cli: SandboxCli, name: string, path: string, target: string): Promise<void> {

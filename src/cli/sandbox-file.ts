@@ -64,7 +64,7 @@ function addCopying(files: Command, cli: SandboxCli): void {
   const put = takesSandbox(files.command('put'))
     .description('copy a file or a directory from here into a sandbox')
     .argument('<local>', 'the file or directory here; - for standard input')
-    .argument('[path]', 'where to; its own name when omitted. With a slash at its end, into that directory')
+    .argument('[path]', 'where to, as with cp: into a directory or to a new name; its own name when omitted')
     .option('--mode <octal>', 'permissions of the file; those that it has here when omitted')
     .action(async (name: string, local: string, path: string | undefined, options: { mode?: string }) =>
       (await copying()).put(cli, name, local, path, options.mode),
@@ -72,14 +72,15 @@ function addCopying(files: Command, cli: SandboxCli): void {
   addExamples(
     put,
     'berth sandbox files put demo app.py',
-    'berth sandbox files put demo ./project /srv/project',
+    'berth sandbox files put demo ./project /srv/',
+    'berth sandbox files put demo ./project/. /srv/project',
     'echo hello | berth sandbox files put demo - greeting.txt',
   )
 
   const get = takesSandbox(files.command('get'))
     .description('copy a file or a directory from a sandbox to here')
     .argument('<path>', 'the file or directory in the sandbox')
-    .argument('[local]', 'where to; its own name when omitted. - for standard output')
+    .argument('[local]', 'where to, as with cp; its own name when omitted, - for standard output')
     .action(async (name: string, path: string, local: string | undefined) =>
       (await copying()).get(cli, name, path, local),
     )

@@ -65,17 +65,22 @@ export async function followStart(
 ): Promise<void> {
   const terminal = cli.terminal()
   const events = await printEvents(cli, ask(new URLSearchParams({ duration: watch })), tellStart)
-  const problem = events.find(({ type }) => type === 'error')
   const state = await request<Service>(cli.session(), 'GET', servicePath(name, service))
-  const hasFailed = problem !== undefined || state.state.status === 'failed'
-  if (hasFailed) throw new Failure(`service ${service} failed: ${problem?.data?.trim() ?? state.state.error}`)
+  const reason = reasonOf(events) ?? (state.state.status === 'failed' ? state.state.error : undefined)
+  if (reason !== undefined) throw new Failure(`service ${service} failed: ${reason}`)
   if (!terminal.json) terminal.print(stateText(state))
 }
 
-function tellStart({ type, data, exit_code, message }: ServiceEvent): string | undefined {
+/** A service that ended while it was watched has failed, also if it has been started again since. */
+function reasonOf(events: ServiceEvent[]): string | undefined {
+  const problem = events.find(({ type }) => type === 'error')
+  if (problem) return problem.data?.trim() ?? 'it could not be started'
+  const end = events.find(({ type }) => type === 'exit')
+  return end && `exited with code ${end.exit_code}`
+}
+
+function tellStart({ message }: ServiceEvent): string | undefined {
   if (message !== undefined) return 'It runs by this definition already; "restart" would start it again.'
-  if (type === 'exit') return `It ended with code ${exit_code}.`
-  if (type === 'error') return data?.trim()
   return undefined
 }
 

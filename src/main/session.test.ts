@@ -1,9 +1,9 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { readConfig } from './config.ts'
-import { openSession } from './session.ts'
+import { openSandboxSession, openSession } from './session.ts'
 
 let home: string
 
@@ -15,6 +15,10 @@ afterEach(() => rmSync(home, { recursive: true, force: true }))
 
 function open(environment: Record<string, string> = {}, url?: string) {
   return openSession(readConfig({ BERTH_HOME: home, ...environment }), url)
+}
+
+function openSandboxes(environment: Record<string, string> = {}, url?: string) {
+  return openSandboxSession(readConfig({ BERTH_HOME: home, ...environment }), url).url
 }
 
 function startPlatform(): void {
@@ -64,4 +68,34 @@ it.each(['berth', 'ftp://x', 'http://user:secret@x', 'http://x/?q=1'])('refuses 
 
 it('refuses a token that cannot be sent', () => {
   expect(() => open({ BERTH_URL: 'http://x', BERTH_TOKEN: 'berth_a\nberth_b' })).toThrow('copied whole')
+})
+
+describe('the address of the sandboxes', () => {
+  const given = { BERTH_TOKEN: 'berth_given' }
+
+  it('is the one of the home, also when the platform of the home is named', () => {
+    startPlatform()
+    expect(openSandboxes()).toBe('http://10.0.0.1:4281')
+    expect(openSandboxes({}, 'http://10.0.0.1:4280/')).toBe('http://10.0.0.1:4281')
+    expect(openSandboxes({ BERTH_URL: 'http://10.0.0.1:4281' })).toBe('http://10.0.0.1:4281')
+  })
+
+  it('is at the host of another platform, where sandboxes usually are', () => {
+    expect(openSandboxes({ ...given, BERTH_URL: 'https://b.example/' })).toBe('https://b.example:4281')
+    expect(openSandboxes(given, 'http://b.example:4280')).toBe('http://b.example:4281')
+  })
+
+  it('is the one that is set, unless a platform is named', () => {
+    const environment = { ...given, BERTH_URL: 'https://b.example', BERTH_SANDBOX_URL: 'https://s.example/base/' }
+    expect(openSandboxes(environment)).toBe('https://s.example/base')
+    expect(openSandboxes(environment, 'https://c.example')).toBe('https://c.example:4281')
+    expect(() => openSandboxes({ ...given, BERTH_SANDBOX_URL: 'nowhere' })).toThrow(
+      'BERTH_SANDBOX_URL must be an address',
+    )
+  })
+
+  it('gets no token of this machine when it is another', () => {
+    startPlatform()
+    expect(() => openSandboxes({ BERTH_SANDBOX_URL: 'https://s.example' })).toThrow('no token for https://s.example')
+  })
 })
