@@ -155,7 +155,7 @@ describe('services', () => {
   it('fail the command when they fail', async () => {
     const start = berth(['services', 'start', 'demo', 'web'], false, events({ type: 'exit', exit_code: 3 }), [
       200,
-      failed,
+      service,
     ])
     await expect(start).rejects.toThrow('service web failed: exited with code 3')
   })
