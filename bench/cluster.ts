@@ -244,7 +244,7 @@ function clientEnvironment(password: string): NodeJS.ProcessEnv {
 }
 
 /** What earlier work left for the disk to do would fall on the next measurement. */
-export async function settle({ home }: ClusterHost): Promise<void> {
+export async function settle({ home }: Pick<ClusterHost, 'home'>): Promise<void> {
   await run('sync', ['-f', home], { timeout: commandMillis })
   await pause(200)
 }

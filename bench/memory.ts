@@ -4,17 +4,48 @@ import { readdirSync, readFileSync } from 'node:fs'
 export function clusterMemoryMb(ids: string[]): number[] {
   const processes = listProcesses()
   return ids.map((id) => {
-    const isRoot = ({ command }: Process) =>
-      command[0]!.endsWith('s6-supervise') && new RegExp(`^(pg|pooler|wal)-${id}(/log)?$`).test(command[1] ?? '')
-    const family = new Set(processes.filter(isRoot).map(({ pid }) => pid))
-    if (family.size !== 6) throw new Error(`cluster ${id} has ${family.size} supervisors instead of 6`)
-    // A parent may have the higher number, so children are looked for until there are no more.
-    for (let size = 0; size < family.size; ) {
-      size = family.size
-      for (const { pid, parent } of processes) if (family.has(parent)) family.add(pid)
-    }
-    return [...family].reduce((sum, pid) => sum + proportionalMb(pid), 0)
+    const roots = findSupervisors(processes, new RegExp(`^(pg|pooler|wal)-${id}(/log)?$`))
+    if (roots.length !== 6) throw new Error(`cluster ${id} has ${roots.length} supervisors instead of 6`)
+    return sumMb(findFamily(processes, roots))
   })
+}
+
+/** Of everything that runs for a sandbox, outside and inside, except the program of its only service. */
+export function sandboxMemoryMb(ids: string[], service: string[]): number[] {
+  const processes = listProcesses()
+  const isService = ({ command }: Process) => command.join(' ').trimEnd() === service.join(' ')
+  return ids.map((id) => {
+    const roots = findSupervisors(processes, new RegExp(`^sandbox-${id}(/log)?$`))
+    if (roots.length !== 2) throw new Error(`sandbox ${id} has ${roots.length} supervisors instead of 2`)
+    const family = findFamily(processes, roots)
+    const rest = family.filter((process) => !isService(process))
+    if (rest.length !== family.length - 1) throw new Error(`the service of sandbox ${id} does not run`)
+    return sumMb(rest)
+  })
+}
+
+/** What programs could still get without swapping. */
+export function freeMemoryMb(): number {
+  return Number(/^MemAvailable:\s+(\d+) kB/m.exec(readFileSync('/proc/meminfo', 'utf8'))![1]) / 1024
+}
+
+function findSupervisors(processes: Process[], service: RegExp): Process[] {
+  return processes.filter(({ command }) => command[0]!.endsWith('s6-supervise') && service.test(command[1] ?? ''))
+}
+
+/** With all that come from them. */
+function findFamily(processes: Process[], roots: Process[]): Process[] {
+  const family = new Set(roots.map(({ pid }) => pid))
+  // A parent may have the higher number, so children are looked for until there are no more.
+  for (let size = 0; size < family.size; ) {
+    size = family.size
+    for (const { pid, parent } of processes) if (family.has(parent)) family.add(pid)
+  }
+  return processes.filter(({ pid }) => family.has(pid))
+}
+
+function sumMb(processes: Process[]): number {
+  return processes.reduce((sum, { pid }) => sum + proportionalMb(pid), 0)
 }
 
 interface Process {

@@ -5,8 +5,9 @@ import { postgres } from './postgres.ts'
 import { reflink } from './reflink.ts'
 import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
+import { sandbox } from './sandbox.ts'
 
-const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges]
+const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges, ...sandbox]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)
