@@ -10,6 +10,7 @@ interface Policy {
 }
 
 const includedNames = 'defaults'
+const everything = '*'
 
 export function addPolicyCommands(sandbox: Command, cli: SandboxCli): void {
   const policy = sandbox.command('policy').description('what a sandbox may reach over the network')
@@ -18,7 +19,8 @@ export function addPolicyCommands(sandbox: Command, cli: SandboxCli): void {
     'after',
     `
 A domain is a name such as example.com, *.example.com for all below it, or * for all. Of several rules the one with the
-closest domain counts. Without rules everything can be reached but the platform itself and other sandboxes.`,
+closest domain counts, and what no rule is about is closed. Without rules everything can be reached but the platform
+itself, the networks near it and other sandboxes. The first rule that denies something keeps the rest open.`,
   )
   addExamples(
     policy,
@@ -54,13 +56,18 @@ async function addRules(cli: SandboxCli, name: string, action: 'allow' | 'deny',
   await setPolicy(cli, name, { rules: withRules(rules, action, domains) })
 }
 
-/** A new rule takes the place of the one for the same domain. */
+/**
+ * A new rule takes the place of the one for the same domain. With rules everything else is closed; who begins by closing
+ * something means only that.
+ */
 export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: string[]): Rule[] {
+  const isFirst = rules.length === 0 && action === 'deny' && !domains.includes(everything)
   const isNamed = (rule: Rule) => domains.includes('domain' in rule ? rule.domain : rule.include)
   const added = domains.map((domain): Rule => {
     return domain === includedNames && action === 'allow' ? { include: domain } : { domain, action }
   })
-  return [...rules.filter((rule) => !isNamed(rule)), ...added]
+  const rest: Rule[] = isFirst ? [{ domain: everything, action: 'allow' }] : []
+  return [...rest, ...rules.filter((rule) => !isNamed(rule)), ...added]
 }
 
 function getPolicy(cli: SandboxCli, name: string): Promise<Policy> {
@@ -71,12 +78,16 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const policy = await getPolicy(cli, name)
   if (policy.rules.length === 0 && !terminal.json) {
-    return terminal.note(`No rules: ${visible(name)} can reach everything but the platform and other sandboxes.`)
+    return terminal.note(
+      `No rules: ${visible(name)} can reach everything but what is near the platform, and other sandboxes.`,
+    )
   }
   const rows = policy.rules.map((rule) =>
     'domain' in rule ? [rule.action, rule.domain] : ['allow', `${rule.include} (the names that most programs need)`],
   )
-  printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], rows, terminal.colors))
+  const isClosed = !policy.rules.some((rule) => 'domain' in rule && rule.domain === everything)
+  const all = isClosed ? [...rows, ['deny', 'everything else']] : rows
+  printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
 }
 
 async function setPolicy(cli: SandboxCli, name: string, policy: Policy): Promise<void> {

@@ -234,6 +234,11 @@ describe('the small parts', () => {
       { include: 'defaults' },
     ])
     expect(withRules(rules, 'deny', ['b'])).toEqual([...rules, { domain: 'b', action: 'deny' }])
+    expect(withRules([], 'deny', ['b'])).toEqual([
+      { domain: '*', action: 'allow' },
+      { domain: 'b', action: 'deny' },
+    ])
+    expect(withRules([], 'deny', ['*'])).toEqual([{ domain: '*', action: 'deny' }])
   })
 
   it('keep lines and colours of a log, and nothing that moves the cursor', () => {
