@@ -28,27 +28,32 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort"`
 
 /** What a reader is shown. It is answered as one column: a row of thirty costs the client more than it costs the server. */
-const details = `select cluster.id, cluster.name, cluster.state, cluster.plan, cluster.pg_major as "pgMajor",
+const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.pg_major as "pgMajor",
   cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
   cluster.pool_mode as "poolMode", cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt",
   cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
   cluster.storage_provisioned_bytes as "storageProvisionedBytes", cluster.storage_used_bytes as "storageUsedBytes",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
-  org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId",
-  case when attached then array(
+  org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId", ${windowsColumn}`
+
+/** Whether there may be any of `extras`. Most clusters have none, and to prepare a look at them takes as long as a read. */
+const hasExtras = `(attached or restored or drilled or cluster.state = 'failed') as "hasExtras"`
+
+const extras = `array(
     select app.name from attachment join app on app.id = attachment.app_id
-    where cluster_id = cluster.id and app.state = 'active' order by app.name) else '{}' end as "attachedApps",
+    where cluster_id = cluster.id and app.state = 'active' order by app.name) as "attachedApps",
   case when cluster.state = 'failed' then (
     select note from event where kind = 'cluster' and resource_id = cluster.id and to_state = 'failed'
     order by id desc limit 1) end as failure,
-  ${windowsColumn},
-  case when restored then (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
+  (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
      'phase', phase, 'bytes_done', bytes_done, 'bytes_total', bytes_total, 'replayed_until', replayed_until,
-     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) end as restore,
-  case when drilled then (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
+     'verified_at', verified_at) from restore where restore.cluster_id = cluster.id) as restore,
+  (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
    from drill where drill.cluster_id = cluster.id and drill.state = 'done'
-   order by finished_at desc limit 1) end as "lastDrill"
-  from cluster join org on org.id = cluster.org_id`
+   order by finished_at desc limit 1) as "lastDrill"`
+
+type Extras = Pick<ClusterDetails, 'attachedApps' | 'failure' | 'restore' | 'lastDrill'>
+const noExtras: Extras = { attachedApps: [], failure: null, restore: null, lastDrill: null }
 
 type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
 
@@ -86,22 +91,34 @@ export async function getVisibleCluster(
 
 /** For those who look at it. A cluster that is deleted is as good as absent. */
 export async function getClusterDetails(db: Db, tokenHash: Buffer, id: string): Promise<ClusterDetails> {
-  const [row] = await db.read<Caller & { cluster: ClusterDetails | null }>({
+  const [row] = await db.read<Caller & { cluster: (ClusterDetails & { hasExtras: boolean }) | null }>({
     name: 'find-cluster-details',
     text: `with ${callerCte}
            select ${callerColumns}, to_json(found) as cluster from caller left join lateral (
-             ${details} where ${visible}) found on true`,
+             select ${details}, ${hasExtras} from cluster join org on org.id = cluster.org_id
+             where ${visible}) found on true`,
     values: [tokenHash, idOrNone(id)],
   })
   requireCaller(row)
   if (!row?.cluster || clusterStatus(row.cluster.state) === 'deleted') throw notFound('Cluster not found')
-  return row.cluster
+  const { hasExtras: hasMore, ...cluster } = row.cluster
+  return { ...cluster, ...(hasMore ? await findExtras(db, cluster.id) : noExtras) }
+}
+
+async function findExtras(db: Db, id: string): Promise<Extras> {
+  const [row] = await db.read<{ extras: Extras }>({
+    name: 'find-cluster-extras',
+    text: `select to_json(found) as extras from (select ${extras} from cluster where id = $1) found`,
+    values: [id],
+  })
+  return row?.extras ?? noExtras
 }
 
 export async function listClusters(db: Query, orgId: string, includeDeleted: boolean): Promise<ClusterDetails[]> {
   const { rows } = await db.query<{ cluster: ClusterDetails }>(
     `select to_json(found) as cluster from (
-       ${details} where cluster.org_id = $1 and ($2 or cluster.state not in ('deleted', 'purged')) and not scratch) found
+       select ${details}, ${extras} from cluster join org on org.id = cluster.org_id
+       where cluster.org_id = $1 and ($2 or cluster.state not in ('deleted', 'purged')) and not scratch) found
      order by found."createdAt", found.id`,
     [orgId, includeDeleted],
   )
