@@ -14,7 +14,7 @@ import {
   type UpdateSandbox,
   variablePattern,
 } from '../model/sandbox.ts'
-import type { Caller } from '../model/token.ts'
+import { type Caller, hashToken, insideToken } from '../model/token.ts'
 import type { Tx } from '../store/db.ts'
 import {
   findOrgSandboxes,
@@ -25,6 +25,7 @@ import {
   type SandboxList,
   updateSandbox,
 } from '../store/sandbox.ts'
+import { removeInsideToken } from '../store/token.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { enqueue } from '../store/work.ts'
 import { type Context, checked } from './context.ts'
@@ -33,8 +34,10 @@ import { organizationNotFound, slugOrNotFound } from './org.ts'
 export async function createSandbox(ctx: Context, input: CreateSandbox): Promise<SandboxDetails> {
   const { config = {}, url_settings = {} } = input
   const orgSlug = input.org_slug ?? input.organization ?? null
+  const id = newId()
   const sandbox = await checked(ctx, () => ({
-    id: newId(),
+    id,
+    insideHash: hashToken(insideToken(ctx.encryptionKey, id)),
     name: input.name,
     orgSlug,
     urlAuth: url_settings.auth ?? 'sprite',
@@ -112,6 +115,7 @@ export async function deleteSandbox(ctx: Context, name: string): Promise<void> {
   const { sandbox } = await getWritable(ctx, name)
   await ctx.db.transaction(async (tx) => {
     await requireAlive(tx, sandbox.id)
+    await removeInsideToken(tx, sandbox.id) // its name may be another's from now on, and what runs in it ends later
     await transition(tx, 'sandbox', sandboxStates, sandbox.id, 'delete')
   })
 }
@@ -132,13 +136,13 @@ export async function getVisible(ctx: Context, name: string): Promise<{ caller: 
   return { caller, sandbox: found.sandbox }
 }
 
-async function getWritable(ctx: Context, name: string): Promise<{ caller: Caller; sandbox: SandboxDetails }> {
+export async function getWritable(ctx: Context, name: string): Promise<{ caller: Caller; sandbox: SandboxDetails }> {
   const found = await getVisible(ctx, name)
   requireWriter(found.caller)
   return found
 }
 
-async function requireAlive(tx: Tx, id: string): Promise<void> {
+export async function requireAlive(tx: Tx, id: string): Promise<void> {
   const state = await lockState(tx, 'sandbox', id)
   if (state !== 'cold' && state !== 'running') throw sandboxNotFound()
 }

@@ -18,7 +18,7 @@ import {
 } from '../model/checkpoint.ts'
 import { notFound } from '../model/errors.ts'
 import { nowMicros, toRfc3339 } from '../model/time.ts'
-import { ndjson, type Route, route } from './route.ts'
+import { Answer, ndjson, type Route, route } from './route.ts'
 import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
 
 const ById = Type.Object({
@@ -114,14 +114,21 @@ export const checkpointRoutes: Route[] = [
     description: `Every process ends, what was written is replaced, and the services start again. The state before is kept as a checkpoint of its own. ${asLines}`,
     scope: 'write',
     params: ById,
+    query: Type.Object({
+      wait: Type.Optional(
+        Type.String({ description: '`false` answers 202 with the first event at once, for those whom it ends.' }),
+      ),
+    }),
     status: 200,
+    otherStatus: 202,
     response: CheckpointEvent,
     streams: true,
     errors: { 403: readOnly, 404: absent, 409: busy },
     wrongType: 400,
-    run: async ({ ctx, params }) => {
+    run: async ({ ctx, params, query }) => {
       const kept = await restoreCheckpoint(ctx, params.name, params.checkpoint_id)
       const beginning = [`Restoring checkpoint ${params.checkpoint_id}`, `The state before is kept as ${kept.id}`]
+      if (query.wait === 'false') return new Answer(202, eventNow({ type: 'info', data: beginning.join('. ') }))
       return progress(ctx, kept, beginning, `Restored to ${params.checkpoint_id}`)
     },
   }),
@@ -129,12 +136,16 @@ export const checkpointRoutes: Route[] = [
 
 function progress(ctx: LiveContext, checkpoint: Checkpoint, beginning: string[], end: string) {
   return ndjson(async (send, gone) => {
-    const tell = (event: object) => send({ ...event, time: toRfc3339(nowMicros()) })
+    const tell = (event: object) => send(eventNow(event))
     for (const data of beginning) tell({ type: 'info', data })
     const { failure } = await waitForCheckpoint(ctx, checkpoint, gone)
     if (failure === undefined) tell({ type: 'complete', data: end })
     else tell({ type: 'error', error: failure })
   })
+}
+
+function eventNow(event: object) {
+  return { ...event, time: toRfc3339(nowMicros()) }
 }
 
 function findIn({ sandbox, checkpoints }: VisibleCheckpoints, id: string) {

@@ -26,6 +26,8 @@ const tags: Record<string, string> = {
   Exec: 'Commands in a sandbox, over WebSockets and plain requests, on terminals and with pipes. They survive the connections of those who follow them, and end with the control plane.',
   Files: 'Files inside a sandbox. No path leads out of it. Refusals carry `code`, such as `ENOENT`, and `path`.',
   Ports: 'What listens inside a sandbox, and connections to it.',
+  Tasks:
+    'What asks for a sandbox to be kept awake, until it is over or expires. Sandboxes that run stay awake by themselves, so for now a task is a note that others can read.',
   Policies: 'What a sandbox may reach and use.',
   Tokens: 'What a request proves its right with.',
 }

@@ -18,6 +18,7 @@ import { proxySockets } from './proxy.ts'
 import type { Route, SocketRoute } from './route.ts'
 import { sandboxResourceRoutes } from './sandbox.ts'
 import { serviceRoutes } from './service.ts'
+import { taskRoutes } from './task.ts'
 import { tokenRoutes } from './token.ts'
 import { userRoutes } from './user.ts'
 
@@ -44,6 +45,7 @@ export const sandboxRoutes: Route[] = [
   ...fileRoutes,
   ...execRoutes,
   ...serviceRoutes,
+  ...taskRoutes,
 ]
 
 export const sandboxSockets: SocketRoute[] = [

@@ -67,7 +67,7 @@ export interface Route {
   body?: TObject
   status: 200 | 201 | 202 | 204
   /** A second status of success, with the same body. */
-  otherStatus?: 200
+  otherStatus?: 200 | 202
   response?: TSchema
   /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
   rawBody?: true

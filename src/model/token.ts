@@ -1,4 +1,4 @@
-import { hash } from 'node:crypto'
+import { createHmac, hash } from 'node:crypto'
 import { type Static, Type } from 'typebox'
 import { base62, randomText } from './ids.ts'
 import { slugPattern } from './org.ts'
@@ -31,6 +31,14 @@ export interface Caller {
 /** 43 letters of 62 carry the 256 bits of the 32 random bytes that are promised. */
 export function newTokenText(): string {
   return `berth_${randomText(43, base62)}`
+}
+
+/** With which a sandbox asks about itself. Only the platform can work it out, so that it need not be kept. */
+export function insideToken(key: Buffer, sandboxId: string): string {
+  let rest = BigInt(`0x${createHmac('sha256', key).update(`inside ${sandboxId}`).digest('hex')}`)
+  let text = ''
+  for (; text.length < 43; rest /= 62n) text += base62[Number(rest % 62n)]
+  return `berth_${text}`
 }
 
 /**

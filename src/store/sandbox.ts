@@ -56,7 +56,12 @@ export async function findSandboxById(db: Query, tokenHash: Buffer, id: string):
 export type NewSandbox = Pick<
   Sandbox,
   'id' | 'name' | 'urlAuth' | 'privateAccess' | 'labels' | 'environment' | 'memoryMb' | 'cpus' | 'storageGb' | 'region'
-> & { /** Null for the organization of the token. */ orgSlug: string | null }
+> & {
+  /** Null for the organization of the token. */
+  orgSlug: string | null
+  /** Of the token with which the sandbox asks about itself. */
+  insideHash: Buffer
+}
 
 export interface InsertedSandbox {
   caller: Caller
@@ -103,7 +108,10 @@ async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promi
              select $3, org.id, $4, free.slot, $5, $6, $7, $8, $9, $10, $11, $12 from org, caller, free
              where token_kind in ('root', 'org') and free.slot is not null and not exists (select 1 from taken)
              on conflict do nothing
-             returning *)
+             returning *),
+           inside as (
+             insert into token (id, hash, kind, org_id, sandbox, inside)
+             select id, $13, 'sandbox', org_id, name, true from sandbox)
            select ${callerColumns}, org.id is not null as "orgFound", exists (select 1 from taken) as "nameTaken",
              free.slot is not null as "hasRoom", ${columns}, org.slug as "orgSlug"
            from caller left join org on true left join free on true left join sandbox on true`,
@@ -120,6 +128,7 @@ async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promi
       input.cpus,
       input.storageGb,
       input.region,
+      input.insideHash,
     ],
   })
   const row = rows[0]
@@ -238,7 +247,8 @@ export async function releaseSandbox(db: Query, id: string): Promise<void> {
 
 /** Its uids and addresses may be given to another; what ran with them is gone, and so is what it owned. */
 export async function releaseSlot(tx: Tx, id: string): Promise<void> {
-  for (const table of ['service', 'checkpoint']) await tx.query(`delete from ${table} where sandbox_id = $1`, [id])
+  for (const table of ['service', 'checkpoint', 'task'])
+    await tx.query(`delete from ${table} where sandbox_id = $1`, [id])
   await tx.query('update sandbox set slot = null where id = $1', [id])
 }
 

@@ -59,7 +59,7 @@ export async function listTokens(db: Query, orgId: string | null): Promise<Token
     `select token.id, kind, org_id as "orgId", org.slug as "orgSlug", sandbox, token.name,
        token.created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt"
      from token left join org on org.id = token.org_id
-     where ($1::text is null or org_id = $1)
+     where ($1::text is null or org_id = $1) and not inside
      order by token.created_at desc, token.id`,
     [orgId],
   )
@@ -69,8 +69,14 @@ export async function listTokens(db: Query, orgId: string | null): Promise<Token
 /** False when the caller's organization has no such token. Repeating is harmless. */
 export async function revokeToken(db: Query, caller: Caller, id: string): Promise<boolean> {
   const { rowCount } = await db.query(
-    `update token set revoked_at = coalesce(revoked_at, now()) where id = $1 and ($2::text is null or org_id = $2)`,
+    `update token set revoked_at = coalesce(revoked_at, now()) where id = $1 and not inside
+       and ($2::text is null or org_id = $2)`,
     [id, caller.orgId],
   )
   return rowCount === 1
+}
+
+/** The sandbox of this id cannot ask about itself any more. */
+export async function removeInsideToken(tx: Query, sandboxId: string): Promise<void> {
+  await tx.query('delete from token where id = $1 and inside', [sandboxId])
 }
