@@ -31,7 +31,7 @@ export interface BoxBase {
 }
 
 // Raised when what is written here changes.
-const revision = '2'
+const revision = '3'
 
 /** Made once and never changed: a newer distribution gets a directory of its own, and boxes that run keep what they have. */
 export async function ensureBase(home: Home): Promise<BoxBase> {
@@ -177,6 +177,9 @@ function writeSettings(etc: string): void {
     0o640,
   )
   write(`${etc}/environment`, ['PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"'])
+  // A login shell sets the path by itself.
+  mkdirSync(`${etc}/profile.d`, { recursive: true })
+  write(`${etc}/profile.d/sprite.sh`, ['PATH="$PATH:/.sprite/bin"'])
   write(`${etc}/fstab`, [])
   write(`${etc}/resolv.conf`, [])
   // One address for the name: programs that listen on it must be found, and only this one is led in from outside.

@@ -1,11 +1,13 @@
 // What a box needs on the host's disk before it starts.
-import { chmodSync, existsSync, lstatSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, lstatSync, readFileSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { BoxSpec } from './box.ts'
 import type { BoxBase } from './box-base.ts'
 import { type BoxWay, boxPath } from './box-enter.ts'
+import { ensureInsideDirectory } from './box-inside.ts'
 import { type BoxNetwork, type BoxRules, findResolvers } from './box-network.ts'
 import { type BoxPaths, innerPathsOf } from './box-paths.ts'
+import { boxScript } from './box-script.ts'
 import { readIfPresent, readTextIfPresent } from './file.ts'
 import { ensureDirectory, ensureFile, freshName } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -38,6 +40,7 @@ export function prepareDisk(paths: BoxPaths, spec: BoxSpec, making: BoxMaking): 
   for (const directory of [paths.upper, paths.upperUsr]) ensureDirectory(directory, { mode: 0o755, uid })
   for (const directory of [paths.service, paths.run, paths.log, paths.checkpoints, paths.policy])
     ensureDirectory(directory, shown)
+  ensureInsideDirectory(paths, uid)
   ensureDirectory(`${paths.run}/${supervisionDirectory}`, { mode: 0o700, uid })
   ensureLink(`../run/${supervisionDirectory}`, `${paths.service}/${supervisionDirectory}`)
   if (making.way === 'single') ensureDirectory(`${paths.upperUsr}/local`, { mode: 0o755 })
@@ -60,12 +63,18 @@ function showFiles(paths: BoxPaths, making: BoxMaking): void {
   }
   for (const [name, text] of Object.entries(files))
     ensureFile(`${paths.directory}/shown/${name}`, text, { mode: 0o644 })
+  ensureDirectory(`${paths.directory}/shown/bin`, { mode: 0o755 })
+  const client = readFileSync(boxScript('box-inside.pl'), 'utf8')
+  ensureFile(`${paths.directory}/shown/bin/sprite-env`, client, { mode: 0o755 })
 }
 
 const guide = `This is a sandbox of Berth: a Linux system of its own with a disk that stays.
 Commands run as root in /home/sprite. Package managers work if there is a network.
 Services are kept running by the platform; what they print is in /.sprite/logs/services.
 What listens on port 8080, or on the port of the service that has an http_port, is reached by the URL of the sandbox.
+The command sprite-env (in /.sprite/bin) defines and controls services, makes and restores checkpoints and says for how
+long you are busy; "sprite-env" alone shows how. It speaks HTTP on the socket /.sprite/api.sock, as you can:
+  curl --unix-socket /.sprite/api.sock http://sprite/v1/services
 `
 
 /** A line for each, a key and a value. Values hold no line ends: they are names and paths of ours. */

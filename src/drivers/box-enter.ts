@@ -25,7 +25,7 @@ export interface Entry {
   env: Record<string, string>
 }
 
-export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.sprite/bin'
 
 // The kernel takes 131072 bytes for one variable.
 const partBytes = 100_000

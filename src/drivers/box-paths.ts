@@ -21,6 +21,8 @@ export interface BoxPaths {
   /** Shown inside as `/.sprite/checkpoints` and `/.sprite/policy`, not writable there. */
   checkpoints: string
   policy: string
+  /** Shown inside as `/.sprite/inside`, not writable there: the socket of the platform. */
+  inside: string
   /** What the next start goes by. */
   config: string
   /** Of the host's supervisor. */
@@ -62,6 +64,7 @@ export function boxPaths(home: Pick<Home, 'path'>, id: string): BoxPaths {
     log: `${directory}/log`,
     checkpoints: `${directory}/shown/checkpoints`,
     policy: `${directory}/shown/policy`,
+    inside: `${directory}/api/open`,
     config: `${directory}/box.conf`,
     supervisedName: `sandbox-${id}`,
   }

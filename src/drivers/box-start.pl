@@ -160,7 +160,8 @@ sub give_way {
     '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run', '--remount-ro', '/.berth',
     '--tmpfs', '/.sprite', '--bind', 'log', '/.sprite/logs/services', '--ro-bind', 'shown/checkpoints', '/.sprite/checkpoints',
     '--ro-bind', 'shown/policy', '/.sprite/policy', '--ro-bind', 'shown/version.txt', '/.sprite/version.txt',
-    '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--remount-ro', '/.sprite',
+    '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--ro-bind', 'shown/bin', '/.sprite/bin',
+    '--ro-bind', 'api/open', '/.sprite/inside', '--symlink', 'inside/api.sock', '/.sprite/api.sock', '--remount-ro', '/.sprite',
     '--clearenv', '--setenv', 'PATH', $config{path}, '--setenv', 'LANG', 'C.UTF-8', '--setenv', 'HOME', '/home/sprite',
     '--chdir', '/', '--', split(/\t/, $config{command}),
   );

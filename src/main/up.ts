@@ -17,6 +17,7 @@ import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { ensureEdge } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
+import { openInside } from './inside.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
@@ -24,10 +25,12 @@ import { version } from './version.ts'
 export async function up(config: Config): Promise<void> {
   refuseOpenListeners(config)
   const stopping = stopSignal()
-  const foundation = await layFoundation(config)
+  const ground = await layFoundation(config)
+  const feed = sandboxFeed(() => ground.databaseConfig)
+  const inside = openInside(ground, feed)
+  const foundation = { ...ground, world: { ...ground.world, boxes: inside.boxes } }
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
-  const feed = sandboxFeed(() => foundation.databaseConfig)
   const sessions = createExecSessions()
   const parts = { metrics, feed, sessions, settings: settingsOf(config, edge.port) }
   const servers = {
@@ -39,6 +42,7 @@ export async function up(config: Config): Promise<void> {
     sandbox: await startServer(servers.sandbox, 'BERTH_SANDBOX_LISTEN', config.sandboxListen),
     edge: edge.url,
   }
+  await inside.start(servers.sandbox)
   const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(foundation.home, addresses)
   announce(foundation, addresses)
@@ -47,7 +51,7 @@ export async function up(config: Config): Promise<void> {
   foundation.log.info({ signal }, 'stopping')
   rmSync(foundation.home.addressesFile, { force: true })
   await sessions.close() // before the connections, so that those who follow a command hear its end
-  await Promise.all([servers.platform.close(), servers.sandbox.close(), worker.stop()])
+  await Promise.all([servers.platform.close(), servers.sandbox.close(), inside.close(), worker.stop()])
   await feed.close()
   await leaveFoundation(foundation)
 }

@@ -67,7 +67,7 @@ describe('commands', () => {
           .map((line) => line.split(/=(.*)/s).slice(0, 2)),
       ),
     ).toEqual({
-      PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin',
+      PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.sprite/bin',
       HOME: '/home/sprite',
       USER: 'me',
       LANG: 'C.UTF-8',
@@ -197,13 +197,15 @@ describe('the file system', () => {
 
   it('shows what belongs to the platform, closed to change', async () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
-      /checkpoints\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
+      /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
     for (const attempt of [
       'rm -rf /.berth',
       'mv /.berth /x',
       'touch /.berth/service/x',
       'touch /.sprite/policy/x',
+      'touch /.sprite/inside/x',
+      'rm /.sprite/api.sock',
       'rmdir /.sprite/logs',
     ])
       expect((await bench.sh(spec, attempt)).code, attempt).not.toBe(0)

@@ -1,0 +1,93 @@
+import type { FastifyInstance } from 'fastify'
+import { answerInside } from '../api/inside.ts'
+import type { BoxDriver } from '../drivers/box.ts'
+import { type InsideSocket, listenInside } from '../drivers/box-inside.ts'
+import type { Home } from '../drivers/home.ts'
+import { insideToken } from '../model/token.ts'
+import type { World } from '../reconcile/step.ts'
+import type { Db } from '../store/db.ts'
+import { listRunning, type RunningSandbox } from '../store/inside.ts'
+import type { SandboxFeed } from '../store/sandbox-feed.ts'
+import type { Foundation } from './foundation.ts'
+
+export interface Inside {
+  /** A box that is ensured through these has its socket before it runs. */
+  boxes: BoxDriver
+  /** Listens for every sandbox that runs, from now on. */
+  start(server: FastifyInstance): Promise<void>
+  close(): Promise<void>
+}
+
+type Ground = {
+  db: Db
+  log: Foundation['log']
+  home: Pick<Home, 'path' | 'uidStart'>
+  world: Pick<World, 'boxes' | 'encryptionKey'>
+}
+
+/**
+ * The sockets inside sandboxes, one for each that runs. Those that this process starts are opened by it; of the others,
+ * and of those that are deleted, it hears.
+ */
+export function openInside({ home, db, world, log }: Ground, feed: SandboxFeed): Inside {
+  const open = new Map<string, Promise<InsideSocket>>()
+  let server: FastifyInstance | undefined
+  let unsubscribe = () => {}
+
+  const answererOf = (answering: FastifyInstance, id: string, name: string) =>
+    answerInside(answering, { name, token: insideToken(world.encryptionKey, id) })
+
+  async function ensure({ id, slot, name }: RunningSandbox): Promise<void> {
+    if (!server) return
+    const opening = open.get(id) ?? listenInside(home, { id, slot }, answererOf(server, id, name))
+    open.set(id, opening)
+    try {
+      await opening
+    } catch (error) {
+      if (open.get(id) === opening) open.delete(id)
+      throw error
+    }
+  }
+
+  async function remove(id: string): Promise<void> {
+    const opened = open.get(id)
+    open.delete(id)
+    await (await opened)?.close()
+  }
+
+  /** All, or those of `ids`. What is opened while the database is asked is newer than its answer. */
+  async function look(ids: string[] | null): Promise<void> {
+    const before = ids?.filter((id) => open.has(id)) ?? [...open.keys()]
+    const running = await listRunning(db, ids)
+    const wanted = new Set(running.map(({ id }) => id))
+    await Promise.all([...running.map(ensure), ...before.filter((id) => !wanted.has(id)).map(remove)])
+  }
+
+  function lookLater(ids: string[] | null): void {
+    // A connection that was lost is made again, and then everything is looked at.
+    look(ids).catch((err) => log.warn({ err }, 'could not open the sockets inside sandboxes'))
+  }
+
+  return {
+    boxes: {
+      ...world.boxes,
+      async ensureBox(spec) {
+        await ensure({ id: spec.id, slot: spec.slot, name: spec.hostname })
+        return world.boxes.ensureBox(spec)
+      },
+    },
+    async start(answering) {
+      server = answering
+      await look(null)
+      unsubscribe = feed.subscribe((change) => {
+        if (change === undefined) lookLater(null)
+        else if (change.what === 'sandbox') lookLater([change.sandboxId])
+      })
+    },
+    async close() {
+      unsubscribe()
+      server = undefined
+      await Promise.all([...open.keys()].map(remove))
+    },
+  }
+}
