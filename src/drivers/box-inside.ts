@@ -55,7 +55,8 @@ export async function listenInside(
 
 function listen(server: Server, path: string): Promise<void> {
   return new Promise((resolve, reject) => {
-    server.once('error', reject)
+    // Later ones are about connections that could not be taken: whoever made them hears of it.
+    server.on('error', reject)
     server.listen(path, resolve)
   })
 }
