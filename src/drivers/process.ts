@@ -104,12 +104,12 @@ function lastLines(text: string): string {
   return lines === '' ? '' : `: ${lines}`
 }
 
-/** Looks every few milliseconds. False when the time is over and the condition still does not hold. */
+/** Looks every few milliseconds, at first more often. False when the time is over and the condition still does not hold. */
 export async function waitUntil(holds: () => boolean | Promise<boolean>, timeoutSeconds: number): Promise<boolean> {
   const deadline = performance.now() + timeoutSeconds * 1000
-  while (!(await holds())) {
+  for (let looks = 0; !(await holds()); looks++) {
     if (performance.now() > deadline) return false
-    await sleep(3)
+    await sleep(looks < 20 ? 1 : 3)
   }
   return true
 }

@@ -97,19 +97,25 @@ function renderRun(spec: ServiceSpec, mark: string): string {
 
 // Children that outlive a crashed main process hold its ports, and when s6-supervise itself is killed the main process
 // lives on unwatched. The script does not find itself: what it exports is not in the environment it was started with.
+// To look at all processes takes longer than most services take to start, and the first life has none before it.
 function killEarlierLife(mark: string): string[] {
   return [
     `PATH=${quote(baseEnvironment.PATH)}`,
-    `for pid in $(grep -lzxF -e ${quote(mark)} /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3); do`,
-    '  kill -9 "$pid" 2>/dev/null || :',
-    'done',
+    'if [ -e lived ]; then',
+    `  for pid in $(grep -lzxF -e ${quote(mark)} /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3); do`,
+    '    kill -9 "$pid" 2>/dev/null || :',
+    '  done',
+    'else : > lived; fi',
   ]
 }
 
-// While the script is still the supervisor's user. A service without its limits is better than none.
+// While the script is still the supervisor's user. A service without its limits is better than none. As a single thread
+// where that is possible: to move a process of many, the kernel waits until all processors have come by.
 function joinCgroup(procs: string): string {
-  const join = `mkdir -p ${quote(dirname(procs))} && echo $$ > ${quote(procs)}`
-  return `{ ${join}; } 2>/dev/null || echo 'runs without the limits of' ${quote(procs)}`
+  const directory = dirname(procs)
+  const [group, threads] = [quote(directory), quote(`${directory}/tasks`)]
+  const join = `if [ -e ${threads} ]; then echo 0 > ${threads}; else echo 0 > ${quote(procs)}; fi`
+  return `{ { [ -d ${group} ] || mkdir -p ${group}; } && ${join}; } 2>/dev/null || echo 'runs without the limits of' ${quote(procs)}`
 }
 
 function renderCommand(command: string[], spec: ServiceSpec): string {

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { closeSync, constants, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
+import { closeSync, constants, mkdirSync, openSync, readdirSync, statSync, writeSync } from 'node:fs'
 import { readTextIfPresent } from './file.ts'
 import { baseEnvironment, commandExists, run, waitUntil } from './process.ts'
 import {
@@ -77,14 +77,23 @@ export function isSupervised(directory: string): boolean {
   return hasReader(`${directory}/supervise/control`)
 }
 
-// s6 programs hold their control fifo open for reading while they live, and a fifo without a reader refuses.
 function hasReader(fifo: string): boolean {
+  return tell(fifo, '')
+}
+
+// s6 programs hold their control fifo open for reading while they live, and a fifo without a reader refuses.
+function tell(fifo: string, command: string): boolean {
   try {
-    closeSync(openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK))
+    const descriptor = openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK)
+    try {
+      if (command !== '') writeSync(descriptor, command)
+    } finally {
+      closeSync(descriptor)
+    }
     return true
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? ''
-    if (['ENXIO', 'ENOENT', 'ENOTDIR'].includes(code)) return false
+    if (['ENXIO', 'ENOENT', 'ENOTDIR', 'EPIPE'].includes(code)) return false
     throw error
   }
 }
@@ -95,8 +104,15 @@ export function inspectTree(place: ServicePlace): TreeState {
   return found ? { is: 'up', pid: found.pid } : { is: 'down' }
 }
 
-export async function rescanTree(place: ServicePlace, option: '-a' | '-an'): Promise<void> {
-  await run('s6-svscanctl', [option, place.treeDirectory])
+/** Takes up what is new; with `an` also ends what is gone. */
+export function rescanTree(place: ServicePlace, command: 'a' | 'an'): void {
+  if (!tell(`${place.treeDirectory}/.s6-svscan/control`, command))
+    throw new Error('the supervision tree is not running')
+}
+
+/** In letters, as s6-svc does. */
+export function tellSupervisor(directory: string, command: string): void {
+  if (!tell(`${directory}/supervise/control`, command)) throw new Error(`${directory} is not supervised`)
 }
 
 /** Ends every service and then the tree itself. What is wanted stays as it is: the next `ensureTree` brings it back. */

@@ -29,6 +29,7 @@ import {
   rescanTree,
   stopTree,
   type TreeState,
+  tellSupervisor,
   treeAnswers,
 } from './supervisor-tree.ts'
 
@@ -48,7 +49,7 @@ export interface Supervisor {
   /** Stays stopped, also over a reboot, until it is started or ensured again. */
   stopService(name: string, options?: { timeoutSeconds?: number }): Promise<void>
   restartService(name: string): Promise<void>
-  signalService(name: string, signal: keyof typeof signalOptions): Promise<void>
+  signalService(name: string, signal: keyof typeof signalLetters): Promise<void>
   inspectService(name: string): Promise<ServiceState>
   listServices(): string[]
   /** Nothing of it is left: no process, no definition, no log. */
@@ -74,19 +75,19 @@ export function s6Supervisor(place: ServicePlace): Supervisor {
   }
 }
 
-const signalOptions = {
-  SIGALRM: '-a',
-  SIGABRT: '-b',
-  SIGQUIT: '-q',
-  SIGHUP: '-h',
-  SIGKILL: '-k',
-  SIGTERM: '-t',
-  SIGINT: '-i',
-  SIGUSR1: '-1',
-  SIGUSR2: '-2',
-  SIGSTOP: '-p',
-  SIGCONT: '-c',
-  SIGWINCH: '-y',
+const signalLetters = {
+  SIGALRM: 'a',
+  SIGABRT: 'b',
+  SIGQUIT: 'q',
+  SIGHUP: 'h',
+  SIGKILL: 'k',
+  SIGTERM: 't',
+  SIGINT: 'i',
+  SIGUSR1: '1',
+  SIGUSR2: '2',
+  SIGSTOP: 'p',
+  SIGCONT: 'c',
+  SIGWINCH: 'y',
 } as const
 
 async function ensureService(place: ServicePlace, name: string, spec: ServiceSpec): Promise<void> {
@@ -113,14 +114,14 @@ async function ensureSupervised(place: ServicePlace, name: string): Promise<void
   const isReady = () =>
     isSupervised(directory) && isSupervised(`${directory}/log`) && existsSync(`${directory}/supervise/status`)
   if (isReady()) return
-  await rescanTree(place, '-a')
+  rescanTree(place, 'a')
   if (!(await waitUntil(isReady, 15))) throw new Error(`supervise service ${name}: s6 did not take it up`)
 }
 
 async function startService(place: ServicePlace, name: string): Promise<void> {
   clearDown(place, name)
   await ensureSupervised(place, name)
-  await control(place, name, ['-u'])
+  control(place, name, 'u')
 }
 
 async function stopService(place: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
@@ -135,12 +136,12 @@ async function restartService(place: ServicePlace, name: string): Promise<void> 
   await startService(place, name)
 }
 
-async function signalService(place: ServicePlace, name: string, signal: keyof typeof signalOptions): Promise<void> {
-  await control(place, name, [signalOptions[signal]])
+async function signalService(place: ServicePlace, name: string, signal: keyof typeof signalLetters): Promise<void> {
+  control(place, name, signalLetters[signal])
 }
 
-async function control(place: ServicePlace, name: string, options: string[]): Promise<void> {
-  await run('s6-svc', [...options, serviceDirectory(place, name)])
+function control(place: ServicePlace, name: string, command: string): void {
+  tellSupervisor(serviceDirectory(place, name), command)
 }
 
 async function bringDown(place: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
@@ -153,7 +154,7 @@ async function bringDown(place: ServicePlace, name: string, timeoutSeconds?: num
 }
 
 async function takeDown(place: ServicePlace, name: string, timeoutSeconds: number): Promise<void> {
-  await control(place, name, ['-d'])
+  control(place, name, 'd')
   const isDown = async () => {
     const state = await inspectService(place, name)
     return state.is !== 'up' && !(state.is === 'down' && state.wanted)
@@ -164,7 +165,7 @@ async function takeDown(place: ServicePlace, name: string, timeoutSeconds: numbe
     timeoutSeconds: timeoutSeconds + 5,
   }).catch(() => undefined)
   if (await isDown()) return
-  await control(place, name, ['-k'])
+  control(place, name, 'k')
   if (!(await waitUntil(isDown, 10))) throw new Error(`stop service ${name}: it survives SIGKILL`)
 }
 
@@ -219,10 +220,10 @@ async function unsupervise(place: ServicePlace, directory: string): Promise<void
   const parts = [directory, `${directory}/log`]
   const isFree = () => !parts.some(isSupervised)
   if (isFree()) return
-  if (treeAnswers(place)) await rescanTree(place, '-an')
+  if (treeAnswers(place)) rescanTree(place, 'an')
   if (await waitUntil(isFree, 1)) return
   // Left over from a tree that was killed: the new one does not know them, so they are told directly.
-  for (const part of parts.filter(isSupervised)) await run('s6-svc', ['-xd', part])
+  for (const part of parts.filter(isSupervised)) tellSupervisor(part, 'xd')
   if (!(await waitUntil(isFree, 10))) throw new Error(`end the supervision of ${directory}`)
 }
 
