@@ -1,6 +1,6 @@
 import type { SandboxDetails } from '../model/sandbox.ts'
 import type { Service, ServiceDefinition } from '../model/service.ts'
-import type { Query, Tx } from './db.ts'
+import type { Db, Query, Tx } from './db.ts'
 import { visibleSandbox } from './sandbox.ts'
 import { callerCte } from './token.ts'
 
@@ -23,12 +23,12 @@ export interface FoundService {
  * is. Undefined when the token is not valid.
  */
 export async function findService(
-  db: Query,
+  db: Pick<Db, 'read'>,
   tokenHash: Buffer,
   sandbox: string,
   name: string,
 ): Promise<FoundService | undefined> {
-  const { rows } = await db.query<Row & { sandboxId: string | null; sandboxState: SandboxDetails['state'] }>({
+  const [row] = await db.read<Row & { sandboxId: string | null; sandboxState: SandboxDetails['state'] }>({
     name: 'find-service',
     text: `with ${callerCte}
            select sandbox.id as "sandboxId", sandbox.state as "sandboxState", ${columns}
@@ -36,7 +36,6 @@ export async function findService(
              left join service on service.sandbox_id = sandbox.id and service.name = $3`,
     values: [tokenHash, sandbox, name],
   })
-  const row = rows[0]
   if (!row) return undefined
   return {
     sandbox: row.sandboxId === null ? undefined : { id: row.sandboxId, state: row.sandboxState },
