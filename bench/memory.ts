@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 
 /** Proportional set size of the server, the pooler, the receiver and their supervisors and logs, for each cluster. */
 export function clusterMemoryMb(ids: string[]): number[] {
@@ -24,9 +24,19 @@ export function sandboxMemoryMb(ids: string[], service: string[]): number[] {
   })
 }
 
-/** What programs could still get without swapping. */
-export function freeMemoryMb(): number {
-  return Number(/^MemAvailable:\s+(\d+) kB/m.exec(readFileSync('/proc/meminfo', 'utf8'))![1]) / 1024
+/** What the kernel holds for the processes in the control group of each, where it counts it: stacks, tables, inodes. */
+export function kernelMemoryMb(ids: string[]): number[] {
+  const parents = ['/sys/fs/cgroup/memory', '/sys/fs/cgroup'].filter((directory) => existsSync(directory))
+  const groups = parents.flatMap((parent) => readdirSync(parent).map((name) => `${parent}/${name}`))
+  return ids.flatMap((id) => groups.filter((group) => group.endsWith(`-sandbox-${id}`)).flatMap(readKernelMb))
+}
+
+function readKernelMb(group: string): number[] {
+  const [first, second] = [`${group}/memory.kmem.usage_in_bytes`, `${group}/memory.stat`]
+  const text = existsSync(first)
+    ? readFileSync(first, 'utf8')
+    : /^kernel (\d+)$/m.exec(readFileSync(second, 'utf8'))?.[1]
+  return text === undefined ? [] : [Number(text) / 2 ** 20]
 }
 
 function findSupervisors(processes: Process[], service: RegExp): Process[] {
