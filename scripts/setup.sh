@@ -14,6 +14,7 @@ provides() {
     bubblewrap) echo bwrap ;;
     iproute2) echo ip ;;
     nftables) echo nft ;;
+    dnsmasq-base) echo dnsmasq ;;
     xfsprogs) echo mkfs.xfs ;;
     btrfs-progs) echo mkfs.btrfs ;;
     libreadline8) echo libreadline.so.8 ;;
