@@ -4,6 +4,7 @@ import { appStates } from '../src/model/app.ts'
 import { backupStates } from '../src/model/backup.ts'
 import { clusterStates } from '../src/model/cluster.ts'
 import { drillStates } from '../src/model/drill.ts'
+import { sandboxStates } from '../src/model/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
 
 /** Path → text of every file that is derived from the code. */
@@ -16,6 +17,7 @@ export function generatedFiles(): Record<string, string> {
       backup: backupStates,
       drill: drillStates,
       app: appStates,
+      sandbox: sandboxStates,
     }),
   }
 }

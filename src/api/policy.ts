@@ -77,7 +77,8 @@ export const policyRoutes: Route[] = [
     path: privileges,
     id: 'setPrivilegesPolicy',
     summary: 'Set which rights root has inside a sandbox',
-    description: 'It counts from the next start of the sandbox on. What cannot be given is refused.',
+    description:
+      'It counts for commands at once and for services from the next start of the sandbox on. What cannot be given is refused.',
     body: PrivilegesPolicy,
     run: ({ ctx, params, body }) => setPrivileges(ctx, params.name, body),
   }),

@@ -94,6 +94,7 @@ function renderConfig(
     filter,
     ...(uid !== undefined && { uid: String(uid) }),
     hostname: spec.hostname,
+    privileges: spec.isMinimal ? 'minimal' : 'standard',
     path: boxPath,
     command: command.join('\t'),
     ...(network && {

@@ -173,6 +173,7 @@ function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
     uid: uidOf(home, spec.slot),
     cgroup: cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits),
     filter: filterFile(home),
+    isMinimal: spec.isMinimal ?? false,
     home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,
     // Where nothing else holds the processes of a box together, those that entered are found by it.
     env: way === 'none' ? { BERTH_SERVICE: serviceOf(home, spec.id) } : {},

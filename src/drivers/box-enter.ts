@@ -12,6 +12,7 @@ export interface Entrance {
   cgroup: string[]
   filter: string
   home: string
+  isMinimal: boolean
   /** Always in the environment of what enters. */
   env: Record<string, string>
 }
@@ -49,6 +50,7 @@ export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: b
       uid: [String(entrance.uid)],
       cgroup: entrance.cgroup,
       filter: [entrance.filter],
+      privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
       terminal: [terminal ? '1' : ''],
       dir: [command.dir ?? entrance.home],
       env: Object.entries(environment).map(([name, value]) => `${variableName(name)}=${value}`),

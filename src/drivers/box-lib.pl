@@ -106,6 +106,7 @@ sub enter_by_request {
   my (%request) = @_;
   $machine = $request{machine}[0];
   my $is_isolated = $request{way}[0] ne 'none';
+  @capabilities = () if $request{privileges}[0] eq 'minimal';
   my $filter = $is_isolated ? read_file($request{filter}[0]) // die "no filter\n" : '';
   join_group($_) for @{$request{cgroup}};
   if ($is_isolated) {

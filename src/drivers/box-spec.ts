@@ -11,6 +11,7 @@ export function boxSpec(sandbox: Sandbox): BoxSpec {
     slot: sandbox.slot!,
     hostname: sandbox.name,
     limits: { memoryMb, cpus: sandbox.cpus, pids: maxProcesses },
+    isMinimal: sandbox.privileges?.profile === 'minimal',
     policy: sandbox.networkPolicy,
   }
 }

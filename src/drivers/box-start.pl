@@ -142,6 +142,7 @@ sub give_way {
   # Both stay open over exec.
   fcntl($_, 2, 0) for grep { $_ } $userns, $filter;
   my @names = qw(CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP);
+  @names = () if $config{privileges} eq 'minimal';
   my $directory = $config{directory};
   my @command = (
     'env', '--default-signal', 'bwrap',

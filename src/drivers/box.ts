@@ -8,6 +8,8 @@ export interface BoxSpec {
   slot: number
   hostname: string
   limits: { memoryMb: number; cpus: number; pids: number }
+  /** Its root has no rights beyond those of any user: not over files of others, and it cannot become another. */
+  isMinimal?: boolean
   /** Which names it may resolve and so reach; every one when there are no rules. */
   policy?: NetworkPolicy
 }

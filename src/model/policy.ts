@@ -109,7 +109,8 @@ export const PrivilegesPolicy = Type.Object(
   {
     profile: Type.Optional(
       Type.Enum([...profiles], {
-        description: '`standard`, which is the default, has what package managers need; `minimal` has nothing.',
+        description:
+          '`standard`, which is the default, has what package managers need; with `minimal` root is a user like any other.',
       }),
     ),
     devices: Type.Optional(Type.Array(Type.String(), { description: 'None can be handed in.' })),
