@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync } from 'node:fs'
 import { isIPv4 } from 'node:net'
-import { boxAddress } from '../model/network.ts'
+import { boxAddress, boxHostAddress, homeAddresses } from '../model/network.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -17,18 +17,12 @@ export interface BoxNetwork {
   mac: string
 }
 
-// Of the addresses that are for carriers and in no network of a customer. Four for each box.
-const firstAddress = (100 << 24) | (64 << 16)
-const slotsPerHome = 1024
-
 export function boxNetwork(home: Pick<Home, 'number'>, slot: number): BoxNetwork {
-  if (!Number.isInteger(slot) || slot < 0 || slot >= slotsPerHome) throw new Error(`not the slot of a box: ${slot}`)
-  const first = firstAddress + (home.number * slotsPerHome + slot) * 4
   // From the address, so that a neighbour table that remembers an earlier box stays right.
   const mac = (last: number) => `02:be:${hex(home.number)}:${hex(slot >> 8)}:${hex(slot & 255)}:${hex(last)}`
   return {
     link: `${linkPrefix(home)}${slot}`,
-    hostAddress: dotted(first + 1),
+    hostAddress: boxHostAddress(home.number, slot),
     address: boxAddress(home.number, slot),
     hostMac: mac(1),
     mac: mac(2),
@@ -39,10 +33,6 @@ function hex(byte: number): string {
   return byte.toString(16).padStart(2, '0')
 }
 
-function dotted(address: number): string {
-  return [24, 16, 8, 0].map((shift) => (address >>> shift) & 255).join('.')
-}
-
 /** No home's prefix is the beginning of another's. */
 function linkPrefix(home: Pick<Home, 'number'>): string {
   return `bx${home.number}-`
@@ -50,11 +40,6 @@ function linkPrefix(home: Pick<Home, 'number'>): string {
 
 export function networkTable(home: Pick<Home, 'number'>): string {
   return `berth-${home.number}`
-}
-
-/** The addresses of all boxes of a home. */
-function slice(home: Pick<Home, 'number'>): string {
-  return `${dotted(firstAddress + home.number * slotsPerHome * 4)}/20`
 }
 
 export const nearby = [
@@ -113,7 +98,7 @@ table ${table} {
     accept
   }
   chain masquerading {
-    ip saddr ${slice(home)} oifname != ${boxes} masquerade
+    ip saddr ${homeAddresses(home.number)} oifname != ${boxes} masquerade
   }
 }
 `

@@ -14,7 +14,13 @@ export function boxHostAddress(homeNumber: number, slot: number): string {
   return dotted(firstOf(homeNumber, slot) + 1)
 }
 
+/** Those of all boxes of a home. */
+export function homeAddresses(homeNumber: number): string {
+  return `${dotted(firstOf(homeNumber, 0))}/20`
+}
+
 function firstOf(homeNumber: number, slot: number): number {
+  if (!Number.isInteger(slot) || slot < 0 || slot >= slotsPerHome) throw new Error(`not the slot of a box: ${slot}`)
   return firstAddress + (homeNumber * slotsPerHome + slot) * 4
 }
 
