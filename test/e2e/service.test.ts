@@ -339,7 +339,7 @@ describe('the platform', () => {
     expect(await state('quick')).toMatchObject({ status: 'running' })
     expect((await state('quick')).restart_count).toBeUndefined()
     await remove('quick')
-  }, 40_000)
+  }, 120_000)
 
   test('does not care whether anybody listens', async () => {
     const gone = new AbortController()
@@ -400,7 +400,7 @@ describe('the platform', () => {
   test('is understood by the independent client', async () => {
     const sprite = new SpritesClient(berth.token, { baseURL: berth.addresses.sandbox }).sprite(box)
     const heard: string[] = []
-    const stream = await sprite.createService('sdk', { ...shell('echo hi; exec sleep 1000'), httpPort: 8080 }, '300ms')
+    const stream = await sprite.createService('sdk', { ...shell('echo hi; exec sleep 1000'), httpPort: 8080 }, '2s')
     for await (const event of stream) heard.push(event.type)
     expect(heard).toEqual(['started', 'stdout', 'complete'])
     expect(await sprite.getService('sdk')).toMatchObject({ name: 'sdk', httpPort: 8080, state: { status: 'running' } })

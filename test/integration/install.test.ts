@@ -214,7 +214,8 @@ describe('scripts/setup.sh', () => {
     for (const tool of ['sh', 'dirname', 'cat', 'find', 'sha256sum', 'id', 'echo', 'rm', 'uname', 'flock', 'touch']) {
       symlinkSync(findCommand(tool)!, `${bin}/${tool}`)
     }
-    for (const tool of ['npm', 'apt-get', 's6-svscan', 'pgbouncer', 'openssl', 'curl', 'ps', 'wrk']) {
+    const packaged = ['s6-svscan', 'pgbouncer', 'openssl', 'bwrap', 'nft', 'ip', 'dnsmasq', 'curl', 'ps', 'mkfs.btrfs']
+    for (const tool of ['npm', 'apt-get', ...packaged, 'mkfs.xfs', 'wrk', 'haproxy']) {
       if (!missing.includes(tool)) writeProgram(`${bin}/${tool}`, `echo "${tool} $*" >>${directory}/calls`)
     }
     chmodSync(directory, 0o755)
