@@ -18,6 +18,8 @@ create table sandbox (
   resources       jsonb,
   checkpoints     int not null default 0, -- the number of the last one, so that a number is never given twice
   source_id       text, -- the checkpoint that its filesystem came from
+  used_bytes      bigint, -- by what was written in it, when it was last measured
+  measured_at     timestamptz,
   held_until      timestamptz, -- until then it is being stopped and started, and whoever wants to use it waits
   created_at      timestamptz not null default now(),
   updated_at      timestamptz not null default now(),

@@ -273,6 +273,7 @@ function viewOf(
       region: sandbox.region,
       storage_gb: sandbox.storageGb,
     },
+    storage: storageView(sandbox),
     environment: sandbox.environment,
     labels: sandbox.labels,
     primary_region: sandbox.region,
@@ -283,4 +284,9 @@ function viewOf(
     updated_at: toRfc3339(sandbox.updatedAt),
     ...(sandbox.lastRunningAt && { last_running_at: toRfc3339(sandbox.lastRunningAt) }),
   }
+}
+
+function storageView({ storageGb, usedBytes, measuredAt }: SandboxDetails) {
+  const limit = { limit_bytes: storageGb * 1024 ** 3 }
+  return measuredAt === null ? limit : { ...limit, used_bytes: usedBytes, measured_at: toRfc3339(measuredAt) }
 }

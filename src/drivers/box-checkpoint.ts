@@ -28,6 +28,8 @@ export interface CheckpointDriver {
   /** Nothing is left of a copy that was begun under this name, and no process stands still for it. */
   abandonCopy(spec: BoxSpec, checkpoint: string): Promise<void>
   removeCheckpoint(id: string, checkpoint: string): Promise<void>
+  /** What was written in the box takes this much of the disk. */
+  measureLayers(id: string): Promise<number>
   /** The records of copies that came to their end are gone. Only while none is being made. */
   tidy(spec: BoxSpec): Promise<void>
 }
@@ -53,6 +55,7 @@ export function checkpointDriver(parts: CheckpointParts): CheckpointDriver {
     },
     swapLayers: async (spec, kept) => swapLayers(home, boxPaths(home, spec.id), checkName(kept)),
     abandonCopy: (spec, checkpoint) => abandonCopy(parts, spec, checkName(checkpoint)),
+    measureLayers: (id) => measureLayers(boxPaths(home, id)),
     tidy: (spec) => removeJobs(parts, spec),
     removeCheckpoint: (id, checkpoint) =>
       removeCheckpoint(home, `${placeOf(boxPaths(home, id))}/${checkName(checkpoint)}`),
@@ -236,6 +239,13 @@ async function removeCheckpoint(home: Home, directory: string): Promise<void> {
   if (existsSync(`${directory}/${subvolume}`)) return removeSnapshot(directory)
   discard(home, directory)
   sweepTrash(home)
+}
+
+/** It follows no links and reads no file, so that a box cannot lead it astray. */
+async function measureLayers(paths: BoxPaths): Promise<number> {
+  const layers = layersOf(paths).map((layer) => `${paths.directory}/${layer}`)
+  const { stdout } = await run('nice', ['du', '--summarize', '--block-size=1', '--', ...layers])
+  return stdout.split('\n').reduce((sum, line) => sum + Number.parseInt(line || '0', 10), 0)
 }
 
 const btrfsType = 0x9123683e

@@ -42,23 +42,41 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     able: once(async () => options.ability ?? findAbility(home, cgroups.cgroupsAvailable())),
   }
   const starting = new Map<string, Promise<void>>()
+  const inTurn = turns()
   return {
     isolation: async () => (await host.able()).isolation,
     policiesPossible,
     ensureBox(spec) {
-      const running = starting.get(spec.id) ?? ensureBox(host, spec).finally(() => starting.delete(spec.id))
+      const joined = starting.get(spec.id)
+      if (joined) return joined
+      const running = inTurn(spec.id, () => ensureBox(host, spec)).finally(() => starting.delete(spec.id))
       starting.set(spec.id, running)
       return running
     },
     inspectBox: async (id) => inspectBox(home, id),
-    stopBox: (id) => supervisor.stopService(boxPaths(home, id).supervisedName),
-    removeBox: (spec) => removeBox(host, spec),
+    stopBox: (id) => inTurn(id, () => supervisor.stopService(boxPaths(home, id).supervisedName)),
+    removeBox: (spec) => inTurn(spec.id, () => removeBox(host, spec)),
     spawnInBox(spec, command) {
       const { program, args, env } = renderEntry(entranceOf(host, spec), command, false)
       return spawn(program, args, { env, cwd: '/', stdio: 'pipe' })
     },
     entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
     addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
+  }
+}
+
+/** One thing at a time for each box: a start in the middle of a stop would undo it, and the stop would wait in vain. */
+function turns(): <T>(id: string, work: () => Promise<T>) => Promise<T> {
+  const last = new Map<string, Promise<unknown>>()
+  return (id, work) => {
+    const result = (last.get(id) ?? Promise.resolve()).then(work)
+    const ended = result.then(
+      () => undefined,
+      () => undefined,
+    )
+    last.set(id, ended)
+    ended.then(() => last.get(id) === ended && last.delete(id))
+    return result
   }
 }
 

@@ -35,6 +35,9 @@ export interface Sandbox {
   resources: ResourcesPolicy | null
   /** The checkpoint that its filesystem came from. */
   sourceId: string | null
+  /** What was written in it takes this much of the disk; null before it was first measured. */
+  usedBytes: number | null
+  measuredAt: Micros | null
   /** It is being stopped and started; whoever wants to use it waits. */
   isHeld: boolean
   createdAt: Micros
@@ -160,6 +163,14 @@ export const SandboxView = Type.Object(
       region: Type.String(),
       storage_gb: Type.Integer(),
     }),
+    storage: Type.Object(
+      {
+        limit_bytes: Type.Integer(),
+        used_bytes: Type.Optional(Type.Integer({ description: 'Without its checkpoints.' })),
+        measured_at: Type.Optional(Type.String({ format: 'date-time' })),
+      },
+      { description: 'Measured every five minutes while it runs. Nothing stops a sandbox that goes beyond the limit.' },
+    ),
     environment: Type.Record(Type.String(), Type.String()),
     labels: Type.Array(Type.String()),
     primary_region: Type.String(),

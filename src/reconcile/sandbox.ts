@@ -1,6 +1,7 @@
 import { boxSpec } from '../drivers/box-spec.ts'
 import type { Checkpoint } from '../model/checkpoint.ts'
 import type { Sandbox, sandboxStates } from '../model/sandbox.ts'
+import { nowMicros } from '../model/time.ts'
 import {
   forgetCheckpoints,
   listUnfinished,
@@ -8,7 +9,7 @@ import {
   setCheckpointReady,
   setRestored,
 } from '../store/checkpoint.ts'
-import { holdSandbox, releaseSlot } from '../store/sandbox.ts'
+import { holdSandbox, releaseSlot, setUsedBytes } from '../store/sandbox.ts'
 import { ensureServices } from './service.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
 
@@ -34,7 +35,9 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
     if (making) return makeCheckpoint(sandbox, making, world)
     await ensureServices(sandbox, spec, world)
     await world.checkpoints.tidy(spec)
-    return wait(lookAgainSeconds, 'running')
+    if (!isMeasureDue(sandbox)) return wait(lookAgainSeconds, 'running')
+    const bytes = await world.checkpoints.measureLayers(sandbox.id)
+    return wait(lookAgainSeconds, 'running', (tx) => setUsedBytes(tx, sandbox.id, bytes))
   },
 
   async deleting(sandbox, { db, boxes, checkpoints }) {
@@ -46,6 +49,13 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
     await boxes.removeBox(spec)
     return advance('gone', '', (tx) => releaseSlot(tx, sandbox.id))
   },
+}
+
+/** Counting the files of a large sandbox takes seconds. */
+const measureIntervalMicros = 300_000_000n
+
+function isMeasureDue({ measuredAt }: Sandbox): boolean {
+  return measuredAt === null || nowMicros() - measuredAt > measureIntervalMicros
 }
 
 async function removeCheckpoints(sandbox: Sandbox, removing: Checkpoint[], { checkpoints }: World) {

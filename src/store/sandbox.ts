@@ -7,7 +7,7 @@ const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, san
   sandbox.state_since as "stateSince", sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess",
   sandbox.labels, sandbox.environment, sandbox.memory_mb as "memoryMb", sandbox.cpus, sandbox.storage_gb as "storageGb",
   sandbox.region, sandbox.network_policy as "networkPolicy", sandbox.privileges, sandbox.resources,
-  sandbox.source_id as "sourceId",
+  sandbox.source_id as "sourceId", sandbox.used_bytes as "usedBytes", sandbox.measured_at as "measuredAt",
   coalesce(sandbox.held_until > now(), false) as "isHeld", sandbox.created_at as "createdAt",
   sandbox.updated_at as "updatedAt", sandbox.last_running_at as "lastRunningAt"`
 
@@ -231,6 +231,10 @@ export async function updateSandbox(tx: Tx, id: string, changes: SandboxChanges)
 
 export async function noteRunning(tx: Tx, id: string): Promise<void> {
   await tx.query('update sandbox set last_running_at = now() where id = $1', [id])
+}
+
+export async function setUsedBytes(tx: Tx, id: string, bytes: number): Promise<void> {
+  await tx.query('update sandbox set used_bytes = $2, measured_at = now() where id = $1', [id, bytes])
 }
 
 /** Longer than a stop and a start take; when whoever holds it dies, others wait no longer than this. */

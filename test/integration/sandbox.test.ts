@@ -41,6 +41,7 @@ describe('creating a sandbox', () => {
       url: 'http://first.sandbox.localhost:4282/',
       url_settings: { auth: 'sprite', private_access: 'org_users' },
       config: { ram_mb: 2048, cpus: 2, region: 'local', storage_gb: 10 },
+      storage: { limit_bytes: 10 * 1024 ** 3 },
       environment: {},
       labels: [],
       primary_region: 'local',
@@ -444,6 +445,20 @@ describe('running', () => {
     await platform.sql('update sandbox set held_until = now()')
     expect((await restarted).status).toBe(200)
     expect(await platform.sql('select held_until from sandbox')).toEqual([{ held_until: null }])
+  })
+
+  test('what it takes of the disk is measured now and then', async () => {
+    await create('box', { config: { storage_gb: 1 } })
+    await run('box')
+    await settle()
+    const measured = { limit_bytes: 1024 ** 3, used_bytes: 40_000_000, measured_at: expect.stringMatching(/Z$/) }
+    expect((await show('box')).body.storage).toEqual(measured)
+    fake.usedBytes = 50
+    await settle()
+    expect((await show('box')).body.storage).toEqual(measured)
+    await platform.sql(`update sandbox set measured_at = now() - interval '1 hour'`)
+    await settle()
+    expect((await show('box')).body.storage).toMatchObject({ used_bytes: 50 })
   })
 
   test('a box that is gone is brought back by the loop', async () => {

@@ -385,6 +385,7 @@ export class FakeWorld {
         return this.called(undefined)
       },
       tidy: () => this.called(undefined),
+      measureLayers: () => this.called(this.usedBytes),
       abandonCopy: ({ id }, checkpoint) => {
         this.copies.delete(`${id}/restore~${checkpoint}`)
         return this.called(undefined)
