@@ -77,10 +77,9 @@ function renderFinish(): string {
 function renderRun(spec: ServiceSpec, mark: string): string {
   const variables = Object.entries({ ...baseEnvironment, ...spec.env })
   return [
-    '#!/bin/sh -e',
-    // The script starts over with an empty environment and exports its own: variables given to env(1) as arguments
-    // would be readable by every user for a moment.
-    '[ "$1" = clean ] || exec /usr/bin/env -i /bin/sh -e ./run clean',
+    // With an empty environment. It exports its own: variables given to env(1) as arguments would be readable by every
+    // user for a moment.
+    '#!/usr/bin/env -iS /bin/sh -e',
     'exec 2>&1',
     'umask 022',
     ...killEarlierLife(mark),
