@@ -3,7 +3,7 @@
 // still; elsewhere a job copies them while the processes of the box are held still, so that it has the files of one
 // moment. Where there are no control groups they go on, and a checkpoint may have half of what was being written.
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, readdirSync, renameSync, rmdirSync, statfsSync, symlinkSync } from 'node:fs'
+import { existsSync, globSync, mkdirSync, readdirSync, renameSync, rmdirSync, statfsSync, symlinkSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import type { BoxDriver, BoxSpec } from './box.ts'
 import { readWay } from './box-disk.ts'
@@ -239,6 +239,17 @@ async function removeCheckpoint(home: Home, directory: string): Promise<void> {
   if (existsSync(`${directory}/${subvolume}`)) return removeSnapshot(directory)
   discard(home, directory)
   sweepTrash(home)
+}
+
+/**
+ * For the end of everything that runs in a home. In the first version of control groups a process that is held still
+ * does not even end when it is killed. A copy that was being made begins anew when the platform is back.
+ */
+export async function stopCopies(home: Home, jobs: JobDriver): Promise<void> {
+  const copies = readdirSync(home.tree).filter((name) => name.startsWith('checkpoint-'))
+  for (const job of copies) await jobs.removeJob(job)
+  const groups = globSync(`/sys/fs/cgroup/freezer/${cgroupName(home, 'sandbox-')}*`)
+  for (const group of groups) await run('perl', [script, 'thaw', group])
 }
 
 /** It follows no links and reads no file, so that a box cannot lead it astray. */

@@ -1,8 +1,10 @@
 import { existsSync } from 'node:fs'
+import { stopCopies } from '../drivers/box-checkpoint.ts'
 import { removeNetwork } from '../drivers/box-network.ts'
 import { removeCgroups } from '../drivers/cgroup.ts'
 import { stopControlProcesses } from '../drivers/control-process.ts'
 import { openHome } from '../drivers/home.ts'
+import { jobDriver } from '../drivers/job.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './foundation.ts'
 
@@ -11,7 +13,9 @@ export async function down(config: Config): Promise<void> {
   if (!existsSync(config.home)) return
   const home = await openHome(config.home, { uidBase: config.uidBase })
   await stopControlProcesses(home)
-  await openSupervisor(home).stopTree()
+  const supervisor = openSupervisor(home)
+  await stopCopies(home, jobDriver(supervisor))
+  await supervisor.stopTree()
   await removeCgroups(home)
   await removeNetwork(home)
 }

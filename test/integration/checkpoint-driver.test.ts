@@ -6,6 +6,7 @@ import {
   type CheckpointDriver,
   type CopyState,
   checkpointDriver,
+  stopCopies,
   withSubvolumes,
 } from '../../src/drivers/box-checkpoint.ts'
 import { cgroupDriver } from '../../src/drivers/cgroup.ts'
@@ -239,6 +240,21 @@ describe('a copy that is cut off', () => {
     expect((await bench.sh(spec, 'echo alive')).out.trim()).toBe('alive')
     expect(globSync(`/sys/fs/cgroup/freezer/*${spec.id}*`)).toEqual([])
     expect(await ended(() => driver.makeCheckpoint(spec, 'v2'))).toEqual({ is: 'done' })
+  })
+
+  it('does not hold up the end of everything, and is made when it is asked for again', async () => {
+    const spec = await bench.newBox()
+    const driver = openDriver(bench)
+    await bench.sh(spec, 'for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done')
+    const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
+    const copying = driver.makeCheckpoint(spec, 'v1')
+    await until(() => existsSync(`${place}/.new~v1/upper`))
+    await stopCopies(bench.home, jobDriver(bench.supervisor))
+    expect(await copying).toEqual({ is: 'running' })
+    expect(readdirSync(bench.home.tree).filter((name) => name.startsWith('checkpoint'))).toEqual([])
+    await bench.boxes.stopBox(spec.id)
+    expect(await bench.boxes.inspectBox(spec.id)).toEqual({ is: 'down' })
+    expect(await ended(() => driver.makeCheckpoint(spec, 'v1'))).toEqual({ is: 'done' })
   })
 })
 
