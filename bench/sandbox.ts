@@ -48,9 +48,11 @@ const sandboxes = group<BoxHost>({
     ),
     timed('service-put', 'PUT of a new service until it runs', 60, 30, async (host, round) => {
       const name = `new-${round}`
-      const millis = await millisOf(() => putService(host, 'first', name, longRunning))
-      const { status } = (await getService(host, 'first', name)).state
-      if (status !== 'running') throw new Error(`service ${name} is ${status}`)
+      const isRunning = async () => (await getService(host, 'first', name)).state.status === 'running'
+      const millis = await millisOf(async () => {
+        await putService(host, 'first', name, longRunning)
+        await until(isRunning, `service ${name} to run`, 10, 1)
+      })
       await askText(host, 'DELETE', `/first/services/${name}`)
       return millis
     }),
