@@ -135,8 +135,9 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     await bench.restores.startCopy(target.id, spec)
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
     const later = { ...spec, pieces: [{ ...spec.pieces[0]!, epoch: 9 }] }
-    await bench.restores.startVerification(target.id, later)
     let job = await bench.jobs.inspectJob(`copy-${target.id}`)
+    await until(async () => (await bench.jobs.inspectJob(`copy-${target.id}`)).is === 'ended') // that of the copy
+    await bench.restores.startVerification(target.id, later)
     await until(async () => {
       job = await bench.jobs.inspectJob(`copy-${target.id}`)
       return job.is === 'running' && job.pid !== undefined
