@@ -322,8 +322,8 @@ test('checkpoints are made, listed, restored and deleted', async () => {
 
 test('a proxy leads to ports inside, and says when nothing is there', async () => {
   const echo =
-    'import socket\ns=socket.create_server(("127.0.0.1",7007))\nwhile 1:\n c,_=s.accept()\n c.sendall(c.recv(9)[::-1]); c.close()'
-  expect((await sandbox('services', 'put', 'demo', 'echo', '--watch', '1ms', '--', 'python3', '-c', echo)).code).toBe(0)
+    'use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(7007, INADDR_LOOPBACK)); listen(S, 5); while (accept(C, S)) { sysread C, $x, 9; syswrite C, scalar reverse $x; close C }'
+  expect((await sandbox('services', 'put', 'demo', 'echo', '--watch', '1ms', '--', 'perl', '-e', echo)).code).toBe(0)
   const listening = await sandbox(
     'exec',
     'demo',
