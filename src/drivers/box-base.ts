@@ -17,6 +17,7 @@ import {
 } from 'node:fs'
 import { cp } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { boxScript } from './box-script.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureDirectory, freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -234,6 +235,6 @@ async function makeMask(mask: string): Promise<void> {
     makeDirectory(`${mask}/${directory}`, 0o755)
   symlinkSync('share/man', `${mask}/local/man`)
   const attribute = isRoot() ? 'trusted.overlay.opaque' : 'user.overlay.opaque'
-  const script = new URL('./box-base.pl', import.meta.url).pathname
+  const script = boxScript('box-base.pl')
   await run('perl', [script, process.arch, attribute, `${mask}/local`, `${mask}/src`])
 }

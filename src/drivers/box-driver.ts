@@ -1,12 +1,14 @@
 import { spawn } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
+import { turns } from '../model/turn.ts'
 import type { BoxDriver, BoxSpec, BoxState } from './box.ts'
 import { ensureBase } from './box-base.ts'
 import { ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './box-disk.ts'
 import { type Entrance, renderEntry } from './box-enter.ts'
 import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
-import { type BoxPaths, boxPaths, innerPaths, innerPathsOf } from './box-paths.ts'
+import { type BoxPaths, boxPaths, boxUid, innerPaths, innerPathsOf } from './box-paths.ts'
 import { ensurePolicy, policiesPossible, removePolicy } from './box-policy.ts'
 import { type BoxAbility, findAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
@@ -41,16 +43,20 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     ...options,
     able: once(async () => options.ability ?? findAbility(home, cgroups.cgroupsAvailable())),
   }
-  const starting = new Map<string, Promise<void>>()
+  const starting = new Map<string, { spec: BoxSpec; running: Promise<void> }>()
+  // A start in the middle of a stop would undo it, and the stop would wait in vain.
   const inTurn = turns()
   return {
     isolation: async () => (await host.able()).isolation,
     policiesPossible,
     ensureBox(spec) {
+      // Whoever asks for the same waits for the same; another policy or limit has its own turn.
       const joined = starting.get(spec.id)
-      if (joined) return joined
-      const running = inTurn(spec.id, () => ensureBox(host, spec)).finally(() => starting.delete(spec.id))
-      starting.set(spec.id, running)
+      if (joined && isDeepStrictEqual(joined.spec, spec)) return joined.running
+      const running = inTurn(spec.id, () => ensureBox(host, spec)).finally(() => {
+        if (starting.get(spec.id)?.running === running) starting.delete(spec.id)
+      })
+      starting.set(spec.id, { spec, running })
       return running
     },
     inspectBox: async (id) => inspectBox(home, id),
@@ -62,21 +68,6 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     },
     entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
     addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
-  }
-}
-
-/** One thing at a time for each box: a start in the middle of a stop would undo it, and the stop would wait in vain. */
-function turns(): <T>(id: string, work: () => Promise<T>) => Promise<T> {
-  const last = new Map<string, Promise<unknown>>()
-  return (id, work) => {
-    const result = (last.get(id) ?? Promise.resolve()).then(work)
-    const ended = result.then(
-      () => undefined,
-      () => undefined,
-    )
-    last.set(id, ended)
-    ended.then(() => last.get(id) === ended && last.delete(id))
-    return result
   }
 }
 
@@ -100,11 +91,6 @@ function cgroupOf(home: Home, id: string): string {
   return cgroupName(home, `sandbox-${id}`)
 }
 
-/** The first of the range; an ordinary user has himself only. */
-function uidOf(home: Home, slot: number): number {
-  return isRoot() ? home.uidStart + slot * 65_536 : process.getuid!()
-}
-
 async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   const { home, supervisor } = host
   const cgroup = host.cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits)
@@ -124,7 +110,7 @@ async function prepareBox({ home }: BoxHost, spec: BoxSpec, ability: BoxAbility,
     way: ability.way,
     base,
     filter: ensureFilter(home),
-    uid: isRoot() ? uidOf(home, spec.slot) : undefined,
+    uid: boxUid(home, spec.slot),
     network: ability.network ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined,
     limits: readLimits(cgroup),
     command: ['/bin/sh', '-c', first, 'sh', spec.hostname, innerPaths.service],
@@ -145,7 +131,7 @@ function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: s
   const common = { stopTimeoutSeconds: stopSeconds, cgroup }
   if (ability.way !== 'none')
     return { ...common, command: [findCommand('perl') ?? 'perl', boxScript('box-start.pl'), paths.config] }
-  const uid = isRoot() ? uidOf(home, spec.slot) : undefined
+  const uid = boxUid(home, spec.slot)
   return { ...common, command: ['s6-svscan', paths.service], uid, env: { HOME: innerPathsOf('none', paths).home } }
 }
 
@@ -188,7 +174,7 @@ function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
   return {
     way,
     service: serviceOf(home, spec.id),
-    uid: uidOf(home, spec.slot),
+    uid: boxUid(home, spec.slot) ?? process.getuid!(),
     cgroup: cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits),
     filter: filterFile(home),
     isMinimal: spec.isMinimal ?? false,

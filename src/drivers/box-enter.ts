@@ -1,6 +1,7 @@
 // How a command gets into a box: by a program that enters its namespaces. What it is to do goes through its environment,
 // which only its own user can read, and which leaves room where a terminal takes no further descriptors.
 import type { BoxCommand } from './box.ts'
+import { boxScript } from './box-script.ts'
 import { baseEnvironment, findCommand } from './process.ts'
 
 export interface Entrance {
@@ -42,7 +43,7 @@ export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: b
   }
   return {
     program: findCommand('perl') ?? '/usr/bin/perl',
-    args: [new URL('./box-enter.pl', import.meta.url).pathname],
+    args: [boxScript('box-enter.pl')],
     env: renderRequest({
       machine: [process.arch],
       way: [entrance.way],

@@ -2,6 +2,7 @@ import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { constants } from 'node:os'
 import type { Writable } from 'node:stream'
 import { type BoxDriver, BoxFileError, type BoxSpec } from './box.ts'
+import { boxScript } from './box-script.ts'
 
 /** Silence of a helper that has something to do; it says something every second. */
 const silenceSeconds = 30
@@ -27,8 +28,7 @@ export class BoxHelper {
 
   constructor(boxes: BoxDriver, spec: BoxSpec, script: 'box-file.pl' | 'box-dial.pl', words: string[]) {
     const { program, env } = boxes.entry(spec, { argv: ['helper'] })
-    const file = new URL(`./${script}`, import.meta.url).pathname
-    const child = spawn(program, [file], { env, cwd: '/', stdio: 'pipe' })
+    const child = spawn(program, [boxScript(script)], { env, cwd: '/', stdio: 'pipe' })
     this.child = child
     this.pieces = child.stdout[Symbol.asyncIterator]()
     this.exit = new Promise((resolve) => {

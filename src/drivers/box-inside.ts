@@ -3,10 +3,9 @@
 // was started again.
 import { chmodSync, chownSync, renameSync, rmSync } from 'node:fs'
 import { createServer, type RequestListener, type Server } from 'node:http'
-import { type BoxPaths, boxPaths } from './box-paths.ts'
+import { type BoxPaths, boxPaths, boxUid } from './box-paths.ts'
 import { ensureDirectory } from './fresh.ts'
 import type { Home } from './home.ts'
-import { isRoot } from './process.ts'
 
 export interface InsideSocket {
   /** Answers what was asked; who follows something is cut off after a moment. */
@@ -36,7 +35,7 @@ export async function listenInside(
   answer: RequestListener,
 ): Promise<InsideSocket> {
   const paths = boxPaths(home, box.id)
-  ensureInsideDirectory(paths, isRoot() ? home.uidStart + box.slot * 65_536 : undefined)
+  ensureInsideDirectory(paths, boxUid(home, box.slot))
   const server = createServer({ requireHostHeader: false, requestTimeout: requestTimeoutMs }, answer)
   server.maxConnections = maxConnections
   // Not longer than the name it gets: the kernel takes 107 bytes.

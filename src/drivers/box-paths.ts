@@ -1,7 +1,8 @@
 // Where a box lies on the host's disk and what its processes call the same places. Directories whose names are listed
 // here belong to the host; inside them only the leaves `supervise`, `event`, `state`, `stdout` and `stderr` belong to
 // the box, so that a box can never put a link where the host expects a directory.
-import type { Home } from './home.ts'
+import { type Home, uidsPerBox } from './home.ts'
+import { isRoot } from './process.ts'
 
 export interface BoxPaths {
   directory: string
@@ -74,4 +75,9 @@ export function boxPaths(home: Pick<Home, 'path'>, id: string): BoxPaths {
 export function innerPathsOf(kind: 'bubblewrap' | 'none', paths: BoxPaths): InnerPaths {
   if (kind === 'bubblewrap') return inner
   return { service: paths.service, run: paths.run, log: paths.log, home: `${paths.root}/home/sprite` }
+}
+
+/** The first of its uids, which its root has on the host. An ordinary user has himself only, and there is no choice. */
+export function boxUid(home: Pick<Home, 'uidStart'>, slot: number): number | undefined {
+  return isRoot() ? home.uidStart + slot * uidsPerBox : undefined
 }

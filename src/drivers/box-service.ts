@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Service, ServiceDefinition } from '../model/service.ts'
 import type { ServiceProcess } from '../model/service-state.ts'
 import type { BoxDriver, BoxSpec } from './box.ts'
-import { boxPaths } from './box-paths.ts'
+import { boxPaths, boxUid } from './box-paths.ts'
 import {
   ensureFiles,
   ensureShutdown,
@@ -27,7 +27,6 @@ import {
   writePipe,
 } from './box-service-status.ts'
 import type { Home } from './home.ts'
-import { isRoot } from './process.ts'
 import { discard, sweepTrash } from './trash.ts'
 
 export interface BoxServices {
@@ -57,7 +56,7 @@ interface Host {
 export function boxServices(host: Host): BoxServices {
   const placeOf = (box: BoxSpec): ServicePlace => ({
     paths: boxPaths(host.home, box.id),
-    uid: isRoot() ? host.home.uidStart + box.slot * 65_536 : undefined,
+    uid: boxUid(host.home, box.slot),
   })
   return {
     inspectService: (boxId, { name, health }) =>

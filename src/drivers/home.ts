@@ -30,7 +30,8 @@ export interface HomeOptions {
 
 // Blocks of 1024 boxes with 65536 uids each. 63 of them above the default base fit below 2^32.
 const homeCount = 63
-export const uidsPerHome = 1024 * 65536
+export const uidsPerBox = 65_536
+export const uidsPerHome = 1024 * uidsPerBox
 
 /** `run/<32 characters>/.s.PGSQL.<port>` is the longest socket; the kernel takes 107 bytes and cuts the rest. */
 const longestSocket = `/run/${'x'.repeat(32)}/.s.PGSQL.65535`

@@ -1,6 +1,7 @@
 import type { BoxSpec } from '../drivers/box.ts'
 import type { BoxServices } from '../drivers/box-service.ts'
 import type { Service } from '../model/service.ts'
+import { turns } from '../model/turn.ts'
 
 /** A change of one service, and what it is made with. */
 export interface Change {
@@ -27,16 +28,9 @@ export type Say = (events: ServiceEvent[]) => Promise<void>
 /** What a caller is told while it happens. */
 export type Telling = (say: Say, gone: AbortSignal) => Promise<void>
 
-const turns = new Map<string, Promise<unknown>>()
+const tasks = turns()
 
 /** One task of a service after the other. */
-export async function inTurn<T>(boxId: string, name: string, task: () => Promise<T>): Promise<T> {
-  const key = `${boxId}/${name}`
-  const turn = (turns.get(key) ?? Promise.resolve()).then(task, task)
-  turns.set(key, turn)
-  try {
-    return await turn
-  } finally {
-    if (turns.get(key) === turn) turns.delete(key)
-  }
+export function inTurn<T>(boxId: string, name: string, task: () => Promise<T>): Promise<T> {
+  return tasks(`${boxId}/${name}`, task)
 }

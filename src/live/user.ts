@@ -2,6 +2,7 @@ import { createUser, dropUser, findUser, listUsers, setPassword, setRole } from 
 import { quoteIdentifier } from '../drivers/postgres-sql.ts'
 import { badRequest, conflict, notFound } from '../model/errors.ts'
 import { seal, unseal } from '../model/secret.ts'
+import { turns } from '../model/turn.ts'
 import { type ClusterUser, type CreateUser, isReservedUser, newPassword, type UserRole } from '../model/user.ts'
 import { deleteStoredUser, findStoredUser, insertUser, setStoredPassword, setStoredRole } from '../store/user.ts'
 import { getReadyCluster, type LiveContext, withDeadline } from './context.ts'
@@ -85,21 +86,14 @@ export async function rotatePassword(
   })
 }
 
-const changes = new Map<string, Promise<unknown>>()
+const changes = turns()
 
 /**
  * One change of a user after the other: of two new passwords at once the one that is kept might not be the one that
  * works, and PostgreSQL refuses to change a role twice at the same time.
  */
-async function inTurn<T>(clusterId: string, username: string, change: () => Promise<T>): Promise<T> {
-  const key = `${clusterId}/${username}`
-  const turn = (changes.get(key) ?? Promise.resolve()).then(change, change)
-  changes.set(key, turn)
-  try {
-    return await turn
-  } finally {
-    if (changes.get(key) === turn) changes.delete(key)
-  }
+function inTurn<T>(clusterId: string, username: string, change: () => Promise<T>): Promise<T> {
+  return changes(`${clusterId}/${username}`, change)
 }
 
 function refuseReserved(username: string): void {
