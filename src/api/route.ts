@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import type { IncomingHttpHeaders, ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { Static, TObject, TSchema } from 'typebox'
@@ -39,8 +40,11 @@ export class StreamAnswer {
   }
 }
 
+/** Resolves when the client can take more; whoever has much to say waits for it, so that nothing piles up. */
+export type Send = (...events: object[]) => Promise<void>
+
 /** One JSON object a line, each sent at once. */
-export function ndjson(write: (send: (event: object) => void, gone: AbortSignal) => Promise<void>): StreamAnswer {
+export function ndjson(write: (send: Send, gone: AbortSignal) => Promise<void>): StreamAnswer {
   const headers = {
     'content-type': 'application/x-ndjson',
     'cache-control': 'no-cache',
@@ -48,7 +52,11 @@ export function ndjson(write: (send: (event: object) => void, gone: AbortSignal)
   }
   return new StreamAnswer(200, headers, async (out, gone) => {
     out.flushHeaders()
-    await write((event) => gone.aborted || out.write(`${JSON.stringify(event)}\n`), gone)
+    await write(async (...events) => {
+      if (gone.aborted || events.length === 0) return
+      if (out.write(events.map((event) => `${JSON.stringify(event)}\n`).join(''))) return
+      await once(out, 'drain', { signal: gone }).catch(() => undefined)
+    }, gone)
   })
 }
 

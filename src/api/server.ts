@@ -220,7 +220,17 @@ async function answer(
     throw refusal
   }
   const { headers } = request
-  const call = { ctx, params, query, body, headers, search: new URLSearchParams(request.url.split('?')[1]) }
+  const call = {
+    ctx,
+    params,
+    query,
+    body,
+    headers,
+    // Few ask for it, and to read it takes longer than most of the rest.
+    get search() {
+      return new URLSearchParams(request.url.split('?')[1])
+    },
+  }
   const key = headers['idempotency-key']
   if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
   const path = request.url.split('?')[0]!

@@ -8,12 +8,12 @@ import {
   stopService,
   tellLogOf,
 } from '../live/service-change.ts'
+import type { Telling } from '../live/service-task.ts'
+import { durationOr } from '../model/duration.ts'
 import { PutService } from '../model/service.ts'
-import { durationOr } from '../model/service-duration.ts'
 import { HealthBody } from '../model/service-health.ts'
 import { ServiceState } from '../model/service-state.ts'
 import { ndjson, type Route, route } from './route.ts'
-import { serviceStream } from './service-stream.ts'
 
 const Service = Type.Object(
   {
@@ -68,6 +68,12 @@ const readOnly = 'The token may only read.'
 const defaultWatchMs = 5_000
 const defaultStopMs = 10_000
 
+/** What is told of a service while it happens. */
+const streaming = { params: ByService, status: 200, response: Event, streams: true } as const
+const acting = { ...shared, ...streaming, method: 'POST', scope: 'write' } as const
+
+const tellAll = (telling: Telling) => ndjson((send, gone) => telling((events) => send(...events), gone))
+
 export const serviceRoutes: Route[] = [
   route({
     ...shared,
@@ -120,6 +126,7 @@ export const serviceRoutes: Route[] = [
   }),
   route({
     ...shared,
+    ...streaming,
     method: 'PUT',
     path: onePath,
     id: 'putService',
@@ -127,12 +134,8 @@ export const serviceRoutes: Route[] = [
     description:
       'Another definition of a running service stops it and starts the new one. The same definition again changes nothing: the answer is then one line with a `message`.',
     scope: 'write',
-    params: ByService,
     query: Watched,
     body: PutService,
-    status: 200,
-    response: Event,
-    streams: true,
     errors: {
       400: 'The name or a field is not valid or not known, or `needs` names something that is not there or leads in a circle.',
       403: readOnly,
@@ -142,7 +145,7 @@ export const serviceRoutes: Route[] = [
     run: async ({ ctx, params, query, body }) => {
       const { name, service_name: service } = params
       const telling = await changeService(ctx, name, service, body, durationOr(query.duration, defaultWatchMs))
-      if (telling) return serviceStream(telling)
+      if (telling) return tellAll(telling)
       const again = `POST /v1/sandboxes/${name}/services/${service}/restart`
       const message = `Service already running with that command, use ${again} to restart it`
       return ndjson(async (send) => send({ message }))
@@ -162,81 +165,56 @@ export const serviceRoutes: Route[] = [
     run: async ({ ctx, params }) => deleteService(ctx, params.name, params.service_name),
   }),
   route({
-    ...shared,
-    method: 'POST',
+    ...acting,
     path: `${onePath}/start`,
     id: 'startService',
     summary: 'Start a service',
     description: 'And, before it, what it needs. Counts restarts from zero again.',
-    scope: 'write',
-    params: ByService,
     query: Watched,
-    status: 200,
-    response: Event,
-    streams: true,
     errors: { 403: readOnly, 404: noService, 409: 'It is starting already.' },
     run: async ({ ctx, params, query }) =>
-      serviceStream(
-        await startService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs)),
-      ),
+      tellAll(await startService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs))),
   }),
   route({
-    ...shared,
-    method: 'POST',
+    ...acting,
     path: `${onePath}/stop`,
     id: 'stopService',
     summary: 'Stop a service',
     description: 'It stays stopped until it is started, also when the sandbox starts again.',
-    scope: 'write',
-    params: ByService,
     query: Type.Object({
       timeout: duration('Between SIGTERM and SIGKILL; 10s when omitted or not a duration.'),
     }),
-    status: 200,
-    response: Event,
-    streams: true,
     errors: { 403: readOnly, 404: noService, 409: 'It does not run, or a service that runs needs it.' },
     run: async ({ ctx, params, query }) =>
-      serviceStream(await stopService(ctx, params.name, params.service_name, durationOr(query.timeout, defaultStopMs))),
+      tellAll(await stopService(ctx, params.name, params.service_name, durationOr(query.timeout, defaultStopMs))),
   }),
   route({
-    ...shared,
-    method: 'POST',
+    ...acting,
     path: `${onePath}/restart`,
     id: 'restartService',
     summary: 'Stop a service, if it runs, and start it',
-    scope: 'write',
-    params: ByService,
     query: Watched,
-    status: 200,
-    response: Event,
-    streams: true,
     errors: { 403: readOnly, 404: noService },
     run: async ({ ctx, params, query }) =>
-      serviceStream(
-        await restartService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs)),
-      ),
+      tellAll(await restartService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs))),
   }),
   route({
     ...shared,
+    ...streaming,
     method: 'GET',
     path: `${onePath}/logs`,
     id: 'getServiceLog',
     summary: 'Show what a service printed',
     description: 'Both streams by time. Of each the last 32 MiB are kept.',
     scope: 'read',
-    params: ByService,
     query: Type.Object({
       lines: Type.Optional(Type.Integer({ description: 'Only so many, the last ones; all when omitted.' })),
       duration: duration('How long to follow what comes after; not at all when omitted or not a duration.'),
     }),
-    status: 200,
-    response: Event,
-    streams: true,
     errors: { 404: noService },
     run: async ({ ctx, params, query }) => {
       const lines = query.lines !== undefined && query.lines > 0 ? query.lines : undefined
-      return serviceStream(await tellLogOf(ctx, params.name, params.service_name, lines, durationOr(query.duration, 0)))
+      return tellAll(await tellLogOf(ctx, params.name, params.service_name, lines, durationOr(query.duration, 0)))
     },
   }),
 ]

@@ -1,8 +1,8 @@
 // The words and frames of exec: what a caller may ask for, and what goes over a connection.
 import { Type } from 'typebox'
+import { durationOr } from './duration.ts'
 import { badRequest } from './errors.ts'
-import { durationOr } from './service-duration.ts'
-import { readSignal } from './service-signal.ts'
+import { readSignal } from './signal.ts'
 
 export interface ExecRequest {
   argv: [string, ...string[]]

@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
+import { parseDuration } from './duration.ts'
 import { badRequest } from './errors.ts'
-import { parseDuration } from './service-duration.ts'
 
 /** How it is found out whether a service can do its work. */
 export interface Health {

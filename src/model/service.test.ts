@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { readDefinition, refuseMisfit, type ServiceDefinition, startLevels, startOrder } from './service.ts'
-import { readSignal } from './service-signal.ts'
 import { stateOf } from './service-state.ts'
+import { readSignal } from './signal.ts'
 
 function service(name: string, needs: string[] = [], httpPort: number | null = null): ServiceDefinition {
   return readDefinition(name, { cmd: 'true', needs, http_port: httpPort })

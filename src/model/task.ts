@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
+import { parseDuration } from './duration.ts'
 import { badRequest } from './errors.ts'
-import { parseDuration } from './service-duration.ts'
 import type { Micros } from './time.ts'
 
 /** Something that asks for its sandbox to be kept awake, until it is over or expires. */

@@ -1,6 +1,6 @@
 import { maxSandboxes, type Sandbox, type SandboxCounts, type SandboxDetails } from '../model/sandbox.ts'
 import type { Caller } from '../model/token.ts'
-import type { Query, Tx } from './db.ts'
+import type { Db, Query, Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf } from './token.ts'
 
 const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, sandbox.slot, sandbox.state,
@@ -28,29 +28,29 @@ export interface FoundSandbox {
 }
 
 /** Undefined when the token is not valid. A sandbox that the token may not see is as good as absent. */
-export async function findSandbox(db: Query, tokenHash: Buffer, name: string): Promise<FoundSandbox | undefined> {
-  const { rows } = await db.query<Caller & Row<SandboxDetails>>({
-    name: 'find-sandbox',
-    text: `with ${callerCte}
-           select ${callerColumns}, found.* from caller left join lateral (
-             select ${columns}, org.slug as "orgSlug" from sandbox join org on org.id = sandbox.org_id
-             where sandbox.name = $2 and ${visibleSandbox}) found on true`,
-    values: [tokenHash, name],
-  })
-  return foundOf(rows[0])
+export function findSandbox(db: Pick<Db, 'read'>, tokenHash: Buffer, name: string): Promise<FoundSandbox | undefined> {
+  return findBy(db, 'find-sandbox', `sandbox.name = $2 and ${visibleSandbox}`, [tokenHash, name])
 }
 
 /** The same by id and in any state, for whoever watches: what is gone was there a moment ago. */
-export async function findSandboxById(db: Query, tokenHash: Buffer, id: string): Promise<FoundSandbox | undefined> {
-  const { rows } = await db.query<Caller & Row<SandboxDetails>>({
-    name: 'find-sandbox-by-id',
+export function findSandboxById(
+  db: Pick<Db, 'read'>,
+  tokenHash: Buffer,
+  id: string,
+): Promise<FoundSandbox | undefined> {
+  return findBy(db, 'find-sandbox-by-id', `sandbox.id = $2 and ${ownSandbox}`, [tokenHash, id])
+}
+
+async function findBy(db: Pick<Db, 'read'>, name: string, condition: string, values: [Buffer, string]) {
+  const [row] = await db.read<Caller & Row<SandboxDetails>>({
+    name,
     text: `with ${callerCte}
            select ${callerColumns}, found.* from caller left join lateral (
              select ${columns}, org.slug as "orgSlug" from sandbox join org on org.id = sandbox.org_id
-             where sandbox.id = $2 and ${ownSandbox}) found on true`,
-    values: [tokenHash, id],
+             where ${condition}) found on true`,
+    values,
   })
-  return foundOf(rows[0])
+  return foundOf(row)
 }
 
 export type NewSandbox = Pick<

@@ -57,6 +57,19 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reach('198.51.100.11')).toBe('reached')
   })
 
+  it('is held to the later of two policies that come at once', async () => {
+    const [first, second] = (['allow', 'deny'] as const).map((action) => {
+      const rules: NetworkRule[] = [
+        { domain: '*', action: 'allow' },
+        { domain: 'good.example', action },
+      ]
+      return { ...box, policy: { rules } }
+    })
+    await Promise.all([bench.boxes.ensureBox(first!), bench.boxes.ensureBox(second!)])
+    box = second!
+    expect(await resolve('good.example')).toBe('')
+  })
+
   it('does not reach private addresses, also when an allowed name leads there', async () => {
     await resolve('near.example')
     expect(await reach('10.214.0.2')).toBe('')

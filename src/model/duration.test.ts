@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { durationOr, parseDuration } from './service-duration.ts'
+import { durationOr, parseDuration } from './duration.ts'
 
 test.each([
   ['5s', 5_000],
