@@ -9,12 +9,13 @@ import {
   runningMachineStates,
 } from '../model/app.ts'
 import { requireCaller, requireWriter } from '../model/caller.ts'
-import { badRequest, forbidden, invalid, notFound } from '../model/errors.ts'
+import { forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import type { Caller } from '../model/token.ts'
 import { findApp, insertApp, listApps, runningMachines } from '../store/app.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type Context, checked, getCaller } from './context.ts'
+import { readCursor, writeCursor } from './cursor.ts'
 import { organizationNotFound, slugOrNotFound } from './org.ts'
 
 export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMade> {
@@ -39,7 +40,7 @@ export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
 export async function listAppsOf(ctx: Context, query: { org_slug: string; limit?: number; cursor?: string }) {
   const { orgSlug, after } = await checked(ctx, () => ({
     orgSlug: slugOrNotFound(required('org_slug', query.org_slug)),
-    after: query.cursor === undefined ? '' : readCursor(query.cursor),
+    after: query.cursor === undefined ? '' : readCursor('cursor', appNamePattern, query.cursor),
   }))
   const limit = query.limit ?? null
   // One more than asked for tells whether another page follows.
@@ -99,14 +100,4 @@ function checkName(name: string | undefined): string {
 function checkNetwork(network: string): string {
   if (networkPattern.test(network)) return network
   throw invalid('network must start with a letter and hold at most 63 letters, digits and dashes')
-}
-
-function writeCursor(name: string): string {
-  return Buffer.from(name).toString('base64url')
-}
-
-function readCursor(cursor: string): string {
-  const name = Buffer.from(cursor, 'base64url').toString()
-  if (!appNamePattern.test(name)) throw badRequest('cursor is not one that a list answered with')
-  return name
 }

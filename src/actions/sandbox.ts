@@ -14,21 +14,23 @@ import {
   type UpdateSandbox,
   variablePattern,
 } from '../model/sandbox.ts'
-import { type Caller, hashToken, insideToken } from '../model/token.ts'
+import { hashToken, insideToken } from '../model/token.ts'
 import type { Tx } from '../store/db.ts'
 import {
   findOrgSandboxes,
-  findSandbox,
+  getVisibleSandbox,
   insertSandbox,
   listSandboxes,
   type SandboxChanges,
   type SandboxList,
   updateSandbox,
+  type VisibleSandbox,
 } from '../store/sandbox.ts'
 import { removeInsideToken } from '../store/token.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { enqueue } from '../store/work.ts'
 import { type Context, checked } from './context.ts'
+import { readCursor, writeCursor } from './cursor.ts'
 import { organizationNotFound, slugOrNotFound } from './org.ts'
 
 export async function createSandbox(ctx: Context, input: CreateSandbox): Promise<SandboxDetails> {
@@ -72,7 +74,9 @@ export async function listVisibleSandboxes(
   const filter = await checked(ctx, () => ({
     orgSlug: query.org_slug === undefined ? null : slugOrNotFound(query.org_slug),
     prefix: query.prefix ?? '',
-    after: query.continuation_token ? readToken(query.continuation_token) : '',
+    after: query.continuation_token
+      ? readCursor('continuation_token', sandboxNamePattern, query.continuation_token)
+      : '',
     limit: limit + 1, // one more than asked for tells whether another page follows
   }))
   const list = await listSandboxes(ctx.db, ctx.tokenHash, filter)
@@ -80,7 +84,7 @@ export async function listVisibleSandboxes(
   if (!list!.orgFound) throw organizationNotFound()
   const sandboxes = list!.sandboxes.slice(0, limit)
   const more = list!.sandboxes.length > limit
-  return { ...list!, sandboxes, nextToken: more ? writeToken(sandboxes.at(-1)!.name) : null }
+  return { ...list!, sandboxes, nextToken: more ? writeCursor(sandboxes.at(-1)!.name) : null }
 }
 
 /** Only what is given changes; a running sandbox feels it at once. */
@@ -128,15 +132,11 @@ export async function getOrganizationOf(ctx: Context, slug: string | undefined) 
   return found!.org
 }
 
-export async function getVisible(ctx: Context, name: string): Promise<{ caller: Caller; sandbox: SandboxDetails }> {
-  // What cannot be a name, such as a NUL byte, does not reach the database.
-  const found = await findSandbox(ctx.db, ctx.tokenHash, sandboxNamePattern.test(name) ? name : '')
-  const caller = requireSandboxCaller(found?.caller)
-  if (!found?.sandbox) throw sandboxNotFound()
-  return { caller, sandbox: found.sandbox }
+export function getVisible(ctx: Context, name: string): Promise<VisibleSandbox> {
+  return getVisibleSandbox(ctx.db, ctx.tokenHash, name)
 }
 
-export async function getWritable(ctx: Context, name: string): Promise<{ caller: Caller; sandbox: SandboxDetails }> {
+export async function getWritable(ctx: Context, name: string): Promise<VisibleSandbox> {
   const found = await getVisible(ctx, name)
   requireWriter(found.caller)
   return found
@@ -207,14 +207,4 @@ function checkEnvironment(environment: Record<string, string>): Record<string, s
     throw badRequest(`environment must not be larger than ${maxEnvironmentBytes / 1024} KiB`)
   }
   return environment
-}
-
-function writeToken(name: string): string {
-  return Buffer.from(name).toString('base64url')
-}
-
-function readToken(token: string): string {
-  const name = Buffer.from(token, 'base64url').toString()
-  if (!sandboxNamePattern.test(name)) throw badRequest('continuation_token is not one that a list answered with')
-  return name
 }

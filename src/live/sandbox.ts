@@ -1,21 +1,18 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxDriver, Isolation } from '../drivers/box.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
-import { requireSandboxCaller, requireWriter } from '../model/caller.ts'
+import { requireWriter } from '../model/caller.ts'
 import { notFound, unavailable } from '../model/errors.ts'
-import { type Sandbox, type SandboxDetails, sandboxNamePattern, sandboxStates } from '../model/sandbox.ts'
-import { findSandbox, holdSandbox, loadSandbox, noteRunning, releaseSandbox } from '../store/sandbox.ts'
+import { type Sandbox, type SandboxDetails, sandboxStates } from '../model/sandbox.ts'
+import { getVisibleSandbox, holdSandbox, loadSandbox, noteRunning, releaseSandbox } from '../store/sandbox.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type LiveContext, withDeadline } from './context.ts'
 
 /** The sandbox, if the caller may do this with it. It need not run. */
 export async function getSandbox(ctx: LiveContext, name: string, access: 'read' | 'write'): Promise<SandboxDetails> {
-  // What cannot be a name, such as a NUL byte, does not reach the database.
-  const found = await findSandbox(ctx.db, ctx.tokenHash, sandboxNamePattern.test(name) ? name : '')
-  const caller = requireSandboxCaller(found?.caller)
-  if (!found?.sandbox) throw notFound('sandbox not found')
+  const { caller, sandbox } = await getVisibleSandbox(ctx.db, ctx.tokenHash, name)
   if (access === 'write') requireWriter(caller)
-  return found.sandbox
+  return sandbox
 }
 
 /** The same, and it runs afterwards: whoever uses a cold sandbox starts it. */

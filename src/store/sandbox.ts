@@ -1,4 +1,12 @@
-import { maxSandboxes, type Sandbox, type SandboxCounts, type SandboxDetails } from '../model/sandbox.ts'
+import { requireSandboxCaller } from '../model/caller.ts'
+import { notFound } from '../model/errors.ts'
+import {
+  maxSandboxes,
+  type Sandbox,
+  type SandboxCounts,
+  type SandboxDetails,
+  sandboxNamePattern,
+} from '../model/sandbox.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query, Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf } from './token.ts'
@@ -51,6 +59,24 @@ async function findBy(db: Pick<Db, 'read'>, name: string, condition: string, val
     values,
   })
   return foundOf(row)
+}
+
+export interface VisibleSandbox {
+  caller: Caller
+  sandbox: SandboxDetails
+}
+
+/** For everybody who does something with a sandbox. */
+export async function getVisibleSandbox(
+  db: Pick<Db, 'read'>,
+  tokenHash: Buffer,
+  name: string,
+): Promise<VisibleSandbox> {
+  // What cannot be a name, such as a NUL byte, does not reach the database.
+  const found = await findSandbox(db, tokenHash, sandboxNamePattern.test(name) ? name : '')
+  const caller = requireSandboxCaller(found?.caller)
+  if (!found?.sandbox) throw notFound('sandbox not found')
+  return { caller, sandbox: found.sandbox }
 }
 
 export type NewSandbox = Pick<
