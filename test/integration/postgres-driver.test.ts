@@ -111,7 +111,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
        from pg_roles where rolname = any('{fly-user,schema_admin,writer,reader,berth_pooler}')`,
     )
     expect(row).toEqual({ power: false, programs: false, files: false })
+    // The platform's own sessions end when it has nothing to ask; this one is there to be attacked.
+    const held = admin('select pg_sleep(2)')
+    const listed = `select 1 from pg_stat_activity where usename = 'postgres'`
+    await until(async () => (await ask(port, listed)).length > 0)
     for (const attempt of [
+      `select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'`,
       `copy (select 1) to program 'id'`,
       `select pg_read_file('/etc/passwd')`,
       'create role another',
@@ -122,10 +127,10 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       `select pg_berth.lookup('fly-user')`,
       `create function pg_berth.mine() returns int language sql as 'select 1'`,
       `load 'dblink'; create extension dblink`,
-      `select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'`,
     ]) {
       await expect(ask(port, attempt), attempt).rejects.toThrow(/permission denied|must be|access to library/)
     }
+    await held
     await expect(ask(port, 'select 1', { database: 'postgres' })).rejects.toThrow('permission denied')
     await expect(ask(port, 'select 1', { database: 'template1' })).rejects.toThrow('permission denied')
     await expect(ask(port, 'select 1', { replication: 'true' } as pg.ClientConfig)).rejects.toThrow()
