@@ -191,7 +191,7 @@ describe('a worker', () => {
         )
         .catch(() => {})
       await until(async () => (await platform.createApp('after')).status === 201)
-      await platform.call('DELETE', '/v1/apps/after')
+      await until(async () => (await platform.call('DELETE', '/v1/apps/after')).status === 202)
       await until(async () => (await platform.sql(`select 1 from app where state = 'deleted'`)).length === 1)
     } finally {
       await worker.stop()
