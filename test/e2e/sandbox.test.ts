@@ -1,5 +1,6 @@
 // Sandboxes and their checkpoints with the client that everybody uses, on the real thing.
 import { existsSync, readdirSync } from 'node:fs'
+import { isDeepStrictEqual } from 'node:util'
 import { APIError, type Sprite, SpritesClient, type StreamMessage } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
@@ -207,7 +208,7 @@ describe('checkpoints', () => {
     expect(await look()).toBe('two\n12')
   })
 
-  test('end what runs, and the services come back in order', async () => {
+  test('end what runs, and the services come back', async () => {
     await sh(sprite, 'rm -f order')
     const service = (name: string) => ['sh', '-c', `echo ${name} >> /home/sprite/order; exec sleep 1000`]
     for (const [name, needs] of [
@@ -218,13 +219,15 @@ describe('checkpoints', () => {
       const stream = await sprite.createService(name, { cmd: cmd!, args, needs: [...needs] }, '100ms')
       await stream.processAll(() => undefined)
     }
-    await until(async () => (await sh(sprite, 'cat order')) === 'base\napp')
+    // A service without a health check counts as ready before its first line has run.
+    const started = async () => (await sh(sprite, 'sort order')).split('\n')
+    await until(async () => isDeepStrictEqual(await started(), ['app', 'base']))
     const before = (await sprite.listServices()).map((one) => one.state?.pid)
     const id = await checkpoint(sprite)
     expect((await sprite.listServices()).map((one) => one.state?.pid)).toEqual(before)
     await sh(sprite, 'echo changed > order')
     await restore(sprite, id)
-    await until(async () => (await sh(sprite, 'cat order')) === 'base\napp\nbase\napp')
+    await until(async () => isDeepStrictEqual(await started(), ['app', 'app', 'base', 'base']))
     await until(async () => (await sprite.listServices()).every((one) => one.state?.status === 'running'))
   })
 
