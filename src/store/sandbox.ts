@@ -127,7 +127,7 @@ async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promi
            taken as (select 1 from sandbox where name = $4 and ${alive}),
            free as (
              select min(n) as slot from generate_series(1, ${maxSandboxes}) n
-             where not exists (select 1 from sandbox where sandbox.slot = n)),
+             where not exists (select 1 from box_slot where box_slot.slot = n)),
            sandbox as (
              insert into sandbox (id, org_id, name, slot, url_auth, private_access, labels, environment, memory_mb, cpus,
                storage_gb, region)

@@ -1,15 +1,13 @@
 import { describe, expect, test } from 'vitest'
+import { insertMachineRow } from '../support/machine.ts'
 import { usePlatform } from '../support/platform.ts'
 
 const platform = usePlatform()
 const { createApp } = platform
 
 async function addMachine(appName: string, id: string, state: string) {
-  await platform.sql(`insert into machine (id, app_id, state) select $2, id, $3 from app where name = $1`, [
-    appName,
-    id,
-    state,
-  ])
+  const [app] = await platform.sql(`select id from app where name = $1 and state = 'active'`, [appName])
+  await platform.sql(insertMachineRow, [id, app?.id, state])
 }
 
 async function addVolumes(appName: string, count: number) {

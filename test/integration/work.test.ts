@@ -4,6 +4,7 @@ import { startWorker, type Worker } from '../../src/reconcile/worker.ts'
 import { listen } from '../../src/store/listen.ts'
 import { enqueue, leaseDue, workChannel } from '../../src/store/work.ts'
 import { breakable } from '../support/breakable.ts'
+import { insertMachineRow } from '../support/machine.ts'
 import { usePlatform } from '../support/platform.ts'
 import { until } from '../support/until.ts'
 
@@ -11,7 +12,7 @@ const platform = usePlatform()
 
 async function deletedApp(name: string, volumes = 3): Promise<string> {
   const { body } = await platform.createApp(name)
-  await platform.sql(`insert into machine (id, app_id, state) values ($1 || '-m', $1, 'started')`, [body.id])
+  await platform.sql(insertMachineRow, [`${body.id}-m`, body.id, 'started'])
   await platform.sql(`insert into volume (id, app_id) select $1 || n, $1 from generate_series(1, $2) n`, [
     body.id,
     volumes,

@@ -1,0 +1,101 @@
+import type { ChildProcess } from 'node:child_process'
+import type { BoxCommand, Isolation } from './box.ts'
+
+/** What a machine runs from. Everything outside that it needs has a name that follows from `id` and `slot`. */
+export interface MachineSpec {
+  /** 14 hexadecimal digits. */
+  id: string
+  /** Of its version: another one is another program, with a root filesystem of its own. */
+  instanceId: string
+  /** As for boxes; both share the numbers. */
+  slot: number
+  hostname: string
+  /** Unpacked layers of its image, lowest first. */
+  layers: string[]
+  /** The program with its arguments; names are looked up in PATH of `env` inside. */
+  argv: string[]
+  /** Everything it gets, secrets too. */
+  env: Record<string, string>
+  /** As an image writes it: name or number, with or without a group. Root when empty. */
+  user: string
+  workingDir: string
+  files: { path: string; content: Buffer; mode: number }[]
+  limits: { memoryMb: number; cpus: number; pids: number }
+  mounts: { volumeId: string; path: string }[]
+  restart: { policy: 'no' | 'always' | 'on-failure'; maxRetries: number }
+  stop: { signal: string; timeoutMs: number }
+  /** What was written to its root stays over a stop. */
+  keepsRoot: boolean
+  /** Where it stands in its private network; undefined where there are none on this host. */
+  network?: { number: number; resolver: string }
+  /** Also led to over 127.0.0.1 of the box, as for sandboxes. */
+  tty: boolean
+}
+
+/** One end of its program. */
+export interface MachineExit {
+  /** Grows by one with each end in the life of a version. */
+  number: number
+  at: number
+  exitCode: number
+  signal: number
+  oomKilled: boolean
+  /** It was told to stop. */
+  requested: boolean
+  /** The supervisor starts it again. */
+  restarting: boolean
+}
+
+export type MachineProcess =
+  | { is: 'absent' }
+  /** Not running and not about to. */
+  | { is: 'down'; exits: MachineExit[] }
+  /** Down for a moment, until the supervisor starts it again. */
+  | { is: 'waiting'; exits: MachineExit[] }
+  | { is: 'up'; pid: number; since: number; frozen: boolean; exits: MachineExit[] }
+
+export interface MachineProcessEntry {
+  pid: number
+  stime: number
+  rtime: number
+  command: string
+  directory: string
+  cpu: number
+  rss: number
+  listen_sockets: { proto: string; address: string }[]
+}
+
+export interface LogLine {
+  at: number
+  stream: 'stdout' | 'stderr' | 'platform'
+  text: string
+}
+
+/** Programs of users, each in a box of its own made from an image, kept running by the supervisor of the host. */
+export interface MachineDriver {
+  isolation(): Promise<Isolation>
+  /** Afterwards its program has been started, by this version. Starts nothing when that is so already. */
+  startMachine(spec: MachineSpec): Promise<void>
+  /** Of this version; what ran of an earlier one does not count. */
+  inspectMachine(id: string, instanceId: string): MachineProcess
+  /** Called when something may have changed by itself: a program ended. */
+  onChange(listener: (id: string) => void): () => void
+  /** Nothing of it runs afterwards, and it stays so. A frozen one is ended. */
+  stopMachine(id: string, how: { signal: string; timeoutMs: number }): Promise<void>
+  /** False when there is nothing to signal. */
+  signalMachine(id: string, signal: string): Promise<boolean>
+  freezeMachine(id: string): Promise<void>
+  thawMachine(id: string): Promise<void>
+  /** As in a box: ends with the command's code. */
+  spawnInMachine(
+    spec: Pick<MachineSpec, 'id' | 'slot' | 'limits' | 'env' | 'user' | 'workingDir'>,
+    command: BoxCommand,
+  ): ChildProcess
+  listProcesses(id: string): Promise<MachineProcessEntry[]>
+  /** The last lines, oldest first. */
+  readLog(id: string, lines: number): LogLine[]
+  /** From now on, and the last `lines` before it, until aborted. */
+  followLog(id: string, lines: number, gone: AbortSignal): AsyncIterable<LogLine>
+  /** Nothing of it is left: no process, mount, interface, group, file or log. */
+  removeMachine(id: string, slot: number): Promise<void>
+}

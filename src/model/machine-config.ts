@@ -1,0 +1,166 @@
+import { type Static, Type } from 'typebox'
+
+const Text = Type.String()
+const Words = Type.Array(Type.String())
+
+/** A Go duration such as `15s`, or nanoseconds. */
+const Duration = Type.Union([Type.String(), Type.Integer({ minimum: 0 })])
+
+const Header = Type.Object({ name: Text, values: Words })
+
+export const MachineCheck = Type.Object({
+  type: Type.Optional(Type.Enum(['tcp', 'http', 'exec'])),
+  port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  kind: Type.Optional(Type.Enum(['informational', 'readiness'])),
+  interval: Type.Optional(Duration),
+  timeout: Type.Optional(Duration),
+  grace_period: Type.Optional(Duration),
+  method: Type.Optional(Text),
+  path: Type.Optional(Text),
+  protocol: Type.Optional(Type.Enum(['http', 'https'])),
+  tls_skip_verify: Type.Optional(Type.Boolean()),
+  tls_server_name: Type.Optional(Text),
+  headers: Type.Optional(Type.Array(Header)),
+  command: Type.Optional(Words),
+})
+export type MachineCheck = Static<typeof MachineCheck>
+
+export const MachinePort = Type.Object({
+  port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  start_port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  end_port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  handlers: Type.Optional(Type.Array(Type.Enum(['http', 'tls', 'tcp', 'pg_tls', 'proxy_proto', 'edge_http']))),
+  force_https: Type.Optional(Type.Boolean()),
+  http_options: Type.Optional(
+    Type.Object({
+      compress: Type.Optional(Type.Boolean()),
+      h2_backend: Type.Optional(Type.Boolean()),
+      idle_timeout: Type.Optional(Type.Integer()),
+      headers_read_timeout: Type.Optional(Type.Integer()),
+      response: Type.Optional(
+        Type.Object({
+          headers: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+          pristine: Type.Optional(Type.Boolean()),
+        }),
+      ),
+    }),
+  ),
+  tls_options: Type.Optional(
+    Type.Object({
+      alpn: Type.Optional(Words),
+      versions: Type.Optional(Words),
+      default_self_signed: Type.Optional(Type.Boolean()),
+    }),
+  ),
+  proxy_proto_options: Type.Optional(Type.Object({ version: Type.Optional(Text) })),
+})
+export type MachinePort = Static<typeof MachinePort>
+
+export const MachineService = Type.Object({
+  protocol: Type.Optional(Type.Enum(['tcp', 'udp'])),
+  internal_port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+  ports: Type.Optional(Type.Array(MachinePort)),
+  concurrency: Type.Optional(
+    Type.Object({
+      type: Type.Optional(Type.Enum(['connections', 'requests'])),
+      soft_limit: Type.Optional(Type.Integer({ minimum: 0 })),
+      hard_limit: Type.Optional(Type.Integer({ minimum: 0 })),
+    }),
+  ),
+  autostart: Type.Optional(Type.Boolean()),
+  autostop: Type.Optional(Type.Union([Type.Boolean(), Type.Enum(['off', 'stop', 'suspend'])])),
+  min_machines_running: Type.Optional(Type.Integer({ minimum: 0 })),
+  checks: Type.Optional(Type.Array(MachineCheck)),
+  force_instance_key: Type.Optional(Type.Union([Text, Type.Null()])),
+  force_instance_description: Type.Optional(Type.Union([Text, Type.Null()])),
+})
+export type MachineService = Static<typeof MachineService>
+
+export const MachineConfig = Type.Object({
+  image: Type.String({ description: '`[host/]repository[:tag|@digest]`.' }),
+  env: Type.Optional(Type.Record(Type.String(), Type.String())),
+  init: Type.Optional(
+    Type.Object({
+      exec: Type.Optional(Words),
+      entrypoint: Type.Optional(Words),
+      cmd: Type.Optional(Words),
+      tty: Type.Optional(Type.Boolean()),
+      swap_size_mb: Type.Optional(Type.Integer({ minimum: 0 })),
+    }),
+  ),
+  guest: Type.Optional(
+    Type.Object({
+      cpu_kind: Type.Optional(Type.Enum(['shared', 'performance'])),
+      cpus: Type.Optional(Type.Integer({ minimum: 1, maximum: 64 })),
+      memory_mb: Type.Optional(Type.Integer({ minimum: 1, maximum: 1_048_576 })),
+    }),
+  ),
+  size: Type.Optional(Text),
+  rootfs: Type.Optional(
+    Type.Object({
+      persist: Type.Optional(Type.Enum(['never', 'always', 'restart'])),
+      size_gb: Type.Optional(Type.Integer({ minimum: 1 })),
+    }),
+  ),
+  metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
+  mounts: Type.Optional(
+    Type.Array(
+      Type.Object({
+        volume: Type.Optional(Text),
+        path: Type.String(),
+        name: Type.Optional(Text),
+        size_gb: Type.Optional(Type.Integer()),
+        encrypted: Type.Optional(Type.Boolean()),
+        extend_threshold_percent: Type.Optional(Type.Integer()),
+        add_size_gb: Type.Optional(Type.Integer()),
+        size_gb_limit: Type.Optional(Type.Integer()),
+      }),
+      { maxItems: 1 },
+    ),
+  ),
+  services: Type.Optional(Type.Array(MachineService)),
+  checks: Type.Optional(Type.Record(Type.String(), MachineCheck)),
+  files: Type.Optional(
+    Type.Array(
+      Type.Object({
+        guest_path: Type.String(),
+        raw_value: Type.Optional(Text),
+        secret_name: Type.Optional(Text),
+        mode: Type.Optional(Type.Integer({ minimum: 0, maximum: 0o7777 })),
+      }),
+    ),
+  ),
+  statics: Type.Optional(Type.Array(Type.Record(Type.String(), Type.Unknown()))),
+  schedule: Type.Optional(Type.Enum(['hourly', 'daily', 'weekly', 'monthly'])),
+  auto_destroy: Type.Optional(Type.Boolean()),
+  restart: Type.Optional(
+    Type.Object({
+      policy: Type.Optional(Type.Enum(['no', 'always', 'on-failure', 'spot-price'])),
+      max_retries: Type.Optional(Type.Integer({ minimum: 0 })),
+    }),
+  ),
+  dns: Type.Optional(
+    Type.Object({
+      skip_registration: Type.Optional(Type.Boolean()),
+      nameservers: Type.Optional(Words),
+      searches: Type.Optional(Words),
+      hostname: Type.Optional(Text),
+    }),
+  ),
+  processes: Type.Optional(
+    Type.Array(
+      Type.Object({
+        exec: Type.Optional(Words),
+        entrypoint: Type.Optional(Words),
+        cmd: Type.Optional(Words),
+        user: Type.Optional(Text),
+        env: Type.Optional(Type.Record(Type.String(), Type.String())),
+        ignore_app_secrets: Type.Optional(Type.Boolean()),
+      }),
+    ),
+  ),
+  standbys: Type.Optional(Words),
+  stop_config: Type.Optional(Type.Object({ signal: Type.Optional(Text), timeout: Type.Optional(Duration) })),
+  disable_machine_autostart: Type.Optional(Type.Boolean()),
+})
+export type MachineConfig = Static<typeof MachineConfig>

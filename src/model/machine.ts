@@ -1,0 +1,88 @@
+import type { MachineConfig } from './machine-config.ts'
+import { defineStates, type State } from './states.ts'
+import type { Micros } from './time.ts'
+
+export const machineStates = defineStates({
+  created: { commands: { launch: 'starting', start: 'starting', update: 'replacing', delete: 'destroying' } },
+  starting: {
+    commands: { stop: 'stopping', update: 'replacing', delete: 'destroying' },
+    outcomes: { up: 'started', failed: 'failed', 'launch failed': 'launch_failed' },
+    deadlineMinutes: 15,
+  },
+  started: {
+    commands: {
+      stop: 'stopping',
+      restart: 'restarting',
+      suspend: 'suspending',
+      update: 'replacing',
+      delete: 'destroying',
+    },
+    outcomes: { exited: 'stopped', 'gave up': 'failed', 'destroy itself': 'destroying' },
+    keeps: 'running',
+  },
+  stopping: {
+    commands: { delete: 'destroying' },
+    outcomes: { down: 'stopped', failed: 'failed' },
+    deadlineMinutes: 10,
+  },
+  stopped: { commands: { start: 'starting', update: 'replacing', delete: 'destroying' } },
+  restarting: {
+    commands: { stop: 'stopping', delete: 'destroying' },
+    outcomes: { up: 'started', failed: 'failed' },
+    deadlineMinutes: 15,
+  },
+  suspending: {
+    commands: { delete: 'destroying' },
+    outcomes: { frozen: 'suspended', failed: 'failed', exited: 'stopped' },
+    deadlineMinutes: 5,
+  },
+  suspended: { commands: { start: 'starting', stop: 'stopping', update: 'replacing', delete: 'destroying' } },
+  replacing: {
+    commands: { delete: 'destroying' },
+    outcomes: { up: 'started', kept: 'stopped', failed: 'failed' },
+    deadlineMinutes: 15,
+  },
+  failed: { commands: { start: 'starting', update: 'replacing', delete: 'destroying' } },
+  launch_failed: { commands: { delete: 'destroying' }, outcomes: { gone: 'destroyed' } },
+  destroying: { outcomes: { gone: 'destroyed' } },
+  destroyed: {},
+})
+export type MachineState = State<typeof machineStates>
+
+/** What the reference of its image led to. */
+export interface ImageRef {
+  registry: string
+  repository: string
+  tag: string
+  digest: string
+  labels: Record<string, string>
+}
+
+export interface Machine {
+  /** 14 hexadecimal digits. */
+  id: string
+  appId: string
+  name: string
+  state: MachineState
+  stateSince: Micros
+  progressAt: Micros | null
+  region: string
+  /** Of its version; 26 characters that sort by time. */
+  instanceId: string
+  config: MachineConfig
+  /** Null until the reference was resolved. */
+  image: ImageRef | null
+  /** Null when it has been removed. */
+  slot: number | null
+  networkNumber: number
+  /** Whether it is to run when what happens to it now is over. */
+  wanted: boolean
+  cordoned: boolean
+  restartCount: number
+  failure: string | null
+  stopSignal: string | null
+  stopTimeoutMs: number | null
+  secretsVersion: number
+  createdAt: Micros
+  updatedAt: Micros
+}
