@@ -9,12 +9,12 @@ import {
   runningMachineStates,
 } from '../model/app.ts'
 import { requireCaller, requireWriter } from '../model/caller.ts'
-import { forbidden, invalid, notFound } from '../model/errors.ts'
+import { invalid } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
-import type { Caller } from '../model/token.ts'
-import { findApp, insertApp, listApps, runningMachines } from '../store/app.ts'
+import { insertApp, listApps, runningMachines } from '../store/app.ts'
+import { appNotFound, getVisibleApp, getWritableApp } from '../store/app-visible.ts'
 import { lockState, transition } from '../store/transition.ts'
-import { type Context, checked, getCaller } from './context.ts'
+import { type Context, checked } from './context.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { organizationNotFound, slugOrNotFound } from './org.ts'
 
@@ -34,7 +34,7 @@ export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMa
 }
 
 export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
-  return (await getVisible(ctx, name)).app
+  return (await getVisibleApp(ctx.db, ctx.tokenHash, name)).app
 }
 
 export async function listAppsOf(ctx: Context, query: { org_slug: string; limit?: number; cursor?: string }) {
@@ -54,30 +54,13 @@ export async function listAppsOf(ctx: Context, query: { org_slug: string; limit?
 
 /** The app is gone for every reader when this returns; what it owns is removed in the background. */
 export async function deleteApp(ctx: Context, name: string, force: boolean): Promise<void> {
-  const { caller, app } = await getVisible(ctx, name)
-  requireWriter(caller)
+  const app = await getWritableApp(ctx.db, ctx.tokenHash, name)
   await ctx.db.transaction(async (tx) => {
     if ((await lockState(tx, 'app', app.id)) !== 'active') throw appNotFound()
     const running = force ? [] : await runningMachines(tx, app.id, runningMachineStates)
     if (running.length > 0) throw stillRunning(running)
     await transition(tx, 'app', appStates, app.id, 'delete')
   })
-}
-
-async function getVisible(ctx: Context, name: string): Promise<{ caller: Caller; app: AppSummary }> {
-  if (!appNamePattern.test(name)) {
-    await getCaller(ctx)
-    throw appNotFound()
-  }
-  const found = await findApp(ctx.db, ctx.tokenHash, name)
-  const caller = requireCaller(found?.caller)
-  if (!found?.app) throw appNotFound()
-  if (caller.orgId !== null && caller.orgId !== found.app.orgId) throw forbidden('unauthorized')
-  return { caller, app: found.app }
-}
-
-function appNotFound() {
-  return notFound('app not found')
 }
 
 function stillRunning(machines: string[]) {
