@@ -1,7 +1,7 @@
-import type { App, AppSummary, NewlyMade } from '../model/app.ts'
+import type { App, AppOrg, AppSummary, NewlyMade } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query, Tx } from './db.ts'
-import { callerColumns, callerCte, callerOf } from './token.ts'
+import { callerColumns, callerCte, callerOf, validToken } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -58,26 +58,48 @@ export interface InsertedApp {
 }
 
 /** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
-export async function insertApp(db: Query, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
-  const { rows } = await db.query<Found<Omit<NewlyMade, 'id' | 'name' | 'network'>>>({
-    name: 'insert-app',
-    // Only what is not known here: each column costs the client.
-    text: `with ${callerCte},
-           org as (
-             select org.id, ${orgColumns} from org, caller
-             where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox'),
+export function insertApp(db: Pick<Db, 'gather'>, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
+  return db.gather(insertApps, { ...input, tokenHash })
+}
+
+type InsertedRow = Found<Pick<NewlyMade, 'numericId' | 'createdAt' | keyof AppOrg>>
+
+async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[]): Promise<(InsertedApp | undefined)[]> {
+  const { rows } = await db.query<InsertedRow & { position: number }>({
+    name: 'insert-apps',
+    // Only what is not known here: each column costs the client. A name that is asked for twice goes to one of them.
+    text: `with asked as (
+             select * from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
+               with ordinality as asked (token_hash, org_slug, app_id, app_name, app_network, subdomains, position)),
+           caller as (
+             select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
+             from asked join token on hash = token_hash and ${validToken}),
+           found as (
+             select caller.*, org.id as org_id, ${orgColumns} from caller left join org
+               on slug = org_slug and (token_org is null or token_org = org.id) and token_kind <> 'sandbox'),
            app as (
              insert into app (id, org_id, name, network, enable_subdomains)
-             select $3, org.id, $4, $5, $6 from org, caller where token_kind <> 'read'
+             select app_id, org_id, app_name, app_network, subdomains from found
+             where org_id is not null and token_kind <> 'read'
              on conflict (name) where state = 'active' do nothing
-             returning numeric_id as "numericId", created_at as "createdAt")
-           select ${callerColumns}, "orgName", "orgSlug", "orgNumericId", "numericId", "createdAt"
-           from caller left join org on true left join app on true`,
-    values: [tokenHash, input.orgSlug, input.id, input.name, input.network, input.enableSubdomains],
+             returning id, numeric_id as "numericId", created_at as "createdAt")
+           select ${callerColumns}, position, "orgName", "orgSlug", "orgNumericId", "numericId", "createdAt"
+           from found left join app on app.id = app_id`,
+    values: [
+      inputs.map(({ tokenHash }) => tokenHash),
+      inputs.map(({ orgSlug }) => orgSlug),
+      inputs.map(({ id }) => id),
+      inputs.map(({ name }) => name),
+      inputs.map(({ network }) => network),
+      inputs.map(({ enableSubdomains }) => enableSubdomains),
+    ],
   })
-  const row = rows[0]
-  if (!row) return undefined
-  const { id, name, network } = input
+  const answers: (InsertedApp | undefined)[] = inputs.map(() => undefined)
+  for (const row of rows) answers[row.position - 1] = insertedOf(row, inputs[row.position - 1]!)
+  return answers
+}
+
+function insertedOf(row: InsertedRow, { id, name, network }: NewApp): InsertedApp {
   const app = row.numericId === null ? undefined : ({ ...row, id, name, network } as NewlyMade)
   return { caller: callerOf(row), orgFound: row.orgSlug !== null, app }
 }
@@ -146,7 +168,7 @@ const removalBatch = 500
 /** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
 export async function removeAppContents(db: Query, appId: string): Promise<number> {
   let removed = 0
-  for (const table of ['machine', 'volume', 'attachment']) {
+  for (const table of ['machine', 'volume', 'attachment', 'secret']) {
     const { rowCount } = await db.query(
       `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
       [appId],

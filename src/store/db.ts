@@ -10,9 +10,14 @@ export type Tx = Query & { readonly inTransaction: true }
 /** A read by key that waits for nobody: it is soon over, and takes no locks. */
 export type Read = pg.QueryConfig & { name: string }
 
+/** Answers each of the items, in their order, by one statement. It is the same function for all calls. */
+export type Gathered<I, R> = (db: Query, items: I[]) => Promise<R[]>
+
 export interface Db extends Query {
   /** Reads of all callers share a connection. */
   read<R extends pg.QueryResultRow>(statement: Read): Promise<R[]>
+  /** Items of all callers that come while an earlier call is under way are done by one call; the answers are theirs. */
+  gather<I, R>(run: Gathered<I, R>, item: I): Promise<R>
   /** Commits when the body returns, rolls back when it throws. Inside another transaction it is a savepoint. */
   transaction<R>(body: (tx: Tx) => Promise<R>): Promise<R>
 }
@@ -45,9 +50,11 @@ export function openDatabase(config: pg.PoolConfig): Database {
   const reader = openReader(settings)
   // Without a listener an idle connection that the server closes would end the process; the next query reports it.
   pool.on('error', () => {})
+  const query = ((text: string, values?: unknown[]) => answered(pool.query(text, values))) as pg.Pool['query']
   return {
     pool,
-    query: ((text: string, values?: unknown[]) => answered(pool.query(text, values))) as pg.Pool['query'],
+    query,
+    gather: openGathering({ query }),
     read: async <R extends pg.QueryResultRow>(statement: Read) => (await answered(reader.query<R>(statement))).rows,
     transaction: (body) => transaction(pool, body),
     async close() {
@@ -87,6 +94,47 @@ function openReader(settings: pg.ClientConfig) {
   }
 }
 
+/** A statement for many costs little more than one for one: what is paid for is the round trip and the commit. */
+function openGathering(db: Query): Db['gather'] {
+  const gatherings = new Map<unknown, (item: unknown) => Promise<unknown>>()
+  return <I, R>(run: Gathered<I, R>, item: I) => {
+    if (!gatherings.has(run)) gatherings.set(run, gathering(db, run as Gathered<unknown, unknown>))
+    return gatherings.get(run)!(item) as Promise<R>
+  }
+}
+
+const mostGathered = 256
+
+function gathering<I, R>(db: Query, run: Gathered<I, R>): (item: I) => Promise<R> {
+  let waiting: { item: I; answer: PromiseWithResolvers<R> }[] = []
+  let isRunning = false
+
+  async function runAll(): Promise<void> {
+    isRunning = true
+    while (waiting.length > 0) {
+      const now = waiting.slice(0, mostGathered)
+      waiting = waiting.slice(mostGathered)
+      try {
+        const answers = await run(
+          db,
+          now.map(({ item }) => item),
+        )
+        for (const [i, { answer }] of now.entries()) answer.resolve(answers[i]!)
+      } catch (err) {
+        for (const { answer } of now) answer.reject(err)
+      }
+    }
+    isRunning = false
+  }
+
+  return (item) => {
+    const answer = Promise.withResolvers<R>()
+    waiting.push({ item, answer })
+    if (!isRunning) runAll()
+    return answer.promise
+  }
+}
+
 async function transaction<R>(pool: pg.Pool, body: (tx: Tx) => Promise<R>): Promise<R> {
   const client = await answered(pool.connect())
   let broken = false
@@ -110,6 +158,7 @@ export function joinTransaction(tx: Tx): Db {
   return {
     query: tx.query.bind(tx) as Query['query'],
     read: async <R extends pg.QueryResultRow>(statement: Read) => (await tx.query<R>(statement)).rows,
+    gather: async (run, item) => (await run(tx, [item]))[0]!,
     async transaction(body) {
       await tx.query('savepoint inner_change')
       try {

@@ -1,6 +1,8 @@
 import type { Caller, Token, TokenKind } from '../model/token.ts'
 import type { Db, Query } from './db.ts'
 
+export const validToken = 'revoked_at is null and (expires_at is null or expires_at > now())'
+
 /**
  * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
  * Statements that answer a request start from it, so that a revocation counts from the next request on and a hot read
@@ -8,7 +10,7 @@ import type { Db, Query } from './db.ts'
  */
 export const callerCte = `caller as (
   select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
-  where hash = $1 and revoked_at is null and (expires_at is null or expires_at > now()))`
+  where hash = $1 and ${validToken})`
 
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 

@@ -107,6 +107,32 @@ describe('creating an app', () => {
     }
   })
 
+  test('answers each of many that come at once by itself', async () => {
+    await platform.createOrg('other')
+    const read = await platform.createToken('read', 'other')
+    const own = await platform.createToken('org', 'other')
+    const create = (name: string, org_slug: string, token?: string | null) =>
+      platform.call('POST', '/v1/apps', { body: { app_name: name, org_slug }, ...(token !== undefined && { token }) })
+    await createApp('taken')
+    const replies = await Promise.all([
+      ...Array.from({ length: 20 }, (_, i) => create(`many-${i}`, i % 2 ? 'personal' : 'other')),
+      create('with-none', 'personal', null),
+      create('with-bad', 'personal', 'berth_none'),
+      create('taken', 'personal'),
+      create('nowhere', 'absent'),
+      create('foreign', 'personal', own),
+      create('not-written', 'other', read),
+      create('last', 'other', own),
+    ])
+    expect(replies.map(({ status }) => status)).toEqual([...Array(20).fill(201), 401, 401, 422, 404, 404, 403, 201])
+    expect(replies.slice(0, 20).map(({ body }) => body.organization.slug)).toEqual(
+      Array.from({ length: 20 }, (_, i) => (i % 2 ? 'personal' : 'other')),
+    )
+    const list = await platform.call('GET', '/v1/apps?org_slug=other')
+    expect(list.body.total_apps).toBe(11)
+    expect(list.body.apps).toHaveLength(11)
+  })
+
   test('a hundred times at once with one name makes one', async () => {
     const replies = await Promise.all(Array.from({ length: 100 }, () => createApp('race')))
     expect(replies.filter((reply) => reply.status === 201)).toHaveLength(1)

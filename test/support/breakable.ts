@@ -21,6 +21,7 @@ export function breakable(db: Db, nth: number): { db: Db; count(): number } {
     db: {
       query: query(db),
       read: (statement) => counted(db.read(statement)),
+      gather: (run, item) => counted(db.gather(run, item)),
       transaction: <R>(body: (tx: Tx) => Promise<R>) =>
         counted(db.transaction((tx) => body({ query: query(tx), inTransaction: true }))),
     },
