@@ -1,4 +1,6 @@
 // Addresses of boxes. They follow from the number of the home and the slot, so that nobody has to be asked for them.
+// Private ones are `fdaa`, 32 bits of network (8 of the home, 24 of the network's number), 32 bits of host, 32 bits of
+// machine (its slot) and 16 bits that are the machine's own.
 
 // Of the addresses that are for carriers and in no network of a customer. Four for each box.
 const firstAddress = (100 << 24) | (64 << 16)
@@ -26,4 +28,72 @@ function firstOf(homeNumber: number, slot: number): number {
 
 function dotted(address: number): string {
   return [24, 16, 8, 0].map((shift) => (address >>> shift) & 255).join('.')
+}
+
+const networksPerHome = 2 ** 24
+/** Zero is what the platform itself has in a network, such as the addresses of services. */
+const hostNumber = 1
+
+/** All addresses of a private network. */
+export function networkPrefix(homeNumber: number, networkNumber: number): string {
+  return `${networkStart(homeNumber, networkNumber)}::/48`
+}
+
+/** The machines of a private network, who reach each other directly; they reach the rest of it through the gateway. */
+export function machinesPrefix(homeNumber: number, networkNumber: number): string {
+  return `${networkStart(homeNumber, networkNumber)}:0:${hostNumber}::/80`
+}
+
+/** Of a machine in its private network. The sixteen bits after the slot are its own. */
+export function machineAddress(homeNumber: number, networkNumber: number, slot: number): string {
+  return `${machineStart(homeNumber, networkNumber, slot)}:2`
+}
+
+export function machinePrefix(homeNumber: number, networkNumber: number, slot: number): string {
+  return `${machineStart(homeNumber, networkNumber, slot)}:0/112`
+}
+
+/** The host's own address among the machines of a network. */
+export function gatewayAddress(homeNumber: number, networkNumber: number): string {
+  return `${networkStart(homeNumber, networkNumber)}:0:${hostNumber}:0:0:1`
+}
+
+/** Who answers names for the machines of all private networks of a home. */
+export function resolverAddress(homeNumber: number): string {
+  return homeNumber === 0 ? 'fdaa::3' : `fdaa:${(homeNumber << 8).toString(16)}::3`
+}
+
+/** Which network and slot an address belongs to, if it is one of a machine of this home. */
+export function findMachineOf(
+  homeNumber: number,
+  address: string,
+): { networkNumber: number; slot: number } | undefined {
+  const groups = groupsOf(address)
+  if (groups?.[0] !== 0xfdaa || groups[1]! >> 8 !== homeNumber) return undefined
+  if (groups[3] !== 0 || groups[4] !== hostNumber || groups[5] !== 0) return undefined
+  const networkNumber = (groups[1]! & 255) * 65_536 + groups[2]!
+  const slot = groups[6]!
+  return networkNumber > 0 && slot > 0 && slot < slotsPerHome ? { networkNumber, slot } : undefined
+}
+
+function groupsOf(address: string): number[] | undefined {
+  const [head = '', tail] = address.split('::')
+  const parse = (text: string) => (text === '' ? [] : text.split(':').map((group) => Number.parseInt(group, 16)))
+  const [before, after] = [parse(head), parse(tail ?? '')]
+  const missing = 8 - before.length - after.length
+  if (tail === undefined ? missing !== 0 : missing < 0) return undefined
+  return [...before, ...Array<number>(missing).fill(0), ...after]
+}
+
+function networkStart(homeNumber: number, networkNumber: number): string {
+  if (!Number.isInteger(networkNumber) || networkNumber < 1 || networkNumber >= networksPerHome) {
+    throw new Error(`not the number of a network: ${networkNumber}`)
+  }
+  const [high, low] = [(homeNumber << 8) | (networkNumber >> 16), networkNumber & 0xffff]
+  return `fdaa:${high.toString(16)}:${low.toString(16)}`
+}
+
+function machineStart(homeNumber: number, networkNumber: number, slot: number): string {
+  if (!Number.isInteger(slot) || slot < 1 || slot >= slotsPerHome) throw new Error(`not the slot of a box: ${slot}`)
+  return `${networkStart(homeNumber, networkNumber)}:0:${hostNumber}:0:${slot.toString(16)}`
 }

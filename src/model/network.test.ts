@@ -1,0 +1,44 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import {
+  findMachineOf,
+  gatewayAddress,
+  machineAddress,
+  machinePrefix,
+  networkPrefix,
+  resolverAddress,
+} from './network.ts'
+
+describe('private addresses', () => {
+  it('follow from the home, the network and the slot', () => {
+    expect(networkPrefix(0, 1)).toBe('fdaa:0:1::/48')
+    expect(machineAddress(0, 1, 1023)).toBe('fdaa:0:1:0:1:0:3ff:2')
+    expect(machineAddress(62, 0x12345, 7)).toBe('fdaa:3e01:2345:0:1:0:7:2')
+    expect(machinePrefix(0, 1, 7)).toBe('fdaa:0:1:0:1:0:7:0/112')
+    expect(gatewayAddress(0, 1)).toBe('fdaa:0:1:0:1:0:0:1')
+    expect([resolverAddress(0), resolverAddress(5)]).toEqual(['fdaa::3', 'fdaa:500::3'])
+  })
+
+  it('refuse what is no network or no slot', () => {
+    for (const number of [0, -1, 1.5, 2 ** 24]) expect(() => networkPrefix(0, number)).toThrow('not the number')
+    for (const slot of [0, 1024, -1]) expect(() => machineAddress(0, 1, slot)).toThrow('not the slot')
+  })
+
+  it('tell whose they are', () => {
+    const number = fc.integer({ min: 1, max: 2 ** 24 - 1 })
+    fc.assert(
+      fc.property(fc.nat(62), number, fc.integer({ min: 1, max: 1023 }), (home, networkNumber, slot) => {
+        const address = machineAddress(home, networkNumber, slot)
+        expect(findMachineOf(home, address)).toEqual({ networkNumber, slot })
+        expect(findMachineOf(home + 1, address)).toBeUndefined()
+      }),
+    )
+  })
+
+  it('of nobody belong to nobody', () => {
+    for (const address of ['::1', '::', 'fdaa::3', 'fe80::1', '127.0.0.1', '::ffff:127.0.0.1', gatewayAddress(0, 1)]) {
+      expect(findMachineOf(0, address)).toBeUndefined()
+    }
+    fc.assert(fc.property(fc.string(), (text) => findMachineOf(0, text) === undefined))
+  })
+})
