@@ -1,7 +1,7 @@
 import type { App, AppOrg, AppSummary, NewlyMade } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query, Tx } from './db.ts'
-import { callerColumns, callerCte, callerOf, validToken } from './token.ts'
+import { callerColumns, callerCte, callerOf, callersCte } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -71,9 +71,7 @@ async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[])
     text: `with asked as (
              select * from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
                with ordinality as asked (token_hash, org_slug, app_id, app_name, app_network, subdomains, position)),
-           caller as (
-             select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
-             from asked join token on hash = token_hash and ${validToken}),
+           ${callersCte},
            found as (
              select caller.*, org.id as org_id, ${orgColumns} from caller left join org
                on slug = org_slug and (token_org is null or token_org = org.id) and token_kind <> 'sandbox'),

@@ -14,7 +14,7 @@ import type { Micros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
 import { windowsColumn } from './archive.ts'
 import type { Db, Query, Tx } from './db.ts'
-import { callerColumns, callerCte, callerOf } from './token.ts'
+import { callerColumns, callerCte, callerOf, callersCte } from './token.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
   cluster.state_since as "stateSince", cluster.progress_at as "progressAt", cluster.plan, cluster.pg_major as "pgMajor",
@@ -58,7 +58,7 @@ const noExtras: Extras = { attachedApps: [], failure: null, restore: null, lastD
 type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
 
 /** Another organization's cluster is as good as absent. */
-const visible = `cluster.id = $2 and (token_org is null or token_org = cluster.org_id) and not scratch`
+const visible = `(token_org is null or token_org = cluster.org_id) and not scratch`
 
 /** What cannot be an id, such as a NUL byte, names no cluster and does not reach the database. */
 function idOrNone(id: string): string {
@@ -81,7 +81,7 @@ export async function getVisibleCluster(
     name: 'find-cluster',
     text: `with ${callerCte}
            select ${callerColumns}, found.* from caller left join lateral (
-             select ${columns} from cluster where ${visible}) found on true`,
+             select ${columns} from cluster where cluster.id = $2 and ${visible}) found on true`,
     values: [tokenHash, idOrNone(id)],
   })
   const caller = callerOf(requireCaller(row))
@@ -91,18 +91,28 @@ export async function getVisibleCluster(
 
 /** For those who look at it. A cluster that is deleted is as good as absent. */
 export async function getClusterDetails(db: Db, tokenHash: Buffer, id: string): Promise<ClusterDetails> {
-  const [row] = await db.read<Caller & { cluster: (ClusterDetails & { hasExtras: boolean }) | null }>({
-    name: 'find-cluster-details',
-    text: `with ${callerCte}
-           select ${callerColumns}, to_json(found) as cluster from caller left join lateral (
-             select ${details}, ${hasExtras} from cluster join org on org.id = cluster.org_id
-             where ${visible}) found on true`,
-    values: [tokenHash, idOrNone(id)],
-  })
+  const row = await db.gather(findDetails, { tokenHash, id: idOrNone(id) })
   requireCaller(row)
   if (!row?.cluster || clusterStatus(row.cluster.state) === 'deleted') throw notFound('Cluster not found')
   const { hasExtras: hasMore, ...cluster } = row.cluster
   return { ...cluster, ...(hasMore ? await findExtras(db, cluster.id) : noExtras) }
+}
+
+type DetailsRow = Caller & { cluster: (ClusterDetails & { hasExtras: boolean }) | null }
+
+async function findDetails(db: Query, asked: { tokenHash: Buffer; id: string }[]): Promise<(DetailsRow | undefined)[]> {
+  const { rows } = await db.query<DetailsRow & { position: number }>({
+    name: 'find-cluster-details',
+    text: `with asked as (
+             select * from unnest($1::bytea[], $2::text[]) with ordinality as asked (token_hash, cluster_id, position)),
+           ${callersCte}
+           select position, ${callerColumns}, to_json(found) as cluster from caller left join lateral (
+             select ${details}, ${hasExtras} from cluster join org on org.id = cluster.org_id
+             where cluster.id = cluster_id and ${visible}) found on true`,
+    values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ id }) => id)],
+  })
+  const found = new Map(rows.map((row) => [row.position, row]))
+  return asked.map((_, i) => found.get(i + 1))
 }
 
 async function findExtras(db: Db, id: string): Promise<Extras> {

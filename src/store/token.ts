@@ -1,7 +1,7 @@
 import type { Caller, Token, TokenKind } from '../model/token.ts'
 import type { Db, Query } from './db.ts'
 
-export const validToken = 'revoked_at is null and (expires_at is null or expires_at > now())'
+const valid = 'revoked_at is null and (expires_at is null or expires_at > now())'
 
 /**
  * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
@@ -10,7 +10,12 @@ export const validToken = 'revoked_at is null and (expires_at is null or expires
  */
 export const callerCte = `caller as (
   select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
-  where hash = $1 and ${validToken})`
+  where hash = $1 and ${valid})`
+
+/** The same for many requests at once: `asked` has a `token_hash`, and what else it has is here as well. */
+export const callersCte = `caller as (
+  select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
+  from asked join token on hash = token_hash and ${valid})`
 
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 
