@@ -5,11 +5,11 @@ import { toMillis } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
 
-const ByName = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
+export const ByName = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
 
-const notFound = 'No app has this name; the name is free.'
-const foreign = 'The app belongs to an organization this token may not see.'
-const readOnly = 'The token may only read.'
+export const notFound = 'No app has this name; the name is free.'
+export const foreign = 'The app belongs to an organization this token may not see.'
+export const readOnly = 'The token may only read.'
 
 export const appRoutes: Route[] = [
   route({

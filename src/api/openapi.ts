@@ -19,6 +19,9 @@ const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Ber
 const tags: Record<string, string> = {
   Postgres: 'Real PostgreSQL clusters. Success bodies are `{ "data": … }`.',
   Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
+  Secrets: 'What machines of an app see in their environment and nobody else. Kept encrypted.',
+  Volumes: 'Disks of machines, which they survive, and snapshots of them. A volume is attached to one machine at most.',
+  Addresses: 'Where an app answers. Without one it cannot be reached from outside.',
   Services: 'Programs that the platform keeps running in a sandbox. Their state is read from their supervisor.',
   Organizations: 'Who owns things. Every token but root belongs to one.',
   Sandboxes: 'Persistent environments for programs, each with its own filesystem, processes and URL.',

@@ -17,6 +17,7 @@ import { portSockets } from './port.ts'
 import { proxySockets } from './proxy.ts'
 import type { Route, SocketRoute } from './route.ts'
 import { sandboxResourceRoutes } from './sandbox.ts'
+import { secretRoutes } from './secret.ts'
 import { serviceRoutes } from './service.ts'
 import { taskRoutes } from './task.ts'
 import { tokenRoutes } from './token.ts'
@@ -33,6 +34,7 @@ export const platformRoutes: Route[] = [
   ...databaseRoutes,
   ...attachmentRoutes,
   ...appRoutes,
+  ...secretRoutes,
   ...orgRoutes,
   ...tokenRoutes,
 ]

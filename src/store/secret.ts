@@ -1,5 +1,5 @@
 import { type Secret, seal, unseal } from '../model/secret.ts'
-import type { Db, Query, Tx } from './db.ts'
+import type { Query, Tx } from './db.ts'
 
 const columns = `name, digest, created_at as "createdAt", updated_at as "updatedAt", value`
 
@@ -20,15 +20,6 @@ export async function listSecrets(db: Query, appId: string): Promise<SecretList>
     values: [appId],
   })
   return { version: rows[0]?.version ?? 0, secrets: rows.filter((row) => row.name !== null) }
-}
-
-export async function findSecret(db: Db, appId: string, name: string): Promise<Secret | undefined> {
-  const rows = await db.read<Secret>({
-    name: 'find-secret',
-    text: `select ${columns} from secret where app_id = $1 and name = $2`,
-    values: [appId, name],
-  })
-  return rows[0]
 }
 
 /** The next version of the secrets of an app, which nobody else changes until the transaction ends. */
