@@ -1,6 +1,7 @@
 import { requireWriter } from '../model/caller.ts'
 import { forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
+import { mintMacaroon } from '../model/macaroon.ts'
 import type { Org } from '../model/org.ts'
 import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../model/token.ts'
 import { listOrgs } from '../store/org.ts'
@@ -18,19 +19,29 @@ export interface IssuedToken {
 export async function createToken(ctx: Context, input: CreateToken): Promise<IssuedToken> {
   const caller = await getCaller(ctx)
   requireIssuer(caller, input.kind)
-  const orgId = input.kind === 'root' ? null : (await getOrg(ctx, caller, requireOrg(input))).id
-  const token = newTokenText()
+  const org = input.kind === 'root' ? undefined : await getOrg(ctx, caller, requireOrg(input))
   const id = newId()
+  const token = textOf(input, id, org)
   await insertToken(ctx.db, {
     id,
     hash: hashToken(token),
     kind: input.kind,
-    orgId,
+    orgId: org?.id ?? null,
     sandbox: requireSandbox(input),
     name: input.name ?? '',
     expiresInSeconds: input.expires_in_seconds ?? null,
   })
   return { id, token, kind: input.kind }
+}
+
+function textOf(input: CreateToken, tokenId: string, org: Org | undefined): string {
+  if (input.format !== 'fm2') return newTokenText()
+  const from = Math.floor(Date.now() / 1000)
+  return mintMacaroon({
+    tokenId,
+    ...(org ? { organization: { numericId: org.numericId, readOnly: input.kind === 'read' } } : {}),
+    ...(input.expires_in_seconds ? { validity: { from, until: from + input.expires_in_seconds } } : {}),
+  })
 }
 
 export async function listTokensOf(ctx: Context, orgSlug: string | undefined): Promise<Token[]> {

@@ -1,4 +1,5 @@
 import { unauthorized } from '../model/errors.ts'
+import { readMacaroon } from '../model/macaroon.ts'
 import { hashToken } from '../model/token.ts'
 
 const scheme = /^(?:bearer|flyv1)\s+/i
@@ -12,8 +13,14 @@ export function readToken(header: string | undefined): string {
   if (rest === '') throw unauthorized('missing token: send the header "Authorization: Bearer <token>"')
   if (!scheme.test(rest)) throw unauthorized('the Authorization header must be of the form "Bearer <token>"')
   while (scheme.test(rest)) rest = rest.replace(scheme, '')
-  if (rest === '' || /\s/.test(rest)) throw unauthorized('invalid token')
-  return rest
+  const token = rest.includes(',') ? choose(rest.split(',').map((part) => part.trim())) : rest
+  if (token === '' || /\s/.test(token)) throw unauthorized('invalid token')
+  return token
+}
+
+/** Some clients send every token they have, those of other platforms too. The first that is one of ours counts. */
+function choose(tokens: string[]): string {
+  return tokens.find((token) => token.startsWith('berth_') || readMacaroon(token)) ?? tokens[0]!
 }
 
 export function readTokenHash(header: string | undefined): Buffer {

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { createToken, getCurrentToken, listTokensOf, revokeTokenById } from '../actions/token.ts'
 import { type Micros, toRfc3339 } from '../model/time.ts'
-import { CreateToken, type Token, tokenKinds } from '../model/token.ts'
+import { CreateToken, callerEmail, type Token, tokenKinds } from '../model/token.ts'
 import { type Route, route } from './route.ts'
 
 const Kind = Type.Enum([...tokenKinds])
@@ -76,6 +76,10 @@ export const tokenRoutes: Route[] = [
             kind: Kind,
             org_slug: Type.Union([Type.String(), Type.Null()]),
             organization: Type.Union([Type.String(), Type.Null()]),
+            user: Type.String({ description: 'What a token is called where clients want a person.' }),
+            apps: Type.Array(Type.String(), { description: 'The apps it is limited to; none means all it may see.' }),
+            source_machine_id: Type.String(),
+            restricted_to_machine: Type.String(),
           }),
         ),
       },
@@ -86,7 +90,9 @@ export const tokenRoutes: Route[] = [
     run: async ({ ctx }) => {
       const { caller, org } = await getCurrentToken(ctx)
       const slug = org?.slug ?? null
-      return { tokens: [{ token_id: caller.tokenId, kind: caller.kind, org_slug: slug, organization: slug }] }
+      const about = { token_id: caller.tokenId, kind: caller.kind, org_slug: slug, organization: slug }
+      const limits = { apps: [], source_machine_id: '', restricted_to_machine: '' }
+      return { tokens: [{ ...about, user: callerEmail(caller), ...limits }] }
     },
   }),
   route({

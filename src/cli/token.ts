@@ -26,6 +26,7 @@ interface CreateOptions {
   org?: string
   sandbox?: string
   name?: string
+  format?: string
   /** Seconds. */
   expires?: number
 }
@@ -45,6 +46,7 @@ export function addTokenCommands(program: Command, cli: Cli): void {
     .option('--org <slug>', `the organization it is for; ${defaultOrg} when omitted, none for kind root`)
     .option('--sandbox <name>', 'the sandbox a token of kind sandbox is for')
     .option('--name <name>', 'a note that tells tokens apart in the list')
+    .addOption(new Option('--format <format>', 'fm2 is the form that flyctl demands').choices(['berth', 'fm2']))
     .option('--expires <duration>', 'stop working after this long, such as 12h or 30d', parseDuration)
     .action((options: CreateOptions) => createToken(cli, options))
   addExamples(
@@ -52,6 +54,7 @@ export function addTokenCommands(program: Command, cli: Cli): void {
     'berth tokens create --kind org --org acme --name ci --expires 30d',
     'export BERTH_TOKEN=$(berth tokens create --kind read)',
     'berth tokens create --kind sandbox --sandbox dev --json',
+    'export FLY_API_TOKEN=$(berth tokens create --kind org --format fm2)',
   )
 
   const list = tokens
@@ -77,6 +80,7 @@ async function createToken(cli: Cli, options: CreateOptions): Promise<void> {
     org_slug: options.org ?? (options.kind === 'root' ? undefined : defaultOrg),
     sandbox: options.sandbox,
     name: options.name,
+    format: options.format,
     expires_in_seconds: options.expires,
   })
   // The token alone goes to standard output, so that $(berth tokens create …) is the token.

@@ -7,6 +7,9 @@ import type { Micros } from './time.ts'
 export const tokenKinds = ['root', 'org', 'read', 'sandbox'] as const
 export type TokenKind = (typeof tokenKinds)[number]
 
+/** How the text of a token looks; what it may do is the same. */
+export const tokenFormats = ['berth', 'fm2'] as const
+
 export interface Token {
   id: string
   kind: TokenKind
@@ -26,6 +29,11 @@ export interface Caller {
   /** Null for root, which may see every organization. */
   orgId: string | null
   sandbox: string | null
+}
+
+/** Clients made for platforms with people in them want to show one; here there are tokens. */
+export function callerEmail(caller: Pick<Caller, 'tokenId' | 'kind'>): string {
+  return `${caller.kind}-${caller.tokenId}@berth.invalid`
 }
 
 /** 43 letters of 62 carry the 256 bits of the 32 random bytes that are promised. */
@@ -59,6 +67,11 @@ export const CreateToken = Type.Object({
       pattern: slugPattern,
       description: 'The sandbox a `sandbox` token is for.',
       refusal: 'sandbox must be 1 to 63 lowercase letters, digits and dashes, not starting or ending with a dash',
+    }),
+  ),
+  format: Type.Optional(
+    Type.Enum([...tokenFormats], {
+      description: '`berth` when omitted; `fm2` is the form that flyctl demands for its Postgres commands.',
     }),
   ),
   name: Type.Optional(Type.String({ maxLength: 100, description: 'A note that tells tokens apart in the list.' })),

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { platformRoutes } from '../../src/api/platform.ts'
+import { readMacaroon } from '../../src/model/macaroon.ts'
 import { usePlatform } from '../support/platform.ts'
 
 const platform = usePlatform()
@@ -58,6 +59,7 @@ describe('a token', () => {
     [{ kind: 'sandbox', org_slug: 'personal' }, 'sandbox'],
     [{ kind: 'org', org_slug: 'personal', sandbox: 'x' }, 'sandbox'],
     [{ kind: 'sandbox', org_slug: 'personal', sandbox: '../x' }, 'sandbox'],
+    [{ kind: 'org', org_slug: 'personal', format: 'fm1' }, 'format'],
     [{ kind: 'org', org_slug: 'personal', expires_in_seconds: 0 }, 'expires_in_seconds'],
     [{ kind: 'org', org_slug: 'personal', expires_in_seconds: '5' }, 'expires_in_seconds'],
     [{ kind: 'org', org_slug: 'personal', expires_in_seconds: 1e300 }, 'expires_in_seconds'],
@@ -65,6 +67,59 @@ describe('a token', () => {
     const reply = await platform.call('POST', '/v1/tokens', { body })
     expect(reply.status).toBe(422)
     expect(reply.body.error).toContain(field)
+  })
+})
+
+describe('a token in the form of a macaroon', () => {
+  const mint = async (extra: object = {}) => {
+    const body = { kind: 'org', org_slug: 'personal', format: 'fm2', ...extra }
+    const made = await platform.call('POST', '/v1/tokens', { body })
+    expect(made.status).toBe(201)
+    return made.body as { id: string; token: string }
+  }
+  const ask = async (authorization: string) =>
+    (await platform.call('GET', '/v1/tokens/current', { token: null, headers: { authorization } })).body
+
+  test('opens what its kind opens, behind either scheme', async () => {
+    const { id, token } = await mint()
+    expect(token).toMatch(/^fm2_[A-Za-z0-9+/]+=*$/)
+    for (const scheme of ['Bearer', 'FlyV1', 'flyv1', 'Bearer FlyV1']) {
+      expect((await ask(`${scheme} ${token}`)).tokens).toMatchObject([{ token_id: id, kind: 'org' }])
+    }
+    const reader = await mint({ kind: 'read' })
+    const body = { app_name: 'new', org_slug: 'personal' }
+    expect((await platform.call('POST', '/v1/apps', { token: reader.token, body })).status).toBe(403)
+  })
+
+  test('says when it ends, and ends then', async () => {
+    const { token } = await mint({ expires_in_seconds: 60 })
+    const end = readMacaroon(token)!.until! - Date.now() / 1000
+    expect(end).toBeGreaterThan(0)
+    expect(end).toBeLessThanOrEqual(61)
+    expect(await ask(`FlyV1 ${token}`)).toHaveProperty('tokens')
+    await platform.sql(`update token set expires_at = now() where expires_at is not null`)
+    expect(await ask(`FlyV1 ${token}`)).toEqual({ error: 'invalid token' })
+  })
+
+  test('is found among those of other platforms', async () => {
+    const [first, second] = [await mint(), await mint()]
+    const foreign = 'fm2_lJPETO0='
+    expect((await ask(`FlyV1 ${foreign},${first.token}`)).tokens).toMatchObject([{ token_id: first.id }])
+    expect((await ask(`Bearer ${foreign}, ${first.token}, fo1_x`)).tokens).toMatchObject([{ token_id: first.id }])
+    expect((await ask(`Bearer fo1_x,${platform.rootToken}`)).tokens).toMatchObject([{ kind: 'root' }])
+    expect((await ask(`FlyV1 ${second.token},${first.token}`)).tokens).toMatchObject([{ token_id: second.id }])
+    for (const header of [`FlyV1 ${foreign}`, `FlyV1 ${foreign},${foreign}`, 'FlyV1 ,', 'FlyV1 fm2_,fm2_']) {
+      expect(await ask(header), header).toEqual({ error: 'invalid token' })
+    }
+  })
+
+  test('that is revoked or was changed opens nothing', async () => {
+    const { id, token } = await mint()
+    const bytes = Buffer.from(token.slice(4), 'base64')
+    bytes[bytes.length - 1]! ^= 1
+    expect(await ask(`FlyV1 fm2_${bytes.toString('base64')}`)).toEqual({ error: 'invalid token' })
+    expect((await platform.call('DELETE', `/v1/tokens/${id}`)).status).toBe(204)
+    expect(await ask(`FlyV1 ${token}`)).toEqual({ error: 'invalid token' })
   })
 })
 
