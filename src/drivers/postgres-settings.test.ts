@@ -28,13 +28,13 @@ function settingsOf(plan: string, change: Partial<SettingsInput> = {}) {
 
 it('derives memory from the plan', () => {
   expect(settingsOf('basic')).toMatchObject({
-    shared_buffers: '256MB',
+    shared_buffers: '192MB',
     effective_cache_size: '768MB',
     work_mem: '6MB',
     maintenance_work_mem: '64MB',
     max_connections: '68',
   })
-  expect(settingsOf('launch')).toMatchObject({ shared_buffers: '2048MB', work_mem: '17MB', max_connections: '188' })
+  expect(settingsOf('launch')).toMatchObject({ shared_buffers: '1984MB', work_mem: '17MB', max_connections: '188' })
 })
 
 it('gives a small plan small tables, because PostgreSQL touches all of them at the start', () => {
@@ -47,7 +47,7 @@ it('gives a small plan small tables, because PostgreSQL touches all of them at t
 
 it('lets a small machine cap the settings', () => {
   expect(settingsOf('Performance', { hostMemoryMb: 2048 })).toMatchObject({
-    shared_buffers: '256MB',
+    shared_buffers: '192MB',
     effective_cache_size: '768MB',
     max_connections: '358',
   })

@@ -75,7 +75,8 @@ function connectionSettings({
 function memorySettings({ plan, hostMemoryMb }: SettingsInput): Settings {
   // A cluster that counts on more than half of the machine would leave nothing to its neighbours.
   const memoryMb = Math.min(plan.memoryMb, Math.floor(hostMemoryMb / 2))
-  const sharedMb = clamp(memoryMb / 4, 32, 8192)
+  // A quarter is the custom. What is kept about each buffer is touched at the start, and counts where memory is scarce.
+  const sharedMb = clamp(memoryMb / 4 - 64, 32, 8192)
   const clients = plan.databaseConnections + plan.reserveConnections
   return {
     shared_buffers: megabytes(sharedMb),

@@ -75,7 +75,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   it('runs by the settings of its plan, all of which it understood', async () => {
     const names = ['shared_buffers', 'max_connections', 'wal_level', 'track_commit_timestamp', 'ssl', 'TimeZone']
     const rows = await admin(`select current_setting(name) as value from unnest('{${names}}'::text[]) as name`)
-    expect(rows.map((row) => row.value)).toEqual(['256MB', '68', 'replica', 'on', 'on', 'UTC'])
+    expect(rows.map((row) => row.value)).toEqual(['192MB', '68', 'replica', 'on', 'on', 'UTC'])
     expect(await admin('select name, error from pg_file_settings where error is not null')).toEqual([])
     expect(await admin('select error from pg_hba_file_rules where error is not null')).toEqual([])
     expect(await admin('select name from pg_settings where pending_restart')).toEqual([])
