@@ -88,6 +88,7 @@ function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClus
 }
 
 function settingsOf(config: Config, edgePort: number): PlatformSettings {
+  const scheme = config.tls ? 'https' : 'http'
   return {
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
@@ -96,10 +97,8 @@ function settingsOf(config: Config, edgePort: number): PlatformSettings {
       return share !== undefined && hasPostgis({ share })
     }),
     pgHost: config.pgHost,
-    sandboxUrl: (name) => {
-      const scheme = config.tls ? 'https' : 'http'
-      return `${scheme}://${name}.${config.sandboxDomain}:${edgePort}/`
-    },
+    appUrl: (name) => `${scheme}://${name}.${config.domain}:${edgePort}/`,
+    sandboxUrl: (name) => `${scheme}://${name}.${config.sandboxDomain}:${edgePort}/`,
   }
 }
 

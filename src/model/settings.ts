@@ -9,6 +9,8 @@ export interface PlatformSettings {
   postgisMajors: readonly PostgresMajor[]
   /** The host name under which clients reach clusters. */
   pgHost: string
+  /** Where an app answers. */
+  appUrl(name: string): string
   /** Where the service of a sandbox answers. */
   sandboxUrl(name: string): string
 }
