@@ -4,9 +4,10 @@ import {
   findMachineOf,
   gatewayAddress,
   machineAddress,
-  machinePrefix,
   networkPrefix,
   resolverAddress,
+  serviceAddress,
+  writtenOut,
 } from './network.ts'
 
 describe('private addresses', () => {
@@ -14,7 +15,8 @@ describe('private addresses', () => {
     expect(networkPrefix(0, 1)).toBe('fdaa:0:1::/48')
     expect(machineAddress(0, 1, 1023)).toBe('fdaa:0:1:0:1:0:3ff:2')
     expect(machineAddress(62, 0x12345, 7)).toBe('fdaa:3e01:2345:0:1:0:7:2')
-    expect(machinePrefix(0, 1, 7)).toBe('fdaa:0:1:0:1:0:7:0/112')
+    expect(serviceAddress(0, 1, 65_537)).toBe('fdaa:0:1:0:0:1:1:3')
+    expect(writtenOut('fdaa:100::3')).toBe('fdaa0100000000000000000000000003')
     expect(gatewayAddress(0, 1)).toBe('fdaa:0:1:0:1:0:0:1')
     expect([resolverAddress(0), resolverAddress(5)]).toEqual(['fdaa::3', 'fdaa:500::3'])
   })

@@ -39,23 +39,21 @@ export function networkPrefix(homeNumber: number, networkNumber: number): string
   return `${networkStart(homeNumber, networkNumber)}::/48`
 }
 
-/** The machines of a private network, who reach each other directly; they reach the rest of it through the gateway. */
-export function machinesPrefix(homeNumber: number, networkNumber: number): string {
-  return `${networkStart(homeNumber, networkNumber)}:0:${hostNumber}::/80`
-}
-
 /** Of a machine in its private network. The sixteen bits after the slot are its own. */
 export function machineAddress(homeNumber: number, networkNumber: number, slot: number): string {
   return `${machineStart(homeNumber, networkNumber, slot)}:2`
 }
 
-export function machinePrefix(homeNumber: number, networkNumber: number, slot: number): string {
-  return `${machineStart(homeNumber, networkNumber, slot)}:0/112`
-}
-
 /** The host's own address among the machines of a network. */
 export function gatewayAddress(homeNumber: number, networkNumber: number): string {
   return `${networkStart(homeNumber, networkNumber)}:0:${hostNumber}:0:0:1`
+}
+
+/** Of a service in a private network, which the edge answers at: there is one for each number from one on. */
+export function serviceAddress(homeNumber: number, networkNumber: number, number: number): string {
+  const [high, low] = [Math.floor(number / 65_536), number & 0xffff]
+  if (number < 1 || high > 0xffff) throw new Error(`not the number of a service: ${number}`)
+  return `${networkStart(homeNumber, networkNumber)}:0:0:${high.toString(16)}:${low.toString(16)}:3`
 }
 
 /** Who answers names for the machines of all private networks of a home. */
@@ -74,6 +72,13 @@ export function findMachineOf(
   const networkNumber = (groups[1]! & 255) * 65_536 + groups[2]!
   const slot = groups[6]!
   return networkNumber > 0 && slot > 0 && slot < slotsPerHome ? { networkNumber, slot } : undefined
+}
+
+/** As 32 hexadecimal digits. */
+export function writtenOut(address: string): string {
+  return groupsOf(address)!
+    .map((group) => group.toString(16).padStart(4, '0'))
+    .join('')
 }
 
 function groupsOf(address: string): number[] | undefined {
