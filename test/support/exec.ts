@@ -85,13 +85,13 @@ export class ExecSocket {
     this.socket.send(JSON.stringify(message))
   }
 
-  async untilClosed(seconds = 15): Promise<number> {
+  async untilClosed(seconds = 45): Promise<number> {
     await until(() => this.closed !== undefined, seconds)
     return this.closed!.code
   }
 
   /** Its code, after the connection was closed. */
-  async exit(seconds = 15): Promise<number> {
+  async exit(seconds = 45): Promise<number> {
     await this.untilClosed(seconds)
     return Number(this.said('exit')?.exit_code ?? Number.NaN)
   }
