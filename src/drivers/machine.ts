@@ -28,16 +28,19 @@ export interface MachineSpec {
   keepsRoot: boolean
   /** Where it stands in its private network; undefined where there are none on this host. */
   network?: { number: number; resolver: string }
-  /** Also led to over 127.0.0.1 of the box, as for sandboxes. */
-  tty: boolean
+  /** Instead of what it would be told by default, where names are asked for; `searches` are added to short names. */
+  dns?: { nameservers: string[]; searches: string[] }
 }
 
 /** One end of its program. */
 export interface MachineExit {
-  /** Grows by one with each end in the life of a version. */
+  /** Grows by one with each end in the life of a version. Only the last ones are kept. */
   number: number
+  /** In milliseconds since 1970, as all times here. */
   at: number
+  /** 128 and the signal after one, as for a shell: a program that ends with such a code by itself looks the same. */
   exitCode: number
+  /** 0 when there was none. */
   signal: number
   oomKilled: boolean
   /** It was told to stop. */
@@ -74,7 +77,10 @@ export interface LogLine {
 /** Programs of users, each in a box of its own made from an image, kept running by the supervisor of the host. */
 export interface MachineDriver {
   isolation(): Promise<Isolation>
-  /** Afterwards its program has been started, by this version. Starts nothing when that is so already. */
+  /**
+   * Afterwards its program has been started, by this version, and may have ended again: `exits` tells. Starts nothing
+   * when that runs already; a frozen one goes on. Throws when no program could be started, with the reason.
+   */
   startMachine(spec: MachineSpec): Promise<void>
   /** Of this version; what ran of an earlier one does not count. */
   inspectMachine(id: string, instanceId: string): MachineProcess
@@ -93,7 +99,7 @@ export interface MachineDriver {
   ): ChildProcess
   listProcesses(id: string): Promise<MachineProcessEntry[]>
   /** The last lines, oldest first. */
-  readLog(id: string, lines: number): LogLine[]
+  readLog(id: string, lines: number): Promise<LogLine[]>
   /** From now on, and the last `lines` before it, until aborted. */
   followLog(id: string, lines: number, gone: AbortSignal): AsyncIterable<LogLine>
   /** Nothing of it is left: no process, mount, interface, group, file or log. */
