@@ -5,8 +5,8 @@ set -eu
 
 # Debian packages per purpose. A package whose program has another name is listed in `provides` as well.
 run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base"
-test="curl procps btrfs-progs xfsprogs"
-bench="wrk haproxy xfsprogs"
+test="curl procps btrfs-progs xfsprogs docker-registry busybox-static"
+bench="wrk haproxy xfsprogs docker-registry busybox-static skopeo"
 
 provides() {
   case $1 in
@@ -20,6 +20,7 @@ provides() {
     libreadline8) echo libreadline.so.8 ;;
     libgssapi-krb5-2) echo libgssapi_krb5.so.2 ;;
     procps) echo ps ;;
+    busybox-static) echo busybox ;;
     *) echo "$1" ;;
   esac
 }

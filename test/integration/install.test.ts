@@ -215,7 +215,8 @@ describe('scripts/setup.sh', () => {
       symlinkSync(findCommand(tool)!, `${bin}/${tool}`)
     }
     const packaged = ['s6-svscan', 'pgbouncer', 'openssl', 'bwrap', 'nft', 'ip', 'dnsmasq', 'curl', 'ps', 'mkfs.btrfs']
-    for (const tool of ['npm', 'apt-get', ...packaged, 'mkfs.xfs', 'wrk', 'haproxy']) {
+    const images = ['docker-registry', 'busybox', 'skopeo']
+    for (const tool of ['npm', 'apt-get', ...packaged, ...images, 'mkfs.xfs', 'wrk', 'haproxy']) {
       if (!missing.includes(tool)) writeProgram(`${bin}/${tool}`, `echo "${tool} $*" >>${directory}/calls`)
     }
     chmodSync(directory, 0o755)
