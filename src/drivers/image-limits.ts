@@ -5,8 +5,9 @@ export interface ImageLimits {
   /** Unpacked, of all layers of an image. */
   maxBytes: number
   maxFiles: number
-  /** How many times larger than packed a layer may become, counted from a gigabyte on. */
+  /** How many times larger than packed a layer may become once it has more than the bytes below. */
   maxRatio: number
+  maxUnguardedBytes: number
   /** What a pull leaves free on the disk. */
   reserveBytes: number
   /** Without enough bytes for so long a registry is given up. */
@@ -22,6 +23,7 @@ export const defaultImageLimits: ImageLimits = {
   maxFiles: 2_000_000,
   // Text compresses to a tenth, and a file of nothing but zeros in gzip to a thousandth.
   maxRatio: 300,
+  maxUnguardedBytes: 2 ** 30,
   reserveBytes: 512 * 2 ** 20,
   stallSeconds: 30,
   tries: 3,

@@ -35,7 +35,6 @@ export interface Unpacking {
 
 // Larger than what zlib takes by itself, so that fewer pieces go from hand to hand.
 const chunkSize = 128 * 1024
-const guardedFrom = 2 ** 30
 const bytesPerLook = 64 * 2 ** 20
 const maxWordBytes = 16 * 1024
 
@@ -95,7 +94,7 @@ function guarded(diffId: string, directory: string, limits: ImageLimits, arrived
     let nextLook = 0
     for await (const chunk of source) {
       bytes += chunk.length
-      if (bytes > guardedFrom && bytes > arrived.bytes * limits.maxRatio)
+      if (bytes > limits.maxUnguardedBytes && bytes > arrived.bytes * limits.maxRatio)
         throw new ImageError('too_large', `A layer becomes more than ${limits.maxRatio} times larger when unpacked`)
       if (bytes >= nextLook) {
         await refuseFullDisk(directory, limits.reserveBytes)
