@@ -4,6 +4,7 @@ import type { Hosting } from '../drivers/hosting.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
 import type { Repository } from '../drivers/repository.ts'
+import type { VolumeDriver } from '../drivers/volume.ts'
 import { requireClusterWriter } from '../model/caller.ts'
 import type { Cluster } from '../model/cluster.ts'
 import { invalid, unavailable } from '../model/errors.ts'
@@ -26,6 +27,7 @@ export interface LiveContext {
   repository: Repository
   boxes: BoxDriver
   services: BoxServices
+  volumes: VolumeDriver
   sandboxFeed: SandboxFeed
   sessions: ExecSessions
   /** The last lines of a cluster's server, oldest first; none before its first start. */

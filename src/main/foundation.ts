@@ -21,6 +21,7 @@ import { stateDumpDriver } from '../drivers/state-dump.ts'
 import { type Supervisor, s6Supervisor } from '../drivers/supervisor.ts'
 import { ensureToolchain } from '../drivers/toolchain.ts'
 import { sweepTrash } from '../drivers/trash.ts'
+import { volumeDriver } from '../drivers/volume-driver.ts'
 import { newTokenText } from '../model/token.ts'
 import { startSampler } from '../reconcile/sampler.ts'
 import { type StateBackup, startStateBackup } from '../reconcile/state-backup.ts'
@@ -89,6 +90,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     boxes,
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
     services: boxServices({ home, boxes }),
+    volumes: volumeDriver({ home, jobs }),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
       drillIntervalSeconds: config.drillIntervalSeconds,

@@ -5,6 +5,7 @@ import { drillStates } from '../model/drill.ts'
 import { sandboxStates } from '../model/sandbox.ts'
 import { isWorking, type StateTable } from '../model/states.ts'
 import { type Micros, nowMicros } from '../model/time.ts'
+import { snapshotStates, volumeStates } from '../model/volume.ts'
 import { loadApp } from '../store/app.ts'
 import { loadBackup } from '../store/backup.ts'
 import { loadCluster } from '../store/cluster.ts'
@@ -12,6 +13,7 @@ import type { Query, Tx } from '../store/db.ts'
 import { loadDrill } from '../store/drill.ts'
 import { loadSandbox } from '../store/sandbox.ts'
 import { type Kind, lockState, transition } from '../store/transition.ts'
+import { loadSnapshot, loadVolume } from '../store/volume.ts'
 import { forget, holdsLease, type Lease, leaseDue, release, releaseAfterError } from '../store/work.ts'
 import { appSteps } from './app.ts'
 import { backupSteps } from './backup.ts'
@@ -19,6 +21,7 @@ import { clusterSteps } from './cluster.ts'
 import { drillSteps } from './drill.ts'
 import { sandboxSteps } from './sandbox.ts'
 import { advance, type StepResult, type World } from './step.ts'
+import { snapshotSteps, volumeSteps } from './volume.ts'
 
 interface Row {
   id: string
@@ -40,6 +43,8 @@ const kinds: Record<Kind, KindOfWork> = {
   cluster: { states: clusterStates, load: loadCluster, steps: clusterSteps },
   drill: { states: drillStates, load: loadDrill, steps: drillSteps },
   sandbox: { states: sandboxStates, load: loadSandbox, steps: sandboxSteps },
+  snapshot: { states: snapshotStates, load: loadSnapshot, steps: snapshotSteps },
+  volume: { states: volumeStates, load: loadVolume, steps: volumeSteps },
 }
 
 /** How a turn ended, for the log and the metrics. */

@@ -9,6 +9,7 @@ import type { PostgresDriver } from '../drivers/postgres.ts'
 import type { ReceiverDriver } from '../drivers/receiver.ts'
 import type { Repository } from '../drivers/repository.ts'
 import type { RestoreDriver } from '../drivers/restore.ts'
+import type { VolumeDriver } from '../drivers/volume.ts'
 import type { Outcome, WorkingState } from '../model/states.ts'
 import type { Db, Tx } from '../store/db.ts'
 
@@ -27,6 +28,7 @@ export interface World {
   boxes: BoxDriver
   services: BoxServices
   checkpoints: CheckpointDriver
+  volumes: VolumeDriver
   keep: Keep
 }
 

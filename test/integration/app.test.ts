@@ -12,7 +12,9 @@ async function addMachine(appName: string, id: string, state: string) {
 
 async function addVolumes(appName: string, count: number) {
   await platform.sql(
-    `insert into volume (id, app_id) select 'vol_' || n || id, id from app, generate_series(1, $2) n where name = $1`,
+    `insert into volume (id, app_id, name, region, size_gb, state, snapshot_retention, auto_backup)
+     select 'vol_' || n || id, id, 'data', 'local', 1, 'created', 5, false from app, generate_series(1, $2) n
+     where name = $1`,
     [appName, count],
   )
 }

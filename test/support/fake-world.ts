@@ -10,6 +10,7 @@ import type { ClusterProcess, PostgresDriver } from '../../src/drivers/postgres.
 import type { ReceiverDriver } from '../../src/drivers/receiver.ts'
 import type { Repository } from '../../src/drivers/repository.ts'
 import type { RestoreDriver } from '../../src/drivers/restore.ts'
+import type { VolumeDriver } from '../../src/drivers/volume.ts'
 import type { LiveContext } from '../../src/live/context.ts'
 import type { World } from '../../src/reconcile/step.ts'
 
@@ -47,6 +48,10 @@ export class FakeWorld {
   readonly layers = new Map<string, string>()
   readonly copies = new Map<string, string>()
   checkpointProblem: string | undefined
+  /** Sizes of disks, and what snapshots are copies of. */
+  readonly disks = new Map<string, number>()
+  readonly diskCopies = new Map<string, string>()
+  diskProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
   readonly limits = new Set<string>()
@@ -397,6 +402,44 @@ export class FakeWorld {
     }
   }
 
+  get volumes(): VolumeDriver {
+    const gigabyte = 1024 ** 3
+    return {
+      enforcesSize: () => this.called(true),
+      ensureVolume: ({ id, sizeGb }) => {
+        if (this.diskProblem) return this.called({ is: 'failed', reason: this.diskProblem } as const)
+        this.disks.set(id, Math.max(sizeGb, this.disks.get(id) ?? 0))
+        return this.called({ is: 'done' } as const)
+      },
+      extendVolume: (id, sizeGb) => {
+        if (!this.disks.has(id)) throw new Error('there is no such volume')
+        this.disks.set(id, sizeGb)
+        return this.called({ needsRestart: false })
+      },
+      measureVolume: (id) => {
+        const blocks = ((this.disks.get(id) ?? 0) * gigabyte) / 4096
+        return this.disks.has(id)
+          ? { blockSize: 4096, blocks, blocksFree: blocks - 100, bytesUsed: 409_600 }
+          : undefined
+      },
+      ensureSnapshot: (volumeId, snapshotId) => {
+        if (this.diskProblem) return this.called({ is: 'failed', reason: this.diskProblem } as const)
+        this.diskCopies.set(snapshotId, volumeId)
+        return this.called({ is: 'done' } as const)
+      },
+      measureSnapshot: () => 409_600,
+      removeSnapshot: (id) => {
+        this.diskCopies.delete(id)
+        return this.called(undefined)
+      },
+      removeVolume: (id) => {
+        this.disks.delete(id)
+        return this.called(undefined)
+      },
+      mountOf: (id) => ({ source: `/volume/${id}/disk`, kind: 'image' }),
+    }
+  }
+
   get repository(): Repository {
     return {
       removeBackup: (id: string, label: string) => {
@@ -432,6 +475,7 @@ export class FakeWorld {
       boxes: this.boxes,
       services: fakeServices(() => this.services),
       checkpoints: this.checkpoints,
+      volumes: this.volumes,
       keep: {
         backupIntervalSeconds: 86_400,
         scrubIntervalSeconds: 604_800,
