@@ -11,6 +11,7 @@ import { drillRoutes } from './drill.ts'
 import { execRoutes, execSockets } from './exec.ts'
 import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
+import { graphqlRoutes } from './graphql.ts'
 import { orgRoutes } from './org.ts'
 import { policyRoutes } from './policy.ts'
 import { portSockets } from './port.ts'
@@ -37,6 +38,7 @@ export const platformRoutes: Route[] = [
   ...secretRoutes,
   ...orgRoutes,
   ...tokenRoutes,
+  ...graphqlRoutes,
 ]
 
 /** Everything the sandbox address can be asked for. */

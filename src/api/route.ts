@@ -4,6 +4,7 @@ import type { Readable } from 'node:stream'
 import type { Static, TObject, TSchema } from 'typebox'
 import type { WebSocket } from 'ws'
 import type { LiveContext } from '../live/context.ts'
+import type { BerthError } from '../model/errors.ts'
 
 export interface Call<P, Q, B> {
   ctx: LiveContext
@@ -87,6 +88,8 @@ export interface Route {
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */
   wrongType: 400 | 422
+  /** The body of a refusal, where it is not the one of the address. */
+  problem?(error: BerthError): object
   /** Refusals that come before those of the fields, such as an absent resource. */
   precheck?(call: Pick<Call<unknown, unknown, unknown>, 'ctx' | 'params'>): Promise<unknown>
   run(call: Call<unknown, unknown, unknown>): Promise<unknown>

@@ -294,5 +294,6 @@ function refuseOtherMethods(server: FastifyInstance, url: string, operations: Ro
 function sendProblem(area: Area, err: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const error = asBerthError(err)
   if (error.statusCode >= 500) request.log.error({ request: request.id, err: error.cause ?? error }, error.message)
-  reply.status(error.statusCode).headers(problemHeaders(error)).send(problemBody(area, error))
+  const body = request.routeOptions.config?.operation?.problem?.(error) ?? problemBody(area, error)
+  reply.status(error.statusCode).headers(problemHeaders(error)).send(body)
 }

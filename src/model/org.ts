@@ -3,6 +3,9 @@ import type { Micros } from './time.ts'
 
 export const slugPattern = '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'
 
+/** The organization every platform begins with. */
+export const firstOrg = 'personal'
+
 export interface Org {
   id: string
   numericId: number

@@ -1,0 +1,126 @@
+import { listAppsOf } from '../actions/app.ts'
+import { readCursor, writeCursor } from '../actions/cursor.ts'
+import { listSecretsOf } from '../actions/secret.ts'
+import { listTokensOf } from '../actions/token.ts'
+import type { LiveContext } from '../live/context.ts'
+import { type AppSummary, appStatus } from '../model/app.ts'
+import { firstOrg, type Org } from '../model/org.ts'
+import { nowMicros } from '../model/time.ts'
+import type { Caller } from '../model/token.ts'
+import { connection, type GraphqlNode, secretNode, tokenNode } from './graphql-view.ts'
+
+/** Who asks, for what is looked up only when a query wants it. */
+export interface Asker {
+  ctx: LiveContext
+  caller: Caller
+}
+
+export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId' | 'slug' | 'name'>): GraphqlNode {
+  return {
+    __typename: 'Organization',
+    id: org.id,
+    internalNumericId: org.numericId,
+    slug: org.slug,
+    rawSlug: org.slug,
+    name: org.name,
+    type: org.slug === firstOrg ? 'PERSONAL' : 'SHARED',
+    viewerRole: asker.caller.kind === 'read' ? 'member' : 'admin',
+    // Nothing here is paid for, and clients ask before they let somebody do a thing.
+    paidPlan: true,
+    billable: true,
+    billingStatus: 'CURRENT',
+    isCreditCardSaved: true,
+    provisionsBetaExtensions: false,
+    remoteBuilderImage: '',
+    addOns: connection([]),
+    members: { ...connection([]), edges: [] },
+    limitedAccessTokens: async () => connection(await activeTokens(asker, org.slug)),
+    apps: (query: PageQuery) => appPage(asker, [org], query),
+  }
+}
+
+/** A token that may only read does not see the others, and asking for them does not spoil the rest of its answer. */
+async function activeTokens({ ctx, caller }: Asker, orgSlug: string): Promise<GraphqlNode[]> {
+  if (caller.kind === 'read') return []
+  const now = nowMicros()
+  const tokens = await listTokensOf(ctx, orgSlug)
+  return tokens
+    .filter((token) => token.revokedAt === null && (token.expiresAt === null || token.expiresAt > now))
+    .map(tokenNode)
+}
+
+export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
+  const { ctx } = asker
+  const status = appStatus(app)
+  const appUrl = ctx.settings.appUrl(app.name)
+  const { hostname } = new URL(appUrl)
+  return {
+    __typename: 'App',
+    id: app.name,
+    internalNumericId: app.numericId,
+    name: app.name,
+    status,
+    deployed: status !== 'pending',
+    hostname,
+    appUrl,
+    cnameTarget: hostname,
+    platformVersion: 'machines',
+    network: app.network,
+    organization: organizationNode(asker, {
+      id: app.orgId,
+      numericId: app.orgNumericId,
+      slug: app.orgSlug,
+      name: app.orgName,
+    }),
+    config: { definition: {} },
+    egressIpAddresses: connection([]),
+    addOns: connection([]),
+    limitedAccessTokens: connection([]),
+    hostIssues: connection([]),
+    secrets: async () => (await listSecretsOf(ctx, app.name, { show: false, minVersion: 0 })).map(secretNode),
+  }
+}
+
+export interface PageQuery {
+  first?: number | null
+  after?: string | null
+}
+
+const maxPage = 500
+const usualPage = 200
+const placePattern = /^[a-z0-9-]{1,63}\/[a-z0-9-]{1,63}$/
+
+/** Apps of these organizations, one organization after the other. */
+export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: PageQuery): Promise<GraphqlNode> {
+  const limit = Math.min(maxPage, Math.max(1, query.first ?? usualPage))
+  const [from = '', afterName = ''] = query.after ? readCursor('after', placePattern, query.after).split('/') : []
+  const found: AppSummary[] = []
+  for (const { slug } of orgs) {
+    if (slug < from || found.length > limit) continue
+    // One more than asked for tells whether another page follows.
+    const wanted = limit + 1 - found.length
+    const place = slug === from ? { cursor: writeCursor(afterName) } : {}
+    found.push(...(await listAppsOf(asker.ctx, { org_slug: slug, limit: wanted, ...place })).apps)
+  }
+  const edges = found.slice(0, limit).map((app) => ({
+    cursor: writeCursor(`${app.orgSlug}/${app.name}`),
+    node: appNode(asker, app),
+  }))
+  return {
+    nodes: edges.map(({ node }) => node),
+    edges,
+    totalCount: () => countApps(asker, orgs),
+    pageInfo: {
+      hasNextPage: found.length > limit,
+      hasPreviousPage: from !== '',
+      startCursor: edges[0]?.cursor ?? '',
+      endCursor: edges.at(-1)?.cursor ?? '',
+    },
+  }
+}
+
+async function countApps({ ctx }: Asker, orgs: Pick<Org, 'slug'>[]): Promise<number> {
+  let sum = 0
+  for (const { slug } of orgs) sum += (await listAppsOf(ctx, { org_slug: slug, limit: 1 })).total
+  return sum
+}

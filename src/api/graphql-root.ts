@@ -1,0 +1,134 @@
+import { createApp, deleteApp, getApp } from '../actions/app.ts'
+import { getOrg, listVisibleOrgs } from '../actions/org.ts'
+import { changeSecrets, listSecretsOf } from '../actions/secret.ts'
+import { BerthError, invalid, notFound } from '../model/errors.ts'
+import type { Org } from '../model/org.ts'
+import { listRegions, regionOf } from '../model/region.ts'
+import { type Asker, appNode, appPage, organizationNode, type PageQuery } from './graphql-node.ts'
+import { connection, type GraphqlNode, regionNode, userNode } from './graphql-view.ts'
+
+export function queryRoot(asker: Asker): GraphqlNode {
+  const { ctx, caller } = asker
+  return {
+    viewer: userNode(caller),
+    currentUser: userNode(caller),
+    organization: async ({ slug, id }: { slug?: string | null; id?: string | null }) => {
+      const given = slug || id
+      if (!given) throw invalid('organization needs a slug or an id')
+      return organizationNode(asker, slug ? await getOrgBySlug(asker, slug) : await getOrgById(asker, given))
+    },
+    organizations: async () => organizationList(asker, await listVisibleOrgs(ctx)),
+    app: async ({ name }: { name?: string | null }) => appNode(asker, await findNamed(asker, name ?? '')),
+    apps: async (query: PageQuery & { organizationId?: string | null; role?: string | null }) => {
+      // No app has a role here.
+      if (query.role) return appPage(asker, [], query)
+      const orgs = query.organizationId ? [await getOrgById(asker, query.organizationId)] : await listVisibleOrgs(ctx)
+      return appPage(asker, orgs, query)
+    },
+    platform: () => ({
+      requestRegion: ctx.settings.defaultRegion,
+      regions: listRegions(ctx.settings).map(regionNode),
+    }),
+    nearestRegion: () => regionNode(regionOf(ctx.settings.defaultRegion)),
+    node: async ({ id }: { id: string }) => {
+      const org = (await listVisibleOrgs(ctx)).find((one) => one.id === id)
+      return org ? organizationNode(asker, org) : appNode(asker, await findNamed(asker, id))
+    },
+  }
+}
+
+interface CreateAppInput {
+  organizationId: string
+  name?: string | null
+  network?: string | null
+  enableSubdomains?: boolean | null
+}
+
+interface DeleteAppArguments {
+  appId?: string | null
+  force?: boolean | null
+  input?: { appId: string; force?: boolean | null }
+}
+
+interface SetSecretsInput {
+  appId: string
+  secrets: { key: string; value: string }[]
+  replaceAll?: boolean | null
+}
+
+export function mutationRoot(asker: Asker): GraphqlNode {
+  const { ctx } = asker
+  return {
+    createApp: async ({ input }: { input: CreateAppInput }) => {
+      const org = await getOrgById(asker, input.organizationId)
+      const made = await createApp(ctx, {
+        org_slug: org.slug,
+        ...(input.name ? { app_name: input.name } : {}),
+        ...(input.network ? { network: input.network } : {}),
+        ...(input.enableSubdomains ? { enable_subdomains: true } : {}),
+      })
+      return { app: appNode(asker, { ...made, orgId: org.id, machineCount: 0, startedCount: 0, volumeCount: 0 }) }
+    },
+    deleteApp: async ({ appId, force, input }: DeleteAppArguments) => {
+      const app = await findNamed(asker, input?.appId ?? appId ?? '')
+      await deleteApp(ctx, app.name, input?.force ?? force ?? false)
+      return { organization: appNode(asker, app).organization }
+    },
+    setSecrets: ({ input }: { input: SetSecretsInput }) =>
+      withApp(asker, input.appId, async (name) => {
+        const before = input.replaceAll ? await listSecretsOf(ctx, name, { show: false, minVersion: 0 }) : []
+        const removed = before.map((secret) => [secret.name, null] as const)
+        const given = input.secrets.map(({ key, value }) => [key, value] as const)
+        await changeSecrets(ctx, name, Object.fromEntries<string | null>([...removed, ...given]))
+      }),
+    unsetSecrets: ({ input }: { input: { appId: string; keys: string[] } }) =>
+      withApp(asker, input.appId, async (name) => {
+        await changeSecrets(ctx, name, Object.fromEntries(input.keys.map((key) => [key, null])))
+      }),
+  }
+}
+
+/** The app as it is after the change. */
+async function withApp(asker: Asker, name: string, change: (name: string) => Promise<void>): Promise<GraphqlNode> {
+  await findNamed(asker, name)
+  await change(name)
+  return { app: async () => appNode(asker, await findNamed(asker, name)) }
+}
+
+/** Clients look for these words. */
+async function findNamed({ ctx }: Asker, name: string) {
+  return named('App', getApp(ctx, name))
+}
+
+async function getOrgBySlug({ ctx, caller }: Asker, slug: string): Promise<Org> {
+  return named('Organization', getOrg(ctx, caller, slug))
+}
+
+/** Where an id is asked for, people write the slug. */
+async function getOrgById(asker: Asker, id: string): Promise<Org> {
+  const found = (await listVisibleOrgs(asker.ctx)).find((org) => org.id === id)
+  return found ?? getOrgBySlug(asker, id)
+}
+
+async function named<T>(what: string, found: Promise<T>): Promise<T> {
+  try {
+    return await found
+  } catch (err) {
+    if (err instanceof BerthError && err.code === 'not_found') throw notFound(`Could not find ${what}`)
+    throw err
+  }
+}
+
+function organizationList(asker: Asker, orgs: Org[]): GraphqlNode {
+  const nodes = orgs.map((org) => organizationNode(asker, org))
+  return {
+    ...connection(nodes),
+    edges: orgs.map((org, index) => ({ cursor: org.slug, node: nodes[index] })),
+    pageInfo: {
+      hasNextPage: false,
+      hasPreviousPage: false,
+      startCursor: orgs[0]?.slug ?? '',
+      endCursor: orgs.at(-1)?.slug ?? '',
+    },
+  }
+}

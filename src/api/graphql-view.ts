@@ -1,0 +1,44 @@
+import type { ShownSecret } from '../actions/secret.ts'
+import type { Region } from '../model/region.ts'
+import { toRfc3339 } from '../model/time.ts'
+import { type Caller, callerEmail, type Token } from '../model/token.ts'
+
+/** Values by field. A function is called when its field is asked for. */
+export type GraphqlNode = Record<string, unknown>
+
+export function connection(nodes: GraphqlNode[]): GraphqlNode {
+  return { nodes, totalCount: nodes.length }
+}
+
+export function userNode(caller: Pick<Caller, 'tokenId' | 'kind'>): GraphqlNode {
+  const email = callerEmail(caller)
+  return { __typename: 'User', id: caller.tokenId, email, name: email, username: email, enablePaidHobby: false }
+}
+
+export function tokenNode(token: Token): GraphqlNode {
+  return {
+    id: token.id,
+    name: token.name || token.kind,
+    createdAt: toRfc3339(token.createdAt),
+    expiresAt: token.expiresAt === null ? null : toRfc3339(token.expiresAt),
+    user: userNode({ tokenId: token.id, kind: token.kind }),
+  }
+}
+
+export function secretNode(secret: ShownSecret): GraphqlNode {
+  const { name, digest, createdAt } = secret
+  return { __typename: 'Secret', id: name, name, digest, createdAt: toRfc3339(createdAt) }
+}
+
+export function regionNode(region: Region): GraphqlNode {
+  return {
+    code: region.code,
+    name: region.name,
+    latitude: region.latitude,
+    longitude: region.longitude,
+    geoRegion: region.area,
+    gatewayAvailable: true,
+    requiresPaidPlan: false,
+    deprecated: false,
+  }
+}

@@ -1,0 +1,339 @@
+import fc from 'fast-check'
+import { buildClientSchema, getIntrospectionQuery } from 'graphql'
+import { describe, expect, test } from 'vitest'
+import { usePlatform } from '../support/platform.ts'
+
+const platform = usePlatform()
+
+async function ask(query: string, variables: object = {}, token?: string) {
+  const reply = await platform.call('POST', '/graphql', { body: { query, variables }, ...(token ? { token } : {}) })
+  expect(reply.status, JSON.stringify(reply.body)).toBe(200)
+  return reply.body
+}
+
+const refusal = async (query: string, variables: object = {}, token?: string) => {
+  const { errors } = await ask(query, variables, token)
+  expect(errors).toHaveLength(1)
+  return errors[0]
+}
+
+const createApp = `mutation($input: CreateAppInput!) { createApp(input: $input) { app { id name organization { slug } } } }`
+
+describe('a query', () => {
+  test('tells who asks', async () => {
+    const query = '{ viewer { __typename ... on User { id email enablePaidHobby } ... on Macaroon { email } } }'
+    const { data } = await ask(query)
+    expect(data.viewer).toEqual({
+      __typename: 'User',
+      id: 'root',
+      email: 'root-root@berth.invalid',
+      enablePaidHobby: false,
+    })
+    expect((await ask('{ viewer { email } currentUser { name } }')).data.viewer.email).toContain('@')
+  })
+
+  test('shows organizations the token may see, by slug and by id', async () => {
+    await platform.createOrg('acme')
+    const { data } = await ask(
+      '{ organizations(admin: true) { nodes { id slug rawSlug name type viewerRole internalNumericId paidPlan } totalCount } }',
+    )
+    expect(data.organizations.totalCount).toBe(2)
+    const [acme, personal] = data.organizations.nodes
+    expect(acme).toMatchObject({ slug: 'acme', rawSlug: 'acme', type: 'SHARED', viewerRole: 'admin' })
+    expect(acme.internalNumericId).toMatch(/^\d+$/)
+    expect(personal).toMatchObject({ slug: 'personal', name: 'Personal', type: 'PERSONAL' })
+    const byId = await ask('query($id: ID) { organization(id: $id) { slug } }', { id: acme.id })
+    expect(byId.data.organization.slug).toBe('acme')
+
+    const token = await platform.createToken('read', 'acme')
+    const seen = await ask(
+      '{ organizations { nodes { slug viewerRole limitedAccessTokens { nodes { id } } } } }',
+      {},
+      token,
+    )
+    expect(seen.data.organizations.nodes).toEqual([
+      { slug: 'acme', viewerRole: 'member', limitedAccessTokens: { nodes: [] } },
+    ])
+    for (const given of [{ slug: 'personal' }, { id: personal.id }, { slug: 'none' }, { slug: '../x' }]) {
+      const query = 'query($slug: String, $id: ID) { organization(slug: $slug, id: $id) { id } }'
+      expect(await refusal(query, given, token)).toEqual({
+        message: 'Could not find Organization',
+        path: ['organization'],
+        locations: expect.anything(),
+        extensions: { code: 'NOT_FOUND' },
+      })
+    }
+  })
+
+  test('shows an app', async () => {
+    await platform.createApp('shop', { network: 'blue' })
+    const { data, errors } = await ask(
+      `query($name: String!) { app(name: $name) { id internalNumericId name hostname deployed status version appUrl platformVersion
+        network cnameTarget sharedIpAddress config { definition } organization { id slug paidPlan }
+        addOns(type: tigris) { nodes { id } } hostIssues { nodes { id } } role { name } secrets { name digest } } }`,
+      { name: 'shop' },
+    )
+    expect(errors).toBeUndefined()
+    expect(data.app).toMatchObject({
+      id: 'shop',
+      name: 'shop',
+      hostname: 'shop.berth.localhost',
+      appUrl: 'http://shop.berth.localhost:4282/',
+      deployed: false,
+      status: 'pending',
+      platformVersion: 'machines',
+      network: 'blue',
+      config: { definition: {} },
+      organization: { slug: 'personal', paidPlan: true },
+      role: null,
+      secrets: [],
+    })
+  })
+
+  test('says that an app is not there, and refuses that of another', async () => {
+    await platform.createOrg('acme')
+    await platform.createApp('mine')
+    const query = 'query($name: String!) { app(name: $name) { id } }'
+    for (const name of ['nobody', '../x', 'UPPER', '\u0000', '']) {
+      const found = await ask(query, { name })
+      expect(found.data).toEqual({ app: null })
+      expect(found.errors[0]).toMatchObject({ message: 'Could not find App', path: ['app'] })
+    }
+    const token = await platform.createToken('org', 'acme')
+    expect(await refusal(query, { name: 'mine' }, token)).toMatchObject({
+      message: 'unauthorized',
+      extensions: { code: 'FORBIDDEN' },
+    })
+    expect((await ask('{ node(id: "mine") { id ... on App { status } } }')).data.node).toEqual({
+      id: 'mine',
+      status: 'pending',
+    })
+  })
+
+  test('leafs through apps over organizations', async () => {
+    await platform.createOrg('acme')
+    for (const name of ['b', 'd', 'f']) await platform.createApp(name)
+    for (const name of ['a', 'c']) await platform.createApp(name, { org_slug: 'acme' })
+    const query = `query($after: String, $org: ID) { apps(type: "container", first: 2, after: $after, organizationId: $org) {
+      totalCount pageInfo { hasNextPage endCursor } nodes { name organization { slug } } } }`
+    const seen: string[] = []
+    let after: string | undefined
+    for (let more = true; more; ) {
+      const { apps } = (await ask(query, { after })).data
+      expect(apps.totalCount).toBe(5)
+      seen.push(...apps.nodes.map((app: { name: string; organization: { slug: string } }) => app.name))
+      more = apps.pageInfo.hasNextPage
+      after = apps.pageInfo.endCursor
+    }
+    expect(seen).toEqual(['a', 'c', 'b', 'd', 'f'])
+    const one = (await ask(query, { org: 'acme', after: '' })).data.apps
+    expect(one).toMatchObject({ totalCount: 2, pageInfo: { hasNextPage: false } })
+    expect((await refusal(query, { after: 'x' })).extensions.code).toBe('BAD_REQUEST')
+    const token = await platform.createToken('read', 'acme')
+    expect((await ask('{ apps { nodes { name } } }', {}, token)).data.apps.nodes).toEqual([
+      { name: 'a' },
+      { name: 'c' },
+    ])
+    expect((await ask('{ apps(role: "postgres_cluster") { nodes { name } } }')).data.apps.nodes).toEqual([])
+  })
+
+  test('lists the regions', async () => {
+    const { data } = await ask(
+      '{ platform { requestRegion regions { name code latitude longitude gatewayAvailable } } nearestRegion { code deprecated } }',
+    )
+    expect(data.platform.requestRegion).toBe('local')
+    expect(data.platform.regions.map((region: { code: string }) => region.code)).toEqual(
+      expect.arrayContaining(['local', 'iad', 'fra']),
+    )
+    expect(data.nearestRegion).toEqual({ code: 'local', deprecated: false })
+  })
+
+  test('can ask for the schema', async () => {
+    const { data, errors } = await ask(getIntrospectionQuery())
+    expect(errors).toBeUndefined()
+    expect(buildClientSchema(data).getType('App')).toBeDefined()
+  })
+})
+
+describe('a mutation', () => {
+  test('creates and deletes an app as the other interface does', async () => {
+    await platform.createOrg('acme')
+    const { data } = await ask(createApp, { input: { organizationId: 'acme', name: 'new' } })
+    expect(data.createApp.app).toEqual({ id: 'new', name: 'new', organization: { slug: 'acme' } })
+    expect((await platform.call('GET', '/v1/apps/new')).body).toMatchObject({ organization: { slug: 'acme' } })
+    expect(await refusal(createApp, { input: { organizationId: 'personal', name: 'new' } })).toMatchObject({
+      message: 'Validation failed: Name has already been taken',
+      extensions: { code: 'INVALID', status: 'name_taken' },
+    })
+    expect((await refusal(createApp, { input: { organizationId: 'personal', name: 'No' } })).message).toContain('63')
+    expect((await refusal(createApp, { input: { organizationId: 'none', name: 'x' } })).message).toContain(
+      'Organization',
+    )
+    const gone = await ask('mutation($appId: ID!) { deleteApp(appId: $appId) { organization { slug } } }', {
+      appId: 'new',
+    })
+    expect(gone.data.deleteApp.organization.slug).toBe('acme')
+    expect((await platform.call('GET', '/v1/apps/new')).status).toBe(404)
+    expect((await refusal('mutation { deleteApp(appId: "new") { clientMutationId } }')).message).toBe(
+      'Could not find App',
+    )
+  })
+
+  test('sets and removes secrets', async () => {
+    await platform.createApp('shop')
+    const set = `mutation($input: SetSecretsInput!) { setSecrets(input: $input) { release { id } app { secrets { name } } } }`
+    const given = (...keys: string[]) => keys.map((key) => ({ key, value: `${key} value` }))
+    const first = await ask(set, { input: { appId: 'shop', secrets: given('A', 'B') } })
+    expect(first.data.setSecrets).toEqual({ release: null, app: { secrets: [{ name: 'A' }, { name: 'B' }] } })
+    const second = await ask(set, { input: { appId: 'shop', secrets: given('C'), replaceAll: true } })
+    expect(second.data.setSecrets.app.secrets).toEqual([{ name: 'C' }])
+    const unset = 'mutation($input: UnsetSecretsInput!) { unsetSecrets(input: $input) { app { secrets { name } } } }'
+    const third = await ask(unset, { input: { appId: 'shop', keys: ['C', 'NOT_THERE'] } })
+    expect(third.data.unsetSecrets.app.secrets).toEqual([])
+    expect(await refusal(set, { input: { appId: 'shop', secrets: given('1bad') } })).toMatchObject({
+      path: ['setSecrets'],
+      extensions: { code: 'BAD_REQUEST' },
+    })
+    expect((await refusal(set, { input: { appId: 'none', secrets: [] } })).message).toBe('Could not find App')
+  })
+
+  test('of a token that may only read changes nothing', async () => {
+    await platform.createApp('shop')
+    const token = await platform.createToken('read', 'personal')
+    for (const [mutation, input] of [
+      [createApp, { organizationId: 'personal', name: 'x' }],
+      ['mutation($input: DeleteAppInput!) { deleteApp(input: $input) { clientMutationId } }', { appId: 'shop' }],
+      [
+        'mutation($input: SetSecretsInput!) { setSecrets(input: $input) { clientMutationId } }',
+        { appId: 'shop', secrets: [] },
+      ],
+      [
+        'mutation($input: UnsetSecretsInput!) { unsetSecrets(input: $input) { clientMutationId } }',
+        { appId: 'shop', keys: [] },
+      ],
+    ] as [string, object][]) {
+      expect(await refusal(mutation, { input }, token), mutation).toMatchObject({
+        message: 'this token may only read',
+        extensions: { code: 'FORBIDDEN' },
+      })
+    }
+  })
+
+  test('of another organization is refused', async () => {
+    await platform.createApp('shop')
+    await platform.createOrg('acme')
+    const token = await platform.createToken('org', 'acme')
+    const input = { appId: 'shop', secrets: [{ key: 'A', value: 'b' }] }
+    const set = 'mutation($input: SetSecretsInput!) { setSecrets(input: $input) { clientMutationId } }'
+    expect(await refusal(set, { input }, token)).toMatchObject({ message: 'unauthorized' })
+    expect(await refusal('mutation { deleteApp(appId: "shop") { clientMutationId } }', {}, token)).toMatchObject({
+      message: 'unauthorized',
+    })
+    expect((await platform.call('GET', '/v1/apps/shop/secrets')).body.secrets).toEqual([])
+  })
+})
+
+describe('what is refused', () => {
+  test.each([[null], ['wrong']])('a request with the token %s', async (token) => {
+    const reply = await platform.call('POST', '/graphql', { token, body: { query: '{ viewer { email } }' } })
+    expect(reply.status).toBe(401)
+    expect(reply.headers['www-authenticate']).toBe('Bearer')
+    expect(reply.body).toEqual({
+      error: expect.any(String),
+      errors: [{ message: reply.body.error, extensions: { code: 'UNAUTHORIZED' } }],
+    })
+  })
+
+  test.each([
+    [{}, 'query is required'],
+    [{ query: 5 }, 'query must be a string'],
+    [{ query: '{ viewer { email } }', variables: 'x' }, 'variables'],
+    [{ query: '{ viewer { email } }', operationName: 5 }, 'operationName'],
+  ])('the body %j', async (body, words) => {
+    const reply = await platform.call('POST', '/graphql', { body })
+    expect(reply.status).toBe(400)
+    expect(reply.body.errors[0].message).toContain(words)
+  })
+
+  test.each([
+    ['', 'Syntax Error'],
+    ['{', 'Syntax Error'],
+    ['{ nothing }', 'Cannot query field'],
+    ['{ app { id } } fragment A on App { ...A }', 'Cannot spread'],
+    ['query A { viewer { email } } query B { viewer { email } }', 'operation name'],
+    ['query($x: String!) { app(name: $x) { id } }', '$x'],
+    ['subscription { x }', 'subscription'],
+    ['mutation { allocateIpAddress(input: { appId: "x", type: v5 }) { clientMutationId } }', 'v5'],
+    [`{ ${'a '.repeat(3000)} }`, 'tokens'],
+    [`{ __schema { types { ${'fields { type { '.repeat(5)} name ${'} } '.repeat(5)} } } }`, 'introspection depth'],
+    [`{ apps { nodes { ${'organization { apps { nodes { '.repeat(8)} id ${'} } } '.repeat(8)} } } }`, 'deeper than 20'],
+  ])('the document %s', async (query, words) => {
+    const { data, errors } = await ask(query)
+    expect(data ?? null).toBeNull()
+    expect(errors[0].message).toContain(words)
+    expect(errors[0].extensions.code).toEqual(expect.any(String))
+  })
+
+  test('a query that would be answered with too much', async () => {
+    for (let i = 0; i < 40; i++) await platform.createApp(`app-${i}`)
+    const query = `{ apps { nodes { organization { apps { nodes { organization { apps { nodes { id name } } } } } } } } }`
+    const { data, errors } = await ask(query)
+    expect(data.apps.nodes).toHaveLength(40)
+    expect(errors).toMatchObject([
+      { message: expect.stringContaining('too much'), extensions: { code: 'BAD_REQUEST' } },
+    ])
+    const many = Array.from({ length: 60 }, (_, i) => `m${i}: deleteApp(appId: "app-${i}") { clientMutationId }`)
+    for (const document of [
+      `mutation { ${many.join(' ')} }`,
+      `mutation { ...All } fragment All on Mutations { ${many.join(' ')} }`,
+    ]) {
+      expect(await refusal(document)).toMatchObject({ message: 'one request may hold 20 mutations, not 60' })
+    }
+    expect((await platform.call('GET', '/v1/apps?org_slug=personal')).body.total_apps).toBe(40)
+  })
+
+  test('fragments that multiply', async () => {
+    const fragments = Array.from(
+      { length: 14 },
+      (_, i) =>
+        `fragment f${i} on App { organization { a: apps { nodes { ...f${i + 1} } } b: apps { nodes { ...f${i + 1} } } } }`,
+    )
+    await platform.createApp('one')
+    const query = `{ apps { nodes { ...f0 } } } ${fragments.join(' ')} fragment f14 on App { id }`
+    expect((await ask(query)).errors[0].message).toMatch(/deeper|too much/)
+  })
+
+  test('nothing else than errors comes of noise', async () => {
+    const words = fc.constantFrom(
+      '{',
+      '}',
+      '(',
+      ')',
+      'app',
+      'name:',
+      '"x"',
+      'query',
+      '...',
+      'on',
+      '$a',
+      ':',
+      '@skip',
+      '#',
+      '"""',
+      '\u0000',
+    )
+    await fc.assert(
+      fc.asyncProperty(
+        fc.oneof(
+          fc.array(words).map((parts) => parts.join(' ')),
+          fc.string({ unit: 'binary' }),
+        ),
+        async (query) => {
+          const { errors } = await ask(query)
+          expect(errors.length).toBeGreaterThan(0)
+        },
+      ),
+      { numRuns: 200 },
+    )
+  })
+})
