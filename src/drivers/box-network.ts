@@ -7,6 +7,7 @@ import { boxAddress, boxHostAddress, homeAddresses } from '../model/network.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
+import { removePrivateNetworks } from './private-network.ts'
 import { commandExists, isRoot, run } from './process.ts'
 
 export interface BoxNetwork {
@@ -133,11 +134,12 @@ export async function removeLink(link: string): Promise<void> {
   })
 }
 
-/** The rules and the interfaces of a home's boxes. */
+/** The rules and the interfaces of a home's boxes, and its private networks. */
 export async function removeNetwork(home: Home): Promise<void> {
   if (!isRoot() || !commandExists('nft') || !commandExists('ip')) return
   const links = readdirSync('/sys/class/net').filter((name) => name.startsWith(linkPrefix(home)))
   for (const link of links) await removeLink(link)
+  await removePrivateNetworks(home)
   // Adding it first makes the deletion right whether it was there or not.
   const table = `inet ${networkTable(home)}`
   await run('nft', ['-f', '-'], { input: `add table ${table}\ndelete table ${table}\n` }).catch(() => undefined)

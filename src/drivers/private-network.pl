@@ -3,7 +3,7 @@
 use strict;
 
 my ($shared, $exclusive) = (1, 2);
-my %request = (new_link => 16, new_address => 20, new_route => 24);
+my %request = (new_link => 16, new_address => 20, new_route => 24, new_neighbour => 28);
 my %create = (new => 0x400 | 0x200, or_replace => 0x400 | 0x100);
 
 # Into the namespace of this process. The rules come first, and then what they know the machine by, so that it is never
@@ -23,8 +23,9 @@ sub connect_private {
   add_elements($config{'private-table'}, elements_of($link, $bridge, @config{'private-network', 'private-address'}))
     or die "let $link into its network: $!\n";
   # Nobody else has this name: what holds it is left from an earlier life that is about to go.
-  remove_link($link) if link_index($link);
+  eval { remove_link($link) } if link_index($link);
   add_port($main, \%config);
+  add_neighbour($bridge, @config{'private-address', 'private-mac'});
 }
 
 sub connect_private_inside {
@@ -32,9 +33,10 @@ sub connect_private_inside {
   write_file('/proc/sys/net/ipv6/conf/eth1/disable_ipv6', '0');
   write_file('/proc/sys/net/ipv6/conf/eth1/accept_ra', '0');
   write_file('/proc/sys/net/ipv6/conf/eth1/addr_gen_mode', '1');
-  bring_up('eth1');
+  raise('eth1');
   add_private_address('eth1', $config{'private-address'});
   my $gateway = $config{'private-gateway'};
+  add_neighbour('eth1', $gateway, $config{'private-bridge-mac'});
   add_private_route('eth1', $config{'private-network'}, 48, $gateway);
   add_private_route('eth1', $config{'private-resolver'}, 128, $gateway);
 }
@@ -51,7 +53,7 @@ sub make_bridge {
   write_file("/proc/sys/net/ipv6/conf/$bridge/accept_ra", '0');
   write_file("/proc/sys/net/ipv6/conf/$bridge/addr_gen_mode", '1');
   add_private_address($bridge, $config->{'private-gateway'});
-  bring_up($bridge);
+  raise($bridge);
 }
 
 sub add_port {
@@ -62,11 +64,17 @@ sub add_port {
     . attribute(10, pack 'L', link_index($bridge)) . attribute(18, attribute(1, 'veth') . attribute(2, attribute(1, $other)));
   ask(0, $request{new_link}, $create{new}, $body) or die "add the interface $link: $!\n";
   write_file("/proc/sys/net/ipv6/conf/$link/disable_ipv6", '1');
-  bring_up($link);
+  raise($link);
 }
 
 sub down {
   return pack('C x S l L L', 0, 0, 0, 0, 0);
+}
+
+# Only this flag: neighbours are found by multicast, which bring_up would switch off.
+sub raise {
+  my ($name) = @_;
+  ask(0, $request{new_link}, 0, pack('C x S l L L', 0, 0, link_index($name), 1, 1)) or die "bring up $name: $!\n";
 }
 
 sub is_up {
@@ -91,6 +99,14 @@ sub add_private_route {
   ask(0, $request{new_route}, $create{or_replace}, $body) or die "add the route to $to: $!\n";
 }
 
+# Known for good: the host would have to ask for it from an address that it does not have on the bridge.
+sub add_neighbour {
+  my ($name, $address, $mac) = @_;
+  my $body = pack('C x S l S C C', 10, 0, link_index($name), 0x80, 0, 0)
+    . attribute(1, pack 'H32', $address) . attribute(2, bytes_of_mac($mac));
+  ask(0, $request{new_neighbour}, $create{or_replace}, $body) or die "add the neighbour $address: $!\n";
+}
+
 # Machines that run already may have lost what the rules knew them by. Who is in which network follows from the names of
 # interfaces.
 sub put_rules_in_force {
@@ -99,7 +115,7 @@ sub put_rules_in_force {
   my ($prefix) = $config->{'private-link'} =~ /^(.*-)/;
   for my $link (list_links($prefix)) {
     my $bridge = (readlink("/sys/class/net/$link/master") // next) =~ s{.*/}{}r;
-    my ($slot, $number) = map { /-(\d+)$/ or next } $link, $bridge;
+    my ($slot, $number) = map { s{.*-}{}r } $link, $bridge;
     my $network = substr($config->{'private-network'}, 0, 6) . sprintf('%06x', $number) . '0' x 20;
     my $address = substr($network, 0, 12) . substr($config->{'private-address'}, 12, 12) . sprintf('%04x', $slot) . '0002';
     add_elements($config->{'private-table'}, elements_of($link, $bridge, $network, $address));

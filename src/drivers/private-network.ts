@@ -109,7 +109,8 @@ table inet ${name} {
   chain passing {
     meta nfproto != ipv6 drop
     iifname . ip6 saddr != @networks drop
-    iifname . ip6 daddr != @networks drop
+    oifname . ip6 saddr != @networks drop
+    ${neighbours}
     oifname . ip6 daddr @networks accept
     drop
   }

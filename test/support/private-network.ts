@@ -1,0 +1,128 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { boxScript } from '../../src/drivers/box-script.ts'
+import type { Home } from '../../src/drivers/home.ts'
+import { privateConfig } from '../../src/drivers/private-network.ts'
+import { baseEnvironment } from '../../src/drivers/process.ts'
+import { machineAddress } from '../../src/model/network.ts'
+
+export interface PlainMachine {
+  pid: number
+  address: string
+  /** In its network namespace. Answers what it printed. */
+  run(...argv: string[]): Promise<string>
+  /** Greets whoever connects with `word`, on all addresses. */
+  serve(port: number, word: string): Promise<void>
+  /** What a server said. */
+  reach(address: string, port: number, from?: string): Promise<string>
+  /** What one said within the time that it takes to see that none does. */
+  tryReach(address: string, port: number, from?: string): Promise<string>
+  stop(): Promise<void>
+}
+
+// As the start of a box does it: one process stays in the new network namespace, another sets it up from both sides.
+const program = `
+  use strict;
+  our (%namespace, $machine);
+  my ($directory, $file, $arch) = @ARGV;
+  require "$directory/$_" for qw(box-lib.pl box-netlink.pl private-network.pl);
+  $machine = $arch;
+  my %config = map { split / /, $_, 2 } split /\\n/, read_file($file);
+  open(my $outside, '<', '/proc/self/ns/net') or die;
+  call('unshare', $namespace{net});
+  bring_up('lo');
+  my $main = $$;
+  my $child = fork // die;
+  if (!$child) {
+    open(my $inside, '<', '/proc/self/ns/net') or die;
+    call('setns', fileno $outside, $namespace{net});
+    connect_private($main, %config);
+    call('setns', fileno $inside, $namespace{net});
+    connect_private_inside(%config);
+    exit 0;
+  }
+  waitpid $child, 0;
+  exit 1 if $?;
+  $| = 1;
+  print "up\\n";
+  <STDIN>;
+`
+
+const server = `
+  use strict; use Socket qw(:DEFAULT inet_pton);
+  my ($port, $word) = @ARGV;
+  socket(my $s, AF_INET6, SOCK_STREAM, 6) or die; setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1);
+  bind($s, sockaddr_in6($port, inet_pton(AF_INET6, '::'))) or die "bind: $!"; listen($s, 50) or die;
+  $| = 1; print "up\\n";
+  while (accept(my $c, $s)) { syswrite $c, $word; close $c }
+`
+
+const client = `
+  use strict; use Socket qw(:DEFAULT inet_pton);
+  my ($address, $port, $from, $seconds) = @ARGV;
+  alarm $seconds;
+  my $family = $address =~ /:/ ? AF_INET6 : AF_INET;
+  my $at = sub { $family == AF_INET6 ? sockaddr_in6($_[1], inet_pton(AF_INET6, $_[0])) : sockaddr_in($_[1], inet_aton($_[0])) };
+  socket(my $s, $family, SOCK_STREAM, 6) or die;
+  if ($from) { setsockopt($s, 41, 78, 1); bind($s, $at->($from, 0)) or die "bind: $!" } # as free as anybody inside is
+  my $word = "";
+  connect($s, $at->($address, $port)) and sysread($s, $word, 99) and print $word;
+`
+
+/** A network namespace that is connected as a machine is, to this host or to one that a process is in. */
+export async function startPlainMachine(
+  home: Home,
+  networkNumber: number,
+  slot: number,
+  hostPid = process.pid,
+): Promise<PlainMachine> {
+  const file = `${home.path}/plain-${slot}.conf`
+  const config = Object.entries(privateConfig(home, networkNumber, slot))
+  writeFileSync(file, config.map(([key, value]) => `${key} ${value}\n`).join(''))
+  const directory = boxScript('').replace(/\/$/, '')
+  const argv = ['-t', String(hostPid), '-n', 'perl', '-e', program, directory, file, process.arch]
+  const holder = spawn('nsenter', argv, { env: baseEnvironment })
+  const children = [holder as ChildProcess]
+  await saysUp(holder)
+  const enter = ['-t', String(holder.pid), '-n']
+
+  async function run(...argv: string[]): Promise<string> {
+    const child = spawn('nsenter', [...enter, ...argv], { env: baseEnvironment })
+    let out = ''
+    child.stdout.on('data', (data) => {
+      out += data
+    })
+    await once(child, 'close')
+    return out
+  }
+
+  return {
+    pid: holder.pid!,
+    address: machineAddress(home.number, networkNumber, slot),
+    run,
+    async serve(port, word) {
+      const child = spawn('nsenter', [...enter, 'perl', '-e', server, String(port), word], { env: baseEnvironment })
+      children.push(child)
+      await saysUp(child)
+    },
+    reach: (address, port, from = '') => run('perl', '-e', client, address, String(port), from, '20'),
+    tryReach: (address, port, from = '') => run('perl', '-e', client, address, String(port), from, '1'),
+    async stop() {
+      const ends = children.map((child) => (child.exitCode ?? child.signalCode) !== null || once(child, 'exit'))
+      for (const child of children) child.kill('SIGKILL')
+      await Promise.all(ends)
+    },
+  }
+}
+
+async function saysUp(child: ChildProcess): Promise<void> {
+  let err = ''
+  child.stderr!.on('data', (data) => {
+    err += data
+  })
+  await new Promise<void>((resolve, reject) => {
+    child.stdout!.once('data', () => resolve())
+    child.once('close', (code) => reject(new Error(`ended with ${code}: ${err}`)))
+  })
+}
