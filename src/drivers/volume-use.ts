@@ -1,12 +1,11 @@
 // Who has a disk mounted. Boxes mount it in namespaces of their own, so that the list of mounts of the host does not tell.
-import { globSync, readdirSync, readFileSync, readlinkSync, type StatsFs, statfsSync, statSync } from 'node:fs'
-import { readTextIfPresent } from './file.ts'
+import { readdirSync, readFileSync, readlinkSync, type StatsFs, statfsSync, statSync } from 'node:fs'
 
 /** The loop device that shows the file as a disk, as major:minor. */
 export function findLoop(image: string): string | undefined {
-  for (const file of globSync('/sys/block/loop*/loop/backing_file')) {
-    // The file is gone when the device was let go in this moment.
-    if (readQuietly(file) === image) return readTextIfPresent(file.replace(/loop\/backing_file$/, 'dev'))?.trim()
+  for (const name of readdirSync('/sys/block')) {
+    // There is no such file when the device shows nothing, or was let go in this moment.
+    if (readQuietly(`/sys/block/${name}/loop/backing_file`) === image) return readQuietly(`/sys/block/${name}/dev`)
   }
   return undefined
 }
