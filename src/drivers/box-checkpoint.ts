@@ -10,6 +10,7 @@ import { readWay } from './box-disk.ts'
 import { type BoxPaths, boxPaths } from './box-paths.ts'
 import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
+import { findFreezer } from './cgroup-freezer.ts'
 import { ensureDirectory } from './fresh.ts'
 import type { Home } from './home.ts'
 import { type JobDriver, type JobState, withoutTime } from './job.ts'
@@ -130,11 +131,8 @@ function copier(paths: BoxPaths): string[] {
 function freezerOf({ home, cgroups }: CheckpointParts, spec: BoxSpec): { group: string; members: string } | undefined {
   const name = cgroupName(home, `sandbox-${spec.id}`)
   const members = cgroups.ensureCgroup(name, spec.limits)[0]
-  if (members === undefined) return undefined
-  const own = dirname(members)
-  if (existsSync(`${own}/cgroup.freeze`)) return { group: own, members }
-  const hierarchy = `${dirname(dirname(own))}/freezer`
-  return existsSync(`${hierarchy}/cgroup.procs`) ? { group: `${hierarchy}/${name}`, members } : undefined
+  const group = members && findFreezer(members)
+  return group === undefined ? undefined : { group, members: members! }
 }
 
 function jobOf(paths: BoxPaths, name: string): string {

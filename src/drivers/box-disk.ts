@@ -85,35 +85,49 @@ function renderConfig(
 ): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
     throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
-  const lines = Object.entries({
-    way,
-    machine: process.arch,
-    directory: paths.directory,
-    base: base.root,
-    mask: base.mask,
-    filter,
-    ...(uid !== undefined && { uid: String(uid) }),
-    hostname: spec.hostname,
-    privileges: spec.isMinimal ? 'minimal' : 'standard',
-    path: boxPath,
-    command: command.join('\t'),
-    ...(network && {
-      rules: network.rules.file,
-      'rules-table': network.rules.table,
-      'rules-chain': network.rules.chain,
-      link: network.link,
-      address: network.address,
-      'host-address': network.hostAddress,
-      mac: network.mac,
-      'host-mac': network.hostMac,
-    }),
-  }).map(([key, value]) => `${key} ${value}\n`)
-  const limitLines = Object.entries(limits).map(([file, value]) => `limit ${file} ${value}\n`)
-  return [...lines, ...limitLines].join('')
+  return renderLines(
+    {
+      way,
+      machine: process.arch,
+      directory: paths.directory,
+      base: base.root,
+      mask: base.mask,
+      filter,
+      ...(uid !== undefined && { uid: String(uid) }),
+      hostname: spec.hostname,
+      privileges: spec.isMinimal ? 'minimal' : 'standard',
+      path: boxPath,
+      command: command.join('\t'),
+      ...(network && networkValues(network)),
+    },
+    { limit: Object.entries(limits).map(([file, value]) => `${file} ${value}`) },
+  )
+}
+
+/** What stands once, and what stands as often as there is something to say. */
+export function renderLines(once: Record<string, string>, often: Record<string, string[]>): string {
+  const pairs = [
+    ...Object.entries(once),
+    ...Object.entries(often).flatMap(([key, values]) => values.map((value) => [key, value])),
+  ]
+  return pairs.map(([key, value]) => `${key} ${value}\n`).join('')
+}
+
+export function networkValues(network: BoxNetwork & { rules: BoxRules }): Record<string, string> {
+  return {
+    rules: network.rules.file,
+    'rules-table': network.rules.table,
+    'rules-chain': network.rules.chain,
+    link: network.link,
+    address: network.address,
+    'host-address': network.hostAddress,
+    mac: network.mac,
+    'host-mac': network.hostMac,
+  }
 }
 
 /** An ordinary user can delete what is in his directories only after opening those that are closed to himself. */
-export async function openForRemoval(paths: BoxPaths): Promise<void> {
+export async function openForRemoval(paths: Pick<BoxPaths, 'directory'>): Promise<void> {
   if (isRoot() || !existsSync(paths.directory)) return
   // It follows no links. What it cannot change is not his and stays in the trash.
   await run('chmod', ['-R', 'u+rwX', paths.directory]).catch(() => undefined)
@@ -125,7 +139,7 @@ export interface Making {
 }
 
 /** How the box was made, whatever this machine could do today. */
-export function readMaking(paths: BoxPaths): Making | undefined {
+export function readMaking(paths: Pick<BoxPaths, 'config'>): Making | undefined {
   const text = readTextIfPresent(paths.config) ?? ''
   const way = /^way (full|single|none)$/m.exec(text)?.[1] as BoxWay | undefined
   const address = /^address (.+)$/m.exec(text)?.[1]

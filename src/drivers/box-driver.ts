@@ -10,7 +10,7 @@ import { type Entrance, renderEntry } from './box-enter.ts'
 import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPaths, innerPathsOf } from './box-paths.ts'
 import { ensurePolicy, policiesPossible, removePolicy } from './box-policy.ts'
-import { type BoxAbility, findAbility } from './box-probe.ts'
+import { abilityOf, type BoxAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
 import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
@@ -41,7 +41,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
   const { home, supervisor, cgroups } = options
   const host: BoxHost = {
     ...options,
-    able: once(async () => options.ability ?? findAbility(home, cgroups.cgroupsAvailable())),
+    able: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
   }
   const starting = new Map<string, { spec: BoxSpec; running: Promise<void> }>()
   // A start in the middle of a stop would undo it, and the stop would wait in vain.
@@ -68,18 +68,6 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     },
     entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
     addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
-  }
-}
-
-/** A failure is not kept: it may have been a full disk. */
-function once<T>(find: () => Promise<T>): () => Promise<T> {
-  let found: Promise<T> | undefined
-  return () => {
-    found ??= find().catch((error) => {
-      found = undefined
-      throw error
-    })
-    return found
   }
 }
 
@@ -138,7 +126,7 @@ function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: s
 const limitFiles = /^(memory\.(limit_in_bytes|max)|cpu\.(cfs_period_us|cfs_quota_us|max)|pids\.max)$/
 
 /** As they stand in the groups now, for a start after a reboot took the groups away. */
-function readLimits(procs: string[]): Record<string, string> {
+export function readLimits(procs: string[]): Record<string, string> {
   const files = procs.map(dirname).flatMap((group) => readdirSync(group).map((file) => [group, file] as const))
   const wanted = files.filter(([, file]) => limitFiles.test(file)).map(([group, file]) => `${group}/${file}`)
   return Object.fromEntries(wanted.map((file) => [file, readTextIfPresent(file)?.trim() ?? '']))

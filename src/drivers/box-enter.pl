@@ -7,11 +7,14 @@ require($0 =~ s{[^/]*$}{}r . 'box-lib.pl');
 
 my %request = take_request();
 $machine = $request{machine}[0];
+# In a machine, who runs the command is for the image to say.
+my $is_machine = exists $request{user};
+require($0 =~ s{[^/]*$}{}r . 'box-user.pl') if $is_machine;
 my $starter = getppid;
 my ($guard, $guarded) = start_guard();
 # The terminal is the command's own, also when it opens it by name.
 chown $request{uid}[0], $request{uid}[0], *STDIN if $request{terminal}[0];
-enter_by_request(%request) or refuse('the sandbox is not running');
+enter_by_request(%request) or refuse($is_machine ? 'the machine is not running' : 'the sandbox is not running');
 # Killed with whoever started it, who may have died already. Becoming another user forgets it, so it is asked for now.
 call('prctl', 1, 9, 0, 0, 0);
 exit 126 if getppid != $starter;
@@ -68,12 +71,21 @@ sub start_guard {
   kill 'KILL', $$;
 }
 
+sub switch_user {
+  my $user = eval { find_user($request{user}[0]) } or refuse($@ =~ s/\n\z//r);
+  $ENV{HOME} //= $user->{home};
+  return if $request{way}[0] ne 'full';
+  chown $user->{uid}, $user->{gid}, *STDIN if $is_terminal;
+  become_user($user, 0);
+}
+
 sub run_command {
   $SIG{$_} = 'DEFAULT' for @signals, 'PIPE';
   call('prctl', 1, 9, 0, 0, 0); # killed when its parent is
   call('setsid');
   ioctl(STDIN, 0x540e, 0) if $is_terminal;
   %ENV = map { split /=/, $_, 2 } @{$request{env}};
+  switch_user() if $is_machine;
   my $directory = $request{dir}[0];
   chdir $directory or refuse("chdir $directory: $!");
   close_on_exec();

@@ -16,6 +16,8 @@ export interface Entrance {
   isMinimal: boolean
   /** Always in the environment of what enters. */
   env: Record<string, string>
+  /** Of a machine: whom the command runs as, by the words of its image, and what stands for the usual environment. */
+  machine?: { user: string; env: Record<string, string> }
 }
 
 /** With a range of uids and a network; with one uid and none; without any isolation. */
@@ -33,14 +35,8 @@ export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 const partBytes = 100_000
 
 export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: boolean): Entry {
-  const environment = {
-    PATH: boxPath,
-    HOME: entrance.home,
-    USER: 'root',
-    LANG: 'C.UTF-8',
-    ...command.env,
-    ...entrance.env,
-  }
+  const usual = entrance.machine?.env ?? { PATH: boxPath, HOME: entrance.home, USER: 'root', LANG: 'C.UTF-8' }
+  const environment = { ...usual, ...command.env, ...entrance.env }
   return {
     program: findCommand('perl') ?? '/usr/bin/perl',
     args: [boxScript('box-enter.pl')],
@@ -49,6 +45,7 @@ export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: b
       way: [entrance.way],
       service: [entrance.service],
       uid: [String(entrance.uid)],
+      ...(entrance.machine && { first: ['bwrap'], user: [entrance.machine.user] }),
       cgroup: entrance.cgroup,
       filter: [entrance.filter],
       privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
@@ -60,16 +57,21 @@ export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: b
   }
 }
 
-function variableName(name: string): string {
+export function variableName(name: string): string {
   if (name === '' || name.includes('=')) throw new Error(`not a variable name: ${JSON.stringify(name)}`)
   return name
 }
 
-/** Words with their number in front of each list. Zero bytes part them, and the kernel takes none in a variable. */
-export function renderRequest(request: Record<string, string[]>): Record<string, string> {
-  const words = Object.entries(request).flatMap(([key, values]) => [key, String(values.length), ...values])
+/** Words with their number in front of each list, as `read_words` of box-lib.pl takes them apart. */
+export function renderWords(lists: Record<string, string[]>): string {
+  const words = Object.entries(lists).flatMap(([key, values]) => [key, String(values.length), ...values])
   if (words.some((word) => word.includes('\0'))) throw new Error('a word of a command cannot hold a zero byte')
-  const bytes = Buffer.from(words.map((word) => word.replaceAll('%', '%25')).join('%00'))
+  return words.map((word) => word.replaceAll('%', '%25')).join('%00')
+}
+
+/** In as many variables as it takes. Zero bytes would part the words, but the kernel takes none in a variable. */
+export function renderRequest(request: Record<string, string[]>): Record<string, string> {
+  const bytes = Buffer.from(renderWords(request))
   const parts: Record<string, string> = { PATH: baseEnvironment.PATH }
   for (const [index, part] of cut(bytes).entries()) parts[`BERTH_ENTER_${index}`] = part
   return parts

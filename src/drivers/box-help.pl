@@ -13,7 +13,7 @@ sub enter_to_help {
   $machine = $request{machine}[0];
   %ENV = ();
   if ($request{way}[0] ne 'none') {
-    my $first = first_process($request{service}[0], $request{uid}[0]);
+    my $first = first_process($request{service}[0], $request{uid}[0], $request{first}[0]);
     $end_of_box = $first ? attempt('pidfd_open', $first, 0) : -1;
     exit 75 if $end_of_box < 0;
   }

@@ -4,9 +4,9 @@ use strict;
 
 my %numbers = (
   x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126, getcwd => 79, memfd_create => 319 },
   arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91, getcwd => 17, memfd_create => 279 },
 );
 our $machine = 'x64';
 
@@ -16,19 +16,15 @@ our %namespace = (
 );
 
 # What programs inside may do with their own files, processes and ports, and nothing that reaches the kernel.
-our @capabilities = (
-  0,  # CHOWN
-  1,  # DAC_OVERRIDE
-  3,  # FOWNER
-  4,  # FSETID
-  5,  # KILL
-  6,  # SETGID
-  7,  # SETUID
-  8,  # SETPCAP
-  10, # NET_BIND_SERVICE
-  18, # SYS_CHROOT
-  31, # SETFCAP
+my %capability = (
+  CHOWN => 0, DAC_OVERRIDE => 1, FOWNER => 3, FSETID => 4, KILL => 5, SETGID => 6, SETUID => 7, SETPCAP => 8,
+  NET_BIND_SERVICE => 10, SYS_CHROOT => 18, SETFCAP => 31,
 );
+our @capabilities = values %capability;
+
+sub capability_names {
+  return sort keys %capability;
+}
 
 sub attempt {
   my ($name, @arguments) = @_;
@@ -82,6 +78,12 @@ sub drop_capabilities {
 sub take_request {
   my $text = '';
   for (my $part = 0; defined(my $more = delete $ENV{"BERTH_ENTER_$part"}); $part++) { $text .= $more }
+  return read_words($text);
+}
+
+# Lists of words by name: the name, how many there are, and then they.
+sub read_words {
+  my ($text) = @_;
   $text =~ s/%(25|00)/$1 eq '00' ? "\0" : '%'/ge;
   my @words = split /\0/, $text, -1;
   my %request;
@@ -110,7 +112,7 @@ sub enter_by_request {
   my $filter = $is_isolated ? read_file($request{filter}[0]) // die "no filter\n" : '';
   join_group($_) for @{$request{cgroup}};
   if ($is_isolated) {
-    enter_box($request{service}[0], $request{uid}[0]) or return 0;
+    enter_box($request{service}[0], $request{uid}[0], $request{first}[0]) or return 0;
     cut_capabilities();
     become(0);
     drop_capabilities();
@@ -153,24 +155,28 @@ sub child_of {
 }
 
 # The first process of a box is the child of bwrap, which is the child of what s6 watches. It counts as soon as bwrap has
-# become what it was to run: before that its file system is not in place.
+# become what it was to run: before that its file system is not in place. In a machine it stays bwrap, as any user of the
+# range, and has a child as soon as all is in place.
 sub first_process {
-  my ($service, $uid) = @_;
+  my ($service, $uid, $name) = @_;
+  $name //= 's6-svscan';
   my $watched = supervised_process($service) or return 0;
   my $bwrap = child_of($watched) or return 0;
   my $first = child_of($bwrap) or return 0;
   my $status = read_file("/proc/$first/status") // '';
-  return $status =~ /^Name:\ts6-svscan\n.*^Uid:\t$uid\t.*^NSpid:\t[\t0-9]*\t1\n/ms ? $first : 0;
+  return 0 if $status !~ /^Name:\t$name\n.*^Uid:\t(\d+)\t.*^NSpid:\t[\t0-9]*\t1\n/ms;
+  return $1 == $uid ? $first : 0 if $name ne 'bwrap';
+  return $1 >= $uid && $1 < $uid + 65536 && child_of($first) ? $first : 0;
 }
 
 # Into all namespaces of the first process at once. It is looked up again after it was taken hold of, so that it cannot
 # have been replaced by another one with its number in between.
 sub enter_box {
-  my ($service, $uid) = @_;
-  my $first = first_process($service, $uid) or return 0;
+  my ($service, $uid, $name) = @_;
+  my $first = first_process($service, $uid, $name) or return 0;
   my $hold = attempt('pidfd_open', $first, 0);
   return 0 if $hold < 0;
-  my $same = first_process($service, $uid) == $first;
+  my $same = first_process($service, $uid, $name) == $first;
   my $flags = 0;
   $flags |= $_ for values %namespace;
   my $entered = $same && attempt('setns', $hold, $flags) == 0;

@@ -3,14 +3,14 @@ use strict;
 
 our %namespace;
 
-# Of the whole range, owned by its first uid, so that a process of that uid may enter it.
+# Of the whole range. A process of the uid that owns it may enter it; that is the first one unless another is given.
 sub make_user_namespace {
-  my ($uid) = @_;
+  my ($uid, $owner) = @_;
   pipe(my $ready_out, my $ready_in) && pipe(my $done_out, my $done_in) or die "pipe: $!\n";
   my $child = fork // die "fork: $!\n";
   if (!$child) {
     close $done_in;
-    become($uid);
+    become($owner // $uid);
     call('unshare', $namespace{user});
     syswrite $ready_in, 'x';
     sysread $done_out, my $end, 1;
@@ -45,12 +45,13 @@ sub mount_at {
   attempt('mount', $words[0], $words[1], $words[2], $flags, $words[3]) == 0 or die "mount $type at $target: $!\n";
 }
 
-# Shows a directory at another place, read-only, with the owners that the user namespace makes of those on disk.
+# Shows a directory at another place with the owners that the user namespace makes of those on disk, read-only if it is
+# not to be written.
 sub map_owners {
-  my ($userns, $source, $target) = @_;
+  my ($userns, $source, $target, $is_writable) = @_;
   my ($from, $to, $empty) = ("$source\0", "$target\0", "\0");
   my $tree = call('open_tree', -100, $from, 1 | 0x80000);
-  my $set = 1 | 2 | 4; # read-only, nosuid, nodev
+  my $set = ($is_writable ? 0 : 1) | 2 | 4; # read-only, nosuid, nodev
   my $attributes = pack('QQQQ', $set | ($userns ? 0x100000 : 0), 0, 0, $userns ? fileno $userns : 0);
   call('mount_setattr', $tree, $empty, 0x1000, $attributes, length $attributes);
   call('move_mount', $tree, $empty, -100, $to, 4);

@@ -15,6 +15,22 @@ export interface BoxAbility {
   /** Each box has an address, and a way out. */
   network: boolean
   isolation: Isolation
+  /** Nothing is kept apart, because of this. */
+  why?: string
+}
+
+const found = new WeakMap<Home, Promise<BoxAbility>>()
+
+/** Found out once for a home. A failure is not kept: it may have been a full disk. */
+export function abilityOf(home: Home, hasLimits: boolean): Promise<BoxAbility> {
+  const known = found.get(home)
+  if (known) return known
+  const finding = findAbility(home, hasLimits).catch((error) => {
+    found.delete(home)
+    throw error
+  })
+  found.set(home, finding)
+  return finding
 }
 
 /** The slot that no box has. */
@@ -49,7 +65,7 @@ async function findSingle(home: Home): Promise<BoxAbility | undefined> {
 
 function nothing(why: string): BoxAbility {
   const gap = `Nothing is isolated: sandboxes run as plain processes that see this machine’s files, processes and network, because ${why}.`
-  return { way: 'none', network: false, isolation: { kind: 'none', network: 'host', gap } }
+  return { way: 'none', network: false, isolation: { kind: 'none', network: 'host', gap }, why }
 }
 
 /** Runs `true` in a box that is thrown away. The answer is why it did not work, if so. */

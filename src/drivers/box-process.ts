@@ -1,5 +1,5 @@
 // Which process is the first of a box, by what s6 and the kernel say now and not by what somebody wrote down once.
-import { closeSync, openSync, readSync } from 'node:fs'
+import { closeSync, openSync, readSync, statSync } from 'node:fs'
 import { readTextIfPresent } from './file.ts'
 import { readEnvironment } from './process-list.ts'
 
@@ -41,6 +41,29 @@ export function findFirstProcess(service: string): number | undefined {
 
 function isFirst(pid: number): boolean {
   return /^Name:\ts6-svscan\n.*^NSpid:\t[\t0-9]*\t1\n/ms.test(readOf(`/proc/${pid}/status`) ?? '')
+}
+
+/**
+ * The program of a machine, under what buries its orphans. It counts as soon as it is no longer bwrap, which it was
+ * before it became what it was to run.
+ */
+export function findProgram(service: string): { first: number; program: number } | undefined {
+  const watched = findSupervised(service)
+  const bwrap = watched && findChild(watched)
+  const first = bwrap && findChild(bwrap)
+  const program = first && findChild(first)
+  if (!program) return undefined
+  const [ours, its] = [bwrap, program].map(identifyExecutable)
+  return ours !== undefined && its !== undefined && ours !== its ? { first, program } : undefined
+}
+
+function identifyExecutable(pid: number): string | undefined {
+  try {
+    const { dev, ino } = statSync(`/proc/${pid}/exe`)
+    return `${dev}:${ino}`
+  } catch {
+    return undefined
+  }
 }
 
 function findChild(pid: number): number | undefined {

@@ -6,22 +6,32 @@ use strict;
 our ($machine, %namespace);
 require($0 =~ s{[^/]*$}{}r . $_) for 'box-lib.pl', 'box-mount.pl', 'box-netlink.pl';
 
-my (%config, @limits);
+my (%config, @limits, @layers);
 for (split /\n/, read_file($ARGV[0]) // die "no such box: $ARGV[0]\n") {
   my ($key, $value) = split / /, $_, 2;
   if ($key eq 'limit') { push @limits, $value }
+  elsif ($key eq 'layer') { push @layers, $value }
   else { $config{$key} = $value }
 }
 $machine = $config{machine};
 my $is_full = $config{way} eq 'full';
+# A machine runs the program of an image: its layers are those of the image, and nothing of the host is in it.
+my $is_machine = exists $config{program};
+require($0 =~ s{[^/]*$}{}r . $_) for $is_machine ? ('box-user.pl', 'machine-start.pl') : ();
+require($0 =~ s{[^/]*$}{}r . 'private-network.pl') if $config{'private-link'};
 
 set_limits();
 chdir $config{directory} or die "$config{directory}: $!\n";
-remove_links();
+$is_machine ? begin_machine(\%config) : remove_links();
 my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # slave, with all below
+if ($is_machine) {
+  my $program = prepare_machine($userns, \%config, \@layers);
+  finish_network($network) if $network;
+  run_machine($userns, \%config, $program);
+}
 mount_layers($userns);
 finish_network($network) if $network;
 give_way($userns);
@@ -71,8 +81,10 @@ sub start_network {
   open(my $inside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
   call('setns', fileno $outside, $namespace{net});
   connect_outside($main, @uplinks);
+  connect_private($main, %config) if $config{'private-link'};
   call('setns', fileno $inside, $namespace{net});
   connect_inside();
+  connect_private_inside(%config) if $config{'private-link'};
   exit 0;
 }
 
@@ -141,8 +153,7 @@ sub give_way {
   close_on_exec();
   # Both stay open over exec.
   fcntl($_, 2, 0) for grep { $_ } $userns, $filter;
-  my @names = qw(CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP);
-  @names = () if $config{privileges} eq 'minimal';
+  my @names = $config{privileges} eq 'minimal' ? () : capability_names();
   my $directory = $config{directory};
   my @command = (
     'env', '--default-signal', 'bwrap',

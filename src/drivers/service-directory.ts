@@ -22,6 +22,10 @@ export interface ServiceSpec {
   cgroup?: string[] | undefined
   /** It is not started again when it has ended, and how it ended is kept. What ensures it later changes nothing. */
   once?: boolean | undefined
+  /** What runs after each end of it and decides by its own end whether there is a next life: 125 means none. */
+  finish?: string | undefined
+  /** What reads its output, instead of the usual log. */
+  logger?: string | undefined
 }
 
 export interface ServicePlace {
@@ -52,11 +56,12 @@ export function serviceMark(place: ServicePlace, name: string): string {
 export function renderDefinition(place: ServicePlace, name: string, spec: ServiceSpec): Definition {
   return {
     run: renderRun(spec, serviceMark(place, name)),
-    'log/run': `#!/bin/sh\nexec s6-log n10 s1000000 T ${quote(`${place.logDirectory}/${name}`)}\n`,
+    'log/run': spec.logger ?? `#!/bin/sh\nexec s6-log n10 s1000000 T ${quote(`${place.logDirectory}/${name}`)}\n`,
     'down-signal': `${spec.stopSignal ?? 'SIGTERM'}\n`,
     'timeout-kill': `${(spec.stopTimeoutSeconds ?? defaultStopTimeoutSeconds) * 1000}\n`,
     // Without a limit: a finish script that is killed could not say that the service has ended for good.
     ...(spec.once && { finish: renderFinish(), 'timeout-finish': '0\n' }),
+    ...(spec.finish !== undefined && { finish: spec.finish, 'timeout-finish': '0\n' }),
   }
 }
 
