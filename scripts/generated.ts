@@ -4,6 +4,7 @@ import { appStates } from '../src/model/app.ts'
 import { backupStates } from '../src/model/backup.ts'
 import { clusterStates } from '../src/model/cluster.ts'
 import { drillStates } from '../src/model/drill.ts'
+import { machineStates } from '../src/model/machine.ts'
 import { sandboxStates } from '../src/model/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
 
@@ -17,6 +18,7 @@ export function generatedFiles(): Record<string, string> {
       backup: backupStates,
       drill: drillStates,
       app: appStates,
+      machine: machineStates,
       sandbox: sandboxStates,
     }),
   }

@@ -19,6 +19,7 @@ const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Ber
 const tags: Record<string, string> = {
   Postgres: 'Real PostgreSQL clusters. Success bodies are `{ "data": … }`.',
   Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
+  Machines: 'Programs of an app, each in a box of its own made from an image, with a configuration that it keeps.',
   Secrets: 'What machines of an app see in their environment and nobody else. Kept encrypted.',
   Volumes: 'Disks of machines, which they survive, and snapshots of them. A volume is attached to one machine at most.',
   Addresses: 'Where an app answers. Without one it cannot be reached from outside.',

@@ -12,6 +12,7 @@ import { execRoutes, execSockets } from './exec.ts'
 import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
 import { graphqlRoutes } from './graphql.ts'
+import { machineRoutes } from './machine.ts'
 import { orgRoutes } from './org.ts'
 import { policyRoutes } from './policy.ts'
 import { portSockets } from './port.ts'
@@ -35,6 +36,7 @@ export const platformRoutes: Route[] = [
   ...databaseRoutes,
   ...attachmentRoutes,
   ...appRoutes,
+  ...machineRoutes,
   ...secretRoutes,
   ...orgRoutes,
   ...tokenRoutes,

@@ -26,7 +26,7 @@ export const SandboxProblem = Type.Object(
 export function problemBody(area: Area, error: BerthError): Record<string, unknown> {
   const { status, fields } = error.details
   if (area === 'sandbox') return { error: status ?? error.code, message: error.message, ...fields }
-  return { error: error.message, ...(error.details.status ? { status: error.details.status } : {}) }
+  return { error: error.message, ...(status ? { status } : {}), ...fields }
 }
 
 export function problemHeaders(error: BerthError): Record<string, string> {

@@ -78,6 +78,8 @@ export interface Route {
   /** A second status of success, with the same body. */
   otherStatus?: 200 | 202
   response?: TSchema
+  /** A field of the body that is null counts as absent: clients of typed languages send them. */
+  nullsAbsent?: true
   /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
   rawBody?: true
   /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */

@@ -123,7 +123,9 @@ function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): vo
     done(request.routeOptions.config.operation ? admit(request) : undefined)
   })
   server.addHook('preValidation', (request, _reply, done) => {
-    if (request.routeOptions.config.operation?.body) request.body ??= {}
+    const { operation } = request.routeOptions.config
+    if (operation?.body) request.body ??= {}
+    if (operation?.nullsAbsent && !(request.body instanceof BerthError)) request.body = withoutNulls(request.body)
     done()
   })
   server.addHook('onResponse', (request, reply, done) => {
@@ -141,6 +143,13 @@ function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): vo
     )
     done()
   })
+}
+
+function withoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutNulls)
+  if (typeof value !== 'object' || value === null) return value
+  const present = Object.entries(value).filter(([, inner]) => inner !== null)
+  return Object.fromEntries(present.map(([key, inner]) => [key, withoutNulls(inner)]))
 }
 
 /** Before the body is read: no token, no work. The refusal, if there is one. */

@@ -10,9 +10,11 @@ import { forgetControlProcess, noteControlProcess } from '../drivers/control-pro
 import { drillDriver } from '../drivers/drill.ts'
 import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/home.ts'
 import { thisHost } from '../drivers/hosting.ts'
+import { imageStore } from '../drivers/image.ts'
 import { jobDriver } from '../drivers/job.ts'
 import { poolerDriver } from '../drivers/pooler.ts'
 import { postgresDriver } from '../drivers/postgres.ts'
+import { privateNetworksPossible } from '../drivers/private-network.ts'
 import { receiverDriver } from '../drivers/receiver.ts'
 import { fileRepository } from '../drivers/repository-file.ts'
 import { restoreDriver } from '../drivers/restore.ts'
@@ -90,6 +92,9 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     boxes,
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
     services: boxServices({ home, boxes }),
+    images: imageStore({ home }),
+    hasPrivateNetworks: privateNetworksPossible,
+    homeNumber: home.number,
     volumes: volumeDriver({ home, jobs }),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,

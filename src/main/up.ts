@@ -6,6 +6,7 @@ import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
 import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
+import { measureMemory } from '../drivers/host.ts'
 import { clusterPaths } from '../drivers/postgres-paths.ts'
 import { findInstalledShare } from '../drivers/toolchain.ts'
 import { hasPostgis } from '../drivers/toolchain-tools.ts'
@@ -32,7 +33,7 @@ export async function up(config: Config): Promise<void> {
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
-  const parts = { metrics, feed, sessions, settings: settingsOf(config, edge.port) }
+  const parts = { metrics, feed, sessions, settings: settingsOf(config, foundation.home, edge.port) }
   const servers = {
     platform: openServer(foundation, parts, 'platform'),
     sandbox: openServer(foundation, parts, 'sandbox'),
@@ -87,7 +88,7 @@ function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClus
   }
 }
 
-function settingsOf(config: Config, edgePort: number): PlatformSettings {
+function settingsOf(config: Config, home: Home, edgePort: number): PlatformSettings {
   const scheme = config.tls ? 'https' : 'http'
   return {
     regions: config.regions,
@@ -97,6 +98,8 @@ function settingsOf(config: Config, edgePort: number): PlatformSettings {
       return share !== undefined && hasPostgis({ share })
     }),
     pgHost: config.pgHost,
+    homeNumber: home.number,
+    memoryMb: Math.floor(measureMemory().totalBytes / 1024 ** 2),
     appUrl: (name) => `${scheme}://${name}.${config.domain}:${edgePort}/`,
     sandboxUrl: (name) => `${scheme}://${name}.${config.sandboxDomain}:${edgePort}/`,
   }

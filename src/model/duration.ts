@@ -28,3 +28,18 @@ export function durationOr(text: string | undefined, presetMs: number): number {
   const time = text === undefined ? undefined : parseDuration(text)
   return time === undefined || !(time > 0) ? presetMs : Math.min(time, mostMs)
 }
+
+/** As Go prints it: 15s, 1m30s, 1h0m0s, 200ms. */
+export function formatDuration(ms: number): string {
+  if (ms === 0) return '0s'
+  if (ms < 1) return ms >= 1e-3 ? `${rounded(ms * 1e3)}µs` : `${Math.round(ms * 1e6)}ns`
+  if (ms < 1_000) return `${rounded(ms)}ms`
+  const hours = Math.floor(ms / 3_600_000)
+  const minutes = Math.floor((ms % 3_600_000) / 60_000)
+  const seconds = `${rounded((ms % 60_000) / 1_000)}s`
+  return `${hours > 0 ? `${hours}h` : ''}${hours > 0 || minutes > 0 ? `${minutes}m` : ''}${seconds}`
+}
+
+function rounded(value: number): number {
+  return Math.round(value * 1e9) / 1e9
+}

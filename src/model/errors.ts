@@ -54,6 +54,7 @@ export const badRequest = (message: string) => new BerthError('bad_request', mes
 export const unauthorized = (message: string) => new BerthError('unauthorized', message)
 export const forbidden = (message: string) => new BerthError('forbidden', message)
 export const notFound = (message: string) => new BerthError('not_found', message)
+export const preconditionFailed = (message: string) => new BerthError('precondition_failed', message)
 export const conflict = (message: string, details: ErrorDetails = {}) => new BerthError('conflict', message, details)
 export const invalid = (message: string, details: ErrorDetails = {}) => new BerthError('invalid', message, details)
 

@@ -19,3 +19,24 @@ export function randomText(length: number, alphabet: string): string {
 export function newId(): string {
   return randomText(16, lowercase)
 }
+
+/** The id of a machine: 14 hexadecimal digits. */
+export function newMachineId(): string {
+  return randomText(14, '0123456789abcdef')
+}
+
+const crockford = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
+const randomBits = 80n
+let last = 0n
+
+/** 26 characters that sort by time: 48 bits of milliseconds and 80 random ones. Those of one process always grow. */
+export function newUlid(nowMs = Date.now()): string {
+  const fresh = (BigInt(nowMs) << randomBits) | BigInt(`0x${randomBytes(10).toString('hex')}`)
+  // Within a millisecond, and when the clock is set back, the next one follows the last.
+  last = fresh >> randomBits > last >> randomBits ? fresh : last + 1n
+  let text = ''
+  for (let rest = last; text.length < 26; rest >>= 5n) text = crockford[Number(rest & 31n)] + text
+  return text
+}
+
+export const ulidPattern = /^[0-9A-HJKMNP-TV-Z]{26}$/

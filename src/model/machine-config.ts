@@ -102,6 +102,13 @@ export const MachineConfig = Type.Object({
       size_gb: Type.Optional(Type.Integer({ minimum: 1 })),
     }),
   ),
+  metrics: Type.Optional(
+    Type.Object({
+      port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+      path: Type.Optional(Text),
+      https: Type.Optional(Type.Boolean()),
+    }),
+  ),
   metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
   mounts: Type.Optional(
     Type.Array(

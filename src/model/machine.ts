@@ -27,7 +27,7 @@ export const machineStates = defineStates({
   },
   stopped: { commands: { start: 'starting', update: 'replacing', delete: 'destroying' } },
   restarting: {
-    commands: { stop: 'stopping', delete: 'destroying' },
+    commands: { stop: 'stopping', update: 'replacing', delete: 'destroying' },
     outcomes: { up: 'started', failed: 'failed' },
     deadlineMinutes: 15,
   },
@@ -83,6 +83,86 @@ export interface Machine {
   stopSignal: string | null
   stopTimeoutMs: number | null
   secretsVersion: number
+  /** The number of the last end of its program that became an event. */
+  exitsSeen: number
+  /** Some version of it has run. */
+  launched: boolean
   createdAt: Micros
   updatedAt: Micros
 }
+
+/** Those in which it stays until somebody asks for something else. */
+export const settledStates: readonly MachineState[] = [
+  'created',
+  'started',
+  'stopped',
+  'suspended',
+  'failed',
+  'destroyed',
+]
+
+/** It is to be stopped before it is deleted, unless the caller insists. */
+export const runningStates: readonly MachineState[] = [
+  'started',
+  'starting',
+  'stopping',
+  'restarting',
+  'suspending',
+  'replacing',
+]
+
+export type EventSource = 'user' | 'flyd' | 'proxy'
+
+export interface ExitEvent {
+  exit_code: number
+  guest_exit_code: number
+  guest_signal: number
+  oom_killed: boolean
+  requested_stop: boolean
+  restarting: boolean
+  signal: number
+  exited_at: string
+}
+
+export interface EventRequest {
+  exit_event?: ExitEvent
+  restart_count?: number
+  /** Why it did not go well. */
+  error?: string
+}
+
+export interface MachineEvent {
+  id: string
+  type: string
+  status: string
+  source: EventSource
+  /** Milliseconds since the epoch. */
+  timestamp: number
+  request: EventRequest | null
+}
+
+export interface CheckResult {
+  name: string
+  status: 'passing' | 'warning' | 'critical'
+  output: string
+  /** As PostgreSQL writes it in JSON. */
+  updatedAt: string
+}
+
+export interface MachineLease {
+  nonce: string
+  owner: string
+  description: string
+  /** Seconds since the epoch. */
+  expiresAt: number
+}
+
+/** With what is shown beside it. */
+export interface MachineDetails extends Machine {
+  events: MachineEvent[]
+  checks: CheckResult[]
+  /** Null when nobody holds one now. */
+  lease: MachineLease | null
+}
+
+export const machineIdPattern = /^[0-9a-f]{14}$/

@@ -13,4 +13,8 @@ export interface PlatformSettings {
   appUrl(name: string): string
   /** Where the service of a sandbox answers. */
   sandboxUrl(name: string): string
+  /** Tells this platform from the others on the machine; addresses follow from it. */
+  homeNumber: number
+  /** What the machine has; no guest gets more. */
+  memoryMb: number
 }

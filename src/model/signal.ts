@@ -10,3 +10,10 @@ export function readSignal(text: string | number): number {
     throw badRequest(`${JSON.stringify(text)} is not a signal; try TERM, HUP, USR1 or a number`)
   return number
 }
+
+/** As `SIGTERM`, or as a number where it has no name. */
+export function signalName(text: string | number): string {
+  const number = readSignal(text)
+  const [name] = Object.entries(constants.signals).find(([, value]) => value === number) ?? [String(number)]
+  return name
+}

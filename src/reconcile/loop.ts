@@ -2,6 +2,7 @@ import { appStates } from '../model/app.ts'
 import { backupStates } from '../model/backup.ts'
 import { clusterStates } from '../model/cluster.ts'
 import { drillStates } from '../model/drill.ts'
+import { machineStates } from '../model/machine.ts'
 import { sandboxStates } from '../model/sandbox.ts'
 import { isWorking, type StateTable } from '../model/states.ts'
 import { type Micros, nowMicros } from '../model/time.ts'
@@ -11,6 +12,7 @@ import { loadBackup } from '../store/backup.ts'
 import { loadCluster } from '../store/cluster.ts'
 import type { Query, Tx } from '../store/db.ts'
 import { loadDrill } from '../store/drill.ts'
+import { loadMachine } from '../store/machine.ts'
 import { loadSandbox } from '../store/sandbox.ts'
 import { type Kind, lockState, transition } from '../store/transition.ts'
 import { loadSnapshot, loadVolume } from '../store/volume.ts'
@@ -19,6 +21,7 @@ import { appSteps } from './app.ts'
 import { backupSteps } from './backup.ts'
 import { clusterSteps } from './cluster.ts'
 import { drillSteps } from './drill.ts'
+import { machineSteps } from './machine.ts'
 import { sandboxSteps } from './sandbox.ts'
 import { advance, type StepResult, type World } from './step.ts'
 import { snapshotSteps, volumeSteps } from './volume.ts'
@@ -42,6 +45,7 @@ const kinds: Record<Kind, KindOfWork> = {
   backup: { states: backupStates, load: loadBackup, steps: backupSteps },
   cluster: { states: clusterStates, load: loadCluster, steps: clusterSteps },
   drill: { states: drillStates, load: loadDrill, steps: drillSteps },
+  machine: { states: machineStates, load: loadMachine, steps: machineSteps },
   sandbox: { states: sandboxStates, load: loadSandbox, steps: sandboxSteps },
   snapshot: { states: snapshotStates, load: loadSnapshot, steps: snapshotSteps },
   volume: { states: volumeStates, load: loadVolume, steps: volumeSteps },

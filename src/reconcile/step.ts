@@ -4,6 +4,8 @@ import type { CheckpointDriver } from '../drivers/box-checkpoint.ts'
 import type { BoxServices } from '../drivers/box-service.ts'
 import type { DrillDriver } from '../drivers/drill.ts'
 import type { Hosting } from '../drivers/hosting.ts'
+import type { ImageStore } from '../drivers/image.ts'
+import type { MachineDriver } from '../drivers/machine.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
 import type { ReceiverDriver } from '../drivers/receiver.ts'
@@ -28,6 +30,12 @@ export interface World {
   boxes: BoxDriver
   services: BoxServices
   checkpoints: CheckpointDriver
+  machines: MachineDriver
+  images: ImageStore
+  /** Whether machines of one network can reach each other here, and nothing else. */
+  hasPrivateNetworks(): Promise<boolean>
+  /** Addresses follow from it. */
+  homeNumber: number
   volumes: VolumeDriver
   keep: Keep
 }

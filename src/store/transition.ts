@@ -1,10 +1,12 @@
 import { notFound } from '../model/errors.ts'
+import type { EventSource } from '../model/machine.ts'
 import { isWorking, nextState, type StateTable } from '../model/states.ts'
 import type { Tx } from './db.ts'
+import { noteTransition } from './machine-event.ts'
 import { enqueue } from './work.ts'
 
 /** Resource tables that have a `state` column. The name goes into SQL text, so it comes from this list only. */
-export type Kind = 'app' | 'cluster' | 'backup' | 'drill' | 'sandbox'
+export type Kind = 'machine' | 'app' | 'cluster' | 'backup' | 'drill' | 'sandbox' | 'volume' | 'snapshot'
 
 /** Lock order everywhere: the resource first, then its work row. */
 export async function lockState(tx: Tx, kind: Kind, id: string): Promise<string | undefined> {
@@ -27,6 +29,8 @@ export async function transition(
   id: string,
   event: string,
   note = '',
+  /** Who asked, where that is shown. */
+  source?: EventSource,
 ): Promise<string> {
   const from = await lockState(tx, kind, id)
   if (from === undefined) throw notFound(`${kind} not found`)
@@ -38,6 +42,7 @@ export async function transition(
            values ('${kind}', $1, $3, $2, $4, $5)`,
     values: [id, to, from, event, note],
   })
+  if (kind === 'machine') await noteTransition(tx, id, { event, to, note, ...(source && { source }) })
   if (isWorking(states, to)) await enqueue(tx, kind, id)
   return to
 }

@@ -194,8 +194,11 @@ async function findFree(
 }
 
 /** When nothing of the machine runs any more. */
-export async function detachVolumes(tx: Tx, machineId: string): Promise<void> {
-  await tx.query('update volume set machine_id = null, detached_at = now() where machine_id = $1', [machineId])
+export async function detachVolumes(tx: Tx, machineId: string, except: string[] = []): Promise<void> {
+  await tx.query(
+    'update volume set machine_id = null, detached_at = now() where machine_id = $1 and not id = any($2)',
+    [machineId, except],
+  )
 }
 
 /** What a machine mounts. It can be started when all of them are past `creating`. */

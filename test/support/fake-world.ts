@@ -14,6 +14,7 @@ import type { VolumeDriver } from '../../src/drivers/volume.ts'
 import type { LiveContext } from '../../src/live/context.ts'
 import type { World } from '../../src/reconcile/step.ts'
 
+import { FakeImages, FakeMachines } from './fake-machines.ts'
 import { type FakeService, fakeServices } from './fake-services.ts'
 
 /** Clusters in memory. `breakCall(n)` makes the nth call do its work and then throw, as a lost reply would. */
@@ -54,6 +55,9 @@ export class FakeWorld {
   diskProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
+  machines = new FakeMachines()
+  images = new FakeImages()
+  private machineDrivers: Pick<World, 'machines' | 'images'> | undefined
   readonly limits = new Set<string>()
   readonly logs = new Map<string, string[]>()
   readonly encryptionKey = randomBytes(32)
@@ -75,7 +79,10 @@ export class FakeWorld {
   private broken = 0
 
   reset(): void {
-    Object.assign(this, { ...new FakeWorld(), encryptionKey: this.encryptionKey })
+    const { encryptionKey, machines, images, machineDrivers } = this
+    Object.assign(machines, new FakeMachines())
+    Object.assign(images, new FakeImages())
+    Object.assign(this, { ...new FakeWorld(), encryptionKey, machines, images, machineDrivers })
   }
 
   breakCall(nth: number): void {
@@ -458,6 +465,16 @@ export class FakeWorld {
     } as unknown as Repository
   }
 
+  /** Always the same: what is under way is known by its driver. */
+  private get drivenMachines(): Pick<World, 'machines' | 'images'> {
+    const called = <T>(value: T) => this.called(value)
+    this.machineDrivers ??= {
+      machines: this.machines.driver(called),
+      images: this.images.store(called),
+    }
+    return this.machineDrivers
+  }
+
   world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority'> {
     return {
       readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
@@ -475,6 +492,9 @@ export class FakeWorld {
       boxes: this.boxes,
       services: fakeServices(() => this.services),
       checkpoints: this.checkpoints,
+      ...this.drivenMachines,
+      hasPrivateNetworks: async () => true,
+      homeNumber: 0,
       volumes: this.volumes,
       keep: {
         backupIntervalSeconds: 86_400,

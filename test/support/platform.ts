@@ -120,6 +120,8 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       defaultRegion: 'local',
       postgisMajors: [],
       pgHost: 'localhost',
+      homeNumber: 0,
+      memoryMb: 16_384,
       appUrl: (name: string) => `http://${name}.berth.localhost:4282/`,
       sandboxUrl: (name: string) => `http://${name}.sandbox.localhost:4282/`,
       ...changes.settings,

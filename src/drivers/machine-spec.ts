@@ -1,0 +1,146 @@
+// What a machine runs from: its image, its configuration, its secrets, and what the platform tells it about itself.
+import type { ImageConfig } from '../model/image.ts'
+import type { Machine } from '../model/machine.ts'
+import type { MachineConfig } from '../model/machine-config.ts'
+import { millisOf } from '../model/machine-config-check.ts'
+import { machineAddress, resolverAddress } from '../model/network.ts'
+import { signalName } from '../model/signal.ts'
+import type { Image } from './image.ts'
+import type { MachineSpec } from './machine.ts'
+
+export interface Surroundings {
+  appName: string
+  secrets: Record<string, string>
+  homeNumber: number
+  /** Whether there are private networks on this host. */
+  hasPrivateNetworks: boolean
+}
+
+/** Its configuration cannot be carried out, for a reason that is the owner's to remove. */
+export class SpecError extends Error {}
+
+const presetPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+const presetStop = { signal: 'SIGINT', timeoutMs: 5_000 }
+const presetRetries = 10
+
+/** More are a runaway. */
+const pidsPerCpu = 2_048
+
+export function machineSpec(machine: Machine, image: Image, around: Surroundings): MachineSpec {
+  const { id, instanceId, config, networkNumber } = machine
+  const slot = slotOf(machine)
+  const program = config.processes?.[0]
+  return {
+    id,
+    instanceId,
+    slot,
+    hostname: config.dns?.hostname ?? id,
+    layers: image.layers,
+    argv: argvOf({ ...config.init, ...program }, image.config),
+    env: environmentOf(machine, image.config, around),
+    user: program?.user ?? image.config.user,
+    workingDir: image.config.workingDir,
+    files: filesOf(config, around.secrets),
+    limits: limitsOf(config),
+    mounts: (config.mounts ?? []).map(({ volume, path }) => ({ volumeId: volume!, path })),
+    restart: restartOf(config),
+    stop: stopOf(config, image.config),
+    keepsRoot: config.rootfs?.persist === 'always',
+    ...(around.hasPrivateNetworks && {
+      network: { number: networkNumber, resolver: resolverAddress(around.homeNumber) },
+    }),
+    ...((config.dns?.nameservers || config.dns?.searches) && {
+      dns: { nameservers: config.dns.nameservers ?? [], searches: config.dns.searches ?? [] },
+    }),
+  }
+}
+
+export function slotOf({ id, slot }: Machine): number {
+  if (slot === null) throw new Error(`the machine ${id} has been removed`)
+  return slot
+}
+
+interface Program {
+  exec?: string[]
+  entrypoint?: string[]
+  cmd?: string[]
+}
+
+/** As docker has it: whoever gives another entrypoint gives its arguments too. */
+function argvOf({ exec, entrypoint, cmd }: Program, image: ImageConfig): string[] {
+  const argv = exec?.length
+    ? exec
+    : [...(entrypoint ?? image.entrypoint), ...(cmd ?? (entrypoint?.length ? [] : image.cmd))]
+  if (!argv[0]) throw new SpecError('the image names no program to run; name one with config.init.exec')
+  return argv
+}
+
+/** Later ones win. */
+export function environmentOf(machine: Machine, image: ImageConfig, around: Surroundings): Record<string, string> {
+  const { config } = machine
+  const program = config.processes?.[0]
+  return {
+    PATH: presetPath,
+    ...image.env,
+    PRIMARY_REGION: machine.region,
+    ...config.env,
+    ...program?.env,
+    ...(program?.ignore_app_secrets ? {} : around.secrets),
+    FLY_APP_NAME: around.appName,
+    FLY_MACHINE_ID: machine.id,
+    FLY_ALLOC_ID: machine.id,
+    FLY_REGION: machine.region,
+    FLY_PUBLIC_IP: '',
+    FLY_IMAGE_REF: imageText(machine),
+    FLY_MACHINE_VERSION: machine.instanceId,
+    FLY_PRIVATE_IP: around.hasPrivateNetworks
+      ? machineAddress(around.homeNumber, machine.networkNumber, slotOf(machine))
+      : '',
+    FLY_PROCESS_GROUP: config.metadata?.fly_process_group ?? config.env?.FLY_PROCESS_GROUP ?? 'app',
+    FLY_VM_MEMORY_MB: String(limitsOf(config).memoryMb),
+  }
+}
+
+function imageText({ config, image }: Machine): string {
+  return image?.registry
+    ? `${image.registry}/${image.repository}${image.tag && `:${image.tag}`}@${image.digest}`
+    : config.image
+}
+
+export function limitsOf({ guest }: MachineConfig): MachineSpec['limits'] {
+  const cpus = guest?.cpus ?? 1
+  return { memoryMb: guest?.memory_mb ?? 256, cpus, pids: cpus * pidsPerCpu }
+}
+
+function filesOf({ files }: MachineConfig, secrets: Record<string, string>): MachineSpec['files'] {
+  return (files ?? []).map(({ guest_path: path, raw_value, secret_name, mode }) => {
+    const text = raw_value ?? secrets[secret_name!]
+    if (text === undefined)
+      throw new SpecError(`config.files names the secret ${secret_name}, which the app does not have`)
+    return { path, content: Buffer.from(text, 'base64'), mode: mode ?? 0o644 }
+  })
+}
+
+function restartOf({ restart }: MachineConfig): MachineSpec['restart'] {
+  const policy = restart?.policy ?? 'on-failure'
+  return { policy: policy === 'spot-price' ? 'on-failure' : policy, maxRetries: restart?.max_retries ?? presetRetries }
+}
+
+function stopOf({ stop_config }: MachineConfig, image?: Pick<ImageConfig, 'stopSignal'>): MachineSpec['stop'] {
+  return {
+    signal: signalName(stop_config?.signal ?? image?.stopSignal ?? presetStop.signal),
+    timeoutMs: millisOf(stop_config?.timeout) ?? presetStop.timeoutMs,
+  }
+}
+
+/** What the caller of the stop asked for, else what its configuration says. */
+export function stopNow(
+  { config, stopSignal, stopTimeoutMs }: Machine,
+  image?: Pick<ImageConfig, 'stopSignal'>,
+): MachineSpec['stop'] {
+  const preset = stopOf(config, image)
+  return {
+    signal: stopSignal === null ? preset.signal : signalName(stopSignal),
+    timeoutMs: stopTimeoutMs ?? preset.timeoutMs,
+  }
+}

@@ -1,0 +1,239 @@
+import type { Image } from '../drivers/image.ts'
+import type { MachineExit, MachineProcess, MachineSpec } from '../drivers/machine.ts'
+import { machineSpec, SpecError, stopNow } from '../drivers/machine-spec.ts'
+import type { ExitEvent, Machine, machineStates } from '../model/machine.ts'
+import { checkNames } from '../model/machine-checks.ts'
+import type { Tx } from '../store/db.ts'
+import { readSurroundings } from '../store/machine.ts'
+import { noteDown, noteExits, noteUp, releaseMachine } from '../store/machine-change.ts'
+import { insertMachineEvent } from '../store/machine-event.ts'
+import { detachVolumes, volumesOfMachine } from '../store/volume.ts'
+import { ensureImage, wake } from './machine-image.ts'
+import { advance, type StepResult, type Steps, type World, wait } from './step.ts'
+import { underway } from './underway.ts'
+
+/** What ends by itself is told by the driver; this catches what was not heard. */
+const lookAgainSeconds = 30
+
+/** An image or a program that takes its time wakes the step when it is done; this is for when that is lost. */
+const longCallSeconds = 5
+
+/** A prompt program has ended by then. */
+const stopPatienceMs = 400
+
+export const machineSteps: Steps<typeof machineStates, Machine> = {
+  async starting(machine, world) {
+    const started = await start(machine, world)
+    if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+    if (started.is === 'up') return advance('up', '', started.save)
+    return advance(machine.launched ? 'failed' : 'launch failed', started.reason, started.save)
+  },
+
+  async started(machine, world) {
+    const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
+    const exits = freshExits(machine, seen)
+    const save = (tx: Tx) => noteEnds(tx, machine, exits)
+    if (seen.is === 'up' || seen.is === 'waiting') {
+      return wait(seen.is === 'up' ? lookAgainSeconds : 1, 'running', exits.length > 0 ? save : undefined)
+    }
+    const last = exits.at(-1)
+    // Gone without an end of its own, as after a reboot.
+    if (!last) return bringBack(machine, world)
+    const note = endOf(last)
+    const over = async (tx: Tx) => {
+      await save(tx)
+      await noteDown(tx, machine.id)
+    }
+    if (machine.config.auto_destroy) return advance('destroy itself', note, over)
+    const isGivenUp = machine.config.restart?.policy !== 'no' && (last.exitCode !== 0 || last.signal !== 0)
+    return isGivenUp
+      ? advance('gave up', `it was started again and again: ${note}`, save)
+      : advance('exited', note, over)
+  },
+
+  async stopping(machine, world) {
+    const stopped = await stop(machine, world)
+    if (!stopped) return wait(longCallSeconds, 'waiting for its program to end')
+    const exits = freshExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
+    return advance('down', '', async (tx) => {
+      await noteEnds(tx, machine, exits)
+      await noteDown(tx, machine.id)
+    })
+  },
+
+  async restarting(machine, world) {
+    const stopped = await stop(machine, world)
+    if (!stopped) return wait(longCallSeconds, 'waiting for its program to end')
+    const started = await start(machine, world)
+    if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+    return started.is === 'up' ? advance('up', '', started.save) : advance('failed', started.reason, started.save)
+  },
+
+  async suspending(machine, world) {
+    await world.machines.freezeMachine(machine.id)
+    const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
+    const exits = freshExits(machine, seen)
+    if (seen.is === 'up') return seen.frozen ? advance('frozen') : wait(0.1, 'holding its program still')
+    if (seen.is === 'waiting') return wait(0.5, 'its program has ended and is about to be started again')
+    return advance('exited', '', async (tx) => {
+      await noteEnds(tx, machine, exits)
+      await noteDown(tx, machine.id)
+    })
+  },
+
+  /** The new image comes while the old version still runs. */
+  async replacing(machine, world) {
+    if (machine.wanted) {
+      const found = await ensureImage(machine, world)
+      if (found.is === 'coming') return wait(longCallSeconds, found.note)
+    }
+    if (!(await stopReplaced(machine, world)))
+      return wait(longCallSeconds, 'waiting for the program of the version before to end')
+    if (!machine.wanted) return advance('kept', '', (tx) => keepOnly(tx, machine))
+    const started = await start(machine, world)
+    if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+    const save = async (tx: Tx) => {
+      await started.save?.(tx)
+      await keepOnly(tx, machine)
+    }
+    return started.is === 'up' ? advance('up', '', save) : advance('failed', started.reason, save)
+  },
+
+  launch_failed: remove,
+  destroying: remove,
+}
+
+async function remove(machine: Machine, world: World): Promise<StepResult<'gone'>> {
+  if (machine.slot !== null) await world.machines.removeMachine(machine.id, machine.slot)
+  return advance('gone', '', async (tx) => {
+    await detachVolumes(tx, machine.id)
+    await releaseMachine(tx, machine.id)
+  })
+}
+
+type Start =
+  | { is: 'waiting'; note: string }
+  | { is: 'up'; save: (tx: Tx) => Promise<void> }
+  | { is: 'refused'; reason: string; save?: (tx: Tx) => Promise<void> }
+
+/** Codes with which the program of a box could not be run at all. */
+const notRunnable: Record<number, string> = {
+  126: 'its program cannot be run',
+  127: 'its program was not found in the image',
+}
+
+async function start(machine: Machine, world: World): Promise<Start> {
+  const before = world.machines.inspectMachine(machine.id, machine.instanceId)
+  if (before.is !== 'up' || before.frozen) {
+    const refused = await startProgram(machine, world)
+    if (refused) return refused
+  }
+  const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
+  const last = freshExits(machine, seen).at(-1)
+  const why = last && seen.is !== 'up' && last.signal === 0 ? notRunnable[last.exitCode] : undefined
+  if (why === undefined) {
+    return { is: 'up', save: (tx) => noteUp(tx, machine.id, checkNames(machine.config)) }
+  }
+  await world.machines.stopMachine(machine.id, { signal: 'SIGKILL', timeoutMs: 0 })
+  const exits = freshExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
+  return { is: 'refused', reason: `${why} (exit code ${last!.exitCode})`, save: (tx) => noteEnds(tx, machine, exits) }
+}
+
+/** Undefined when it has been started. */
+async function startProgram(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
+  const found = await ensureImage(machine, world)
+  if (found.is === 'coming') return { is: 'waiting', note: found.note }
+  if (found.is === 'refused') return found
+  const volumes = await volumesOfMachine(world.db, machine.id)
+  const failed = volumes.find(({ failure }) => failure !== null)
+  if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
+  const making = volumes.find(({ state }) => state === 'creating')
+  if (making) return { is: 'waiting', note: `waiting for its volume ${making.id}` }
+  // One that grew while it was mounted is whole only now.
+  for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
+  try {
+    await world.machines.startMachine(await specOf(machine, found.image, world))
+    return undefined
+  } catch (error) {
+    if (error instanceof SpecError) return { is: 'refused', reason: error.message }
+    throw error
+  }
+}
+
+async function specOf(machine: Machine, image: Image, world: World): Promise<MachineSpec> {
+  const around = await readSurroundings(world.db, machine.id, world.encryptionKey)
+  const hasPrivateNetworks = await world.hasPrivateNetworks()
+  return machineSpec(machine, image, { ...around, homeNumber: world.homeNumber, hasPrivateNetworks })
+}
+
+/** It was to run and is not there. */
+async function bringBack(machine: Machine, world: World): Promise<StepResult<'gave up'>> {
+  const started = await start(machine, world)
+  if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+  if (started.is === 'refused') return advance('gave up', started.reason, started.save)
+  return wait(lookAgainSeconds, 'running')
+}
+
+/** False while its program still takes its time. */
+async function stop(machine: Machine, world: World): Promise<boolean> {
+  const image = machine.image ? await world.images.findImage(machine.image.digest) : undefined
+  const how = stopNow(machine, image?.config)
+  // The name says which stop it is, so that the result of an earlier one does not count.
+  const name = `stop ${machine.id} ${machine.stateSince}`
+  const call = await underway(world.machines, name, () => world.machines.stopMachine(machine.id, how), {
+    patienceMs: stopPatienceMs,
+    onEnd: () => wake(machine, world),
+  })
+  return call.is === 'done'
+}
+
+/** True once nothing of the version before runs. What runs of this one stays. */
+async function stopReplaced(machine: Machine, world: World): Promise<boolean> {
+  const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
+  return seen.is === 'up' || seen.is === 'waiting' || stop(machine, world)
+}
+
+/** What only the version before had mounted is free for others. */
+async function keepOnly(tx: Tx, machine: Machine): Promise<void> {
+  const kept = (machine.config.mounts ?? []).map(({ volume }) => volume!)
+  await detachVolumes(tx, machine.id, kept)
+}
+
+function freshExits(machine: Machine, seen: MachineProcess): MachineExit[] {
+  return seen.is === 'absent' ? [] : seen.exits.filter(({ number }) => number > machine.exitsSeen)
+}
+
+/** Ends become events, each once. */
+async function noteEnds(tx: Tx, machine: Machine, exits: MachineExit[]): Promise<void> {
+  const last = exits.at(-1)
+  if (!last) return
+  let restarts = machine.restartCount
+  for (const exit of exits) {
+    const exit_event = exitEvent(exit)
+    if (exit.restarting) restarts++
+    const status = exit.restarting ? 'restarting' : 'stopped'
+    await insertMachineEvent(tx, machine.id, { type: 'exit', status, source: 'flyd', request: { exit_event } })
+    if (!exit.restarting) continue
+    const request = { restart_count: restarts }
+    await insertMachineEvent(tx, machine.id, { type: 'restart', status: 'started', source: 'flyd', request })
+  }
+  await noteExits(tx, machine.id, last.number, restarts - machine.restartCount)
+}
+
+function exitEvent(exit: MachineExit): ExitEvent {
+  return {
+    exit_code: exit.exitCode,
+    guest_exit_code: exit.signal === 0 ? exit.exitCode : 0,
+    guest_signal: exit.signal === 0 ? -1 : exit.signal,
+    oom_killed: exit.oomKilled,
+    requested_stop: exit.requested,
+    restarting: exit.restarting,
+    signal: exit.signal === 0 ? -1 : exit.signal,
+    exited_at: new Date(exit.at).toISOString(),
+  }
+}
+
+function endOf({ exitCode, signal, oomKilled }: MachineExit): string {
+  if (oomKilled) return 'its program was ended for want of memory'
+  return signal === 0 ? `its program ended with code ${exitCode}` : `its program was ended by signal ${signal}`
+}

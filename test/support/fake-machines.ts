@@ -1,0 +1,156 @@
+import { spawn } from 'node:child_process'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Image, ImageError, type ImageStore } from '../../src/drivers/image.ts'
+import type { LogLine, MachineDriver, MachineExit, MachineSpec } from '../../src/drivers/machine.ts'
+import { formatImageReference, type ImageConfig } from '../../src/model/image.ts'
+
+export interface FakeMachine {
+  spec: MachineSpec
+  is: 'down' | 'waiting' | 'up'
+  frozen: boolean
+  exits: MachineExit[]
+  /** How often a program was started in it. */
+  starts: number
+  log: LogLine[]
+}
+
+type Called = <T>(value: T) => Promise<T>
+
+/** Machines in memory. Tests end their programs with `end`. */
+export class FakeMachines {
+  readonly machines = new Map<string, FakeMachine>()
+  /** What is told in place of starting. */
+  startProblem: string | undefined
+  /** The program ends at once with it. */
+  endsWith: number | undefined
+  /** A stop lasts until this is set to false. */
+  stopsSlowly = false
+  readonly listeners = new Set<(id: string) => void>()
+
+  /** Its program ends by itself, and is not started again unless told. */
+  end(id: string, exit: Partial<MachineExit> = {}): void {
+    const machine = this.machines.get(id)!
+    const number = (machine.exits.at(-1)?.number ?? 0) + 1
+    const preset = { at: Date.now(), exitCode: 0, signal: 0, oomKilled: false, requested: false, restarting: false }
+    machine.exits.push({ ...preset, number, ...exit })
+    machine.is = exit.restarting ? 'up' : 'down'
+    machine.frozen = false
+    if (exit.restarting) machine.starts++
+    for (const heard of this.listeners) heard(id)
+  }
+
+  driver(called: Called): MachineDriver {
+    return {
+      isolation: () => called({ kind: 'bubblewrap', network: 'own' } as const),
+      startMachine: async (spec) => {
+        if (this.startProblem) throw new Error(this.startProblem)
+        const before = this.machines.get(spec.id)
+        if (before?.spec.instanceId === spec.instanceId && before.is !== 'down') {
+          before.frozen = false
+          return called(undefined)
+        }
+        const exits = before?.spec.instanceId === spec.instanceId ? before.exits : []
+        const starts = (before?.starts ?? 0) + 1
+        this.machines.set(spec.id, { spec, is: 'up', frozen: false, exits, starts, log: before?.log ?? [] })
+        if (this.endsWith !== undefined) this.end(spec.id, { exitCode: this.endsWith })
+        return called(undefined)
+      },
+      inspectMachine: (id, instanceId) => {
+        const machine = this.machines.get(id)
+        if (machine?.spec.instanceId !== instanceId) return { is: 'absent' }
+        const { is, frozen, exits } = machine
+        return is === 'up' ? { is, pid: 7, since: Date.now(), frozen, exits } : { is, exits }
+      },
+      onChange: (listener) => {
+        this.listeners.add(listener)
+        return () => this.listeners.delete(listener)
+      },
+      stopMachine: async (id) => {
+        while (this.stopsSlowly) await sleep(5)
+        const machine = this.machines.get(id)
+        if (machine && machine.is !== 'down') this.end(id, { exitCode: 130, signal: 2, requested: true })
+        return called(undefined)
+      },
+      signalMachine: (id) => called(this.machines.get(id)?.is === 'up'),
+      freezeMachine: (id) => {
+        const machine = this.machines.get(id)
+        if (machine?.is === 'up') machine.frozen = true
+        return called(undefined)
+      },
+      thawMachine: (id) => {
+        const machine = this.machines.get(id)
+        if (machine) machine.frozen = false
+        return called(undefined)
+      },
+      // Without isolation, on this machine.
+      spawnInMachine: (spec, { argv, env, dir }) =>
+        spawn(argv[0], argv.slice(1), { env: { ...spec.env, ...env }, cwd: dir ?? '/', stdio: 'pipe' }),
+      listProcesses: () =>
+        called([
+          { pid: 1, stime: 1, rtime: 5, command: 'program', directory: '/', cpu: 0, rss: 4096, listen_sockets: [] },
+        ]),
+      readLog: (id, lines) => called((this.machines.get(id)?.log ?? []).slice(-lines)),
+      followLog: (id, lines, gone) => this.follow(id, lines, gone),
+      removeMachine: (id) => {
+        this.machines.delete(id)
+        return called(undefined)
+      },
+    }
+  }
+
+  private async *follow(id: string, lines: number, gone: AbortSignal): AsyncGenerator<LogLine> {
+    const { log } = this.machines.get(id) ?? { log: [] }
+    for (let next = Math.max(0, log.length - lines); !gone.aborted; ) {
+      for (; next < log.length; next++) yield log[next]!
+      await sleep(5)
+    }
+  }
+}
+
+/** Images in memory: those that exist are named in `available`. */
+export class FakeImages {
+  /** References as they are written in full; null for every one. */
+  available: Set<string> | null = null
+  readonly pulled = new Map<string, Image>()
+  config: Partial<ImageConfig> = {}
+  pullsSlowly = false
+  pulls = 0
+
+  store(called: Called): ImageStore {
+    return {
+      pullImage: async (reference, onProgress) => {
+        this.pulls++
+        while (this.pullsSlowly) await sleep(5)
+        const text = formatImageReference(reference)
+        if (this.available && !this.available.has(text)) throw new ImageError('not_found', `there is no image ${text}`)
+        onProgress?.(1, 1)
+        const digest = `sha256:${Buffer.from(text).toString('hex').padEnd(64, '0').slice(0, 64)}`
+        const image: Image = {
+          digest,
+          layers: ['/layer'],
+          bytes: 1,
+          config: {
+            entrypoint: [],
+            cmd: ['/bin/program'],
+            env: { FROM: 'image', PATH: '/bin' },
+            user: '',
+            workingDir: '/',
+            exposedPorts: [],
+            labels: {},
+            ...this.config,
+          },
+        }
+        this.pulled.set(digest, image)
+        return called(image)
+      },
+      findImage: (digest) => called(this.pulled.get(digest)),
+      listImages: async () =>
+        [...this.pulled.values()].map(({ digest }) => ({ digest, reference: digest, bytes: 1, pulledAt: 0 })),
+      collectImages: async (used) => {
+        const unused = [...this.pulled.keys()].filter((digest) => !used.has(digest))
+        for (const digest of unused) this.pulled.delete(digest)
+        return { images: unused.length, layers: 0, bytes: 0 }
+      },
+    }
+  }
+}
