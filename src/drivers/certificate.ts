@@ -21,6 +21,8 @@ export interface ServerCertificateOptions {
   /** Names and addresses beside those of this machine itself. */
   hosts: string[]
   uid?: number | undefined
+  /** What it is for, in its subject. */
+  name?: string
 }
 
 const authorityDays = 3650
@@ -54,7 +56,7 @@ export async function ensureAuthority(home: Home): Promise<Authority> {
 
 /** True when a new certificate was made, which whoever uses the files has yet to read. */
 export async function ensureServerCertificate(options: ServerCertificateOptions): Promise<boolean> {
-  const { home, directory, uid } = options
+  const { home, directory, uid, name = 'Berth cluster' } = options
   const authority = await ensureAuthority(home)
   const hosts = [...new Set([...options.hosts, ...ownHosts])]
   if (isGood(directory, authority, hosts)) return false
@@ -69,7 +71,7 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
       'extendedKeyUsage = serverAuth',
       `subjectAltName = ${names.join(', ')}`,
     ]
-    await makeCertificate({ fresh, file: 'server', name: 'Berth cluster', days: serverDays, extensions, authority })
+    await makeCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
     // A crash between the two leaves a pair that does not match, which the next look replaces.
     for (const file of ['server.key', 'server.crt']) moveFile(`${fresh}/${file}`, `${directory}/${file}`, uid)
   } catch (cause) {
@@ -96,12 +98,19 @@ function isGood(directory: string, authority: Authority, hosts: string[]): boole
     certificate.verify(issuer.publicKey) &&
     certificate.checkPrivateKey(createPrivateKey(key)) &&
     certificate.subjectAltName?.split(', ').length === hosts.length &&
-    hosts.every((host) => (isIP(host) === 0 ? certificate.checkHost(host) : certificate.checkIP(host)) !== undefined)
+    hosts.every(
+      (host) => (isIP(host) === 0 ? certificate.checkHost(example(host)) : certificate.checkIP(host)) !== undefined,
+    )
   )
 }
 
+/** A name that a name with an asterisk stands for. */
+function example(host: string): string {
+  return host.replace(/^\*/, 'any')
+}
+
 function checkedHost(host: string): string {
-  if (isIP(host) === 0 && !/^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$/.test(host))
+  if (isIP(host) === 0 && !/^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$/.test(host))
     throw new Error(`not the name of a host: ${JSON.stringify(host)}`)
   return host
 }

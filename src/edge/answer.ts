@@ -16,6 +16,7 @@ export class Refusal extends Error {
 
 const reasons: Record<number, string> = {
   200: 'OK',
+  301: 'Moved Permanently',
   400: 'Bad Request',
   401: 'Unauthorized',
   404: 'Not Found',

@@ -1,3 +1,4 @@
+import type { Duplex } from 'node:stream'
 import { BadMessage, chunked, readFields, untilClose } from './message.ts'
 
 /** Finds the end of a body in what a connection brings, and hands on what is in between. */
@@ -108,11 +109,7 @@ class ChunkedReader implements BodyReader {
 export const smallBytes = 4096
 
 /** A piece of a body as it goes out. Chunks are made anew, so that only our way of writing them is ever seen. */
-export function writeBody(
-  socket: { write(data: Buffer | string, encoding?: 'latin1'): boolean },
-  isChunked: boolean,
-  bytes: Buffer,
-): boolean {
+export function writeBody(socket: Pick<Duplex, 'write'>, isChunked: boolean, bytes: Buffer): boolean {
   if (!isChunked) return socket.write(bytes)
   const size = bytes.length.toString(16)
   if (bytes.length <= smallBytes) return socket.write(`${size}\r\n${bytes.toString('latin1')}\r\n`, 'latin1')

@@ -1,12 +1,17 @@
 import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
 import type { Access } from './access.ts'
 import { answerText, Refusal, refusalOfMessage, refusalText } from './answer.ts'
+import type { AppRoute } from './app.ts'
+import type { Balance } from './balance.ts'
 import { writeBody } from './body.ts'
-import { Exchange } from './exchange.ts'
+import type { Exchange } from './exchange.ts'
+import { AppExchange } from './exchange-app.ts'
+import { SandboxExchange } from './exchange-sandbox.ts'
 import type { Peer } from './forward.ts'
 import { BadMessage, type RequestHead, readRequestHead } from './message.ts'
 import type { Reach } from './reach.ts'
-import type { RouteTable } from './route.ts'
+import type { Route, RouteTable } from './route.ts'
 import type { UpstreamPool } from './upstream.ts'
 
 /** What connections are served with. */
@@ -15,6 +20,13 @@ export interface EdgeParts {
   access: Access
   pool: UpstreamPool
   reach: Reach
+  balance: Balance
+  /** The port that names lead to; others are of single apps. */
+  edgePort: number
+  /** Where this edge is. */
+  region: string
+  /** Bodies that may have to be sent again, of all requests together. */
+  kept: { bytes: number; most: number }
   /** Names below these are sandboxes or apps, and no other host name is. */
   domains: string[]
   nextId(): string
@@ -34,6 +46,9 @@ const lingerMillis = 2_000
 // Of a connection that is to be closed.
 const closeIdleMillis = 3_000
 
+/** A socket, or one end of a stream inside of this process. */
+export type ClientSocket = Duplex
+
 /** A connection of a client: one request after the other, each answered before the next is read. */
 export class ClientConnection {
   readonly peer: Peer
@@ -41,17 +56,20 @@ export class ClientConnection {
   isClosing = false
   /** When it is given up, if nothing happens. */
   deadline: number
-  private readonly socket: Socket
+  private readonly socket: ClientSocket
   private readonly parts: EdgeParts
+  /** It came to an address that is of one app alone, whatever host it asks for. */
+  private readonly address: string | undefined
   private pending: Buffer | undefined
   private exchange: Exchange | undefined
   private isReading = false
   private state: 'idle' | 'head' | 'request' | 'lingering' = 'idle'
 
-  constructor(socket: Socket, parts: EdgeParts, secure: boolean) {
+  constructor(socket: ClientSocket, parts: EdgeParts, peer: Peer, address: string | undefined) {
     this.socket = socket
     this.parts = parts
-    this.peer = peerOf(socket, secure)
+    this.peer = peer
+    this.address = address
     this.deadline = Date.now() + firstRequestMillis
     socket.on('data', (bytes) => this.onData(bytes))
     socket.on('drain', () => this.exchange?.onClientDrain())
@@ -60,7 +78,7 @@ export class ClientConnection {
     socket.on('close', () => this.exchange?.onClientClose())
   }
 
-  private onData(bytes: Buffer): void {
+  onData(bytes: Buffer): void {
     if (this.state === 'lingering') return
     const { exchange } = this
     if (!exchange) {
@@ -131,16 +149,24 @@ export class ClientConnection {
   private begin(head: RequestHead): void {
     if (head.minor === 0) head.keepAlive = false
     const id = this.parts.nextId()
-    const route = this.parts.table.find(head.host)
+    const route = this.findRoute(head.host)
     if (!route) {
       this.answerUnrouted(head, id)
       return
     }
-    const exchange = new Exchange(this, this.parts, head, route, id)
+    const exchange =
+      route.kind === 'app'
+        ? new AppExchange(this, this.parts, head, route, id)
+        : new SandboxExchange(this, this.parts, head, route, id)
     this.exchange = exchange
     // Nothing of a body is read before there is somewhere to put it.
     if (head.body !== 0) this.socket.pause()
     exchange.start()
+  }
+
+  private findRoute(host: string): Route | AppRoute | undefined {
+    const { table } = this.parts
+    return this.address === undefined ? table.find(host) : table.apps.findAddress(this.address)
   }
 
   private answerUnrouted(head: RequestHead, id: string): void {
@@ -268,8 +294,9 @@ function hasBareLineFeed(bytes: Buffer): boolean {
   return false
 }
 
-function peerOf(socket: Socket, secure: boolean): Peer {
+export function peerOf(socket: Socket, secure: boolean): Peer {
   const address = (socket.remoteAddress ?? '').replace(/^::ffff:/, '')
   const trusted = address === '::1' || address.startsWith('127.')
-  return { address: address || 'unknown', secure, port: socket.localPort ?? 0, trusted }
+  const { localPort = 0, remotePort = 0 } = socket
+  return { address: address || 'unknown', secure, port: localPort, remotePort, trusted }
 }

@@ -1,108 +1,89 @@
-import type { Verdict } from './access.ts'
 import { Refusal, refusalOfMessage } from './answer.ts'
 import { type BodyReader, bodyReader, smallBytes, writeBody } from './body.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
-import { framingFor, interimText, requestText, responseText } from './forward.ts'
+import { framingFor, interimText, type ResponseOptions } from './forward.ts'
 import { BadMessage, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
-import type { Route } from './route.ts'
 import type { Upstream, UpstreamUser } from './upstream.ts'
 
 const endOfHead = Buffer.from('\r\n\r\n')
 const maxResponseHeadBytes = 65_536
-const challenge = 'WWW-Authenticate: Bearer realm="berth"\r\n'
-const open: Verdict = { allowed: true, isOurs: false }
-const repeatable = new Set(['GET', 'HEAD', 'OPTIONS'])
 
 /** One request on its way to its target, and the answer on its way back. */
-export class Exchange implements UpstreamUser {
+export abstract class Exchange implements UpstreamUser {
   readonly head: RequestHead
   readonly id: string
-  private readonly client: ClientConnection
-  private readonly parts: EdgeParts
-  private readonly route: Route
-  private upstream: Upstream | undefined
-  private withoutAuthorization = false
-  private readonly requestBody: BodyReader
+  protected readonly client: ClientConnection
+  protected readonly parts: EdgeParts
+  protected upstream: Upstream | undefined
+  protected readonly requestBody: BodyReader
+  /** What of the body has been sent, where it may have to be sent once more. */
+  protected kept: Buffer[] | undefined
+  protected hasAnswered = false
+  protected isOver = false
   private received: Buffer | undefined
-  private hasAnswered = false
-  private retries = 0
   private response: ResponseHead | undefined
   private responseBody: BodyReader | undefined
   private isChunkedOut = false
   private isTunnel = false
-  private isOver = false
+  /** Gets the body of an answer that is not passed on. */
+  private collector: { body: BodyReader; isOpen: boolean; sink(piece: Buffer): void; done(): void } | undefined
 
-  constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, route: Route, id: string) {
+  constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, id: string) {
     this.client = client
     this.parts = parts
     this.head = head
-    this.route = route
     this.id = id
     this.requestBody = bodyReader(head.body)
   }
 
-  start(): void {
-    const { route, head } = this
-    const isOpen = route.access === null && head.authorization === undefined
-    const verdict = isOpen ? open : this.parts.access.check(route, head.authorization)
-    if (!(verdict instanceof Promise)) this.judge(verdict)
-    else {
-      verdict.then(
-        (answer) => this.judge(answer),
-        (error) => this.fail(error),
-      )
-    }
-  }
+  abstract start(): void
 
-  private judge(verdict: Verdict): void {
-    if (this.isOver) return
-    if (verdict.allowed) this.admit(verdict.isOurs)
-    else if ('why' in verdict) this.refuse(new Refusal(401, 'unauthorized', verdict.why, challenge))
-    else this.refuse(new Refusal(503, 'unavailable', 'tokens cannot be checked at the moment; try again shortly'))
-  }
-
-  private admit(withoutAuthorization: boolean): void {
-    this.withoutAuthorization = withoutAuthorization
-    const { route } = this
-    // A stopped service may still be on its way out, and a connection to it open.
-    const mayTake = route.service?.wanted !== false && !this.head.upgrade
-    const upstream = mayTake ? this.parts.pool.take(route, this.mayRepeat) : undefined
-    if (upstream) this.send(upstream)
-    else this.connect()
-  }
+  /** Its head as the target gets it. */
+  protected abstract requestText(): string
+  protected abstract responseText(response: ResponseHead, options: ResponseOptions): string
 
   /** Whether it does no harm when it is sent a second time. */
-  private get mayRepeat(): boolean {
-    return this.head.body === 0 && repeatable.has(this.head.method)
+  protected abstract get mayRepeat(): boolean
+
+  /** The connection broke before anything of an answer came. False when there is nothing more to try. */
+  protected abstract retry(upstream: Upstream): boolean
+
+  /** Another use of an answer than to pass it on. True when it was taken. */
+  protected takeAnswer(_response: ResponseHead, _rest: Buffer): boolean {
+    return false
   }
 
-  private connect(): void {
-    this.parts.reach.connect(this.route).then(
-      (upstream) => {
-        if (this.isOver) this.parts.pool.give(upstream)
-        else this.send(upstream)
-      },
-      (error) => this.fail(error),
-    )
-  }
+  /** The target is of no further use to this request. */
+  protected released(): void {}
 
-  private send(upstream: Upstream): void {
+  protected keepBody(_piece: Buffer): void {}
+
+  protected send(upstream: Upstream): void {
     this.upstream = upstream
     upstream.user = this
-    const { head } = this
-    const text = requestText(head, this.client.peer, {
-      id: this.id,
-      withoutAuthorization: this.withoutAuthorization,
-      keepAlive: true,
-    })
-    if (this.requestBody.done) {
+    const text = this.requestText()
+    if (this.head.body === 0) {
       upstream.socket.write(text, 'latin1')
       return
     }
     upstream.socket.cork()
     upstream.socket.write(text, 'latin1')
-    this.client.release()
+    if (this.kept) for (const piece of this.kept) writeBody(upstream.socket, this.head.body < 0, piece)
+    if (!this.requestBody.done) this.client.release()
+    else if (this.head.body < 0) upstream.socket.write('0\r\n\r\n', 'latin1')
     upstream.socket.uncork()
+  }
+
+  /** Takes the request back from a target, to be given to another. */
+  protected takeBack(): void {
+    const { upstream } = this
+    if (upstream) upstream.user = undefined
+    this.upstream = undefined
+    this.received = undefined
+    this.collector = undefined
+    this.hasAnswered = false
+    if (!this.requestBody.done) this.client.pause()
+    this.released()
   }
 
   /** What the client sends. Answers what is not of this request, to be kept until it is over. */
@@ -130,6 +111,7 @@ export class Exchange implements UpstreamUser {
     socket.cork()
     const taken = this.requestBody.take(bytes, (piece) => {
       flows = writeBody(socket, isChunked, piece) && flows
+      if (this.kept) this.keepBody(piece)
     })
     // Trailers end here: what a client adds after its head has passed no check.
     if (this.requestBody.done && isChunked) socket.write('0\r\n\r\n', 'latin1')
@@ -165,6 +147,7 @@ export class Exchange implements UpstreamUser {
     }
     try {
       if (this.responseBody) this.takeResponseBody(bytes)
+      else if (this.collector) this.collect(bytes)
       else this.takeResponseHead(this.received ? Buffer.concat([this.received, bytes]) : bytes)
     } catch (error) {
       const isMalformed = error instanceof BadMessage
@@ -184,14 +167,27 @@ export class Exchange implements UpstreamUser {
     this.received = undefined
     this.hasAnswered = true
     if (response.status === 101) this.openTunnel(response, rest)
-    else if (response.status >= 200) this.beginResponse(response, rest)
-    else {
+    else if (response.status >= 200) {
+      if (!this.takeAnswer(response, rest)) this.beginResponse(response, rest)
+    } else {
       if (this.head.minor === 1) this.client.write(interimText(response))
       if (rest.length > 0) this.takeResponseHead(rest)
     }
   }
 
-  private beginResponse(response: ResponseHead, rest: Buffer): void {
+  /** Reads an answer to its end without passing it on. */
+  protected collectBody(response: ResponseHead, rest: Buffer, sink: (piece: Buffer) => void, done: () => void): void {
+    this.collector = { body: bodyReader(response.body), isOpen: response.body === untilClose, sink, done }
+    this.collect(rest)
+  }
+
+  private collect(bytes: Buffer): void {
+    const { body, sink, done } = this.collector!
+    body.take(bytes, sink)
+    if (body.done && !this.isOver) done()
+  }
+
+  protected beginResponse(response: ResponseHead, rest: Buffer): void {
     const framing = framingFor(this.head, response)
     this.response = response
     this.isChunkedOut = framing === 'chunked'
@@ -199,7 +195,7 @@ export class Exchange implements UpstreamUser {
     this.responseBody = body
     const keepAlive = this.head.keepAlive && framing !== 'close' && !this.client.isClosing
     this.head.keepAlive = keepAlive
-    const text = responseText(response, { id: this.id, keepAlive, framing })
+    const text = this.responseText(response, { id: this.id, keepAlive, framing })
     if (response.body >= 0 && rest.length === response.body && rest.length <= smallBytes) {
       // The usual answer goes out in one piece.
       this.client.write(rest.length === 0 ? text : text + rest.toString('latin1'))
@@ -247,7 +243,7 @@ export class Exchange implements UpstreamUser {
     if (!this.head.upgrade) throw new BadMessage('the answer switches to a protocol that was not asked for')
     this.isTunnel = true
     const upgrade = fieldOf(response, 'upgrade') ?? this.head.upgrade
-    this.client.write(responseText(response, { id: this.id, keepAlive: true, framing: 'length', upgrade }))
+    this.client.write(this.responseText(response, { id: this.id, keepAlive: true, framing: 'length', upgrade }))
     if (rest.length > 0) this.writeToClient(rest)
     this.client.release()
   }
@@ -258,7 +254,8 @@ export class Exchange implements UpstreamUser {
     else if (this.response?.body === untilClose) {
       if (this.isChunkedOut) this.client.write('0\r\n\r\n')
       this.endResponse(false)
-    } else this.broken()
+    } else if (this.collector?.isOpen) this.collector.done()
+    else this.broken()
   }
 
   onUpstreamClose(): void {
@@ -269,24 +266,11 @@ export class Exchange implements UpstreamUser {
     const { upstream } = this
     upstream?.socket.destroy()
     if (this.isTunnel || this.response) this.client.destroy()
-    else if (upstream && !this.hasAnswered && !this.received && this.mayRepeat && this.mayRetry(upstream)) {
-      upstream.user = undefined
-      this.upstream = undefined
-      this.connect()
-    } else this.refuse(new Refusal(502, 'bad_gateway', 'the connection to the program behind this address broke off'))
+    else if (upstream && !this.hasAnswered && !this.received && this.mayRepeat && this.retry(upstream)) return
+    else this.refuse(new Refusal(502, 'bad_gateway', 'the connection to the program behind this address broke off'))
   }
 
-  /**
-   * Without a limit where the connection had been idle, as those are closed at any time; once where it was new, because
-   * a program that ends takes along the connections that it has not accepted yet.
-   */
-  private mayRetry({ isUsed }: Upstream): boolean {
-    if (isUsed) return true
-    this.retries += 1
-    return this.retries === 1
-  }
-
-  private fail(error: unknown): void {
+  protected fail(error: unknown): void {
     if (this.isOver) return
     if (this.response || this.isTunnel) {
       this.upstream?.socket.destroy()
@@ -298,19 +282,21 @@ export class Exchange implements UpstreamUser {
     }
   }
 
-  private refuse(refusal: Refusal): void {
+  protected refuse(refusal: Refusal): void {
     this.over()
     this.upstream?.socket.destroy()
     this.client.refuse(this, refusal, this.head.keepAlive && this.requestBody.done)
   }
 
-  private over(): void {
+  protected over(): void {
+    if (this.isOver) return
     this.isOver = true
     if (this.upstream) this.upstream.user = undefined
+    this.released()
   }
 }
 
-function fieldOf({ fields }: ResponseHead, name: string): string | undefined {
+export function fieldOf({ fields }: Pick<ResponseHead, 'fields'>, name: string): string | undefined {
   for (let index = 1; index < fields.length; index += 3) if (fields[index] === name) return fields[index + 1]
   return undefined
 }

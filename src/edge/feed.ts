@@ -1,13 +1,14 @@
 // Keeps the table of routes as the state database has it. While the database is away the table stays as it was.
 import type pg from 'pg'
-import { boxAddress, boxHostAddress } from '../model/network.ts'
 import type { Database } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
-import { listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
+import { listAppRoutes, listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
+import { type AppOptions, appRouteOf } from './app.ts'
+import { findPlace } from './place.ts'
 import type { Route, RouteTable } from './route.ts'
 import type { BoxPlaces } from './settings.ts'
 
-export interface FeedOptions {
+export interface FeedOptions extends AppOptions {
   table: RouteTable
   db: Database
   databaseConfig: pg.ClientConfig
@@ -29,28 +30,28 @@ const retryMillis = 500
 
 export function startFeed(options: FeedOptions): Feed {
   const filled = Promise.withResolvers<void>()
-  const changed = new Set<string>()
+  let changed = { sandbox: new Set<string>(), app: new Set<string>() }
   let isWhole = false
   let running: Promise<void> | undefined
   let timer: NodeJS.Timeout | undefined
   let closed = false
 
-  /** One query at a time; what is told meanwhile is asked for by the next. */
+  /** One look at a time; what is told meanwhile is asked for by the next. */
   async function catchUp(): Promise<void> {
-    while (!closed && (!isWhole || changed.size > 0)) {
-      const ids = isWhole ? [...changed] : null
+    while (!closed && (!isWhole || changed.sandbox.size + changed.app.size > 0)) {
+      const ids = isWhole ? { sandbox: [...changed.sandbox], app: [...changed.app] } : { sandbox: null, app: null }
       isWhole = true
-      changed.clear()
+      changed = { sandbox: new Set(), app: new Set() }
       try {
-        const routes = (await listSandboxRoutes(options.db, ids)).map((row) => routeOf(row, options))
-        if (ids) options.table.change(ids, routes)
-        else options.table.fill(routes)
+        // The table counts as filled with the sandboxes.
+        await catchUpApps(options, ids.app)
+        await catchUpSandboxes(options, ids.sandbox)
       } catch (error) {
         isWhole = false
         options.onError(error)
         return schedule(retryMillis)
       }
-      if (ids === null) filled.resolve()
+      if (ids.app === null) filled.resolve()
       options.onChange()
     }
     schedule(reloadMillis)
@@ -74,7 +75,7 @@ export function startFeed(options: FeedOptions): Feed {
 
   const listener = listen(options.databaseConfig, routeChannel, (payload) => {
     const [kind, id] = payload?.split(' ') ?? []
-    if (kind === 'sandbox' && id) changed.add(id)
+    if ((kind === 'sandbox' || kind === 'app') && id) changed[kind].add(id)
     else isWhole = false
     wake()
   })
@@ -87,6 +88,22 @@ export function startFeed(options: FeedOptions): Feed {
       await Promise.all([listener.close(), running])
     },
   }
+}
+
+async function catchUpSandboxes(options: FeedOptions, ids: string[] | null): Promise<void> {
+  if (ids?.length === 0) return
+  const routes = (await listSandboxRoutes(options.db, ids)).map((row) => routeOf(row, options))
+  if (ids) options.table.change(ids, routes)
+  else options.table.fill(routes)
+}
+
+async function catchUpApps(options: FeedOptions, ids: string[] | null): Promise<void> {
+  if (ids?.length === 0) return
+  const { apps } = options.table
+  const rows = await listAppRoutes(options.db, ids)
+  const routes = rows.map((row) => appRouteOf(row, options, apps.get(row.id)))
+  if (ids) apps.change(ids, routes)
+  else apps.fill(routes)
 }
 
 /** The port of a sandbox without a service that claims one. */
@@ -106,12 +123,6 @@ export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDo
     isCold: row.state === 'cold',
     service: row.service === null ? undefined : serviceOf(row),
   }
-}
-
-function findPlace(boxes: BoxPlaces, slot: number): Pick<Route, 'address' | 'from'> {
-  if (boxes === 'none') return { address: null, from: undefined }
-  if (boxes === 'host') return { address: '127.0.0.1', from: undefined }
-  return { address: boxAddress(boxes.homeNumber, slot), from: boxHostAddress(boxes.homeNumber, slot) }
 }
 
 function serviceOf({ service, wanted, health }: SandboxRoute): Route['service'] {

@@ -1,4 +1,5 @@
 // The heads as they are passed on: fields that concern one connection only are left out, and ours are added.
+import type { ResponseRules } from './app.ts'
 import { chunked, type RequestHead, type ResponseHead, untilClose } from './message.ts'
 
 /** What is said of the client beside its own words. */
@@ -6,6 +7,7 @@ export interface Peer {
   address: string
   secure: boolean
   port: number
+  remotePort?: number
   /** It comes from this machine, as a proxy of the operator does, and is believed what it says of its own clients. */
   trusted: boolean
 }
@@ -30,6 +32,11 @@ const requestFields = new Map<string, number>([
   ['fly-client-ip', ours],
   ['fly-forwarded-port', ours],
   ['fly-request-id', ours],
+  ['fly-region', ours],
+  ['fly-replay-src', ours],
+  ['fly-replay-failed', ours],
+  ['fly-preferred-instance-unavailable', ours],
+  ['fly-replay-cache-status', ours],
   ['x-forwarded-for', believed],
   ['x-forwarded-proto', believed],
   ['x-forwarded-host', believed],
@@ -55,6 +62,8 @@ export interface RequestOptions {
   withoutAuthorization: boolean
   /** The connection may be used again. */
   keepAlive: boolean
+  /** Further fields, each with the end of its line. */
+  added: string
 }
 
 export function requestText(head: RequestHead, peer: Peer, options: RequestOptions): string {
@@ -79,7 +88,16 @@ export function requestText(head: RequestHead, peer: Peer, options: RequestOptio
   else if (head.framed) text += `Content-Length: ${head.body}\r\n`
   if (head.upgrade) text += `Connection: Upgrade\r\nUpgrade: ${head.upgrade}\r\n`
   else if (!options.keepAlive) text += 'Connection: close\r\n'
-  return `${text}${forwardedText(head, peer, told)}Fly-Request-Id: ${options.id}\r\n\r\n`
+  return `${text}${forwardedText(head, peer, told)}${options.added}Fly-Request-Id: ${options.id}\r\n\r\n`
+}
+
+/** Also when a proxy of the operator says so. */
+export function isSecureRequest({ fields }: RequestHead, peer: Peer): boolean {
+  if (peer.secure || !peer.trusted) return peer.secure
+  for (let index = 1; index < fields.length; index += 3) {
+    if (fields[index] === 'x-forwarded-proto') return fields[index + 1]!.toLowerCase() === 'https'
+  }
+  return false
 }
 
 function forwardedText(head: RequestHead, peer: Peer, told: Map<string, string> | undefined): string {
@@ -122,6 +140,38 @@ export function responseText(head: ResponseHead, options: ResponseOptions): stri
   if (options.upgrade) text += `Connection: Upgrade\r\nUpgrade: ${options.upgrade}\r\n`
   else if (!options.keepAlive) text += 'Connection: close\r\n'
   return `${text}Via: 1.${head.minor} berth\r\nFly-Request-Id: ${options.id}\r\n\r\n`
+}
+
+const platformFields = new Set(['server', 'via', 'fly-replay', 'fly-replay-cache', 'fly-replay-cache-ttl-secs'])
+
+/** The same for an app, whose owner may have fields set or left out. */
+export function appResponseText(
+  head: ResponseHead,
+  options: ResponseOptions,
+  rules: ResponseRules | undefined,
+): string {
+  const { fields, hopFields } = head
+  const isPristine = rules?.pristine === true
+  let text = `HTTP/1.1 ${head.status} ${head.reason}\r\n`
+  let via = ''
+  for (let index = 0; index < fields.length; index += 3) {
+    const name = fields[index + 1]!
+    if (name === 'content-length') {
+      if (options.framing === 'length') text += `Content-Length: ${fields[index + 2]}\r\n`
+    } else if (responseFields.has(name) || hopFields?.includes(name) || rules?.fields.has(name)) continue
+    else if (isPristine || !platformFields.has(name)) text += `${fields[index]}: ${fields[index + 2]}\r\n`
+    else if (name === 'via') via += `${fields[index + 2]}, `
+  }
+  if (options.framing === 'chunked') text += 'Transfer-Encoding: chunked\r\n'
+  if (options.upgrade) text += `Connection: Upgrade\r\nUpgrade: ${options.upgrade}\r\n`
+  else if (!options.keepAlive) text += 'Connection: close\r\n'
+  if (!rules) return `${text}Server: berth\r\nVia: ${via}1.${head.minor} berth\r\nFly-Request-Id: ${options.id}\r\n\r\n`
+  for (const [name, values] of rules.fields) for (const value of values) text += `${name}: ${value}\r\n`
+  if (isPristine) return `${text}\r\n`
+  if (!rules.fields.has('server')) text += 'Server: berth\r\n'
+  if (!rules.fields.has('via')) text += `Via: ${via}1.${head.minor} berth\r\n`
+  if (!rules.fields.has('fly-request-id')) text += `Fly-Request-Id: ${options.id}\r\n`
+  return `${text}\r\n`
 }
 
 /** An answer on the way, such as 100 Continue. */

@@ -84,7 +84,7 @@ test.each([
 ])('a chunked body of %j is refused', (body) => expect(() => read(body, 1000)).toThrow(BadMessage))
 
 const peer = { address: '192.0.2.7', secure: true, port: 443, trusted: false }
-const options = { id: 'x-1', withoutAuthorization: false, keepAlive: true }
+const options = { id: 'x-1', withoutAuthorization: false, keepAlive: true, added: '' }
 
 test('a stranger cannot say where a request came from', () => {
   const lines = [

@@ -99,7 +99,7 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
 
   /** As it is now: it may have been stopped, moved or deleted meanwhile. */
   function current(asked: Route): Route {
-    const route = table.find(asked.host)
+    const route = table.findSandbox(asked.host)
     if (route?.id !== asked.id) throw new Refusal(404, 'not_found', `there is no sandbox at ${asked.host}`)
     if (route.address === null) {
       throw new Refusal(

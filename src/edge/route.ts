@@ -1,21 +1,14 @@
-/** Where the requests of one host name go. */
-export interface Route {
+import type { AppRoute } from './app.ts'
+import type { Place } from './place.ts'
+
+/** Where the requests of one host name of a sandbox go. */
+export interface Route extends Place {
   /** What it leads to, as notifications and work rows name it. */
   kind: 'sandbox'
   id: string
   host: string
   /** Null: everybody. Else tokens that may see this. */
   access: { orgId: string; sandbox: string } | null
-  /** Null when nothing there can be reached. */
-  address: string | null
-  /**
-   * The address to connect from, where that tells whether the target is there: the addresses of boxes that do not run
-   * lead out of the machine, to whoever answers.
-   */
-  from: string | undefined
-  port: number
-  /** Tells connections that may be used for this route from others. */
-  key: string
   /** It has to be started first. */
   isCold: boolean
   /** What is known to answer there. */
@@ -36,18 +29,28 @@ export class RouteTable {
   isFilled = false
   private readonly byHost = new Map<string, Route>()
   private readonly byId = new Map<string, Route>()
+  readonly apps: AppTable
 
-  find(host: string): Route | undefined {
+  constructor(domain = '') {
+    this.apps = new AppTable(domain)
+  }
+
+  find(host: string): Route | AppRoute | undefined {
+    return this.byHost.get(host) ?? this.apps.find(host)
+  }
+
+  /** Of a sandbox alone. */
+  findSandbox(host: string): Route | undefined {
     return this.byHost.get(host)
   }
 
   get size(): number {
-    return this.byId.size
+    return this.byId.size + this.apps.size
   }
 
-  /** Whether connections of this key are for a route that still exists. */
+  /** Whether connections of this key lead somewhere that still exists. */
   hasKey(key: string): boolean {
-    return this.byId.get(key.slice(0, key.indexOf(' ')))?.key === key
+    return this.byId.get(key.slice(0, key.indexOf(' ')))?.key === key || this.apps.hasKey(key)
   }
 
   /** All there is. */
@@ -72,4 +75,99 @@ export class RouteTable {
       this.byHost.set(route.host, route)
     }
   }
+}
+
+/** The same for apps, which have several names, and addresses. */
+export class AppTable {
+  private readonly domain: string
+  private readonly byId = new Map<string, AppRoute>()
+  private readonly byHost = new Map<string, AppRoute>()
+  private readonly byCustomHost = new Map<string, AppRoute>()
+  private readonly byAddress = new Map<string, AppRoute>()
+  private readonly byName = new Map<string, AppRoute>()
+  /** Keys of places that run. */
+  private readonly keys = new Map<string, AppRoute>()
+
+  constructor(domain: string) {
+    this.domain = domain
+  }
+
+  get size(): number {
+    return this.byId.size
+  }
+
+  get(id: string): AppRoute | undefined {
+    return this.byId.get(id)
+  }
+
+  all(): Iterable<AppRoute> {
+    return this.byId.values()
+  }
+
+  findName(name: string): AppRoute | undefined {
+    return this.byName.get(name)
+  }
+
+  findAddress(address: string): AppRoute | undefined {
+    return this.byAddress.get(address)
+  }
+
+  hasKey(key: string): boolean {
+    return this.keys.has(key)
+  }
+
+  find(host: string): AppRoute | undefined {
+    return this.byHost.get(host) ?? this.findBelow(host)
+  }
+
+  private findBelow(host: string): AppRoute | undefined {
+    if (host.endsWith(`.${this.domain}`)) {
+      const rest = host.slice(0, -this.domain.length - 1)
+      const app = this.byName.get(rest.slice(rest.lastIndexOf('.') + 1))
+      return app?.hasSubdomains ? app : undefined
+    }
+    return this.byCustomHost.get(host) ?? this.byCustomHost.get(`*${host.slice(Math.max(host.indexOf('.'), 0))}`)
+  }
+
+  fill(apps: AppRoute[]): void {
+    const kept = new Set(apps.map(({ id }) => id))
+    this.change(
+      [...this.byId.keys()].filter((id) => !kept.has(id)),
+      apps,
+    )
+  }
+
+  change(ids: string[], apps: AppRoute[]): void {
+    for (const id of [...ids, ...apps.map((app) => app.id)]) this.remove(id)
+    for (const app of apps) this.add(app)
+  }
+
+  private add(app: AppRoute): void {
+    this.byId.set(app.id, app)
+    this.byName.set(app.name, app)
+    for (const host of app.hosts) this.byHost.set(host, app)
+    for (const host of app.customHosts) this.byCustomHost.set(host, app)
+    for (const address of app.addresses) this.byAddress.set(address, app)
+    for (const target of app.targets) if (target.state === 'started') this.keys.set(target.key, app)
+  }
+
+  private remove(id: string): void {
+    const old = this.byId.get(id)
+    if (!old) return
+    this.byId.delete(id)
+    forget(this.byName, [old.name], old)
+    forget(this.byHost, old.hosts, old)
+    forget(this.byCustomHost, old.customHosts, old)
+    forget(this.byAddress, old.addresses, old)
+    forget(
+      this.keys,
+      old.targets.map(({ key }) => key),
+      old,
+    )
+  }
+}
+
+/** Unless another one has it by now. */
+function forget(map: Map<string, AppRoute>, keys: string[], old: AppRoute): void {
+  for (const key of keys) if (map.get(key) === old) map.delete(key)
 }

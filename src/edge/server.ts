@@ -1,12 +1,28 @@
 import { randomBytes } from 'node:crypto'
+import type { ServerHttp2Session } from 'node:http2'
 import type { Socket } from 'node:net'
-import { createServer as createTlsServer } from 'node:tls'
+import type { Duplex } from 'node:stream'
+import { createServer as createTlsServer, type TLSSocket, type TlsOptions, type Server as TlsServer } from 'node:tls'
 import { answerText } from './answer.ts'
-import { ClientConnection, type EdgeParts } from './client.ts'
+import { type AppRoute, findPort } from './app.ts'
+import type { Certificates } from './certificate.ts'
+import { ClientConnection, type EdgeParts, peerOf } from './client.ts'
+import type { Peer } from './forward.ts'
+import { serveHttp2 } from './http2.ts'
+import { Tunnel } from './tunnel.ts'
+
+export interface EdgeTls {
+  /** For names that have no certificate of their own. */
+  cert: string
+  key: string
+  /** Nothing else is spoken on the port of the edge. */
+  isRequired: boolean
+  certificates: Pick<Certificates, 'find'>
+}
 
 export interface EdgeServerOptions {
   parts: EdgeParts
-  tls: { cert: string; key: string } | undefined
+  tls: EdgeTls | undefined
   /** Beyond these, clients are told to come back later. */
   maxConnections: number
 }
@@ -19,18 +35,23 @@ export interface EdgeServer {
 }
 
 const sweepMillis = 1_000
+const firstByteMillis = 15_000
+const handshakeMillis = 10_000
+const handshakeByte = 0x16
+// What a client of PostgreSQL sends to ask for TLS, and the answer that it may begin.
+const postgresAsks = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47])
+const postgresMay = 'S'
 
 export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptions): EdgeServer {
-  const connections = new Set<ClientConnection>()
+  const connections = new Set<ClientConnection | Tunnel>()
+  const sessions = new Set<ServerHttp2Session>()
+  /** Of which nothing is known yet. */
+  const early = new Set<Socket>()
+  const { apps } = parts.table
   let isDraining = false
   let drained: (() => void) | undefined
 
-  function serve(socket: Socket): void {
-    if (connections.size >= maxConnections) {
-      turnAway(socket, parts.nextId())
-      return
-    }
-    const connection = new ClientConnection(socket, parts, tls !== undefined)
+  function add(socket: Duplex, connection: ClientConnection | Tunnel): void {
     connections.add(connection)
     socket.on('close', () => {
       connections.delete(connection)
@@ -39,8 +60,119 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
     if (isDraining) connection.drain()
   }
 
-  // It never listens itself: it makes a connection that speaks TLS out of one that does not yet.
-  const secure = tls && createTlsServer({ ...tls, ALPNProtocols: ['http/1.1'], handshakeTimeout: 10_000 }, serve)
+  function serve(socket: Duplex, peer: Peer, address: string | undefined): ClientConnection {
+    const connection = new ClientConnection(socket, parts, peer, address)
+    add(socket, connection)
+    return connection
+  }
+
+  function tunnel(socket: Duplex, peer: Peer, local: string, app: AppRoute): void {
+    const connection = new Tunnel(socket, parts, { ...peer, local }, app)
+    add(socket, connection)
+    connection.start()
+  }
+
+  function serveSecure(socket: TLSSocket): void {
+    const peer = peerOf(socket, true)
+    const local = localOf(socket)
+    const app = apps.findAddress(local) ?? (socket.servername ? apps.find(socket.servername.toLowerCase()) : undefined)
+    const port = app && findPort(app, peer.port, true, parts.edgePort)
+    socket.on('error', () => {})
+    if (app && port && !port.http) tunnel(socket, peer, local, app)
+    else if (socket.alpnProtocol === 'h2') {
+      const session = serveHttp2(socket, (inner) => void serve(inner, peer, dedicated(local)))
+      sessions.add(session)
+      session.on('close', () => sessions.delete(session))
+      if (isDraining) session.close()
+    } else serve(socket, peer, dedicated(local))
+  }
+
+  /** They never listen themselves: they make connections that speak TLS out of ones that do not yet. */
+  function openTls(options: Pick<TlsOptions, 'ALPNProtocols'>): TlsServer | undefined {
+    if (!tls) return undefined
+    const server = createTlsServer(
+      {
+        ...options,
+        cert: tls.cert,
+        key: tls.key,
+        handshakeTimeout: handshakeMillis,
+        SNICallback: (name, done) => done(null, tls.certificates.find(name)),
+      },
+      serveSecure,
+    )
+    server.on('tlsClientError', (_error, socket) => socket.destroy())
+    return server
+  }
+
+  const secure = openTls({ ALPNProtocols: ['h2', 'http/1.1'] })
+  const secureRaw = openTls({})
+
+  function dedicated(local: string): string | undefined {
+    return apps.findAddress(local) ? local : undefined
+  }
+
+  /** What a client says first tells which protocol it speaks. */
+  function sniff(socket: Socket, found: (first: Buffer) => void): void {
+    const timer = setTimeout(() => socket.destroy(), firstByteMillis)
+    const gone = () => {
+      clearTimeout(timer)
+      early.delete(socket)
+    }
+    early.add(socket)
+    socket.on('error', () => {})
+    socket.once('close', gone)
+    socket.once('data', (first: Buffer) => {
+      gone()
+      socket.off('close', gone)
+      socket.pause()
+      found(first)
+    })
+    socket.resume()
+  }
+
+  function acceptShared(socket: Socket, local: string): void {
+    const { localPort } = socket
+    if (secure && (tls!.isRequired || localPort === 443) && localPort !== 80) {
+      secure.emit('connection', socket)
+      return
+    }
+    const peer = peerOf(socket, false)
+    if (!secure || localPort === 80) {
+      serve(socket, peer, dedicated(local))
+      return
+    }
+    sniff(socket, (first) => {
+      if (first[0] === handshakeByte) {
+        socket.unshift(first)
+        secure.emit('connection', socket)
+        return
+      }
+      const connection = serve(socket, peer, dedicated(local))
+      socket.resume()
+      connection.onData(first)
+    })
+  }
+
+  function acceptPort(socket: Socket, local: string, app: AppRoute): void {
+    const port = app.ports.get(socket.localPort!)
+    if (!port || ((port.tls || port.pgTls) && !secure)) socket.destroy()
+    else if (port.pgTls) startPostgresTls(socket, (from) => secureRaw!.emit('connection', from))
+    else if (port.tls) (port.http && !port.alpn ? secure : secureRaw)!.emit('connection', socket)
+    else if (port.http) serve(socket, peerOf(socket, false), local)
+    else tunnel(socket, peerOf(socket, false), local, app)
+  }
+
+  function startPostgresTls(socket: Socket, secured: (socket: Socket) => void): void {
+    sniff(socket, (first) => {
+      if (!first.equals(postgresAsks)) {
+        socket.destroy()
+        return
+      }
+      socket.write(postgresMay)
+      secured(socket)
+    })
+  }
+
   const sweeper = setInterval(() => {
     const now = Date.now()
     for (const connection of connections) connection.sweep(now)
@@ -49,9 +181,15 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
 
   return {
     accept(socket) {
+      if (connections.size + early.size >= maxConnections) {
+        turnAway(socket, parts.nextId())
+        return
+      }
       socket.allowHalfOpen = true
-      if (secure) secure.emit('connection', socket)
-      else serve(socket)
+      const local = localOf(socket)
+      const app = socket.localPort === parts.edgePort ? undefined : apps.findAddress(local)
+      if (app) acceptPort(socket, local, app)
+      else acceptShared(socket, local)
     },
 
     async drain(millis) {
@@ -59,13 +197,21 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
       const ended = new Promise<void>((resolve) => {
         drained = resolve
       })
+      for (const socket of early) socket.destroy()
+      for (const session of sessions) session.close()
       for (const connection of connections) connection.drain()
       if (connections.size > 0) await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, millis))])
       clearInterval(sweeper)
       for (const connection of connections) connection.destroy()
+      for (const session of sessions) session.destroy()
+      parts.balance.close()
       parts.pool.close()
     },
   }
+}
+
+function localOf(socket: Socket): string {
+  return (socket.localAddress ?? '').replace(/^::ffff:/, '')
 }
 
 function turnAway(socket: Socket, id: string): void {

@@ -13,7 +13,18 @@ export interface EdgeSettings {
   domain: string
   boxes: BoxPlaces
   database: pg.ClientConfig
+  /** The operator's: nothing else is spoken at the port above then. */
   tls: { certFile: string; keyFile: string } | null
+  /** Made by the platform's authority, for names that have no other. */
+  ownTls: { certFile: string; keyFile: string } | null
+  /** Opens the private keys of certificates, as base64. */
+  certificateKey: string
+  /** Where this edge is. */
+  region: string
+  /** Addresses that may be put in place for apps, as networks. */
+  pools: string[]
+  /** How often idle machines are looked for. */
+  autostopSeconds: number
   /** Who the workers become; null when this is no root. */
   uid: number | null
   maxConnections: number

@@ -1,5 +1,5 @@
 import { connect, type Socket } from 'node:net'
-import type { Route } from './route.ts'
+import type { Place } from './place.ts'
 
 /** Who gets what a connection to a target brings. */
 export interface UpstreamUser {
@@ -49,8 +49,8 @@ export class UpstreamPool {
   /** Targets that have said they are ready since their last connection was closed. */
   private readonly ready = new Set<string>()
 
-  take(route: Route, mayRepeat: boolean): Upstream | undefined {
-    const idle = this.idle.get(route.key)
+  take(place: Pick<Place, 'key'>, mayRepeat: boolean): Upstream | undefined {
+    const idle = this.idle.get(place.key)
     if (idle === undefined) return undefined
     for (let upstream = idle.pop(); upstream; upstream = idle.pop()) {
       if (upstream.socket.destroyed || upstream.socket.readableEnded) continue
@@ -73,7 +73,7 @@ export class UpstreamPool {
     else upstream.socket.destroy()
   }
 
-  connect({ address, from, port, key }: Route): Promise<Upstream> {
+  connect({ address, from, port, key }: Place): Promise<Upstream> {
     if (address === null) throw new Error('a route without an address')
     const { promise, resolve, reject } = Promise.withResolvers<Upstream>()
     const options = { host: address, port, noDelay: true, allowHalfOpen: true, keepAlive: true }
@@ -94,13 +94,13 @@ export class UpstreamPool {
     return promise
   }
 
-  isReady(route: Route): boolean {
-    return this.ready.has(route.key)
+  isReady(place: Place): boolean {
+    return this.ready.has(place.key)
   }
 
-  setReady(route: Route, isReady: boolean): void {
-    if (isReady) this.ready.add(route.key)
-    else this.ready.delete(route.key)
+  setReady(place: Place, isReady: boolean): void {
+    if (isReady) this.ready.add(place.key)
+    else this.ready.delete(place.key)
   }
 
   private count(key: string, change: number): void {

@@ -17,6 +17,8 @@ export interface Config {
   edgeWorkers: number
   /** Apps answer below it. */
   domain: string
+  /** Idle machines that may be stopped are looked for this often. */
+  autostopSeconds: number
   /** Undefined: the root token is the one generated at first start. */
   token: string | undefined
   /** Undefined: the platform runs its own state database. */
@@ -72,6 +74,7 @@ export const settings: Setting[] = [
   { name: 'BERTH_SANDBOX_DOMAIN', fallback: 'sandbox.localhost', about: 'a sandbox answers at <name>.<this domain>' },
   { name: 'BERTH_DOMAIN', fallback: 'berth.localhost', about: 'an app answers at <name>.<this domain>' },
   { name: 'BERTH_EDGE_WORKERS', fallback: String(availableParallelism()), about: 'processes that carry the traffic' },
+  { name: 'BERTH_AUTOSTOP_INTERVAL', fallback: '3m', about: 'machines with autostop are stopped after this long idle' },
   { name: 'BERTH_TOKEN', fallback: '', about: 'root token; generated into <home>/token when unset', secret: true },
   { name: 'BERTH_DATABASE_URL', fallback: '', about: 'external state database; embedded when unset', secret: true },
   { name: 'BERTH_TLS_CERT', fallback: '', about: 'certificate file for the listeners' },
@@ -112,6 +115,7 @@ export function readConfig(environment: Environment = process.env): Config {
     sandboxDomain: readDomain('BERTH_SANDBOX_DOMAIN', raw('BERTH_SANDBOX_DOMAIN')),
     domain: readDomain('BERTH_DOMAIN', raw('BERTH_DOMAIN')),
     edgeWorkers: readNumber('BERTH_EDGE_WORKERS', raw('BERTH_EDGE_WORKERS'), 1, 64),
+    autostopSeconds: readDuration('BERTH_AUTOSTOP_INTERVAL', raw('BERTH_AUTOSTOP_INTERVAL')),
     token: raw('BERTH_TOKEN') || undefined,
     databaseUrl: raw('BERTH_DATABASE_URL') || undefined,
     tls: readTls(raw('BERTH_TLS_CERT'), raw('BERTH_TLS_KEY')),

@@ -1,11 +1,13 @@
 import { chmodSync, renameSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
+import { ensureServerCertificate } from '../drivers/certificate.ts'
 import { readTextIfPresent } from '../drivers/file.ts'
 import type { Home } from '../drivers/home.ts'
 import { readOpenFileLimit } from '../drivers/host.ts'
 import { accepts, canBind } from '../drivers/port.ts'
 import { isRoot, waitUntil } from '../drivers/process.ts'
 import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
+import { certificateKey } from '../model/certificate.ts'
 import type { Config, Listen } from './config.ts'
 
 import type { Foundation } from './foundation.ts'
@@ -30,7 +32,9 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   const file = settingsFile(home)
   const before = readTextIfPresent(file)
   const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, before) }
-  const text = `${JSON.stringify(settingsOf(foundation, listen, await findBoxes(foundation)))}\n`
+  const ownTls = await ensureOwnCertificate(foundation)
+  const settings = { ...settingsOf(foundation, listen, await findBoxes(foundation)), ownTls: ownTls.files }
+  const text = `${JSON.stringify(settings)}\n`
   const state = await supervisor.inspectService(service)
   if (state.is !== 'up') await refuseTaken(listen)
   if (text !== before) writeSecret(file, text)
@@ -39,7 +43,7 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
     env: { NODE_COMPILE_CACHE: `${home.cache}/node` },
     stopTimeoutSeconds: stopMillis / 1000 + 2,
   })
-  if (text !== before && state.is === 'up') await supervisor.signalService(service, 'SIGHUP')
+  if ((text !== before || ownTls.isNew) && state.is === 'up') await supervisor.signalService(service, 'SIGHUP')
   await waitUntilListening(foundation, listen)
   return { url: urlOf(config, listen), port: listen.port }
 }
@@ -54,7 +58,26 @@ async function findBoxes({ home, world, log }: Foundation): Promise<BoxPlaces> {
   }
 }
 
-function settingsOf({ config, home, databaseConfig }: Foundation, listen: Listen, boxes: BoxPlaces): EdgeSettings {
+/** For names that have no certificate of their own. */
+async function ensureOwnCertificate({ config, home, log }: Foundation) {
+  const directory = `${home.path}/edge-tls`
+  const hosts = [`*.${config.domain}`, config.domain, `*.${config.sandboxDomain}`, config.sandboxDomain]
+  try {
+    const isNew = await ensureServerCertificate({ home, directory, name: 'Berth edge', hosts })
+    return { isNew, files: { certFile: `${directory}/server.crt`, keyFile: `${directory}/server.key` } }
+  } catch (err) {
+    log.warn({ err }, 'the edge speaks no TLS')
+    return { isNew: false, files: null }
+  }
+}
+
+type OwnSettings = Omit<EdgeSettings, 'ownTls'>
+
+function settingsOf(
+  { config, home, databaseConfig, world }: Foundation,
+  listen: Listen,
+  boxes: BoxPlaces,
+): OwnSettings {
   return {
     version,
     ...listen,
@@ -64,6 +87,10 @@ function settingsOf({ config, home, databaseConfig }: Foundation, listen: Listen
     boxes,
     database: databaseConfig,
     tls: config.tls ?? null,
+    certificateKey: certificateKey(world.encryptionKey).toString('base64'),
+    region: config.regions?.[0] ?? 'local',
+    pools: [],
+    autostopSeconds: config.autostopSeconds,
     uid: isRoot() ? home.uidStart : null,
     maxConnections: maxConnections(config.edgeWorkers),
     logLevel: config.logLevel,

@@ -13,5 +13,5 @@ export function openEdgeLog(settings: EdgeSettings): Logger {
 /** From the process that listens to a worker: here is a connection, or take no more and end within this time. */
 export type EdgeOrder = { connection: number } | { drainMillis: number }
 
-/** From a worker: it can take connections, or it has this one. */
-export type EdgeReport = { ready: true } | { taken: number }
+/** From a worker: it can take connections, it has this one, or these addresses lead to apps, as `address port`. */
+export type EdgeReport = { ready: true } | { taken: number } | { listen: string[] }

@@ -3,6 +3,10 @@ import { flushCompileCache } from 'node:module'
 import type { Socket } from 'node:net'
 import type { Logger } from 'pino'
 import { createAccess } from '../edge/access.ts'
+import { type AppOptions, listensOf } from '../edge/app.ts'
+import { startAutostop } from '../edge/autostop.ts'
+import { Balance } from '../edge/balance.ts'
+import { Certificates } from '../edge/certificate.ts'
 import { type Feed, startFeed } from '../edge/feed.ts'
 import { createReach } from '../edge/reach.ts'
 import { RouteTable } from '../edge/route.ts'
@@ -10,16 +14,18 @@ import { createEdgeServer, type EdgeServer, idMaker } from '../edge/server.ts'
 import type { EdgeSettings } from '../edge/settings.ts'
 import { UpstreamPool } from '../edge/upstream.ts'
 import { openDatabase } from '../store/db.ts'
-import { wakeSandbox } from '../store/route.ts'
+import { wakeMachine, wakeSandbox } from '../store/route.ts'
 import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
 
 // Routes are loaded within this or the first requests are told to come back.
 const fillMillis = 2_000
+/** Of bodies that may have to be sent again. */
+const maxKeptBytes = 128 * 1_048_576
 
 /** Connections come from the process that listens; without it there is nothing to do. */
-async function runWorker(file: string): Promise<void> {
+async function runWorker(file: string, index: number): Promise<void> {
   const settings = readEdgeSettings(file)
-  const server = serve(settings, openEdgeLog(settings))
+  const server = serve(settings, { index, count: settings.workers }, openEdgeLog(settings))
   process.once('disconnect', () => process.exit(1))
   process.on('message', (order: EdgeOrder, socket?: Socket) => {
     if ('connection' in order) {
@@ -35,24 +41,42 @@ function report(what: EdgeReport): void {
   process.send!(what, undefined, undefined, () => undefined)
 }
 
-function serve(settings: EdgeSettings, log: Logger): EdgeServer & Pick<Feed, 'filled'> {
-  const tls = settings.tls && {
-    cert: readFileSync(settings.tls.certFile, 'utf8'),
-    key: readFileSync(settings.tls.keyFile, 'utf8'),
-  }
+function serve(settings: EdgeSettings, worker: AppOptions['worker'], log: Logger): EdgeServer & Pick<Feed, 'filled'> {
+  const files = settings.tls ?? settings.ownTls
+  const pair = files && { cert: readFileSync(files.certFile, 'utf8'), key: readFileSync(files.keyFile, 'utf8') }
   flushCompileCache() // which only root may write
   if (settings.uid !== null) becomeUser(settings.uid)
   const db = openDatabase({ ...settings.database, max: 3, query_timeout: 5_000 })
-  const table = new RouteTable()
+  const table = new RouteTable(settings.domain)
+  const balance = new Balance({ apps: table.apps, wake: (id) => db.transaction((tx) => wakeMachine(tx, id)) })
   const pool = new UpstreamPool()
   const onError = (err: unknown) => log.error({ err }, 'a request failed')
   const feed = startFeed({
     ...settings,
+    worker,
     table,
     db,
     databaseConfig: settings.database,
-    onChange: () => {},
+    onChange: () => {
+      pool.sweep(Date.now(), (key) => table.hasKey(key))
+      balance.look()
+      tellListens()
+    },
     onError: (err) => log.warn({ err }, 'goes on with the routes of before'),
+  })
+  let told = ''
+  function tellListens(): void {
+    const listen = listensOf(table.apps.all(), settings.port)
+    if (listen.join() === told) return
+    told = listen.join()
+    report({ listen })
+  }
+  startAutostop({
+    db,
+    balance,
+    worker,
+    lookSeconds: settings.autostopSeconds,
+    onError: (err) => log.warn({ err }, 'will look for idle machines later'),
   })
   const wake = (route: { id: string }) => db.transaction((tx) => wakeSandbox(tx, route.id))
   const server = createEdgeServer({
@@ -61,11 +85,21 @@ function serve(settings: EdgeSettings, log: Logger): EdgeServer & Pick<Feed, 'fi
       pool,
       access: createAccess(db),
       reach: createReach({ table, pool, wake }),
+      balance,
+      edgePort: settings.port,
+      region: settings.region,
+      kept: { bytes: 0, most: maxKeptBytes },
       domains: [settings.sandboxDomain, settings.domain],
       nextId: idMaker(),
       onError,
     },
-    tls: tls ?? undefined,
+    tls: pair
+      ? {
+          ...pair,
+          isRequired: settings.tls !== null,
+          certificates: new Certificates(table.apps, Buffer.from(settings.certificateKey, 'base64'), onError),
+        }
+      : undefined,
     maxConnections: settings.maxConnections,
   })
   return { ...server, filled: feed.filled }
@@ -78,4 +112,4 @@ function becomeUser(uid: number): void {
   process.setuid!(uid)
 }
 
-if (import.meta.main) await runWorker(process.argv[2]!)
+if (import.meta.main) await runWorker(process.argv[2]!, Number(process.argv[3]))

@@ -2,8 +2,9 @@
 // control plane can be absent. This one listens, hands each connection to a worker, and starts over workers that end.
 // It reads nothing of what strangers send; workers do, and give up the rights of root.
 import { type ChildProcess, fork } from 'node:child_process'
-import { createServer, type Server, type Socket } from 'node:net'
+import { BlockList, isIPv4, type Server, type Socket } from 'node:net'
 import { stopMillis } from '../edge/settings.ts'
+import { listen, openListens } from './edge-listen.ts'
 import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
 
 /** How long requests may take to end when a worker is replaced. */
@@ -17,6 +18,8 @@ const workerProgram = new URL('edge-worker.ts', import.meta.url).pathname
 
 interface Worker {
   process: ChildProcess
+  /** Of those of its generation. */
+  index: number
   started: number
   isReady: boolean
   /** Handed over, and not known to have arrived: if the worker ends they go to another. */
@@ -30,9 +33,17 @@ async function runEdge(file: string): Promise<void> {
   const waiting: Socket[] = []
   let current = new Set<Worker>()
   let listener: { server: Server; address: string } | undefined
+  let pools = poolsOf([])
+  const listens = openListens({ hand, pools: () => pools, log })
   let handovers = 0
+  let newest = current
   let quickDeaths = 0
   let isStopping = false
+
+  /** It is about to end, and knows no more what is wanted. */
+  function isOld(generation: Set<Worker>): boolean {
+    return generation !== newest
+  }
 
   /** To the ready ones in turn. */
   function hand(socket: Socket): void {
@@ -51,9 +62,9 @@ async function runEdge(file: string): Promise<void> {
     worker.process.send(order, socket, { keepOpen: true }, () => undefined)
   }
 
-  function start(generation: Set<Worker>): Promise<void> {
-    const child = fork(workerProgram, [file], { execArgv: process.execArgv })
-    const worker: Worker = { process: child, started: Date.now(), isReady: false, handed: new Map() }
+  function start(generation: Set<Worker>, index: number): Promise<void> {
+    const child = fork(workerProgram, [file, String(index)], { execArgv: process.execArgv })
+    const worker: Worker = { process: child, index, started: Date.now(), isReady: false, handed: new Map() }
     all.add(worker)
     generation.add(worker)
     const { promise, resolve } = Promise.withResolvers<void>()
@@ -62,6 +73,10 @@ async function runEdge(file: string): Promise<void> {
       if ('taken' in report) {
         worker.handed.get(report.taken)?.destroy() // the worker has its own
         worker.handed.delete(report.taken)
+        return
+      }
+      if ('listen' in report) {
+        if (!isStopping && !isOld(generation)) listens.set(report.listen)
         return
       }
       worker.isReady = true
@@ -84,7 +99,7 @@ async function runEdge(file: string): Promise<void> {
     if (generation !== current) return
     log.error({ worker: worker.process.pid, how }, 'a worker ended and is started over')
     quickDeaths = Date.now() - worker.started < quickDeathMillis ? quickDeaths + 1 : 0
-    setTimeout(() => generation === current && !isStopping && start(generation), pauseMillis(quickDeaths))
+    setTimeout(() => generation === current && !isStopping && start(generation, worker.index), pauseMillis(quickDeaths))
   }
 
   /** The new ones are ready before the old ones stop. */
@@ -92,7 +107,9 @@ async function runEdge(file: string): Promise<void> {
     const settings = readEdgeSettings(file)
     const address = `${settings.host} ${settings.port}`
     const fresh = new Set<Worker>()
-    const started = Array.from({ length: settings.workers }, () => start(fresh))
+    pools = poolsOf(settings.pools)
+    newest = fresh
+    const started = Array.from({ length: settings.workers }, (_, index) => start(fresh, index))
     await Promise.all(started)
     const old = current
     current = fresh
@@ -109,7 +126,8 @@ async function runEdge(file: string): Promise<void> {
   function stop(): void {
     isStopping = true
     listener?.server.close()
-    if (all.size === 0) process.exit(0)
+    const closed = listens.close()
+    if (all.size === 0) closed.then(() => process.exit(0))
     for (const worker of all) drain(worker, stopMillis)
   }
 
@@ -132,16 +150,14 @@ function pauseMillis(quickDeaths: number): number {
   return quickDeaths === 0 ? 0 : Math.min(50 * 2 ** quickDeaths, longestPauseMillis)
 }
 
-function listen(address: { host: string; port: number }, hand: (socket: Socket) => void): Promise<Server> {
-  const { promise, resolve, reject } = Promise.withResolvers<Server>()
-  const options = { pauseOnConnect: true, noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }
-  const server = createServer(options, (socket) => {
-    socket.on('error', () => {})
-    hand(socket)
-  })
-  server.once('error', reject)
-  server.listen({ ...address, backlog: 4096 }, () => resolve(server))
-  return promise
+function poolsOf(networks: string[]): BlockList {
+  const pools = new BlockList()
+  for (const network of networks) {
+    const [address = '', bits] = network.split('/')
+    const family = isIPv4(address) ? 'ipv4' : 'ipv6'
+    pools.addSubnet(address, bits === undefined ? (family === 'ipv4' ? 32 : 128) : Number(bits), family)
+  }
+  return pools
 }
 
 if (import.meta.main) {

@@ -1,7 +1,10 @@
 // What the edge knows of the platform. It holds a copy in memory, so a route costs no query and outlives the database.
 
+import type { MachineState } from '../model/machine.ts'
+import type { MachineService } from '../model/machine-config.ts'
 import { sandboxStates } from '../model/sandbox.ts'
 import type { Query, Tx } from './db.ts'
+import { launchMachine, lockMachine } from './machine-change.ts'
 import { lockState, transition } from './transition.ts'
 import { enqueue } from './work.ts'
 
@@ -41,4 +44,73 @@ export async function wakeSandbox(tx: Tx, id: string): Promise<void> {
   const state = await lockState(tx, 'sandbox', id)
   if (state === 'cold') await transition(tx, 'sandbox', sandboxStates, id, 'use')
   else if (state === 'running') await enqueue(tx, 'sandbox', id)
+}
+
+/** What is known of an app that has an address or a machine. */
+export interface AppRouteRow {
+  id: string
+  name: string
+  orgId: string
+  network: string
+  enableSubdomains: boolean
+  ips: { ip: string; shared: boolean; type: string }[]
+  hosts: string[]
+  certificates: StoredCertificate[]
+  machines: MachineRouteRow[]
+}
+
+export interface StoredCertificate {
+  hostname: string
+  source: 'custom' | 'authority'
+  fullchain: string
+  /** Encrypted, as base64. */
+  privateKey: string
+}
+
+export interface MachineRouteRow {
+  id: string
+  instanceId: string
+  state: MachineState
+  region: string
+  slot: number
+  cordoned: boolean
+  autostarts: boolean
+  services: MachineService[]
+  /** Names of the checks that fail, and those of them that only inform. */
+  critical: string[]
+  checks: Record<string, { kind?: string }> | null
+}
+
+/** All apps that lead anywhere, or those of `ids` that do. */
+export async function listAppRoutes(db: Query, ids: string[] | null): Promise<AppRouteRow[]> {
+  const { rows } = await db.query<AppRouteRow>({
+    name: ids ? 'some-app-routes' : 'all-app-routes',
+    text: `select app.id, app.name, app.org_id as "orgId", app.network, app.enable_subdomains as "enableSubdomains",
+             coalesce(ips, '[]') as ips, coalesce(machines, '[]') as machines, coalesce(hosts, '[]') as hosts,
+             coalesce(certificates, '[]') as certificates
+           from app,
+             lateral (select json_agg(json_build_object('ip', host(ip), 'shared', shared, 'type', type)) as ips
+               from ip where app_id = app.id) ips,
+             lateral (select json_agg(hostname) as hosts from host where app_id = app.id) hosts,
+             lateral (select json_agg(json_build_object('hostname', hostname, 'source', source, 'fullchain', fullchain,
+                 'privateKey', encode(private_key, 'base64')) order by source desc) as certificates
+               from certificate where app_id = app.id) certificates,
+             lateral (select json_agg(json_build_object('id', id, 'instanceId', instance_id, 'state', machine.state,
+                 'region', region, 'slot', slot, 'cordoned', cordoned, 'services', coalesce(config -> 'services', '[]'),
+                 'autostarts', coalesce(not (config -> 'disable_machine_autostart')::boolean, true),
+                 'checks', config -> 'checks',
+                 'critical', array(select name from machine_check
+                   where machine_id = machine.id and status = 'critical')) order by id) as machines
+               from machine where app_id = app.id and slot is not null and machine.state <> 'destroyed') machines
+           where app.state = 'active' and (ips is not null or machines is not null)
+             ${ids ? 'and app.id = any($1)' : ''}`,
+    values: ids ? [ids] : [],
+  })
+  return rows
+}
+
+/** Has the machine started, if it is one that a request may start. */
+export async function wakeMachine(tx: Tx, id: string): Promise<void> {
+  const machine = await lockMachine(tx, id)
+  if (machine?.state === 'stopped' || machine?.state === 'suspended') await launchMachine(tx, machine, 'start', 'proxy')
 }

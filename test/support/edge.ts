@@ -9,13 +9,14 @@ import {
 } from 'node:net'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import { createAccess } from '../../src/edge/access.ts'
+import { Balance } from '../../src/edge/balance.ts'
 import { type Feed, startFeed } from '../../src/edge/feed.ts'
 import { createReach } from '../../src/edge/reach.ts'
 import { RouteTable } from '../../src/edge/route.ts'
-import { createEdgeServer, type EdgeServer, idMaker } from '../../src/edge/server.ts'
+import { createEdgeServer, type EdgeServer, type EdgeTls, idMaker } from '../../src/edge/server.ts'
 import { UpstreamPool } from '../../src/edge/upstream.ts'
 import { type Database, openDatabase } from '../../src/store/db.ts'
-import { wakeSandbox } from '../../src/store/route.ts'
+import { wakeMachine, wakeSandbox } from '../../src/store/route.ts'
 import { useDatabase } from './db.ts'
 import { until } from './until.ts'
 
@@ -37,7 +38,9 @@ export interface NewSandbox {
 }
 
 /** The edge in this process, on a real state database; sandboxes are rows, and what runs in them listens here. */
-export function useEdge(options: { waitMillis?: number; maxConnections?: number } = {}) {
+export function useEdge(
+  options: { waitMillis?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
+) {
   const database = useDatabase()
   const opened: { close(): unknown }[] = []
   let own: Database
@@ -49,7 +52,8 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
   const edge = {
     database,
     port: 0,
-    table: new RouteTable(),
+    table: new RouteTable('app.test'),
+    balance: undefined as unknown as Balance,
     errors: [] as unknown[],
 
     async backend(listener: RequestListener, port = 0): Promise<Backend> {
@@ -88,7 +92,7 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
       }
       const host = `${name}.sandbox.test`
       const isKnown = () =>
-        edge.table.find(host) !== undefined && (port === null || edge.table.find(host)?.service?.name === 'web')
+        edge.table.find(host) !== undefined && (port === null || edge.table.findSandbox(host)?.service?.name === 'web')
       await until(isKnown)
       return host
     },
@@ -116,33 +120,48 @@ export function useEdge(options: { waitMillis?: number; maxConnections?: number 
     const pool = new UpstreamPool()
     const { table } = edge
     const onError = (error: unknown) => edge.errors.push(error)
+    const balance = new Balance({
+      apps: table.apps,
+      wake: (id) => own.transaction((tx) => wakeMachine(tx, id)),
+      waitMillis: options.waitMillis ?? 5_000,
+    })
+    edge.balance = balance
     feed = startFeed({
+      domain: 'app.test',
+      worker: { index: 0, count: options.workers ?? 1 },
       table,
       db: own,
       databaseConfig: database.config,
       sandboxDomain: 'sandbox.test',
       boxes: 'host',
-      onChange() {},
+      onChange() {
+        pool.sweep(Date.now(), (key) => table.hasKey(key))
+        balance.look()
+      },
       onError() {},
     })
     const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
+    await feed.filled
+    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
+    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
+    edge.port = (listener.address() as AddressInfo).port
     server = createEdgeServer({
       parts: {
         table,
         pool,
         access: createAccess(own),
         reach: createReach({ table, pool, wake, waitMillis: options.waitMillis ?? 5_000 }),
-        domains: ['sandbox.test'],
+        balance,
+        edgePort: edge.port,
+        region: 'local',
+        kept: { bytes: 0, most: 50_000_000 },
+        domains: ['sandbox.test', 'app.test'],
         nextId: idMaker(),
         onError,
       },
-      tls: undefined,
+      tls: options.tls,
       maxConnections: options.maxConnections ?? 5_000,
     })
-    await feed.filled
-    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
-    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
-    edge.port = (listener.address() as AddressInfo).port
   })
 
   afterEach(async () => {

@@ -1,0 +1,242 @@
+// What the edge knows of an app: its names and addresses, the ports it offers to clients, and the places behind them.
+import type { MachineState } from '../model/machine.ts'
+import type { MachinePort, MachineService } from '../model/machine-config.ts'
+import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../store/route.ts'
+import { findPlace, type Place } from './place.ts'
+import type { BoxPlaces } from './settings.ts'
+
+export interface AppRoute {
+  kind: 'app'
+  id: string
+  name: string
+  orgId: string
+  /** Empty when it has no address that everybody can reach: then only other apps lead to it. */
+  hosts: string[]
+  /** Names given by its owners, which the platform's own go before. */
+  customHosts: string[]
+  /** Every name below its own is its too. */
+  hasSubdomains: boolean
+  /** Addresses of its own. */
+  addresses: string[]
+  /** Addresses that it shares with other apps. */
+  sharedAddresses: string[]
+  ports: Map<number, AppPort>
+  /** For what arrives at the port of the edge itself. */
+  plain: AppPort | undefined
+  secure: AppPort | undefined
+  targets: Target[]
+  certificates: StoredCertificate[]
+}
+
+/** One port as clients see it. */
+export interface AppPort {
+  port: number
+  http: boolean
+  tls: boolean
+  pgTls: boolean
+  /** The version of the line that tells the program who the client is; undefined: none. */
+  proxyProtocol: 1 | 2 | undefined
+  forceHttps: boolean
+  alpn: string[] | undefined
+  response: ResponseRules | undefined
+  targets: Target[]
+}
+
+/** How answers are changed on their way out. */
+export interface ResponseRules {
+  pristine: boolean
+  /** By name in lowercase; without values the field is left out. */
+  fields: Map<string, string[]>
+}
+
+/** One service of one version of a machine, and how it fares here. */
+export class Target implements Place {
+  readonly key: string
+  readonly machineId: string
+  readonly address: string | null
+  readonly from: string | undefined
+  readonly port: number
+  region = ''
+  state: MachineState = 'stopped'
+  /** It may be given requests as far as the platform knows. */
+  isOpen = false
+  isCordoned = false
+  autostarts = false
+  softLimit = 0
+  hardLimit = 0
+  /** Requests under way here. */
+  load = 0
+  /** The most of them since this was last asked for. */
+  peak = 0
+  /** Connections that failed in a row, and until when none is tried. */
+  failures = 0
+  badUntil = 0
+
+  constructor(key: string, machineId: string, place: Pick<Place, 'address' | 'from'>, port: number) {
+    this.key = key
+    this.machineId = machineId
+    this.address = place.address
+    this.from = place.from
+    this.port = port
+  }
+}
+
+export interface AppOptions {
+  domain: string
+  boxes: BoxPlaces
+  /** Of all workers, which one this is: each takes its share of the limits. */
+  worker: { index: number; count: number }
+}
+
+const maxPortsOfApp = 256
+const defaultSoftLimit = 20
+
+export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRoute | undefined): AppRoute {
+  const known = new Map(before?.targets.map((target) => [target.key, target]))
+  const isPublic = row.ips.some(({ type }) => type !== 'private_v6' && !type.startsWith('egress'))
+  const reachable = row.ips.filter(({ type }) => !type.startsWith('egress'))
+  const app: AppRoute = {
+    kind: 'app',
+    id: row.id,
+    name: row.name,
+    orgId: row.orgId,
+    hosts: isPublic ? [`${row.name}.${options.domain}`] : [],
+    customHosts: isPublic ? row.hosts : [],
+    hasSubdomains: isPublic && row.enableSubdomains,
+    addresses: reachable.filter(({ shared }) => !shared).map(({ ip }) => ip),
+    sharedAddresses: reachable.filter(({ shared }) => shared).map(({ ip }) => ip),
+    ports: new Map(),
+    plain: undefined,
+    secure: undefined,
+    targets: [],
+    certificates: row.certificates,
+  }
+  // Those that run decide what a port is like where versions differ.
+  const machines = row.machines.toSorted((a, b) => Number(b.state === 'started') - Number(a.state === 'started'))
+  for (const machine of machines)
+    for (const service of machine.services) addService(app, known, machine, service, options)
+  app.plain = findEntry(app, 80, false)
+  app.secure = findEntry(app, 443, true)
+  return app
+}
+
+function addService(
+  app: AppRoute,
+  known: Map<string, Target>,
+  machine: MachineRouteRow,
+  service: MachineService,
+  options: AppOptions,
+): void {
+  if (service.protocol === 'udp' || !service.ports?.length) return
+  const target = targetOf(app, known, machine, service, options)
+  for (const port of service.ports) {
+    const [first, last] = [port.port ?? port.start_port, port.port ?? port.end_port ?? port.start_port]
+    if (first === undefined || last === undefined) continue
+    for (let number = first; number <= last && app.ports.size < maxPortsOfApp; number++) {
+      const offered = app.ports.get(number) ?? portOf(number, port)
+      app.ports.set(number, offered)
+      if (!offered.targets.includes(target)) offered.targets.push(target)
+    }
+  }
+}
+
+function targetOf(
+  app: AppRoute,
+  known: Map<string, Target>,
+  machine: MachineRouteRow,
+  service: MachineService,
+  { boxes, worker }: AppOptions,
+): Target {
+  const place = findPlace(boxes, machine.slot)
+  const key = `${machine.id} ${machine.instanceId} ${place.address}:${service.internal_port}`
+  const same = app.targets.find((each) => each.key === key)
+  const target = same ?? known.get(key) ?? new Target(key, machine.id, place, service.internal_port)
+  if (!same) app.targets.push(target)
+  const wasOpen = target.isOpen
+  target.region = machine.region
+  target.state = machine.state
+  target.isCordoned = machine.cordoned
+  target.isOpen = machine.state === 'started' && !machine.cordoned && isHealthy(machine)
+  target.autostarts = service.autostart ?? machine.autostarts
+  const hard = service.concurrency?.hard_limit || Number.POSITIVE_INFINITY
+  const soft = Math.min(service.concurrency?.soft_limit || (Number.isFinite(hard) ? hard : defaultSoftLimit), hard)
+  target.softLimit = shareOf(soft, worker)
+  target.hardLimit = shareOf(hard, worker)
+  if (target.isOpen && !wasOpen) target.badUntil = 0
+  return target
+}
+
+/** The checks of services count, and of the others those that ask to. */
+function isHealthy({ critical, checks }: MachineRouteRow): boolean {
+  return critical.every((name) => checks?.[name] !== undefined && checks[name].kind !== 'readiness')
+}
+
+/** Never nothing, because no worker could then lead anything there: with more workers than that, the limit is theirs. */
+function shareOf(limit: number, { index, count }: AppOptions['worker']): number {
+  if (!Number.isFinite(limit)) return limit
+  return Math.max(1, Math.floor(limit / count) + (index < limit % count ? 1 : 0))
+}
+
+function portOf(number: number, port: MachinePort): AppPort {
+  const handlers = new Set<string>(port.handlers)
+  const version = port.proxy_proto_options?.version
+  return {
+    port: number,
+    http: handlers.has('http') || handlers.has('edge_http'),
+    tls: handlers.has('tls'),
+    pgTls: handlers.has('pg_tls'),
+    proxyProtocol: handlers.has('proxy_proto') ? (version === 'v2' ? 2 : 1) : undefined,
+    forceHttps: port.force_https === true,
+    alpn: port.tls_options?.alpn,
+    response: responseRulesOf(port.http_options?.response),
+    targets: [],
+  }
+}
+
+type ResponseOptions = NonNullable<NonNullable<MachinePort['http_options']>['response']>
+
+const fieldName = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
+const fieldValue = /^[\t\x20-\x7e\x80-\xff]*$/
+// These say where an answer ends, which is the edge's to say.
+const framing = new Set(['connection', 'content-length', 'transfer-encoding', 'upgrade', 'keep-alive', 'trailer', 'te'])
+
+function responseRulesOf(options: ResponseOptions | undefined): ResponseRules | undefined {
+  if (!options) return undefined
+  const fields = new Map<string, string[]>()
+  for (const [name, value] of Object.entries(options.headers ?? {})) {
+    const lower = name.toLowerCase()
+    if (!fieldName.test(name) || framing.has(lower)) continue
+    const values = value === false || value === null ? [] : [value].flat().map(String)
+    if (values.every((text) => fieldValue.test(text))) fields.set(lower, values)
+  }
+  return { pristine: options.pristine === true, fields }
+}
+
+function findEntry(app: AppRoute, usual: number, tls: boolean): AppPort | undefined {
+  const first = app.ports.get(usual)
+  if (first?.http) return first
+  const http = [...app.ports.values()].filter((port) => port.http)
+  return http.find((port) => port.tls === tls) ?? http[0] ?? first
+}
+
+/** The port of the app that a connection to this port of ours is for. */
+export function findPort(app: AppRoute, localPort: number, isSecure: boolean, edgePort: number): AppPort | undefined {
+  if (localPort !== edgePort) return app.ports.get(localPort)
+  return isSecure ? app.secure : app.plain
+}
+
+/** Where connections for these apps arrive, as `address port`, in a fixed order. */
+export function listensOf(apps: Iterable<AppRoute>, edgePort: number): string[] {
+  const found = new Set<string>()
+  for (const app of apps) {
+    for (const address of app.sharedAddresses) {
+      for (const port of [edgePort, ...webPorts]) found.add(`${address} ${port}`)
+    }
+    for (const address of app.addresses) {
+      for (const port of [edgePort, ...app.ports.keys()]) found.add(`${address} ${port}`)
+    }
+  }
+  return [...found].sort()
+}
+
+const webPorts = [80, 443]
