@@ -1,16 +1,6 @@
 // A volume is a disk with a filesystem in a sparse file, so that the filesystem keeps its size, in `volume/<id>`. Where
 // nothing can be mounted it is a directory, and nobody keeps its size. Snapshots are copies in `snapshot/<id>`.
-import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  renameSync,
-  rmSync,
-  statfsSync,
-  statSync,
-} from 'node:fs'
+import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, renameSync, rmSync, statSync } from 'node:fs'
 import { boxScript } from './box-script.ts'
 import { ensureDirectory, freshName } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -148,9 +138,9 @@ function isSmaller(image: string, sizeGb: number): boolean {
 
 function measure(place: string): VolumeMeasure | undefined {
   const content = contentOf(place)
-  if (!content) return undefined
-  // A directory has what is left on the disk that all share.
-  const mounted = content.name === files ? statfsSync(content.path) : statMounted(content.path)
+  // A directory lies on the disk that all share.
+  if (!content || content.name === files) return undefined
+  const mounted = statMounted(content.path)
   const { blockSize, blocks, blocksFree } = mounted
     ? { blockSize: mounted.bsize, blocks: mounted.blocks, blocksFree: mounted.bfree }
     : readSuperblock(content.path)

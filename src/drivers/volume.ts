@@ -26,7 +26,7 @@ export interface VolumeDriver {
    * next start: this is called again before that, when nothing has it mounted.
    */
   extendVolume(id: string, sizeGb: number): Promise<{ needsRestart: boolean }>
-  /** Undefined when there is no such volume. */
+  /** Undefined when there is no such volume, or its size is not enforced. */
   measureVolume(id: string): VolumeMeasure | undefined
   /** As after a power cut. Whoever writes to the volume waits meanwhile. */
   ensureSnapshot(volumeId: string, snapshotId: string): Promise<VolumeWork>

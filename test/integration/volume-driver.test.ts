@@ -271,7 +271,7 @@ describe('directories, where nothing can be mounted', () => {
     writeFileSync(`${source}/file`, 'changed')
     await done(() => driver.ensureVolume({ id: copyId, sizeGb: 1, from: { snapshotId } }))
     expect(readFileSync(`${driver.mountOf(copyId).source}/file`, 'utf8')).toBe('kept')
-    expect(driver.measureVolume(id)!.blocks).toBeGreaterThan(0)
+    expect(driver.measureVolume(id)).toBeUndefined()
     await driver.removeVolume(id)
     expect(existsSync(source)).toBe(false)
   })
