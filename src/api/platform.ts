@@ -11,6 +11,7 @@ import { drillRoutes } from './drill.ts'
 import { execRoutes, execSockets } from './exec.ts'
 import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
+import { flyctlRoutes } from './flyctl.ts'
 import { graphqlRoutes } from './graphql.ts'
 import { machineRoutes } from './machine.ts'
 import { orgRoutes } from './org.ts'
@@ -41,6 +42,7 @@ export const platformRoutes: Route[] = [
   ...orgRoutes,
   ...tokenRoutes,
   ...graphqlRoutes,
+  ...flyctlRoutes,
 ]
 
 /** Everything the sandbox address can be asked for. */

@@ -117,7 +117,7 @@ export type RawBody = Readable
 
 type Input<S> = S extends TSchema ? Static<S> : Record<string, never>
 
-interface TypedRoute<P extends TObject, Q extends TObject, B extends TObject>
+export interface TypedRoute<P extends TObject, Q extends TObject, B extends TObject>
   extends Omit<Route, 'params' | 'query' | 'body' | 'run' | 'precheck'> {
   params?: P
   query?: Q

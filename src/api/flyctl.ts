@@ -1,0 +1,7 @@
+import { flyctlDatabaseRoutes } from './flyctl-database.ts'
+import { flyctlOrgRoutes } from './flyctl-org.ts'
+import { flyctlPostgresRoutes } from './flyctl-postgres.ts'
+import type { Route } from './route.ts'
+
+/** What flyctl asks for besides the documented interface. */
+export const flyctlRoutes: Route[] = [...flyctlOrgRoutes, ...flyctlPostgresRoutes, ...flyctlDatabaseRoutes]
