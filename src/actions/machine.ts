@@ -194,6 +194,6 @@ export function chooseMachineRegion(settings: PlatformSettings, asked: string | 
   throw invalid((chosen[0] as Error).message, { status: 'insufficient_capacity' })
 }
 
-function withoutHost() {
+export function withoutHost() {
   return invalid('could not find a candidate host', { status: 'insufficient_capacity' })
 }

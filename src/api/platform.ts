@@ -14,6 +14,10 @@ import { fileSockets } from './file-watch.ts'
 import { flyctlRoutes } from './flyctl.ts'
 import { graphqlRoutes } from './graphql.ts'
 import { machineRoutes } from './machine.ts'
+import { machineCommandRoutes } from './machine-command.ts'
+import { machineLeaseRoutes, machineMetadataRoutes } from './machine-lease.ts'
+import { machineLogRoutes } from './machine-log.ts'
+import { machineOrgRoutes } from './machine-org.ts'
 import { orgRoutes } from './org.ts'
 import { policyRoutes } from './policy.ts'
 import { portSockets } from './port.ts'
@@ -25,6 +29,7 @@ import { serviceRoutes } from './service.ts'
 import { taskRoutes } from './task.ts'
 import { tokenRoutes } from './token.ts'
 import { userRoutes } from './user.ts'
+import { volumeRoutes } from './volume.ts'
 
 /** Everything the platform address can be asked for. */
 export const platformRoutes: Route[] = [
@@ -38,7 +43,13 @@ export const platformRoutes: Route[] = [
   ...attachmentRoutes,
   ...appRoutes,
   ...machineRoutes,
+  ...machineCommandRoutes,
+  ...machineLeaseRoutes,
+  ...machineMetadataRoutes,
+  ...machineLogRoutes,
+  ...machineOrgRoutes,
   ...secretRoutes,
+  ...volumeRoutes,
   ...orgRoutes,
   ...tokenRoutes,
   ...graphqlRoutes,

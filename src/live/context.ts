@@ -1,6 +1,8 @@
 import type { BoxDriver } from '../drivers/box.ts'
 import type { BoxServices } from '../drivers/box-service.ts'
 import type { Hosting } from '../drivers/hosting.ts'
+import type { ImageStore } from '../drivers/image.ts'
+import type { MachineDriver } from '../drivers/machine.ts'
 import type { PoolerDriver } from '../drivers/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres.ts'
 import type { Repository } from '../drivers/repository.ts'
@@ -11,6 +13,7 @@ import { invalid, unavailable } from '../model/errors.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
 import type { Db } from '../store/db.ts'
+import type { MachineFeed } from '../store/machine-feed.ts'
 import type { SandboxFeed } from '../store/sandbox-feed.ts'
 import type { ExecSessions } from './exec.ts'
 
@@ -29,6 +32,11 @@ export interface LiveContext {
   services: BoxServices
   volumes: VolumeDriver
   sandboxFeed: SandboxFeed
+  machines: MachineDriver
+  images: ImageStore
+  machineFeed: MachineFeed
+  /** Whether machines of one network can reach each other here, and nothing else. */
+  hasPrivateNetworks(): Promise<boolean>
   sessions: ExecSessions
   /** The last lines of a cluster's server, oldest first; none before its first start. */
   readClusterLog(id: string, lines: number): string[]

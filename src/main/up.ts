@@ -14,6 +14,7 @@ import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/exec.ts'
 import { postgresMajors } from '../model/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
+import { type MachineFeed, machineFeed } from '../store/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { ensureEdge } from './edge-service.ts'
@@ -28,12 +29,13 @@ export async function up(config: Config): Promise<void> {
   const stopping = stopSignal()
   const ground = await layFoundation(config)
   const feed = sandboxFeed(() => ground.databaseConfig)
+  const changes = machineFeed(() => ground.databaseConfig)
   const inside = openInside(ground, feed)
   const foundation = { ...ground, world: { ...ground.world, boxes: inside.boxes } }
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
-  const parts = { metrics, feed, sessions, settings: settingsOf(config, foundation.home, edge.port) }
+  const parts = { metrics, feed, changes, sessions, settings: settingsOf(config, foundation.home, edge.port) }
   const servers = {
     platform: openServer(foundation, parts, 'platform'),
     sandbox: openServer(foundation, parts, 'sandbox'),
@@ -53,7 +55,7 @@ export async function up(config: Config): Promise<void> {
   rmSync(foundation.home.addressesFile, { force: true })
   await sessions.close() // before the connections, so that those who follow a command hear its end
   await Promise.all([servers.platform.close(), servers.sandbox.close(), inside.close(), worker.stop()])
-  await feed.close()
+  await Promise.all([feed.close(), changes.close()])
   await leaveFoundation(foundation)
 }
 
@@ -62,18 +64,19 @@ type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 interface ServerParts {
   metrics: Metrics
   feed: SandboxFeed
+  changes: MachineFeed
   sessions: ExecSessions
   settings: PlatformSettings
 }
 
 function openServer(foundation: Foundation, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, feed, sessions, settings } = parts
+  const { metrics, feed, changes, sessions, settings } = parts
   const { config, db, world, log } = foundation
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, db, ...openLive(foundation), sandboxFeed: feed, sessions, settings },
+    ground: { ...world, db, ...openLive(foundation), sandboxFeed: feed, machineFeed: changes, sessions, settings },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,

@@ -10,6 +10,7 @@ import { createExecSessions, type ExecSessions } from '../../src/live/exec.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
 import { turn } from '../../src/reconcile/loop.ts'
 import type { Db } from '../../src/store/db.ts'
+import { machineFeed } from '../../src/store/machine-feed.ts'
 import { sandboxFeed } from '../../src/store/sandbox-feed.ts'
 import { useDatabase } from './db.ts'
 import { FakeWorld } from './fake-world.ts'
@@ -42,6 +43,7 @@ export interface PlatformChanges {
 export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = {}) {
   const database = useDatabase()
   const feed = sandboxFeed(() => database.config)
+  const machineChanges = machineFeed(() => database.config)
   const sessions = changes.sessions ?? createExecSessions()
   const rootToken = 'berth_test_root'
   let server: FastifyInstance
@@ -128,7 +130,14 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     }
     const world = platform.fake.world(database.db)
     const shared = {
-      ground: { ...world, boxes: { ...world.boxes, ...changes.boxes }, sandboxFeed: feed, sessions, settings },
+      ground: {
+        ...world,
+        boxes: { ...world.boxes, ...changes.boxes },
+        sandboxFeed: feed,
+        machineFeed: machineChanges,
+        sessions,
+        settings,
+      },
       log: pino({ level: 'silent' }),
       metrics: createMetrics('test'),
       rateLimit: false,
@@ -162,6 +171,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     await server?.close()
     await sandboxServer?.close()
     await feed.close()
+    await machineChanges.close()
   })
 
   return platform

@@ -1,0 +1,154 @@
+// Answers about machines that are out in the world: what runs in them, what they said, commands in them.
+import { environmentOf, limitsOf, slotOf } from '../drivers/machine-spec.ts'
+import { requireWriter } from '../model/caller.ts'
+import { BerthError, badRequest, preconditionFailed } from '../model/errors.ts'
+import type { MachineDetails } from '../model/machine.ts'
+import { signalName } from '../model/signal.ts'
+import { getVisibleMachine, readSurroundings, type VisibleMachine } from '../store/machine.ts'
+import { type LiveContext, withDeadline } from './context.ts'
+import { startWithPipes } from './exec-process.ts'
+
+export interface CommandWish {
+  argv: [string, ...string[]]
+  stdin: string
+  timeoutSeconds: number
+}
+
+export interface CommandResult {
+  exitCode: number
+  exitSignal: number
+  stdout: string
+  stderr: string
+}
+
+/** Of each stream; what is beyond is left out. */
+const mostOutputBytes = 1024 * 1024
+
+async function getRunning(
+  ctx: LiveContext,
+  app: string,
+  id: string,
+  access: 'read' | 'write',
+): Promise<VisibleMachine> {
+  const found = await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
+  if (access === 'write') requireWriter(found.caller)
+  if (found.machine.state !== 'started') {
+    throw preconditionFailed(`failed_precondition: machine is ${found.machine.state}; this works once it is started`)
+  }
+  return found
+}
+
+export async function runInMachine(
+  ctx: LiveContext,
+  app: string,
+  id: string,
+  wish: CommandWish,
+): Promise<CommandResult> {
+  const { machine } = await getRunning(ctx, app, id, 'write')
+  const spec = await entranceOf(ctx, machine)
+  const child = ctx.machines.spawnInMachine(spec, { argv: wish.argv })
+  const output = [new Bounded(mostOutputBytes), new Bounded(mostOutputBytes)] as const
+  return new Promise((resolve, reject) => {
+    const late = setTimeout(() => {
+      child.kill('SIGKILL')
+      reject(new BerthError('timeout', `deadline_exceeded: the command did not end within ${wish.timeoutSeconds} s`))
+    }, wish.timeoutSeconds * 1000)
+    const running = startWithPipes(child, {
+      onOutput: (stream, data) => output[stream === 1 ? 0 : 1].take(data),
+      onDrain: () => undefined,
+      onEnd: (code) => {
+        clearTimeout(late)
+        const [stdout, stderr] = output.map((part) => part.text())
+        resolve({
+          exitCode: code,
+          exitSignal: code > 128 && code <= 192 ? code - 128 : 0,
+          stdout: stdout!,
+          stderr: stderr!,
+        })
+      },
+    })
+    if (wish.stdin) running.write(Buffer.from(wish.stdin))
+    running.endInput()
+  })
+}
+
+/** What enters it sees what its program sees. */
+export async function entranceOf(
+  ctx: Pick<LiveContext, 'db' | 'images' | 'encryptionKey' | 'settings' | 'hasPrivateNetworks'>,
+  machine: MachineDetails,
+) {
+  const image = machine.image && (await ctx.images.findImage(machine.image.digest))
+  if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not here')
+  const around = await readSurroundings(ctx.db, machine.id, ctx.encryptionKey)
+  const { homeNumber } = ctx.settings
+  const hasPrivateNetworks = await ctx.hasPrivateNetworks()
+  return {
+    id: machine.id,
+    slot: slotOf(machine),
+    limits: limitsOf(machine.config),
+    env: environmentOf(machine, image.config, { ...around, homeNumber, hasPrivateNetworks }),
+    user: machine.config.processes?.[0]?.user ?? image.config.user,
+    workingDir: image.config.workingDir,
+  }
+}
+
+class Bounded {
+  private readonly parts: Buffer[] = []
+  private bytes = 0
+  private readonly most: number
+
+  constructor(most: number) {
+    this.most = most
+  }
+
+  take(data: Buffer): void {
+    const fits = data.subarray(0, Math.max(0, this.most - this.bytes))
+    if (fits.length > 0) this.parts.push(Buffer.from(fits))
+    this.bytes += fits.length
+  }
+
+  text(): string {
+    return Buffer.concat(this.parts).toString()
+  }
+}
+
+export async function listProcessesOf(ctx: LiveContext, app: string, id: string) {
+  const { machine } = await getRunning(ctx, app, id, 'read')
+  return withDeadline(ctx.machines.listProcesses(machine.id), 'the machine')
+}
+
+export async function signalMachineOf(
+  ctx: LiveContext,
+  app: string,
+  id: string,
+  signal: string | number,
+): Promise<void> {
+  const { machine } = await getRunning(ctx, app, id, 'write')
+  const heard = await withDeadline(ctx.machines.signalMachine(machine.id, signalName(signal)), 'the machine')
+  if (!heard) throw preconditionFailed('failed_precondition: nothing runs in the machine at the moment')
+}
+
+export interface Memory {
+  limitMb: number
+  availableMb: number
+}
+
+/** What its processes hold counts as used. */
+export async function readMemory(ctx: LiveContext, app: string, id: string): Promise<Memory> {
+  const { machine } = await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
+  const { memoryMb } = limitsOf(machine.config)
+  if (machine.state !== 'started') return { limitMb: memoryMb, availableMb: memoryMb }
+  const processes = await withDeadline(ctx.machines.listProcesses(machine.id), 'the machine')
+  const usedMb = Math.ceil(processes.reduce((sum, { rss }) => sum + rss, 0) / 1024 ** 2)
+  return { limitMb: memoryMb, availableMb: Math.max(0, memoryMb - usedMb) }
+}
+
+/** The size of a machine is part of its version; only what it has already can be asked for. */
+export async function setMemory(ctx: LiveContext, app: string, id: string, limitMb: number): Promise<Memory> {
+  const { caller, machine } = await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
+  requireWriter(caller)
+  if (limitMb !== limitsOf(machine.config).memoryMb) {
+    throw badRequest('limit_mb cannot be changed while it runs; update the machine with another config.guest.memory_mb')
+  }
+  return readMemory(ctx, app, id)
+}
