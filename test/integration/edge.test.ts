@@ -7,6 +7,8 @@ import { setTimeout as pause } from 'node:timers/promises'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
+import { createAccess } from '../../src/edge/access.ts'
+import type { Route } from '../../src/edge/route.ts'
 import { hashToken } from '../../src/model/token.ts'
 import { insertToken } from '../../src/store/token.ts'
 import { useEdge } from '../support/edge.ts'
@@ -153,37 +155,38 @@ test('our token goes no further, and every other one does', async () => {
   expect((await ask(open, { headers: others })).body.toString()).toBe('Bearer of-another-platform')
 })
 
-test('a revoked token stops within a second', async () => {
+test('a revoked token stops, a second after it was last asked for', async () => {
   const backend = await edge.backend(say('in'))
   const host = await edge.sandbox({ auth: 'sprite', port: backend.port })
   const { id, headers } = await token('org', 'acme')
+  let time = 0
+  const access = createAccess(edge.database.db, () => time)
+  const isAllowed = async () => (await access.check(edge.table.find(host) as Route, headers.authorization)).allowed
   expect((await ask(host, { headers })).status).toBe(200)
+  expect(await isAllowed()).toBe(true)
   await edge.database.db.query('update token set revoked_at = now() where id = $1', [id])
-  const revoked = performance.now()
-  await until(async () => (await ask(host, { headers })).status === 401, 5)
-  expect(performance.now() - revoked).toBeLessThan(1_500)
+  time = 999
+  expect(await isAllowed()).toBe(true)
+  time = 1_000
+  expect(await isAllowed()).toBe(false)
+  await until(async () => (await ask(host, { headers })).status === 401)
 })
 
-test('a change of a route counts within a tenth of a second', async () => {
+test('a change of a route counts when it is told, not when all are read again', async () => {
   const [one, two] = await Promise.all([edge.backend(say('one')), edge.backend(say('two'))])
   const host = await edge.sandbox({ name: 'moving', port: one.port })
   expect((await ask(host)).body.toString()).toBe('one')
   const change = async (sql: string, isSo: (reply: Reply) => boolean) => {
     await edge.database.db.query(sql)
-    const changed = performance.now()
-    await until(async () => isSo(await ask(host)), 5)
-    return performance.now() - changed
+    await until(async () => isSo(await ask(host)), 9) // they are read again every ten seconds
   }
-  const times = [
-    await change(
-      `update service set http_port = ${two.port} where sandbox_id = 'moving'`,
-      (reply) => reply.body.toString() === 'two',
-    ),
-    await change(`update sandbox set url_auth = 'sprite' where id = 'moving'`, ({ status }) => status === 401),
-    await change(`update sandbox set url_auth = 'public' where id = 'moving'`, ({ status }) => status === 200),
-    await change(`update sandbox set state = 'deleting' where id = 'moving'`, ({ status }) => status === 404),
-  ]
-  expect(times.toSorted((a, b) => a - b)[1]).toBeLessThan(100)
+  await change(
+    `update service set http_port = ${two.port} where sandbox_id = 'moving'`,
+    (reply) => reply.body.toString() === 'two',
+  )
+  await change(`update sandbox set url_auth = 'sprite' where id = 'moving'`, ({ status }) => status === 401)
+  await change(`update sandbox set url_auth = 'public' where id = 'moving'`, ({ status }) => status === 200)
+  await change(`update sandbox set state = 'deleting' where id = 'moving'`, ({ status }) => status === 404)
 })
 
 test('a web socket passes both ways', async () => {
