@@ -233,14 +233,15 @@ describe('scripts/setup.sh', () => {
     chmodSync(file, 0o755)
   }
 
-  it.each(['check', 'run', 'test', 'bench'])('is quick and silent for %s when nothing is missing', (purpose) => {
-    const { setup, calls } = makeCheckout()
-    setup(purpose)
-    const startedAt = performance.now()
-    expect(setup(purpose)).toMatchObject({ status: 0, stdout: '', stderr: '' })
-    expect(performance.now() - startedAt).toBeLessThan(1000)
-    expect(calls()).toBe('')
-  })
+  it.each(['check', 'run', 'test', 'bench'])(
+    'does nothing and says nothing for %s when nothing is missing',
+    (purpose) => {
+      const { setup, calls } = makeCheckout()
+      setup(purpose)
+      expect(setup(purpose)).toMatchObject({ status: 0, stdout: '', stderr: '' })
+      expect(calls()).toBe('')
+    },
+  )
 
   it('tells an ordinary user the exact command', () => {
     const { setup, calls } = makeCheckout(['s6-svscan'])
