@@ -159,9 +159,10 @@ describe('a command on a socket', () => {
   })
 
   test('is told to be alive while it is silent', async () => {
-    const client = await sh('sleep 0.3')
-    await client.exit()
-    expect(client.texts.filter((text) => text.type === 'keepalive').length).toBeGreaterThan(2)
+    const client = await sh('read x', '&stdin=true')
+    await until(() => client.texts.filter((text) => text.type === 'keepalive').length > 2)
+    client.stdin('\n')
+    expect(await client.exit()).toBe(0)
   })
 
   test('waits for a client that does not read, and then hands over every byte', async () => {
@@ -278,8 +279,8 @@ describe('sessions', () => {
     const client = await sh('echo $$; exec sleep 300', '&max_run_after_disconnect=200ms')
     await until(() => client.output(1) !== '')
     const pid = Number(client.output(1))
-    client.socket.close()
     const again = await attach(client.sessionId)
+    client.socket.close()
     await until(() => again.texts.filter((text) => text.type === 'keepalive').length > 8)
     expect(isGone(pid)).toBe(false)
     again.cut()
@@ -288,9 +289,12 @@ describe('sessions', () => {
   })
 
   test('go on without anybody when they may, forgetting only what is old', async () => {
-    const client = await sh('seq 1 100000; echo end; exec sleep 300', '&max_run_after_disconnect=1h')
+    const written = `${directory}/written`
+    const script = `seq 1 100000; echo end; touch ${written}; exec sleep 300`
+    const client = await sh(script, '&max_run_after_disconnect=1h')
     await until(() => client.said('session_info') !== undefined)
     client.cut()
+    await until(() => existsSync(written))
     await untilStill()
     const again = await attach(client.sessionId)
     await until(() => again.output(1).endsWith('end\n'))
