@@ -32,7 +32,7 @@ export interface JobDriver {
 }
 
 const logLines = 50
-const logSeconds = 1
+const logSeconds = 5
 
 export function jobDriver(supervisor: Supervisor): JobDriver {
   return {
