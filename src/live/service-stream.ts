@@ -9,10 +9,11 @@ import { type Change, inTurn, type Say, type ServiceEvent, type Telling } from '
 /** Between two looks: few at first, because most things happen at once, and rare when nothing happens. */
 const firstLookMs = 1
 const laterLookMs = 30
-/** Whoever wants to hear it for less still hears whether it was started. */
-const leastBeginMs = 1_000
-/** What was printed just before the end arrives within this time. */
-const lastWordsMs = 300
+/** Whoever wants to hear it for less still hears whether it was started, unless it waits for others. */
+const leastBeginMs = 10_000
+const leastWaitMs = 1_000
+/** What was printed just before the end arrives within this time, also where everybody is busy. */
+const lastWordsMs = 3_000
 
 /** A listener and the log it is read to. */
 interface Listener {
@@ -43,8 +44,10 @@ export function tellStart(change: Change, options: StartOptions, start: (change:
   const story = watchTask(task, stopped.resolve)
   return (say, gone) =>
     listen({ say, gone, log, ahead: [] }, change, async (listener) => {
-      if (options.stopFirst) await hearStop(change, listener, stopped.promise, options.tellsStop)
-      const soon = performance.now() + Math.max(options.durationMs, leastBeginMs)
+      const stop = { tells: options.tellsStop, speaks: true }
+      if (options.stopFirst) await hearStop(change, listener, stopped.promise, stop)
+      const leastMs = service.needs.length > 0 ? leastWaitMs : leastBeginMs
+      const soon = performance.now() + Math.max(options.durationMs, leastMs)
       if (!(await hearBegin(change, listener, story, soon))) return
       await hearLife(change, listener, performance.now() + options.durationMs)
     })
@@ -53,6 +56,7 @@ export function tellStart(change: Change, options: StartOptions, start: (change:
 export function tellStop(change: Change, timeoutMs: number): Telling {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
+  const speaks = driver.inspectService(box.id, service).is === 'up'
   const task = inTurn(box.id, service.name, () => driver.stopService(box, service.name, { timeoutMs, stay: true }))
   const story = watchTask(task, () => undefined)
   return (say, gone) =>
@@ -61,7 +65,7 @@ export function tellStop(change: Change, timeoutMs: number): Telling {
         change,
         listener,
         task.catch(() => undefined),
-        true,
+        { tells: true, speaks },
       )
       if (story.error) await say([event('error', { data: story.error })])
     })
@@ -122,8 +126,13 @@ async function listen(
   }
 }
 
-/** Until it is stopped, and its last words are heard. */
-async function hearStop(change: Change, listener: Listener, stopped: Promise<void>, tells: boolean): Promise<void> {
+/** Until it is stopped, and its last words are heard if it ran. */
+async function hearStop(
+  change: Change,
+  listener: Listener,
+  stopped: Promise<void>,
+  { tells, speaks }: { tells: boolean; speaks: boolean },
+): Promise<void> {
   const { say, gone } = listener
   const deaf = { ...listener, say: async () => {} }
   let isStopped = false
@@ -136,7 +145,7 @@ async function hearStop(change: Change, listener: Listener, stopped: Promise<voi
     await hearUntilEnd(tells ? listener : deaf, ends)
     await Promise.race([sleep(look), stopped])
   }
-  const code = await lastWords(change, tells ? listener : deaf, ends)
+  const code = await lastWords(change, tells ? listener : deaf, ends, speaks ? lastWordsMs : 0)
   if (tells) await say([event('stopped', { exit_code: code })])
 }
 
@@ -203,8 +212,9 @@ async function lastWords(
   { driver, box, service }: Pick<Change, 'driver' | 'box' | 'service'>,
   listener: Listener,
   ends: Ends,
+  withinMs = lastWordsMs,
 ): Promise<number> {
-  const until = performance.now() + lastWordsMs
+  const until = performance.now() + withinMs
   while (ends.size < 2 && !listener.gone.aborted && performance.now() < until) {
     if ((await hearUntilEnd(listener, ends)) === 0) await sleep(5)
   }
