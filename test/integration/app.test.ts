@@ -307,16 +307,20 @@ describe('deleting an app', () => {
     await createApp('other')
     await addMachine('owner', 'm1', 'started')
     await addMachine('other', 'm2', 'started')
-    await addVolumes('owner', 1200)
+    await addVolumes('owner', 2)
     await addVolumes('other', 1)
+    await platform.sql(
+      `insert into secret (app_id, name, value, digest) select id, 'S' || n, '', '' from app, generate_series(1, 600) n`,
+    )
     expect((await remove('owner', query)).status).toBe(202)
     expect((await platform.call('GET', '/v1/apps/owner')).status).toBe(404)
     await platform.work()
     expect(await platform.sql(`select state from app where name = 'owner'`)).toEqual([{ state: 'deleted' }])
     expect(await platform.sql('select id from machine')).toEqual([{ id: 'm2' }])
     expect(await platform.sql('select count(*) from volume')).toEqual([{ count: 1 }])
+    expect(await platform.sql('select count(*) from secret')).toEqual([{ count: 600 }])
     expect(await platform.sql('select 1 from work')).toEqual([])
-    expect((await platform.sql('select event from event order by id')).map((row) => row.event)).toEqual([
+    expect((await platform.sql(`select event from event where kind = 'app' order by id`)).map((row) => row.event)).toEqual([
       'delete',
       'gone',
     ])

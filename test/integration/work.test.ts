@@ -95,7 +95,7 @@ describe('the loop', () => {
   test('does not hear a worker that overran its lease', async () => {
     const id = await deletedApp('late')
     await platform.sql('delete from machine')
-    await platform.sql('delete from volume')
+    await platform.sql('delete from secret')
     const { db } = platform.database
     platform.loopDb = {
       ...db,
@@ -116,7 +116,7 @@ describe('the loop', () => {
     const [lease] = await leaseDue(platform.database.db, 1)
     await platform.database.db.transaction((tx) => enqueue(tx, 'app', id))
     await platform.sql('delete from machine')
-    await platform.sql('delete from volume')
+    await platform.sql('delete from secret')
     expect((await runLease(platform.fake.world(platform.database.db), lease!)).result).toBe('gone')
     // The last step would have forgotten the resource; woken meanwhile, it is looked at once more.
     expect(await platform.sql('select run_at <= now() as due, token from work')).toEqual([{ due: true, token: null }])
