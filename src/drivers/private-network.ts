@@ -59,6 +59,9 @@ function hex(byte: number): string {
   return byte.toString(16).padStart(2, '0')
 }
 
+/** Of each machine to the resolver, so that a flood costs the host little. */
+const mostAsked = '2000/second burst 2000 packets'
+
 /**
  * `networks` holds which addresses belong to a bridge, `sources` which ones a machine may send from. Both outlive this.
  * Packets between machines of one bridge come by `forward` too where the kernel is set to show them to it. What listens on all
@@ -81,6 +84,7 @@ table inet ${name} {
 }
 table bridge ${name} {
   set sources { type ifname . ipv6_addr; flags interval; }
+  set asks { type ifname; size 2048; flags dynamic; timeout 10s; }
   chain sending { type filter hook prerouting priority -300; policy accept; }
 }
 flush chain inet ${name} input
@@ -117,6 +121,7 @@ table inet ${name} {
 }
 table bridge ${name} {
   chain sending {
+    iifname ${ports} ip6 daddr ${resolverAddress(home.number)} update @asks { iifname limit rate over ${mostAsked} } drop
     iifname ${ports} iifname . ip6 saddr @sources accept
     iifname ${ports} drop
   }
