@@ -1,13 +1,14 @@
 import { edges } from './edge.ts'
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
+import { images } from './image.ts'
 import { postgres } from './postgres.ts'
 import { reflink } from './reflink.ts'
 import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
 import { sandbox } from './sandbox.ts'
 
-const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges, ...sandbox]
+const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges, ...sandbox, ...images]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)

@@ -46,6 +46,12 @@ for (const [address, bits] of [
 ] as const)
   never.addSubnet(address, bits, 'ipv6')
 
+export function kindOfAddress(address: string): 'never' | 'inner' | 'outer' {
+  const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
+  if (never.check(address, family)) return 'never'
+  return inner.check(address, family) ? 'inner' : 'outer'
+}
+
 export function isLoopback(hostname: string): boolean {
   return hostname === 'localhost' || hostname === '[::1]' || /^127\.\d+\.\d+\.\d+$/.test(hostname)
 }
@@ -59,14 +65,14 @@ export function imageHttp(home: URL, stallSeconds: number): ImageHttp {
   let isHomeOutside = false
 
   function refuseAddress(address: string, host: string): void {
-    const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
-    const isInner = inner.check(address, family)
-    if (never.check(address, family) || (isInner && isHomeOutside && host !== home.hostname))
+    const kind = kindOfAddress(address)
+    const isHome = host === home.hostname
+    if (kind === 'never' || (kind === 'inner' && isHomeOutside && !isHome))
       throw new ImageError(
         'unreachable',
-        `The registry leads to ${host}, which is an address that images are not fetched from`,
+        `The registry leads to ${host}, which has an address that images are not fetched from`,
       )
-    if (!isInner && host === home.hostname) isHomeOutside = true
+    if (kind === 'outer' && isHome) isHomeOutside = true
   }
 
   function lookupAllowed(host: string): LookupFunction {
@@ -91,7 +97,7 @@ export function imageHttp(home: URL, stallSeconds: number): ImageHttp {
     const options = { headers, signal, agent: agents[secure ? 'https:' : 'http:'], lookup: lookupAllowed(url.hostname) }
     const request = secure ? secureRequest(url, options) : plainRequest(url, options)
     const silent = setTimeout(() => request.destroy(stalled(url, stallSeconds)), stallSeconds * 1000)
-    request.once('response', resolve).once('error', reject).end()
+    request.once('response', resolve).on('error', reject).end()
     return promise.finally(() => clearTimeout(silent))
   }
 

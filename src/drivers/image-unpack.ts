@@ -60,6 +60,9 @@ export async function unpackLayer(unpacking: Unpacking): Promise<LayerSize> {
     }
     await unpacker.ended
     throw error
+  } finally {
+    // A reader that was never begun ends nothing by itself. What waits for the next bytes ends with the connection.
+    first.end().catch(() => undefined)
   }
   return unpacker.ended
 }
@@ -90,10 +93,13 @@ export async function* checked(
 function guarded(diffId: string, directory: string, limits: ImageLimits, arrived: { bytes: number }) {
   return async function* tar(source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
     const hash = createHash('sha256')
+    // A header of a few blocks for each file.
+    const most = limits.maxBytes + limits.maxFiles * 4096
     let bytes = 0
     let nextLook = 0
     for await (const chunk of source) {
       bytes += chunk.length
+      if (bytes > most) throw new ImageError('too_large', `A layer has more than ${most} bytes`)
       if (bytes > limits.maxUnguardedBytes && bytes > arrived.bytes * limits.maxRatio)
         throw new ImageError('too_large', `A layer becomes more than ${limits.maxRatio} times larger when unpacked`)
       if (bytes >= nextLook) {
@@ -140,8 +146,14 @@ export function isCodecError(error: unknown): boolean {
   return code.startsWith('Z_') || code.startsWith('ZSTD_') || code.startsWith('ERR_ZLIB')
 }
 
+interface Peeked {
+  head: Buffer
+  all: AsyncIterable<Buffer>
+  end(): Promise<unknown>
+}
+
 /** The first four bytes, or zeros, and everything from the beginning on. */
-async function peek(source: AsyncIterable<Buffer>): Promise<{ head: Buffer; all: AsyncIterable<Buffer> }> {
+async function peek(source: AsyncIterable<Buffer>): Promise<Peeked> {
   const iterator = source[Symbol.asyncIterator]()
   let start = Buffer.alloc(0)
   while (start.length < 4) {
@@ -157,7 +169,8 @@ async function peek(source: AsyncIterable<Buffer>): Promise<{ head: Buffer; all:
       await iterator.return?.()
     }
   }
-  return { head: Buffer.concat([start.subarray(0, 4), Buffer.alloc(4)]).subarray(0, 4), all: all() }
+  const head = Buffer.concat([start.subarray(0, 4), Buffer.alloc(4)]).subarray(0, 4)
+  return { head, all: all(), end: async () => iterator.return?.() }
 }
 
 const refusals: Record<number, 'damaged' | 'too_large' | 'not_supported'> = {
