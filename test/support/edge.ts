@@ -37,6 +37,34 @@ export interface NewSandbox {
   health?: object
 }
 
+export interface NewApp {
+  name?: string
+  orgId?: string
+  network?: string
+  subdomains?: boolean
+  /** Null: it has none. */
+  ip?: { ip: string; shared?: boolean; type?: string } | null
+}
+
+export interface NewMachine {
+  id?: string
+  state?: string
+  region?: string
+  cordoned?: boolean
+  /** Where its program listens. */
+  port?: number
+  /** Beside its port; 80 and 443 of the web unless given. */
+  service?: object
+  services?: object[]
+  config?: object
+}
+
+/** What a client may connect to. */
+export const webPorts = [
+  { port: 80, handlers: ['http'] },
+  { port: 443, handlers: ['tls', 'http'] },
+]
+
 /** The edge in this process, on a real state database; sandboxes are rows, and what runs in them listens here. */
 export function useEdge(
   options: { waitMillis?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
@@ -48,6 +76,7 @@ export function useEdge(
   let server: EdgeServer
   let listener: TcpServer
   let slot = 0
+  let machineSlot = 1023
 
   const edge = {
     database,
@@ -55,6 +84,7 @@ export function useEdge(
     table: new RouteTable('app.test'),
     balance: undefined as unknown as Balance,
     errors: [] as unknown[],
+    kept: { bytes: 0, most: 50_000_000 },
 
     async backend(listener: RequestListener, port = 0): Promise<Backend> {
       const requests: IncomingMessage[] = []
@@ -95,6 +125,60 @@ export function useEdge(
         edge.table.find(host) !== undefined && (port === null || edge.table.findSandbox(host)?.service?.name === 'web')
       await until(isKnown)
       return host
+    },
+
+    /** An app with a shared address unless told otherwise. Its host name is its name below `app.test`. */
+    async app({ name = `a-${randomBytes(5).toString('hex')}`, ...given }: NewApp = {}): Promise<string> {
+      const { network = 'default', subdomains = false, ip = { ip: '127.0.0.9', shared: true } } = given
+      const orgId = await edge.org(given.orgId ?? 'acme')
+      await database.db.query(
+        'insert into app (id, org_id, name, network, enable_subdomains) values ($1, $2, $1, $3, $4)',
+        [name, orgId, network, subdomains],
+      )
+      if (ip) {
+        const { shared = false, type = shared ? 'shared_v4' : 'v4' } = ip
+        await database.db.query('insert into ip (app_id, ip, type, shared) values ($1, $2, $3, $4)', [
+          name,
+          ip.ip,
+          type,
+          shared,
+        ])
+      }
+      return name
+    },
+
+    /** Answers its id, once the edge knows it. */
+    async machine(app: string, { id = randomBytes(7).toString('hex'), ...given }: NewMachine = {}): Promise<string> {
+      machineSlot -= 1
+      const { state = 'started', region = 'local', cordoned = false, port = 1 } = given
+      const services = given.services ?? [{ internal_port: port, protocol: 'tcp', ports: webPorts, ...given.service }]
+      await database.db.query(
+        `with net as (
+           insert into network (org_id, name) select org_id, network from app where id = $2
+           on conflict (org_id, name) do update set name = excluded.name returning number)
+         insert into machine (id, app_id, name, state, region, instance_id, config, network_number, wanted, slot, cordoned)
+         select $1, $2, $1, $3, $4, 'v' || $1, $5, number, true, $6, $7 from net`,
+        [id, app, state, region, { image: 'none', ...given.config, services }, machineSlot, cordoned],
+      )
+      await until(() => edge.table.apps.get(app)?.targets.some(({ machineId }) => machineId === id) ?? false)
+      return id
+    },
+
+    /** A machine and the program in it. */
+    async backendOf(app: string, listener: RequestListener, machine: NewMachine = {}) {
+      const backend = await edge.backend(listener)
+      return { ...backend, id: await edge.machine(app, { ...machine, port: backend.port }) }
+    },
+
+    /** Takes connections at a further address. */
+    async listen(address: string, port = 0): Promise<number> {
+      const further = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
+      await new Promise<void>((resolve, reject) => {
+        further.once('error', reject)
+        further.listen(port, address, resolve)
+      })
+      opened.push({ close: () => void further.close() })
+      return (further.address() as AddressInfo).port
     },
 
     connect(): Socket {
@@ -154,7 +238,7 @@ export function useEdge(
         balance,
         edgePort: edge.port,
         region: 'local',
-        kept: { bytes: 0, most: 50_000_000 },
+        kept: edge.kept,
         domains: ['sandbox.test', 'app.test'],
         nextId: idMaker(),
         onError,

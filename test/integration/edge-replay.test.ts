@@ -1,0 +1,208 @@
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { request as httpRequest, type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http'
+import { expect, test } from 'vitest'
+import { WebSocket, WebSocketServer } from 'ws'
+import { useEdge } from '../support/edge.ts'
+import { until } from '../support/until.ts'
+
+const edge = useEdge({ waitMillis: 1_000 })
+
+interface Asked {
+  method?: string
+  path?: string
+  headers?: OutgoingHttpHeaders
+  body?: string | Buffer
+}
+
+async function ask(app: string, { body, ...options }: Asked = {}) {
+  const headers = { host: `${app}.app.test`, ...options.headers }
+  const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...options, headers })
+  call.on('error', () => {})
+  call.end(body)
+  const [reply] = (await once(call, 'response')) as [IncomingMessage]
+  let text = ''
+  for await (const chunk of reply) text += chunk
+  return { status: reply.statusCode!, headers: reply.headers, body: text }
+}
+
+type Answer = (request: IncomingMessage, reply: ServerResponse) => void
+
+const replay =
+  (value: string): Answer =>
+  (request, reply) => {
+    request.resume()
+    reply.writeHead(409, { 'fly-replay': value }).end('ignored')
+  }
+
+/** Answers what it got. */
+const echo: Answer = async (request, reply) => {
+  let body = ''
+  for await (const chunk of request) body += chunk
+  reply.end(JSON.stringify({ method: request.method, url: request.url, headers: request.headers, body }))
+}
+
+test('a request is given to another app of the organization, also in another network and without an address', async () => {
+  const [source, target] = [await edge.app(), await edge.app({ ip: null, network: 'apart' })]
+  const { id } = await edge.backendOf(source, replay(`app=${target};state=some=thing`), { region: 'ams' })
+  await edge.backendOf(target, echo)
+  const reply = await ask(source, { method: 'POST', path: '/x?y=1', body: 'hello', headers: { 'x-mine': '1' } })
+  const got = JSON.parse(reply.body)
+  expect(got).toMatchObject({ method: 'POST', url: '/x?y=1', body: 'hello', headers: { 'x-mine': '1' } })
+  expect(got.headers['fly-replay-src']).toMatch(new RegExp(`^instance=${id};region=ams;t=\\d{16};state=some=thing$`))
+  expect(Object.keys(reply.headers)).not.toContain('fly-replay')
+})
+
+test('an app of another organization is not to be found', async () => {
+  const [source, foreign] = [await edge.app(), await edge.app({ orgId: 'strangers' })]
+  await edge.backendOf(source, replay(`app=${foreign}`))
+  const { requests } = await edge.backendOf(foreign, echo)
+  const reply = await ask(source)
+  expect([reply.status, JSON.parse(reply.body).error, requests.length]).toEqual([502, 'replay_failed', 0])
+})
+
+test('an instance, a region, or anywhere else can be named', async () => {
+  const app = await edge.app()
+  let wanted = ''
+  const answer =
+    (name: string): Answer =>
+    (request, reply) => {
+      if (request.headers['fly-replay-src'] === undefined) reply.setHeader('fly-replay', wanted)
+      reply.end(name)
+    }
+  const one = await edge.backendOf(app, answer('one'), { region: 'ams' })
+  const two = await edge.backendOf(app, answer('two'), { region: 'iad' })
+  const times = Array.from({ length: 6 })
+  const ends = async (value: string) => {
+    wanted = value
+    return new Set(await Promise.all(times.map(async () => (await ask(app)).body)))
+  }
+  expect(await ends(`instance=${two.id}`)).toEqual(new Set(['two']))
+  expect(await ends('region=ams')).toEqual(new Set(['one']))
+  expect(await ends('region="nowhere,iad"')).toEqual(new Set(['two']))
+  expect(await ends(`prefer_instance=${one.id}`)).toEqual(new Set(['one']))
+  wanted = 'elsewhere=true'
+  expect((await ask(app, { headers: { 'fly-force-instance-id': one.id } })).body).toBe('two')
+  const missing = await ends('instance=00000000000000')
+  expect(JSON.parse([...missing][0]!)).toMatchObject({ error: 'no_candidate' })
+})
+
+test('clients can ask for machines and regions themselves', async () => {
+  const app = await edge.app()
+  const one = await edge.backendOf(app, echo, { region: 'ams' })
+  const two = await edge.backendOf(app, echo, { region: 'iad' })
+  const gets = async (headers: OutgoingHttpHeaders) => {
+    const before = [one.requests.length, two.requests.length]
+    const reply = await ask(app, { headers })
+    const got = one.requests.length > before[0]! ? 'one' : two.requests.length > before[1]! ? 'two' : ''
+    return [reply.status, got, JSON.parse(reply.body).headers?.['fly-preferred-instance-unavailable']]
+  }
+  for (let round = 0; round < 3; round++) {
+    expect(await gets({ 'fly-force-instance-id': two.id })).toEqual([200, 'two', undefined])
+    expect(await gets({ 'fly-prefer-instance-id': one.id })).toEqual([200, 'one', undefined])
+    expect(await gets({ 'fly-force-region': 'iad' })).toEqual([200, 'two', undefined])
+    expect(await gets({ 'fly-prefer-region': 'ams' })).toEqual([200, 'one', undefined])
+  }
+  expect((await gets({ 'fly-prefer-region': 'nowhere' }))[0]).toBe(200)
+  expect(await gets({ 'fly-force-region': 'nowhere' })).toEqual([503, '', undefined])
+  expect((await gets({ 'fly-force-instance-id': 'gone' }))[0]).toBe(503)
+  expect((await gets({ 'fly-prefer-instance-id': 'gone' }))[2]).toBe('gone')
+})
+
+test('a body is sent again up to a megabyte, also while it is still arriving', async () => {
+  const [source, target] = [await edge.app(), await edge.app()]
+  await edge.backendOf(source, (_request, reply) => void reply.writeHead(200, { 'fly-replay': `app=${target}` }).end())
+  await edge.backendOf(target, echo)
+  const large = randomBytes(500_000).toString('hex')
+  for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
+    const reply = await ask(source, { method: 'POST', body: large, headers })
+    expect(JSON.parse(reply.body).body === large).toBe(true)
+  }
+  await until(() => edge.kept.bytes === 0)
+})
+
+test('a body above that is not, and the client is told', async () => {
+  const [source, target] = [await edge.app(), await edge.app()]
+  await edge.backendOf(source, (request, reply) => {
+    request.resume()
+    request.on('end', () => reply.writeHead(200, { 'fly-replay': `app=${target}` }).end())
+  })
+  const { requests } = await edge.backendOf(target, echo)
+  for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
+    const reply = await ask(source, { method: 'POST', body: Buffer.alloc(1_100_000, 'x'), headers })
+    expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'replay_failed'])
+  }
+  expect(requests).toEqual([])
+  await until(() => edge.kept.bytes === 0)
+})
+
+test('a request that is sent around ends', async () => {
+  const [one, two] = [await edge.app(), await edge.app()]
+  const first = await edge.backendOf(one, replay(`app=${two}`))
+  const second = await edge.backendOf(two, replay(`app=${one}`))
+  const reply = await ask(one)
+  expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'replay_loop'])
+  expect(first.requests.length + second.requests.length).toBe(11)
+})
+
+test('the source gets a request back that nobody else takes, and its answer is the last word', async () => {
+  const [source, target] = [await edge.app(), await edge.app()]
+  const answer: Answer = (request, reply) => {
+    const failed = request.headers['fly-replay-failed']
+    request.resume()
+    reply.setHeader('fly-replay', `app=${target};timeout=200ms;fallback=force_self`)
+    reply.end(failed ?? 'first')
+  }
+  const { id, requests } = await edge.backendOf(source, answer)
+  await edge.machine(target, { state: 'stopped', service: { autostart: false } })
+  const refused = (await ask(source, { method: 'POST', body: 'x' })).body
+  expect(refused).toMatch(
+    new RegExp(`^instance=;app=${target};region=;replay_source=${id};reason=no_candidate;elapsed_ms=\\d+$`),
+  )
+  await edge.machine(target, { state: 'starting' })
+  expect((await ask(source)).body).toMatch(/reason=timeout;elapsed_ms=[2-9]\d\d+$/)
+  expect(requests.length).toBe(4)
+})
+
+test('the form in JSON can change the request', async () => {
+  const [source, target] = [await edge.app(), await edge.app()]
+  let order: object = {}
+  await edge.backendOf(source, (request, reply) => {
+    request.resume()
+    reply.writeHead(200, { 'content-type': 'application/vnd.fly.replay+json' })
+    const text = JSON.stringify(order)
+    reply.write(text.slice(0, 5))
+    setImmediate(() => reply.end(text.slice(5)))
+  })
+  await edge.backendOf(target, echo)
+  const transform = { path: '/other', delete_headers: ['cookie'], set_headers: [{ name: 'X-Set', value: 'yes' }] }
+  order = { app: target, state: 's', transform }
+  const reply = await ask(source, { method: 'POST', body: 'kept', headers: { cookie: 'a=b', 'x-set': 'no' } })
+  const got = JSON.parse(reply.body)
+  expect(got).toMatchObject({ url: '/other', body: 'kept', headers: { 'x-set': 'yes' } })
+  expect(got.headers.cookie).toBeUndefined()
+  order = { app: target, transform: { set_headers: [{ name: 'host', value: 'x' }] } }
+  const refused = await ask(source)
+  expect([refused.status, JSON.parse(refused.body).message]).toEqual([
+    502,
+    'the program asks for a replay that is not in order: the header host cannot be changed',
+  ])
+})
+
+test('a web socket can be replayed', async () => {
+  const [source, target] = [await edge.app(), await edge.app()]
+  const front = await edge.backendOf(source, replay(`app=${target}`))
+  front.server.on('upgrade', (_request, socket) => {
+    socket.end(`HTTP/1.1 200 OK\r\nfly-replay: app=${target}\r\nContent-Length: 0\r\n\r\n`)
+  })
+  const behind = await edge.backendOf(target, echo)
+  new WebSocketServer({ server: behind.server }).on('connection', (socket) => socket.send('from the other'))
+  const client = new WebSocket(`ws://127.0.0.1:${edge.port}/`, { headers: { host: `${source}.app.test` } })
+  expect(String((await once(client, 'message'))[0])).toBe('from the other')
+  client.terminate()
+})
+
+test('loads are back at nothing when everything is over', async () => {
+  await until(() => [...edge.table.apps.all()].every((app) => app.targets.every(({ load }) => load === 0)))
+  expect(edge.errors).toEqual([])
+})
