@@ -185,7 +185,7 @@ sub real_path {
   return substr $buffer, 0, $length - 1;
 }
 
-# Three words each: path, mode, content. Those that replace a link of the image come with a sign before the mode.
+# Three words each: path, mode, content in hexadecimal digits. Those that replace a link of the image come with a sign before the mode.
 sub write_files {
   my @words = @_;
   while (my ($path, $mode, $content) = splice @words, 0, 3) {
@@ -194,6 +194,7 @@ sub write_files {
     # Without waiting for the other end, if there is a pipe.
     sysopen(my $file, $path, 0x1 | 0x40 | 0x200 | 0x800, 0600) or die "write $path in the image: $!\n";
     chmod oct $mode, $file;
+    $content = pack 'H*', $content;
     my $at = 0;
     while ($at < length $content) {
       $at += syswrite($file, $content, length($content) - $at, $at) // die "write $path in the image: $!\n";
@@ -231,7 +232,7 @@ sub run_machine {
     '--cap-drop', 'ALL', $uid == 0 ? map { ('--cap-add', "CAP_$_") } capability_names() : (),
     '--hostname', $config->{hostname},
     '--bind', 'root', '/', '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
-    '--tmpfs', '/sys', (map { ('--ro-bind', $_->[1], "/sys/fs/cgroup$_->[0]") } @groups), '--remount-ro', '/sys',
+    '--perms', '0755', '--tmpfs', '/sys', (map { ('--perms', '0755', '--dir', $_) } '/sys/fs', '/sys/fs/cgroup'), (map { ('--ro-bind', $_->[1], "/sys/fs/cgroup$_->[0]") } @groups), '--remount-ro', '/sys',
     '--clearenv', '--setenv', 'HOME', $program->{home}[0],
     (map { ('--setenv', split /=/, $_, 2) } @{$program->{env}}),
     '--chdir', $program->{dir}[0],
@@ -276,6 +277,7 @@ sub memory_file {
 sub open_output {
   my ($uid, $gid) = @_;
   open(STDIN, '<', '/dev/null');
+  -p 'stderr' or system('mkfifo', '-m', '600', 'stderr');
   open(STDERR, '+<', 'stderr') or die "stderr: $!\n";
   for (\*STDOUT, \*STDERR) {
     chown $uid, $gid, $_ if $> == 0;

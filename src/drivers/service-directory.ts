@@ -179,6 +179,16 @@ function createDirectory(place: ServicePlace, name: string, definition: Definiti
   }
 }
 
+/** A service that has nothing to log because it writes the log of another. Repeating is harmless. */
+export function ensureLogger(place: ServicePlace, name: string, run: string): void {
+  const directory = serviceDirectory(place, name)
+  if (existsSync(directory)) return
+  const fresh = hiddenDirectory(place, 'new', name)
+  mkdirSync(fresh, { recursive: true, mode: 0o700 })
+  writeFileSync(`${fresh}/run`, run, { mode: modeOf('run') })
+  renameSync(fresh, directory)
+}
+
 function modeOf(file: string): number {
   return file.endsWith('run') || file === 'finish' ? 0o700 : 0o600
 }

@@ -81,8 +81,11 @@ function hasReader(fifo: string): boolean {
   return tell(fifo, '')
 }
 
-// s6 programs hold their control fifo open for reading while they live, and a fifo without a reader refuses.
-function tell(fifo: string, command: string): boolean {
+/**
+ * False when nobody listens: s6 programs hold their control fifo open for reading while they live, and a fifo without a
+ * reader refuses.
+ */
+export function tell(fifo: string, command: string): boolean {
   try {
     const descriptor = openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK)
     try {

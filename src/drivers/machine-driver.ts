@@ -1,0 +1,291 @@
+// Machines under the supervisor of the host. A machine is a directory (`machine/<id>`), a service whose program is the
+// image's in a box, and a second service that writes its standard error to disk. The finish script of the first decides
+// about restarts, so that machines live without the control plane.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { existsSync, rmSync, writeFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { readSignal } from '../model/signal.ts'
+import { turns } from '../model/turn.ts'
+import type { BoxCommand, Isolation } from './box.ts'
+import { filterFile, openForRemoval, readMaking } from './box-disk.ts'
+import { readLimits } from './box-driver.ts'
+import { type Entrance, renderEntry } from './box-enter.ts'
+import { boxNetwork, removeLink } from './box-network.ts'
+import { boxUid } from './box-paths.ts'
+import { abilityOf, type BoxAbility } from './box-probe.ts'
+import { findProgram } from './box-process.ts'
+import { boxScript } from './box-script.ts'
+import { type CgroupDriver, cgroupName } from './cgroup.ts'
+import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from './cgroup-freezer.ts'
+import { readTextIfPresent } from './file.ts'
+import type { Home } from './home.ts'
+import type { MachineDriver, MachineSpec } from './machine.ts'
+import { watchChanges } from './machine-change.ts'
+import { prepareMachine, readFreezer, readVersion, workingDirectory } from './machine-disk.ts'
+import { followMachineLog, readMachineLog } from './machine-log.ts'
+import { changeDirectory, type MachinePaths, machinePaths } from './machine-paths.ts'
+import { hasEnded, inspectProcess, readExits } from './machine-process.ts'
+import { listNamespace } from './machine-process-list.ts'
+import { renderErrorLog, renderFinish, renderOutputLog } from './machine-script.ts'
+import { removeUnusedBridges } from './private-network.ts'
+import { findCommand, isRoot, waitUntil } from './process.ts'
+import { findProcess, killProcess } from './process-list.ts'
+import { clearDown, ensureLogger, markDown, type ServicePlace, type ServiceSpec } from './service-directory.ts'
+import type { Supervisor } from './supervisor.ts'
+import { isSupervised, tell, tellSupervisor } from './supervisor-tree.ts'
+import { discard, sweepTrash } from './trash.ts'
+import type { VolumeDriver } from './volume.ts'
+
+export interface MachineOptions {
+  home: Home
+  supervisor: Supervisor
+  cgroups: CgroupDriver
+  volumes: Pick<VolumeDriver, 'mountOf'>
+  /** What this machine is taken to be able to do, instead of trying. */
+  ability?: BoxAbility
+}
+
+interface MachineHost extends MachineOptions {
+  able(): Promise<BoxAbility>
+}
+
+/** For a start; a volume may have to be let go of by another machine first. */
+const startSeconds = 30
+/** For what was killed to be gone. */
+const killSeconds = 10
+
+export function machineDriver(options: MachineOptions): MachineDriver {
+  const { home, cgroups } = options
+  const host: MachineHost = {
+    ...options,
+    able: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
+  }
+  const pathsOf = (id: string) => machinePaths(home, id)
+  // Of one machine one thing at a time; a stop does not wait for the end of a start.
+  const inTurn = turns()
+  const starting = new Map<string, AbortController>()
+  const afterStart = <T>(id: string, work: () => Promise<T>) => {
+    starting.get(id)?.abort()
+    return inTurn(id, work)
+  }
+  return {
+    isolation: async () => isolationOf(await host.able()),
+    startMachine: (spec) =>
+      inTurn(spec.id, async () => {
+        const leaving = new AbortController()
+        starting.set(spec.id, leaving)
+        await startMachine(host, spec, leaving.signal).finally(() => starting.delete(spec.id))
+      }),
+    inspectMachine: (id, instanceId) => inspectProcess(pathsOf(id), instanceId),
+    onChange: (listener) => watchChanges(changeDirectory(home), listener),
+    stopMachine: (id, how) => afterStart(id, () => stopMachine(host, id, how)),
+    async signalMachine(id, signal) {
+      const found = findProgram(pathsOf(id).service)
+      if (found) process.kill(found.program, readSignal(signal))
+      return found !== undefined
+    },
+    freezeMachine: (id) => afterStart(id, () => freezeMachine(host, id)),
+    thawMachine: (id) => inTurn(id, async () => thawMachine(host, id)),
+    spawnInMachine: (spec, command) => spawnInMachine(host, spec, command),
+    async listProcesses(id) {
+      const found = findProgram(pathsOf(id).service)
+      return found ? listNamespace(found.first) : []
+    },
+    readLog: (id, lines) => readMachineLog(pathsOf(id).log, lines),
+    followLog: (id, lines, gone) => followMachineLog(pathsOf(id).log, lines, gone),
+    removeMachine: (id, slot) => afterStart(id, () => removeMachine(host, id, slot)),
+  }
+}
+
+function isolationOf({ way, isolation, why }: BoxAbility): Isolation {
+  if (way === 'full') return { ...isolation, ...(isolation.gap && { gap: ofMachines(isolation.gap) }) }
+  if (way === 'single') return { ...isolation, gap: singleGap }
+  return {
+    ...isolation,
+    gap: `Machines cannot run here: images need namespaces to be mounted in, and ${why ?? 'there are none'}.`,
+  }
+}
+
+const singleGap =
+  'Berth runs as an ordinary user, so that machines have one user and no network, and cannot be reached by anybody.'
+
+function ofMachines(gap: string): string {
+  return gap.replace(/^Sandboxes\b/, 'Machines').replace(/\ba sandbox\b/, 'a machine')
+}
+
+function groupOf(home: Home, id: string): string {
+  return cgroupName(home, `machine-${id}`)
+}
+
+function placeOf(home: Home): ServicePlace {
+  return { treeDirectory: home.tree, logDirectory: home.log }
+}
+
+async function startMachine(host: MachineHost, spec: MachineSpec, leaving: AbortSignal): Promise<void> {
+  const { home } = host
+  const paths = machinePaths(home, spec.id)
+  const ability = await host.able()
+  if (ability.way === 'none') throw new Error(isolationOf(ability).gap)
+  const procs = host.cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
+  if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) return thawMachine(host, spec.id)
+  await stopMachine(host, spec.id, spec.stop)
+  prepareMachine(home, paths, spec, {
+    way: ability.way,
+    hasNetwork: ability.network,
+    procs,
+    limits: readLimits(procs),
+    volumes: spec.mounts.map(({ volumeId, path }) => ({ ...host.volumes.mountOf(volumeId), path })),
+  })
+  const before = lastExit(paths)
+  await startServices(host, paths, procs, spec)
+  await waitForProgram(host, spec, before, leaving)
+}
+
+async function startServices(
+  { home, supervisor }: MachineHost,
+  paths: MachinePaths,
+  procs: string[],
+  spec: MachineSpec,
+): Promise<void> {
+  // Taken up together with the machine, and nobody waits for it.
+  ensureLogger(placeOf(home), paths.errorLogName, renderErrorLog(paths))
+  const service: ServiceSpec = {
+    command: [findCommand('perl') ?? 'perl', boxScript('box-start.pl'), paths.config],
+    cgroup: [...procs, ...ensureFreezer(procs)],
+    finish: renderFinish(home, paths, procs),
+    logger: renderOutputLog(paths),
+    stopTimeoutSeconds: killAfterMs(spec.stop.timeoutMs) / 1000,
+  }
+  // It is down, so that this is no change to wait for.
+  if (existsSync(paths.service)) writeKillTime(paths, spec.stop.timeoutMs)
+  await supervisor.ensureService(paths.supervisedName, service)
+}
+
+/** Zero would mean never to s6. */
+function killAfterMs(timeoutMs: number): number {
+  return Math.max(1, Math.ceil(timeoutMs))
+}
+
+function writeKillTime(paths: MachinePaths, timeoutMs: number): void {
+  writeFileSync(`${paths.service}/timeout-kill`, `${killAfterMs(timeoutMs)}\n`)
+}
+
+function lastExit(paths: MachinePaths): number {
+  return readExits(paths).at(-1)?.number ?? 0
+}
+
+async function waitForProgram(
+  host: MachineHost,
+  spec: MachineSpec,
+  before: number,
+  leaving: AbortSignal,
+): Promise<void> {
+  const paths = machinePaths(host.home, spec.id)
+  const isDecided = () =>
+    leaving.aborted || findProgram(paths.service) !== undefined || existsSync(paths.failed) || lastExit(paths) > before
+  const inTime = await waitUntil(isDecided, startSeconds)
+  if (inTime && !leaving.aborted && !existsSync(paths.failed)) return
+  const reason = readTextIfPresent(paths.failed)?.trim() ?? (leaving.aborted ? 'it was stopped' : 'it takes too long')
+  await stopMachine(host, spec.id, { signal: 'SIGKILL', timeoutMs: 0 })
+  throw new Error(`start the machine ${spec.id}: ${reason}`)
+}
+
+async function stopMachine(host: MachineHost, id: string, { signal, timeoutMs }: MachineSpec['stop']): Promise<void> {
+  const paths = machinePaths(host.home, id)
+  if (!existsSync(paths.service)) return
+  const first = findProgram(paths.service)?.first
+  writeFileSync(paths.stopping, `${readSignal(signal)}\n`)
+  markDown(placeOf(host.home), paths.supervisedName)
+  writeKillTime(paths, timeoutMs)
+  killIfFrozen(paths, first)
+  if (isSupervised(paths.service)) {
+    tellSupervisor(paths.service, 'd')
+    await waitForEnd(paths, timeoutMs)
+  }
+  // Its last process takes all others along, and is gone when they are.
+  if (first !== undefined && !(await waitUntil(() => findProcess(first) === undefined, killSeconds)))
+    throw new Error(`stop the machine ${id}: its processes survive SIGKILL`)
+}
+
+// To let it go on for the sake of its end would have it do something that nobody expects of it any more.
+function killIfFrozen(paths: MachinePaths, first: number | undefined): void {
+  const freezer = readFreezer(paths)
+  if (freezer === undefined || !isFrozen(freezer)) return
+  if (first !== undefined) killProcess(first, 'SIGKILL')
+  thaw(freezer)
+}
+
+/** Most end at once; for others it is enough to look from time to time. */
+async function waitForEnd(paths: MachinePaths, timeoutMs: number): Promise<void> {
+  const begun = performance.now()
+  for (let isKilled = false; !hasEnded(paths); ) {
+    // In the wait for its next life.
+    if (existsSync(paths.wake)) tell(paths.wake, '.')
+    const elapsed = performance.now() - begun
+    if (elapsed > timeoutMs + 1000 && !isKilled) {
+      tellSupervisor(paths.service, 'k')
+      isKilled = true
+    }
+    if (elapsed > timeoutMs + killSeconds * 1000) throw new Error(`stop ${paths.supervisedName}: it survives SIGKILL`)
+    await sleep(Math.min(1 + elapsed / 20, 50))
+  }
+}
+
+async function freezeMachine(host: MachineHost, id: string): Promise<void> {
+  const paths = machinePaths(host.home, id)
+  const freezer = readFreezer(paths)
+  if (!findProgram(paths.service)) throw new Error(`suspend the machine ${id}: it is not running`)
+  if (freezer === undefined) throw new Error(`suspend the machine ${id}: there are no control groups to hold it still`)
+  // After a reboot there is nothing to go on with.
+  markDown(placeOf(host.home), paths.supervisedName)
+  await freeze(freezer)
+}
+
+function thawMachine(host: MachineHost, id: string): void {
+  const paths = machinePaths(host.home, id)
+  if (!findProgram(paths.service)) throw new Error(`resume the machine ${id}: it is not running`)
+  const freezer = readFreezer(paths)
+  clearDown(placeOf(host.home), paths.supervisedName)
+  if (freezer !== undefined && isFrozen(freezer)) thaw(freezer)
+}
+
+type Entered = Parameters<MachineDriver['spawnInMachine']>[0]
+
+function spawnInMachine(host: MachineHost, spec: Entered, command: BoxCommand): ChildProcess {
+  const { program, args, env } = renderEntry(entranceOf(host, spec), command, false)
+  return spawn(program, args, { env, cwd: '/', stdio: 'pipe' })
+}
+
+function entranceOf({ home, cgroups }: MachineHost, spec: Entered): Entrance {
+  const paths = machinePaths(home, spec.id)
+  const way = readMaking(paths)?.way
+  if (way === undefined) throw new Error(`there is no machine ${spec.id}`)
+  const procs = cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
+  return {
+    way,
+    service: paths.service,
+    uid: boxUid(home, spec.slot) ?? process.getuid!(),
+    cgroup: [...procs, ...ensureFreezer(procs)],
+    filter: filterFile(home),
+    isMinimal: false,
+    home: workingDirectory(spec),
+    env: {},
+    machine: { user: spec.user, env: spec.env },
+  }
+}
+
+async function removeMachine(host: MachineHost, id: string, slot: number): Promise<void> {
+  const { home, supervisor, cgroups } = host
+  const paths = machinePaths(home, id)
+  await stopMachine(host, id, { signal: 'SIGKILL', timeoutMs: 0 })
+  for (const name of [paths.supervisedName, paths.errorLogName]) await supervisor.removeService(name)
+  if (isRoot()) await removeLink(boxNetwork(home, slot).link)
+  await removeUnusedBridges(home)
+  const freezer = readFreezer(paths)
+  await cgroups.removeCgroup(groupOf(home, id))
+  if (freezer !== undefined) removeFreezer(freezer)
+  await openForRemoval(paths)
+  rmSync(`${changeDirectory(home)}/${id}`, { force: true })
+  discard(home, paths.directory)
+  sweepTrash(home)
+}
