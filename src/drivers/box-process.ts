@@ -48,13 +48,18 @@ function isFirst(pid: number): boolean {
  * before it became what it was to run.
  */
 export function findProgram(service: string): { first: number; program: number } | undefined {
-  const watched = findSupervised(service)
-  const bwrap = watched && findChild(watched)
-  const first = bwrap && findChild(bwrap)
+  const first = findReaper(service)
   const program = first && findChild(first)
   if (!program) return undefined
-  const [ours, its] = [bwrap, program].map(identifyExecutable)
+  const [ours, its] = [first, program].map(identifyExecutable)
   return ours !== undefined && its !== undefined && ours !== its ? { first, program } : undefined
+}
+
+/** The first process of a machine, also while its program is not in place. Everything in it ends when this does. */
+export function findReaper(service: string): number | undefined {
+  const watched = findSupervised(service)
+  const bwrap = watched && findChild(watched)
+  return bwrap && findChild(bwrap)
 }
 
 function identifyExecutable(pid: number): string | undefined {

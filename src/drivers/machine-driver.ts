@@ -13,7 +13,7 @@ import { type Entrance, renderEntry } from './box-enter.ts'
 import { boxNetwork, removeLink } from './box-network.ts'
 import { boxUid } from './box-paths.ts'
 import { abilityOf, type BoxAbility } from './box-probe.ts'
-import { findProgram } from './box-process.ts'
+import { findProgram, findReaper } from './box-process.ts'
 import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from './cgroup-freezer.ts'
@@ -193,7 +193,7 @@ async function waitForProgram(
 async function stopMachine(host: MachineHost, id: string, { signal, timeoutMs }: MachineSpec['stop']): Promise<void> {
   const paths = machinePaths(host.home, id)
   if (!existsSync(paths.service)) return
-  const first = findProgram(paths.service)?.first
+  const first = findReaper(paths.service)
   writeFileSync(paths.stopping, `${readSignal(signal)}\n`)
   markDown(placeOf(host.home), paths.supervisedName)
   writeKillTime(paths, timeoutMs)

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { stopCopies } from '../drivers/box-checkpoint.ts'
 import { removeNetwork } from '../drivers/box-network.ts'
 import { removeCgroups } from '../drivers/cgroup.ts'
+import { endFrozen, removeFreezers } from '../drivers/cgroup-freezer.ts'
 import { stopControlProcesses } from '../drivers/control-process.ts'
 import { openHome } from '../drivers/home.ts'
 import { jobDriver } from '../drivers/job.ts'
@@ -15,7 +16,9 @@ export async function down(config: Config): Promise<void> {
   await stopControlProcesses(home)
   const supervisor = openSupervisor(home)
   await stopCopies(home, jobDriver(supervisor))
+  await endFrozen(home)
   await supervisor.stopTree()
   await removeCgroups(home)
+  await removeFreezers(home)
   await removeNetwork(home)
 }
