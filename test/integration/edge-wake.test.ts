@@ -1,17 +1,19 @@
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http'
-import { createServer } from 'node:net'
 import pg from 'pg'
 import { expect, inject, test } from 'vitest'
 import { hashToken } from '../../src/model/token.ts'
 import { insertToken } from '../../src/store/token.ts'
 import { useEdge } from '../support/edge.ts'
+import { freePorts } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
-const edge = useEdge({ waitMillis: 1_500, maxConnections: 60 })
+// Longer than a busy machine needs for what a request waits for here.
+const edge = useEdge({ waitMillis: 40_000, maxConnections: 60 })
+const hasty = useEdge({ waitMillis: 500 })
 
-async function ask(host: string, headers: Record<string, string> = {}) {
-  const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, headers: { host, ...headers } }).end()
+async function ask(host: string, headers: Record<string, string> = {}, { port } = edge) {
+  const call = httpRequest({ host: '127.0.0.1', port, agent: false, headers: { host, ...headers } }).end()
   const [reply] = (await once(call, 'response')) as [IncomingMessage]
   let body = ''
   for await (const chunk of reply) body += chunk
@@ -20,13 +22,7 @@ async function ask(host: string, headers: Record<string, string> = {}) {
 
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)
 
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
+const freePort = async () => (await freePorts(1))[0]!
 
 const isEnqueued = async (id: string) => {
   const { rows } = await edge.database.db.query(`select 1 from work where kind = 'sandbox' and resource_id = $1`, [id])
@@ -54,10 +50,10 @@ test('a service that is down but wanted is asked for again, and a request waits 
 })
 
 test('a service that does not come is unavailable after a while, with a reason', async () => {
-  const host = await edge.sandbox({ port: await freePort() })
-  const { status, error } = await ask(host)
+  const host = await hasty.sandbox({ port: await freePort() })
+  const { status, error } = await ask(host, {}, hasty)
   expect([status, error.error]).toEqual([503, 'service_unavailable'])
-  expect(error.message).toMatch(/the service web did not answer on port \d+ within 1.5 s/)
+  expect(error.message).toMatch(/the service web did not answer on port \d+ within 0.5 s/)
 })
 
 test('a service that its user stopped is not started, and that is said at once', async () => {
@@ -65,7 +61,7 @@ test('a service that its user stopped is not started, and that is said at once',
   const started = performance.now()
   const { status, error } = await ask(host)
   expect([status, error.error]).toEqual([503, 'service_stopped'])
-  expect(performance.now() - started).toBeLessThan(1_000)
+  expect(performance.now() - started).toBeLessThan(30_000)
   expect(await isEnqueued('stopped')).toBe(false)
 })
 
@@ -77,7 +73,7 @@ test('where nothing is known to listen nobody waits', async () => {
     502,
     { error: 'bad_gateway', message: 'nothing in this sandbox listens on port 8080' },
   ])
-  expect(performance.now() - started).toBeLessThan(1_000)
+  expect(performance.now() - started).toBeLessThan(30_000)
 })
 
 test('a sandbox that is deleted while a request waits for it is gone', async () => {

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { inject } from 'vitest'
+import { platformPorts } from './port.ts'
 import { until } from './until.ts'
 
 const launcher = new URL('../../berth', import.meta.url).pathname
@@ -35,6 +36,7 @@ export class Berth {
       BERTH_API_LISTEN: '127.0.0.1:0',
       BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
       BERTH_EDGE_LISTEN: '127.0.0.1:0',
+      BERTH_PG_PORTS: `${platformPorts.first}-${platformPorts.last}`,
       ...environment,
     }
   }
@@ -57,7 +59,7 @@ export class Berth {
     await until(() => {
       if (child.exitCode !== null) throw new Error(`berth up exited with ${child.exitCode}: ${this.output}`)
       return this.answersAs(child)
-    }, 60)
+    }, 120)
     return child
   }
 

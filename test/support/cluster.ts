@@ -1,4 +1,3 @@
-import { createServer } from 'node:net'
 import pg from 'pg'
 import { type Home, openHome } from '../../src/drivers/home.ts'
 import { type PoolerDriver, type PoolerSpec, poolerDriver } from '../../src/drivers/pooler.ts'
@@ -12,6 +11,7 @@ import type { PostgresMajor } from '../../src/model/cluster.ts'
 import { newId } from '../../src/model/ids.ts'
 import { findPlan } from '../../src/model/plan.ts'
 import type { UserRole } from '../../src/model/user.ts'
+import { freePorts } from './port.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
 
@@ -97,23 +97,9 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
 }
 
 export async function untilReady(postgres: PostgresDriver, id: string): Promise<number> {
-  const state = await postgres.waitUntilReady(id, 20)
+  const state = await postgres.waitUntilReady(id, 60)
   if (state.is !== 'ready') throw new Error(`not ready: ${JSON.stringify(state)}`)
   return state.pid
-}
-
-/** All of them at once, so that they are different. */
-async function freePorts(count: number): Promise<number[]> {
-  const servers = await Promise.all(
-    Array.from({ length: count }, async () => {
-      const server = createServer()
-      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-      return server
-    }),
-  )
-  const ports = servers.map((server) => (server.address() as { port: number }).port)
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
-  return ports
 }
 
 export function flyUser(port: number): ProbeTarget {
