@@ -1,5 +1,6 @@
 import { listAppsOf } from '../actions/app.ts'
 import { readCursor, writeCursor } from '../actions/cursor.ts'
+import { findCurrentRelease, listReleasesOf } from '../actions/release.ts'
 import { listSecretsOf } from '../actions/secret.ts'
 import { listTokensOf } from '../actions/token.ts'
 import type { LiveContext } from '../live/context.ts'
@@ -7,7 +8,7 @@ import { type AppSummary, appStatus } from '../model/app.ts'
 import { firstOrg, type Org } from '../model/org.ts'
 import { nowMicros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
-import { connection, type GraphqlNode, secretNode, tokenNode } from './graphql-view.ts'
+import { connection, type GraphqlNode, releaseNode, secretNode, tokenNode } from './graphql-view.ts'
 
 /** Who asks, for what is looked up only when a query wants it. */
 export interface Asker {
@@ -54,6 +55,9 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
   const status = appStatus(app)
   const appUrl = ctx.settings.appUrl(app.name)
   const { hostname } = new URL(appUrl)
+  const releases = async ({ first }: PageQuery) => connection((await releasesOf(first)).map(releaseNode))
+  const releasesOf = (first: number | null | undefined) => listReleasesOf(ctx, app.name, Math.max(1, first ?? 20))
+  const newestRelease = async () => (await releasesOf(1)).map(releaseNode)[0]
   return {
     __typename: 'App',
     id: app.name,
@@ -72,7 +76,12 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
       slug: app.orgSlug,
       name: app.orgName,
     }),
-    config: { definition: {} },
+    version: async () => (await findCurrentRelease(ctx, app.name))?.version ?? 0,
+    config: async () => ({ definition: (await findCurrentRelease(ctx, app.name))?.definition ?? {} }),
+    currentRelease: newestRelease,
+    currentReleaseUnprocessed: newestRelease,
+    releases,
+    releasesUnprocessed: releases,
     egressIpAddresses: connection([]),
     addOns: connection([]),
     limitedAccessTokens: connection([]),

@@ -1,11 +1,12 @@
 import { createApp, deleteApp, getApp } from '../actions/app.ts'
 import { getOrg, listVisibleOrgs } from '../actions/org.ts'
+import { createRelease, type NewRelease, updateRelease } from '../actions/release.ts'
 import { changeSecrets, listSecretsOf } from '../actions/secret.ts'
 import { BerthError, invalid, notFound } from '../model/errors.ts'
 import type { Org } from '../model/org.ts'
 import { listRegions, regionOf } from '../model/region.ts'
 import { type Asker, appNode, appPage, organizationNode, type PageQuery } from './graphql-node.ts'
-import { connection, type GraphqlNode, regionNode, userNode } from './graphql-view.ts'
+import { connection, type GraphqlNode, regionNode, releaseNode, userNode } from './graphql-view.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
@@ -80,19 +81,29 @@ export function mutationRoot(asker: Asker): GraphqlNode {
         const removed = before.map((secret) => [secret.name, null] as const)
         const given = input.secrets.map(({ key, value }) => [key, value] as const)
         await changeSecrets(ctx, name, Object.fromEntries<string | null>([...removed, ...given]))
+        return undefined
       }),
+    createRelease: ({ input }: { input: NewRelease & { appId: string } }) =>
+      withApp(asker, input.appId, async (name) => ({ release: releaseNode(await createRelease(ctx, name, input)) })),
+    updateRelease: async ({ input }: { input: { releaseId: string; status: string } }) => ({
+      release: releaseNode(await updateRelease(ctx, input.releaseId, input.status)),
+    }),
     unsetSecrets: ({ input }: { input: { appId: string; keys: string[] } }) =>
       withApp(asker, input.appId, async (name) => {
         await changeSecrets(ctx, name, Object.fromEntries(input.keys.map((key) => [key, null])))
+        return undefined
       }),
   }
 }
 
-/** The app as it is after the change. */
-async function withApp(asker: Asker, name: string, change: (name: string) => Promise<void>): Promise<GraphqlNode> {
+/** With the app as it is after the change. */
+async function withApp(
+  asker: Asker,
+  name: string,
+  change: (name: string) => Promise<GraphqlNode | undefined>,
+): Promise<GraphqlNode> {
   await findNamed(asker, name)
-  await change(name)
-  return { app: async () => appNode(asker, await findNamed(asker, name)) }
+  return { ...(await change(name)), app: async () => appNode(asker, await findNamed(asker, name)) }
 }
 
 /** Clients look for these words. */

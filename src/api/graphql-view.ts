@@ -1,5 +1,6 @@
 import type { ShownSecret } from '../actions/secret.ts'
 import type { Region } from '../model/region.ts'
+import { isInProgress, type Release } from '../model/release.ts'
 import { toRfc3339 } from '../model/time.ts'
 import { type Caller, callerEmail, type Token } from '../model/token.ts'
 
@@ -28,6 +29,25 @@ export function tokenNode(token: Token): GraphqlNode {
 export function secretNode(secret: ShownSecret): GraphqlNode {
   const { name, digest, createdAt } = secret
   return { __typename: 'Secret', id: name, name, digest, createdAt: toRfc3339(createdAt) }
+}
+
+export function releaseNode(release: Release): GraphqlNode {
+  return {
+    __typename: 'Release',
+    id: release.id,
+    version: release.version,
+    status: release.status,
+    inProgress: isInProgress(release),
+    stable: release.status === 'complete',
+    reason: 'deploy',
+    description: `Release ${release.version}`,
+    imageRef: release.image,
+    deploymentStrategy: release.strategy,
+    evaluationId: '',
+    user: { __typename: 'User', id: release.createdBy, email: release.createdBy, name: release.createdBy },
+    createdAt: toRfc3339(release.createdAt),
+    updatedAt: toRfc3339(release.updatedAt),
+  }
 }
 
 export function regionNode(region: Region): GraphqlNode {

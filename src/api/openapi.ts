@@ -34,6 +34,7 @@ const tags: Record<string, string> = {
     'What asks for a sandbox to be kept awake, until it is over or expires. Sandboxes that run stay awake by themselves, so for now a task is a note that others can read.',
   Policies: 'What a sandbox may reach and use.',
   flyctl: 'What flyctl asks for besides the documented interface: the same things under other names.',
+  Platform: 'What this platform is made of.',
   GraphQL: 'Another way to ask for apps, organizations, secrets and addresses.',
   Tokens: 'What a request proves its right with.',
 }

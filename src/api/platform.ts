@@ -22,6 +22,7 @@ import { orgRoutes } from './org.ts'
 import { policyRoutes } from './policy.ts'
 import { portSockets } from './port.ts'
 import { proxySockets } from './proxy.ts'
+import { regionRoutes } from './region.ts'
 import type { Route, SocketRoute } from './route.ts'
 import { sandboxResourceRoutes } from './sandbox.ts'
 import { secretRoutes } from './secret.ts'
@@ -52,6 +53,7 @@ export const platformRoutes: Route[] = [
   ...volumeRoutes,
   ...orgRoutes,
   ...tokenRoutes,
+  ...regionRoutes,
   ...graphqlRoutes,
   ...flyctlRoutes,
 ]

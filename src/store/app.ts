@@ -166,7 +166,7 @@ const removalBatch = 500
 /** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
 export async function removeAppContents(db: Query, appId: string): Promise<number> {
   let removed = 0
-  for (const table of ['machine', 'volume', 'attachment', 'secret']) {
+  for (const table of ['machine', 'volume', 'attachment', 'secret', 'release']) {
     const { rowCount } = await db.query(
       `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
       [appId],

@@ -20,19 +20,24 @@ const strangers: Record<string, number> = {
   createOrg: 403,
   createToken: 404,
   revokeToken: 404,
+  getPlacements: 404,
   flyctlGetOrganization: 404,
+  flyctlCreateRelease: 403,
+  flyctlUpdateRelease: 404,
   // These answer with what belongs to the token that asks, and nothing else.
   listOrgs: 200,
   listTokens: 200,
   currentToken: 200,
   graphql: 200,
   flyctlListOrganizations: 200,
+  flyctlListReleaseTimes: 200,
+  listRegions: 200,
 }
 
 /** What belongs to an app, to an organization or to a cluster is refused as that is. */
 function refusalOf(route: Route): number | undefined {
   if (route.id in strangers) return strangers[route.id]
-  if (route.path.startsWith('/v1/apps/{app_name}/')) return 403
+  if (/^(\/api)?\/v1\/apps\/\{app_name\}\//.test(route.path)) return 403
   return clusterRoutes.includes(route) || route.path.startsWith('/v1/orgs/{org_slug}/') ? 404 : undefined
 }
 
