@@ -74,12 +74,16 @@ export interface LogLine {
   text: string
 }
 
+/** It cannot be started as it is described, so that repeating does not help. The message is for its owner. */
+export class MachineStartError extends Error {}
+
 /** Programs of users, each in a box of its own made from an image, kept running by the supervisor of the host. */
 export interface MachineDriver {
   isolation(): Promise<Isolation>
   /**
    * Afterwards its program has been started, by this version, and may have ended again: `exits` tells. Starts nothing
-   * when that runs already; a frozen one goes on. Throws when no program could be started, with the reason.
+   * when that runs already; a frozen one goes on. Throws when no program could be started, with the reason: a
+   * `MachineStartError` when that is for the owner to remove.
    */
   startMachine(spec: MachineSpec): Promise<void>
   /** Of this version; what ran of an earlier one does not count. */

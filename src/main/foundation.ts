@@ -12,6 +12,7 @@ import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../driv
 import { thisHost } from '../drivers/hosting.ts'
 import { imageStore } from '../drivers/image.ts'
 import { jobDriver } from '../drivers/job.ts'
+import { machineDriver } from '../drivers/machine-driver.ts'
 import { poolerDriver } from '../drivers/pooler.ts'
 import { postgresDriver } from '../drivers/postgres.ts'
 import { privateNetworksPossible } from '../drivers/private-network.ts'
@@ -25,12 +26,15 @@ import { ensureToolchain } from '../drivers/toolchain.ts'
 import { sweepTrash } from '../drivers/trash.ts'
 import { volumeDriver } from '../drivers/volume-driver.ts'
 import { newTokenText } from '../model/token.ts'
+import { startChecker } from '../reconcile/machine-check.ts'
+import { watchMachines } from '../reconcile/machine-watch.ts'
 import { startSampler } from '../reconcile/sampler.ts'
 import { type StateBackup, startStateBackup } from '../reconcile/state-backup.ts'
 import type { World } from '../reconcile/step.ts'
 import { startWorker, type Worker } from '../reconcile/worker.ts'
 import { type Database, openDatabase } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
+import { machineFeed } from '../store/machine-feed.ts'
 import { migrate } from '../store/migrate.ts'
 import { workChannel } from '../store/work.ts'
 import type { Config } from './config.ts'
@@ -71,6 +75,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   const repository = fileRepository(config.repository)
   const jobs = jobDriver(supervisor)
   const cgroups = cgroupDriver()
+  const volumes = volumeDriver({ home, jobs })
   const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups }), home)
   return {
     db,
@@ -95,7 +100,8 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     images: imageStore({ home }),
     hasPrivateNetworks: privateNetworksPossible,
     homeNumber: home.number,
-    volumes: volumeDriver({ home, jobs }),
+    volumes,
+    machines: machineDriver({ home, supervisor, cgroups, volumes }),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
       drillIntervalSeconds: config.drillIntervalSeconds,
@@ -145,6 +151,9 @@ export function startLoop(
 ): Worker {
   const { world, databaseConfig, log } = foundation
   const sampler = startSampler(world, databaseConfig)
+  const changes = machineFeed(() => databaseConfig)
+  const checker = startChecker(world, databaseConfig, changes)
+  const watch = watchMachines(world, (err) => log.warn({ err }, 'will look after machines later'))
   const stateBackup = startStateDumps(foundation)
   const worker = startWorker({
     world,
@@ -158,7 +167,8 @@ export function startLoop(
   })
   return {
     async stop() {
-      await Promise.all([worker.stop(), sampler.stop(), stateBackup?.stop()])
+      await Promise.all([worker.stop(), sampler.stop(), stateBackup?.stop(), checker.stop(), watch.stop()])
+      await changes.close()
     },
   }
 }

@@ -1,11 +1,18 @@
 import type { Image } from '../drivers/image.ts'
-import type { MachineExit, MachineProcess, MachineSpec } from '../drivers/machine.ts'
+import { type MachineExit, type MachineProcess, type MachineSpec, MachineStartError } from '../drivers/machine.ts'
 import { machineSpec, SpecError, stopNow } from '../drivers/machine-spec.ts'
 import type { ExitEvent, Machine, machineStates } from '../model/machine.ts'
 import { checkNames } from '../model/machine-checks.ts'
-import type { Tx } from '../store/db.ts'
+import type { Query, Tx } from '../store/db.ts'
 import { readSurroundings } from '../store/machine.ts'
-import { noteDown, noteExits, noteUp, releaseMachine } from '../store/machine-change.ts'
+import {
+  destroyMachine,
+  machinesToRemove,
+  noteDown,
+  noteExits,
+  noteUp,
+  releaseMachine,
+} from '../store/machine-change.ts'
 import { insertMachineEvent } from '../store/machine-event.ts'
 import { detachVolumes, volumesOfMachine } from '../store/volume.ts'
 import { ensureImage, wake } from './machine-image.ts'
@@ -104,7 +111,11 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
 }
 
 async function remove(machine: Machine, world: World): Promise<StepResult<'gone'>> {
-  if (machine.slot !== null) await world.machines.removeMachine(machine.id, machine.slot)
+  if (machine.slot !== null) {
+    // A stop that is under way would let its program take its time.
+    await world.machines.signalMachine(machine.id, 'SIGKILL')
+    await world.machines.removeMachine(machine.id, machine.slot)
+  }
   return advance('gone', '', async (tx) => {
     await detachVolumes(tx, machine.id)
     await releaseMachine(tx, machine.id)
@@ -155,7 +166,8 @@ async function startProgram(machine: Machine, world: World): Promise<Exclude<Sta
     await world.machines.startMachine(await specOf(machine, found.image, world))
     return undefined
   } catch (error) {
-    if (error instanceof SpecError) return { is: 'refused', reason: error.message }
+    if (error instanceof SpecError || error instanceof MachineStartError)
+      return { is: 'refused', reason: error.message }
     throw error
   }
 }
@@ -236,4 +248,16 @@ function exitEvent(exit: MachineExit): ExitEvent {
 function endOf({ exitCode, signal, oomKilled }: MachineExit): string {
   if (oomKilled) return 'its program was ended for want of memory'
   return signal === 0 ? `its program ended with code ${exitCode}` : `its program was ended by signal ${signal}`
+}
+
+/** Short transactions, so that a large app never holds others up. */
+const removalBatch = 100
+
+/** Tells machines of an app to go, in the transaction that records the step. Undefined when all know. */
+export async function dismissMachines(db: Query, appId: string): Promise<((tx: Tx) => Promise<void>) | undefined> {
+  const machines = await machinesToRemove(db, appId, removalBatch)
+  if (machines.length === 0) return undefined
+  return async (tx) => {
+    for (const id of machines) await destroyMachine(tx, id, 'flyd')
+  }
 }

@@ -3,7 +3,7 @@
 
 import { endOfRecords, formatLsn, type Lsn, parseLsn } from '../model/wal.ts'
 import { type ClusterToSample, listClustersToSample, recordSamples, type Sample } from '../store/archive.ts'
-import { holdSamplerLock } from '../store/listen.ts'
+import { holdLock } from '../store/listen.ts'
 import type { World } from './step.ts'
 
 export interface Sampler {
@@ -52,9 +52,9 @@ export function considerLook(candidates: Candidate[], look: Look): Progress {
   return { reached, candidates: [...waiting.slice(-most), { at: look.at, lsn: undefined }] }
 }
 
-export function startSampler(world: World, lockConfig: Parameters<typeof holdSamplerLock>[0]): Sampler {
+export function startSampler(world: World, lockConfig: Parameters<typeof holdLock>[0]): Sampler {
   const known = new Map<string, Candidate[]>()
-  const lock = holdSamplerLock(lockConfig)
+  const lock = holdLock(lockConfig, 'sampler')
   let stopped = false
   let timer: NodeJS.Timeout | undefined
   let running: Promise<void> = Promise.resolve()

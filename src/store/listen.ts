@@ -45,11 +45,14 @@ export interface HeldLock {
   close(): Promise<void>
 }
 
-// Any number that nothing else of ours locks on.
-const samplerLock = 0x73616d70
+// Any numbers that nothing else of ours locks on.
+const locks = { sampler: 0x73616d70, 'machine checks': 0x6d636b73 }
 
-/** Of all processes on one state database one samples. The lock goes with the connection, so a crash passes it on. */
-export function holdSamplerLock(config: pg.ClientConfig): HeldLock {
+/**
+ * Of all processes on one state database one samples, and one checks machines. The lock goes with the connection, so a
+ * crash passes it on.
+ */
+export function holdLock(config: pg.ClientConfig, what: keyof typeof locks, onHeld = () => {}): HeldLock {
   let isHeld = false
   let client: pg.Client | undefined
 
@@ -64,8 +67,9 @@ export function holdSamplerLock(config: pg.ClientConfig): HeldLock {
       await client.connect()
     }
     if (isHeld) return
-    const { rows } = await client.query('select pg_try_advisory_lock($1) as held', [samplerLock])
+    const { rows } = await client.query('select pg_try_advisory_lock($1) as held', [locks[what]])
     isHeld = rows[0].held
+    if (isHeld) onHeld()
   }
 
   const timer = setInterval(() => attempt().catch(() => client?.end().catch(() => {})), 1_000)

@@ -84,7 +84,7 @@ async function findByName(tx: Tx, appId: string, name: string): Promise<string |
   return rows[0]?.id
 }
 
-async function ensureNetwork(tx: Tx, { orgId, network }: { orgId: string; network: string }): Promise<number> {
+export async function ensureNetwork(tx: Tx, { orgId, network }: { orgId: string; network: string }): Promise<number> {
   const { rows } = await tx.query<{ number: number }>({
     name: 'ensure-network',
     text: `with made as (
@@ -290,4 +290,66 @@ export async function releaseMachine(tx: Tx, id: string): Promise<void> {
        next_start_at = null where id = $1`,
     [id],
   )
+}
+
+const leaving = `('destroying', 'launch_failed', 'destroyed')`
+
+/** Those of an app that is being deleted which nobody has told to go. */
+export async function machinesToRemove(db: Query, appId: string, limit: number): Promise<string[]> {
+  const { rows } = await db.query<{ id: string }>(
+    `select id from machine where app_id = $1 and state not in ${leaving} order by id limit $2`,
+    [appId, limit],
+  )
+  return rows.map((row) => row.id)
+}
+
+/** Whether anything of the machines of an app is left outside. */
+export async function hasMachines(db: Query, appId: string): Promise<boolean> {
+  const { rowCount } = await db.query(`select 1 from machine where app_id = $1 and state <> 'destroyed' limit 1`, [
+    appId,
+  ])
+  return rowCount !== 0
+}
+
+/** Those whose schedule has come and that do not run. What runs over its time is started with the next. */
+export async function startScheduled(tx: Tx): Promise<string[]> {
+  const { rows } = await tx.query<{ id: string; config: MachineDetails['config']; state: string }>(
+    `select id, config, state from machine where next_start_at <= now() order by next_start_at limit 100
+     for update skip locked`,
+  )
+  for (const machine of rows) {
+    if (machine.state === 'stopped') await launchMachine(tx, machine, 'start', 'flyd')
+    else {
+      const interval = machine.config.schedule ? scheduleIntervals[machine.config.schedule]! : null
+      await tx.query('update machine set next_start_at = now() + $2::interval where id = $1', [machine.id, interval])
+    }
+  }
+  return rows.map((row) => row.id)
+}
+
+/** What was destroyed is shown for a while. */
+export async function forgetDestroyed(db: Query, afterSeconds: number): Promise<number> {
+  const { rowCount } = await db.query(
+    `delete from machine where ctid = any(array(
+       select ctid from machine where destroyed_at < now() - interval '1 second' * $1 limit 500))`,
+    [afterSeconds],
+  )
+  return rowCount ?? 0
+}
+
+/** Counts only for the start that was looked at. */
+export async function setCheck(
+  db: Query,
+  { id, instanceId }: Pick<MachineDetails, 'id' | 'instanceId'>,
+  name: string,
+  { status, output }: Pick<MachineDetails['checks'][number], 'status' | 'output'>,
+): Promise<void> {
+  await db.query({
+    name: 'set-machine-check',
+    text: `insert into machine_check (machine_id, name, status, output)
+           select id, $3, $4, $5 from machine where id = $1 and instance_id = $2 and state = 'started'
+           on conflict (machine_id, name) do update
+             set status = excluded.status, output = excluded.output, updated_at = now()`,
+    values: [id, instanceId, name, status, output.replaceAll('\0', '')],
+  })
 }

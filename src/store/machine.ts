@@ -242,3 +242,14 @@ function requireApp(found: FoundMachine | undefined): VisibleApp {
   if (caller.orgId !== null && caller.orgId !== found.app.orgId) throw forbidden('unauthorized')
   return { caller, app: found.app }
 }
+
+/** Those that run and say how to see whether they are well. */
+export async function listMachinesToCheck(db: Query): Promise<Machine[]> {
+  const { rows } = await db.query<Machine>({
+    name: 'list-machines-to-check',
+    text: `select ${machineColumns} from machine where state = 'started'
+             and (config ? 'checks' or jsonb_path_exists(config, '$.services[*].checks[*]'))`,
+    values: [],
+  })
+  return rows
+}

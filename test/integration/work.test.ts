@@ -12,7 +12,7 @@ const platform = usePlatform()
 
 async function deletedApp(name: string, secrets = 3): Promise<string> {
   const { body } = await platform.createApp(name)
-  await platform.sql(insertMachineRow, [`${body.id}-m`, body.id, 'started'])
+  await platform.sql(insertMachineRow, [`${body.id}-m`, body.id, 'destroyed'])
   await platform.sql(
     `insert into secret (app_id, name, value, digest) select $1, 'S' || n, '', '' from generate_series(1, $2) n`,
     [body.id, secrets],
