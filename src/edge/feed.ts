@@ -4,6 +4,7 @@ import type { Database } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
 import { listAppRoutes, listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
 import { type AppOptions, appRouteOf } from './app.ts'
+import type { Names } from './names.ts'
 import { findPlace } from './place.ts'
 import type { Route, RouteTable } from './route.ts'
 import type { BoxPlaces } from './settings.ts'
@@ -12,6 +13,8 @@ export interface FeedOptions extends AppOptions {
   table: RouteTable
   db: Database
   databaseConfig: pg.ClientConfig
+  /** Kept by the same notifications as the routes of apps. */
+  names?: Pick<Names, 'catchUp'> | undefined
   sandboxDomain: string
   boxes: BoxPlaces
   onChange(): void
@@ -45,6 +48,7 @@ export function startFeed(options: FeedOptions): Feed {
       try {
         // The table counts as filled with the sandboxes.
         await catchUpApps(options, ids.app)
+        await options.names?.catchUp(options.db, ids.app)
         await catchUpSandboxes(options, ids.sandbox)
       } catch (error) {
         isWhole = false

@@ -1,4 +1,5 @@
 import type pg from 'pg'
+import type { NamesSettings } from './names.ts'
 
 /** Where boxes are: at addresses of their own that follow from the number of the home, at the host's, or nowhere. */
 export type BoxPlaces = { homeNumber: number } | 'host' | 'none'
@@ -23,6 +24,8 @@ export interface EdgeSettings {
   region: string
   /** Addresses that may be put in place for apps, as networks. */
   pools: string[]
+  /** For machines of private networks; null where there are none. */
+  names: NamesSettings | null
   /** How often idle machines are looked for. */
   autostopSeconds: number
   /** Who the workers become; null when this is no root. */

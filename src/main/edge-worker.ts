@@ -2,12 +2,14 @@ import { readFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import type { Socket } from 'node:net'
 import type { Logger } from 'pino'
+import { ensureResolverAddress } from '../drivers/private-network.ts'
 import { createAccess } from '../edge/access.ts'
 import { type AppOptions, listensOf } from '../edge/app.ts'
 import { startAutostop } from '../edge/autostop.ts'
 import { Balance } from '../edge/balance.ts'
 import { Certificates } from '../edge/certificate.ts'
 import { type Feed, startFeed } from '../edge/feed.ts'
+import { type Names, startNames } from '../edge/names.ts'
 import { createReach } from '../edge/reach.ts'
 import { RouteTable } from '../edge/route.ts'
 import { createEdgeServer, type EdgeServer, idMaker } from '../edge/server.ts'
@@ -25,13 +27,18 @@ const maxKeptBytes = 128 * 1_048_576
 /** Connections come from the process that listens; without it there is nothing to do. */
 async function runWorker(file: string, index: number): Promise<void> {
   const settings = readEdgeSettings(file)
-  const server = serve(settings, { index, count: settings.workers }, openEdgeLog(settings))
+  const log = openEdgeLog(settings)
+  const names = await openNames(settings, log)
+  const server = serve(settings, { index, count: settings.workers }, log, names)
   process.once('disconnect', () => process.exit(1))
   process.on('message', (order: EdgeOrder, socket?: Socket) => {
     if ('connection' in order) {
       report({ taken: order.connection })
       if (socket) server.accept(socket) // it may have been closed on its way
-    } else server.drain(order.drainMillis).then(() => process.exit(0))
+    } else {
+      names?.close()
+      server.drain(order.drainMillis).then(() => process.exit(0))
+    }
   })
   await Promise.race([server.filled, new Promise((resolve) => setTimeout(resolve, fillMillis))])
   report({ ready: true })
@@ -41,7 +48,25 @@ function report(what: EdgeReport): void {
   process.send!(what, undefined, undefined, () => undefined)
 }
 
-function serve(settings: EdgeSettings, worker: AppOptions['worker'], log: Logger): EdgeServer & Pick<Feed, 'filled'> {
+/** As root, who alone may listen there. */
+async function openNames({ names }: EdgeSettings, log: Logger): Promise<Names | undefined> {
+  if (!names) return undefined
+  try {
+    // A reboot takes it away.
+    await ensureResolverAddress(names.homeNumber)
+    return await startNames(names)
+  } catch (err) {
+    log.error({ err }, 'machines cannot ask for names')
+    return undefined
+  }
+}
+
+function serve(
+  settings: EdgeSettings,
+  worker: AppOptions['worker'],
+  log: Logger,
+  names: Names | undefined,
+): EdgeServer & Pick<Feed, 'filled'> {
   const files = settings.tls ?? settings.ownTls
   const pair = files && { cert: readFileSync(files.certFile, 'utf8'), key: readFileSync(files.keyFile, 'utf8') }
   flushCompileCache() // which only root may write
@@ -53,6 +78,7 @@ function serve(settings: EdgeSettings, worker: AppOptions['worker'], log: Logger
   const onError = (err: unknown) => log.error({ err }, 'a request failed')
   const feed = startFeed({
     ...settings,
+    names,
     worker,
     table,
     db,
