@@ -1,10 +1,12 @@
 import { chmodSync, renameSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
+import { findResolvers } from '../drivers/box-network.ts'
 import { ensureServerCertificate } from '../drivers/certificate.ts'
 import { readTextIfPresent } from '../drivers/file.ts'
 import type { Home } from '../drivers/home.ts'
 import { readOpenFileLimit } from '../drivers/host.ts'
 import { accepts, canBind } from '../drivers/port.ts'
+import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot, waitUntil } from '../drivers/process.ts'
 import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
 import { certificateKey } from '../model/certificate.ts'
@@ -33,7 +35,9 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   const before = readTextIfPresent(file)
   const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, before) }
   const ownTls = await ensureOwnCertificate(foundation)
-  const settings = { ...settingsOf(foundation, listen, await findBoxes(foundation)), ownTls: ownTls.files }
+  const boxes = await findBoxes(foundation)
+  const names = await findNames(foundation, boxes)
+  const settings = { ...settingsOf(foundation, listen, boxes), ownTls: ownTls.files, names }
   const text = `${JSON.stringify(settings)}\n`
   const state = await supervisor.inspectService(service)
   if (state.is !== 'up') await refuseTaken(listen)
@@ -58,6 +62,13 @@ async function findBoxes({ home, world, log }: Foundation): Promise<BoxPlaces> {
   }
 }
 
+async function findNames({ home, log }: Foundation, boxes: BoxPlaces): Promise<EdgeSettings['names']> {
+  const gap = typeof boxes === 'string' ? 'machines have no network here' : await findPrivateGap()
+  if (gap === undefined) return { homeNumber: home.number, upstreams: findResolvers() }
+  log.warn({ why: gap }, 'there are no private networks')
+  return null
+}
+
 /** For names that have no certificate of their own. */
 async function ensureOwnCertificate({ config, home, log }: Foundation) {
   const directory = `${home.path}/edge-tls`
@@ -71,7 +82,7 @@ async function ensureOwnCertificate({ config, home, log }: Foundation) {
   }
 }
 
-type OwnSettings = Omit<EdgeSettings, 'ownTls'>
+type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names'>
 
 function settingsOf(
   { config, home, databaseConfig, world }: Foundation,
