@@ -5,7 +5,7 @@ import { newId } from '../model/ids.ts'
 import { labelTime, parseTime, type RestorePlan, type RestoreRequest, restoredName } from '../model/restore.ts'
 import { type Micros, nowMicros, toRfc3339 } from '../model/time.ts'
 import { hasWindow, listWindows, type RecoveryWindow } from '../store/archive.ts'
-import { findBackupByLabel, lockBackup } from '../store/backup.ts'
+import { lockBackupByLabel } from '../store/backup.ts'
 import { getVisibleCluster, insertCluster, type NewCluster } from '../store/cluster.ts'
 import type { Tx } from '../store/db.ts'
 import { findPlanFor, inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../store/restore.ts'
@@ -32,15 +32,15 @@ export async function restoreCluster(ctx: Context, clusterId: string, input: Res
   await ctx.db.transaction(async (tx) => {
     const resolved =
       time === undefined ? await resolveBackup(tx, source, backupId!) : await resolveTime(tx, source, time)
-    await makeRestored(tx, source, id, present(input.name), resolved.at, {
+    const restore: NewRestore = {
       clusterId: id,
       sourceClusterId: source.id,
       backupId: backupId ?? null,
       pitrTime: time ?? null,
       plan: resolved.plan,
       purpose: 'restore',
-    })
-    await insertPins(tx, id, pinsOf(resolved.plan))
+    }
+    await makeRestored(tx, source, present(input.name), resolved.at, restore, resolved.plan)
   })
   return getCluster(ctx, id)
 }
@@ -55,11 +55,9 @@ async function resolveBackup(tx: Tx, source: Cluster, label: string): Promise<Re
   const missing = notFound(`Backup ${label} not found for cluster ${source.id}`)
   const at = labelTime(label)
   if (at === undefined) throw missing
-  const backup = await findBackupByLabel(tx, source.id, label)
+  const backup = await lockBackupByLabel(tx, source.id, label)
   if (!backup) throw missing
-  if (backup.state !== 'completed' || !(await lockBackup(tx, backup.id))) {
-    throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
-  }
+  if (backup.state !== 'completed') throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
   if (backup.damage !== null) throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}`)
   const { startLsn, stopLsn, timeline, epoch } = backup
   return {
@@ -129,28 +127,27 @@ async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: '
     const window = (await listWindows(tx, source.id)).at(-1)!
     const plan = await findPlanFor(tx, source.id, window)
     const restore = { clusterId: id, sourceClusterId: source.id, backupId: null, pitrTime: null, plan: null, purpose }
-    await makeRestored(tx, source, id, name, nowMicros(), restore)
-    await insertPins(tx, id, pinsOf(plan))
+    await makeRestored(tx, source, name, nowMicros(), restore, plan)
   })
   return getCluster(ctx, id)
 }
 
-/** The new cluster's row, its restore and its work, in the caller's transaction. */
+/** The new cluster's row, its restore, its work, and what it needs kept, in the caller's transaction. */
 async function makeRestored(
   tx: Tx,
   source: Cluster,
-  id: string,
   name: string | undefined,
   at: Micros,
   restore: NewRestore,
+  needed: RestorePlan,
 ): Promise<void> {
+  const id = restore.clusterId
   const cluster = { ...inherited(source), id }
   const chosen = checkClusterName(name)
   if (chosen === undefined) await insertWithGeneratedName(tx, source, cluster, at)
   else if (!(await insertCluster(tx, { ...cluster, name: chosen })))
     throw invalid(`name ${chosen} has already been taken`)
-  await insertRestore(tx, restore)
-  await enqueue(tx, 'cluster', id)
+  await Promise.all([insertRestore(tx, restore), insertPins(tx, id, pinsOf(needed)), enqueue(tx, 'cluster', id)])
 }
 
 async function insertWithGeneratedName(tx: Tx, source: Cluster, cluster: Omit<NewCluster, 'name'>, at: Micros) {

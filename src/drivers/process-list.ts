@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { closeSync, openSync, readdirSync, readlinkSync, readSync } from 'node:fs'
 import { setImmediate } from 'node:timers/promises'
 
 export interface Process {
@@ -31,13 +31,17 @@ export async function filterProcesses(matches: (found: Process) => boolean): Pro
   for (const [index, pid] of listPids().entries()) {
     if (index % atOnce === 0) await setImmediate()
     const found = findProcess(pid)
-    if (found && matches(found)) matching.push(found)
+    if (found && !isOfKernel(found) && matches(found)) matching.push(found)
   }
   return matching
 }
 
+function isOfKernel({ pid, parent }: Process): boolean {
+  return parent === 2 || pid === 2
+}
+
 export function findProcess(pid: number): Process | undefined {
-  const stat = readProc(() => readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  const stat = readProc(() => readSmall(`/proc/${pid}/stat`))
   if (stat === undefined) return undefined
   // The name stands in parentheses and may itself hold any character, parentheses as well.
   const nameEnd = stat.lastIndexOf(')')
@@ -54,12 +58,30 @@ export function findWorkingDirectory(pid: number): string | undefined {
 
 /** The environment a process was started with, as `NAME=value` entries; empty when it is not ours to read. */
 export function readEnvironment(pid: number): string[] {
-  return readProc(() => readFileSync(`/proc/${pid}/environ`, 'utf8'))?.split('\0') ?? []
+  return readProc(() => readSmall(`/proc/${pid}/environ`))?.split('\0') ?? []
 }
 
 export function hasEnvironmentEntry(pid: number, entry: string): boolean {
-  const entries = readProc(() => readFileSync(`/proc/${pid}/environ`, 'utf8')) ?? ''
+  const entries = readProc(() => readSmall(`/proc/${pid}/environ`)) ?? ''
   return `\0${entries}`.includes(`\0${entry}\0`)
+}
+
+const buffer = Buffer.alloc(64 * 1024)
+
+/** Hundreds of files are read for one look at all processes, and nobody gets an answer meanwhile. */
+function readSmall(file: string): string {
+  const descriptor = openSync(file, 'r')
+  try {
+    let text = ''
+    for (;;) {
+      const bytes = readSync(descriptor, buffer)
+      text += buffer.toString('utf8', 0, bytes)
+      // The kernel hands out a page at a time at least, so that less is the end.
+      if (bytes < 4096) return text
+    }
+  } finally {
+    closeSync(descriptor)
+  }
 }
 
 // A process may end between being listed and being looked at, and others' processes are closed to an ordinary user.

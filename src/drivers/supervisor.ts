@@ -146,12 +146,17 @@ function control(place: ServicePlace, name: string, command: string): void {
 }
 
 async function bringDown(place: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
+  await killRemains(place, name, await endMain(place, name, timeoutSeconds))
+}
+
+/** Ends its main process and answers the session that this was the leader of. */
+async function endMain(place: ServicePlace, name: string, timeoutSeconds?: number): Promise<number | undefined> {
   const before = await inspectService(place, name)
   if (isSupervised(serviceDirectory(place, name))) {
     // A second more than s6 waits before its SIGKILL, so that its own comes first unless the caller is in a hurry.
     await takeDown(place, name, timeoutSeconds ?? stopTimeoutSeconds(place, name) + 1)
   }
-  await killRemains(place, name, before.is === 'up' ? before.pid : undefined)
+  return before.is === 'up' ? before.pid : undefined
 }
 
 async function takeDown(place: ServicePlace, name: string, timeoutSeconds: number): Promise<void> {
@@ -199,15 +204,21 @@ function mtimeOf(entry: Stats): Micros {
 
 async function removeService(place: ServicePlace, name: string): Promise<void> {
   const directory = serviceDirectory(place, name)
-  await stopService(place, name)
-  if (existsSync(directory)) renameSync(directory, hiddenDirectory(place, 'removed', name))
-  // Also what an earlier removal or creation left when it was interrupted.
-  for (const hidden of hiddenDirectoriesOf(place, name)) {
-    await unsupervise(place, hidden)
-    rmSync(hidden, { recursive: true, force: true })
+  const log = `${place.logDirectory}/${name}`
+  let session: number | undefined
+  if (existsSync(directory)) {
+    markDown(place, name)
+    session = await endMain(place, name)
+    renameSync(directory, hiddenDirectory(place, 'removed', name))
   }
-  await killRemains(place, name, undefined)
-  rmSync(`${place.logDirectory}/${name}`, { recursive: true, force: true })
+  // Also what an earlier removal or creation left when it was interrupted.
+  const hidden = hiddenDirectoriesOf(place, name)
+  // The log is there before all else and goes last: to look at every process takes long.
+  if (hidden.length === 0 && !existsSync(log)) return
+  for (const one of hidden) await unsupervise(place, one)
+  await killRemains(place, name, session)
+  for (const one of hidden) rmSync(one, { recursive: true, force: true })
+  rmSync(log, { recursive: true, force: true })
 }
 
 function hiddenDirectoriesOf(place: ServicePlace, name: string): string[] {

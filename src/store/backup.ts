@@ -51,18 +51,13 @@ export async function listBackups(db: Query, clusterId: string): Promise<(Backup
   return rows
 }
 
-export async function findBackupByLabel(db: Query, clusterId: string, label: string): Promise<Backup | undefined> {
-  const { rows } = await db.query<Backup>(
-    `select ${columns} from backup where cluster_id = $1 and label = $2 and state not in ('removing', 'removed')`,
+/** Held against removal until the transaction ends. */
+export async function lockBackupByLabel(tx: Tx, clusterId: string, label: string): Promise<Backup | undefined> {
+  const { rows } = await tx.query<Backup>(
+    `select ${columns} from backup where cluster_id = $1 and label = $2 and state not in ('removing', 'removed') for share`,
     [clusterId, label],
   )
   return rows[0]
-}
-
-/** Held against removal until the transaction ends. */
-export async function lockBackup(tx: Tx, id: string): Promise<boolean> {
-  const { rowCount } = await tx.query(`select 1 from backup where id = $1 and state = 'completed' for share`, [id])
-  return rowCount === 1
 }
 
 /** The newest backup of an epoch that ended at or before a moment, held against removal while the transaction lasts. */

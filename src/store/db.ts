@@ -46,7 +46,14 @@ export function openDatabase(config: pg.PoolConfig): Database {
     ...config,
     types,
   }
-  const pool = new pg.Pool({ max: 10, idleTimeoutMillis: 60_000, allowExitOnIdle: true, ...config, ...settings })
+  const pool = new pg.Pool({
+    max: 10,
+    idleTimeoutMillis: 60_000,
+    allowExitOnIdle: true,
+    ...config,
+    ...settings,
+    pipeline: true, // statements of a transaction that do not wait for each other go at once
+  })
   const reader = openReader(settings)
   // Without a listener an idle connection that the server closes would end the process; the next query reports it.
   pool.on('error', () => {})
@@ -139,8 +146,7 @@ async function transaction<R>(pool: pg.Pool, body: (tx: Tx) => Promise<R>): Prom
   const client = await answered(pool.connect())
   let broken = false
   try {
-    await client.query('begin')
-    const result = await body(client as unknown as Tx)
+    const [, result] = await Promise.all([client.query('begin'), body(client as unknown as Tx)])
     await client.query('commit')
     return result
   } catch (err) {

@@ -108,12 +108,17 @@ export function pinsOf(plan: RestorePlan): Pin[] {
 }
 
 export async function insertPins(tx: Tx, holderId: string, pins: Pin[]): Promise<void> {
-  for (const pin of pins) {
-    await tx.query(
-      `insert into pin (holder_id, cluster_id, label, epoch, from_lsn) values ($1, $2, $3, $4, $5) on conflict do nothing`,
-      [holderId, pin.clusterId, pin.label, pin.epoch, pin.fromLsn],
-    )
-  }
+  await tx.query(
+    `insert into pin (holder_id, cluster_id, label, epoch, from_lsn)
+     select $1, * from unnest($2::text[], $3::text[], $4::int[], $5::pg_lsn[]) on conflict do nothing`,
+    [
+      holderId,
+      pins.map(({ clusterId }) => clusterId),
+      pins.map(({ label }) => label),
+      pins.map(({ epoch }) => epoch),
+      pins.map(({ fromLsn }) => fromLsn),
+    ],
+  )
 }
 
 export async function releasePins(tx: Query, holderId: string): Promise<void> {
