@@ -1,6 +1,7 @@
 // The whole configuration, read from the environment in this one place.
 import { availableParallelism, homedir } from 'node:os'
 import { isAbsolute, resolve } from 'node:path'
+import { parsePools } from '../model/ip.ts'
 
 export interface Listen {
   host: string
@@ -28,6 +29,8 @@ export interface Config {
   insecure: boolean
   rateLimit: boolean
   regions: string[] | null
+  /** Ranges of addresses for apps; null: those of the home. */
+  ipPools: string[] | null
   /** Where clusters listen, the host name clients are told, and the ports to hand out. */
   pgListen: string
   pgHost: string
@@ -82,6 +85,11 @@ export const settings: Setting[] = [
   { name: 'BERTH_INSECURE', fallback: 'off', about: 'on: listen beyond loopback without TLS' },
   { name: 'BERTH_RATE_LIMIT', fallback: 'off', about: 'on: 1/s burst 3 per action and object, 5/s burst 10 for reads' },
   { name: 'BERTH_REGIONS', fallback: '', about: 'comma list of region codes; any well-formed one when unset' },
+  {
+    name: 'BERTH_IP_POOLS',
+    fallback: '',
+    about: 'comma list of address ranges for apps; 127.100.0.0/16 and a private IPv6 /64, counted by home, when unset',
+  },
   { name: 'BERTH_PG_LISTEN', fallback: '127.0.0.1', about: 'addresses clusters listen on, separated by commas' },
   { name: 'BERTH_PG_HOST', fallback: 'localhost', about: 'host name of clusters in endpoints and certificates' },
   { name: 'BERTH_PG_PORTS', fallback: '15000-19999', about: 'ports for clusters' },
@@ -122,6 +130,7 @@ export function readConfig(environment: Environment = process.env): Config {
     insecure: readSwitch('BERTH_INSECURE', raw('BERTH_INSECURE')),
     rateLimit: readSwitch('BERTH_RATE_LIMIT', raw('BERTH_RATE_LIMIT')),
     regions: readList(raw('BERTH_REGIONS')),
+    ipPools: readPools('BERTH_IP_POOLS', raw('BERTH_IP_POOLS')),
     pgListen: raw('BERTH_PG_LISTEN'),
     pgHost: raw('BERTH_PG_HOST'),
     pgPorts: readRange('BERTH_PG_PORTS', raw('BERTH_PG_PORTS')),
@@ -219,6 +228,16 @@ function readList(value: string): string[] | null {
     .map((item) => item.trim())
     .filter((item) => item !== '')
   return items.length === 0 ? null : items
+}
+
+function readPools(name: string, value: string): string[] | null {
+  const pools = readList(value)
+  try {
+    parsePools(pools ?? [])
+  } catch (error) {
+    throw new Error(`${name} must be ranges such as 127.100.0.0/16,fd00::/64; ${(error as Error).message}`)
+  }
+  return pools
 }
 
 function readRange(name: string, value: string): { first: number; last: number } {

@@ -15,6 +15,8 @@ export interface PlatformSettings {
   sandboxUrl(name: string): string
   /** Tells this platform from the others on the machine; addresses follow from it. */
   homeNumber: number
+  /** Ranges of addresses to give to apps. */
+  ipPools: readonly string[]
   /** What the machine has; no guest gets more. */
   memoryMb: number
 }

@@ -14,7 +14,9 @@ const orgColumns = `org.name as "orgName", org.slug as "orgSlug", org.numeric_id
 const counts = `lateral (
     select count(*) as "machineCount", count(*) filter (where state = 'started') as "startedCount"
     from machine where app_id = app.id and state <> 'destroyed') machines,
-  lateral (select count(*) as "volumeCount" from volume where app_id = app.id) volumes`
+  lateral (
+    select count(*) as "volumeCount" from volume
+    where app_id = app.id and state not in ('pending_destroy', 'destroying', 'destroyed')) volumes`
 
 const countColumns = `"machineCount", "startedCount", "volumeCount"`
 
@@ -166,7 +168,7 @@ const removalBatch = 500
 /** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
 export async function removeAppContents(db: Query, appId: string): Promise<number> {
   let removed = 0
-  for (const table of ['machine', 'volume', 'attachment', 'secret', 'release']) {
+  for (const table of ['machine', 'volume', 'attachment', 'secret', 'release', 'ip', 'host']) {
     const { rowCount } = await db.query(
       `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
       [appId],

@@ -122,6 +122,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       defaultRegion: 'local',
       postgisMajors: [],
       pgHost: 'localhost',
+      ipPools: ['127.100.0.0/24', 'fd00:1::/64'],
       homeNumber: 0,
       memoryMb: 16_384,
       appUrl: (name: string) => `http://${name}.berth.localhost:4282/`,
