@@ -2,6 +2,7 @@ import { adoptRoutes } from './adopt.ts'
 import { appRoutes } from './app.ts'
 import { attachmentRoutes } from './attachment.ts'
 import { backupRoutes } from './backup.ts'
+import { certificateRoutes } from './certificate.ts'
 import { checkpointRoutes } from './checkpoint.ts'
 import { clusterRoutes } from './cluster.ts'
 import { clusterLogRoutes } from './cluster-log.ts'
@@ -43,6 +44,7 @@ export const platformRoutes: Route[] = [
   ...databaseRoutes,
   ...attachmentRoutes,
   ...appRoutes,
+  ...certificateRoutes,
   ...machineRoutes,
   ...machineCommandRoutes,
   ...machineLeaseRoutes,

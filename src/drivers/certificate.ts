@@ -64,13 +64,7 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
   const fresh = freshName(dirname(directory))
   try {
     mkdirSync(fresh, { mode: 0o700 })
-    const names = hosts.map((host) => `${isIP(host) === 0 ? 'DNS' : 'IP'}:${checkedHost(host)}`)
-    const extensions = [
-      'basicConstraints = critical, CA:FALSE',
-      'keyUsage = critical, digitalSignature',
-      'extendedKeyUsage = serverAuth',
-      `subjectAltName = ${names.join(', ')}`,
-    ]
+    const extensions = serverExtensions(hosts)
     await makeCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
     // A crash between the two leaves a pair that does not match, which the next look replaces.
     for (const file of ['server.key', 'server.crt']) moveFile(`${fresh}/${file}`, `${directory}/${file}`, uid)
@@ -80,6 +74,34 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
     rmSync(fresh, { recursive: true, force: true })
   }
   return true
+}
+
+/** A certificate for one name, of which nothing stays here. */
+export async function issueCertificate(home: Home, host: string): Promise<{ fullchain: string; privateKey: string }> {
+  const authority = await ensureAuthority(home)
+  const fresh = freshName(home.path)
+  try {
+    mkdirSync(fresh, { mode: 0o700 })
+    const extensions = serverExtensions([host])
+    const name = host.length <= 64 ? host : 'Berth host' // more does not fit
+    await makeCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
+    const chain = [`${fresh}/server.crt`, authority.certificateFile].map((file) => readFileSync(file, 'utf8'))
+    return { fullchain: chain.join(''), privateKey: readFileSync(`${fresh}/server.key`, 'utf8') }
+  } catch (cause) {
+    throw new Error(`make a certificate for ${host}`, { cause })
+  } finally {
+    rmSync(fresh, { recursive: true, force: true })
+  }
+}
+
+function serverExtensions(hosts: string[]): string[] {
+  const names = hosts.map((host) => `${isIP(host) === 0 ? 'DNS' : 'IP'}:${checkedHost(host)}`)
+  return [
+    'basicConstraints = critical, CA:FALSE',
+    'keyUsage = critical, digitalSignature',
+    'extendedKeyUsage = serverAuth',
+    `subjectAltName = ${names.join(', ')}`,
+  ]
 }
 
 function moveFile(from: string, to: string, uid: number | undefined): void {

@@ -18,6 +18,8 @@ export interface AppRoute {
   hasSubdomains: boolean
   /** Addresses of its own. */
   addresses: string[]
+  /** Those of them that only machines of a private network can reach. */
+  privateAddresses: string[]
   /** Addresses that it shares with other apps. */
   sharedAddresses: string[]
   ports: Map<number, AppPort>
@@ -104,6 +106,7 @@ export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRou
     customHosts: isPublic ? row.hosts : [],
     hasSubdomains: isPublic && row.enableSubdomains,
     addresses: reachable.filter(({ shared }) => !shared).map(({ ip }) => ip),
+    privateAddresses: row.ips.filter(({ type }) => type === 'private_v6').map(({ ip }) => ip),
     sharedAddresses: reachable.filter(({ shared }) => shared).map(({ ip }) => ip),
     ports: new Map(),
     plain: undefined,

@@ -59,7 +59,7 @@ export class ClientConnection {
   private readonly socket: ClientSocket
   private readonly parts: EdgeParts
   /** It came to an address that is of one app alone, whatever host it asks for. */
-  private readonly address: string | undefined
+  readonly address: string | undefined
   private pending: Buffer | undefined
   private exchange: Exchange | undefined
   private isReading = false

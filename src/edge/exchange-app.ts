@@ -65,7 +65,8 @@ export class AppExchange extends Exchange {
       this.refuse(new Refusal(404, 'not_found', `the app ${this.app.name} offers no HTTP on this port`))
       return
     }
-    if (this.port.forceHttps && !isSecureRequest(head, client.peer)) {
+    const isPrivate = client.address !== undefined && this.app.privateAddresses.includes(client.address)
+    if (this.port.forceHttps && !isPrivate && !isSecureRequest(head, client.peer)) {
       const authority = client.peer.port === this.parts.edgePort ? head.authority : head.authority.replace(/:\d+$/, '')
       const location = `Location: https://${authority}${head.target === '*' ? '/' : head.target}\r\n`
       this.refuse(new Refusal(301, 'moved', 'this app is spoken to over TLS', location))

@@ -42,6 +42,10 @@ export interface LiveContext {
   readClusterLog(id: string, lines: number): string[]
   /** The certificate with which clients verify clusters, as PEM. */
   readAuthority(): Promise<string>
+  /** A certificate for a host name, by the platform's own authority. */
+  makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
+  /** What the names of the world say of a host name. */
+  lookUpName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }>
 }
 
 const deadlineSeconds = 10

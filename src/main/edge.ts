@@ -4,6 +4,7 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { BlockList, isIPv4, type Server, type Socket } from 'node:net'
 import { stopMillis } from '../edge/settings.ts'
+import { privateAddresses } from '../model/network.ts'
 import { listen, openListens } from './edge-listen.ts'
 import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './edge-settings.ts'
 
@@ -107,7 +108,7 @@ async function runEdge(file: string): Promise<void> {
     const settings = readEdgeSettings(file)
     const address = `${settings.host} ${settings.port}`
     const fresh = new Set<Worker>()
-    pools = poolsOf(settings.pools)
+    pools = poolsOf([...settings.pools, ...(settings.names ? [privateAddresses(settings.names.homeNumber)] : [])])
     newest = fresh
     const started = Array.from({ length: settings.workers }, (_, index) => start(fresh, index))
     await Promise.all(started)

@@ -4,9 +4,10 @@ import { createMetrics, type Metrics } from '../api/metrics.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/platform.ts'
 import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
-import { ensureAuthority } from '../drivers/certificate.ts'
+import { ensureAuthority, issueCertificate } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
 import { measureMemory } from '../drivers/host.ts'
+import { lookUpName } from '../drivers/name.ts'
 import { clusterPaths } from '../drivers/postgres-paths.ts'
 import { findInstalledShare } from '../drivers/toolchain.ts'
 import { hasPostgis } from '../drivers/toolchain-tools.ts'
@@ -59,6 +60,8 @@ export async function up(config: Config): Promise<void> {
   await leaveFoundation(foundation)
 }
 
+type CertificateParts = 'readAuthority' | 'makeCertificate' | 'lookUpName'
+
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
 interface ServerParts {
@@ -84,10 +87,12 @@ function openServer(foundation: Foundation, parts: ServerParts, area: Area): Fas
   })
 }
 
-function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClusterLog' | 'readAuthority'> {
+function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
+    makeCertificate: (hostname) => issueCertificate(home, hostname),
+    lookUpName,
   }
 }
 

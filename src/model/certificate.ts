@@ -26,9 +26,14 @@ export interface Host {
 const label = '[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?'
 const hostnamePattern = new RegExp(`^(?:\\*\\.)?(?:${label}\\.)+${label}$`)
 
+/** As names are kept: in lowercase, without a dot at the end. */
+export function hostnameText(text: string): string {
+  return text.trim().toLowerCase().replace(/\.$/, '').replaceAll('\0', '')
+}
+
 /** In lowercase. Names below the platform's own domains are not for apps to take. */
 export function checkHostname(text: string, domains: string[]): string {
-  const hostname = text.trim().toLowerCase().replace(/\.$/, '')
+  const hostname = hostnameText(text)
   if (hostname.length > 253 || !hostnamePattern.test(hostname) || /^[\d.]+$/.test(hostname)) {
     throw invalid('hostname must be a host name such as www.example.com or *.example.com')
   }

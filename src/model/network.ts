@@ -34,6 +34,11 @@ const networksPerHome = 2 ** 24
 /** Zero is what the platform itself has in a network, such as the addresses of services. */
 const hostNumber = 1
 
+/** Those of all private networks of a home. */
+export function privateAddresses(homeNumber: number): string {
+  return `fdaa:${(homeNumber << 8).toString(16)}::/24`
+}
+
 /** All addresses of a private network. */
 export function networkPrefix(homeNumber: number, networkNumber: number): string {
   return `${networkStart(homeNumber, networkNumber)}::/48`

@@ -19,6 +19,8 @@ import { type FakeService, fakeServices } from './fake-services.ts'
 
 /** Clusters in memory. `breakCall(n)` makes the nth call do its work and then throw, as a lost reply would. */
 export class FakeWorld {
+  /** What the authority makes. */
+  certificate = { fullchain: '', privateKey: '' }
   readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
   readonly poolers = new Set<string>()
   readonly slots = new Map<string, string>()
@@ -475,10 +477,12 @@ export class FakeWorld {
     return this.machineDrivers
   }
 
-  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority'> {
+  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'makeCertificate' | 'lookUpName'> {
     return {
       readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
       readAuthority: () => this.called('-----BEGIN CERTIFICATE-----\n'),
+      makeCertificate: () => this.called(this.certificate),
+      lookUpName: () => this.called({ a: [], aaaa: [], cname: [] }),
       db,
       encryptionKey: this.encryptionKey,
       hosting: this.hosting,

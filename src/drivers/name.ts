@@ -1,0 +1,14 @@
+import { Resolver } from 'node:dns/promises'
+
+/** What the names of the world say of a host name; nothing where they do not answer. */
+export async function lookUpName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }> {
+  const resolver = new Resolver({ timeout: 2_000, tries: 1 })
+  const none = () => [] as string[]
+  const name = hostname.replace(/^\*\./, 'any.')
+  const [a, aaaa, cname] = await Promise.all([
+    resolver.resolve4(name).catch(none),
+    resolver.resolve6(name).catch(none),
+    resolver.resolveCname(name).catch(none),
+  ])
+  return { a, aaaa, cname }
+}
