@@ -14,6 +14,7 @@ import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
 import { flyctlRoutes } from './flyctl.ts'
 import { graphqlRoutes } from './graphql.ts'
+import { ipRoutes } from './ip.ts'
 import { machineRoutes } from './machine.ts'
 import { machineCommandRoutes } from './machine-command.ts'
 import { machineLeaseRoutes, machineMetadataRoutes } from './machine-lease.ts'
@@ -53,6 +54,7 @@ export const platformRoutes: Route[] = [
   ...machineOrgRoutes,
   ...secretRoutes,
   ...volumeRoutes,
+  ...ipRoutes,
   ...orgRoutes,
   ...tokenRoutes,
   ...regionRoutes,

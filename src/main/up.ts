@@ -9,11 +9,13 @@ import type { Home } from '../drivers/home.ts'
 import { measureMemory } from '../drivers/host.ts'
 import { lookUpName } from '../drivers/name.ts'
 import { clusterPaths } from '../drivers/postgres-paths.ts'
+import { findPrivateGap } from '../drivers/private-network.ts'
 import { findInstalledShare } from '../drivers/toolchain.ts'
 import { hasPostgis } from '../drivers/toolchain-tools.ts'
 import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/exec.ts'
 import { postgresMajors } from '../model/cluster.ts'
+import { defaultPools } from '../model/ip.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { type MachineFeed, machineFeed } from '../store/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
@@ -36,7 +38,8 @@ export async function up(config: Config): Promise<void> {
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
-  const parts = { metrics, feed, changes, sessions, settings: settingsOf(config, foundation.home, edge.port) }
+  const settings = { ...settingsOf(config, foundation.home, edge.port), privateNetworkGap: await findPrivateGap() }
+  const parts = { metrics, feed, changes, sessions, settings }
   const servers = {
     platform: openServer(foundation, parts, 'platform'),
     sandbox: openServer(foundation, parts, 'sandbox'),
@@ -107,6 +110,7 @@ function settingsOf(config: Config, home: Home, edgePort: number): PlatformSetti
     }),
     pgHost: config.pgHost,
     homeNumber: home.number,
+    ipPools: config.ipPools ?? defaultPools(home.number),
     memoryMb: Math.floor(measureMemory().totalBytes / 1024 ** 2),
     appUrl: (name) => `${scheme}://${name}.${config.domain}:${edgePort}/`,
     sandboxUrl: (name) => `${scheme}://${name}.${config.sandboxDomain}:${edgePort}/`,
