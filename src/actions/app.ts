@@ -23,7 +23,7 @@ export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMa
     id: newId(),
     name: checkName(input.app_name ?? input.name),
     orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
-    network: checkNetwork(input.network || defaultNetwork),
+    network: checkNetwork(ctx, input.network || defaultNetwork),
     enableSubdomains: input.enable_subdomains ?? false,
   }))
   const made = await insertApp(ctx.db, ctx.tokenHash, app)
@@ -80,7 +80,11 @@ function checkName(name: string | undefined): string {
   return name!
 }
 
-function checkNetwork(network: string): string {
-  if (networkPattern.test(network)) return network
-  throw invalid('network must start with a letter and hold at most 63 letters, digits and dashes')
+/** An app that is to be shut off from its siblings is not made where nothing would shut it off. */
+function checkNetwork({ settings }: Context, network: string): string {
+  if (!networkPattern.test(network)) {
+    throw invalid('network must start with a letter and hold at most 63 letters, digits and dashes')
+  }
+  if (network === defaultNetwork || settings.privateNetworkGap === undefined) return network
+  throw invalid(`network: there are no private networks on this platform: ${settings.privateNetworkGap}`)
 }

@@ -17,6 +17,8 @@ export interface PlatformSettings {
   homeNumber: number
   /** Ranges of addresses to give to apps. */
   ipPools: readonly string[]
+  /** Why machines have no private networks; undefined where they have. */
+  privateNetworkGap?: string | undefined
   /** What the machine has; no guest gets more. */
   memoryMb: number
 }

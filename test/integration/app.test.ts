@@ -49,6 +49,19 @@ describe('creating an app', () => {
     expect((await platform.call('GET', '/v1/apps/seg')).body.network).toBe('Island-1')
   })
 
+  describe('where there are no private networks', () => {
+    const plain = usePlatform({ settings: { privateNetworkGap: 'IPv6 is switched off' } })
+
+    test('refuses a network that would not shut it off', async () => {
+      const body = { app_name: 'seg', org_slug: 'personal' }
+      const made = await plain.call('POST', '/v1/apps', { body: { ...body, network: 'island' } })
+      expect(made).toMatchObject({ status: 422, body: { error: expect.stringContaining('IPv6 is switched off') } })
+      expect(await plain.call('POST', '/v1/apps', { body: { ...body, network: 'default' } })).toMatchObject({
+        status: 201,
+      })
+    })
+  })
+
   test.each(['1net', '-net', 'a b', 'ä', 'a_b', 'a'.repeat(64)])('refuses the network %j', async (network) => {
     const made = await createApp('seg', { network })
     expect(made).toMatchObject({ status: 422, body: { error: expect.stringContaining('network') } })
@@ -320,10 +333,9 @@ describe('deleting an app', () => {
     expect(await platform.sql('select count(*) from volume')).toEqual([{ count: 1 }])
     expect(await platform.sql('select count(*) from secret')).toEqual([{ count: 600 }])
     expect(await platform.sql('select 1 from work')).toEqual([])
-    expect((await platform.sql(`select event from event where kind = 'app' order by id`)).map((row) => row.event)).toEqual([
-      'delete',
-      'gone',
-    ])
+    expect(
+      (await platform.sql(`select event from event where kind = 'app' order by id`)).map((row) => row.event),
+    ).toEqual(['delete', 'gone'])
   })
 
   test.each(['?force=yes', '?force=', '?force=TRUE', '?force=true&force=true'])('%s answers 400', async (query) => {
