@@ -1,12 +1,14 @@
 import { checkBoxPart, listClosedUplinks } from '../drivers/box-check.ts'
+import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot } from '../drivers/process.ts'
 import { type Check, type Finding, ok, warning } from './doctor-finding.ts'
 
-/** What sandboxes need of the machine, and what they lose without it. */
+/** What sandboxes and machines need of this host, and what they lose without it. */
 export const sandboxChecks: Record<string, Check> = {
   'sandbox layers': checkLayers,
   'sandbox network': checkNetwork,
   'sandbox filter': checkFilter,
+  'private networks': checkPrivateNetworks,
 }
 
 async function checkLayers(): Promise<Finding> {
@@ -43,6 +45,16 @@ async function checkNetwork(): Promise<Finding> {
   if (closed.length === 0) return ok('interfaces and rules for each sandbox')
   return ok(
     `interfaces and rules for each sandbox; ${closed.join(', ')} will pass on their packets once the first one starts`,
+  )
+}
+
+async function checkPrivateNetworks(): Promise<Finding> {
+  const why = await findPrivateGap()
+  if (why === undefined) return ok('a bridge and rules for each, over IPv6')
+  return warning(
+    `cannot be made: ${why}`,
+    'Machines of apps do not reach each other, have no names, and apps with a network of their own are refused.',
+    isRoot() ? 'apt-get install -y iproute2 nftables, and switch IPv6 on' : 'run Berth as root',
   )
 }
 
