@@ -12,6 +12,8 @@ export interface ImageLimits {
   reserveBytes: number
   /** Without enough bytes for so long a registry is given up. */
   stallSeconds: number
+  /** Of a whole pull, also of one that a registry keeps alive drop by drop. */
+  maxSeconds: number
   /** On a connection that is cut. */
   tries: number
 }
@@ -26,5 +28,6 @@ export const defaultImageLimits: ImageLimits = {
   maxUnguardedBytes: 2 ** 30,
   reserveBytes: 512 * 2 ** 20,
   stallSeconds: 30,
+  maxSeconds: 6 * 3600,
   tries: 3,
 }

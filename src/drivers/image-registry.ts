@@ -101,10 +101,10 @@ export function registrySource(
   }
 
   function asUnreachable(error: unknown): unknown {
-    if (error instanceof ImageError) return error
     const { code, message } = error as NodeJS.ErrnoException
-    const reason =
-      error instanceof Passing ? message : `The registry ${registry} cannot be reached (${code ?? message})`
+    // Without a code it is not the network that failed.
+    if (error instanceof ImageError || (!(error instanceof Passing) && code === undefined)) return error
+    const reason = error instanceof Passing ? message : `The registry ${registry} cannot be reached (${code})`
     return new ImageError('unreachable', `${reason}: check its name, or try again later`, error)
   }
 

@@ -20,6 +20,7 @@ my $most_name = 4096;
 my $most_kept = 1 << 29;    # of memory for what is remembered to the end
 my $highest_id = 65_535;   # of the range of a box
 my $nobody = 65_534;
+my %usual_modes = (tmp => 01777, 'var/tmp' => 01777, root => 0700);
 
 ($machine, my $directory, my $most_files, my $most_bytes) = @ARGV;
 my $number = $numbers{$machine} or refuse($cannot, "no system calls known for $machine");
@@ -283,8 +284,9 @@ sub make_parents {
   return if $made{$parent};
   if (!-d $parent) {
     make_parents($parent);
-    # A link that leads nowhere stays what it is.
+    # A link that leads nowhere stays what it is. What the tar does not describe is as it usually is.
     mkdir $parent, 0755 or failed('make the directory', $parent);
+    chmod $usual_modes{$parent}, $parent if $usual_modes{$parent};
     refuse($too_large, "the image has more than $most_files files") if ++$files > $most_files;
   }
   remember($parent);
@@ -404,12 +406,13 @@ sub finish_times {
 }
 
 sub remove_lower {
+  # In its place is a new one, of which nothing old may show.
+  for my $name (keys %removed) {
+    $opaque{$name} = 1 if lstat $name and -d _;
+  }
   for my $name (sort keys %removed) {
-    if (lstat $name) {
-      # In its place is a new one, of which nothing old may show.
-      $opaque{$name} = 1 if -d _;
-      next;
-    }
+    # Where nothing of the lower layers is seen, the mark itself would be.
+    next if lstat $name or is_closed($name);
     my $path = "$name\0";
     syscall($number->{mknodat}, -100, $path, 0020000, 0) == 0 or failed('delete the lower', $name);
   }
@@ -419,4 +422,11 @@ sub remove_lower {
     my $kind = $is_root ? 'trusted' : 'user';
     set_attribute($place, "$kind.overlay.opaque", 'y') and failed('close', $place);
   }
+}
+
+sub is_closed {
+  my ($name) = @_;
+  return 1 if $opaque{''};
+  while ($name =~ s{/[^/]*$}{}) { return 1 if $opaque{$name} }
+  return 0;
 }

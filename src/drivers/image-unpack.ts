@@ -37,6 +37,8 @@ export interface Unpacking {
 const chunkSize = 128 * 1024
 const bytesPerLook = 64 * 2 ** 20
 const maxWordBytes = 16 * 1024
+/** How it looks when the program that unpacks has ended, which then says why. */
+const brokenPipe = new Set(['EPIPE', 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE'])
 
 export async function unpackLayer(unpacking: Unpacking): Promise<LayerSize> {
   const { directory, packed, descriptor, diffId, limits, onBytes, signal } = unpacking
@@ -52,8 +54,7 @@ export async function unpackLayer(unpacking: Unpacking): Promise<LayerSize> {
     else await pipeline(source, tar, sink, { signal })
   } catch (error) {
     sink.destroy()
-    // A program that ends early is what broke the pipe.
-    if ((error as NodeJS.ErrnoException).code !== 'EPIPE' && (error as NodeJS.ErrnoException).code !== 'ECONNRESET') {
+    if (!brokenPipe.has((error as NodeJS.ErrnoException).code ?? '')) {
       unpacker.child.kill('SIGKILL')
       await unpacker.ended.catch(() => undefined)
       throw decoder && isCodecError(error) ? new ImageError('damaged', 'A layer cannot be decompressed', error) : error
@@ -192,6 +193,8 @@ function startUnpacker(directory: string, limits: ImageLimits): { child: ChildPr
       words[stream] = `${words[stream]}${chunk}`.slice(-maxWordBytes)
     })
   }
+  // Its exit code says what a broken pipe means.
+  child.stdin.on('error', () => undefined)
   child.on('error', reject)
   child.on('close', (code, signal) => {
     const reason = words.stderr.trim()

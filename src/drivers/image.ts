@@ -23,6 +23,13 @@ export interface Image {
   bytes: number
 }
 
+export interface ImageDescription {
+  digest: string
+  /** Of all layers, as they are fetched. */
+  packedBytes: number
+  manifest: Record<string, unknown>
+}
+
 export type ImageEntry = Pick<ImageRecord, 'digest' | 'reference' | 'bytes' | 'pulledAt'>
 
 export type OnProgress = (done: number, total: number) => void
@@ -33,6 +40,8 @@ export interface ImageStore {
    * the work. Progress is in packed bytes of what was missing.
    */
   pullImage(reference: ImageReference, onProgress?: OnProgress, signal?: AbortSignal): Promise<Image>
+  /** What a pull would fetch, without fetching it. */
+  describeImage(reference: ImageReference, signal: AbortSignal): Promise<ImageDescription>
   /** By digest, when all of it is here. */
   findImage(digest: string): Promise<Image | undefined>
   listImages(): Promise<ImageEntry[]>
@@ -112,7 +121,30 @@ export function imageStore(options: { home: Home; limits?: Partial<ImageLimits> 
   return {
     async pullImage(reference, onProgress = () => undefined, signal = new AbortController().signal) {
       disk.prepare()
-      return imageOf(await pull(reference, onProgress, signal))
+      const late = new AbortController()
+      const reason = `The image did not arrive within ${limits.maxSeconds} s: try again later`
+      const timer = setTimeout(() => late.abort(new ImageError('unreachable', reason)), limits.maxSeconds * 1000)
+      try {
+        return imageOf(await pull(reference, onProgress, AbortSignal.any([signal, late.signal])))
+      } catch (error) {
+        // What was under way may say in other words that it was stopped.
+        throw late.signal.aborted ? late.signal.reason : error
+      } finally {
+        clearTimeout(timer)
+      }
+    },
+
+    async describeImage(reference, signal) {
+      const source = await openSource(reference, signal)
+      try {
+        const wanted = reference.kind === 'registry' ? reference.digest : undefined
+        const manifest = await resolveManifest(source, wanted, limits, signal)
+        const { layers } = await planImage(source, manifest, limits, signal)
+        const packedBytes = layers.reduce((total, { size }) => total + size, 0)
+        return { digest: manifest.digest, packedBytes, manifest: manifest.content }
+      } finally {
+        await source.close()
+      }
     },
 
     async findImage(digest) {

@@ -202,7 +202,10 @@ it.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who keeps th
     { name: 'closed/file', content: 'x', uid: 5, mode: 0o4000 },
     { name: 'closed/.wh.gone' },
     { name: 'closed/.wh..wh..opq' },
+    { name: 'open/.wh.gone' },
+    { name: 'open/file' },
     { name: 'out', type: 'symlink', link: outside },
+    { name: 'tmp/x' },
   ]
   writeFileSync(file, makeTar(entries))
   const program = `
@@ -211,11 +214,19 @@ it.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who keeps th
     const home = await openHome('${place}/home', { uidBase: 300000 })
     const store = imageStore({ home })
     const image = await store.pullImage({ kind: 'tar', file: '${file}' })
-    const { lstatSync, readdirSync } = await import('node:fs')
-    console.log(lstatSync(image.layers[0] + '/closed/gone').isCharacterDevice(), readdirSync(image.layers[0] + '/closed').length)
+    const { lstatSync, mkdirSync, readdirSync, writeFileSync } = await import('node:fs')
+    const { execFileSync } = await import('node:child_process')
+    for (const part of ['below/closed', 'below/open', 'merged']) mkdirSync('${place}/' + part, { recursive: true })
+    for (const name of ['gone', 'old']) for (const part of ['closed', 'open']) writeFileSync('${place}/below/' + part + '/' + name, '')
+    const script = 'mount -t overlay overlay -o "$1" ${place}/merged && cd ${place}/merged && ls closed open && stat -c %a tmp'
+    const options = 'userxattr,lowerdir=' + image.layers[0] + ':${place}/below'
+    console.log(execFileSync('unshare', ['-rm', 'sh', '-ec', script, 'sh', options], { encoding: 'utf8' }).trim())
+    console.log(lstatSync(image.layers[0] + '/open/gone').isCharacterDevice(), readdirSync(image.layers[0] + '/closed').length)
     console.log(JSON.stringify(await store.collectImages(new Set())))`
   const args = ['--disable-warning=ExperimentalWarning', '--input-type=module', '-e', program]
   const result = spawnSync(process.execPath, args, { uid: nobody, gid: nobody, cwd: '/', encoding: 'utf8' })
-  expect(result.stdout + result.stderr).toBe('true 2\n{"images":1,"layers":1,"bytes":1}\n')
+  expect(result.stdout + result.stderr).toBe(
+    'closed:\nfile\n\nopen:\nfile\nold\n1777\ntrue 1\n{"images":1,"layers":1,"bytes":1}\n',
+  )
   expect(existsSync(`${place}/home/image/layer`)).toBe(true)
 })

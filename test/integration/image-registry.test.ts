@@ -9,6 +9,7 @@ import { parseImageReference } from '../../src/model/image.ts'
 import { type Blob, digestOf, jsonBlob, type MadeImage, makeImage, makeIndex } from '../support/image.ts'
 import { type Answer, type FakeRegistry, fakeRegistry, partsOf } from '../support/registry.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../support/temporary-home.ts'
+import { until } from '../support/until.ts'
 
 const directory = temporaryDirectory()
 let home: Home
@@ -205,6 +206,20 @@ it('gives up on a registry that stalls, before and in the middle of an answer', 
     return true
   })
   await expect(pull(stopping, { stallSeconds: 0.3 })).rejects.toMatchObject({ code: 'unreachable' })
+})
+
+it('gives up on a registry that sends drop by drop', async () => {
+  const image = newImage(500_000)
+  const drops: NodeJS.Timeout[] = []
+  const registry = await serve(image, (_, response, path) => {
+    if (!path.endsWith(image.layers[0]!.digest)) return false
+    response.writeHead(200, { 'content-length': image.layers[0]!.content.length })
+    drops.push(setInterval(() => response.write(Buffer.alloc(1)), 5))
+    return true
+  })
+  await expect(pull(registry, { maxSeconds: 0.5 })).rejects.toMatchObject({ code: 'unreachable' })
+  for (const drop of drops) clearInterval(drop)
+  await until(() => readdirSync(`${home.path}/image/layer`).every((name) => /^[0-9a-f]{64}$/.test(name)))
 })
 
 it('stops when it is called off', async () => {
