@@ -91,8 +91,13 @@ function storageText({ storage_used_bytes: used, storage_provisioned_bytes: prov
   return `${bytesText(used)} of ${bytesText(provisioned)} used${share}`
 }
 
-function connectionString({ host, port }: Endpoint, password: string): string {
+export function connectionString(
+  { host, port }: Endpoint,
+  password: string,
+  user = defaultUser,
+  database = defaultDatabase,
+): string {
   const address = host.includes(':') ? `[${host}]` : host
   const secret = password === hidden ? hidden : encodeURIComponent(password)
-  return `postgresql://${defaultUser}:${secret}@${address}:${port}/${defaultDatabase}`
+  return `postgresql://${encodeURIComponent(user)}:${secret}@${address}:${port}/${encodeURIComponent(database)}`
 }

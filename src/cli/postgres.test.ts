@@ -233,7 +233,6 @@ describe('what belongs to a cluster', () => {
       'DELETE databases/fly-db/extensions/hstore?force=true',
       undefined,
     ],
-    [['attach', 'shop', 'web'], 'POST attachments', { app_name: 'web' }],
     [['detach', 'shop', 'web'], 'DELETE attachments/web', undefined],
   ])('%j asks for %s', async (args, question, body) => {
     await berth(args, true, listed(summary), [204, {}])
@@ -254,6 +253,51 @@ describe('what belongs to a cluster', () => {
     await berth(args, true, listed(summary), ok(data))
     expect(asked.at(-1)).toBe(question.replace(' ', ` /postgres/${id}/`))
     expect(JSON.parse(printed.join(''))).toEqual({ data })
+  })
+
+  const credentials = ok({ username: 'fly-user', password: 'p@ss' })
+  const attached: Answer = [201, { data: { app_name: 'web' } }]
+
+  it('is told to an app by a secret', async () => {
+    await berth(
+      ['attach', 'shop', 'web'],
+      false,
+      listed(summary),
+      ok(cluster()),
+      [200, { secrets: [{ name: 'A' }] }],
+      credentials,
+      attached,
+      [200, {}],
+    )
+    expect(asked.slice(1)).toEqual([
+      `GET /postgres/${id}`,
+      'GET /apps/web/secrets',
+      `GET /postgres/${id}/users/fly-user/credentials`,
+      `POST /postgres/${id}/attachments`,
+      'POST /apps/web/secrets',
+    ])
+    expect(bodies).toEqual([
+      { app_name: 'web' },
+      { values: { DATABASE_URL: 'postgresql://fly-user:p%40ss@db:15001/fly-db' } },
+    ])
+    expect(printed.join('')).toContain('see DATABASE_URL')
+  })
+
+  it('is told to an app under another name, as another user', async () => {
+    const args = ['attach', 'shop', 'web', '--variable', 'ORDERS', '--user', 'a', '--database', 'orders', '--direct']
+    await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, attached, [200, {}])
+    expect(bodies.at(-1)).toEqual({ values: { ORDERS: 'postgresql://a:p%40ss@db:15000/orders' } })
+    expect(JSON.parse(printed.join(''))).toEqual(attached[1])
+  })
+
+  it('does not take the place of a secret that an app has', async () => {
+    const taken: Answer = [200, { secrets: [{ name: 'DATABASE_URL' }] }]
+    await expect(berth(['attach', 'shop', 'web'], false, listed(summary), ok(cluster()), taken)).rejects.toThrow(
+      '--variable',
+    )
+    const early = ok(starting('creating'))
+    await expect(berth(['attach', 'shop', 'web'], false, listed(summary), early)).rejects.toThrow('once it is ready')
+    expect(bodies).toEqual([])
   })
 
   it('shows the log as lines that move no cursor', async () => {

@@ -5,6 +5,7 @@ import { Failure } from './failure.ts'
 import { parseWholeNumber } from './number.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from './output.ts'
 import { addAdoptCommand } from './postgres-adopt.ts'
+import { addAttachCommands } from './postgres-attach.ts'
 import { addBackupCommands } from './postgres-backup.ts'
 import { addConnectCommands, type RunPsql } from './postgres-connect.ts'
 import { addDatabaseCommands } from './postgres-database.ts'
@@ -52,7 +53,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addConnectCommands(postgres, cli)
   addUserCommands(postgres, cli)
   addDatabaseCommands(postgres, cli)
-  addAttachments(postgres, cli)
+  addAttachCommands(postgres, cli)
   addLogCommand(postgres, cli)
   addAdoptCommand(postgres, cli)
   addBackupCommands(postgres, cli)
@@ -203,30 +204,4 @@ async function watchUntilGone(cli: PostgresCli, path: string, name: string): Pro
   if (rest) {
     throw new Failure(`cluster ${name} is not gone after ${destroySeconds} seconds; its deletion goes on`)
   }
-}
-
-function addAttachments(postgres: Command, cli: Cli): void {
-  const attach = takesCluster(postgres.command('attach'))
-    .description('note that an app of the organization uses a cluster')
-    .argument('<app>', 'the name of the app')
-    .action((given: string, app: string, options: InOrg) => attachApp(cli, given, app, options))
-  addExamples(attach, 'berth postgres attach shop web')
-
-  const detach = takesCluster(postgres.command('detach'))
-    .description('note that an app uses a cluster no longer')
-    .argument('<app>', 'the name of the app')
-    .action((given: string, app: string, options: InOrg) => detachApp(cli, given, app, options))
-  addExamples(detach, 'berth postgres detach shop web')
-}
-
-async function attachApp(cli: Cli, given: string, app: string, options: InOrg): Promise<void> {
-  const path = await findCluster(cli, given, options)
-  const answer = await request(cli.session(), 'POST', `${path}/attachments`, { app_name: app })
-  printAnswer(cli.terminal(), answer, () => `Attached app ${visible(app)} to cluster ${visible(given)}.`)
-}
-
-async function detachApp(cli: Cli, given: string, app: string, options: InOrg): Promise<void> {
-  const path = await findCluster(cli, given, options)
-  const answer = await request(cli.session(), 'DELETE', `${path}/attachments/${segment(app)}`)
-  printAnswer(cli.terminal(), answer, () => `Detached app ${visible(app)} from cluster ${visible(given)}.`)
 }
