@@ -1,7 +1,7 @@
-import { createHash, X509Certificate } from 'node:crypto'
+import { createHash, createPrivateKey, X509Certificate } from 'node:crypto'
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { ensureAuthority, ensureServerCertificate } from '../../src/drivers/certificate.ts'
+import { ensureAuthority, ensureServerCertificate, issueCertificate } from '../../src/drivers/certificate.ts'
 import { type Home, openHome } from '../../src/drivers/home.ts'
 import { isRoot, run } from '../../src/drivers/process.ts'
 import { firstLine, removeTemporaryHome, startProgram, temporaryDirectory } from '../support/temporary-home.ts'
@@ -92,4 +92,17 @@ it('refuses what is not the name of a host', async () => {
   for (const host of ['a\nb', 'a,DNS:evil', '-x', '']) {
     await expect(make([host]), host).rejects.toThrow('make a certificate')
   }
+})
+
+it('makes one for a single name on request, also with an asterisk, and leaves nothing behind', async () => {
+  const before = readdirSync(home.path)
+  const authority = new X509Certificate(readFileSync((await ensureAuthority(home)).certificateFile))
+  for (const name of ['www.example.com', '*.example.com', `${'long.'.repeat(30)}example.com`]) {
+    const { fullchain, privateKey } = await issueCertificate(home, name)
+    const certificate = new X509Certificate(fullchain)
+    expect([certificate.subjectAltName, certificate.verify(authority.publicKey)]).toEqual([`DNS:${name}`, true])
+    expect(certificate.checkPrivateKey(createPrivateKey(privateKey))).toBe(true)
+  }
+  await expect(issueCertificate(home, 'a\nb')).rejects.toThrow(/make a certificate/)
+  expect(readdirSync(home.path)).toEqual(before)
 })
