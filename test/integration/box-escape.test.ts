@@ -216,12 +216,15 @@ describe('the network', () => {
     for (const server of servers) server.close()
   })
 
-  const connector = `use Socket; my ($host, $port) = @ARGV; alarm 1; socket(S, 2, 1, 6);
+  const connector = `use Socket; my ($host, $port, $seconds) = @ARGV; alarm $seconds; socket(S, 2, 1, 6);
     connect(S, sockaddr_in($port, inet_aton($host))) or die "$!\\n"; sysread S, my $t, 100; print $t`
 
-  async function reach(from: BoxSpec, host: string, to = port): Promise<string> {
-    return (await bench.run(from, ['perl', '-e', connector, host, String(to)])).out
+  /** A second is enough for what is dropped on its way and waited for in vain. */
+  async function reach(from: BoxSpec, host: string, to = port, seconds = 1): Promise<string> {
+    return (await bench.run(from, ['perl', '-e', connector, host, String(to), String(seconds)])).out
   }
+
+  const patient = 30
 
   it('does not lead to listeners of the host, on any of its addresses', async () => {
     const own = Object.values(networkInterfaces()).flatMap((list) => list ?? [])
@@ -235,7 +238,7 @@ describe('the network', () => {
     const serve = `use Socket; socket(S, 2, 1, 6); setsockopt(S, 1, 2, 1); bind(S, sockaddr_in(8080, INADDR_ANY)); listen(S, 5); while (accept(C, S)) { syswrite C, "reached"; close C }`
     const server = bench.run(other, ['perl', '-e', serve])
     await until(async () => (await bench.sh(other, 'grep -q ":1F90 00000000:0000 0A" /proc/net/tcp')).code === 0)
-    expect(await reach(other, '127.0.0.1', 8080)).toBe('reached')
+    expect(await reach(other, '127.0.0.1', 8080, patient)).toBe('reached')
     expect(await reach(box, boxNetwork(bench.home, other.slot).address, 8080)).toBe('')
     await bench.sh(other, 'pkill perl')
     await server
@@ -255,14 +258,14 @@ describe('the network', () => {
     async () => {
       const outside = await startOutside()
       try {
-        expect(await reach(box, outside.publicAddress, outside.port)).toBe('reached')
+        expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
         const closed = [outside.hostAddress, outside.privateAddress, '169.254.169.254', '192.168.0.1', '172.16.0.1']
         expect(await Promise.all(closed.map((address) => reach(box, address, outside.port)))).toEqual(
           closed.map(() => ''),
         )
         await bench.boxes.stopBox(box.id)
         await bench.boxes.ensureBox(box)
-        expect(await reach(box, outside.publicAddress, outside.port)).toBe('reached')
+        expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
       } finally {
         outside.stop()
       }
