@@ -70,9 +70,17 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
   it('has admins act as their group, also in a session that another client had before', async () => {
     const who = 'select current_user::text as acting, pg_backend_pid() as pid'
-    const [first] = await ask(port, `create table pooled (id int); set role none; ${who}`)
-    const [second] = await ask(port, who)
-    expect(second).toEqual({ acting: 'schema_admin', pid: first?.pid })
+    await ask(port, 'create table pooled (id int)')
+    // A session that is still being cleaned is not handed on yet, so that the next client may get another one.
+    const seen = new Set<unknown>()
+    let isSecond = false
+    await until(async () => {
+      const [session] = await ask(port, `${who}; set role none; ${who}`)
+      const [next] = await ask(port, who)
+      expect(next!.acting).toBe('schema_admin')
+      isSecond = seen.add(session!.pid).has(next!.pid)
+      return isSecond
+    })
     await bench.addUser(cluster, 'other admin', 'schema_admin')
     await ask(port, 'alter table pooled add name text; drop table pooled', { user: 'other admin' })
   })
