@@ -104,8 +104,11 @@ it.each(['16', '17'] as const)(
     const compared = await listDifferences(cluster)
     expect(compared.different).toEqual([])
     expect(compared.same).toBeGreaterThanOrEqual(3)
-    const [row] = await query(cluster, 'SELECT application_name, state FROM pg_stat_replication')
-    expect(row).toEqual({ application_name: 'berth-archive', state: 'streaming' })
+    await until(async () => {
+      const [row] = await query(cluster, 'SELECT application_name, state FROM pg_stat_replication')
+      expect(row).toMatchObject({ application_name: 'berth-archive' })
+      return row!.state === 'streaming'
+    })
     const archived = await repository.archiveEnd(cluster.id, 1, 1, end - 1n)
     expect(archived).toBeGreaterThan(end)
     expect(statSync(await archiveOf(cluster)).mode & 0o777).toBe(0o700)
