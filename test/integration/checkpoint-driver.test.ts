@@ -223,10 +223,7 @@ describe('a copy that is cut off', () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
     const jobs = jobDriver(bench.supervisor)
-    await bench.sh(
-      spec,
-      'for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done; sleep 1000 >/dev/null 2>&1 &',
-    )
+    await bench.sh(spec, 'for i in $(seq 120); do head -c 4000000 /dev/zero > f$i; done; sleep 1000 >/dev/null 2>&1 &')
     const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
     const copying = ended(() => driver.makeCheckpoint(spec, 'v1'))
     await until(() => existsSync(`${place}/.new~v1/upper`))
@@ -245,7 +242,7 @@ describe('a copy that is cut off', () => {
   it('does not hold up the end of everything, and is made when it is asked for again', async () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
-    await bench.sh(spec, 'for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done')
+    await bench.sh(spec, 'for i in $(seq 120); do head -c 4000000 /dev/zero > f$i; done')
     const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
     const copying = driver.makeCheckpoint(spec, 'v1')
     await until(() => existsSync(`${place}/.new~v1/upper`))

@@ -363,7 +363,7 @@ describe('A copy', () => {
     const from = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])
     const big = `${bench.root}/${from}/backups/first/data/big`
-    spawnSync('sh', ['-c', 'head -c 500000000 /dev/zero > "$1"', 'fill', big])
+    spawnSync('sh', ['-c', 'head -c 1000000000 /dev/zero > "$1"', 'fill', big])
     await bench.restores.startCopy(target.id, specFor(target, from))
     await until(() => processesOf(target.id, 'cp').length > 0)
     for (const pid of processesOf(target.id, 'cp')) killProcess(pid, 'SIGKILL')
@@ -371,7 +371,8 @@ describe('A copy', () => {
 
     const { toolchain } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target, from), toolchain })
-    await until(() => processesOf(target.id, 'cp').length > 0)
+    const { directory } = clusterPaths(bench.home, target.id)
+    await until(() => readdirSync(directory).some((name) => name.startsWith('.copy~')))
     const job = await bench.jobs.inspectJob(`copy-${target.id}`)
     killProcess((job as { pid: number }).pid, 'SIGKILL')
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'failed', reason: 'the copy was interrupted' })
