@@ -24,7 +24,7 @@ async function until(holds: () => Promise<boolean>): Promise<void> {
     await platform.sql('update work set run_at = now(), leased_until = null')
     await platform.turn().catch(() => undefined)
     return holds()
-  }, 20)
+  }, 60)
 }
 
 const backupsOf = (id: string) => platform.sql('select * from backup where cluster_id = $1 order by label', [id])
@@ -177,4 +177,4 @@ test('a scrub that finds damage converges whatever call is lost', async () => {
     await platform.sql('delete from backup where damage is not null')
     await makeOld(id)
   }
-}, 120_000)
+}, 300_000)
