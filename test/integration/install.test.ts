@@ -169,11 +169,13 @@ describe('the tree that systemd starts', () => {
     const [command = '', ...args] = commandOf('berth-tree', 'ExecStart')
     const tree = spawn(command, args, { stdio: 'ignore', env: baseEnvironment, cwd: '/' })
     const supervisor = s6Supervisor({ treeDirectory: `${home}/tree`, logDirectory: `${home}/log` })
-    expect(await waitUntil(() => supervisor.inspectTree().is === 'up', 10)).toBe(true)
+    expect(await waitUntil(() => supervisor.inspectTree().is === 'up', 45)).toBe(true)
     await supervisor.ensureTree()
     await supervisor.ensureService('sleeper', { command: ['sleep', '1000'] })
     expect(supervisor.inspectTree()).toEqual({ is: 'up', pid: tree.pid })
-    expect(processesBelow(home).filter(({ name }) => name === 's6-svscan')).toHaveLength(1)
+    // One that it starts has its name for a moment.
+    const trees = () => processesBelow(home).filter(({ name }) => name === 's6-svscan')
+    expect(await waitUntil(() => trees().length === 1, 45)).toBe(true)
 
     const ended = new Promise((resolve) => tree.once('exit', (code) => resolve(code)))
     await supervisor.stopTree()
