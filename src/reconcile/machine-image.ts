@@ -7,7 +7,8 @@ import type { World } from './step.ts'
 import { underway } from './underway.ts'
 
 export type FoundImage =
-  | { is: 'here'; image: Image }
+  /** With the machine as it knows its image now. */
+  | { is: 'here'; image: Image; machine: Machine }
   | { is: 'coming'; note: string }
   | { is: 'refused'; reason: string }
 
@@ -20,7 +21,7 @@ const progressMs = 2_000
 /** The image of this version of a machine, pulled if it is not here. Which one it is is kept before it is used. */
 export async function ensureImage(machine: Machine, world: World): Promise<FoundImage> {
   const here = machine.image && (await world.images.findImage(machine.image.digest))
-  if (here) return { is: 'here', image: here }
+  if (here) return { is: 'here', image: here, machine }
   const reference = referenceOf(machine)
   try {
     const name = `pull ${formatImageReference(reference)}`
@@ -30,8 +31,9 @@ export async function ensureImage(machine: Machine, world: World): Promise<Found
     })
     if (pull.is === 'running') return { is: 'coming', note: 'pulling the image' }
     const image = pull.value
-    await world.db.transaction((tx) => setImage(tx, machine.id, machine.instanceId, refOf(reference, image)))
-    return { is: 'here', image }
+    const ref = refOf(reference, image)
+    await world.db.transaction((tx) => setImage(tx, machine.id, machine.instanceId, ref))
+    return { is: 'here', image, machine: { ...machine, image: ref } }
   } catch (error) {
     if (error instanceof ImageError) return { is: 'refused', reason: error.message }
     throw error

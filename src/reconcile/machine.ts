@@ -143,7 +143,12 @@ async function start(machine: Machine, world: World): Promise<Start> {
   const last = freshExits(machine, seen).at(-1)
   const why = last && seen.is !== 'up' && last.signal === 0 ? notRunnable[last.exitCode] : undefined
   if (why === undefined) {
-    return { is: 'up', save: (tx) => noteUp(tx, machine.id, checkNames(machine.config)) }
+    // What ended before this start is told before it; what ended since is for the next look.
+    const save = async (tx: Tx) => {
+      await noteEnds(tx, machine, freshExits(machine, before))
+      await noteUp(tx, machine.id, checkNames(machine.config))
+    }
+    return { is: 'up', save }
   }
   await world.machines.stopMachine(machine.id, { signal: 'SIGKILL', timeoutMs: 0 })
   const exits = freshExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
@@ -163,7 +168,7 @@ async function startProgram(machine: Machine, world: World): Promise<Exclude<Sta
   // One that grew while it was mounted is whole only now.
   for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
-    await world.machines.startMachine(await specOf(machine, found.image, world))
+    await world.machines.startMachine(await specOf(found.machine, found.image, world))
     return undefined
   } catch (error) {
     if (error instanceof SpecError || error instanceof MachineStartError)
