@@ -1,14 +1,18 @@
 import { listAppsOf } from '../actions/app.ts'
 import { readCursor, writeCursor } from '../actions/cursor.ts'
+import { listIpsOf } from '../actions/ip.ts'
+import { listMachinesOf } from '../actions/machine.ts'
 import { findCurrentRelease, listReleasesOf } from '../actions/release.ts'
 import { listSecretsOf } from '../actions/secret.ts'
 import { listTokensOf } from '../actions/token.ts'
 import type { LiveContext } from '../live/context.ts'
+import { describeImage } from '../live/image.ts'
 import { type AppSummary, appStatus } from '../model/app.ts'
 import { firstOrg, type Org } from '../model/org.ts'
 import { nowMicros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
-import { connection, type GraphqlNode, releaseNode, secretNode, tokenNode } from './graphql-view.ts'
+import { imageVersionNode, machineNode, regionNodesOf, serviceNodes } from './graphql-machine.ts'
+import { connection, type GraphqlNode, imageNode, ipNode, releaseNode, secretNode, tokenNode } from './graphql-view.ts'
 
 /** Who asks, for what is looked up only when a query wants it. */
 export interface Asker {
@@ -55,6 +59,7 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
   const status = appStatus(app)
   const appUrl = ctx.settings.appUrl(app.name)
   const { hostname } = new URL(appUrl)
+  const machines = () => listMachinesOf(ctx, app.name, allMachines)
   const releases = async ({ first }: PageQuery) => connection((await releasesOf(first)).map(releaseNode))
   const releasesOf = (first: number | null | undefined) => listReleasesOf(ctx, app.name, Math.max(1, first ?? 20))
   const newestRelease = async () => (await releasesOf(1)).map(releaseNode)[0]
@@ -82,6 +87,19 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     currentReleaseUnprocessed: newestRelease,
     releases,
     releasesUnprocessed: releases,
+    services: async () => serviceNodes(await machines()),
+    regions: async () => regionNodesOf(await machines()),
+    imageDetails: async () => imageVersionNode(await machines()),
+    machines: async ({ state, first }: PageQuery & { state?: string | null }) => {
+      const found = (await machines()).filter((machine) => !state || machine.state === state)
+      const nodes = found.slice(0, first ?? found.length).map((machine) => machineNode(ctx, machine))
+      // Each leads back to its app.
+      return { nodes: nodes.map((node) => ({ ...node, app: () => appNode(asker, app) })), totalCount: found.length }
+    },
+    image: async ({ ref }: { ref: string }) => imageNode(await describeImage(ctx, app.name, ref)),
+    // Clients add the shared one to the others by themselves.
+    ipAddresses: async () => connection((await listIpsOf(ctx, app.name)).filter(({ shared }) => !shared).map(ipNode)),
+    sharedIpAddress: async () => (await listIpsOf(ctx, app.name)).find(({ shared }) => shared)?.ip ?? '',
     egressIpAddresses: connection([]),
     addOns: connection([]),
     limitedAccessTokens: connection([]),
@@ -89,6 +107,8 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     secrets: async () => (await listSecretsOf(ctx, app.name, { show: false, minVersion: 0 })).map(secretNode),
   }
 }
+
+const allMachines = { includeDeleted: false, region: null, states: null, metadata: {} }
 
 export interface PageQuery {
   first?: number | null

@@ -1,12 +1,15 @@
 import { createApp, deleteApp, getApp } from '../actions/app.ts'
+import { allocateIp, releaseIpOf } from '../actions/ip.ts'
 import { getOrg, listVisibleOrgs } from '../actions/org.ts'
 import { createRelease, type NewRelease, updateRelease } from '../actions/release.ts'
 import { changeSecrets, listSecretsOf } from '../actions/secret.ts'
 import { BerthError, invalid, notFound } from '../model/errors.ts'
+import { CreateIp, type IpType } from '../model/ip.ts'
 import type { Org } from '../model/org.ts'
 import { listRegions, regionOf } from '../model/region.ts'
 import { type Asker, appNode, appPage, organizationNode, type PageQuery } from './graphql-node.ts'
-import { connection, type GraphqlNode, regionNode, releaseNode, userNode } from './graphql-view.ts'
+import { connection, type GraphqlNode, ipNode, regionNode, releaseNode, userNode } from './graphql-view.ts'
+import { checkBody } from './validation.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
@@ -57,6 +60,22 @@ interface SetSecretsInput {
   replaceAll?: boolean | null
 }
 
+interface AllocateIpInput {
+  appId: string
+  type: IpType
+  region?: string | null
+  organizationId?: string | null
+  network?: string | null
+  serviceName?: string | null
+}
+
+interface ReleaseIpInput {
+  appId?: string | null
+  ip?: string | null
+  /** The same: an address is its own id. */
+  ipAddressId?: string | null
+}
+
 export function mutationRoot(asker: Asker): GraphqlNode {
   const { ctx } = asker
   return {
@@ -88,6 +107,24 @@ export function mutationRoot(asker: Asker): GraphqlNode {
     updateRelease: async ({ input }: { input: { releaseId: string; status: string } }) => ({
       release: releaseNode(await updateRelease(ctx, input.releaseId, input.status)),
     }),
+    allocateIpAddress: ({ input }: { input: AllocateIpInput }) =>
+      withApp(asker, input.appId, async (name) => {
+        const { type, region, organizationId, network, serviceName } = input
+        const org = organizationId ? await getOrgById(asker, organizationId) : undefined
+        const body = checkBody(CreateIp, {
+          type,
+          ...(region ? { region } : {}),
+          ...(org ? { org_slug: org.slug } : {}),
+          ...(network ? { network } : {}),
+          ...(serviceName ? { service_name: serviceName } : {}),
+        })
+        return { ipAddress: ipNode(await allocateIp(ctx, name, body)) }
+      }),
+    releaseIpAddress: ({ input }: { input: ReleaseIpInput }) =>
+      withApp(asker, input.appId ?? '', async (name) => {
+        await releaseIpOf(ctx, name, input.ip ?? input.ipAddressId ?? '')
+        return undefined
+      }),
     unsetSecrets: ({ input }: { input: { appId: string; keys: string[] } }) =>
       withApp(asker, input.appId, async (name) => {
         await changeSecrets(ctx, name, Object.fromEntries(input.keys.map((key) => [key, null])))

@@ -1,4 +1,6 @@
 import type { ShownSecret } from '../actions/secret.ts'
+import type { ResolvedImage } from '../live/image.ts'
+import type { Ip } from '../model/ip.ts'
 import type { Region } from '../model/region.ts'
 import { isInProgress, type Release } from '../model/release.ts'
 import { toRfc3339 } from '../model/time.ts'
@@ -47,6 +49,29 @@ export function releaseNode(release: Release): GraphqlNode {
     user: { __typename: 'User', id: release.createdBy, email: release.createdBy, name: release.createdBy },
     createdAt: toRfc3339(release.createdAt),
     updatedAt: toRfc3339(release.updatedAt),
+  }
+}
+
+export function imageNode(image: ResolvedImage): GraphqlNode {
+  return {
+    id: image.digest,
+    ref: image.reference,
+    digest: image.digest,
+    compressedSize: image.packedBytes,
+    compressedSizeFull: image.packedBytes,
+    manifest: image.manifest,
+  }
+}
+
+export function ipNode(ip: Ip): GraphqlNode {
+  return {
+    __typename: 'IPAddress',
+    id: ip.ip,
+    address: ip.ip,
+    type: ip.type,
+    region: ip.region,
+    createdAt: toRfc3339(ip.createdAt),
+    serviceName: ip.serviceName ?? '',
   }
 }
 

@@ -1,5 +1,6 @@
 import { Ajv, type ErrorObject, type Options } from 'ajv'
 import type { FastifySchemaCompiler } from 'fastify'
+import type { Static, TSchema } from 'typebox'
 import { BerthError } from '../model/errors.ts'
 
 // `refusal` in a schema is the sentence a caller reads when the value does not fit it.
@@ -19,6 +20,16 @@ export function schemaCompiler(): FastifySchemaCompiler<object> {
   const exact = new Ajv({ ...options, coerceTypes: false })
   const fromText = new Ajv({ ...options, coerceTypes: true })
   return ({ schema, httpPart }) => (httpPart === 'body' ? exact : fromText).compile(schema)
+}
+
+let others: Ajv | undefined
+
+/** The value, refused as a body of this schema would be, where it came another way than as the body of a route. */
+export function checkBody<S extends TSchema>(schema: S, value: Static<S>): Static<S> {
+  others ??= new Ajv({ ...options, coerceTypes: false })
+  const check = others.compile(schema) // compiled once for each schema
+  if (!check(value)) throw refusalOf(check.errors ?? [], 400)
+  return value
 }
 
 export function refusalOf(errors: ErrorObject[], status: 400 | 422): BerthError {

@@ -90,6 +90,61 @@ describe('a query', () => {
     })
   })
 
+  test('shows the machines of an app and what they offer', async () => {
+    await platform.createApp('shop')
+    const services = [{ protocol: 'tcp', internal_port: 8080, ports: [{ port: 443, handlers: ['tls', 'http'] }] }]
+    for (const region of ['fra', 'iad', 'fra']) {
+      const body = { region, config: { image: 'nginx:1', services } }
+      expect((await platform.call('POST', '/v1/apps/shop/machines', { body })).status).toBe(200)
+    }
+    for (let turns = 0; turns < 10; turns++) await platform.turn()
+    const { data } =
+      await ask(`{ app(name: "shop") { status deployed regions { code } services { protocol internalPort ports { port handlers } }
+      imageDetails { registry repository tag digest version }
+      machines { totalCount nodes { id name config state region createdAt app { name } ips { nodes { family kind ip maskSize } } host { id }
+        egressIpAddresses { nodes { id ip version region } } } } } }`)
+    expect(data.app).toMatchObject({
+      status: 'deployed',
+      deployed: true,
+      regions: [{ code: 'fra' }, { code: 'iad' }],
+      services: [{ protocol: 'tcp', internalPort: 8080, ports: [{ port: 443, handlers: ['tls', 'http'] }] }],
+      imageDetails: {
+        registry: 'docker.io',
+        repository: 'library/nginx',
+        tag: '1',
+        digest: expect.stringMatching(/^sha256:/),
+      },
+      machines: { totalCount: 3 },
+    })
+    expect(data.app.machines.nodes[0]).toMatchObject({
+      state: 'started',
+      config: { image: 'nginx:1' },
+      app: { name: 'shop' },
+      ips: { nodes: [{ family: 'v6', kind: 'privatenet', ip: expect.stringMatching(/^fdaa:/), maskSize: 112 }] },
+    })
+    const few = await ask('{ app(name: "shop") { machines(first: 1, state: "started") { nodes { id } } } }')
+    expect(few.data.app.machines.nodes).toHaveLength(1)
+  })
+
+  test('looks an image up', async () => {
+    await platform.createApp('shop')
+    platform.fake.images.available = new Set(['docker.io/library/nginx:latest'])
+    const query = `query($name: String!, $ref: String!) { app(name: $name) { id image(ref: $ref) { id digest ref compressedSize: compressedSizeFull manifest } } }`
+    const { data } = await ask(query, { name: 'shop', ref: 'nginx' })
+    expect(data.app.image).toEqual({
+      id: `sha256:${'a'.repeat(64)}`,
+      digest: `sha256:${'a'.repeat(64)}`,
+      ref: 'docker.io/library/nginx:latest',
+      compressedSize: '5000000000',
+      manifest: { schemaVersion: 2 },
+    })
+    expect((await refusal(query, { name: 'shop', ref: 'other' })).message).toContain('Could not find Image')
+    expect((await refusal(query, { name: 'shop', ref: 'oci:/etc' })).extensions.code).toBe('INVALID')
+    expect((await refusal(query, { name: 'shop', ref: 'A B' })).extensions.code).toBe('INVALID')
+    const token = await platform.createToken('read', 'personal')
+    expect((await refusal(query, { name: 'shop', ref: 'nginx' }, token)).extensions.code).toBe('FORBIDDEN')
+  })
+
   test('says that an app is not there, and refuses that of another', async () => {
     await platform.createOrg('acme')
     await platform.createApp('mine')
@@ -197,6 +252,98 @@ describe('a mutation', () => {
     expect((await refusal(set, { input: { appId: 'none', secrets: [] } })).message).toBe('Could not find App')
   })
 
+  test('gives and takes addresses', async () => {
+    await platform.createApp('shop')
+    const allocate = `mutation($input: AllocateIPAddressInput!) { allocateIpAddress(input: $input) {
+      ipAddress { id address type region createdAt serviceName } app { sharedIpAddress } } }`
+    const give = async (input: object) =>
+      (await ask(allocate, { input: { appId: 'shop', ...input } })).data.allocateIpAddress
+    const { ipAddress } = await give({ type: 'v6', region: 'ams', serviceName: 'web' })
+    expect(ipAddress).toMatchObject({ type: 'v6', region: 'ams', serviceName: 'web', id: ipAddress.address })
+    const shared = await give({ type: 'shared_v4', region: '' })
+    expect(shared.app.sharedIpAddress).toBe(shared.ipAddress.address)
+    const hidden = await give({ type: 'private_v6', organizationId: 'personal', network: 'blue' })
+    expect(hidden.ipAddress.address).toMatch(/^fdaa:/)
+    const list =
+      '{ app(name: "shop") { sharedIpAddress ipAddresses { nodes { address type } } egressIpAddresses { nodes { id } } } }'
+    const { app } = (await ask(list)).data
+    expect(app).toEqual({
+      sharedIpAddress: shared.ipAddress.address,
+      ipAddresses: {
+        nodes: [
+          { address: ipAddress.address, type: 'v6' },
+          { address: hidden.ipAddress.address, type: 'private_v6' },
+        ],
+      },
+      egressIpAddresses: { nodes: [] },
+    })
+    const release =
+      'mutation($input: ReleaseIPAddressInput!) { releaseIpAddress(input: $input) { clientMutationId app { name } } }'
+    const taken = await ask(release, { input: { appId: 'shop', ip: ipAddress.address } })
+    expect(taken.data.releaseIpAddress.app.name).toBe('shop')
+    expect((await ask(release, { input: { appId: 'shop', ipAddressId: hidden.ipAddress.id } })).errors).toBeUndefined()
+    expect((await ask(list)).data.app.ipAddresses.nodes).toEqual([])
+
+    for (const [mutation, input, message] of [
+      [release, { appId: 'shop', ip: ipAddress.address }, 'the app does not have this address'],
+      [release, { appId: 'shop', ip: '../x' }, 'the app does not have this address'],
+      [release, { ip: '1.2.3.4' }, 'Could not find App'],
+      [allocate, { appId: 'none', type: 'v4' }, 'Could not find App'],
+      [allocate, { appId: 'shop', type: 'v4', network: 'blue' }, 'network and org_slug go with private_v6 only'],
+      [allocate, { appId: 'shop', type: 'v4', serviceName: 'a b' }, 'service_name must be at most 63'],
+      [allocate, { appId: 'shop', type: 'private_v6', organizationId: 'none' }, 'Could not find Organization'],
+    ] as [string, object, string][]) {
+      expect((await refusal(mutation, { input })).message).toContain(message)
+    }
+  })
+
+  test('keeps releases', async () => {
+    await platform.createApp('shop')
+    const create = `mutation($input: CreateReleaseInput!) { createRelease(input: $input) { release { id version status inProgress } } }`
+    const input = {
+      appId: 'shop',
+      image: 'registry/shop:1',
+      platformVersion: 'machines',
+      strategy: 'CANARY',
+      definition: { a: '\u0000' },
+    }
+    const { release } = (await ask(create, { input })).data.createRelease
+    expect(release).toMatchObject({ version: 1, status: 'pending', inProgress: true })
+    const update =
+      'mutation($input: UpdateReleaseInput!) { updateRelease(input: $input) { release { id status stable } } }'
+    const done = await ask(update, { input: { releaseId: release.id, status: 'complete' } })
+    expect(done.data.updateRelease.release).toEqual({ id: release.id, status: 'complete', stable: true })
+    expect((await ask(create, { input: { appId: 'shop', image: 'x' } })).data.createRelease.release.version).toBe(2)
+    const { app } = (
+      await ask(`{ app(name: "shop") { version config { definition } currentReleaseUnprocessed { imageRef version }
+        releases: releasesUnprocessed(first: 5) { nodes { version imageRef deploymentStrategy user { email } createdAt } } } }`)
+    ).data
+    expect(app).toMatchObject({
+      version: 2,
+      config: { definition: {} },
+      currentReleaseUnprocessed: { imageRef: 'x', version: 2 },
+    })
+    expect(app.releases.nodes).toMatchObject([
+      { version: 2, deploymentStrategy: 'ROLLING' },
+      {
+        version: 1,
+        imageRef: 'registry/shop:1',
+        deploymentStrategy: 'CANARY',
+        user: { email: 'root-root@berth.invalid' },
+      },
+    ])
+    expect((await refusal(update, { input: { releaseId: release.id, status: 'NOT A WORD' } })).extensions.code).toBe(
+      'INVALID',
+    )
+    await platform.createOrg('acme')
+    const token = await platform.createToken('org', 'acme')
+    const foreign = await refusal(update, { input: { releaseId: release.id, status: 'failed' } }, token)
+    expect(foreign.message).toBe('release not found')
+    expect((await refusal(create, { input: { appId: 'shop', image: '' } })).message).toContain('image must be')
+    const large = { appId: 'shop', image: 'x', definition: { text: 'x'.repeat(70_000) } }
+    expect((await refusal(create, { input: large })).message).toContain('definition must have')
+  })
+
   test('of a token that may only read changes nothing', async () => {
     await platform.createApp('shop')
     const token = await platform.createToken('read', 'personal')
@@ -206,6 +353,22 @@ describe('a mutation', () => {
       [
         'mutation($input: SetSecretsInput!) { setSecrets(input: $input) { clientMutationId } }',
         { appId: 'shop', secrets: [] },
+      ],
+      [
+        'mutation($input: AllocateIPAddressInput!) { allocateIpAddress(input: $input) { clientMutationId } }',
+        { appId: 'shop', type: 'v4' },
+      ],
+      [
+        'mutation($input: ReleaseIPAddressInput!) { releaseIpAddress(input: $input) { clientMutationId } }',
+        { appId: 'shop', ip: '1.2.3.4' },
+      ],
+      [
+        'mutation($input: CreateReleaseInput!) { createRelease(input: $input) { clientMutationId } }',
+        { appId: 'shop', image: 'x' },
+      ],
+      [
+        'mutation($input: UpdateReleaseInput!) { updateRelease(input: $input) { clientMutationId } }',
+        { releaseId: 'x', status: 'failed' },
       ],
       [
         'mutation($input: UnsetSecretsInput!) { unsetSecrets(input: $input) { clientMutationId } }',

@@ -143,6 +143,15 @@ export class FakeImages {
         this.pulled.set(digest, image)
         return called(image)
       },
+      describeImage: async (reference) => {
+        const text = formatImageReference(reference)
+        if (this.available && !this.available.has(text)) throw new ImageError('not_found', `there is no image ${text}`)
+        return called({
+          digest: `sha256:${'a'.repeat(64)}`,
+          packedBytes: 5_000_000_000,
+          manifest: { schemaVersion: 2 },
+        })
+      },
       findImage: (digest) => called(this.pulled.get(digest)),
       listImages: async () =>
         [...this.pulled.values()].map(({ digest }) => ({ digest, reference: digest, bytes: 1, pulledAt: 0 })),
