@@ -13,6 +13,7 @@ import { invalid } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import { insertApp, listApps, runningMachines } from '../store/app.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../store/app-visible.ts'
+import { revokeAppTokens } from '../store/token.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type Context, checked } from './context.ts'
 import { readCursor, writeCursor } from './cursor.ts'
@@ -60,6 +61,7 @@ export async function deleteApp(ctx: Context, name: string, force: boolean): Pro
     const running = force ? [] : await runningMachines(tx, app.id, runningMachineStates)
     if (running.length > 0) throw stillRunning(running)
     await transition(tx, 'app', appStates, app.id, 'delete')
+    await revokeAppTokens(tx, app.id)
   })
 }
 

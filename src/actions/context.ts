@@ -2,7 +2,7 @@ import { requireCaller, requireSandboxCaller } from '../model/caller.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db } from '../store/db.ts'
-import { findCaller } from '../store/token.ts'
+import { findCaller, findToken } from '../store/token.ts'
 
 /** Who is asking, and what with. Built once per request by the API. */
 export interface Context {
@@ -22,6 +22,12 @@ export async function getCaller(ctx: Pick<Context, 'db' | 'area' | 'tokenHash'>)
   return ctx.area === 'sandbox' ? requireSandboxCaller(caller) : requireCaller(caller)
 }
 
+/** That the token is valid, whatever it is for: whoever has none learns nothing of why a request is refused. */
+export async function requireToken(ctx: Pick<Context, 'db' | 'area' | 'tokenHash'>): Promise<Caller> {
+  const caller = await findToken(ctx.db, ctx.tokenHash)
+  return ctx.area === 'sandbox' ? requireSandboxCaller(caller) : requireCaller(caller)
+}
+
 /**
  * Checks what needs no look at the database. A caller without a valid token learns nothing about the fields: a refusal
  * is preceded by the check of the token.
@@ -30,7 +36,7 @@ export async function checked<T>(ctx: Context, check: () => T): Promise<T> {
   try {
     return check()
   } catch (refusal) {
-    await getCaller(ctx)
+    await requireToken(ctx)
     throw refusal
   }
 }

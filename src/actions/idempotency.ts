@@ -5,7 +5,7 @@ import { BerthError, badRequest, conflict, invalid } from '../model/errors.ts'
 import { seal, unseal } from '../model/secret.ts'
 import { type Db, joinTransaction, type Tx } from '../store/db.ts'
 import { findAnswer, lockKey, putAnswer, type RequestKey } from '../store/idempotency.ts'
-import { type Context, getCaller } from './context.ts'
+import { type Context, requireToken } from './context.ts'
 
 export interface Answer {
   status: number
@@ -32,7 +32,7 @@ export async function runOnce(
   if (!/^[\x21-\x7e]{1,255}$/.test(request.key)) {
     throw badRequest('Idempotency-Key must be 1 to 255 visible ASCII characters')
   }
-  const { tokenId } = await getCaller(ctx)
+  const { tokenId } = await requireToken(ctx)
   const key: RequestKey = { tokenId, path: request.path, key: request.key }
   const fingerprint = createHash('sha256')
     .update(JSON.stringify([request.query, request.body]))

@@ -1,12 +1,14 @@
 import { requireWriter } from '../model/caller.ts'
-import { forbidden, invalid, notFound } from '../model/errors.ts'
+import { parseDuration } from '../model/duration.ts'
+import { badRequest, forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import { mintMacaroon } from '../model/macaroon.ts'
 import type { Org } from '../model/org.ts'
 import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../model/token.ts'
+import { getWritableApp } from '../store/app-visible.ts'
 import { listOrgs } from '../store/org.ts'
 import { insertToken, listTokens, revokeToken } from '../store/token.ts'
-import { type Context, getCaller } from './context.ts'
+import { type Context, checked, getCaller, requireToken } from './context.ts'
 import { getOrg } from './org.ts'
 
 export interface IssuedToken {
@@ -44,6 +46,34 @@ function textOf(input: CreateToken, tokenId: string, org: Org | undefined): stri
   })
 }
 
+const longestExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
+
+/** For this app alone. One of these cannot make another. */
+export async function createDeployToken(ctx: Context, appName: string, expiry: string | undefined): Promise<string> {
+  const lifetimeMs = await checked(ctx, () => readExpiry(expiry))
+  await getCaller(ctx)
+  const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  const token = newTokenText()
+  await insertToken(ctx.db, {
+    id: newId(),
+    hash: hashToken(token),
+    kind: 'app',
+    orgId: app.orgId,
+    sandbox: null,
+    appId: app.id,
+    name: `deploys ${app.name}`,
+    expiresInSeconds: lifetimeMs === null ? null : lifetimeMs / 1000,
+  })
+  return token
+}
+
+function readExpiry(expiry: string | undefined): number | null {
+  if (!expiry) return null
+  const time = parseDuration(expiry)
+  if (time !== undefined && time > 0 && time <= longestExpiryMs) return time
+  throw badRequest('expiry must be a duration such as 24h or 1h30m, at most a hundred years')
+}
+
 export async function listTokensOf(ctx: Context, orgSlug: string | undefined): Promise<Token[]> {
   const caller = await getCaller(ctx)
   requireWriter(caller)
@@ -59,7 +89,7 @@ export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
 }
 
 export async function getCurrentToken(ctx: Context): Promise<{ caller: Caller; org: Org | undefined }> {
-  const caller = await getCaller(ctx)
+  const caller = await requireToken(ctx)
   const org = caller.orgId === null ? undefined : (await listOrgs(ctx.db, caller))[0]
   return { caller, org }
 }

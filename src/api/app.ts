@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { createApp, deleteApp, getApp, listAppsOf } from '../actions/app.ts'
+import { createDeployToken } from '../actions/token.ts'
 import { AppDetails, AppPage, type AppSummary, appStatus, CreateApp, CreatedApp, type NewlyMade } from '../model/app.ts'
 import { toMillis } from '../model/time.ts'
 import { organizationView } from './org.ts'
@@ -100,6 +101,26 @@ export const appRoutes: Route[] = [
     run: async ({ ctx, params, query }) => {
       await deleteApp(ctx, params.app_name, query.force === 'true' || query.force === '1')
     },
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/deploy_token',
+    id: 'createDeployToken',
+    tag: 'Apps',
+    summary: 'Make a token for one app',
+    description:
+      'It may do with this app what a token of its organization may, and nothing else. It ends with the app. It is in this answer and nowhere else.',
+    scope: 'write',
+    params: ByName,
+    body: Type.Object({
+      expiry: Type.Optional(Type.String({ description: 'A duration such as `24h`; it does not end when omitted.' })),
+    }),
+    nullsAbsent: true,
+    status: 200,
+    response: Type.Object({ token: Type.String() }, { title: 'DeployToken' }),
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => ({ token: await createDeployToken(ctx, params.app_name, body.expiry) }),
   }),
 ]
 

@@ -8,7 +8,7 @@ import Fastify, {
   type HTTPMethods,
   LogController,
 } from 'fastify'
-import { getCaller } from '../actions/context.ts'
+import { requireToken } from '../actions/context.ts'
 import { runOnce } from '../actions/idempotency.ts'
 import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
@@ -224,7 +224,7 @@ async function answer(
   const refusal = refusedInput(operation, request)
   const { params, query, body } = request
   if (refusal) {
-    await getCaller(ctx)
+    await requireToken(ctx)
     if (refusal.code !== 'bad_request') await operation.precheck?.({ ctx, params })
     throw refusal
   }

@@ -4,7 +4,7 @@ import { type Micros, toRfc3339 } from '../model/time.ts'
 import { CreateToken, callerEmail, type Token, tokenKinds } from '../model/token.ts'
 import { type Route, route } from './route.ts'
 
-const Kind = Type.Enum([...tokenKinds])
+const Kind = Type.Enum([...tokenKinds, 'app'])
 const OptionalTime = Type.Union([Type.String({ format: 'date-time' }), Type.Null()])
 
 const TokenView = Type.Object(

@@ -5,7 +5,8 @@ import { slugPattern } from './org.ts'
 import type { Micros } from './time.ts'
 
 export const tokenKinds = ['root', 'org', 'read', 'sandbox'] as const
-export type TokenKind = (typeof tokenKinds)[number]
+/** Those of one app are made by an operation of the app. */
+export type TokenKind = (typeof tokenKinds)[number] | 'app'
 
 /** How the text of a token looks; what it may do is the same. */
 export const tokenFormats = ['berth', 'fm2'] as const

@@ -4,7 +4,7 @@ import { forbidden, notFound } from '../model/errors.ts'
 import type { Caller } from '../model/token.ts'
 import { findApp } from './app.ts'
 import type { Db } from './db.ts'
-import { findCaller } from './token.ts'
+import { findToken } from './token.ts'
 
 /** Names are one namespace: an app of another organization is refused, and 404 means that the name is free. */
 export async function getVisibleApp(
@@ -13,7 +13,7 @@ export async function getVisibleApp(
   name: string,
 ): Promise<{ caller: Caller; app: AppSummary }> {
   if (!appNamePattern.test(name)) {
-    requireCaller(await findCaller(db, tokenHash))
+    requireCaller(await findToken(db, tokenHash))
     throw appNotFound()
   }
   const found = await findApp(db, tokenHash, name)

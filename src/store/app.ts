@@ -1,7 +1,7 @@
 import type { App, AppOrg, AppSummary, NewlyMade } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query, Tx } from './db.ts'
-import { callerColumns, callerCte, callerOf, callersCte } from './token.ts'
+import { appCallerCte, callerColumns, callerCte, callerOf, callersCte } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -33,7 +33,7 @@ export async function findApp(db: Db, tokenHash: Buffer, name: string): Promise<
   const rows = await db.read<Caller & { app: AppSummary | null }>({
     name: 'find-app',
     // The app as one column: a row of twenty costs the client more than the statement costs the server.
-    text: `with ${callerCte}
+    text: `with ${appCallerCte}
            select ${callerColumns}, to_json(found) as app from caller left join (
              select ${shownColumns}, ${orgColumns}, ${countColumns}
              from app join org on org.id = app.org_id, ${counts}

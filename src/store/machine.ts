@@ -6,7 +6,7 @@ import { machineIdPattern } from '../model/machine.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query } from './db.ts'
 import { openSealedSecrets } from './secret.ts'
-import { callerColumns, callerCte, callerOf } from './token.ts'
+import { appCallerCte, callerColumns, callerOf } from './token.ts'
 
 export const machineColumns = `machine.id, machine.app_id as "appId", machine.name, machine.state,
   machine.state_since as "stateSince", machine.progress_at as "progressAt", machine.region,
@@ -59,7 +59,7 @@ export async function findMachine(
 ): Promise<FoundMachine | undefined> {
   const [row] = await db.read<Row>({
     name: 'find-machine',
-    text: `with ${callerCte}
+    text: `with ${appCallerCte}
            select ${callerColumns}, app.object as app, found.* from caller
            left join lateral (
              select ${appObject} as object, app.id as found_app, app.org_id as found_org from app

@@ -6,16 +6,26 @@ const valid = 'revoked_at is null and (expires_at is null or expires_at > now())
 /**
  * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
  * Statements that answer a request start from it, so that a revocation counts from the next request on and a hot read
- * costs one round trip.
+ * costs one round trip. A token of one app is as good as none here.
  */
 export const callerCte = `caller as (
   select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
-  where hash = $1 and ${valid})`
+  where hash = $1 and kind <> 'app' and ${valid})`
+
+/**
+ * The same where `$2` is the name of an app. A token of this app may do with it what one of its organization may; for
+ * every other app it is one of an organization that nobody has.
+ */
+export const appCallerCte = `caller as (
+  select id as token_id, sandbox as token_sandbox, case kind when 'app' then 'org' else kind end as token_kind,
+    case when kind = 'app' and app_id is distinct from (
+      select app.id from app where app.name = $2 and app.state = 'active') then '' else org_id end as token_org
+  from token where hash = $1 and ${valid})`
 
 /** The same for many requests at once: `asked` has a `token_hash`, and what else it has is here as well. */
 export const callersCte = `caller as (
   select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
-  from asked join token on hash = token_hash and ${valid})`
+  from asked join token on hash = token_hash and kind <> 'app' and ${valid})`
 
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 
@@ -33,21 +43,41 @@ export async function findCaller(db: Pick<Db, 'read'>, hash: Buffer): Promise<Ca
   return rows[0]
 }
 
+/** Of any kind, where it only matters whether there is one. */
+export async function findToken(db: Pick<Db, 'read'>, hash: Buffer): Promise<Caller | undefined> {
+  const rows = await db.read<Caller>({
+    name: 'find-token',
+    text: `select id as "tokenId", kind, org_id as "orgId", sandbox from token where hash = $1 and ${valid}`,
+    values: [hash],
+  })
+  return rows[0]
+}
+
 export interface NewToken {
   id: string
   hash: Buffer
   kind: TokenKind
   orgId: string | null
   sandbox: string | null
+  appId?: string
   name: string
   expiresInSeconds: number | null
 }
 
 export async function insertToken(db: Query, token: NewToken): Promise<void> {
   await db.query(
-    `insert into token (id, hash, kind, org_id, sandbox, name, expires_at)
-     values ($1, $2, $3, $4, $5, $6, now() + interval '1 second' * $7)`,
-    [token.id, token.hash, token.kind, token.orgId, token.sandbox, token.name, token.expiresInSeconds],
+    `insert into token (id, hash, kind, org_id, sandbox, name, expires_at, app_id)
+     values ($1, $2, $3, $4, $5, $6, now() + interval '1 second' * $7, $8)`,
+    [
+      token.id,
+      token.hash,
+      token.kind,
+      token.orgId,
+      token.sandbox,
+      token.name,
+      token.expiresInSeconds,
+      token.appId ?? null,
+    ],
   )
 }
 
@@ -81,6 +111,10 @@ export async function revokeToken(db: Query, caller: Caller, id: string): Promis
     [id, caller.orgId],
   )
   return rowCount === 1
+}
+
+export async function revokeAppTokens(tx: Query, appId: string): Promise<void> {
+  await tx.query('update token set revoked_at = coalesce(revoked_at, now()) where app_id = $1', [appId])
 }
 
 /** The sandbox of this id cannot ask about itself any more. */
