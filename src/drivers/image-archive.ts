@@ -113,7 +113,7 @@ async function listEntries(handle: FileHandle): Promise<Entries> {
   for (let position = 0, count = 0; count < maxEntries; count++) {
     const header = await read(position, blockSize)
     if (header.length < blockSize || header[0] === 0) break
-    if (header.toString('latin1', 257, 262) !== 'ustar') {
+    if (!isHeader(header)) {
       if (count === 0) throw new ImageError('damaged', 'The file is neither a tar nor compressed by gzip or zstd')
       break
     }
@@ -135,10 +135,16 @@ async function listEntries(handle: FileHandle): Promise<Entries> {
   return entries
 }
 
+/** By its sum, which also the oldest tars have. */
+function isHeader(header: Buffer): boolean {
+  const blank = Buffer.from(header).fill(' ', 148, 156)
+  return blank.reduce((sum, byte) => sum + byte, 0) === Number.parseInt(field(header, 148, 8).trim(), 8)
+}
+
 function nameOf(header: Buffer): string {
   const [name, prefix] = [field(header, 0, 100), field(header, 345, 155)]
   // The other kind of magic has times where this one has the beginning of a name.
-  return prefix !== '' && header[262] === 0 ? `${prefix}/${name}` : name
+  return prefix !== '' && header.toString('latin1', 257, 263) === 'ustar\0' ? `${prefix}/${name}` : name
 }
 
 function field(header: Buffer, start: number, length: number): string {
