@@ -7,6 +7,7 @@ import { drillStates } from '../src/model/drill.ts'
 import { machineStates } from '../src/model/machine.ts'
 import { sandboxStates } from '../src/model/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
+import { snapshotStates, volumeStates } from '../src/model/volume.ts'
 
 /** Path → text of every file that is derived from the code. */
 export function generatedFiles(): Record<string, string> {
@@ -19,6 +20,8 @@ export function generatedFiles(): Record<string, string> {
       drill: drillStates,
       app: appStates,
       machine: machineStates,
+      volume: volumeStates,
+      snapshot: snapshotStates,
       sandbox: sandboxStates,
     }),
   }

@@ -4,7 +4,7 @@
 set -eu
 
 # Debian packages per purpose. A package whose program has another name is listed in `provides` as well.
-run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base"
+run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base e2fsprogs"
 test="curl procps btrfs-progs xfsprogs docker-registry busybox-static"
 bench="wrk haproxy xfsprogs docker-registry busybox-static skopeo"
 
@@ -15,6 +15,7 @@ provides() {
     iproute2) echo ip ;;
     nftables) echo nft ;;
     dnsmasq-base) echo dnsmasq ;;
+    e2fsprogs) echo mkfs.ext4 ;;
     xfsprogs) echo mkfs.xfs ;;
     btrfs-progs) echo mkfs.btrfs ;;
     libreadline8) echo libreadline.so.8 ;;

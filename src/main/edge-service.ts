@@ -10,6 +10,7 @@ import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot, waitUntil } from '../drivers/process.ts'
 import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
 import { certificateKey } from '../model/certificate.ts'
+import { defaultPools } from '../model/ip.ts'
 import type { Config, Listen } from './config.ts'
 
 import type { Foundation } from './foundation.ts'
@@ -100,7 +101,7 @@ function settingsOf(
     tls: config.tls ?? null,
     certificateKey: certificateKey(world.encryptionKey).toString('base64'),
     region: config.regions?.[0] ?? 'local',
-    pools: [],
+    pools: config.ipPools ?? defaultPools(home.number),
     autostopSeconds: config.autostopSeconds,
     uid: isRoot() ? home.uidStart : null,
     maxConnections: maxConnections(config.edgeWorkers),

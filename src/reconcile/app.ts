@@ -8,11 +8,15 @@ import { dismissVolumes } from './volume.ts'
 
 export const appSteps: Steps<typeof appStates, App> = {
   async deleting(app, { db }) {
-    const dismiss = (await dismissMachines(db, app.id)) ?? (await dismissVolumes(db, app.id))
-    if (dismiss) return wait(0, 'removing machines and volumes', dismiss)
-    if (await hasMachines(db, app.id)) return wait(0.3, 'removing machines and volumes')
-    if (await hasVolumes(db, app.id)) return wait(1, 'removing machines and volumes')
+    const note = 'removing machines and volumes'
+    const dismissed = await dismissMachines(db, app.id)
+    if (dismissed) return wait(0, note, dismissed)
+    if (await hasMachines(db, app.id)) return wait(0.3, note)
+    // Nothing has them mounted any more.
+    const removal = await dismissVolumes(db, app.id)
+    if (removal) return wait(0, note, removal)
+    if (await hasVolumes(db, app.id)) return wait(0.3, note)
     const removed = await removeAppContents(db, app.id)
-    return removed === 0 ? advance('gone') : wait(0, 'removing machines and volumes')
+    return removed === 0 ? advance('gone') : wait(0, note)
   },
 }

@@ -218,7 +218,7 @@ describe('scripts/setup.sh', () => {
     }
     const packaged = ['s6-svscan', 'pgbouncer', 'openssl', 'bwrap', 'nft', 'ip', 'dnsmasq', 'curl', 'ps', 'mkfs.btrfs']
     const images = ['docker-registry', 'busybox', 'skopeo']
-    for (const tool of ['npm', 'apt-get', ...packaged, ...images, 'mkfs.xfs', 'wrk', 'haproxy']) {
+    for (const tool of ['npm', 'apt-get', ...packaged, ...images, 'mkfs.xfs', 'mkfs.ext4', 'wrk', 'haproxy']) {
       if (!missing.includes(tool)) writeProgram(`${bin}/${tool}`, `echo "${tool} $*" >>${directory}/calls`)
     }
     chmodSync(directory, 0o755)
