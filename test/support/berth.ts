@@ -1,9 +1,10 @@
 import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { inject } from 'vitest'
+import { removeDirectory } from './directory.ts'
 import { platformPorts } from './port.ts'
 import { until } from './until.ts'
 
@@ -93,7 +94,7 @@ export class Berth {
   async destroy(): Promise<void> {
     await Promise.all(this.children.map((child) => end(child)))
     await this.cli('down')
-    rmSync(this.home, { recursive: true, force: true })
+    await removeDirectory(this.home)
   }
 }
 

@@ -1,9 +1,10 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { chmodSync, chownSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
+import { chmodSync, chownSync, mkdtempSync, realpathSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { findProcess, findWorkingDirectory, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
 import { s6Supervisor } from '../../src/drivers/supervisor.ts'
+import { removeDirectory } from './directory.ts'
 
 export const drivers = new URL('../../src/drivers/', import.meta.url).pathname
 
@@ -20,7 +21,7 @@ export async function removeTemporaryHome(directory: string): Promise<void> {
   await s6Supervisor({ treeDirectory: `${directory}/tree`, logDirectory: `${directory}/log` }).stopTree({
     timeoutSeconds: 10,
   })
-  rmSync(directory, { recursive: true, force: true })
+  await removeDirectory(directory)
 }
 
 /** Every process that works in the directory or was started by a service below it. */
