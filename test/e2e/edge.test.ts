@@ -40,6 +40,19 @@ async function ask(host: string, headers: Record<string, string> = {}, agent: Ag
   return { status: reply.statusCode!, body }
 }
 
+/** Once the edge has been told of the last change of the sandbox, of which the caller has no word. */
+async function askWhen(name: string, isTold: (reply: Reply) => boolean): Promise<Reply> {
+  let reply: Reply | undefined
+  await until(async () => {
+    reply = await ask(host(name)).catch(() => undefined)
+    return reply !== undefined && isTold(reply)
+  })
+  return reply!
+}
+
+const isPublic = ({ status }: Reply) => status !== 401 && status !== 404
+const isWanted = ({ body }: Reply) => !body.includes('service_stopped')
+
 let edgeUrl: string
 let client: SpritesClient
 const host = (name: string) => `${name}.sandbox.localhost`
@@ -90,16 +103,16 @@ function startTraffic(name: string) {
   }
 }
 
-function edgePids(): { primary: number; workers: number[] } {
+function edgePids(): { primary: number | undefined; workers: number[] } {
   const found = JSON.parse(
     execFileSync(new URL('../../berth', import.meta.url).pathname, ['status', '--json'], {
       env: berth.environment,
       encoding: 'utf8',
     }),
   )
-  const primary: number = found.services.find((service: { name: string }) => service.name === 'edge').pid
+  const primary: number | undefined = found.services.find((service: { name: string }) => service.name === 'edge')?.pid
   const children = readdirSync('/proc')
-    .filter((entry) => /^\d+$/.test(entry))
+    .filter((entry) => primary !== undefined && /^\d+$/.test(entry))
     .filter((pid) => parentOf(pid) === primary)
   return { primary, workers: children.map(Number) }
 }
@@ -128,19 +141,19 @@ describe('the address of a sandbox', () => {
   test('is in its answer, and leads to its service as soon as that listens', async () => {
     const sprite = await client.getSprite('open')
     expect(sprite.url).toBe(`http://open.sandbox.localhost:${new URL(edgeUrl).port}/`)
-    const reply = await ask(host('open'))
+    const reply = await askWhen('open', isPublic)
     expect(reply.status).toBe(200)
     expect(reply.body).toMatch(/^open GET \/ HTTP\/1.1\r\nHost: open.sandbox.localhost/)
   })
 
   test('is protected by the tokens that may see it, which the service does not see', async () => {
-    expect((await ask(host('closed'))).status).toBe(401)
+    expect((await askWhen('closed', ({ status }) => status !== 404)).status).toBe(401)
     const reply = await ask(host('closed'), { authorization: `Bearer ${berth.token}` })
     expect(reply.status).toBe(200)
     expect(reply.body).toMatch(/^closed GET/)
     expect(reply.body).not.toContain(berth.token)
     await (await client.getSprite('closed')).updateURLSettings({ auth: 'public' })
-    await until(async () => (await ask(host('closed'))).status === 200, 1)
+    expect((await askWhen('closed', isPublic)).status).toBe(200)
   })
 
   test('waits for a service that crashed, and says that one was stopped', async () => {
@@ -151,12 +164,12 @@ describe('the address of a sandbox', () => {
     const stopped = await ask(host('open'))
     expect([stopped.status, JSON.parse(stopped.body).error]).toEqual([503, 'service_stopped'])
     await call('POST', `${path}/web/start?duration=10ms`)
-    expect((await ask(host('open'))).status).toBe(200)
+    expect((await askWhen('open', isWanted)).status).toBe(200)
   })
 
   test('starts a sandbox that has never run, where nothing answers', async () => {
     await (await client.createSprite('empty')).updateURLSettings({ auth: 'public' })
-    const reply = await ask(host('empty'))
+    const reply = await askWhen('empty', isPublic)
     expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'bad_gateway'])
     expect((await client.getSprite('empty')).status).toBe('running')
   })
@@ -164,12 +177,12 @@ describe('the address of a sandbox', () => {
   test('waits for the check of a service to pass', async () => {
     const late = 'test -e /tmp/ready'
     await sandboxWithService('checked', 'public', { health: { command: ['sh', '-c', late], interval: '100ms' } })
-    expect((await ask(host('checked'))).status).toBe(200)
+    expect((await askWhen('checked', isPublic)).status).toBe(200)
   })
 
   test('is gone with its sandbox', async () => {
     await (await client.getSprite('empty')).delete()
-    await until(async () => (await ask(host('empty'))).status === 404, 1)
+    await askWhen('empty', ({ status }) => status === 404)
   })
 })
 
@@ -195,23 +208,25 @@ describe('traffic', () => {
     await end(berth.children.at(-1)!, 'SIGTERM')
     berth.environment.BERTH_EDGE_WORKERS = '1'
     await berth.up()
-    await until(() => edgePids().workers.length === 1, 40)
+    await until(() => edgePids().workers.length === 1, 80)
     const before = traffic.count()
     await until(() => traffic.count() > before + 50)
     expect((await traffic.stop()).failures).toEqual([])
     expect(edgePids().primary).toBe(primary)
     expect(workers).not.toContain(edgePids().workers[0])
-  })
+  }, 120_000)
 
   test('is taken up again when a worker is killed, and when the whole edge is', async () => {
     const { primary, workers } = edgePids()
-    for (const pid of [workers[0]!, primary]) {
-      kill(pid)
-      await until(async () => (await ask(host('open')).catch(() => undefined))?.status === 200)
-    }
-    const now = edgePids()
-    expect(now.primary).not.toBe(primary)
-    expect(now.workers).toHaveLength(1)
+    // What is left of the old one answers as well, so the new one is waited for first.
+    const isOther = ({ primary: now, workers: others }: ReturnType<typeof edgePids>) =>
+      others.length === 1 && others[0] !== workers[0] && now !== undefined
+    kill(workers[0]!)
+    await until(() => isOther(edgePids()))
+    await askWhen('open', ({ status }) => status === 200)
+    kill(primary!)
+    await until(() => isOther(edgePids()) && edgePids().primary !== primary)
+    await askWhen('open', ({ status }) => status === 200)
     expect((await ask(`127.0.0.1:${new URL(edgeUrl).port}`)).status).toBe(404)
   })
 
@@ -221,6 +236,6 @@ describe('traffic', () => {
     await expect(ask(host('open'))).rejects.toThrow('ECONNREFUSED')
     await berth.up()
     expect(berth.addresses.edge).toBe(edgeUrl)
-    await until(async () => (await ask(host('open'))).status === 200, 35)
+    await askWhen('open', ({ status }) => status === 200)
   })
 })
