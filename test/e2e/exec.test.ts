@@ -181,14 +181,24 @@ describe('a socket', () => {
   })
 
   test('hears of ports that its command opens and closes', async () => {
+    // What opens and closes between two looks is not seen, so that each step waits for a word.
     const script =
-      'use IO::Socket::INET; sleep 1; my $s = IO::Socket::INET->new(Listen => 1, LocalPort => 7001) or die; sleep 1; close $s; sleep 60'
-    const client = await run(['perl', '-e', script])
-    await until(() => client.said('port_closed') !== undefined)
-    expect(client.said('port_opened')).toMatchObject({ port: 7001, address: '0.0.0.0', pid: expect.any(Number) })
-    expect(client.said('port_closed')).toMatchObject({ port: 7001 })
-    client.say({ type: 'signal', signal: 'KILL' })
-    expect(await client.exit()).toBe(137)
+      'use IO::Socket::INET; <STDIN>; my $s = IO::Socket::INET->new(Listen => 1, LocalPort => 7001) or die; <STDIN>; close $s; sleep 60'
+    const watcher = await direct.watchPorts()
+    try {
+      await watcher.next() // the first look is over; what comes after it is a change
+      const client = await run(['perl', '-e', script], '&stdin=true')
+      client.stdin('\n')
+      await until(() => client.said('port_opened') !== undefined)
+      expect(client.said('port_opened')).toMatchObject({ port: 7001, address: '0.0.0.0', pid: expect.any(Number) })
+      client.stdin('\n')
+      await until(() => client.said('port_closed') !== undefined)
+      expect(client.said('port_closed')).toMatchObject({ port: 7001 })
+      client.say({ type: 'signal', signal: 'KILL' })
+      expect(await client.exit()).toBe(137)
+    } finally {
+      watcher.close()
+    }
   })
 })
 
@@ -207,44 +217,47 @@ describe('a terminal', () => {
 })
 
 describe('nothing is left running', () => {
+  // Of this run: all processes of the machine are looked at.
+  const seconds = (nth: number) => `4711.${process.pid}${nth}`
+
   test('after the time that a lost connection leaves', async () => {
-    const client = await sh('sleep 4711.1 & wait', '&max_run_after_disconnect=300ms')
-    await until(() => processesWith('4711.1').length > 0)
+    const client = await sh(`sleep ${seconds(1)} & wait`, '&max_run_after_disconnect=300ms')
+    await until(() => processesWith(seconds(1)).length > 0)
     client.cut()
-    await until(() => processesWith('4711.1').length === 0)
+    await until(() => processesWith(seconds(1)).length === 0)
   })
 
   test('of a request whose client hung up', async () => {
     const gone = new AbortController()
-    const url = at(`exec?${query(['sh', '-c', 'echo; sleep 4711.2 & wait'])}`)
+    const url = at(`exec?${query(['sh', '-c', `echo; sleep ${seconds(2)} & wait`])}`)
     const reply = await fetch(url, {
       method: 'POST',
       headers: { authorization: `Bearer ${berth.token}` },
       signal: gone.signal,
     })
-    await until(() => processesWith('4711.2').length > 0)
+    await until(() => processesWith(seconds(2)).length > 0)
     gone.abort()
     await reply.text().catch(() => {})
-    await until(() => processesWith('4711.2').length === 0)
+    await until(() => processesWith(seconds(2)).length === 0)
   })
 
   test('when the control plane is killed', async () => {
-    await sh('sleep 4711.3 & wait', '&max_run_after_disconnect=1h')
-    await sh('sleep 4711.3 & wait', '&tty=true')
-    await until(() => processesWith('sleep\x004711.3').length === 2)
+    await sh(`sleep ${seconds(3)} & wait`, '&max_run_after_disconnect=1h')
+    await sh(`sleep ${seconds(3)} & wait`, '&tty=true')
+    await until(() => processesWith(`sleep\0${seconds(3)}`).length === 2)
     await end(berth.children.at(-1)!, 'SIGKILL')
-    await until(() => processesWith('4711.3').length === 0)
+    await until(() => processesWith(seconds(3)).length === 0)
     await berth.up()
   })
 
   test('when the control plane is told to stop, and those who follow hear it', async () => {
-    const polite = await sh('trap "echo bye; exit 5" HUP; sleep 4711.4 & wait')
-    const stubborn = await sh('trap "" HUP TERM; sleep 4711.4; sleep 4711.4', '&tty=true')
-    await until(() => processesWith('sleep\x004711.4').length === 2)
+    const polite = await sh(`trap "echo bye; exit 5" HUP; sleep ${seconds(4)} & wait`)
+    const stubborn = await sh(`trap "" HUP TERM; sleep ${seconds(4)}; sleep ${seconds(4)}`, '&tty=true')
+    await until(() => processesWith(`sleep\0${seconds(4)}`).length === 2)
     await end(berth.children.at(-1)!, 'SIGTERM')
     expect([await polite.exit(), await stubborn.exit()]).toEqual([5, 137])
     expect(polite.output(1)).toBe('bye\n')
-    expect(processesWith('4711.4')).toEqual([])
+    await until(() => processesWith(seconds(4)).length === 0)
     await berth.up()
     expect((await fetch(at('exec'), { headers: { authorization: `Bearer ${berth.token}` } })).status).toBe(200)
   })
