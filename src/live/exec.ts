@@ -30,8 +30,8 @@ const keepaliveSeconds = 15
 const mostSessionsPerSandbox = 200
 const mostRemembered = 1000
 
-/** For programs that save their work when their terminal goes; then they are ended. */
-const closeGraceMs = 1_000
+/** For programs that save their work when their terminal goes, also where everybody is busy; then they are ended. */
+const closeGraceMs = 3_000
 
 /** One that was killed has ended by then; only somebody who follows it and does not read can keep its end from being told. */
 const killedMs = 2_000
