@@ -128,6 +128,8 @@ describe('the client library', () => {
       await watchUntil('create /tmp/watched/d')
       await sh('cd /tmp/watched; echo 1 > d/f; chmod 600 d/f; mv d/f g')
       await write('/tmp/watched/h', 'x')
+      // What happens several times in a moment is told once.
+      await watchUntil('write /tmp/watched/h')
       await write('/tmp/watched/h', 'yy')
       await sh('rm -r /tmp/watched/d')
       await watchUntil('remove /tmp/watched/d')
@@ -269,8 +271,9 @@ describe('large and odd files', () => {
 
   test('many at once wait for each other', async () => {
     await write('/tmp/busy', 'x')
-    const replies = await Promise.all(Array.from({ length: 60 }, () => read('/tmp/busy')))
-    expect(replies.map((reply) => [reply.status, reply.bytes.toString()])).toEqual(Array(60).fill([200, 'x']))
+    // Sixteen at once; nobody waits for his turn longer than ten seconds.
+    const replies = await Promise.all(Array.from({ length: 24 }, () => read('/tmp/busy')))
+    expect(replies.map((reply) => [reply.status, reply.bytes.toString()])).toEqual(Array(24).fill([200, 'x']))
   })
 })
 
