@@ -311,7 +311,7 @@ describe('watching sandboxes', () => {
       for await (const chunk of reply.body!.pipeThrough(new TextDecoderStream())) {
         const lines = (text + chunk).split('\n')
         text = lines.pop()!
-        events.push(...lines.map((line) => JSON.parse(line)))
+        events.push(...lines.map((line) => JSON.parse(line)).filter(({ type }) => type !== 'heartbeat'))
       }
     })().catch(() => undefined)
     return {
