@@ -14,7 +14,6 @@ import { listRegions } from '../model/region.ts'
 import { RestoreRequest } from '../model/restore.ts'
 import { type Micros, toRfc3339 } from '../model/time.ts'
 import { ById, families, InternalOrg, internalRoute, noCluster, notReady } from './flyctl-route.ts'
-import { organizationView } from './org.ts'
 import type { Call, Route } from './route.ts'
 
 const noOrg = 'The organization is unknown or not visible to this token.'
@@ -234,7 +233,7 @@ function clusterView({ settings }: Asked, cluster: ClusterDetails) {
     pg_major_version: cluster.pgMajor,
     disk: cluster.diskSizeGb,
     replicas: cluster.replicas,
-    organization: organizationView({ name: cluster.orgName, slug: cluster.orgSlug, numericId: cluster.orgNumericId }),
+    organization: { name: cluster.orgName, slug: cluster.orgSlug, raw_slug: cluster.orgSlug },
     ip_assignments: { direct: cluster.state === 'ready' ? settings.pgHost : '' },
     attached_apps: cluster.attachedApps.map((name) => ({ name })),
     postgis_enabled: cluster.postgisEnabled,

@@ -19,11 +19,6 @@ beforeEach(async () => {
 
 const clientWith = (token: string) => new FlyAdmin(token, { apiUrl: url, graphqlUrl: url })
 
-/** Everything that is due now, as the background does it. */
-async function settle() {
-  for (let turns = 0; turns < 20; turns++) await platform.turn()
-}
-
 describe('fly-admin', () => {
   test('works with apps', async () => {
     await client.App.createApp({ org_slug: 'personal', app_name: 'shop', network: 'blue' } as never)
@@ -79,11 +74,11 @@ describe('fly-admin', () => {
       size_gb: 1,
     } as never)
     const volume = { app_name: 'shop', volume_id: made.id }
-    await settle()
+    await platform.workUntil('volume', 'created')
     expect(await client.Volume.getVolume(volume)).toMatchObject({ name: 'data', size_gb: 1 })
     expect(await client.Volume.listVolumes('shop')).toMatchObject([{ id: made.id }])
     expect(await client.Volume.extendVolume({ ...volume, size_gb: 2 })).toMatchObject({ volume: { size_gb: 2 } })
-    await settle()
+    await platform.workUntil('volume', 'created')
     expect(await client.Volume.listSnapshots(volume)).toEqual([])
     expect(await client.Volume.deleteVolume(volume)).toMatchObject({ id: made.id })
   })
@@ -92,7 +87,7 @@ describe('fly-admin', () => {
     await platform.createApp('shop')
     const made = await client.Machine.createMachine({ app_name: 'shop', config: { image: 'nginx' } } as never)
     const machine = { app_name: 'shop', machine_id: made.id! }
-    await settle()
+    await platform.workUntil('machine', 'started')
     expect(await client.Machine.waitMachine({ ...machine, state: 'started', timeout: '5s' } as never)).toMatchObject({
       ok: true,
     })
@@ -105,22 +100,22 @@ describe('fly-admin', () => {
     expect(await client.Machine.cordonMachine(machine)).toEqual({ ok: true })
     expect(await client.Machine.uncordonMachine(machine)).toEqual({ ok: true })
     await client.Machine.updateMachine({ ...machine, config: { image: 'nginx', env: { A: 'b' } } } as never)
-    await settle()
+    await platform.workUntil('machine', 'started')
     expect(await client.Machine.listVersions(machine)).toHaveLength(2)
     expect((await client.Machine.listEvents(machine)).length).toBeGreaterThan(2)
     expect(await client.Machine.signalMachine({ ...machine, signal: 'SIGHUP' } as never)).toEqual({ ok: true })
     expect(await client.Machine.listProcesses(machine as never)).toEqual(expect.any(Array))
     await client.Machine.restartMachine(machine as never)
-    await settle()
+    await platform.workUntil('machine', 'started')
     await client.Machine.stopMachine(machine as never)
-    await settle()
+    await platform.workUntil('machine', 'stopped')
     expect(await client.Machine.getMachine(machine)).toMatchObject({ state: 'stopped' })
     await client.Machine.startMachine(machine)
-    await settle()
+    await platform.workUntil('machine', 'started')
     expect(await client.Machine.getMachine(machine)).toMatchObject({ state: 'started' })
     expect(await client.App.getAppDetailed('shop')).toMatchObject({ status: 'deployed' })
     expect(await client.Machine.deleteMachine({ ...machine, force: true })).toEqual({ ok: true })
-    await settle()
+    await platform.workUntil('machine', 'destroyed')
     expect(await client.Machine.getMachine(machine)).toMatchObject({ state: 'destroyed' })
   })
 

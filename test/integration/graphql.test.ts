@@ -97,7 +97,7 @@ describe('a query', () => {
       const body = { region, config: { image: 'nginx:1', services } }
       expect((await platform.call('POST', '/v1/apps/shop/machines', { body })).status).toBe(200)
     }
-    for (let turns = 0; turns < 10; turns++) await platform.turn()
+    await platform.workUntil('machine', 'started')
     const { data } =
       await ask(`{ app(name: "shop") { status deployed regions { code } services { protocol internalPort ports { port handlers } }
       imageDetails { registry repository tag digest version }

@@ -80,6 +80,18 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       throw new Error(`still work to do after ${turns} turns`)
     },
 
+    /** Turns the crank until every row is in this state: clusters and machines are looked at for ever. */
+    async workUntil(table: 'backup' | 'cluster' | 'machine' | 'volume', state: string, turns = 100) {
+      for (let i = 0; i < turns; i++) {
+        if ((await platform.sql(`select 1 from ${table} where state <> $1`, [state])).length === 0) return
+        await database.db.query(`update work set run_at = now() - random() * interval '1 s', leased_until = null`)
+        await platform.turn()
+      }
+      throw new Error(
+        `not ${state} after ${turns} turns: ${JSON.stringify(await platform.sql(`select * from ${table}`))}`,
+      )
+    },
+
     /** As on the first day. */
     async clear() {
       await database.db.query(await emptyEverything())
