@@ -63,7 +63,7 @@ afterAll(async () => {
   await destroy(lost)
   await destroy(fresh)
   rmSync(repository, { recursive: true, force: true })
-}, 60_000)
+})
 
 test('a platform that lost everything but its repository knows no clusters', async () => {
   await destroy(lost)
@@ -71,7 +71,7 @@ test('a platform that lost everything but its repository knows no clusters', asy
   await fresh.up()
   expect((await fresh.call('GET', '/v1/postgres?org_slug=personal&include_deleted=true')).body.data).toEqual([])
   expect((await fresh.call('GET', '/v1/postgres?org_slug=acme')).status).toBe(404)
-}, 120_000)
+}, 240_000)
 
 test('adopting writes down what the repository tells', async () => {
   const { stdout } = await fresh.cli('postgres', 'adopt', '--json')
@@ -103,7 +103,7 @@ test('undeleting brings it back with everything the archive had', async () => {
   const { data } = (await fresh.call('GET', `/v1/postgres/${returned}`)).body
   expect(data).toMatchObject({ ...settings, organization: { slug: 'acme' } })
   expect(await numbers(fresh, returned)).toEqual({ count: rows, last: rows })
-}, 120_000)
+}, 240_000)
 
 test('what came back lives on', async () => {
   await insert(fresh, returned, ++rows)
@@ -112,7 +112,7 @@ test('what came back lives on', async () => {
     const { body } = await fresh.call('GET', `/v1/postgres/${returned}/backups`)
     return body.data.some((backup: { status: string }) => backup.status === 'completed')
   }, 60)
-}, 90_000)
+}, 180_000)
 
 test('deleting and undeleting it once more loses nothing either', async () => {
   await until(async () => (await fresh.call('GET', `/v1/postgres/${returned}`)).body.data.recovery_window !== null)
@@ -122,4 +122,4 @@ test('deleting and undeleting it once more loses nothing either', async () => {
   expect(made.status, JSON.stringify(made.body)).toBe(201)
   await untilReady(fresh, made.body.data.id)
   expect(await numbers(fresh, made.body.data.id)).toEqual({ count: rows, last: rows })
-}, 120_000)
+}, 240_000)

@@ -28,9 +28,9 @@ beforeAll(async () => {
   await berth.up()
   for (const major of ['16', '17']) ids[major] = await createCluster(berth, { pg_major_version: major })
   for (const id of Object.values(ids)) await untilReady(berth, id)
-}, 120_000)
+}, 300_000)
 
-afterAll(() => destroy(berth), 60_000)
+afterAll(() => destroy(berth))
 
 /** Everything about the cluster of one major, through the API and as a client. */
 function clusterOf(major: string) {

@@ -22,7 +22,7 @@ beforeAll(async () => {
   control = await berth.up()
   const made = await call('POST', '/v1/sandboxes', { name: box, environment: { FROM_SANDBOX: 'yes' } })
   expect(made.status).toBe(201)
-}, 120_000)
+})
 
 afterAll(() => destroy(berth))
 
@@ -429,7 +429,7 @@ describe('the platform', () => {
     expect(await state('kept')).toEqual(before)
     expect(await state('off')).toMatchObject({ status: 'stopped' })
     await remove('kept', 'off')
-  }, 60_000)
+  })
 
   test('runs a service once only when its supervisor was killed', async () => {
     const name = `watched-${process.pid}`
