@@ -204,6 +204,7 @@ describe('console', () => {
     first.type('printf \'\\033[?25l\'; MARK=here; echo rea"dy"\r')
     await first.sees('ready')
     first.type('\u001c')
+    await first.sees(/console demo --attach \d+/)
     expect(await first.exit()).toBe(0)
     const [, id] = /berth sandbox console demo --attach (\d+)/.exec(first.seen)!
     expect(first.seen).toContain('\u001b[?25h') // the cursor is back
@@ -216,8 +217,8 @@ describe('console', () => {
     expect(killed).toMatchObject({ code: 0, out: `Session ${id} ended with code 137.\n` })
     expect(await second.exit()).toBe(137)
     const third = new Console(['console', 'demo', '--attach', id!])
+    await third.sees(`session not found: ${id}`)
     expect(await third.exit()).toBe(1)
-    expect(third.seen).toContain(`session not found: ${id}`)
   })
 
   test('gives the terminal back as it was when it is told to end', async () => {
@@ -238,7 +239,7 @@ describe('console', () => {
 
 test('services are defined, watched, stopped and deleted', async () => {
   const script = 'echo hello; echo oops >&2; exec sleep 1000'
-  const put = await sandbox('services', 'put', 'demo', 'web', '--watch', '2s', '--env', 'A=b', '--', 'sh', '-c', script)
+  const put = await sandbox('services', 'put', 'demo', 'web', '--watch', '5s', '--env', 'A=b', '--', 'sh', '-c', script)
   expect(put).toMatchObject({ code: 0, err: 'oops\n' })
   expect(put.out).toMatch(/^hello\nService web is running \(pid \d+\)\.\n$/)
   expect((await sandbox('services', 'demo')).out).toMatch(/^web +running +\d+ /m)

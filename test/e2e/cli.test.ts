@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 
 const launcher = resolve(import.meta.dirname, '../../berth')
-const startSeconds = 50
+const startSeconds = 150
 
 let home: string
 let elsewhere: string
@@ -87,7 +87,7 @@ beforeAll(async () => {
 afterAll(async () => {
   try {
     platform?.kill('SIGTERM')
-    await until('the control plane stops', 20, () => platform === undefined || platform.exitCode !== null)
+    await until('the control plane stops', 60, () => platform === undefined || platform.exitCode !== null)
   } finally {
     platform?.kill('SIGKILL')
     await berth('down')
