@@ -36,11 +36,13 @@ export function findFirstProcess(service: string): number | undefined {
   const watched = findSupervised(service)
   const bwrap = watched && findChild(watched)
   const first = bwrap && findChild(bwrap)
-  return first && isFirst(first) ? first : undefined
+  return first && isFirst(first, 's6-svscan') ? first : undefined
 }
 
-function isFirst(pid: number): boolean {
-  return /^Name:\ts6-svscan\n.*^NSpid:\t[\t0-9]*\t1\n/ms.test(readOf(`/proc/${pid}/status`) ?? '')
+const firstStatus = /^Name:\t([^\n]*)\n.*^NSpid:\t[\t0-9]*\t1\n/ms
+
+function isFirst(pid: number, name: string): boolean {
+  return firstStatus.exec(readOf(`/proc/${pid}/status`) ?? '')?.[1] === name
 }
 
 /**
@@ -59,7 +61,8 @@ export function findProgram(service: string): { first: number; program: number }
 export function findReaper(service: string): number | undefined {
   const watched = findSupervised(service)
   const bwrap = watched && findChild(watched)
-  return bwrap && findChild(bwrap)
+  const first = bwrap && findChild(bwrap)
+  return first && isFirst(first, 'bwrap') ? first : undefined
 }
 
 function identifyExecutable(pid: number): string | undefined {
