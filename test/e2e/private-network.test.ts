@@ -1,0 +1,170 @@
+// Machines of real images in private networks, as their owners see them.
+import { execFile, execFileSync } from 'node:child_process'
+import { readdirSync, readFileSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import { busyboxImage } from '../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
+import { until } from '../support/until.ts'
+
+interface Machine {
+  app: string
+  id: string
+  address: string
+}
+
+const berth = new Berth()
+let registry: Registry
+let image: string
+let machines: Record<'front' | 'back' | 'apart' | 'foreign', Machine>
+
+describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
+  beforeAll(async () => {
+    registry = await startRegistry()
+    const serve = 'mkdir -p /www && echo $FLY_APP_NAME > /www/word && exec httpd -f -p 8080 -h /www'
+    image = (await pushImage(registry, { repository: 'word', ...busyboxImage({ Cmd: ['sh', '-c', serve] }) })).reference
+    await berth.up()
+    await berth.call('POST', '/v1/orgs', { slug: 'abroad' })
+    machines = {
+      front: await start('front'),
+      back: await start('back'),
+      apart: await start('apart', { network: 'island' }),
+      foreign: await start('foreign', { org_slug: 'abroad' }),
+    }
+  }, 180_000)
+
+  afterAll(async () => {
+    await berth.destroy()
+    await registry?.close()
+  })
+
+  it('find each other by name, and reach each other', async () => {
+    const { front, back } = machines
+    expect(await lookUp(front, 'back.internal')).toContain(back.address)
+    expect(await lookUp(back, `${front.id}.vm.front.internal`)).toContain(front.address)
+    expect(await reach(front, back.address)).toBe('back\n')
+    expect(await reach(back, front.address)).toBe('front\n')
+    expect(await exec(front, 'cat', '/etc/hosts')).toContain(`${front.address} fly-local-6pn`)
+  })
+
+  it('of other networks and organizations have no names for them, and cannot be reached', async () => {
+    const { front, apart, foreign } = machines
+    for (const stranger of [apart, foreign]) {
+      expect(await lookUp(front, `${stranger.app}.internal`)).not.toContain('fdaa:')
+      expect(await lookUp(stranger, 'front.internal')).not.toContain('fdaa:')
+      expect(await tryReach(front, stranger.address)).toBe('')
+      expect(await tryReach(stranger, front.address)).toBe('')
+    }
+  })
+
+  it('cannot be reached over their other link either', async () => {
+    const { front, back, foreign } = machines
+    for (const machine of [back, foreign]) {
+      const address = await ownAddress(machine)
+      expect(await reach(machine, address)).toBe(`${machine.app}\n`)
+      expect(await tryReach(front, address)).toBe('')
+    }
+  })
+
+  it('are found while they run, and only then', async () => {
+    const { front, back } = machines
+    await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
+    await until(async () => !(await lookUp(front, 'back.internal')).includes(back.address))
+    await berth.call('POST', `/v1/apps/back/machines/${back.id}/start`)
+    await until(async () => (await lookUp(front, 'back.internal')).includes(back.address))
+    await until(async () => (await tryReach(front, back.address)) === 'back\n')
+  })
+
+  it('keep names and networks without the control plane', async () => {
+    const { front, back } = machines
+    await Promise.all(berth.children.map((child) => end(child)))
+    const inside = ['-t', hostPid(front), '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', 'back.internal']
+    expect(execFileSync('nsenter', inside, { encoding: 'utf8' })).toContain(back.address)
+    expect(await reach(front, back.address)).toBe('back\n')
+    await berth.up()
+  })
+
+  it('leave nothing of it behind', async () => {
+    const number = readFileSync(`${berth.home}/number`, 'utf8').trim()
+    const ours = () => readdirSync('/sys/class/net').filter((name) => new RegExp(`^b[mn]${number}-`).test(name))
+    expect(ours()).not.toEqual([])
+    for (const { app } of Object.values(machines)) await berth.call('DELETE', `/v1/apps/${app}?force=true`)
+    await until(() => ours().length === 0, 60)
+    await Promise.all(berth.children.map((child) => end(child)))
+    await berth.cli('down')
+    const listed = execFileSync('nft', ['list', 'tables'], { encoding: 'utf8' })
+    expect(listed).not.toMatch(new RegExp(`berth-(private-)?${number}$`, 'm'))
+  })
+})
+
+async function start(app: string, given: object = {}): Promise<Machine> {
+  const made = await berth.call('POST', '/v1/apps', { app_name: app, org_slug: 'personal', ...given })
+  expect(made.status).toBe(201)
+  const config = { image, guest: { cpus: 1, memory_mb: 256 } }
+  const { body } = await berth.call('POST', `/v1/apps/${app}/machines`, { config })
+  const machine = { app, id: body.id, address: body.private_ip }
+  await until(async () => {
+    const { body: shown } = await berth.call('GET', `/v1/apps/${app}/machines/${machine.id}`)
+    if (/failed|destroy/.test(shown.state)) throw new Error(JSON.stringify(shown))
+    return shown.state === 'started'
+  }, 60)
+  await until(
+    async () => hostPid(machine) !== undefined && (await tryReach(machine, machine.address)) === `${app}\n`,
+    60,
+  )
+  return machine
+}
+
+async function exec({ app, id }: Machine, ...command: string[]): Promise<string> {
+  const { body } = await berth.call('POST', `/v1/apps/${app}/machines/${id}/exec`, { command, timeout: 30 })
+  return `${body.stdout}${body.stderr}`
+}
+
+/** Without the lines about the resolver itself. */
+async function lookUp(machine: Machine, name: string): Promise<string> {
+  const out = await exec(machine, 'nslookup', '-type=AAAA', name)
+  return out.slice(out.indexOf('\n\n'))
+}
+
+const client = `
+  use strict; use Socket qw(:DEFAULT inet_pton);
+  my ($address, $seconds) = @ARGV;
+  alarm $seconds;
+  my $v6 = $address =~ /:/;
+  socket(my $s, $v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 6) or die;
+  connect($s, $v6 ? sockaddr_in6(8080, inet_pton(AF_INET6, $address)) : sockaddr_in(8080, inet_aton($address))) or exit;
+  syswrite $s, "GET /word HTTP/1.0\\r\\n\\r\\n";
+  my $answer = join '', <$s>;
+  print $answer =~ s/.*\\r\\n\\r\\n//sr;
+`
+
+/** The word that is served there, asked for with the network of a machine and a program of the host. */
+function reach(machine: Machine, address: string, seconds = 20): Promise<string> {
+  const argv = ['-t', hostPid(machine)!, '-n', 'perl', '-e', client, address, String(seconds)]
+  return new Promise((resolve) => {
+    execFile('nsenter', argv, (_error, stdout) => resolve(stdout))
+  })
+}
+
+/** For what cannot be reached, which takes this long to see. */
+function tryReach(machine: Machine, address: string): Promise<string> {
+  return reach(machine, address, 1)
+}
+
+async function ownAddress(machine: Machine): Promise<string> {
+  const routes = await exec(machine, 'cat', '/proc/net/fib_trie')
+  return /(100\.\d+\.\d+\.\d+)\n\s+\/32 host LOCAL/.exec(routes)![1]!
+}
+
+/** Of its program, which the environment tells from others. */
+function hostPid({ id }: Machine): string | undefined {
+  const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  return pids.find((pid) => {
+    try {
+      const isProgram = readFileSync(`/proc/${pid}/comm`, 'utf8') === 'httpd\n'
+      return isProgram && readFileSync(`/proc/${pid}/environ`, 'utf8').includes(`FLY_MACHINE_ID=${id}\0`)
+    } catch {
+      return false // it has ended
+    }
+  })
+}
