@@ -2,15 +2,18 @@
 import { createInterface } from 'node:readline/promises'
 import { Command, CommanderError } from 'commander'
 import { addAppCommands } from '../cli/app.ts'
+import { addCertificateCommands } from '../cli/certificate.ts'
 import { addExamples, type Cli } from '../cli/command.ts'
 import { addCompletionCommand } from '../cli/completion.ts'
 import { Failure, Misuse, Refusal } from '../cli/failure.ts'
+import { addIpCommands } from '../cli/ip.ts'
 import { addOrgCommands } from '../cli/org.ts'
 import { block, type Cell, printAnswer, type Terminal, table, timeText, visible } from '../cli/output.ts'
 import { addPostgresCommands } from '../cli/postgres.ts'
 import type { PsqlTarget } from '../cli/postgres-connect.ts'
 import { addSandboxCommands } from '../cli/sandbox.ts'
 import { addTokenCommands } from '../cli/token.ts'
+import { addVolumeCommands } from '../cli/volume.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor.ts'
 import { openSandboxSession, openSession } from './session.ts'
@@ -43,6 +46,9 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
   }
   program.commandsGroup('Resources:')
   addAppCommands(program, cli)
+  addVolumeCommands(program, cli)
+  addIpCommands(program, cli)
+  addCertificateCommands(program, cli)
   addPostgresCommands(program, { ...cli, progress: process.stderr, runPsql })
   addSandboxCommands(program, {
     ...cli,
