@@ -22,9 +22,10 @@ export const wrongStateNow = 'Its state does not allow it now.'
 
 export const Ok = Type.Object({ ok: Type.Boolean() })
 
-const flagWords = ['true', 'false', '1', '0'] as const
+// Clients also give the name alone.
+const flagWords = ['true', 'false', '1', '0', ''] as const
 export const flag = (description: string) => Type.Optional(Type.Enum([...flagWords], { description }))
-export const isSet = (word: (typeof flagWords)[number] | undefined) => word === 'true' || word === '1'
+export const isSet = (word: (typeof flagWords)[number] | undefined) => word === 'true' || word === '1' || word === ''
 
 export const listFilters = {
   include_deleted: flag('Also those that are gone.'),

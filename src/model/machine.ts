@@ -117,10 +117,12 @@ export interface ExitEvent {
   exit_code: number
   guest_exit_code: number
   guest_signal: number
+  guest_error: string
   oom_killed: boolean
   requested_stop: boolean
   restarting: boolean
   signal: number
+  error: string
   exited_at: string
 }
 

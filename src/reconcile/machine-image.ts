@@ -8,9 +8,7 @@ import { underway } from './underway.ts'
 
 export type FoundImage =
   /** With the machine as it knows its image now. */
-  | { is: 'here'; image: Image; machine: Machine }
-  | { is: 'coming'; note: string }
-  | { is: 'refused'; reason: string }
+  { is: 'here'; image: Image; machine: Machine } | { is: 'coming'; note: string } | { is: 'refused'; reason: string }
 
 /** A pull of what is there already is over before. */
 const patienceMs = 400

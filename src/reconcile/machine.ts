@@ -226,13 +226,12 @@ async function noteEnds(tx: Tx, machine: Machine, exits: MachineExit[]): Promise
   if (!last) return
   let restarts = machine.restartCount
   for (const exit of exits) {
-    const exit_event = exitEvent(exit)
     if (exit.restarting) restarts++
-    const status = exit.restarting ? 'restarting' : 'stopped'
-    await insertMachineEvent(tx, machine.id, { type: 'exit', status, source: 'flyd', request: { exit_event } })
+    const request = { exit_event: exitEvent(exit), restart_count: restarts }
+    await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'stopped', source: 'flyd', request })
     if (!exit.restarting) continue
-    const request = { restart_count: restarts }
-    await insertMachineEvent(tx, machine.id, { type: 'restart', status: 'started', source: 'flyd', request })
+    const again = { restart_count: restarts }
+    await insertMachineEvent(tx, machine.id, { type: 'restart', status: 'starting', source: 'flyd', request: again })
   }
   await noteExits(tx, machine.id, last.number, restarts - machine.restartCount)
 }
@@ -242,10 +241,12 @@ function exitEvent(exit: MachineExit): ExitEvent {
     exit_code: exit.exitCode,
     guest_exit_code: exit.signal === 0 ? exit.exitCode : 0,
     guest_signal: exit.signal === 0 ? -1 : exit.signal,
+    guest_error: '',
     oom_killed: exit.oomKilled,
     requested_stop: exit.requested,
     restarting: exit.restarting,
     signal: exit.signal === 0 ? -1 : exit.signal,
+    error: '',
     exited_at: new Date(exit.at).toISOString(),
   }
 }

@@ -72,7 +72,7 @@ export async function listMachineEvents(db: Query, machineId: string, limit: num
   return rows
 }
 
-/** The first event after another that led to one of these states. */
+/** The first event after another that led to one of these states. The end of a program alone leads nowhere. */
 export async function findEventAfter(
   db: Query,
   machineId: string,
@@ -81,7 +81,7 @@ export async function findEventAfter(
 ): Promise<{ id: string; status: string } | undefined> {
   const { rows } = await db.query<{ id: string; status: string }>({
     name: 'find-machine-event-after',
-    text: `select id, status from machine_event where machine_id = $1 and id > $2 and status = any($3)
+    text: `select id, status from machine_event where machine_id = $1 and id > $2 and status = any($3) and type <> 'exit'
            order by id limit 1`,
     values: [machineId, after, states],
   })

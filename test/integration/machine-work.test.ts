@@ -71,7 +71,7 @@ async function expectEnd(id: string, name: string): Promise<void> {
   expect(await machines.state(id)).toBe(ends)
   expect(fake.machines.machines.get(id)?.is === 'up').toBe(up)
   const changes = (await machines.events(id)).filter(
-    (event) => !event.startsWith('exit') && !event.startsWith('restart started'),
+    (event) => !event.startsWith('exit') && !event.startsWith('restart starting'),
   )
   // Each change of state is told once: no event follows one that says the same.
   expect(changes.filter((event, at) => event === changes[at - 1])).toEqual([])

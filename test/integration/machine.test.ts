@@ -477,10 +477,10 @@ describe('the life of a machine', () => {
     await look()
     expect(await state(again)).toBe('started')
     expect((await events(again)).slice(-4)).toEqual([
-      'exit restarting flyd',
-      'restart started flyd',
-      'exit restarting flyd',
-      'restart started flyd',
+      'exit stopped flyd',
+      'restart starting flyd',
+      'exit stopped flyd',
+      'restart starting flyd',
     ])
     await look()
     expect(await platform.sql('select restart_count from machine where id = $1', [again])).toEqual([
@@ -879,7 +879,7 @@ describe('who may do what', () => {
       `/${id}/metadata`,
       `/${id}/memory`,
       `/${id}/logs`,
-    ].map((rest) => ['GET', path + rest]) as [never, string, object?][]
+    ].map((rest) => ['GET', path + rest] as [never, string])
     for (const [method, url, body] of [...writes, ...reads]) {
       const options = body ? { body } : {}
       expect(await call(method, url, { ...options, token: stranger }), `${method} ${url}`).toMatchObject({
