@@ -1,4 +1,5 @@
 import { Type } from 'typebox'
+import { getMachine } from '../actions/machine.ts'
 import {
   cordonMachine,
   restartMachineOf,
@@ -250,6 +251,7 @@ export const machineCommandRoutes: Route[] = [
     },
     wrongType: 400,
     run: async ({ ctx, params, body }) => {
+      await getMachine(ctx, params.app_name, params.machine_id) // strangers learn nothing about the fields
       if (body.container) throw badRequest('container is not possible here: a machine runs one program')
       const [program, ...args] = body.command ?? splitWords('cmd', body.cmd ?? '')
       if (!program) throw badRequest('command is required')
