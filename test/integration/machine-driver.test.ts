@@ -1,0 +1,474 @@
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { connect, createServer } from 'node:net'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { boxNetwork } from '../../src/drivers/box-network.ts'
+import { cgroupDriver } from '../../src/drivers/cgroup.ts'
+import type { LogLine, MachineSpec } from '../../src/drivers/machine.ts'
+import { machineDriver } from '../../src/drivers/machine-driver.ts'
+import { machinePaths } from '../../src/drivers/machine-paths.ts'
+import { isRoot } from '../../src/drivers/process.ts'
+import { findProcess, killProcess, listProcesses } from '../../src/drivers/process-list.ts'
+import { boxAddress } from '../../src/model/network.ts'
+import { listLinks } from '../support/box.ts'
+import { type MachineBench, openMachineBench, waiting } from '../support/machine-bench.ts'
+import { isRunning, processesBelow } from '../support/temporary-home.ts'
+import { until } from '../support/until.ts'
+
+const isFull = isRoot()
+const hasGroups = cgroupDriver().cgroupsAvailable()
+let bench: MachineBench
+
+beforeAll(async () => {
+  bench = await openMachineBench()
+})
+afterAll(() => bench?.remove())
+
+function pidOf(spec: MachineSpec): number {
+  const found = bench.look(spec)
+  if (found.is !== 'up') throw new Error(`it is ${found.is}`)
+  return found.pid
+}
+
+async function untilUp(spec: MachineSpec): Promise<number> {
+  await until(() => bench.look(spec).is === 'up')
+  return pidOf(spec)
+}
+
+/** Names of what lives with a uid of its range. */
+function processesOf({ slot }: MachineSpec): string[] {
+  const first = bench.home.uidStart + slot * 65_536
+  const uidOf = (pid: number) => Number(/^Uid:\t(\d+)/m.exec(readProc(pid, 'status'))?.[1] ?? -1)
+  const found = listProcesses().filter(({ pid }) => isFull && uidOf(pid) >= first && uidOf(pid) < first + 65_536)
+  return found.map(({ name }) => name)
+}
+
+function readProc(pid: number, file: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/${file}`, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+const parentOf = (pid: number) => findProcess(pid)!.parent
+
+describe('a start', () => {
+  it('runs the program of the image, and nothing when it runs already', async () => {
+    const spec = await bench.newMachine()
+    const pid = pidOf(spec)
+    expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, exits: [] })
+    await Promise.all([bench.machines.startMachine(spec), bench.machines.startMachine(spec)])
+    expect(pidOf(spec)).toBe(pid)
+    await bench.untilPrinted(spec, 'ready')
+    expect(bench.machines.inspectMachine(spec.id, 'another')).toEqual({ is: 'down', exits: [] })
+    expect(bench.machines.inspectMachine('00000000000000', 'first')).toEqual({ is: 'absent' })
+  })
+
+  it('of another version ends the one before and knows nothing of its ends', async () => {
+    const spec = await bench.newMachine({ script: `${waiting}; exit 7` })
+    await bench.machines.stopMachine(spec.id, spec.stop)
+    expect(bench.exits(spec)).toHaveLength(1)
+    await bench.machines.startMachine(spec)
+    const pid = pidOf(spec)
+    const second = { ...spec, instanceId: 'second', argv: ['sh', '-c', `echo second; ${waiting}`] }
+    await bench.machines.startMachine(second)
+    expect(isRunning(pid)).toBe(false)
+    expect(bench.look(second)).toMatchObject({ is: 'up', exits: [] })
+    expect(bench.look(spec)).toEqual({ is: 'down', exits: [] })
+    await bench.untilPrinted(spec, 'second')
+  })
+
+  it('ends when the program ends at once, with how it ended', async () => {
+    const spec = await bench.newMachine({ script: 'echo done; exit 3' })
+    await until(() => bench.look(spec).is === 'down')
+    expect(bench.exits(spec)).toMatchObject([
+      { number: 1, exitCode: 3, signal: 0, oomKilled: false, requested: false, restarting: false },
+    ])
+    expect(Math.abs(bench.exits(spec)[0]!.at - Date.now())).toBeLessThan(60_000)
+    await bench.untilPrinted(spec, 'exited with code 3')
+  })
+
+  it.each([
+    [['no-such-program'], 127, 'exec: "no-such-program": not found'],
+    [['/no/such'], 127, 'exec: "/no/such": not found'],
+    [['/etc/passwd'], 126, 'exec: "/etc/passwd": permission denied'],
+    [['/bin'], 126, 'exec: "/bin": permission denied'],
+  ])('of %j ends with %i and says why', async (argv, code, line) => {
+    const spec = await bench.newMachine({ argv })
+    await until(() => bench.look(spec).is === 'down')
+    expect(bench.exits(spec)).toMatchObject([{ exitCode: code, signal: 0 }])
+    await until(async () => (await bench.machines.readLog(spec.id, 10)).some((said) => said.text === line))
+    expect((await bench.machines.readLog(spec.id, 10)).find(({ text }) => text === line)?.stream).toBe('platform')
+  })
+
+  it('that cannot succeed says why and leaves nothing running', async () => {
+    const missing = bench.newSpec({ user: 'nobody-of-this-name' })
+    await expect(bench.machines.startMachine(missing)).rejects.toThrow('there is no user nobody-of-this-name')
+    expect(bench.look(missing)).toEqual({ is: 'down', exits: [] })
+    const gone = bench.newSpec({ layers: [`${bench.directory}/no-such-layer`] })
+    await expect(bench.machines.startMachine(gone)).rejects.toThrow('No such file')
+    await bench.machines.startMachine({ ...missing, user: '' })
+    expect(bench.look(missing).is).toBe('up')
+  })
+
+  it('is refused where nothing can be kept apart', async () => {
+    const { home, supervisor, volumes } = bench
+    const isolation = { kind: 'none', network: 'host' } as const
+    const ability = { way: 'none', network: false, isolation, why: 'the kernel does not let us' } as const
+    const machines = machineDriver({ home, supervisor, volumes, cgroups: cgroupDriver(), ability })
+    await expect(machines.startMachine(bench.newSpec())).rejects.toThrow('Machines cannot run here')
+    expect((await machines.isolation()).gap).toContain('the kernel does not let us')
+  })
+
+  it('can be stopped and removed in the middle', async () => {
+    const spec = bench.newSpec()
+    const starting = bench.machines.startMachine(spec).catch(() => 'refused')
+    await bench.machines.stopMachine(spec.id, spec.stop)
+    await starting
+    expect(bench.look(spec).is).toBe('down')
+    const again = bench.machines.startMachine(spec).catch(() => 'refused')
+    await bench.machines.removeMachine(spec.id, spec.slot)
+    await again
+    expect(bench.look(spec)).toEqual({ is: 'absent' })
+    expect(processesOf(spec)).toEqual([])
+  })
+})
+
+describe('a stop', () => {
+  it('gives the program its signal and takes every process along', async () => {
+    const script =
+      'trap "echo interrupted; exit 4" INT; sleep 999 & setsid sleep 998 & echo ready; while :; do sleep 0.02; done'
+    const spec = await bench.newMachine({ script, stop: { signal: 'SIGINT', timeoutMs: 20_000 } })
+    await bench.untilPrinted(spec, 'ready')
+    const before = (await bench.machines.listProcesses(spec.id)).map(({ command }) => command)
+    expect(before).toEqual(expect.arrayContaining(['sleep 999', 'sleep 998']))
+    await bench.machines.stopMachine(spec.id, spec.stop)
+    expect(bench.look(spec)).toMatchObject({ is: 'down', exits: [{ exitCode: 4, requested: true, restarting: false }] })
+    expect(processesOf(spec)).toEqual([])
+    await bench.untilPrinted(spec, 'interrupted')
+    await bench.machines.stopMachine(spec.id, spec.stop)
+    expect(bench.exits(spec)).toHaveLength(1)
+  })
+
+  it('kills a program that does not listen when the time is over', async () => {
+    const spec = await bench.newMachine({ script: 'trap "" TERM INT; echo ready; while :; do sleep 0.02; done' })
+    await bench.untilPrinted(spec, 'ready')
+    const pid = pidOf(spec)
+    await bench.machines.stopMachine(spec.id, { signal: '15', timeoutMs: 50 })
+    expect(isRunning(pid)).toBe(false)
+    expect(bench.exits(spec)).toMatchObject([{ exitCode: 137, signal: 9, requested: true }])
+    await bench.machines.startMachine(spec)
+    await bench.machines.stopMachine(spec.id, { signal: 'TERM', timeoutMs: 0 })
+    expect(bench.look(spec).is).toBe('down')
+  })
+
+  it('reaches a program that became another user', async () => {
+    const files = [{ path: '/run.sh', mode: 0o755, content: Buffer.from(`#!/bin/sh\n${waiting}\n`) }]
+    const spec = await bench.newMachine({ files, argv: isFull ? ['su', 'guest', '-c', '/run.sh'] : ['/run.sh'] })
+    await bench.untilPrinted(spec, 'ready')
+    await bench.machines.stopMachine(spec.id, { signal: 'SIGTERM', timeoutMs: 20_000 })
+    expect(bench.exits(spec)[0]!.exitCode).not.toBe(137)
+  })
+
+  it('of many at once works', async () => {
+    const specs = await Promise.all([1, 2, 3].map(() => bench.newMachine()))
+    await Promise.all(specs.map((spec) => bench.machines.stopMachine(spec.id, spec.stop)))
+    expect(specs.map((spec) => bench.look(spec).is)).toEqual(['down', 'down', 'down'])
+    await Promise.all(specs.map((spec) => bench.machines.removeMachine(spec.id, spec.slot)))
+  })
+})
+
+describe('the restart policy', () => {
+  const soon = 30
+
+  it('starts a failed program again as often as it says, each time a little later, and then gives up', async () => {
+    const spec = bench.newSpec({ script: 'echo life; exit 1', restart: { policy: 'on-failure', maxRetries: 2 } })
+    const changes: string[] = []
+    const stop = bench.machines.onChange((id) => changes.push(id))
+    await bench.machines.startMachine(spec)
+    await until(() => bench.look(spec).is === 'down', soon)
+    stop()
+    expect(bench.exits(spec).map(({ number, restarting }) => [number, restarting])).toEqual([
+      [1, true],
+      [2, true],
+      [3, false],
+    ])
+    expect(changes).toContain(spec.id)
+    const [first, second, third] = bench.exits(spec).map(({ at }) => at)
+    expect(second! - first!).toBeGreaterThanOrEqual(900)
+    expect(third! - second!).toBeGreaterThanOrEqual(1900)
+    expect((await bench.printed(spec)).match(/^life$/gm)).toHaveLength(3)
+  })
+
+  it('leaves a program alone that ended well, unless it is always to run', async () => {
+    const onFailure = await bench.newMachine({ script: 'exit 0', restart: { policy: 'on-failure', maxRetries: 5 } })
+    const always = await bench.newMachine({ script: 'exit 0', restart: { policy: 'always', maxRetries: 0 } })
+    await until(() => bench.look(onFailure).is === 'down')
+    expect(bench.exits(onFailure)).toMatchObject([{ exitCode: 0, restarting: false }])
+    await until(() => bench.exits(always).length > 1, soon)
+    expect(bench.exits(always)[0]).toMatchObject({ exitCode: 0, restarting: true })
+  })
+
+  it('is over with a stop in the wait for the next life, and begins anew with a start', async () => {
+    const spec = await bench.newMachine({ script: 'exit 1', restart: { policy: 'always', maxRetries: 0 } })
+    await until(() => bench.exits(spec).length >= 3, soon)
+    await until(() => bench.look(spec).is === 'waiting')
+    await bench.machines.stopMachine(spec.id, spec.stop)
+    const count = bench.exits(spec).length
+    expect(bench.look(spec).is).toBe('down')
+    await bench.machines.startMachine(spec)
+    await until(() => bench.exits(spec).length > count)
+  })
+
+  it('counts a signal as a failure, and tells the number', async () => {
+    const spec = await bench.newMachine({ script: waiting, restart: { policy: 'on-failure', maxRetries: 3 } })
+    const pid = pidOf(spec)
+    expect(await bench.machines.signalMachine(spec.id, 'KILL')).toBe(true)
+    await until(() => bench.exits(spec).length === 1)
+    expect(bench.exits(spec)).toMatchObject([{ exitCode: 137, signal: 9, restarting: true, requested: false }])
+    expect(await untilUp(spec)).not.toBe(pid)
+  })
+})
+
+describe('signals', () => {
+  it('reach the program by name and by number', async () => {
+    const script = 'trap "echo hup" HUP; trap "echo usr1" USR1; echo ready; while :; do sleep 0.02; done'
+    const spec = await bench.newMachine({ script })
+    await bench.untilPrinted(spec, 'ready')
+    expect(await bench.machines.signalMachine(spec.id, 'SIGHUP')).toBe(true)
+    await bench.untilPrinted(spec, 'hup')
+    expect(await bench.machines.signalMachine(spec.id, '10')).toBe(true)
+    await bench.untilPrinted(spec, 'usr1')
+    await bench.machines.stopMachine(spec.id, { signal: 'SIGKILL', timeoutMs: 1000 })
+    expect(await bench.machines.signalMachine(spec.id, 'SIGHUP')).toBe(false)
+  })
+})
+
+describe.runIf(hasGroups)('limits', () => {
+  it('end a program that takes too much memory, and say so', async () => {
+    const script = 'x=1; while :; do x=$x$x; done'
+    const spec = await bench.newMachine({ script, limits: { memoryMb: 32, cpus: 1, pids: 50 } })
+    await until(() => bench.look(spec).is === 'down', 30)
+    expect(bench.exits(spec)).toMatchObject([{ oomKilled: true, signal: 9 }])
+    await bench.untilPrinted(spec, 'out of memory')
+    const calm = { ...spec, instanceId: 'calm', argv: ['sh', '-c', 'exit 1'] }
+    await bench.machines.startMachine(calm)
+    await until(() => bench.look(calm).is === 'down')
+    expect(bench.exits(calm)).toMatchObject([{ oomKilled: false, exitCode: 1 }])
+  })
+
+  it('can be read inside, where programs look for them', async () => {
+    const spec = await bench.newMachine({ limits: { memoryMb: 64, cpus: 1, pids: 50 } })
+    const script = 'cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null'
+    expect((await bench.sh(spec, script)).out.trim()).toBe(String(64 * 1024 * 1024))
+    expect((await bench.sh(spec, 'echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes')).code).not.toBe(0)
+  })
+})
+
+describe.runIf(hasGroups)('a machine that is held still', () => {
+  const script = 'n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.01; done'
+
+  async function counted(spec: MachineSpec): Promise<string> {
+    const file = `${machinePaths(bench.home, spec.id).directory}/layer/upper/tmp/n`
+    await until(() => existsSync(file))
+    return readFileSync(file, 'utf8')
+  }
+
+  it('does nothing until it goes on, and goes on where it was', async () => {
+    const spec = await bench.newMachine({ script })
+    const pid = pidOf(spec)
+    await counted(spec)
+    await bench.machines.freezeMachine(spec.id)
+    await bench.machines.freezeMachine(spec.id)
+    expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: true, pid })
+    const before = await counted(spec)
+    await bench.machines.thawMachine(spec.id)
+    expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, pid, exits: [] })
+    await until(async () => (await counted(spec)) !== before)
+    await bench.machines.freezeMachine(spec.id)
+    await bench.machines.startMachine(spec)
+    expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, pid })
+  })
+
+  it('ends when it is stopped, and when it is removed', async () => {
+    const spec = await bench.newMachine({ script })
+    await bench.machines.freezeMachine(spec.id)
+    await bench.machines.stopMachine(spec.id, { signal: 'SIGTERM', timeoutMs: 5000 })
+    expect(bench.look(spec)).toMatchObject({ is: 'down', exits: [{ requested: true, restarting: false }] })
+    await bench.machines.startMachine(spec)
+    await bench.machines.freezeMachine(spec.id)
+    await bench.machines.removeMachine(spec.id, spec.slot)
+    expect(bench.look(spec)).toEqual({ is: 'absent' })
+    await expect(bench.machines.freezeMachine(spec.id)).rejects.toThrow('not running')
+  })
+})
+
+describe('supervision', () => {
+  const always = { policy: 'always', maxRetries: 0 } as const
+
+  it.each([
+    ['what buries its orphans', (pid: number) => parentOf(pid)],
+    ['bwrap', (pid: number) => parentOf(parentOf(pid))],
+    ['the process that s6 watches', (pid: number) => parentOf(parentOf(parentOf(pid)))],
+    ['s6-supervise', (pid: number) => parentOf(parentOf(parentOf(parentOf(pid))))],
+  ])('brings it back when %s is killed', async (_, find) => {
+    const spec = await bench.newMachine({ restart: always })
+    const pid = pidOf(spec)
+    killProcess(find(pid), 'SIGKILL')
+    await until(() => !isRunning(pid))
+    expect(await untilUp(spec)).not.toBe(pid)
+    await bench.machines.removeMachine(spec.id, spec.slot)
+  })
+
+  it('brings the loggers back when they are killed', async () => {
+    const spec = await bench.newMachine({
+      script: 'trap "echo out; echo err >&2" USR1; echo ready; while :; do sleep 0.02; done',
+    })
+    await bench.untilPrinted(spec, 'ready')
+    const { log } = machinePaths(bench.home, spec.id)
+    const loggers = () =>
+      listProcesses().filter(({ pid, name }) => name === 's6-log' && readProc(pid, 'cmdline').includes(`${log}/`))
+    const before = loggers().map(({ pid }) => pid)
+    expect(before).toHaveLength(2)
+    for (const pid of before) killProcess(pid, 'SIGKILL')
+    await until(() => loggers().length === 2 && loggers().every(({ pid }) => !before.includes(pid)))
+    await bench.machines.signalMachine(spec.id, 'USR1')
+    await bench.untilPrinted(spec, 'out')
+    await bench.untilPrinted(spec, 'err')
+  })
+
+  it('brings back after a restart of the machine what ran, and nothing that was stopped or held still', async () => {
+    const [up, stopped] = [await bench.newMachine({ restart: always }), await bench.newMachine({ restart: always })]
+    const frozen = hasGroups ? await bench.newMachine({ restart: always }) : undefined
+    await bench.machines.stopMachine(stopped.id, stopped.stop)
+    const others = processesBelow(bench.home.tree).length
+    expect(others).toBeGreaterThan(0)
+    if (frozen) {
+      const pid = pidOf(frozen)
+      await bench.machines.freezeMachine(frozen.id)
+      killProcess(parentOf(pid), 'SIGKILL')
+      await bench.machines.thawMachine(frozen.id).catch(() => undefined)
+      await bench.machines.stopMachine(frozen.id, frozen.stop)
+    }
+    await bench.supervisor.stopTree({ timeoutSeconds: 30 })
+    expect(bench.look(up)).toMatchObject({ is: 'waiting', exits: [{ requested: true, restarting: true }] })
+    await bench.supervisor.ensureTree()
+    await untilUp(up)
+    expect(bench.look(stopped).is).toBe('down')
+    if (frozen) expect(bench.look(frozen).is).toBe('down')
+  })
+})
+
+describe('logs', () => {
+  it('keep both streams apart and in order, over a stop and a start', async () => {
+    const spec = await bench.newMachine({ script: 'echo one; sleep 0.05; echo two >&2; sleep 0.05; printf three' })
+    await until(() => bench.look(spec).is === 'down')
+    await until(async () => (await bench.machines.readLog(spec.id, 100)).length === 4)
+    expect((await bench.machines.readLog(spec.id, 100)).map(({ stream, text }) => [stream, text])).toEqual([
+      ['stdout', 'one'],
+      ['stderr', 'two'],
+      ['stdout', 'three'],
+      ['platform', 'exited with code 0'],
+    ])
+    expect((await bench.machines.readLog(spec.id, 1)).map(({ text }) => text)).toEqual(['exited with code 0'])
+    await bench.machines.startMachine(spec)
+    await until(async () => (await bench.machines.readLog(spec.id, 100)).length === 8)
+    expect(await bench.machines.readLog('00000000000000', 5)).toEqual([])
+  })
+
+  it('are followed from some lines before', async () => {
+    const script = 'echo old; echo last; trap "echo fresh" USR1; echo ready; while :; do sleep 0.02; done'
+    const spec = await bench.newMachine({ script })
+    await bench.untilPrinted(spec, 'ready')
+    const gone = new AbortController()
+    const heard: LogLine[] = []
+    const following = (async () => {
+      for await (const line of bench.machines.followLog(spec.id, 2, gone.signal)) heard.push(line)
+    })()
+    await until(() => heard.length === 2)
+    await bench.machines.signalMachine(spec.id, 'USR1')
+    await until(() => heard.length === 3)
+    gone.abort()
+    await following
+    expect(heard.map(({ text }) => text)).toEqual(['last', 'ready', 'fresh'])
+  })
+
+  it('of a flood take a bounded place', async () => {
+    const spec = await bench.newMachine({ script: 'yes "$(head -c 500 /dev/zero | tr "\\0" x)"' })
+    const { log } = machinePaths(bench.home, spec.id)
+    await until(() => readdirSync(`${log}/stdout`).filter((name) => name.startsWith('@')).length === 3, 60)
+    await until(() => readdirSync(`${log}/stdout`).length > 0)
+    await bench.machines.stopMachine(spec.id, { signal: 'SIGKILL', timeoutMs: 0 })
+    const bytes = readdirSync(`${log}/stdout`).map((name) => statSync(`${log}/stdout/${name}`).size)
+    expect(bytes.reduce((sum, size) => sum + size, 0)).toBeLessThan(5 * 9 * 1024 * 1024)
+  })
+})
+
+describe('processes', () => {
+  it('are listed with what they listen on', async () => {
+    const spec = await bench.newMachine({ script: 'httpd -f -p 127.0.0.1:8080 & sleep 997 & cd /tmp; wait' })
+    await until(async () =>
+      (await bench.machines.listProcesses(spec.id)).some(({ listen_sockets }) => listen_sockets.length > 0),
+    )
+    const listed = await bench.machines.listProcesses(spec.id)
+    expect(listed.find(({ pid }) => pid === 2)).toMatchObject({
+      command: expect.stringContaining('sh -c httpd'),
+      directory: '/tmp',
+    })
+    expect(listed.find(({ command }) => command === 'sleep 997')).toMatchObject({ rss: expect.any(Number), cpu: 0 })
+    expect(listed.find(({ command }) => command.startsWith('httpd '))?.listen_sockets).toEqual([
+      { proto: 'tcp', address: '127.0.0.1:8080' },
+    ])
+    expect(listed.some(({ pid }) => pid === 1)).toBe(false)
+  })
+})
+
+describe.runIf(isFull)('the network', () => {
+  it('leads from the host to what listens, on loopback too, and not from a machine to the host or another', async () => {
+    const [one, other] = [
+      await bench.newMachine({ script: 'echo hello > /tmp/index.html; exec httpd -f -h /tmp -p 127.0.0.1:8080' }),
+      await bench.newMachine(),
+    ]
+    const address = boxAddress(bench.home.number, one.slot)
+    await until(() => connects(address, 8080))
+    const server = createServer().listen(0, '0.0.0.0')
+    await new Promise((resolve) => server.on('listening', resolve))
+    const { port } = server.address() as { port: number }
+    const host = boxNetwork(bench.home, other.slot).hostAddress
+    expect((await bench.sh(other, `nc -w 1 ${host} ${port} </dev/null`)).code).not.toBe(0)
+    expect((await bench.sh(one, 'wget -q -O - http://127.0.0.1:8080')).out).toBe('hello\n')
+    expect((await bench.sh(other, `wget -q -T 1 -O - http://${address}:8080`)).out).toBe('')
+    server.close()
+  })
+})
+
+function connects(host: string, port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect({ host, port, timeout: 500 })
+    socket.on('connect', () => socket.end()).on('error', () => resolve(false))
+    socket.on('timeout', () => socket.destroy()).on('close', (failed) => resolve(!failed && socket.bytesRead >= 0))
+  })
+}
+
+describe('a removed machine', () => {
+  it('leaves nothing behind', async () => {
+    const spec = await bench.newMachine({ script: `echo x > /tmp/x; ${waiting}` })
+    await bench.untilPrinted(spec, 'ready')
+    const pid = pidOf(spec)
+    await bench.machines.removeMachine(spec.id, spec.slot)
+    await bench.machines.removeMachine(spec.id, spec.slot)
+    expect(isRunning(pid)).toBe(false)
+    const { directory, log, service } = machinePaths(bench.home, spec.id)
+    expect([directory, log, service].filter((path) => existsSync(path))).toEqual([])
+    expect(readdirSync(bench.home.tree).filter((name) => name.includes(spec.id))).toEqual([])
+    expect(readdirSync(`${bench.home.run}/machine`)).not.toContain(spec.id)
+    expect(listLinks()).not.toContain(boxNetwork(bench.home, spec.slot).link)
+    expect(
+      cgroupDriver()
+        .listCgroups()
+        .filter((name) => name.includes(spec.id)),
+    ).toEqual([])
+    expect(existsSync(`/sys/fs/cgroup/freezer/berth-${bench.home.number}-machine-${spec.id}`)).toBe(false)
+    expect(() => bench.run(spec, ['true'])).toThrow('there is no machine')
+  })
+})
