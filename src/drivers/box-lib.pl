@@ -38,6 +38,14 @@ sub call {
   return $answer;
 }
 
+# As the kernel knows it. It writes into the scalar itself, so that this cannot go through copies as the others do.
+sub current_directory {
+  my $buffer = "\0" x 4096;
+  my $length = syscall($numbers{$machine}{getcwd}, $buffer, 4096);
+  die "getcwd: $!\n" if $length < 0;
+  return substr $buffer, 0, $length - 1;
+}
+
 # Whatever else was open where the platform was started stays with the platform.
 sub close_on_exec {
   attempt('close_range', 3, 0x7fffffff, 4);

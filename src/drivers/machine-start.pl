@@ -102,7 +102,7 @@ sub mount_volumes {
   my ($userns, $config, @words) = @_;
   for (my $at = 0; my ($kind, $source, $path) = splice @words, 0, 3; $at++) {
     my $place = "root" . (in_root($userns, sub { make_directory($path); return (path => [real_path($path)]) }))[1][0];
-    die "a volume cannot be mounted at $path\n" if $place =~ m{^root/(|proc|dev|sys)(/|$)};
+    die "a volume cannot be mounted at $path\n" if $place !~ m{^root/.} || $place =~ m{^root/(proc|dev|sys)(/|$)};
     if ($kind eq 'directory') {
       map_owners($userns, $source, $place, 1);
       next;
@@ -180,9 +180,7 @@ sub make_directory {
 sub real_path {
   my ($path) = @_;
   chdir $path or die "chdir $path: $!\n";
-  my $buffer = "\0" x 4096;
-  my $length = call('getcwd', $buffer, 4096);
-  return substr $buffer, 0, $length - 1;
+  return current_directory();
 }
 
 # Three words each: path, mode, content in hexadecimal digits. Those that replace a link of the image come with a sign before the mode.
