@@ -16,6 +16,7 @@ import {
   processesOf,
   readyCluster,
   untilDeleted,
+  untilOneServer,
   untilReady,
   ways,
 } from '../support/client.ts'
@@ -35,9 +36,9 @@ describe('a ready cluster', () => {
     await berth.up()
     id = await readyCluster(berth, { pg_major_version: '17', disk_size_gb: 1 })
     await ask(await accessOf(berth, id), 'direct', 'create table kept as select 42 as x')
-  }, 90_000)
+  }, 180_000)
 
-  afterAll(() => destroy(berth), 60_000)
+  afterAll(() => destroy(berth))
 
   const kept = async () => {
     const access = await accessOf(berth, id)
@@ -102,7 +103,7 @@ describe('a ready cluster', () => {
     }
     await untilBack()
     await kept()
-  })
+  }, 180_000)
 
   test('turns read-only near the end of its disk, and back when there is room', async () => {
     const access = await accessOf(berth, id)
@@ -148,8 +149,8 @@ describe('a ready cluster', () => {
     await untilDeleted(berth, id)
     expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(410)
     await expectNoTrace(berth, id, [direct, pooler])
-    if (uid !== 0)
-      expect(execFileSync('ps', ['-eo', 'uid='], { encoding: 'utf8' })).not.toMatch(new RegExp(`\\b${uid}\\b`))
+    const owners = () => execFileSync('ps', ['-eo', 'uid='], { encoding: 'utf8' }).split('\n').map(Number)
+    if (uid !== 0) await until(() => !owners().includes(uid))
   })
 })
 
@@ -159,18 +160,18 @@ describe('many clusters', () => {
   const count = 10
   let ids: string[] = []
 
-  beforeAll(() => Promise.all([berth.up(), neighbour.up()]).then(() => undefined), 90_000)
+  beforeAll(() => Promise.all([berth.up(), neighbour.up()]).then(() => undefined))
 
   afterAll(async () => {
     await destroy(berth)
     await destroy(neighbour)
-  }, 90_000)
+  }, 180_000)
 
   test('made at once all become ready, each with ports and data of its own', async () => {
     ids = await Promise.all(
       Array.from({ length: count }, (_, i) => createCluster(berth, { pg_major_version: i % 2 ? '17' : '16' })),
     )
-    await Promise.all(ids.map((id) => untilReady(berth, id, 100)))
+    await Promise.all(ids.map((id) => untilReady(berth, id, 200)))
     const all = await Promise.all(ids.map((id) => accessOf(berth, id)))
     expect(new Set(all.flatMap(({ direct, pooler }) => [direct.port, pooler.port])).size).toBe(2 * count)
     for (const [i, access] of all.entries()) {
@@ -178,7 +179,7 @@ describe('many clusters', () => {
       expect(await ask(access, 'direct', 'select x from mine')).toEqual([{ x: i }])
       expect(await attempt({ ...access, password: all[(i + 1) % count]!.password }, 'direct')).not.toBe(true)
     }
-  }, 120_000)
+  }, 300_000)
 
   test('are of one platform only', async () => {
     const other = await readyCluster(neighbour)
@@ -193,12 +194,15 @@ describe('many clusters', () => {
     await untilDeleted(neighbour, other)
     await expectNoTrace(neighbour, other, [theirs.direct, theirs.pooler])
     for (const way of ways) expect(await attempt(ours, way)).toBe(true)
-  }, 60_000)
+  }, 180_000)
 
   test('are all there again after everything was killed, as by a reboot', async () => {
     await Promise.all(berth.children.splice(0).map((child) => end(child)))
-    for (const { pid } of processesOf(berth.home)) kill(pid)
-    await until(() => processesOf(berth.home).length === 0)
+    // The first of them may still start another one.
+    await until(() => {
+      for (const { pid } of processesOf(berth.home)) kill(pid)
+      return processesOf(berth.home).length === 0
+    })
     expect(ids.every((id) => existsSync(`${berth.home}/clusters/${id}/data/postmaster.pid`))).toBe(true)
     await berth.up()
     for (const [i, id] of ids.entries()) {
@@ -212,12 +216,8 @@ describe('many clusters', () => {
       const shown = await Promise.all(ids.map((id) => show(berth, id)))
       return shown.every(({ status, health }) => status === 'ready' && health.status === 'ok')
     }, 60)
-    for (const id of ids) {
-      expect(processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))).toHaveLength(
-        1,
-      )
-    }
-  }, 120_000)
+    for (const id of ids) await untilOneServer(berth, id)
+  }, 300_000)
 
   test('are deleted at once without a trace', async () => {
     const all = await Promise.all(ids.map((id) => accessOf(berth, id)))
@@ -225,5 +225,5 @@ describe('many clusters', () => {
     await Promise.all(ids.map((id) => untilDeleted(berth, id, 60)))
     for (const [i, id] of ids.entries()) await expectNoTrace(berth, id, [all[i]!.direct, all[i]!.pooler])
     expect(readdirSync(`${berth.home}/clusters`)).toEqual([])
-  }, 90_000)
+  }, 180_000)
 })

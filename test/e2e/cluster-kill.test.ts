@@ -7,10 +7,10 @@ import {
   createCluster,
   destroy,
   expectNoTrace,
-  processesOf,
   readyCluster,
   stateDatabase,
   untilDeleted,
+  untilOneServer,
   untilReady,
   ways,
 } from '../support/client.ts'
@@ -22,9 +22,9 @@ describe('a control plane that is killed', () => {
   beforeAll(async () => {
     await berth.up()
     await readyCluster(berth, { name: 'first' })
-  }, 90_000)
+  }, 180_000)
 
-  afterAll(() => destroy(berth), 60_000)
+  afterAll(() => destroy(berth))
 
   /** The ids of all clusters, after making sure that there is one of this name. */
   async function idOf(name: string): Promise<string> {
@@ -59,11 +59,9 @@ describe('a control plane that is killed', () => {
       } finally {
         await db.end()
       }
-      expect(processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))).toHaveLength(
-        1,
-      )
+      await untilOneServer(berth, id)
     },
-    60_000,
+    180_000,
   )
 
   test.each([0, 60, 120, 240])(
@@ -81,7 +79,7 @@ describe('a control plane that is killed', () => {
       await untilDeleted(berth, id)
       await expectNoTrace(berth, id, [direct, pooler])
     },
-    60_000,
+    180_000,
   )
 
   test('and a cluster that is deleted while it is made leave nothing either', async () => {
@@ -93,5 +91,5 @@ describe('a control plane that is killed', () => {
       await expectNoTrace(berth, id, [])
     }
     expect(readdirSync(`${berth.home}/clusters`)).toHaveLength(made.length + 1)
-  }, 60_000)
+  }, 180_000)
 })

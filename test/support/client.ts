@@ -28,7 +28,7 @@ export async function createCluster(berth: Berth, extra: object = {}): Promise<s
   return made.body.data.id
 }
 
-export async function untilReady(berth: Berth, id: string, seconds = 60): Promise<void> {
+export async function untilReady(berth: Berth, id: string, seconds = 120): Promise<void> {
   await until(async () => {
     const { body } = await berth.call('GET', `/v1/postgres/${id}`)
     if (body.data?.status === 'failed') throw new Error(`the cluster failed: ${body.data.failure}`)
@@ -36,7 +36,7 @@ export async function untilReady(berth: Berth, id: string, seconds = 60): Promis
   }, seconds)
 }
 
-export async function untilDeleted(berth: Berth, id: string, seconds = 30): Promise<void> {
+export async function untilDeleted(berth: Berth, id: string, seconds = 60): Promise<void> {
   await until(async () => (await berth.call('GET', `/v1/postgres/${id}`)).status === 404, seconds)
 }
 
@@ -115,13 +115,16 @@ export async function lookClosely(berth: Berth, id: string): Promise<void> {
   const db = stateDatabase(berth)
   await db.connect()
   try {
-    await db.query('update cluster set quota_checked_at = null where id = $1', [id])
-    await until(async () => {
-      await db.query(`update work set run_at = now() where kind = 'cluster' and resource_id = $1`, [id])
-      await db.query('notify work')
-      const { rows } = await db.query('select quota_checked_at as looked from cluster where id = $1', [id])
-      return rows[0].looked !== null
-    })
+    // The first look may have begun before; the second one has not, because there is one at a time.
+    for (let looks = 0; looks < 2; looks++) {
+      await db.query('update cluster set quota_checked_at = null where id = $1', [id])
+      await until(async () => {
+        await db.query(`update work set run_at = now() where kind = 'cluster' and resource_id = $1`, [id])
+        await db.query('notify work')
+        const { rows } = await db.query('select quota_checked_at as looked from cluster where id = $1', [id])
+        return rows[0].looked !== null
+      })
+    }
   } finally {
     await db.end()
   }
@@ -150,6 +153,12 @@ export function processesOf(text: string): { pid: number; line: string }[] {
     .map((link) => ({ pid: Number(link.split('/')[2]), line: readLink(link) }))
     .filter(({ line }) => line.includes(text))
   return [...named, ...inside].filter(({ pid }) => pid !== process.pid && isRunning(pid))
+}
+
+/** One server for the cluster and no other: a session has the command line of its server before it has its own. */
+export function untilOneServer(berth: Berth, id: string): Promise<void> {
+  const servers = () => processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))
+  return until(() => servers().length === 1)
 }
 
 /** Empty for a process that is gone meanwhile. */
@@ -197,7 +206,7 @@ export async function expectNoTrace(berth: Berth, id: string, ports: Endpoint[])
   for (const port of ports) expect(await canListen(port)).toBe(true)
   expect(existsSync(`${berth.home}/clusters/${id}`)).toBe(false)
   expect(existsSync(`${berth.home}/run/${id}`)).toBe(false)
-  expect(controlGroups(berth, id)).toEqual([])
+  await until(() => controlGroups(berth, id).length === 0)
   // A backup that ran ends in its own time, when it sees that its cluster is gone.
   await until(() => readdirSync(`${berth.home}/tree`).every((name) => !name.includes(id)))
   await until(() => !existsSync(`${berth.home}/trash`) || readdirSync(`${berth.home}/trash`).length === 0)
