@@ -9,8 +9,8 @@ const targetCount = Number(process.env.BERTH_SOAK_TARGETS ?? 12)
 const writeSeconds = Number(process.env.BERTH_SOAK_SECONDS ?? 4)
 
 const berth = new Berth()
-beforeAll(() => berth.up(), 120_000)
-afterAll(() => berth.destroy(), 120_000)
+beforeAll(() => berth.up())
+afterAll(() => berth.destroy())
 
 async function getCluster(id: string) {
   return (await berth.call('GET', `/v1/postgres/${id}`)).body.data
@@ -94,6 +94,7 @@ async function prepared(major: string) {
   // A backup in the middle of it all; wanted as a target from inside.
   await berth.call('POST', `/v1/postgres/${id}/backups`, { type: 'full' })
   await new Promise((resolve) => setTimeout(resolve, (writeSeconds * 1000) / 2))
+  await until(async () => (await rowsOf(id)).length > 200, 120)
   await workload.stop()
   const backups = await until2(async () => {
     const { body } = await berth.call('GET', `/v1/postgres/${id}/backups`)
@@ -106,7 +107,7 @@ async function prepared(major: string) {
   const decisions = await readDecisions(superuser, rows[0].lsn)
   await superuser.end()
   const last = decisions.at(-1)!.micros
-  await until(async () => micros((await getCluster(id)).recovery_window.latest) > last + 1_000_000n, 30)
+  await until(async () => micros((await getCluster(id)).recovery_window.latest) > last + 1_000_000n, 60)
   return { id, decisions, backups, window: (await getCluster(id)).recovery_window, all: await rowsOf(id) }
 }
 
