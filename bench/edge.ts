@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import pg from 'pg'
-import { group, interleave } from './framework.ts'
+import { group, interleave, type Ratio } from './framework.ts'
 import { childrenOf, processorMillis } from './machine.ts'
 import { openPlatform, type Platform } from './platform.ts'
 import type { Scope } from './scope.ts'
@@ -17,10 +17,12 @@ const warmUpSeconds = 2
 const cores = availableParallelism()
 const name = 'bench'
 const host = `${name}.sandbox.localhost`
-const servicePort = 8080
+export const servicePort = 8080
 
-interface Side {
+export interface Side {
   url: string
+  /** What is asked for. */
+  host: string
   processes(): number[]
 }
 
@@ -31,8 +33,8 @@ const edge = group({
     const addresses = await readAddresses(platform)
     await startService(platform, addresses.sandbox)
     await seedRoutes(platform)
-    const ours: Side = { url: addresses.edge, processes: () => edgeProcesses(addresses.edge) }
-    const haproxy = await startHaproxy(scope, await addressOf(platform))
+    const ours: Side = { url: addresses.edge, host, processes: () => edgeProcesses(addresses.edge) }
+    const haproxy = await startHaproxy(scope, { host, address: await addressOf(platform), port: servicePort })
     return { ours, haproxy }
   },
   benchmarks: [
@@ -41,15 +43,7 @@ const edge = group({
       title: 'HTTP through the edge to a service of a sandbox, requests/s',
       target: { atLeast: 0.45 },
       async run({ ours, haproxy }: { ours: Side; haproxy: Side }) {
-        for (const side of [ours, haproxy]) await load(side.url, warmUpSeconds)
-        const micros: Record<'ours' | 'theirs', number[]> = { ours: [], theirs: [] }
-        const ratio = await interleave(
-          () => loadAndNote(ours, micros.ours),
-          () => loadAndNote(haproxy, micros.theirs),
-        )
-        const rates = `${ratio.measured.toFixed(0)} and ${ratio.reference.toFixed(0)} requests/s`
-        const cost = `${middle(micros.ours)} and ${middle(micros.theirs)} µs of processor time each`
-        const note = `${rates} with ${cores} workers and threads, wrk of 32 connections, 1,000 routes; ${cost}; ${ratio.note}`
+        const { ratio, note } = await compare(ours, haproxy)
         const { median: value, disturbed } = ratio
         return { value, unit: '×', reference: 'HAProxy before the same service', note, disturbed }
       },
@@ -59,8 +53,22 @@ const edge = group({
 
 export const edges = [edge]
 
+/** Requests per second of both, with the processor time of each request. */
+export async function compare(ours: Side, haproxy: Side): Promise<{ ratio: Ratio; note: string }> {
+  for (const side of [ours, haproxy]) await load(side, warmUpSeconds)
+  const micros: Record<'ours' | 'theirs', number[]> = { ours: [], theirs: [] }
+  const ratio = await interleave(
+    () => loadAndNote(ours, micros.ours),
+    () => loadAndNote(haproxy, micros.theirs),
+  )
+  const rates = `${ratio.measured.toFixed(0)} and ${ratio.reference.toFixed(0)} requests/s`
+  const cost = `${middle(micros.ours)} and ${middle(micros.theirs)} µs of processor time each`
+  const note = `${rates} with ${cores} workers and threads, wrk of 32 connections, 1,000 routes; ${cost}; ${ratio.note}`
+  return { ratio, note }
+}
+
 /** The file appears when everything answers, a moment after the first does. */
-async function readAddresses(platform: Platform): Promise<{ sandbox: string; edge: string }> {
+export async function readAddresses(platform: Platform): Promise<{ api: string; sandbox: string; edge: string }> {
   const file = `${platform.environment.BERTH_HOME}/run/addresses.json`
   for (const deadline = Date.now() + 30_000; ; await pause(20)) {
     if (existsSync(file)) return JSON.parse(readFileSync(file, 'utf8'))
@@ -70,12 +78,12 @@ async function readAddresses(platform: Platform): Promise<{ sandbox: string; edg
 
 async function loadAndNote(side: Side, micros: number[]): Promise<number> {
   const before = processorMillis(side.processes())
-  const { requests, rate } = await load(side.url, loadSeconds)
+  const { requests, rate } = await load(side, loadSeconds)
   micros.push(((processorMillis(side.processes()) - before) * 1000) / requests)
   return rate
 }
 
-async function load(url: string, seconds: number): Promise<{ requests: number; rate: number }> {
+async function load({ url, host }: Side, seconds: number): Promise<{ requests: number; rate: number }> {
   const { stdout } = await run('wrk', ['-t1', '-c32', `-d${seconds}s`, '-H', `Host: ${host}`, `${url}/`])
   if (/Non-2xx|Socket errors/.test(stdout)) throw new Error(`requests to ${url} failed: ${stdout}`)
   return {
@@ -89,7 +97,7 @@ function middle(values: number[]): string {
 }
 
 // The fastest server that is at hand in a sandbox, so that the edge is what is measured.
-const serviceConfig = `global
+export const serviceConfig = `global
   nbthread 1
 defaults
   mode http
@@ -137,14 +145,14 @@ async function addressOf(platform: Platform): Promise<string> {
   return [24, 16, 8, 0].map((shift) => (address >>> shift) & 255).join('.')
 }
 
-async function query(platform: Platform, sql: string): Promise<unknown[]> {
+export async function query(platform: Platform, sql: string): Promise<unknown[]> {
   const client = new pg.Client(platform.database)
   await client.connect()
   const { rows } = await client.query(sql).finally(() => client.end())
   return rows
 }
 
-function edgeProcesses(url: string): number[] {
+export function edgeProcesses(url: string): number[] {
   const { port } = new URL(url)
   const listening = listeners.get(port) ?? findListener(port)
   listeners.set(port, listening)
@@ -158,10 +166,15 @@ function findListener(port: string): number {
   return Number(/pid=(\d+)/.exec(text)![1])
 }
 
-async function startHaproxy(scope: Scope, address: string): Promise<Side> {
+let haproxies = 0
+
+export async function startHaproxy(
+  scope: Scope,
+  { host, address, port: targetPort }: { host: string; address: string; port: number },
+): Promise<Side> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-haproxy-'))
   scope.defer(() => rmSync(directory, { recursive: true, force: true }))
-  const port = 20_000 + (process.pid % 10_000)
+  const port = 20_000 + (process.pid % 10_000) + haproxies++
   const routes = Array.from({ length: 1000 }, (_, n) => `seeded-${n}.sandbox.localhost service`)
   writeFileSync(join(directory, 'hosts'), `${[...routes, `${host} service`].join('\n')}\n`)
   writeFileSync(
@@ -182,7 +195,7 @@ frontend edge
 backend nothing
   http-request return status 404
 backend service
-  server service ${address}:${servicePort}
+  server service ${address}:${targetPort}
 `,
   )
   const child = spawn('haproxy', ['-db', '-f', join(directory, 'haproxy.cfg')], { stdio: 'inherit' })
@@ -193,5 +206,5 @@ backend service
     if (reply) break
     if (Date.now() > deadline) throw new Error('HAProxy does not answer')
   }
-  return { url, processes: () => [child.pid!] }
+  return { url, host, processes: () => [child.pid!] }
 }

@@ -1,4 +1,5 @@
 import { edges } from './edge.ts'
+import { edgeApps } from './edge-app.ts'
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
 import { images } from './image.ts'
@@ -8,7 +9,7 @@ import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
 import { sandbox } from './sandbox.ts'
 
-const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges, ...sandbox, ...images]
+const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges, ...edgeApps, ...sandbox, ...images]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)
