@@ -1,0 +1,22 @@
+import { expect, test } from 'vitest'
+import { newMachineId, newUlid, ulidPattern } from './ids.ts'
+import { machineIdPattern } from './machine.ts'
+
+test('ids of one process grow, also within a millisecond and when the clock is set back', () => {
+  const now = Date.now()
+  const ids = [now, now, now, now - 1000, now + 1, now].map((time) => newUlid(time))
+  expect(ids.every((id) => ulidPattern.test(id))).toBe(true)
+  expect([...ids].sort()).toEqual(ids)
+  expect(new Set(ids).size).toBe(ids.length)
+})
+
+test('the first ten characters are the time', () => {
+  const alphabet = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
+  const at = Date.now() + 60_000
+  const time = [...newUlid(at).slice(0, 10)].reduce((sum, letter) => sum * 32 + alphabet.indexOf(letter), 0)
+  expect(time).toBe(at)
+})
+
+test('ids of machines have fourteen hexadecimal digits', () => {
+  expect(newMachineId()).toMatch(machineIdPattern)
+})

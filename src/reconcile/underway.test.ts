@@ -1,0 +1,41 @@
+import { expect, test, vi } from 'vitest'
+import { underway } from './underway.ts'
+
+const patient = { patienceMs: 10_000, onEnd: () => undefined }
+
+test('a short call is over at once, and the next one is another', async () => {
+  const owner = {}
+  const start = vi.fn(async () => start.mock.calls.length)
+  expect(await underway(owner, 'a', start, patient)).toEqual({ is: 'done', value: 1 })
+  expect(await underway(owner, 'a', start, patient)).toEqual({ is: 'done', value: 2 })
+})
+
+test('a long call goes on, wakes who asked, and is told once', async () => {
+  const owner = {}
+  const { promise, resolve } = Promise.withResolvers<string>()
+  const woken = Promise.withResolvers<void>()
+  const start = vi.fn(() => promise)
+  const impatient = { patienceMs: 1, onEnd: woken.resolve }
+  expect(await underway(owner, 'a', start, impatient)).toEqual({ is: 'running' })
+  expect(await underway(owner, 'a', start, impatient)).toEqual({ is: 'running' })
+  resolve('done')
+  await woken.promise
+  expect(await underway(owner, 'a', start, impatient)).toEqual({ is: 'done', value: 'done' })
+  expect(start).toHaveBeenCalledTimes(1)
+})
+
+test('what it throws is thrown, and then it may be tried again', async () => {
+  const owner = {}
+  const failing = () => Promise.reject(new Error('no'))
+  await expect(underway(owner, 'a', failing, patient)).rejects.toThrow('no')
+  expect(await underway(owner, 'a', async () => 1, patient)).toEqual({ is: 'done', value: 1 })
+})
+
+test('a failure that nobody waits for harms nobody', async () => {
+  const owner = {}
+  const { promise, reject } = Promise.withResolvers<string>()
+  const woken = Promise.withResolvers<void>()
+  await underway(owner, 'a', () => promise, { patienceMs: 1, onEnd: woken.resolve })
+  reject(new Error('no'))
+  await woken.promise
+})
