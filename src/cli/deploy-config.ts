@@ -1,0 +1,389 @@
+// What a deployment file says, as configurations of machines. The names are those of fly.toml, so that an existing one
+// works as far as it uses what is known here; whatever else it holds is named in a warning.
+import { parse, TomlError } from 'smol-toml'
+import { Misuse } from './failure.ts'
+import type { MachineConfig } from './machine-find.ts'
+
+export interface DeployFile {
+  app: string | undefined
+  region: string | undefined
+  image: string | undefined
+  strategy: 'rolling' | 'immediate'
+  releaseCommand: string[] | undefined
+  waitSeconds: number
+  /** By name; `app` when the file names none. */
+  groups: Map<string, MachineConfig>
+  /** Names of settings that have no effect here. */
+  unknown: string[]
+}
+
+type Table = Record<string, unknown>
+
+export const defaultGroup = 'app'
+const presetWaitSeconds = 300
+
+export function parseDeployFile(text: string, file: string): DeployFile {
+  const reader = new Reader(readToml(text, file), file)
+  const build = reader.table('build')
+  const deploy = reader.table('deploy')
+  const processes = reader.table('processes')
+  const names = Object.keys(processes.rest())
+  const groups = new Map<string, MachineConfig>()
+  for (const name of names.length > 0 ? names : [defaultGroup]) {
+    groups.set(name, { ...(names.length > 0 && { init: { cmd: readWords(processes, name) } }) } as MachineConfig)
+  }
+  const common = readCommon(reader)
+  const services = readServices(reader)
+  const checks = reader
+    .tableOfTables('checks')
+    .map(([name, check]) => [name, readCheck(check), readGroups(check)] as const)
+  const mounts = reader.tables('mounts').map((mount) => [readMount(mount), readGroups(mount)] as const)
+  const sizes = reader.tables('vm').map((vm) => [readGuest(vm), readGroups(vm)] as const)
+  const restarts = reader.tables('restart').map((one) => [readRestart(one), readGroups(one)] as const)
+  for (const [name, config] of groups) {
+    const fits = (of: string[]) => of.length === 0 || of.includes(name)
+    Object.assign(config, structuredClone(common))
+    const own = services.filter(([, of]) => fits(of)).map(([service]) => service)
+    if (own.length > 0) config.services = own
+    const ownChecks = checks.filter(([, , of]) => fits(of)).map(([check, body]) => [check, body])
+    if (ownChecks.length > 0) config.checks = Object.fromEntries(ownChecks)
+    const mount = mounts.find(([, of]) => fits(of))?.[0]
+    if (mount) config.mounts = [mount]
+    const guest = sizes.find(([, of]) => of.includes(name)) ?? sizes.find(([, of]) => of.length === 0)
+    if (guest) Object.assign(config, guest[0])
+    const restart = restarts.find(([, of]) => fits(of))?.[0]
+    if (restart) config.restart = restart
+  }
+  return {
+    app: reader.text('app'),
+    region: reader.text('primary_region'),
+    image: build.text('image'),
+    strategy: readStrategy(deploy),
+    releaseCommand: deploy.has('release_command') ? readWords(deploy, 'release_command') : undefined,
+    waitSeconds: deploy.seconds('wait_timeout') ?? presetWaitSeconds,
+    groups,
+    unknown: [build, deploy, processes].flatMap((one) => one.unread()).concat(reader.unread()),
+  }
+}
+
+function readToml(text: string, file: string): Table {
+  try {
+    return parse(text) as Table
+  } catch (error) {
+    if (!(error instanceof TomlError)) throw error
+    throw new Misuse(`${file}: line ${error.line}: ${error.message.split('\n')[0]}`)
+  }
+}
+
+/** Whatever is the same for all groups. */
+function readCommon(reader: Reader): Partial<MachineConfig> {
+  const signal = reader.text('kill_signal')
+  const timeout = reader.duration('kill_timeout')
+  const stop = { ...(signal && { signal }), ...(timeout && { timeout }) }
+  const env = reader.table('env')
+  const variables = Object.keys(env.rest()).map((name) => [name, env.scalar(name)] as const)
+  return {
+    ...(variables.length > 0 && { env: Object.fromEntries(variables) }),
+    ...(Object.keys(stop).length > 0 && { stop_config: stop }),
+  }
+}
+
+function readStrategy(deploy: Reader): DeployFile['strategy'] {
+  const given = deploy.text('strategy') ?? 'rolling'
+  if (given === 'rolling' || given === 'immediate') return given
+  if (given === 'canary' || given === 'bluegreen') return 'rolling' // both ask for no less than it gives
+  throw deploy.wrong('strategy', 'is one of rolling, immediate, canary and bluegreen')
+}
+
+function readServices(reader: Reader): [object, string[]][] {
+  const http = reader.has('http_service') ? [readHttpService(reader.table('http_service'))] : []
+  return [...http, ...reader.tables('services').map((one): [object, string[]] => [readService(one), readGroups(one)])]
+}
+
+function readHttpService(http: Reader): [object, string[]] {
+  const forceHttps = http.flag('force_https')
+  const options = http.raw('http_options')
+  const tls = http.raw('tls_options')
+  const shared = { ...(options !== undefined && { http_options: options }) }
+  const ports = [
+    { port: 80, handlers: ['http'], ...(forceHttps && { force_https: true }), ...shared },
+    { port: 443, handlers: ['tls', 'http'], ...shared, ...(tls !== undefined && { tls_options: tls }) },
+  ]
+  const service = { protocol: 'tcp', internal_port: http.number('internal_port') ?? 8080, ports, ...readBalance(http) }
+  return [{ ...service, ...readServiceChecks(http, 'checks', 'http') }, readGroups(http)]
+}
+
+function readService(service: Reader): object {
+  const internal = service.number('internal_port')
+  if (internal === undefined) throw service.wrong('internal_port', 'is required')
+  const ports = service.tables('ports').map((port) => {
+    const read = {
+      port: port.number('port'),
+      start_port: port.number('start_port'),
+      end_port: port.number('end_port'),
+      handlers: port.words('handlers'),
+      force_https: port.flag('force_https'),
+      http_options: port.raw('http_options'),
+      tls_options: port.raw('tls_options'),
+      proxy_proto_options: port.raw('proxy_proto_options'),
+    }
+    return present(read)
+  })
+  const checks = [
+    ...service.tables('http_checks').map((check) => ({ ...readCheck(check), type: 'http' })),
+    ...service.tables('tcp_checks').map((check) => ({ ...readCheck(check), type: 'tcp' })),
+  ]
+  return {
+    protocol: service.text('protocol') ?? 'tcp',
+    internal_port: internal,
+    ports,
+    ...readBalance(service),
+    ...(checks.length > 0 && { checks }),
+  }
+}
+
+function readBalance(service: Reader): object {
+  const concurrency = service.has('concurrency') ? service.table('concurrency') : undefined
+  const stop = service.raw('auto_stop_machines')
+  if (stop !== undefined && ![true, false, 'off', 'stop', 'suspend'].includes(stop as string)) {
+    throw service.wrong('auto_stop_machines', 'is one of "off", "stop" and "suspend"')
+  }
+  return present({
+    autostart: service.flag('auto_start_machines'),
+    autostop: stop === true ? 'stop' : stop === false ? 'off' : stop,
+    min_machines_running: service.number('min_machines_running'),
+    concurrency:
+      concurrency &&
+      present({
+        type: concurrency.text('type'),
+        soft_limit: concurrency.number('soft_limit'),
+        hard_limit: concurrency.number('hard_limit'),
+      }),
+  })
+}
+
+function readServiceChecks(service: Reader, name: string, type: string): object {
+  const checks = service.tables(name).map((check) => ({ type, ...readCheck(check) }))
+  return checks.length > 0 ? { checks } : {}
+}
+
+function readCheck(check: Reader): object {
+  const headers = check.has('headers') ? check.table('headers') : undefined
+  const names = Object.keys(headers?.rest() ?? {})
+  return present({
+    type: check.text('type'),
+    port: check.number('port'),
+    interval: check.duration('interval'),
+    timeout: check.duration('timeout'),
+    grace_period: check.duration('grace_period'),
+    method: check.text('method'),
+    path: check.text('path'),
+    protocol: check.text('protocol'),
+    tls_skip_verify: check.flag('tls_skip_verify'),
+    tls_server_name: check.text('tls_server_name'),
+    command: check.words('command'),
+    headers: names.length > 0 ? names.map((name) => ({ name, values: [headers!.scalar(name)] })) : undefined,
+  })
+}
+
+function readMount(mount: Reader): NonNullable<MachineConfig['mounts']>[number] {
+  const path = mount.text('destination')
+  if (path === undefined) throw mount.wrong('destination', 'is required')
+  const size = mount.raw('initial_size')
+  const name = mount.text('source')
+  return { path, ...(name && { name }), ...(size !== undefined && { size_gb: gigabytes(mount, size) }) }
+}
+
+function gigabytes(mount: Reader, size: unknown): number {
+  const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(String(size))
+  if (!match) throw mount.wrong('initial_size', 'is a number of gigabytes, such as "10gb"')
+  return Number(match[1])
+}
+
+function readGuest(vm: Reader): object {
+  const memory = vm.raw('memory')
+  const guest = present({
+    cpu_kind: vm.text('cpu_kind'),
+    cpus: vm.number('cpus'),
+    memory_mb: vm.number('memory_mb') ?? (memory === undefined ? undefined : megabytes(vm, memory)),
+  })
+  const size = vm.text('size')
+  return { ...(size && { size }), ...(Object.keys(guest).length > 0 && { guest }) }
+}
+
+function megabytes(vm: Reader, memory: unknown): number {
+  const match = /^(\d+(?:\.\d+)?)\s*(mb|gb)?$/i.exec(String(memory))
+  if (!match) throw vm.wrong('memory', 'is a size such as "512mb" or "1gb"')
+  return Math.round(Number(match[1]) * (match[2]?.toLowerCase() === 'gb' ? 1024 : 1))
+}
+
+function readRestart(restart: Reader): object {
+  const given = restart.text('policy')
+  const policy = given === 'never' ? 'no' : given
+  return present({ policy, max_retries: restart.number('retries') ?? restart.number('max_retries') })
+}
+
+function readGroups(table: Reader): string[] {
+  return table.words('processes') ?? []
+}
+
+function readWords(table: Reader, name: string): string[] {
+  const value = table.raw(name)
+  if (Array.isArray(value) && value.every((word) => typeof word === 'string')) return value
+  if (typeof value === 'string') return splitWords(value)
+  throw table.wrong(name, 'is a command: a string, or a list of words')
+}
+
+/** As a shell takes a line apart, without anything that a shell would do with the words. */
+export function splitWords(line: string): string[] {
+  const words: string[] = []
+  let word: string | undefined
+  let quote = ''
+  for (let i = 0; i < line.length; i++) {
+    const letter = line[i]!
+    if (quote !== '') {
+      if (letter === quote) quote = ''
+      else if (letter === '\\' && quote === '"' && /["\\$`]/.test(line[i + 1] ?? '')) word += line[++i]!
+      else word += letter
+    } else if (letter === '"' || letter === "'") {
+      quote = letter
+      word ??= ''
+    } else if (/\s/.test(letter)) {
+      if (word !== undefined) words.push(word)
+      word = undefined
+    } else if (letter === '\\' && i + 1 < line.length) word = (word ?? '') + line[++i]!
+    else word = (word ?? '') + letter
+  }
+  if (quote !== '') throw new Misuse(`a ${quote} is not closed: ${line}`)
+  return word === undefined ? words : [...words, word]
+}
+
+function present<T extends object>(all: T): Partial<T> {
+  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as Partial<T>
+}
+
+/** One table of the file. It knows what was asked for, so that the rest can be named. */
+class Reader {
+  private readonly values: Table
+  private readonly place: string
+  private readonly read = new Set<string>()
+  private readonly below: Reader[] = []
+
+  constructor(values: Table, place: string) {
+    this.values = values
+    this.place = place
+  }
+
+  has(name: string): boolean {
+    return this.values[name] !== undefined
+  }
+
+  raw(name: string): unknown {
+    this.read.add(name)
+    return this.values[name]
+  }
+
+  text(name: string): string | undefined {
+    return this.typed(name, 'string', 'a string')
+  }
+
+  number(name: string): number | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    const number = Number(value)
+    if (typeof value === 'boolean' || !Number.isSafeInteger(number)) throw this.wrong(name, 'is a whole number')
+    return number
+  }
+
+  flag(name: string): boolean | undefined {
+    return this.typed(name, 'boolean', 'true or false')
+  }
+
+  words(name: string): string[] | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    if (!Array.isArray(value) || value.some((word) => typeof word !== 'string'))
+      throw this.wrong(name, 'is a list of strings')
+    return value
+  }
+
+  /** Numbers are seconds. */
+  duration(name: string): string | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    if (typeof value === 'number' || typeof value === 'bigint') return `${value}s`
+    if (typeof value === 'string' && /^\d+$/.test(value)) return `${value}s`
+    if (typeof value === 'string' && /^(\d+(\.\d+)?(ms|s|m|h))+$/.test(value)) return value
+    throw this.wrong(name, 'is a duration such as "15s" or "1m30s"')
+  }
+
+  seconds(name: string): number | undefined {
+    const duration = this.duration(name)
+    if (duration === undefined) return undefined
+    const units: Record<string, number> = { ms: 0.001, s: 1, m: 60, h: 3600 }
+    const parts = [...duration.matchAll(/(\d+(?:\.\d+)?)(ms|s|m|h)/g)]
+    return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * units[unit!]!, 0)
+  }
+
+  /** A value as a variable holds it. */
+  scalar(name: string): string {
+    const value = this.raw(name)
+    if (['string', 'number', 'bigint', 'boolean'].includes(typeof value)) return String(value)
+    throw this.wrong(name, 'is a string, a number, or true or false')
+  }
+
+  /** Empty when it is absent. */
+  table(name: string): Reader {
+    const value = this.raw(name) ?? {}
+    if (!isTable(value)) throw this.wrong(name, 'is a table')
+    return this.down(value, name)
+  }
+
+  /** A list of tables, or one. */
+  tables(name: string): Reader[] {
+    const value = this.raw(name)
+    if (value === undefined) return []
+    const list = Array.isArray(value) ? value : [value]
+    if (!list.every(isTable)) throw this.wrong(name, 'is a table, or several')
+    return list.map((one) => this.down(one, name))
+  }
+
+  tableOfTables(name: string): [string, Reader][] {
+    const table = this.table(name)
+    return Object.keys(table.rest()).map((key) => [key, table.table(key)])
+  }
+
+  rest(): Table {
+    return this.values
+  }
+
+  unread(): string[] {
+    const own = Object.keys(this.values).filter((name) => !this.read.has(name))
+    return [...new Set([...own.map((name) => this.path(name)), ...this.below.flatMap((one) => one.unread())])]
+  }
+
+  wrong(name: string, what: string): Misuse {
+    return new Misuse(`${this.path(name)} ${what}`)
+  }
+
+  private path(name: string): string {
+    return this.place.endsWith('.toml') ? name : `${this.place}.${name}`
+  }
+
+  private down(values: Table, name: string): Reader {
+    const reader = new Reader(values, this.path(name))
+    this.below.push(reader)
+    return reader
+  }
+
+  private typed<T>(name: string, type: string, what: string): T | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    if (typeof value !== type) throw this.wrong(name, `is ${what}`)
+    return value as T
+  }
+}
+
+function isTable(value: unknown): value is Table {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
+}
