@@ -1,0 +1,108 @@
+// The routes of flyctl and GraphQL on the real thing, with a token in the form that flyctl demands.
+import pg from 'pg'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { Berth } from '../support/berth.ts'
+import { busyboxImage } from '../support/image.ts'
+import { pushImage, startRegistry } from '../support/registry.ts'
+import { until } from '../support/until.ts'
+
+const platform = new Berth()
+let token = ''
+let clusterId = ''
+
+const call = (method: string, path: string, body?: object) =>
+  platform.call(method, path, body, { authorization: `Bearer ${token}` })
+
+const graphql = async (query: string, variables: object = {}) => {
+  const { body } = await platform.call('POST', '/graphql', { query, variables }, { authorization: `FlyV1 ${token}` })
+  return body
+}
+
+beforeAll(async () => {
+  await platform.up()
+  token = (await platform.cli('tokens', 'create', '--kind', 'org', '--format', 'fm2')).stdout.trim()
+  const body = {
+    name: 'main',
+    region: 'iad',
+    org_slug: 'personal',
+    plan: 'basic',
+    pg_major_version: '17',
+    storage_in_gb: 1,
+  }
+  const made = await call('POST', '/api/v1/organizations/personal/postgresv2', body)
+  expect(made).toMatchObject({ status: 201, body: { ok: true } })
+  clusterId = made.body.data.id
+  await until(async () => (await call('GET', `/api/v1/postgresv2/${clusterId}`)).body.data.status === 'ready', 120)
+})
+
+afterAll(() => platform.destroy())
+
+it('prints a token that flyctl takes for one', () => {
+  expect(token).toMatch(/^fm2_[A-Za-z0-9+/]+=*$/)
+})
+
+it('shows a cluster with a connection string that works', async () => {
+  const { credentials } = (await call('GET', `/api/v1/postgresv2/${clusterId}`)).body
+  const client = new pg.Client(credentials.pgbouncer_uri)
+  await client.connect()
+  try {
+    const { rows } = await client.query('select session_user as user, current_database() as name')
+    expect(rows).toEqual([{ user: 'fly-user', name: 'fly-db' }])
+  } finally {
+    await client.end()
+  }
+})
+
+it('makes users and databases, and changes them', async () => {
+  const base = `/api/v1/postgresv2/${clusterId}`
+  const made = await call('POST', `${base}/users`, { username: 'ann', role: 'writer' })
+  expect(made).toMatchObject({ status: 201, body: { data: { name: 'ann', role: 'writer' } } })
+  const changed = await call('PATCH', `${base}/users/ann`, { role: 'reader' })
+  expect(changed).toMatchObject({ status: 200, body: { data: { name: 'ann', role: 'reader' } } })
+  expect((await call('GET', `${base}/users`)).body.data).toContainEqual({ name: 'ann', role: 'reader' })
+  expect((await call('POST', `${base}/databases`, { name: 'second' })).status).toBe(201)
+  expect((await call('GET', `${base}/databases`)).body.data).toContainEqual({ name: 'second' })
+  const old = await call('POST', `/api/v1/postgres/${clusterId}/users`, { user_name: 'bob', db_name: 'second' })
+  const client = new pg.Client(old.body.connection_uri)
+  await client.connect()
+  try {
+    expect((await client.query('select session_user as user')).rows).toEqual([{ user: 'bob' }])
+  } finally {
+    await client.end()
+  }
+  expect((await call('DELETE', `${base}/users/ann`)).status).toBe(204)
+})
+
+it('enables and disables extensions', async () => {
+  const base = `/api/v1/postgresv2/${clusterId}/databases/fly-db/extensions`
+  const find = async (name: string) =>
+    (await call('GET', base)).body.data.find((extension: { name: string }) => extension.name === name)
+  expect(await find('citext')).toEqual({
+    name: 'citext',
+    description: expect.any(String),
+    docs_url: '',
+    default_version: expect.any(String),
+    is_system: false,
+    installed: null,
+  })
+  expect((await call('POST', base, { name: 'citext', create_schema_if_needed: false })).status).toBe(204)
+  expect(await find('citext')).toMatchObject({ installed: { version: expect.any(String), schema: 'public' } })
+  expect((await call('DELETE', `${base}/citext?force=true`)).status).toBe(204)
+  expect(await find('citext')).toMatchObject({ installed: null })
+})
+
+it('looks an image up in its registry without fetching it', async () => {
+  const registry = await startRegistry()
+  try {
+    const image = await pushImage(registry, { repository: 'box', ...busyboxImage({ Cmd: ['true'] }) })
+    await call('POST', '/v1/apps?wait=true', { name: 'shop', org_slug: 'personal' })
+    const query = `query ($ref: String!) { app(name: "shop") { image(ref: $ref) { id digest ref compressedSize manifest } } }`
+    const { data } = await graphql(query, { ref: image.reference })
+    expect(data.app.image).toMatchObject({ digest: image.digest, ref: image.reference, manifest: { schemaVersion: 2 } })
+    expect(Number(data.app.image.compressedSize)).toBeGreaterThan(1000)
+    const missing = await graphql(query, { ref: `${registry.host}/nothing:here` })
+    expect(missing.errors[0]).toMatchObject({ path: ['app', 'image'], extensions: { code: 'NOT_FOUND' } })
+  } finally {
+    await registry.close()
+  }
+})
