@@ -200,5 +200,14 @@ export async function removePrivateNetworks(home: Home): Promise<void> {
   const tables = ['inet', 'bridge'].map((family) => `${family} ${privateTable(home)}`)
   const input = tables.map((table) => `add table ${table}\ndelete table ${table}\n`).join('')
   await run('nft', ['-f', '-'], { input }).catch(() => undefined)
-  await run('ip', ['-6', 'addr', 'del', `${resolverAddress(home.number)}/128`, 'dev', 'lo']).catch(() => undefined)
+  for (const address of listLoopbackAddresses(home)) {
+    await run('ip', ['-6', 'addr', 'del', `${address}/128`, 'dev', 'lo']).catch(() => undefined)
+  }
+}
+
+/** The resolver's, and those of services. */
+function listLoopbackAddresses(home: Numbered): string[] {
+  const lines = (readTextIfPresent('/proc/net/if_inet6') ?? '').split('\n')
+  const own = lines.filter((line) => line.startsWith(`fdaa${hex(home.number)}`) && line.endsWith(' lo'))
+  return own.map((line) => line.slice(0, 32).match(/.{4}/g)!.join(':'))
 }

@@ -66,6 +66,20 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
+  it('reach the services of an app at its address in their network, and no other', async () => {
+    const { front, apart, foreign } = machines
+    const { body } = await berth.call('POST', '/v1/apps/apart/ip_assignments', {
+      type: 'private_v6',
+      network: 'default',
+    })
+    await until(async () => (await lookUp(front, 'apart.flycast')).includes(body.ip))
+    await until(async () => (await tryReach(front, body.ip)) === 'apart\n')
+    for (const stranger of [apart, foreign]) {
+      expect(await lookUp(stranger, 'apart.flycast')).not.toContain('fdaa:')
+      expect(await tryReach(stranger, body.ip)).toBe('')
+    }
+  })
+
   it('are found while they run, and only then', async () => {
     const { front, back } = machines
     await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
@@ -78,7 +92,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
   it('keep names and networks without the control plane', async () => {
     const { front, back } = machines
     await Promise.all(berth.children.map((child) => end(child)))
-    const inside = ['-t', hostPid(front), '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', 'back.internal']
+    const inside = ['-t', hostPid(front)!, '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', 'back.internal']
     expect(execFileSync('nsenter', inside, { encoding: 'utf8' })).toContain(back.address)
     expect(await reach(front, back.address)).toBe('back\n')
     await berth.up()
@@ -93,6 +107,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await Promise.all(berth.children.map((child) => end(child)))
     await berth.cli('down')
     const listed = execFileSync('nft', ['list', 'tables'], { encoding: 'utf8' })
+    expect(execFileSync('ip', ['-6', 'addr', 'show', 'dev', 'lo'], { encoding: 'utf8' })).not.toMatch(ownPrefix(number))
     expect(listed).not.toMatch(new RegExp(`berth-(private-)?${number}$`, 'm'))
   })
 })
@@ -100,7 +115,8 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
 async function start(app: string, given: object = {}): Promise<Machine> {
   const made = await berth.call('POST', '/v1/apps', { app_name: app, org_slug: 'personal', ...given })
   expect(made.status).toBe(201)
-  const config = { image, guest: { cpus: 1, memory_mb: 256 } }
+  const services = [{ protocol: 'tcp', internal_port: 8080, ports: [{ port: 8080, handlers: ['http'] }] }]
+  const config = { image, services, guest: { cpus: 1, memory_mb: 256 } }
   const { body } = await berth.call('POST', `/v1/apps/${app}/machines`, { config })
   const machine = { app, id: body.id, address: body.private_ip }
   await until(async () => {
@@ -118,6 +134,11 @@ async function start(app: string, given: object = {}): Promise<Machine> {
 async function exec({ app, id }: Machine, ...command: string[]): Promise<string> {
   const { body } = await berth.call('POST', `/v1/apps/${app}/machines/${id}/exec`, { command, timeout: 30 })
   return `${body.stdout}${body.stderr}`
+}
+
+/** Of all private addresses of a home. */
+function ownPrefix(number: string): RegExp {
+  return number === '0' ? /fdaa::/ : new RegExp(`fdaa:${Number(number).toString(16)}[0-9a-f]{2}:`)
 }
 
 /** Without the lines about the resolver itself. */
