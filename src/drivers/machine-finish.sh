@@ -89,7 +89,8 @@ echo "$last" > "$changes/$id"
 if [ -d layer ] && ! grep -q '^keeps-root ' box.conf; then
   [ -d "$trash" ] || mkdir -m 700 "$trash"
   gone="$trash/$id-$$-$uptime"
-  mv layer "$gone" && {
+  mv layer "$gone"
+  {
     [ -O / ] || chmod -R u+rwX "$gone"
     nice -n 19 find "$gone" -delete
   } < /dev/null > /dev/null 2>&1 &

@@ -7,11 +7,11 @@ import type { LogLine, MachineSpec } from '../../src/drivers/machine.ts'
 import { machineDriver } from '../../src/drivers/machine-driver.ts'
 import { machinePaths } from '../../src/drivers/machine-paths.ts'
 import { isRoot } from '../../src/drivers/process.ts'
-import { findProcess, killProcess, listProcesses } from '../../src/drivers/process-list.ts'
+import { listProcesses } from '../../src/drivers/process-list.ts'
 import { boxAddress } from '../../src/model/network.ts'
 import { listLinks } from '../support/box.ts'
 import { type MachineBench, openMachineBench, waiting } from '../support/machine-bench.ts'
-import { isRunning, processesBelow } from '../support/temporary-home.ts'
+import { isRunning } from '../support/temporary-home.ts'
 import { until } from '../support/until.ts'
 
 const isFull = isRoot()
@@ -22,17 +22,6 @@ beforeAll(async () => {
   bench = await openMachineBench()
 })
 afterAll(() => bench?.remove())
-
-function pidOf(spec: MachineSpec): number {
-  const found = bench.look(spec)
-  if (found.is !== 'up') throw new Error(`it is ${found.is}`)
-  return found.pid
-}
-
-async function untilUp(spec: MachineSpec): Promise<number> {
-  await until(() => bench.look(spec).is === 'up')
-  return pidOf(spec)
-}
 
 /** Names of what lives with a uid of its range. */
 function processesOf({ slot }: MachineSpec): string[] {
@@ -50,15 +39,13 @@ function readProc(pid: number, file: string): string {
   }
 }
 
-const parentOf = (pid: number) => findProcess(pid)!.parent
-
 describe('a start', () => {
   it('runs the program of the image, and nothing when it runs already', async () => {
     const spec = await bench.newMachine()
-    const pid = pidOf(spec)
+    const pid = await bench.pidOf(spec)
     expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, exits: [] })
     await Promise.all([bench.machines.startMachine(spec), bench.machines.startMachine(spec)])
-    expect(pidOf(spec)).toBe(pid)
+    expect(await bench.pidOf(spec)).toBe(pid)
     await bench.untilPrinted(spec, 'ready')
     expect(bench.machines.inspectMachine(spec.id, 'another')).toEqual({ is: 'down', exits: [] })
     expect(bench.machines.inspectMachine('00000000000000', 'first')).toEqual({ is: 'absent' })
@@ -69,7 +56,7 @@ describe('a start', () => {
     await bench.machines.stopMachine(spec.id, spec.stop)
     expect(bench.exits(spec)).toHaveLength(1)
     await bench.machines.startMachine(spec)
-    const pid = pidOf(spec)
+    const pid = await bench.pidOf(spec)
     const second = { ...spec, instanceId: 'second', argv: ['sh', '-c', `echo second; ${waiting}`] }
     await bench.machines.startMachine(second)
     expect(isRunning(pid)).toBe(false)
@@ -153,7 +140,7 @@ describe('a stop', () => {
   it('kills a program that does not listen when the time is over', async () => {
     const spec = await bench.newMachine({ script: 'trap "" TERM INT; echo ready; while :; do sleep 0.02; done' })
     await bench.untilPrinted(spec, 'ready')
-    const pid = pidOf(spec)
+    const pid = await bench.pidOf(spec)
     await bench.machines.stopMachine(spec.id, { signal: '15', timeoutMs: 50 })
     expect(isRunning(pid)).toBe(false)
     expect(bench.exits(spec)).toMatchObject([{ exitCode: 137, signal: 9, requested: true }])
@@ -175,58 +162,6 @@ describe('a stop', () => {
     await Promise.all(specs.map((spec) => bench.machines.stopMachine(spec.id, spec.stop)))
     expect(specs.map((spec) => bench.look(spec).is)).toEqual(['down', 'down', 'down'])
     await Promise.all(specs.map((spec) => bench.machines.removeMachine(spec.id, spec.slot)))
-  })
-})
-
-describe('the restart policy', () => {
-  const soon = 30
-
-  it('starts a failed program again as often as it says, each time a little later, and then gives up', async () => {
-    const spec = bench.newSpec({ script: 'echo life; exit 1', restart: { policy: 'on-failure', maxRetries: 2 } })
-    const changes: string[] = []
-    const stop = bench.machines.onChange((id) => changes.push(id))
-    await bench.machines.startMachine(spec)
-    await until(() => bench.look(spec).is === 'down', soon)
-    stop()
-    expect(bench.exits(spec).map(({ number, restarting }) => [number, restarting])).toEqual([
-      [1, true],
-      [2, true],
-      [3, false],
-    ])
-    expect(changes).toContain(spec.id)
-    const [first, second, third] = bench.exits(spec).map(({ at }) => at)
-    expect(second! - first!).toBeGreaterThanOrEqual(900)
-    expect(third! - second!).toBeGreaterThanOrEqual(1900)
-    expect((await bench.printed(spec)).match(/^life$/gm)).toHaveLength(3)
-  })
-
-  it('leaves a program alone that ended well, unless it is always to run', async () => {
-    const onFailure = await bench.newMachine({ script: 'exit 0', restart: { policy: 'on-failure', maxRetries: 5 } })
-    const always = await bench.newMachine({ script: 'exit 0', restart: { policy: 'always', maxRetries: 0 } })
-    await until(() => bench.look(onFailure).is === 'down')
-    expect(bench.exits(onFailure)).toMatchObject([{ exitCode: 0, restarting: false }])
-    await until(() => bench.exits(always).length > 1, soon)
-    expect(bench.exits(always)[0]).toMatchObject({ exitCode: 0, restarting: true })
-  })
-
-  it('is over with a stop in the wait for the next life, and begins anew with a start', async () => {
-    const spec = await bench.newMachine({ script: 'exit 1', restart: { policy: 'always', maxRetries: 0 } })
-    await until(() => bench.exits(spec).length >= 3, soon)
-    await until(() => bench.look(spec).is === 'waiting')
-    await bench.machines.stopMachine(spec.id, spec.stop)
-    const count = bench.exits(spec).length
-    expect(bench.look(spec).is).toBe('down')
-    await bench.machines.startMachine(spec)
-    await until(() => bench.exits(spec).length > count)
-  })
-
-  it('counts a signal as a failure, and tells the number', async () => {
-    const spec = await bench.newMachine({ script: waiting, restart: { policy: 'on-failure', maxRetries: 3 } })
-    const pid = pidOf(spec)
-    expect(await bench.machines.signalMachine(spec.id, 'KILL')).toBe(true)
-    await until(() => bench.exits(spec).length === 1)
-    expect(bench.exits(spec)).toMatchObject([{ exitCode: 137, signal: 9, restarting: true, requested: false }])
-    expect(await untilUp(spec)).not.toBe(pid)
   })
 })
 
@@ -276,7 +211,7 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
 
   it('does nothing until it goes on, and goes on where it was', async () => {
     const spec = await bench.newMachine({ script })
-    const pid = pidOf(spec)
+    const pid = await bench.pidOf(spec)
     await counted(spec)
     await bench.machines.freezeMachine(spec.id)
     await bench.machines.freezeMachine(spec.id)
@@ -300,62 +235,6 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
     expect(bench.look(spec)).toEqual({ is: 'absent' })
     await expect(bench.machines.freezeMachine(spec.id)).rejects.toThrow('not running')
-  })
-})
-
-describe('supervision', () => {
-  const always = { policy: 'always', maxRetries: 0 } as const
-
-  it.each([
-    ['what buries its orphans', (pid: number) => parentOf(pid)],
-    ['bwrap', (pid: number) => parentOf(parentOf(pid))],
-    ['the process that s6 watches', (pid: number) => parentOf(parentOf(parentOf(pid)))],
-    ['s6-supervise', (pid: number) => parentOf(parentOf(parentOf(parentOf(pid))))],
-  ])('brings it back when %s is killed', async (_, find) => {
-    const spec = await bench.newMachine({ restart: always })
-    const pid = pidOf(spec)
-    killProcess(find(pid), 'SIGKILL')
-    await until(() => !isRunning(pid))
-    expect(await untilUp(spec)).not.toBe(pid)
-    await bench.machines.removeMachine(spec.id, spec.slot)
-  })
-
-  it('brings the loggers back when they are killed', async () => {
-    const spec = await bench.newMachine({
-      script: 'trap "echo out; echo err >&2" USR1; echo ready; while :; do sleep 0.02; done',
-    })
-    await bench.untilPrinted(spec, 'ready')
-    const { log } = machinePaths(bench.home, spec.id)
-    const loggers = () =>
-      listProcesses().filter(({ pid, name }) => name === 's6-log' && readProc(pid, 'cmdline').includes(`${log}/`))
-    const before = loggers().map(({ pid }) => pid)
-    expect(before).toHaveLength(2)
-    for (const pid of before) killProcess(pid, 'SIGKILL')
-    await until(() => loggers().length === 2 && loggers().every(({ pid }) => !before.includes(pid)))
-    await bench.machines.signalMachine(spec.id, 'USR1')
-    await bench.untilPrinted(spec, 'out')
-    await bench.untilPrinted(spec, 'err')
-  })
-
-  it('brings back after a restart of the machine what ran, and nothing that was stopped or held still', async () => {
-    const [up, stopped] = [await bench.newMachine({ restart: always }), await bench.newMachine({ restart: always })]
-    const frozen = hasGroups ? await bench.newMachine({ restart: always }) : undefined
-    await bench.machines.stopMachine(stopped.id, stopped.stop)
-    const others = processesBelow(bench.home.tree).length
-    expect(others).toBeGreaterThan(0)
-    if (frozen) {
-      const pid = pidOf(frozen)
-      await bench.machines.freezeMachine(frozen.id)
-      killProcess(parentOf(pid), 'SIGKILL')
-      await bench.machines.thawMachine(frozen.id).catch(() => undefined)
-      await bench.machines.stopMachine(frozen.id, frozen.stop)
-    }
-    await bench.supervisor.stopTree({ timeoutSeconds: 30 })
-    expect(bench.look(up)).toMatchObject({ is: 'waiting', exits: [{ requested: true, restarting: true }] })
-    await bench.supervisor.ensureTree()
-    await untilUp(up)
-    expect(bench.look(stopped).is).toBe('down')
-    if (frozen) expect(bench.look(frozen).is).toBe('down')
   })
 })
 
@@ -454,7 +333,7 @@ describe('a removed machine', () => {
   it('leaves nothing behind', async () => {
     const spec = await bench.newMachine({ script: `echo x > /tmp/x; ${waiting}` })
     await bench.untilPrinted(spec, 'ready')
-    const pid = pidOf(spec)
+    const pid = await bench.pidOf(spec)
     await bench.machines.removeMachine(spec.id, spec.slot)
     await bench.machines.removeMachine(spec.id, spec.slot)
     expect(isRunning(pid)).toBe(false)

@@ -30,6 +30,8 @@ export interface MachineBench {
   newLayer(files: Record<string, string>): string
   look(spec: MachineSpec): MachineProcess
   exits(spec: MachineSpec): MachineExit[]
+  /** The host's number of its program, once it runs. */
+  pidOf(spec: MachineSpec): Promise<number>
   run(spec: MachineSpec, argv: [string, ...string[]], input?: string): Promise<Ended>
   sh(spec: MachineSpec, script: string): Promise<Ended>
   /** What it printed so far. */
@@ -131,6 +133,10 @@ export async function openMachineBench(ability?: BoxAbility): Promise<MachineBen
     },
     newLayer,
     look,
+    async pidOf(spec) {
+      await until(() => look(spec).is === 'up')
+      return (look(spec) as { pid: number }).pid
+    },
     exits(spec) {
       const found = look(spec)
       return found.is === 'absent' ? [] : found.exits
