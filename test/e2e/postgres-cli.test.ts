@@ -234,10 +234,15 @@ describe('what belongs to a cluster', () => {
     await platform.call('POST', '/v1/apps', { app_name: 'web', org_slug: 'personal' })
     expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
     expect(await said('show', 'seventeen')).toMatch(/^apps +web$/m)
+    const { body } = await platform.call('GET', '/v1/apps/web/secrets?show_secrets=true')
+    const client = new pg.Client({ connectionString: body.secrets[0].value })
+    await client.connect()
+    expect((await client.query('select session_user')).rows).toEqual([{ session_user: 'fly-user' }])
+    await client.end()
     expect(await said('detach', 'seventeen', 'web')).toBe('Detached app web from cluster seventeen.\n')
     expect((await json('show', 'seventeen')).attached_apps).toEqual([])
     const unknown = await postgres('attach', 'seventeen', 'nothing')
-    expect(unknown).toEqual({ code: 1, out: '', err: 'error: App not found\n' })
+    expect(unknown).toEqual({ code: 1, out: '', err: 'error: app not found\n' })
   })
 
   it('has a log, which can be followed', async () => {
