@@ -9,8 +9,14 @@ export interface Session {
 const timeoutSeconds = 30
 
 /** An answer without a body is `{}`, as an empty body is for the platform. */
-export async function request<T>(session: Session, method: string, path: string, body?: object): Promise<T> {
-  const { status, text } = await exchange(session, method, path, body)
+export async function request<T>(
+  session: Session,
+  method: string,
+  path: string,
+  body?: object,
+  headers: Record<string, string> = {},
+): Promise<T> {
+  const { status, text } = await exchange(session, method, path, body, headers)
   if (status >= 200 && status < 300) return readAnswer(session, status, text) as T
   throw refusal(session, status, text)
 }
@@ -36,13 +42,20 @@ export function segment(name: string): string {
   return encodeURIComponent(name)
 }
 
-async function exchange(session: Session, method: string, path: string, body: object | undefined) {
+async function exchange(
+  session: Session,
+  method: string,
+  path: string,
+  body: object | undefined,
+  headers: Record<string, string>,
+) {
   try {
     const response = await fetch(session.url + path, {
       method,
       headers: {
         authorization: `Bearer ${session.token}`,
         ...(body ? { 'content-type': 'application/json' } : {}),
+        ...headers,
       },
       ...(body ? { body: JSON.stringify(body) } : {}),
       signal: AbortSignal.timeout(timeoutSeconds * 1000),
