@@ -13,15 +13,16 @@ import { checkBody } from './validation.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
+  const organizations = async () => organizationList(asker, await listVisibleOrgs(ctx))
   return {
-    viewer: userNode(caller),
-    currentUser: userNode(caller),
+    viewer: { ...userNode(caller), organizations },
+    currentUser: { ...userNode(caller), organizations },
     organization: async ({ slug, id }: { slug?: string | null; id?: string | null }) => {
       const given = slug || id
       if (!given) throw invalid('organization needs a slug or an id')
       return organizationNode(asker, slug ? await getOrgBySlug(asker, slug) : await getOrgById(asker, given))
     },
-    organizations: async () => organizationList(asker, await listVisibleOrgs(ctx)),
+    organizations,
     app: async ({ name }: { name?: string | null }) => appNode(asker, await findNamed(asker, name ?? '')),
     apps: async (query: PageQuery & { organizationId?: string | null; role?: string | null }) => {
       // No app has a role here.

@@ -44,6 +44,8 @@ const text = /* GraphQL */ `
     email: String
     name: String
     username: String
+    "Those the token may see; null for other tokens than the one that asks."
+    organizations: OrganizationConnection
   }
 
   type User implements Node & Principal {
@@ -51,6 +53,8 @@ const text = /* GraphQL */ `
     email: String
     name: String
     username: String
+    "Those the token may see; null for other tokens than the one that asks."
+    organizations: OrganizationConnection
     enablePaidHobby: Boolean
     avatarUrl: String
   }
@@ -60,6 +64,8 @@ const text = /* GraphQL */ `
     email: String
     name: String
     username: String
+    "Those the token may see; null for other tokens than the one that asks."
+    organizations: OrganizationConnection
   }
 
   enum OrganizationType {

@@ -168,11 +168,11 @@ interface Size {
   width: number
 }
 
-/** Not a refusal but a fault, which is answered and logged as everywhere. */
+/** Not a refusal but a fault, which is answered and logged as everywhere. What is away for a moment is neither. */
 function isOurs(error: GraphQLError): boolean {
   const cause = error.originalError
   if (!cause || cause instanceof GraphQLError) return false
-  return !(cause instanceof BerthError) || cause.statusCode >= 500
+  return !(cause instanceof BerthError) || cause.code === 'internal'
 }
 
 function view(error: GraphQLError) {

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { buildClientSchema, getIntrospectionQuery } from 'graphql'
 import { describe, expect, test } from 'vitest'
+import { ImageError } from '../../src/drivers/image.ts'
 import { usePlatform } from '../support/platform.ts'
 
 const platform = usePlatform()
@@ -29,7 +30,8 @@ describe('a query', () => {
       email: 'root-root@berth.invalid',
       enablePaidHobby: false,
     })
-    expect((await ask('{ viewer { email } currentUser { name } }')).data.viewer.email).toContain('@')
+    const plain = '{ viewer { email organizations { nodes { slug } } } currentUser { name } }'
+    expect((await ask(plain)).data.viewer).toMatchObject({ organizations: { nodes: [{ slug: 'personal' }] } })
   })
 
   test('shows organizations the token may see, by slug and by id', async () => {
@@ -435,6 +437,38 @@ describe('what is refused', () => {
     expect(data ?? null).toBeNull()
     expect(errors[0].message).toContain(words)
     expect(errors[0].extensions.code).toEqual(expect.any(String))
+  })
+
+  test('what is away is said in the answer, and a fault of ours is one', async () => {
+    await platform.createApp('shop')
+    const body = { query: '{ app(name: "shop") { image(ref: "nginx") { id } } }' }
+    const failing = (error: Error) =>
+      Object.assign(new Set<string>(), {
+        has: () => {
+          throw error
+        },
+      })
+    platform.fake.images.available = failing(new ImageError('unreachable', 'the registry does not answer'))
+    const away = await platform.call('POST', '/graphql', { body })
+    expect(away).toMatchObject({ status: 200, body: { data: { app: { image: null } } } })
+    expect(away.body.errors).toMatchObject([
+      { message: 'the registry does not answer', extensions: { code: 'UNAVAILABLE' } },
+    ])
+    platform.fake.images.available = failing(new Error('secret of ours'))
+    const fault = await platform.call('POST', '/graphql', { body })
+    expect(fault.status).toBe(500)
+    expect(fault.body).toEqual({
+      error: 'something went wrong on our side',
+      errors: [{ message: 'something went wrong on our side', extensions: { code: 'INTERNAL' } }],
+    })
+  })
+
+  test('a mutation is done once for one key', async () => {
+    const body = { query: createApp, variables: { input: { organizationId: 'personal', name: 'once' } } }
+    const headers = { 'idempotency-key': 'k' }
+    const first = await platform.call('POST', '/graphql', { body, headers })
+    expect(first.body.errors).toBeUndefined()
+    expect((await platform.call('POST', '/graphql', { body, headers })).body).toEqual(first.body)
   })
 
   test('a query that would be answered with too much', async () => {
