@@ -122,7 +122,7 @@ export class AppExchange extends Exchange {
     if (this.isOver) return true
     const app = this.parts.table.apps.get(this.app.id)
     const port = app && findPort(app, this.client.peer.port, this.client.peer.secure, this.parts.edgePort)
-    if (!app || !port) throw new NoCandidate(404, 'not_found', `the app ${this.app.name} is not there any more`)
+    if (!app || !port?.http) throw new NoCandidate(404, 'not_found', `the app ${this.app.name} offers no HTTP here`)
     this.app = app
     this.port = port
     const target = this.parts.balance.pick(app, port, this.wish)

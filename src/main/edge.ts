@@ -23,6 +23,8 @@ interface Worker {
   index: number
   started: number
   isReady: boolean
+  /** Where connections for apps arrive, as far as it knows. */
+  listen: string[]
   /** Handed over, and not known to have arrived: if the worker ends they go to another. */
   handed: Map<number, Socket>
 }
@@ -41,9 +43,9 @@ async function runEdge(file: string): Promise<void> {
   let quickDeaths = 0
   let isStopping = false
 
-  /** It is about to end, and knows no more what is wanted. */
-  function isOld(generation: Set<Worker>): boolean {
-    return generation !== newest
+  /** Where any of the newest workers knows an app: they hear of changes one after the other. */
+  function setListens(): void {
+    listens.set([...new Set([...newest].flatMap((worker) => worker.listen))])
   }
 
   /** To the ready ones in turn. */
@@ -65,7 +67,7 @@ async function runEdge(file: string): Promise<void> {
 
   function start(generation: Set<Worker>, index: number): Promise<void> {
     const child = fork(workerProgram, [file, String(index)], { execArgv: process.execArgv })
-    const worker: Worker = { process: child, index, started: Date.now(), isReady: false, handed: new Map() }
+    const worker: Worker = { process: child, index, started: Date.now(), isReady: false, listen: [], handed: new Map() }
     all.add(worker)
     generation.add(worker)
     const { promise, resolve } = Promise.withResolvers<void>()
@@ -77,7 +79,8 @@ async function runEdge(file: string): Promise<void> {
         return
       }
       if ('listen' in report) {
-        if (!isStopping && !isOld(generation)) listens.set(report.listen)
+        worker.listen = report.listen
+        if (!isStopping && generation === newest) setListens()
         return
       }
       worker.isReady = true

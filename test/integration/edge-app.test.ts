@@ -73,19 +73,26 @@ test('names below an app lead to it when it asked for that, and custom names whe
 test('a change of a machine counts when it is told, not when all are read again', async () => {
   const app = await edge.app()
   const [one, two] = [await edge.backendOf(app, say('one')), await edge.backendOf(app, say('two'), { cordoned: true })]
-  const change = async (text: string, expected: string) => {
+  const change = async (text: string, open: string[]) => {
     await sql(text)
-    await until(async () => (await ask(app)).body === expected, 9) // they are read again every ten seconds
+    const opened = () => edge.table.apps.get(app)!.targets.filter(({ isOpen }) => isOpen)
+    const ids = () => opened().map(({ machineId }) => machineId)
+    await until(() => ids().toSorted().join() === open.toSorted().join(), 9) // they are read again every ten seconds
+    const answers = new Set<string>()
+    for (let round = 0; round < 10; round++) answers.add((await ask(app)).body)
+    return [...answers].sort()
   }
   expect((await ask(app)).body).toBe('one')
-  await change(`update machine set cordoned = (id = '${one.id}') where app_id = '${app}'`, 'two')
-  await change(`update machine set cordoned = false where app_id = '${app}'`, 'one')
-  await sql(`insert into machine_check (machine_id, name, status) values ('${one.id}', 'web', 'passing')`)
-  await change(`update machine_check set status = 'critical' where machine_id = '${one.id}'`, 'two')
-  for (let round = 0; round < 10; round++) expect((await ask(app)).body).toBe('two')
-  await change(`update machine_check set status = 'passing' where machine_id = '${one.id}'`, 'one')
-  await change(`update machine set state = 'stopping' where id = '${two.id}'`, 'one')
-  for (let round = 0; round < 10; round++) expect((await ask(app)).body).toBe('one')
+  const cordon = `update machine set cordoned = (id = '${one.id}') where app_id = '${app}'`
+  expect(await change(cordon, [two.id])).toEqual(['two'])
+  const uncordon = `update machine set cordoned = false where app_id = '${app}'`
+  expect(await change(uncordon, [one.id, two.id])).toEqual(['one', 'two'])
+  const fail = `insert into machine_check (machine_id, name, status) values ('${one.id}', 'web', 'critical')`
+  expect(await change(fail, [two.id])).toEqual(['two'])
+  const pass = `update machine_check set status = 'passing' where machine_id = '${one.id}'`
+  expect(await change(pass, [one.id, two.id])).toEqual(['one', 'two'])
+  const stop = `update machine set state = 'stopping' where id = '${two.id}'`
+  expect(await change(stop, [one.id])).toEqual(['one'])
 })
 
 test('a check that only informs keeps no requests away', async () => {

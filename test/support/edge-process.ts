@@ -1,0 +1,146 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
+import { type AddressInfo, createServer as createTcpServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, afterEach, beforeAll } from 'vitest'
+import type { EdgeSettings } from '../../src/edge/settings.ts'
+import { useDatabase } from './db.ts'
+import { until } from './until.ts'
+
+const program = new URL('../../src/main/edge.ts', import.meta.url).pathname
+
+export async function freePort(): Promise<number> {
+  const server = createTcpServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+/** A service of the web, as machines are configured. */
+export const web = (internal: number, extra: object = {}) => ({
+  internal_port: internal,
+  protocol: 'tcp',
+  ports: [{ port: 80, handlers: ['http'] }],
+  ...extra,
+})
+
+/** The process of the edge with two workers, on a real state database; machines are rows, their programs listen here. */
+export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
+  const database = useDatabase()
+  const directory = mkdtempSync(join(tmpdir(), 'berth-edge-'))
+  const opened: Server[] = []
+  let slot = 1023
+
+  const edge = {
+    database,
+    process: undefined as unknown as ChildProcess,
+    port: 0,
+    log: '',
+
+    async app(ip: string, shared = false): Promise<string> {
+      const name = `a-${randomBytes(5).toString('hex')}`
+      await database.db.query(
+        `insert into app (id, org_id, name, network, enable_subdomains) values ($1, 'acme', $1, 'default', false)`,
+        [name],
+      )
+      const type = shared ? 'shared_v4' : 'v4'
+      const values = [name, ip, type, shared]
+      await database.db.query('insert into ip (app_id, ip, type, shared) values ($1, $2, $3, $4)', values)
+      return name
+    },
+
+    async machine(app: string, services: object[], state = 'started'): Promise<string> {
+      const id = randomBytes(7).toString('hex')
+      slot -= 1
+      await database.db.query(
+        `with net as (
+           insert into network (org_id, name) values ('acme', 'default')
+           on conflict (org_id, name) do update set name = excluded.name returning number)
+         insert into machine (id, app_id, name, state, region, instance_id, config, network_number, wanted, slot)
+         select $1, $2, $1, $3, 'local', 'v' || $1, $4, number, true, $5 from net`,
+        [id, app, state, { image: 'none', services }, slot],
+      )
+      return id
+    },
+
+    async backend(answer: RequestListener): Promise<number> {
+      const server = createServer(answer)
+      opened.push(server)
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+      return (server.address() as AddressInfo).port
+    },
+
+    async ask(host: string, at = '127.0.0.1', to = edge.port): Promise<{ status: number; body: string }> {
+      const call = request({ host: at, port: to, agent: false, headers: { host } }).end()
+      const [reply] = (await once(call, 'response')) as [IncomingMessage]
+      let body = ''
+      for await (const chunk of reply) body += chunk
+      return { status: reply.statusCode!, body }
+    },
+
+    /** Status 0 when there is nobody. */
+    asked(host: string, at?: string, to?: number): Promise<{ status: number; body: string }> {
+      return edge.ask(host, at, to).catch(() => ({ status: 0, body: '' }))
+    },
+  }
+
+  function settings(): EdgeSettings {
+    return {
+      version: 'test',
+      host: '127.0.0.1',
+      port: edge.port,
+      workers: 2,
+      sandboxDomain: 'sandbox.test',
+      domain: 'app.test',
+      boxes: 'host',
+      database: database.config,
+      tls: null,
+      ownTls: null,
+      certificateKey: Buffer.alloc(32).toString('base64'),
+      region: 'local',
+      pools: [],
+      names: null,
+      autostopSeconds: 1,
+      uid: null,
+      maxConnections: 1_000,
+      logLevel: 'info',
+      ...changes,
+    }
+  }
+
+  beforeAll(async () => {
+    edge.port = await freePort()
+    await database.db.query(`insert into org (id, slug, name) values ('acme', 'acme', 'acme')`)
+    const file = join(directory, 'edge.json')
+    writeFileSync(file, JSON.stringify(settings()))
+    edge.process = spawn(process.execPath, [program, file], { stdio: ['ignore', 'pipe', 'pipe'] })
+    for (const stream of [edge.process.stdout!, edge.process.stderr!]) {
+      stream.on('data', (text) => {
+        edge.log += text
+      })
+    }
+    await until(() => edge.log.includes('listening'))
+  })
+
+  afterEach(() => {
+    for (const server of opened.splice(0)) {
+      server.closeAllConnections()
+      server.close()
+    }
+  })
+
+  afterAll(async () => {
+    if (edge.process?.exitCode === null) {
+      edge.process.kill('SIGTERM')
+      await once(edge.process, 'exit')
+    }
+    rmSync(directory, { recursive: true, force: true })
+  })
+
+  return edge
+}
