@@ -75,8 +75,8 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       return (server.address() as AddressInfo).port
     },
 
-    async ask(host: string, at = '127.0.0.1', to = edge.port): Promise<{ status: number; body: string }> {
-      const call = request({ host: at, port: to, agent: false, headers: { host } }).end()
+    async ask(host: string, at = '127.0.0.1', to?: number): Promise<{ status: number; body: string }> {
+      const call = request({ host: at, port: to ?? edge.port, agent: false, headers: { host } }).end()
       const [reply] = (await once(call, 'response')) as [IncomingMessage]
       let body = ''
       for await (const chunk of reply) body += chunk
