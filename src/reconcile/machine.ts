@@ -129,8 +129,8 @@ type Start =
 
 /** Codes with which the program of a box could not be run at all. */
 const notRunnable: Record<number, string> = {
-  126: 'its program cannot be run',
-  127: 'its program was not found in the image',
+  126: 'cannot be run',
+  127: 'was not found in the image, or something that it needs',
 }
 
 async function start(machine: Machine, world: World): Promise<Start> {
@@ -152,7 +152,11 @@ async function start(machine: Machine, world: World): Promise<Start> {
   }
   await world.machines.stopMachine(machine.id, { signal: 'SIGKILL', timeoutMs: 0 })
   const exits = freshExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
-  return { is: 'refused', reason: `${why} (exit code ${last!.exitCode})`, save: (tx) => noteEnds(tx, machine, exits) }
+  return {
+    is: 'refused',
+    reason: `its program ${why} (exit code ${last!.exitCode})`,
+    save: (tx) => noteEnds(tx, machine, exits),
+  }
 }
 
 /** Undefined when it has been started. */

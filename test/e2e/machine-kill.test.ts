@@ -1,0 +1,74 @@
+// The control plane dies at moments that hurt, and machines do not notice.
+import { globSync, readFileSync } from 'node:fs'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import { destroy, isRunning, processesOf } from '../support/client.ts'
+import { busyboxImage } from '../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
+import { until } from '../support/until.ts'
+
+const berth = new Berth()
+let registry: Registry
+let image: string
+const path = '/v1/apps/shop/machines'
+
+beforeAll(async () => {
+  registry = await startRegistry()
+  const script = 'trap "exit 0" INT TERM; while :; do sleep 0.05; done'
+  image = (await pushImage(registry, { repository: 'box', ...busyboxImage({ Cmd: ['sh', '-c', script] }) })).reference
+  await berth.up()
+  await berth.call('POST', '/v1/apps', { app_name: 'shop', org_slug: 'personal' })
+}, 120_000)
+
+afterAll(async () => {
+  await registry?.close()
+  await destroy(berth)
+})
+
+async function ok(method: string, rest: string, body?: object): Promise<ReturnType<typeof JSON.parse>> {
+  const reply = await berth.call(method, `${path}${rest}`, body)
+  if (reply.status >= 300) throw new Error(`${method} ${rest}: ${reply.status} ${JSON.stringify(reply.body)}`)
+  return reply.body
+}
+
+const wait = (id: string, state: string) => ok('GET', `/${id}/wait?state=${state}&timeout=60`)
+
+/** Of its program, as the host counts. */
+function pidOf(id: string): number {
+  const found = globSync('/proc/[0-9]*/environ').find((file) => {
+    try {
+      const line = readFileSync(file.replace('environ', 'cmdline'), 'utf8')
+      return line.startsWith('sh\0-c\0') && readFileSync(file, 'utf8').includes(`FLY_MACHINE_ID=${id}\0`)
+    } catch {
+      return false // it ended meanwhile
+    }
+  })
+  if (found === undefined) throw new Error(`nothing runs of ${id}`)
+  return Number(found.split('/')[2])
+}
+
+async function dieAndReturn(): Promise<void> {
+  await end(berth.children.at(-1)!)
+  await berth.up()
+}
+
+test('what runs goes on, and what was asked for happens', async () => {
+  const { id } = await ok('POST', '', { config: { image } })
+  await dieAndReturn()
+  await wait(id, 'started')
+  const first = pidOf(id)
+  await dieAndReturn()
+  expect((await ok('GET', `/${id}`)).state).toBe('started')
+  expect(pidOf(id)).toBe(first)
+
+  const updated = await ok('POST', `/${id}`, { config: { image } })
+  await dieAndReturn()
+  await ok('GET', `/${id}/wait?version=${updated.version}&timeout=60`)
+  expect(isRunning(first)).toBe(false)
+
+  await ok('POST', `/${id}/restart`)
+  await ok('GET', `/${id}/wait?state=started,restarting&timeout=60`)
+  await berth.call('DELETE', '/v1/apps/shop?force=true')
+  await dieAndReturn()
+  await until(() => processesOf(id).length === 0)
+}, 240_000)
