@@ -106,7 +106,7 @@ table inet ${name} {
     iifname . ip6 saddr != @networks drop
     ${neighbours}
     ct state established,related accept
-    ip6 daddr ${resolverAddress(home.number)} meta l4proto { tcp, udp } th dport 53 accept
+    ip6 daddr ${resolverAddress(home.number)} meta l4proto { tcp, udp } th dport 53 socket wildcard 0 accept
     iifname . ip6 daddr @networks ip6 daddr & 0:0:0:ffff:ffff:: == :: socket wildcard 0 accept
     drop
   }

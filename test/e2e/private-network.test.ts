@@ -84,7 +84,8 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     const { front, back } = machines
     await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
     await until(async () => !(await lookUp(front, 'back.internal')).includes(back.address))
-    await berth.call('POST', `/v1/apps/back/machines/${back.id}/start`)
+    await until(async () => (await berth.call('GET', `/v1/apps/back/machines/${back.id}`)).body.state === 'stopped')
+    expect((await berth.call('POST', `/v1/apps/back/machines/${back.id}/start`)).status).toBe(200)
     await until(async () => (await lookUp(front, 'back.internal')).includes(back.address))
     await until(async () => (await tryReach(front, back.address)) === 'back\n')
   })
