@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { createApp, deleteApp, getApp, listAppsOf } from '../actions/app.ts'
 import { createDeployToken } from '../actions/token.ts'
 import { AppDetails, AppPage, type AppSummary, appStatus, CreateApp, CreatedApp, type NewlyMade } from '../model/app.ts'
+import { networkPrefix } from '../model/network.ts'
 import { toMillis } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
@@ -72,7 +73,7 @@ export const appRoutes: Route[] = [
     response: AppDetails,
     errors: { 403: foreign, 404: notFound },
     wrongType: 400,
-    run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name)),
+    run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings.homeNumber),
   }),
   route({
     method: 'DELETE',
@@ -136,7 +137,7 @@ function createdView(app: NewlyMade) {
   }
 }
 
-function appView(app: AppSummary) {
+function appView(app: AppSummary, homeNumber: number) {
   return {
     id: app.id,
     name: app.name,
@@ -145,6 +146,7 @@ function appView(app: AppSummary) {
     machine_count: app.machineCount,
     volume_count: app.volumeCount,
     network: app.network,
+    ...(app.networkNumber ? { network_cidr: networkPrefix(homeNumber, app.networkNumber) } : {}),
     internal_numeric_id: app.numericId,
   }
 }

@@ -28,6 +28,7 @@ import { regionRoutes } from './region.ts'
 import type { Route, SocketRoute } from './route.ts'
 import { sandboxResourceRoutes } from './sandbox.ts'
 import { secretRoutes } from './secret.ts'
+import { secretKeyRoutes } from './secret-key.ts'
 import { serviceRoutes } from './service.ts'
 import { taskRoutes } from './task.ts'
 import { tokenRoutes } from './token.ts'
@@ -53,6 +54,7 @@ export const platformRoutes: Route[] = [
   ...machineLogRoutes,
   ...machineOrgRoutes,
   ...secretRoutes,
+  ...secretKeyRoutes,
   ...volumeRoutes,
   ...ipRoutes,
   ...orgRoutes,

@@ -23,7 +23,7 @@ const secretFields = {
   created_at: Type.String({ format: 'date-time' }),
   updated_at: Type.String({ format: 'date-time' }),
 }
-const versionFields = {
+export const versionFields = {
   version: Type.Integer({ description: 'Grows with every change of the secrets of the app.' }),
   Version: Type.Integer({ description: 'The same, for clients that spell it so.' }),
 }
@@ -156,6 +156,6 @@ function secretView(secret: ShownSecret) {
   }
 }
 
-function versionView(version: number) {
+export function versionView(version: number) {
   return { version, Version: version }
 }

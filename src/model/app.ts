@@ -36,6 +36,8 @@ export interface AppSummary extends Pick<App, 'id' | 'numericId' | 'orgId' | 'na
   machineCount: number
   startedCount: number
   volumeCount: number
+  /** Null until its first machine or private address; not there in lists. */
+  networkNumber?: number | null
 }
 
 export const appNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
@@ -98,6 +100,9 @@ export const AppDetails = Type.Object(
     machine_count: Type.Integer(),
     volume_count: Type.Integer(),
     network: Type.String(),
+    network_cidr: Type.Optional(
+      Type.String({ description: 'The addresses of its private network, once there are any.' }),
+    ),
     internal_numeric_id: Type.Integer(),
   },
   { title: 'App' },

@@ -35,7 +35,8 @@ export async function findApp(db: Db, tokenHash: Buffer, name: string): Promise<
     // The app as one column: a row of twenty costs the client more than the statement costs the server.
     text: `with ${appCallerCte}
            select ${callerColumns}, to_json(found) as app from caller left join (
-             select ${shownColumns}, ${orgColumns}, ${countColumns}
+             select ${shownColumns}, ${orgColumns}, ${countColumns},
+               (select number from network where org_id = app.org_id and name = app.network) as "networkNumber"
              from app join org on org.id = app.org_id, ${counts}
              where app.name = $2 and app.state = 'active') found on true`,
     values: [tokenHash, name],
@@ -168,7 +169,7 @@ const removalBatch = 500
 /** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
 export async function removeAppContents(db: Query, appId: string): Promise<number> {
   let removed = 0
-  for (const table of ['machine', 'volume', 'attachment', 'secret', 'release', 'ip', 'host']) {
+  for (const table of ['machine', 'volume', 'attachment', 'secret', 'secret_key', 'release', 'ip', 'host']) {
     const { rowCount } = await db.query(
       `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
       [appId],

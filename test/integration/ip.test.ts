@@ -86,7 +86,11 @@ describe('an address', () => {
 
   test('that is private is of a network, and never given twice', async () => {
     await platform.createOrg('acme')
+    expect((await platform.call('GET', '/v1/apps/shop')).body).not.toHaveProperty('network_cidr')
     const first = (await allocate('private_v6')).body
+    const { network_cidr } = (await platform.call('GET', '/v1/apps/shop')).body
+    expect(network_cidr).toMatch(/^fdaa:[0-9a-f:]+::\/48$/)
+    expect(first.ip.startsWith(network_cidr.replace('::/48', ':'))).toBe(true)
     expect(first).toMatchObject({ type: 'private_v6', shared: false, ip: expect.stringMatching(/^fdaa:/) })
     await release(first.ip)
     const second = (await allocate('private_v6', { network: 'default' })).body
