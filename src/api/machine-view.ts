@@ -45,7 +45,7 @@ export const MachineView = Type.Object(
     region: Type.String(),
     instance_id: Type.String({ description: 'Of its version: 26 characters that sort by time.' }),
     version: Type.String({ description: 'The same.' }),
-    private_ip: Type.String({ description: 'In its private network.' }),
+    private_ip: Type.String({ description: 'In its private network; empty where there are none.' }),
     image_ref: Type.Object({
       registry: Type.String(),
       repository: Type.String(),
@@ -94,7 +94,10 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
     region,
     instance_id: instanceId,
     version: instanceId,
-    private_ip: slot === null ? '' : machineAddress(settings.homeNumber, machine.networkNumber, slot),
+    private_ip:
+      slot === null || settings.privateNetworkGap !== undefined
+        ? ''
+        : machineAddress(settings.homeNumber, machine.networkNumber, slot),
     image_ref: imageView(machine),
     created_at: wholeSeconds(machine.createdAt),
     updated_at: wholeSeconds(machine.updatedAt),

@@ -136,6 +136,48 @@ describe('a machine', () => {
     for (const { id } of [once, failing, { id: killed }]) await ok('DELETE', `/${id}?force=true`)
   }, 120_000)
 
+  test('has the secrets of its app, files, and a volume that outlives it', async () => {
+    await berth.call('POST', '/v1/apps/shop/secrets', {
+      values: { KEY: 'hidden', PEM: Buffer.from('cert').toString('base64') },
+    })
+    const volume = (await berth.call('POST', '/v1/apps/shop/volumes', { name: 'data', size_gb: 1 })).body
+    const files = [
+      { guest_path: '/etc/app.conf', raw_value: Buffer.from('port = 80').toString('base64'), mode: 0o600 },
+      { guest_path: '/etc/ssl/app.pem', secret_name: 'PEM' },
+    ]
+    const config = { files, mounts: [{ volume: volume.id, path: '/data' }] }
+    const first = await started(config)
+    expect(
+      await exec(first, 'echo $KEY; cat /etc/app.conf; echo; stat -c %a /etc/app.conf; cat /etc/ssl/app.pem'),
+    ).toBe('hidden\nport = 80\n600\ncert')
+    await exec(first, 'echo kept > /data/file; sync')
+    expect((await berth.call('POST', path, { config: { image, ...config } })).status).toBe(412)
+    await ok('DELETE', `/${first}?force=true`)
+    await wait(first, 'destroyed')
+    expect(await log(`${path}/${first}/logs`)).toBe('')
+    const second = await started(config)
+    expect(await exec(second, 'cat /data/file')).toBe('kept')
+    await ok('DELETE', `/${second}?force=true`)
+  }, 60_000)
+
+  test('is followed while it speaks, and so is one that comes later', async () => {
+    const gone = new AbortController()
+    const headers = { authorization: `Bearer ${berth.token}` }
+    const reply = await fetch(`${berth.addresses.api}/v1/apps/shop/logs?follow=true&lines=0`, {
+      headers,
+      signal: gone.signal,
+    })
+    const id = await started()
+    let text = ''
+    for await (const part of reply.body!.pipeThrough(new TextDecoderStream())) {
+      text += part
+      if (text.includes(`hello from ${id}`)) break
+    }
+    gone.abort()
+    expect(text).toContain(`"instance":"${id}"`)
+    await ok('DELETE', `/${id}?force=true`)
+  }, 60_000)
+
   test('is looked after by its checks', async () => {
     const checks = {
       web: { type: 'http', port: 8080, path: '/index', interval: '1s', timeout: '2s', grace_period: '1s' },

@@ -1,3 +1,4 @@
+import fc from 'fast-check'
 import { beforeEach, describe, expect, test } from 'vitest'
 import { machinesOf } from '../support/machine-platform.ts'
 import { usePlatform } from '../support/platform.ts'
@@ -300,6 +301,38 @@ describe('bad configurations', () => {
     expect(await platform.sql('select 1 from machine')).toEqual([])
   })
 
+  test('whatever is sent, it is taken or refused, never our fault', async () => {
+    const fields = fc.constantFrom(
+      ...[
+        'image',
+        'env',
+        'init',
+        'guest',
+        'size',
+        'mounts',
+        'services',
+        'checks',
+        'files',
+        'restart',
+        'dns',
+        'metadata',
+      ],
+      ...['processes', 'stop_config', 'statics', 'schedule', 'rootfs', 'containers', 'unknown', '__proto__'],
+    )
+    const config = fc.dictionary(fields, fc.jsonValue({ maxDepth: 4 }))
+    const extra = fc.record(
+      { name: fc.jsonValue(), region: fc.jsonValue(), lease_ttl: fc.jsonValue() },
+      { requiredKeys: [] },
+    )
+    await fc.assert(
+      fc.asyncProperty(config, extra, async (sent, others) => {
+        const { status } = await create({ ...others, skip_launch: true }, sent)
+        expect([200, 400, 404, 409, 412, 422]).toContain(status)
+      }),
+      { numRuns: 150 },
+    )
+  })
+
   test('without a configuration or an image it says so', async () => {
     expect(await call('POST', path, { body: {} })).toMatchObject({ status: 400, body: { error: 'config is required' } })
     expect(await call('POST', path, { body: { config: {} } })).toMatchObject({
@@ -429,6 +462,16 @@ describe('the life of a machine', () => {
       status: 409,
       body: { error: expect.stringContaining('could not reserve resource') },
     })
+  })
+
+  test('of updates from one version at the same time one is taken', async () => {
+    const id = await started()
+    const { version } = (await machines.call('GET', id)).body
+    const body = { config: { image: 'caddy' }, current_version: version }
+    const replies = await Promise.all(Array.from({ length: 10 }, () => machines.call('POST', id, '', { body })))
+    expect(replies.map(({ status }) => status).sort()).toEqual([200, ...Array(9).fill(409)])
+    await settle()
+    expect((await machines.call('GET', id, '/versions')).body).toHaveLength(2)
   })
 
   test('an update to an image that does not exist stops the machine and says why', async () => {
