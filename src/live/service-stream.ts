@@ -194,13 +194,14 @@ async function hearLife({ driver, box, service }: Change, listener: Listener, de
   const ends: Ends = new Map()
   for (let look = firstLookMs; !listener.gone.aborted; look = later(look)) {
     const now = driver.inspectService(box.id, service)
-    if (now.is !== 'up' || now.pid !== pid) {
+    // It may have ended, and be back by now, before it was looked at for the first time; its log says so.
+    if (now.is !== 'up' || now.pid !== pid || ends.size === 2) {
       const code = await lastWords({ driver, box, service }, listener, ends)
       await listener.say([event('exit', { exit_code: code })])
       return
     }
     if ((await hearUntilEnd(listener, ends)) > 0) look = firstLookMs
-    if (performance.now() >= deadline) return
+    if (performance.now() >= deadline && ends.size < 2) return
     await pause(look, deadline)
   }
 }

@@ -1,4 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
+import type { FakeService } from '../support/fake-services.ts'
 import { usePlatform } from '../support/platform.ts'
 
 const platform = usePlatform()
@@ -32,7 +33,7 @@ async function fakeOf(name: string) {
   return platform.fake.services.get(`${id}/${name}`)!
 }
 
-async function plan(name: string, life: { lines?: string[]; code?: number; problem?: string }) {
+async function plan(name: string, life: NonNullable<FakeService['life']>) {
   const [{ id }] = await platform.sql(`select id from sandbox where name = 'box'`)
   platform.fake.services.set(`${id}/${name}`, { process: { is: 'absent' }, log: [], life })
 }
@@ -126,6 +127,14 @@ describe('defining a service', () => {
     const told = eventsOf((await call('PUT', `${path}/web?duration=2s`, { body: { cmd: 'x' } })).body)
     expect(told).toMatchObject([{ type: 'error', data: 'exec: "x": not found' }, { type: 'exit', exit_code: 127 }, {}])
     expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'failed', restart_count: 1 })
+  })
+
+  test('that ended and was started again before anybody looked is told to have ended', async () => {
+    await plan('web', { lines: ['hello'], code: 3, isBack: true })
+    const told = eventsOf((await call('PUT', `${path}/web?duration=60s`, { body: { cmd: 'x' } })).body)
+    expect(told.map(({ type }) => type)).toEqual(['started', 'stdout', 'exit', 'complete'])
+    expect(told[2]).toMatchObject({ exit_code: 3 })
+    expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'running' })
   })
 
   test('is told with whatever is no duration', async () => {

@@ -4,8 +4,8 @@ import type { ServiceProcess } from '../../src/model/service-state.ts'
 
 export interface FakeService {
   process: ServiceProcess
-  /** What it prints when it is started; without an end it runs on. */
-  life?: { lines?: string[]; code?: number; problem?: string }
+  /** What it prints when it is started; without an end it runs on. One that is back has ended and was started again. */
+  life?: { lines?: string[]; code?: number; problem?: string; isBack?: boolean }
   log: LogItem[]
 }
 
@@ -52,9 +52,11 @@ export function fakeServices(services: () => Map<string, FakeService>): BoxServi
 }
 
 function start(service: FakeService): void {
-  const { lines = [], code, problem } = service.life ?? {}
+  const { lines = [], code, problem, isBack = false } = service.life ?? {}
   for (const text of lines) service.log.push({ is: 'line', stream: 'stdout', timeMs: Date.now(), text })
-  if (code === undefined) {
+  if (code !== undefined)
+    for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code })
+  if (code === undefined || isBack) {
     service.process = {
       is: 'up',
       wanted: true,
@@ -66,7 +68,6 @@ function start(service: FakeService): void {
     }
     return
   }
-  for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code })
   const end = { code, problem }
   service.process = {
     is: 'ending',
