@@ -70,11 +70,6 @@ sub prepare_machine {
       problem => [find_problem($words{argv}[0], $env{PATH})],
     );
   });
-  if (@{$found{problem}}) {
-    my ($code, $why) = @{$found{problem}};
-    print $mark, $why, "\n";
-    exit $code;
-  }
   return { %words, %found };
 }
 
@@ -215,6 +210,12 @@ sub find_problem {
 # since the program may become any user of the box.
 sub run_machine {
   my ($userns, $config, $program) = @_;
+  # Told only now: the network is being set up for this process, and would be without one.
+  if (@{$program->{problem}}) {
+    my ($code, $why) = @{$program->{problem}};
+    print $mark, $why, "\n";
+    exit $code;
+  }
   my ($uid, $gid) = ($program->{uid}[0], $program->{gid}[0]);
   my $first = $config->{uid} // 0;
   $userns = make_user_namespace($first, $first + $uid) if $userns && $uid != 0;
