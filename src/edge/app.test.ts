@@ -60,9 +60,10 @@ test('limits are shared by the workers, and none of them has nothing', () => {
     [13, 10],
     [12, 10],
   ])
-  expect(limits(1, 1, 2)).toEqual([
-    [1, 1],
-    [1, 1],
+  // Few places are counted for all workers together.
+  expect(limits(7, 1, 2)).toEqual([
+    [7, 1],
+    [7, 1],
   ])
   const [unlimited] = appRouteOf(row, options, undefined).targets
   expect([unlimited!.hardLimit, unlimited!.softLimit]).toEqual([Number.POSITIVE_INFINITY, 20])

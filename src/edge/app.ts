@@ -66,6 +66,10 @@ export class Target implements Place {
   autostarts = false
   softLimit = 0
   hardLimit = 0
+  /** The hard limit is that of all workers together, and each place is asked for. */
+  isCounted = false
+  /** There was no place when one was last asked for; it is asked again then, or when a place is told of. */
+  fullUntil = 0
   /** Requests under way here. */
   load = 0
   /** The most of them since this was last asked for. */
@@ -92,6 +96,8 @@ export interface AppOptions {
 
 const maxPortsOfApp = 256
 const defaultSoftLimit = 20
+/** A limit of which a worker would have less than this is counted exactly, which takes a moment longer. */
+const smallShare = 4
 
 export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRoute | undefined): AppRoute {
   const known = new Map(before?.targets.map((target) => [target.key, target]))
@@ -164,7 +170,8 @@ function targetOf(
   const hard = service.concurrency?.hard_limit || Number.POSITIVE_INFINITY
   const soft = Math.min(service.concurrency?.soft_limit || (Number.isFinite(hard) ? hard : defaultSoftLimit), hard)
   target.softLimit = shareOf(soft, worker)
-  target.hardLimit = shareOf(hard, worker)
+  target.isCounted = worker.count > 1 && hard < worker.count * smallShare
+  target.hardLimit = target.isCounted ? hard : shareOf(hard, worker)
   if (target.isOpen && !wasOpen) target.badUntil = 0
   return target
 }
@@ -174,7 +181,7 @@ function isHealthy({ critical, checks }: MachineRouteRow): boolean {
   return critical.every((name) => checks?.[name] !== undefined && checks[name].kind !== 'readiness')
 }
 
-/** Never nothing, because no worker could then lead anything there: with more workers than that, the limit is theirs. */
+/** Never nothing, because no worker could then lead anything there. */
 function shareOf(limit: number, { index, count }: AppOptions['worker']): number {
   if (!Number.isFinite(limit)) return limit
   return Math.max(1, Math.floor(limit / count) + (index < limit % count ? 1 : 0))

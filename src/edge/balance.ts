@@ -2,6 +2,7 @@
 // below their hard limit; then it waits. Machines that sleep are woken when there is nobody else to take requests.
 import { Refusal } from './answer.ts'
 import type { AppPort, AppRoute, Target } from './app.ts'
+import type { Permits } from './permit.ts'
 import type { AppTable } from './route.ts'
 
 /** What is asked of the machine beside the port. */
@@ -22,6 +23,8 @@ export interface BalanceOptions {
   apps: AppTable
   /** Asks the platform to start a machine. */
   wake(machineId: string): Promise<void>
+  /** For small limits, where there are several workers. */
+  permits?: Permits | undefined
   /** For how long a request waits for a machine. */
   waitMillis?: number
 }
@@ -34,6 +37,14 @@ export interface Waiter {
   giveUp(): void
 }
 
+/** A place at a target, of one request. */
+export interface Seat {
+  target: Target
+  appId: string
+  isLeft: boolean
+  hasPermit: boolean
+}
+
 const defaultWaitMillis = 30_000
 // What nobody tells of, such as a program that listens at last, is found by looking.
 const lookMillis = 25
@@ -41,19 +52,22 @@ const maxWaiting = 2_000
 const wakeAgainMillis = 1_000
 const firstBadMillis = 10
 const longestBadMillis = 500
+const fullMillis = 250
 
 export class Balance {
   readonly waitMillis: number
   private readonly apps: AppTable
   private readonly wakeMachine: BalanceOptions['wake']
+  private readonly permits: Permits | undefined
   private readonly queues = new Map<string, Waiter[]>()
   private readonly woken = new Map<string, number>()
   private timer: NodeJS.Timeout | undefined
   private turn = 0
 
-  constructor({ apps, wake, waitMillis = defaultWaitMillis }: BalanceOptions) {
+  constructor({ apps, wake, permits, waitMillis = defaultWaitMillis }: BalanceOptions) {
     this.apps = apps
     this.wakeMachine = wake
+    this.permits = permits
     this.waitMillis = waitMillis
   }
 
@@ -61,7 +75,7 @@ export class Balance {
   pick(app: AppRoute, port: AppPort, wish: Wish | undefined): Target | undefined {
     const { targets } = port
     const only = targets.length === 1 && !wish ? targets[0]! : undefined
-    if (only?.isOpen && only.load < only.softLimit && (only.failures === 0 || only.badUntil <= Date.now())) return only
+    if (only && only.load < only.softLimit && isFree(only, Date.now())) return only
     const wished = wish ? wishedOf(targets, wish) : targets
     const best = wish ? this.bestOfWish(wished, wish) : this.best(wished)
     if (!best || best.load >= best.softLimit) this.wakeOne(app, wished)
@@ -92,16 +106,41 @@ export class Balance {
     return best
   }
 
-  begin(target: Target): void {
+  /** Takes a place. `ready` is called when it is certain, at once unless others have to be asked. */
+  take(app: AppRoute, target: Target, ready: () => void, refused: () => void): Seat {
     target.load += 1
     if (target.load > target.peak) target.peak = target.load
+    const seat: Seat = { target, appId: app.id, isLeft: false, hasPermit: false }
+    if (!target.isCounted || !this.permits) ready()
+    else this.ask(this.permits, seat, ready, refused)
+    return seat
+  }
+
+  private ask(permits: Permits, seat: Seat, ready: () => void, refused: () => void): void {
+    const { target } = seat
+    permits.acquire(target.key, target.hardLimit).then((granted) => {
+      target.fullUntil = granted ? 0 : Date.now() + fullMillis
+      seat.hasPermit = granted && !seat.isLeft
+      if (seat.isLeft && granted) permits.release(target.key)
+      if (!seat.isLeft) (granted ? ready : refused)()
+    })
   }
 
   /** What it had is free for whoever waits. */
-  end(app: AppRoute, target: Target): void {
-    target.load -= 1
-    const queue = this.queues.get(app.id)
-    if (queue) this.serve(app.id, queue, true)
+  leave(seat: Seat): void {
+    if (seat.isLeft) return
+    seat.isLeft = true
+    seat.target.load -= 1
+    if (seat.hasPermit) this.permits?.release(seat.target.key)
+    const queue = this.queues.get(seat.appId)
+    if (queue) this.serve(seat.appId, queue, true)
+  }
+
+  /** There is a place again, by the word of the process above. */
+  freed(key: string): void {
+    const app = this.apps.findKey(key)
+    for (const target of app?.targets ?? []) if (target.key === key) target.fullUntil = 0
+    this.look()
   }
 
   failed(target: Target): void {
@@ -124,7 +163,7 @@ export class Balance {
     this.timer ??= setInterval(() => this.look(), lookMillis)
   }
 
-  leave(waiter: Waiter): void {
+  cancel(waiter: Waiter): void {
     const queue = this.queues.get(waiter.appId)
     const at = queue?.indexOf(waiter) ?? -1
     if (at >= 0) queue!.splice(at, 1)
@@ -135,7 +174,7 @@ export class Balance {
     const now = Date.now()
     for (const [id, queue] of this.queues) {
       for (const waiter of queue.filter(({ deadline }) => deadline <= now)) {
-        this.leave(waiter)
+        this.cancel(waiter)
         waiter.giveUp()
       }
       this.serve(id, queue, false)
@@ -150,7 +189,7 @@ export class Balance {
   private serve(appId: string, queue: Waiter[], isOne: boolean): void {
     for (const waiter of [...queue]) {
       if (!waiter.attempt()) continue
-      this.leave(waiter)
+      this.cancel(waiter)
       if (isOne) break
     }
     if (queue.length === 0) this.queues.delete(appId)
@@ -189,7 +228,8 @@ const onItsWay = new Set(['starting', 'restarting', 'replacing'])
 const onItsWayDown = new Set(['stopped', 'suspended', 'stopping', 'suspending'])
 
 function isFree(target: Target, now: number): boolean {
-  return target.isOpen && target.load < target.hardLimit && (target.failures === 0 || target.badUntil <= now)
+  if (!target.isOpen || target.load >= target.hardLimit || target.fullUntil > now) return false
+  return target.failures === 0 || target.badUntil <= now
 }
 
 function isBetter(target: Target, than: Target): boolean {

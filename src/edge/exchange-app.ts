@@ -1,6 +1,6 @@
 import { Refusal } from './answer.ts'
 import { type AppPort, type AppRoute, findPort, type Target } from './app.ts'
-import { NoCandidate, type Waiter, type Wish } from './balance.ts'
+import { NoCandidate, type Seat, type Waiter, type Wish } from './balance.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
 import { Exchange } from './exchange.ts'
 import { appResponseText, isSecureRequest, type ResponseOptions, requestText } from './forward.ts'
@@ -40,6 +40,7 @@ export class AppExchange extends Exchange {
   private port: AppPort | undefined
   private wish: Wish | undefined
   private target: Target | undefined
+  private seat: Seat | undefined
   private waiter: Waiter | undefined
   private deadline = 0
   private brokenOff = 0
@@ -133,9 +134,19 @@ export class AppExchange extends Exchange {
   }
 
   private give(target: Target): void {
-    const { balance, pool } = this.parts
     this.target = target
-    balance.begin(target)
+    const refused = () => {
+      this.released()
+      this.again()
+    }
+    // It may be over by the time that `take` returns.
+    const seat = this.parts.balance.take(this.app, target, () => this.reach(target), refused)
+    if (this.target === target) this.seat = seat
+    else this.parts.balance.leave(seat)
+  }
+
+  private reach(target: Target): void {
+    const { balance, pool } = this.parts
     const upstream = this.head.upgrade ? undefined : pool.take(target, this.mayRepeat)
     if (upstream) {
       this.send(upstream)
@@ -178,11 +189,12 @@ export class AppExchange extends Exchange {
   }
 
   protected override released(): void {
-    const { target, waiter } = this
+    const { seat, waiter } = this
     this.target = undefined
+    this.seat = undefined
     this.waiter = undefined
-    if (waiter) this.parts.balance.leave(waiter)
-    if (target) this.parts.balance.end(this.app, target)
+    if (waiter) this.parts.balance.cancel(waiter)
+    if (seat) this.parts.balance.leave(seat)
   }
 
   protected override over(): void {

@@ -116,6 +116,10 @@ export class AppTable {
     return this.keys.has(key)
   }
 
+  findKey(key: string): AppRoute | undefined {
+    return this.keys.get(key)
+  }
+
   find(host: string): AppRoute | undefined {
     return this.byHost.get(host) ?? this.findBelow(host)
   }

@@ -1,7 +1,7 @@
 import { isIPv4 } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { type AppRoute, findPort, type Target } from './app.ts'
-import type { Waiter } from './balance.ts'
+import type { Seat, Waiter } from './balance.ts'
 import type { EdgeParts } from './client.ts'
 import type { Peer } from './forward.ts'
 import type { Upstream, UpstreamUser } from './upstream.ts'
@@ -15,7 +15,7 @@ export class Tunnel implements UpstreamUser {
   private readonly parts: EdgeParts
   private readonly peer: Peer & { local: string }
   private app: AppRoute
-  private target: Target | undefined
+  private seat: Seat | undefined
   private upstream: Upstream | undefined
   private waiter: Waiter | undefined
   private giveUpAt = 0
@@ -61,17 +61,20 @@ export class Tunnel implements UpstreamUser {
       }
       this.app = app!
       this.waiter = undefined
-      this.connect(target, port.proxyProtocol)
+      this.take(target, port.proxyProtocol)
     } catch {
       this.socket.destroy()
     }
     return true
   }
 
+  private take(target: Target, proxyProtocol: 1 | 2 | undefined): void {
+    const ready = () => this.connect(target, proxyProtocol)
+    this.seat = this.parts.balance.take(this.app, target, ready, () => this.again())
+  }
+
   private connect(target: Target, proxyProtocol: 1 | 2 | undefined): void {
     const { balance, pool } = this.parts
-    this.target = target
-    balance.begin(target)
     pool.connect(target).then(
       (upstream) => {
         balance.succeeded(target)
@@ -80,11 +83,15 @@ export class Tunnel implements UpstreamUser {
       },
       () => {
         balance.failed(target)
-        this.release()
-        if (Date.now() < this.giveUpAt) this.seek()
-        else this.socket.destroy()
+        this.again()
       },
     )
+  }
+
+  private again(): void {
+    this.release()
+    if (Date.now() < this.giveUpAt) this.seek()
+    else this.socket.destroy()
   }
 
   private join(upstream: Upstream, proxyProtocol: 1 | 2 | undefined): void {
@@ -123,14 +130,14 @@ export class Tunnel implements UpstreamUser {
   }
 
   private release(): void {
-    const { target } = this
-    this.target = undefined
-    if (target) this.parts.balance.end(this.app, target)
+    const { seat } = this
+    this.seat = undefined
+    if (seat) this.parts.balance.leave(seat)
   }
 
   private over(): void {
     this.isOver = true
-    if (this.waiter) this.parts.balance.leave(this.waiter)
+    if (this.waiter) this.parts.balance.cancel(this.waiter)
     this.upstream?.socket.destroy()
     this.release()
   }

@@ -10,8 +10,23 @@ export function openEdgeLog(settings: EdgeSettings): Logger {
   return pino({ level: settings.logLevel, base: { pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime })
 }
 
-/** From the process that listens to a worker: here is a connection, or take no more and end within this time. */
-export type EdgeOrder = { connection: number } | { drainMillis: number }
+/**
+ * From the process that listens to a worker: here is a connection; take no more and end within this time; whether there
+ * was a place that it asked for; there is one again.
+ */
+export type EdgeOrder =
+  | { connection: number }
+  | { drainMillis: number }
+  | { asked: number; granted: boolean }
+  | { freed: string }
 
-/** From a worker: it can take connections, it has this one, or these addresses lead to apps, as `address port`. */
-export type EdgeReport = { ready: true } | { taken: number } | { listen: string[] }
+/**
+ * From a worker: it can take connections; it has this one; these addresses lead to apps, as `address port`; it asks for a
+ * place at a target of few; it gives one back.
+ */
+export type EdgeReport =
+  | { ready: true }
+  | { taken: number }
+  | { listen: string[] }
+  | { ask: number; key: string; limit: number }
+  | { release: string }

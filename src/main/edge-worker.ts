@@ -10,6 +10,7 @@ import { Balance } from '../edge/balance.ts'
 import { Certificates } from '../edge/certificate.ts'
 import { type Feed, startFeed } from '../edge/feed.ts'
 import { type Names, startNames } from '../edge/names.ts'
+import type { Permits } from '../edge/permit.ts'
 import { createReach } from '../edge/reach.ts'
 import { RouteTable } from '../edge/route.ts'
 import { createEdgeServer, type EdgeServer, idMaker } from '../edge/server.ts'
@@ -29,12 +30,17 @@ async function runWorker(file: string, index: number): Promise<void> {
   const settings = readEdgeSettings(file)
   const log = openEdgeLog(settings)
   const names = await openNames(settings, log)
-  const server = serve(settings, { index, count: settings.workers }, log, names)
+  const permits = openPermits()
+  const server = serve(settings, { index, count: settings.workers }, log, { names, permits })
   process.once('disconnect', () => process.exit(1))
   process.on('message', (order: EdgeOrder, socket?: Socket) => {
     if ('connection' in order) {
       report({ taken: order.connection })
       if (socket) server.accept(socket) // it may have been closed on its way
+    } else if ('asked' in order) {
+      permits.answer(order.asked, order.granted)
+    } else if ('freed' in order) {
+      server.freed(order.freed)
     } else {
       names?.close()
       server.drain(order.drainMillis).then(() => process.exit(0))
@@ -46,6 +52,25 @@ async function runWorker(file: string, index: number): Promise<void> {
 
 function report(what: EdgeReport): void {
   process.send!(what, undefined, undefined, () => undefined)
+}
+
+/** Asks the process above, which counts for all workers. */
+function openPermits(): Permits & { answer(asked: number, granted: boolean): void } {
+  const asking = new Map<number, (granted: boolean) => void>()
+  let count = 0
+  return {
+    acquire(key, limit) {
+      count += 1
+      const ask = count
+      report({ ask, key, limit })
+      return new Promise((resolve) => asking.set(ask, resolve))
+    },
+    release: (key) => report({ release: key }),
+    answer(asked, granted) {
+      asking.get(asked)?.(granted)
+      asking.delete(asked)
+    },
+  }
 }
 
 /** As root, who alone may listen there. */
@@ -65,15 +90,16 @@ function serve(
   settings: EdgeSettings,
   worker: AppOptions['worker'],
   log: Logger,
-  names: Names | undefined,
-): EdgeServer & Pick<Feed, 'filled'> {
+  { names, permits }: { names: Names | undefined; permits: Permits },
+): EdgeServer & Pick<Feed, 'filled'> & Pick<Balance, 'freed'> {
   const files = settings.tls ?? settings.ownTls
   const pair = files && { cert: readFileSync(files.certFile, 'utf8'), key: readFileSync(files.keyFile, 'utf8') }
   flushCompileCache() // which only root may write
   if (settings.uid !== null) becomeUser(settings.uid)
   const db = openDatabase({ ...settings.database, max: 3, query_timeout: 5_000 })
   const table = new RouteTable(settings.domain)
-  const balance = new Balance({ apps: table.apps, wake: (id) => db.transaction((tx) => wakeMachine(tx, id)) })
+  const wakeOne = (id: string) => db.transaction((tx) => wakeMachine(tx, id))
+  const balance = new Balance({ apps: table.apps, wake: wakeOne, permits })
   const pool = new UpstreamPool()
   const onError = (err: unknown) => log.error({ err }, 'a request failed')
   const feed = startFeed({
@@ -128,7 +154,7 @@ function serve(
       : undefined,
     maxConnections: settings.maxConnections,
   })
-  return { ...server, filled: feed.filled }
+  return { ...server, filled: feed.filled, freed: (key) => balance.freed(key) }
 }
 
 /** Everything that needs more has been read by now. */

@@ -3,6 +3,7 @@
 // It reads nothing of what strangers send; workers do, and give up the rights of root.
 import { type ChildProcess, fork } from 'node:child_process'
 import { BlockList, isIPv4, type Server, type Socket } from 'node:net'
+import { PermitBook } from '../edge/permit.ts'
 import { stopMillis } from '../edge/settings.ts'
 import { privateAddresses } from '../model/network.ts'
 import { listen, openListens } from './edge-listen.ts'
@@ -34,6 +35,7 @@ async function runEdge(file: string): Promise<void> {
   const log = openEdgeLog(readEdgeSettings(file))
   const all = new Set<Worker>()
   const waiting: Socket[] = []
+  const book = new PermitBook<Worker>()
   let current = new Set<Worker>()
   let listener: { server: Server; address: string } | undefined
   let pools = poolsOf([])
@@ -78,6 +80,15 @@ async function runEdge(file: string): Promise<void> {
         worker.handed.delete(report.taken)
         return
       }
+      if ('ask' in report) {
+        const granted = book.acquire(worker, report.key, report.limit)
+        tell(worker, { asked: report.ask, granted })
+        return
+      }
+      if ('release' in report) {
+        for (const refused of book.release(worker, report.release)) tell(refused, { freed: report.release })
+        return
+      }
       if ('listen' in report) {
         worker.listen = report.listen
         if (!isStopping && generation === newest) setListens()
@@ -97,6 +108,7 @@ async function runEdge(file: string): Promise<void> {
   function end(worker: Worker, generation: Set<Worker>, how: string): void {
     all.delete(worker)
     generation.delete(worker)
+    for (const [key, refused] of book.forget(worker)) for (const each of refused) tell(each, { freed: key })
     if (isStopping && all.size === 0) process.exit(0)
     if (isStopping) return
     for (const socket of worker.handed.values()) hand(socket)
@@ -143,9 +155,13 @@ async function runEdge(file: string): Promise<void> {
   await replacing
 }
 
-function drain(worker: Worker, drainMillis: number): void {
-  const order: EdgeOrder = { drainMillis }
+/** One that has ended hears nothing, and that is no harm. */
+function tell(worker: Worker, order: EdgeOrder): void {
   worker.process.send(order, () => undefined)
+}
+
+function drain(worker: Worker, drainMillis: number): void {
+  tell(worker, { drainMillis })
   // One that hangs does not hear.
   setTimeout(() => worker.process.kill('SIGKILL'), drainMillis + 500).unref()
 }

@@ -82,3 +82,22 @@ test('no request fails when the workers are replaced', async () => {
   await Promise.all(asking)
   expect(answers.filter((body) => body !== 'here')).toEqual([])
 })
+
+test('a small hard limit holds for all workers together', async () => {
+  const name = await edge.app('127.0.0.9', true)
+  let [now, most, all] = [0, 0, 0]
+  const internal = await edge.backend((_request, reply) => {
+    now += 1
+    all += 1
+    most = Math.max(most, now)
+    setTimeout(() => {
+      now -= 1
+      reply.end('one at a time')
+    }, 5)
+  })
+  await edge.machine(name, [web(internal, { concurrency: { type: 'requests', soft_limit: 1, hard_limit: 1 } })])
+  await until(async () => (await edge.asked(`${name}.app.test`)).body === 'one at a time')
+  const replies = await Promise.all(Array.from({ length: 60 }, () => edge.ask(`${name}.app.test`)))
+  expect(replies.filter(({ status }) => status !== 200)).toEqual([])
+  expect([most, all >= 61]).toEqual([1, true])
+})
