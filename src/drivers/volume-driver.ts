@@ -192,19 +192,25 @@ function syncDirectory(path: string): void {
   closeSync(descriptor)
 }
 
-/** Whether a file can be mounted as a disk, by doing it where nobody else sees it. */
 async function probe(home: Home): Promise<boolean> {
-  if (!isRoot() || !['mkfs.ext4', 'e2fsck', 'resize2fs', 'unshare', 'flock'].every(commandExists)) return false
   ensureDirectory(`${home.path}/volume`, { mode: 0o700 })
-  const place = freshName(`${home.path}/volume`)
+  return (await findDiskGap(`${home.path}/volume`)) === undefined
+}
+
+/** Why a file cannot be mounted as a disk, by doing it in a directory where nobody else sees it. */
+export async function findDiskGap(directory: string): Promise<string | undefined> {
+  if (!isRoot()) return 'ordinary users may not mount'
+  const missing = ['mkfs.ext4', 'e2fsck', 'resize2fs', 'unshare', 'flock'].filter((name) => !commandExists(name))
+  if (missing.length > 0) return `${missing.join(', ')} not found`
+  const place = freshName(directory)
   mkdirSync(`${place}/at`, { recursive: true })
   try {
     await run('truncate', ['-s', '8M', `${place}/disk`])
     await run('mkfs.ext4', ['-q', '-F', `${place}/disk`])
     await run('unshare', ['-m', 'mount', '-t', 'ext4', '-o', 'loop,ro', `${place}/disk`, `${place}/at`])
-    return true
-  } catch {
-    return false
+    return undefined
+  } catch (error) {
+    return (error as Error).message
   } finally {
     rmSync(place, { recursive: true, force: true })
   }

@@ -1,6 +1,8 @@
+import { tmpdir } from 'node:os'
 import { checkBoxPart, listClosedUplinks } from '../drivers/box-check.ts'
 import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot } from '../drivers/process.ts'
+import { findDiskGap } from '../drivers/volume-driver.ts'
 import { type Check, type Finding, ok, warning } from './doctor-finding.ts'
 
 /** What sandboxes and machines need of this host, and what they lose without it. */
@@ -9,6 +11,7 @@ export const sandboxChecks: Record<string, Check> = {
   'sandbox network': checkNetwork,
   'sandbox filter': checkFilter,
   'private networks': checkPrivateNetworks,
+  volumes: checkVolumes,
 }
 
 async function checkLayers(): Promise<Finding> {
@@ -55,6 +58,16 @@ async function checkPrivateNetworks(): Promise<Finding> {
     `cannot be made: ${why}`,
     'Machines of apps do not reach each other, have no names, and apps with a network of their own are refused.',
     isRoot() ? 'apt-get install -y iproute2 nftables, and switch IPv6 on' : 'run Berth as root',
+  )
+}
+
+async function checkVolumes(): Promise<Finding> {
+  const why = await findDiskGap(tmpdir())
+  if (why === undefined) return ok('disks of their own')
+  return warning(
+    `directories, because disks cannot be mounted: ${why}`,
+    'Nothing keeps a machine from writing more than its volume has, and snapshots may have half of what is being written.',
+    isRoot() ? 'apt-get install -y e2fsprogs, and run Berth where loop devices are' : 'run Berth as root',
   )
 }
 
