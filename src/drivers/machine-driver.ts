@@ -19,7 +19,7 @@ import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from './cgroup-freezer.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import type { MachineDriver, MachineSpec } from './machine.ts'
+import { type MachineDriver, type MachineSpec, MachineStartError } from './machine.ts'
 import { watchChanges } from './machine-change.ts'
 import { prepareMachine, readFreezer, readVersion, workingDirectory } from './machine-disk.ts'
 import { followMachineLog, readMachineLog } from './machine-log.ts'
@@ -125,7 +125,7 @@ async function startMachine(host: MachineHost, spec: MachineSpec, leaving: Abort
   const { home } = host
   const paths = machinePaths(home, spec.id)
   const ability = await host.able()
-  if (ability.way === 'none') throw new Error(isolationOf(ability).gap)
+  if (ability.way === 'none') throw new MachineStartError(isolationOf(ability).gap)
   const procs = host.cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
   if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) return thawMachine(host, spec.id)
   await stopMachine(host, spec.id, spec.stop)
@@ -174,6 +174,11 @@ function lastExit(paths: MachinePaths): number {
   return readExits(paths).at(-1)?.number ?? 0
 }
 
+/** How machine-start.pl says that it is the description of the machine that cannot be carried out. */
+const refusal = 'refused: '
+/** Reasons of the host, which may be gone the next time. */
+const passing = /No space left|Input\/output error|Cannot allocate memory|temporarily unavailable|Too many open files/
+
 async function waitForProgram(
   host: MachineHost,
   spec: MachineSpec,
@@ -185,9 +190,11 @@ async function waitForProgram(
     leaving.aborted || findProgram(paths.service) !== undefined || existsSync(paths.failed) || lastExit(paths) > before
   const inTime = await waitUntil(isDecided, startSeconds)
   if (inTime && !leaving.aborted && !existsSync(paths.failed)) return
-  const reason = readTextIfPresent(paths.failed)?.trim() ?? (leaving.aborted ? 'it was stopped' : 'it takes too long')
+  const reason = readTextIfPresent(paths.failed)?.trim() ?? 'it takes too long'
   await stopMachine(host, spec.id, { signal: 'SIGKILL', timeoutMs: 0 })
-  throw new Error(`start the machine ${spec.id}: ${reason}`)
+  if (leaving.aborted) throw new Error(`start the machine ${spec.id}: it was stopped`)
+  if (reason.startsWith(refusal) && !passing.test(reason)) throw new MachineStartError(reason.slice(refusal.length))
+  throw new Error(`start the machine ${spec.id}: ${reason.replace(refusal, '')}`)
 }
 
 async function stopMachine(host: MachineHost, id: string, { signal, timeoutMs }: MachineSpec['stop']): Promise<void> {
