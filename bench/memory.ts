@@ -10,25 +10,25 @@ export function clusterMemoryMb(ids: string[]): number[] {
   })
 }
 
-/** Of everything that runs for a sandbox, outside and inside, except the program of its only service. */
-export function sandboxMemoryMb(ids: string[], service: string[]): number[] {
+/** Of everything that runs for a sandbox or a machine, outside and inside, except the one program that it is for. */
+export function boxMemoryMb(kind: 'sandbox' | 'machine', ids: string[], service: string[]): number[] {
   const processes = listProcesses()
   const isService = ({ command }: Process) => command.join(' ').trimEnd() === service.join(' ')
   return ids.map((id) => {
-    const roots = findSupervisors(processes, new RegExp(`^sandbox-${id}(/log)?$`))
-    if (roots.length !== 2) throw new Error(`sandbox ${id} has ${roots.length} supervisors instead of 2`)
+    const roots = findSupervisors(processes, new RegExp(`^${kind}-${id}(/log)?$`))
+    if (roots.length !== 2) throw new Error(`${kind} ${id} has ${roots.length} supervisors instead of 2`)
     const family = findFamily(processes, roots)
     const rest = family.filter((process) => !isService(process))
-    if (rest.length !== family.length - 1) throw new Error(`the service of sandbox ${id} does not run`)
+    if (rest.length !== family.length - 1) throw new Error(`the program of ${kind} ${id} does not run`)
     return sumMb(rest)
   })
 }
 
 /** What the kernel holds for the processes in the control group of each, where it counts it: stacks, tables, inodes. */
-export function kernelMemoryMb(ids: string[]): number[] {
+export function kernelMemoryMb(kind: 'sandbox' | 'machine', ids: string[]): number[] {
   const parents = ['/sys/fs/cgroup/memory', '/sys/fs/cgroup'].filter((directory) => existsSync(directory))
   const groups = parents.flatMap((parent) => readdirSync(parent).map((name) => `${parent}/${name}`))
-  return ids.flatMap((id) => groups.filter((group) => group.endsWith(`-sandbox-${id}`)).flatMap(readKernelMb))
+  return ids.flatMap((id) => groups.filter((group) => group.endsWith(`-${kind}-${id}`)).flatMap(readKernelMb))
 }
 
 function readKernelMb(group: string): number[] {

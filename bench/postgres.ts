@@ -18,7 +18,7 @@ import {
   waitForBackup,
   waitUntilReady,
 } from './cluster.ts'
-import { type Benchmark, group, type Measurement, median, type Ratio, rangeText, repeat } from './framework.ts'
+import { type Benchmark, group, type Measurement, mean, median, type Ratio, rangeText, repeat } from './framework.ts'
 import { clusterMemoryMb } from './memory.ts'
 import { type Platform, startBareServer } from './platform.ts'
 import { compareRates, openSeeded, type Side } from './rate.ts'
@@ -208,8 +208,4 @@ async function compareQueries(cluster: Cluster, ours: number, theirs: number): P
 function queryRatio({ median, measured, reference, note, disturbed }: Ratio, against: string): Measurement {
   const rates = `${measured.toFixed(0)} and ${reference.toFixed(0)} queries/s without TLS`
   return { value: median, unit: '×', reference: against, note: `${rates}; ${note}`, disturbed }
-}
-
-function mean(values: number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length
 }

@@ -1,3 +1,4 @@
+import { machines } from './app-machine.ts'
 import { edges } from './edge.ts'
 import { edgeApps } from './edge-app.ts'
 import { foundation } from './foundation.ts'
@@ -9,7 +10,17 @@ import { restore } from './restore.ts'
 import { printRow, rowOf, runText, writeResults } from './results.ts'
 import { sandbox } from './sandbox.ts'
 
-const groups = [...foundation, ...postgres, ...restore, ...reflink, ...edges, ...edgeApps, ...sandbox, ...images]
+const groups = [
+  ...foundation,
+  ...postgres,
+  ...restore,
+  ...reflink,
+  ...edges,
+  ...edgeApps,
+  ...sandbox,
+  ...images,
+  ...machines,
+]
 
 async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)

@@ -12,11 +12,11 @@ import {
 import { checkpoints } from './checkpoint.ts'
 import { until } from './child.ts'
 import { call } from './cluster.ts'
-import { type Benchmark, group, type Measurement, median, rangeText, repeat } from './framework.ts'
-import { kernelMemoryMb, sandboxMemoryMb } from './memory.ts'
+import { group, type Measurement, mean, rangeText } from './framework.ts'
+import { boxMemoryMb, kernelMemoryMb } from './memory.ts'
 import { startBareServer } from './platform.ts'
 import { compareRates, type Side } from './rate.ts'
-import { isDisturbed } from './turn.ts'
+import { timed } from './timed.ts'
 
 const sandboxCount = 50
 const longRunning = ['sleep', '100000']
@@ -87,32 +87,6 @@ const sandboxes = group<BoxHost>({
 
 export const sandbox = [sandboxes, ...checkpoints]
 
-function timed(
-  name: string,
-  title: string,
-  atMost: number,
-  rounds: number,
-  measure: (host: BoxHost, round: number) => Promise<number>,
-): Benchmark<BoxHost> {
-  return {
-    name,
-    title: `${title}, median`,
-    target: { atMost },
-    async run(host) {
-      await measure(host, rounds)
-      const disturbed = await isDisturbed()
-      const millis = await repeat(rounds, (round) => measure(host, round))
-      return {
-        value: median(millis),
-        unit: 'ms',
-        reference: '',
-        note: `${rounds} times, ${rangeText(millis, 1)} ms`,
-        disturbed,
-      }
-    },
-  }
-}
-
 async function compareGet(host: BoxHost): Promise<Measurement> {
   const { scope, platform, state, url } = host
   await putService(host, 'first', 'web', longRunning)
@@ -139,8 +113,8 @@ async function measureMemory(host: BoxHost): Promise<Measurement> {
     ids.push(await makeSandbox(host, name))
     await putService(host, name, 'main', longRunning)
   }
-  const sizes = sandboxMemoryMb(ids, longRunning)
-  const kernel = kernelMemoryMb(ids)
+  const sizes = boxMemoryMb('sandbox', ids, longRunning)
+  const kernel = kernelMemoryMb('sandbox', ids)
   for (const name of names) await askText(host, 'DELETE', `/${name}`)
   const counted =
     'PSS of the supervisors and logs outside and inside, the watching shell and bwrap, without the service'
@@ -148,8 +122,4 @@ async function measureMemory(host: BoxHost): Promise<Measurement> {
     kernel.length > 0 ? `; beside it the kernel holds ${mean(kernel).toFixed(1)} MB for all its processes` : ''
   const note = `${counted}; ${rangeText(sizes, 2)} MB${beside}`
   return { value: mean(sizes), unit: 'MB', reference: '', note, disturbed: false }
-}
-
-function mean(values: number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length
 }

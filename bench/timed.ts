@@ -1,0 +1,29 @@
+import { type Benchmark, median, rangeText, repeat } from './framework.ts'
+import { isDisturbed } from './turn.ts'
+
+/** A time in milliseconds, after one that does not count. */
+export function timed<F>(
+  name: string,
+  title: string,
+  atMost: number,
+  rounds: number,
+  measure: (fixture: F, round: number) => Promise<number>,
+): Benchmark<F> {
+  return {
+    name,
+    title: `${title}, median`,
+    target: { atMost },
+    async run(fixture) {
+      await measure(fixture, rounds)
+      const disturbed = await isDisturbed()
+      const millis = await repeat(rounds, (round) => measure(fixture, round))
+      return {
+        value: median(millis),
+        unit: 'ms',
+        reference: '',
+        note: `${rounds} times, ${rangeText(millis, 1)} ms`,
+        disturbed,
+      }
+    },
+  }
+}
