@@ -11,7 +11,7 @@ import { findFreezer } from './cgroup-freezer.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureDirectory, ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
-import type { MachineSpec } from './machine.ts'
+import { type MachineSpec, MachineStartError } from './machine.ts'
 import { changeDirectory, type MachinePaths } from './machine-paths.ts'
 import { memoryGroup } from './machine-script.ts'
 import { privateConfig } from './private-network.ts'
@@ -56,7 +56,7 @@ export function readVersion(paths: MachinePaths): string | undefined {
 
 function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, making: MachineMaking): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
-    throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
+    throw new MachineStartError(`not a hostname: ${JSON.stringify(spec.hostname)}`)
   const uid = boxUid(home, spec.slot)
   const network = making.hasNetwork ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined
   const memory = memoryGroup(making.procs)
@@ -98,7 +98,7 @@ function renderProgram(home: Home, spec: MachineSpec, { hasNetwork, volumes }: M
     ...spec.files.map(({ path, content, mode }) => [checkedPath(path), modeText(mode), content.toString('hex')]),
   ]
   const env = { PATH: defaultPath, ...spec.env }
-  if (spec.argv.length === 0) throw new Error('a machine needs a program to run')
+  if (spec.argv.length === 0) throw new MachineStartError('a machine needs a program to run')
   return renderWords({
     argv: spec.argv,
     env: Object.entries(env).map(([name, value]) => `${variableName(name)}=${value}`),
@@ -116,7 +116,7 @@ export function workingDirectory({ workingDir }: Pick<MachineSpec, 'workingDir'>
 }
 
 function checkedPath(path: string): string {
-  if (!path.startsWith('/')) throw new Error(`not an absolute path: ${JSON.stringify(path)}`)
+  if (!path.startsWith('/')) throw new MachineStartError(`not an absolute path: ${JSON.stringify(path)}`)
   return path
 }
 

@@ -6,7 +6,7 @@ use strict;
 our %namespace;
 my $mark = "\035"; # what follows in the log is said by us, and not by the program
 
-# What cannot be started is told to whoever waits for it.
+# What cannot be started is told to whoever waits for it, and whether that is the fault of what was asked for.
 sub begin_machine {
   my ($config) = @_;
   my $failed = "$config->{directory}/failed";
@@ -15,7 +15,7 @@ sub begin_machine {
   $SIG{__DIE__} = sub {
     my ($why) = @_;
     write_file($failed, $why) if !-e $failed;
-    print $mark, $why;
+    print $mark, $why =~ s/^refused: //r;
     exit 111;
   };
   my ($uptime) = split /\./, read_file('/proc/uptime');
@@ -97,7 +97,7 @@ sub mount_volumes {
   my ($userns, $config, @words) = @_;
   for (my $at = 0; my ($kind, $source, $path) = splice @words, 0, 3; $at++) {
     my $place = "root" . (in_root($userns, sub { make_directory($path); return (path => [real_path($path)]) }))[1][0];
-    die "a volume cannot be mounted at $path\n" if $place !~ m{^root/.} || $place =~ m{^root/(proc|dev|sys)(/|$)};
+    die "refused: a volume cannot be mounted at $path\n" if $place !~ m{^root/.} || $place =~ m{^root/(proc|dev|sys)(/|$)};
     if ($kind eq 'directory') {
       map_owners($userns, $source, $place, 1);
       next;
@@ -151,7 +151,7 @@ sub in_root {
   my $text = <$out>;
   waitpid $child, 0;
   my %answer = read_words($text =~ s/%/%25/gr);
-  die "$answer{failure}[0]\n" if $answer{failure};
+  die "refused: $answer{failure}[0]\n" if $answer{failure};
   return %answer;
 }
 

@@ -3,7 +3,7 @@ import { connect, createServer } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { boxNetwork } from '../../src/drivers/box-network.ts'
 import { cgroupDriver } from '../../src/drivers/cgroup.ts'
-import type { LogLine, MachineSpec } from '../../src/drivers/machine.ts'
+import { type LogLine, type MachineSpec, MachineStartError } from '../../src/drivers/machine.ts'
 import { machineDriver } from '../../src/drivers/machine-driver.ts'
 import { machinePaths } from '../../src/drivers/machine-paths.ts'
 import { isRoot } from '../../src/drivers/process.ts'
@@ -94,6 +94,11 @@ describe('a start', () => {
     expect(bench.look(missing)).toEqual({ is: 'down', exits: [] })
     const gone = bench.newSpec({ layers: [`${bench.directory}/no-such-layer`] })
     await expect(bench.machines.startMachine(gone)).rejects.toThrow('No such file')
+    const refusal = (spec: MachineSpec) => bench.machines.startMachine(spec).catch((error) => error.constructor)
+    expect(await refusal({ ...missing, instanceId: 'again' })).toBe(MachineStartError)
+    expect(await refusal({ ...missing, instanceId: 'odd', hostname: 'a b' })).toBe(MachineStartError)
+    // The layers may be there the next time.
+    expect(await refusal(gone)).toBe(Error)
     await bench.machines.startMachine({ ...missing, user: '' })
     expect(bench.look(missing).is).toBe('up')
   })
