@@ -45,7 +45,7 @@ export function machineSpec(machine: Machine, image: Image, around: Surroundings
     mounts: (config.mounts ?? []).map(({ volume, path }) => ({ volumeId: volume!, path })),
     restart: restartOf(config),
     stop: stopOf(config, image.config),
-    keepsRoot: config.rootfs?.persist === 'always',
+    keepsRoot: config.rootfs?.persist === 'always' || config.rootfs?.persist === 'restart',
     ...(around.hasPrivateNetworks && {
       network: { number: networkNumber, resolver: resolverAddress(around.homeNumber) },
     }),
@@ -79,6 +79,7 @@ function argvOf({ exec, entrypoint, cmd }: Program, image: ImageConfig): string[
 export function environmentOf(machine: Machine, image: ImageConfig, around: Surroundings): Record<string, string> {
   const { config } = machine
   const program = config.processes?.[0]
+  const facts = factsOf(machine, around)
   return {
     PATH: presetPath,
     ...image.env,
@@ -86,19 +87,42 @@ export function environmentOf(machine: Machine, image: ImageConfig, around: Surr
     ...config.env,
     ...program?.env,
     ...(program?.ignore_app_secrets ? {} : around.secrets),
-    FLY_APP_NAME: around.appName,
-    FLY_MACHINE_ID: machine.id,
-    FLY_ALLOC_ID: machine.id,
-    FLY_REGION: machine.region,
+    ...namedSecrets(program?.secrets ?? [], around.secrets),
+    ...Object.fromEntries((program?.env_from ?? []).map(({ env_var, field_ref }) => [env_var, facts[field_ref]])),
+    FLY_APP_NAME: facts.app_name,
+    FLY_MACHINE_ID: facts.id,
+    FLY_ALLOC_ID: facts.id,
+    FLY_REGION: facts.region,
     FLY_PUBLIC_IP: '',
-    FLY_IMAGE_REF: imageText(machine),
-    FLY_MACHINE_VERSION: machine.instanceId,
-    FLY_PRIVATE_IP: around.hasPrivateNetworks
-      ? machineAddress(around.homeNumber, machine.networkNumber, slotOf(machine))
-      : '',
+    FLY_IMAGE_REF: facts.image,
+    FLY_MACHINE_VERSION: facts.version,
+    FLY_PRIVATE_IP: facts.private_ip,
     FLY_PROCESS_GROUP: config.metadata?.fly_process_group ?? config.env?.FLY_PROCESS_GROUP ?? 'app',
     FLY_VM_MEMORY_MB: String(limitsOf(config).memoryMb),
   }
+}
+
+/** What a machine may be told about itself, under the names that configurations use. */
+function factsOf(machine: Machine, { appName, homeNumber, hasPrivateNetworks }: Surroundings) {
+  return {
+    id: machine.id,
+    version: machine.instanceId,
+    app_name: appName,
+    private_ip: hasPrivateNetworks ? machineAddress(homeNumber, machine.networkNumber, slotOf(machine)) : '',
+    region: machine.region,
+    image: imageText(machine),
+  }
+}
+
+function namedSecrets(wanted: { env_var: string; name?: string }[], secrets: Record<string, string>) {
+  return Object.fromEntries(
+    wanted.map(({ env_var, name = env_var }) => {
+      const value = secrets[name]
+      if (value === undefined)
+        throw new SpecError(`config.processes names the secret ${name}, which the app does not have`)
+      return [env_var, value]
+    }),
+  )
 }
 
 function imageText({ config, image }: Machine): string {

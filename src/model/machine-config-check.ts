@@ -18,6 +18,8 @@ export function checkConfig(sent: MachineConfig, mayUseHost: boolean): KeptConfi
   readImage(sent.image, mayUseHost)
   const { size, guest, processes, ...rest } = pick(sent, fields)
   const kept: KeptConfig = { ...rest, init: sent.init ?? {}, guest: readGuest(guest, size) }
+  const persist = (guest as { persist_rootfs?: unknown } | undefined)?.persist_rootfs
+  if (persist === 'always' || persist === 'restart') kept.rootfs = { ...kept.rootfs, persist }
   checkEnvironment('config.env', kept.env)
   checkMetadata('config.metadata', kept.metadata)
   if (kept.restart?.policy === 'spot-price')
@@ -32,6 +34,11 @@ export function checkConfig(sent: MachineConfig, mayUseHost: boolean): KeptConfi
   for (const [index, mount] of (kept.mounts ?? []).entries()) {
     checkPath(`config.mounts.${index}.path`, mount.path)
     if (!mount.volume && !mount.name) throw badRequest(`config.mounts.${index}.volume is required`)
+    if (mount.extend_threshold_percent) {
+      throw badRequest(
+        `config.mounts.${index}.extend_threshold_percent is not possible here: extend the volume when it fills`,
+      )
+    }
   }
   const program = processes?.[0]
   if (program)
@@ -77,6 +84,7 @@ function refuseImpossible(config: Loose): void {
     ['config.guest.host_dedication_id', guest.host_dedication_id, 'there is one host'],
     ['config.restart.gpu_bid_price', restart.gpu_bid_price, 'there are no GPUs'],
     ['config.spot', config.spot, 'there are no spot prices'],
+    ['config.statics', config.statics, 'serve the files from the program'],
     ['config.dns.dns_forward_rules', dns.dns_forward_rules, 'name servers are those of the host'],
   ]
   for (const [field, value, why] of impossible) {

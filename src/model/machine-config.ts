@@ -163,6 +163,15 @@ export const MachineConfig = Type.Object({
         user: Type.Optional(Text),
         env: Type.Optional(Type.Record(Type.String(), Type.String())),
         ignore_app_secrets: Type.Optional(Type.Boolean()),
+        secrets: Type.Optional(Type.Array(Type.Object({ env_var: Text, name: Type.Optional(Text) }))),
+        env_from: Type.Optional(
+          Type.Array(
+            Type.Object({
+              env_var: Text,
+              field_ref: Type.Enum(['id', 'version', 'app_name', 'private_ip', 'region', 'image']),
+            }),
+          ),
+        ),
       }),
     ),
   ),

@@ -108,6 +108,14 @@ describe('creating a machine', () => {
       FLY_PUBLIC_IP: '',
       PRIMARY_REGION: 'local',
     })
+    const program = {
+      ignore_app_secrets: true,
+      secrets: [{ env_var: 'ONLY', name: 'KEY' }],
+      env_from: [{ env_var: 'ME', field_ref: 'id' }],
+    }
+    const chosen = await started({}, { processes: [program] })
+    expect(fake.machines.machines.get(chosen)!.spec.env).toMatchObject({ ONLY: 'secret', ME: chosen })
+    expect(fake.machines.machines.get(chosen)!.spec.env.KEY).toBeUndefined()
     const without = await started({ skip_secrets: true })
     expect(fake.machines.machines.get(without)!.spec.env.KEY).toBeUndefined()
   })
@@ -295,6 +303,7 @@ describe('bad configurations', () => {
     [{ stop_config: { signal: 'SIGNOPE' } }, 'config.stop_config.signal'],
     [{ stop_config: { timeout: '10m' } }, 'config.stop_config.timeout'],
     [{ dns: { hostname: '-a' } }, 'config.dns.hostname'],
+    [{ statics: [{ guest_path: '/a', url_prefix: '/b' }] }, 'config.statics'],
     [{ metadata: { a: 1 } }, 'config.metadata.a'],
   ])('%j is refused with 400, naming the field', async (config, field) => {
     expect(await create({}, config)).toMatchObject({ status: 400, body: { error: expect.stringContaining(field) } })
