@@ -31,6 +31,8 @@ export function serveHttp2(socket: TLSSocket, serve: (inner: Duplex) => void): S
   session.on('stream', (stream: ServerHttp2Stream, headers: Http2Headers, flags: number) => {
     stream.on('error', () => {})
     const [near, far] = duplexPair()
+    far.on('error', () => {})
+    stream.on('close', () => far.destroy()) // nobody waits any more
     serve(far)
     pass(stream, headers, (flags & constants.NGHTTP2_FLAG_END_STREAM) !== 0, near)
   })

@@ -45,6 +45,8 @@ const postgresMay = 'S'
 export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptions): EdgeServer {
   const connections = new Set<ClientConnection | Tunnel>()
   const sessions = new Set<ServerHttp2Session>()
+  /** Everything that was accepted and is open, also what has not said anything yet. */
+  const sockets = new Set<Socket>()
   /** Of which nothing is known yet. */
   const early = new Set<Socket>()
   const { apps } = parts.table
@@ -181,10 +183,12 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
 
   return {
     accept(socket) {
-      if (connections.size + early.size >= maxConnections) {
+      if (sockets.size >= maxConnections) {
         turnAway(socket, parts.nextId())
         return
       }
+      sockets.add(socket)
+      socket.once('close', () => sockets.delete(socket))
       socket.allowHalfOpen = true
       const local = localOf(socket)
       const app = socket.localPort === parts.edgePort ? undefined : apps.findAddress(local)

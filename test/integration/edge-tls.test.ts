@@ -140,6 +140,30 @@ test('HTTP/2 carries many requests at once, bodies both ways, and trailers', asy
   await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
 })
 
+test('a request of HTTP/2 that is broken off is noticed behind', async () => {
+  const app = await edge.app()
+  const held: ServerResponse[] = []
+  let closed = 0
+  await edge.backendOf(app, (request, reply) => {
+    reply.on('close', () => {
+      closed += 1
+    })
+    if (request.url === '/stream') reply.write('first')
+    held.push(reply)
+  })
+  const session = openHttp2(`${app}.app.test`)
+  for (const path of ['/silent', '/stream']) {
+    const stream = session.request({ ':path': path })
+    stream.on('error', () => {})
+    const count = held.length
+    await until(() => held.length > count)
+    stream.close()
+    await until(() => closed === count + 1)
+  }
+  await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
+  session.close()
+})
+
 test('HTTP/2 requests are replayed like others', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   await edge.backendOf(source, (request, reply) => {
