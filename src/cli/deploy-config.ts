@@ -2,68 +2,103 @@
 // works as far as it uses what is known here; whatever else it holds is named in a warning.
 import { parse, TomlError } from 'smol-toml'
 import { Misuse } from './failure.ts'
-import type { MachineConfig } from './machine-find.ts'
+import { guestOf, present } from './machine-config.ts'
+import type { MachineConfig, Service } from './machine-find.ts'
 
 export interface DeployFile {
   app: string | undefined
   region: string | undefined
   image: string | undefined
-  strategy: 'rolling' | 'immediate'
+  /** How many machines may be away at once: a number, a part of all of them, or all. */
+  atOnce: number | 'all'
   releaseCommand: string[] | undefined
+  releaseSeconds: number
   waitSeconds: number
-  /** By name; `app` when the file names none. */
-  groups: Map<string, MachineConfig>
+  /** By name; `app` when the file names none. Without an image. */
+  groups: Map<string, GroupConfig>
   /** Names of settings that have no effect here. */
   unknown: string[]
 }
 
+export type GroupConfig = Omit<MachineConfig, 'image'>
+
 type Table = Record<string, unknown>
 
 export const defaultGroup = 'app'
-const presetWaitSeconds = 300
+const presetSeconds = 300
 
 export function parseDeployFile(text: string, file: string): DeployFile {
-  const reader = new Reader(readToml(text, file), file)
+  const reader = new Reader(readToml(text, file), '')
   const build = reader.table('build')
   const deploy = reader.table('deploy')
-  const processes = reader.table('processes')
-  const names = Object.keys(processes.rest())
-  const groups = new Map<string, MachineConfig>()
-  for (const name of names.length > 0 ? names : [defaultGroup]) {
-    groups.set(name, { ...(names.length > 0 && { init: { cmd: readWords(processes, name) } }) } as MachineConfig)
-  }
-  const common = readCommon(reader)
-  const services = readServices(reader)
-  const checks = reader
-    .tableOfTables('checks')
-    .map(([name, check]) => [name, readCheck(check), readGroups(check)] as const)
-  const mounts = reader.tables('mounts').map((mount) => [readMount(mount), readGroups(mount)] as const)
-  const sizes = reader.tables('vm').map((vm) => [readGuest(vm), readGroups(vm)] as const)
-  const restarts = reader.tables('restart').map((one) => [readRestart(one), readGroups(one)] as const)
-  for (const [name, config] of groups) {
-    const fits = (of: string[]) => of.length === 0 || of.includes(name)
-    Object.assign(config, structuredClone(common))
-    const own = services.filter(([, of]) => fits(of)).map(([service]) => service)
-    if (own.length > 0) config.services = own
-    const ownChecks = checks.filter(([, , of]) => fits(of)).map(([check, body]) => [check, body])
-    if (ownChecks.length > 0) config.checks = Object.fromEntries(ownChecks)
-    const mount = mounts.find(([, of]) => fits(of))?.[0]
-    if (mount) config.mounts = [mount]
-    const guest = sizes.find(([, of]) => of.includes(name)) ?? sizes.find(([, of]) => of.length === 0)
-    if (guest) Object.assign(config, guest[0])
-    const restart = restarts.find(([, of]) => fits(of))?.[0]
-    if (restart) config.restart = restart
-  }
-  return {
+  const parsed = {
     app: reader.text('app'),
     region: reader.text('primary_region'),
-    image: build.text('image'),
-    strategy: readStrategy(deploy),
+    image: reader.text('image') ?? build.text('image'),
+    atOnce: readAtOnce(deploy),
     releaseCommand: deploy.has('release_command') ? readWords(deploy, 'release_command') : undefined,
-    waitSeconds: deploy.seconds('wait_timeout') ?? presetWaitSeconds,
-    groups,
-    unknown: [build, deploy, processes].flatMap((one) => one.unread()).concat(reader.unread()),
+    releaseSeconds: deploy.seconds('release_command_timeout') ?? presetSeconds,
+    waitSeconds: deploy.seconds('wait_timeout') ?? presetSeconds,
+    groups: readGroupConfigs(reader),
   }
+  return { ...parsed, unknown: reader.unread() }
+}
+
+type ForGroups<T> = [value: T, groups: string[]]
+
+function readGroupConfigs(reader: Reader): Map<string, GroupConfig> {
+  const processes = reader.table('processes')
+  const commands = Object.keys(processes.rest()).map((name) => [name, readWords(processes, name)] as const)
+  const names = commands.length > 0 ? commands.map(([name]) => name) : [defaultGroup]
+  const of = (table: Reader): string[] => {
+    const groups = table.words('processes') ?? []
+    const unknown = groups.find((name) => !names.includes(name))
+    if (unknown !== undefined)
+      throw table.wrong('processes', `names "${unknown}", which is none of ${names.join(', ')}`)
+    return groups
+  }
+  const readEach = <T>(tables: Reader[], read: (table: Reader) => T) =>
+    tables.map((table): ForGroups<T> => [read(table), of(table)])
+
+  const common = readCommon(reader)
+  const http = reader.has('http_service') ? [reader.table('http_service')] : []
+  const services = [...readEach(http, readHttpService), ...readEach(reader.tables('services'), readService)]
+  const checks = reader.tableOfTables('checks').map(([name, table]): ForGroups<[string, object]> => {
+    return [[name, readCheck(table)], of(table)]
+  })
+  const mounts = readEach(reader.tables('mounts'), readMount)
+  const guests = readEach(reader.tables('vm'), readGuest)
+  const restarts = readEach(reader.tables('restart'), readRestart)
+  return new Map(
+    names.map((name) => {
+      const own = allOf(services, name)
+      const ownChecks = allOf(checks, name)
+      const mount = bestOf(mounts, name)
+      const restart = bestOf(restarts, name)
+      const cmd = commands.find(([group]) => group === name)?.[1]
+      const init = { ...common.init, ...(cmd && { cmd }) }
+      const config: GroupConfig = {
+        ...common,
+        ...(Object.keys(init).length > 0 && { init }),
+        ...bestOf(guests, name),
+        ...(own.length > 0 && { services: own }),
+        ...(ownChecks.length > 0 && { checks: Object.fromEntries(ownChecks) }),
+        ...(mount && { mounts: [mount] }),
+        ...(restart && { restart }),
+      }
+      return [name, structuredClone(config)]
+    }),
+  )
+}
+
+/** What names no group is for all. */
+function allOf<T>(given: ForGroups<T>[], group: string): T[] {
+  return given.filter(([, of]) => of.length === 0 || of.includes(group)).map(([value]) => value)
+}
+
+/** What names the group goes before what is for all. */
+function bestOf<T>(given: ForGroups<T>[], group: string): T | undefined {
+  return (given.find(([, of]) => of.includes(group)) ?? given.find(([, of]) => of.length === 0))?.[0]
 }
 
 function readToml(text: string, file: string): Table {
@@ -76,31 +111,34 @@ function readToml(text: string, file: string): Table {
 }
 
 /** Whatever is the same for all groups. */
-function readCommon(reader: Reader): Partial<MachineConfig> {
+function readCommon(reader: Reader): GroupConfig {
   const signal = reader.text('kill_signal')
   const timeout = reader.duration('kill_timeout')
-  const stop = { ...(signal && { signal }), ...(timeout && { timeout }) }
+  const swap = reader.number('swap_size_mb')
+  const stop = present({ signal, timeout })
   const env = reader.table('env')
   const variables = Object.keys(env.rest()).map((name) => [name, env.scalar(name)] as const)
   return {
     ...(variables.length > 0 && { env: Object.fromEntries(variables) }),
     ...(Object.keys(stop).length > 0 && { stop_config: stop }),
+    ...(swap !== undefined && { init: { swap_size_mb: swap } }),
   }
 }
 
-function readStrategy(deploy: Reader): DeployFile['strategy'] {
-  const given = deploy.text('strategy') ?? 'rolling'
-  if (given === 'rolling' || given === 'immediate') return given
-  if (given === 'canary' || given === 'bluegreen') return 'rolling' // both ask for no less than it gives
+function readAtOnce(deploy: Reader): number | 'all' {
+  const strategy = deploy.text('strategy') ?? 'rolling'
+  const given = deploy.raw('max_unavailable')
+  const away = given === undefined ? 1 : Number(given)
+  if (typeof given === 'boolean' || !(away > 0) || (away > 1 && !Number.isSafeInteger(away))) {
+    throw deploy.wrong('max_unavailable', 'is a number of machines, or a part of them such as 0.33')
+  }
+  if (strategy === 'immediate') return 'all'
+  // The others ask for no less than this gives.
+  if (['rolling', 'canary', 'bluegreen'].includes(strategy)) return away
   throw deploy.wrong('strategy', 'is one of rolling, immediate, canary and bluegreen')
 }
 
-function readServices(reader: Reader): [object, string[]][] {
-  const http = reader.has('http_service') ? [readHttpService(reader.table('http_service'))] : []
-  return [...http, ...reader.tables('services').map((one): [object, string[]] => [readService(one), readGroups(one)])]
-}
-
-function readHttpService(http: Reader): [object, string[]] {
+function readHttpService(http: Reader): Service {
   const forceHttps = http.flag('force_https')
   const options = http.raw('http_options')
   const tls = http.raw('tls_options')
@@ -109,11 +147,20 @@ function readHttpService(http: Reader): [object, string[]] {
     { port: 80, handlers: ['http'], ...(forceHttps && { force_https: true }), ...shared },
     { port: 443, handlers: ['tls', 'http'], ...shared, ...(tls !== undefined && { tls_options: tls }) },
   ]
-  const service = { protocol: 'tcp', internal_port: http.number('internal_port') ?? 8080, ports, ...readBalance(http) }
-  return [{ ...service, ...readServiceChecks(http, 'checks', 'http') }, readGroups(http)]
+  const internal = http.number('internal_port') ?? presetInternalPort
+  const checks = http.tables('checks').map((check) => ({ type: 'http', ...readCheck(check) }))
+  return {
+    protocol: 'tcp',
+    internal_port: internal,
+    ports,
+    ...readBalance(http),
+    ...(checks.length > 0 && { checks }),
+  }
 }
 
-function readService(service: Reader): object {
+const presetInternalPort = 8080
+
+function readService(service: Reader): Service {
   const internal = service.number('internal_port')
   if (internal === undefined) throw service.wrong('internal_port', 'is required')
   const ports = service.tables('ports').map((port) => {
@@ -162,11 +209,6 @@ function readBalance(service: Reader): object {
   })
 }
 
-function readServiceChecks(service: Reader, name: string, type: string): object {
-  const checks = service.tables(name).map((check) => ({ type, ...readCheck(check) }))
-  return checks.length > 0 ? { checks } : {}
-}
-
 function readCheck(check: Reader): object {
   const headers = check.has('headers') ? check.table('headers') : undefined
   const names = Object.keys(headers?.rest() ?? {})
@@ -188,10 +230,11 @@ function readCheck(check: Reader): object {
 
 function readMount(mount: Reader): NonNullable<MachineConfig['mounts']>[number] {
   const path = mount.text('destination')
-  if (path === undefined) throw mount.wrong('destination', 'is required')
-  const size = mount.raw('initial_size')
   const name = mount.text('source')
-  return { path, ...(name && { name }), ...(size !== undefined && { size_gb: gigabytes(mount, size) }) }
+  if (path === undefined) throw mount.wrong('destination', 'is required')
+  if (name === undefined) throw mount.wrong('source', 'is required')
+  const size = mount.raw('initial_size')
+  return { path, name, ...(size !== undefined && { size_gb: gigabytes(mount, size) }) }
 }
 
 function gigabytes(mount: Reader, size: unknown): number {
@@ -200,15 +243,13 @@ function gigabytes(mount: Reader, size: unknown): number {
   return Number(match[1])
 }
 
-function readGuest(vm: Reader): object {
+function readGuest(vm: Reader): Pick<MachineConfig, 'size' | 'guest'> {
   const memory = vm.raw('memory')
-  const guest = present({
+  return guestOf(vm.text('size'), {
     cpu_kind: vm.text('cpu_kind'),
     cpus: vm.number('cpus'),
     memory_mb: vm.number('memory_mb') ?? (memory === undefined ? undefined : megabytes(vm, memory)),
   })
-  const size = vm.text('size')
-  return { ...(size && { size }), ...(Object.keys(guest).length > 0 && { guest }) }
 }
 
 function megabytes(vm: Reader, memory: unknown): number {
@@ -221,10 +262,6 @@ function readRestart(restart: Reader): object {
   const given = restart.text('policy')
   const policy = given === 'never' ? 'no' : given
   return present({ policy, max_retries: restart.number('retries') ?? restart.number('max_retries') })
-}
-
-function readGroups(table: Reader): string[] {
-  return table.words('processes') ?? []
 }
 
 function readWords(table: Reader, name: string): string[] {
@@ -256,10 +293,6 @@ export function splitWords(line: string): string[] {
   }
   if (quote !== '') throw new Misuse(`a ${quote} is not closed: ${line}`)
   return word === undefined ? words : [...words, word]
-}
-
-function present<T extends object>(all: T): Partial<T> {
-  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as Partial<T>
 }
 
 /** One table of the file. It knows what was asked for, so that the rest can be named. */
@@ -367,7 +400,7 @@ class Reader {
   }
 
   private path(name: string): string {
-    return this.place.endsWith('.toml') ? name : `${this.place}.${name}`
+    return this.place === '' ? name : `${this.place}.${name}`
   }
 
   private down(values: Table, name: string): Reader {

@@ -19,4 +19,11 @@ export class Misuse extends Error {
 /** What was asked for is known, and it did not happen: the platform is away, or the person answered no. */
 export class Failure extends Error {
   override readonly name = 'Failure'
+  /** Further lines, which are shown below the sentence. */
+  readonly details: string[]
+
+  constructor(message: string, { details = [], ...options }: ErrorOptions & { details?: string[] } = {}) {
+    super(message, options)
+    this.details = details
+  }
 }

@@ -1,20 +1,26 @@
-import { setTimeout as delay } from 'node:timers/promises'
 import { request, type Session, segment } from './client.ts'
 import { Failure, Refusal } from './failure.ts'
 
 export interface MachineConfig {
   image: string
   env?: Record<string, string>
-  init?: { exec?: string[]; entrypoint?: string[]; cmd?: string[] }
+  init?: { exec?: string[]; entrypoint?: string[]; cmd?: string[]; swap_size_mb?: number }
   guest?: { cpu_kind?: string; cpus?: number; memory_mb?: number }
   size?: string
   metadata?: Record<string, string>
-  services?: object[]
+  services?: Service[]
   checks?: Record<string, object>
   mounts?: { volume?: string; name?: string; path: string; size_gb?: number }[]
   auto_destroy?: boolean
   restart?: { policy?: string; max_retries?: number }
   stop_config?: { signal?: string; timeout?: string }
+}
+
+export interface Service {
+  protocol: string
+  internal_port: number
+  ports?: object[]
+  checks?: object[]
 }
 
 export interface Machine {
@@ -41,7 +47,14 @@ export interface MachineEvent {
   status: string
   source: string
   timestamp: number
-  request?: { exit_event?: { exit_code: number; oom_killed: boolean; requested_stop: boolean } } | null
+  request?: { exit_event?: ExitEvent; error?: string } | null
+}
+
+export interface ExitEvent {
+  exit_code: number
+  guest_signal: number
+  oom_killed: boolean
+  requested_stop: boolean
 }
 
 export function machinesPath(app: string): string {
@@ -56,40 +69,77 @@ export function listMachines(session: Session, app: string): Promise<Machine[]> 
   return request<Machine[]>(session, 'GET', machinesPath(app))
 }
 
-/** Which part of the app it runs, by what deployments note. */
-export function groupOf({ config }: Pick<Machine, 'config'>): string {
-  return config.metadata?.fly_process_group ?? 'app'
+export function getMachine(session: Session, app: string, id: string): Promise<Machine> {
+  return request<Machine>(session, 'GET', machinePath(app, id))
 }
 
+/** Which part of the app it runs, by what deployments note; undefined for one that was made by hand. */
+export function groupOf({ config }: Pick<Machine, 'config'>): string | undefined {
+  return config.metadata?.fly_process_group
+}
+
+export const releaseGroup = 'fly_app_release_command'
+
+/** Machines that deployments made, by group. */
+export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
+  const groups = new Map<string, Machine[]>()
+  for (const machine of machines) {
+    const group = groupOf(machine)
+    if (group === undefined || group === releaseGroup) continue
+    groups.set(group, [...(groups.get(group) ?? []), machine])
+  }
+  return groups
+}
+
+// Less than a request may take.
 const waitAtOnceSeconds = 20
 
-/** Throws with the reason when it does not get there. */
-export async function waitForState(
+/** Once it stays as it is, whatever that is. */
+export async function waitUntilSettled(
   session: Session,
   app: string,
-  machine: Pick<Machine, 'id' | 'instance_id'>,
-  state: string,
+  machine: Pick<Machine, 'id'>,
   seconds: number,
 ): Promise<Machine> {
   const deadline = Date.now() + seconds * 1000
-  const path = machinePath(app, machine.id)
   for (;;) {
-    const query = new URLSearchParams({ state, version: machine.instance_id, timeout: String(waitAtOnceSeconds) })
+    const left = Math.ceil((deadline - Date.now()) / 1000)
+    const query = new URLSearchParams({
+      state: 'settled',
+      timeout: String(Math.max(0, Math.min(left, waitAtOnceSeconds))),
+    })
     try {
-      await request(session, 'GET', `${path}/wait?${query}`)
-      return await request<Machine>(session, 'GET', path)
+      await request(session, 'GET', `${machinePath(app, machine.id)}/wait?${query}`)
+      return await getMachine(session, app, machine.id)
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error
-      const seen = await request<Machine>(session, 'GET', path)
-      if (['failed', 'destroyed', 'launch_failed'].includes(seen.state) && seen.state !== state) throw endedAs(seen)
-      if (Date.now() > deadline)
-        throw new Failure(`machine ${machine.id} is ${seen.state}, not ${state}, after ${seconds} s`)
-      if (error.status !== 408) await delay(200)
+      if (!(error instanceof Refusal && error.status === 408)) throw error
+      if (left > 0) continue
+      const { state } = await getMachine(session, app, machine.id)
+      throw new Failure(`machine ${machine.id} is still ${state} after ${seconds} s`)
     }
   }
 }
 
-function endedAs(machine: Machine): Failure {
-  const why = machine.failure ? `: ${machine.failure}` : ''
-  return new Failure(`machine ${machine.id} is ${machine.state}${why}`)
+/** Throws with the reason when it becomes something else. */
+export async function waitForState(
+  session: Session,
+  app: string,
+  machine: Pick<Machine, 'id'>,
+  state: string,
+  seconds: number,
+): Promise<Machine> {
+  const seen = await waitUntilSettled(session, app, machine, seconds)
+  if (seen.state !== state) throw endedAs(seen, state)
+  return seen
+}
+
+export function endedAs(machine: Machine, state: string): Failure {
+  const exit = machine.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
+  const why = machine.failure ?? (exit ? `its program ${exitText(exit)}` : '')
+  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${why ? `: ${why}` : ''}`)
+}
+
+export function exitText({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
+  if (oom_killed) return 'ran out of memory'
+  return guest_signal > 0 ? `was ended by signal ${guest_signal}` : `ended with ${exit_code}`
 }

@@ -2,6 +2,7 @@ import type { Command } from 'commander'
 import { segment } from './client.ts'
 import type { Cli } from './command.ts'
 import { Misuse } from './failure.ts'
+import { pairsOf } from './pair.ts'
 import type { ProgressStream } from './progress.ts'
 
 /** The streams of this process, or what stands for them. */
@@ -51,14 +52,7 @@ export function collect(value: string, before: string[] = []): string[] {
 
 /** Variables as `NAME=value`. Undefined when there are none, so that nothing is sent. */
 export function readVariables(pairs: string[] | undefined): Record<string, string> | undefined {
-  if (pairs === undefined) return undefined
-  return Object.fromEntries(
-    pairs.map((pair) => {
-      const end = pair.indexOf('=')
-      if (end < 1) throw new Misuse(`--env must be of the form NAME=value, not "${pair}"`)
-      return [pair.slice(0, end), pair.slice(end + 1)]
-    }),
-  )
+  return pairs && pairsOf('--env', pairs)
 }
 
 /** Lets `files demo ls` mean `files ls demo`: people who think of the sandbox first write it first. */

@@ -52,7 +52,7 @@ export function addSecretCommands(program: Command, cli: SecretCli): void {
     .description('remove secrets')
     .argument('<NAME...>', 'their names')
     .option('--stage', stage)
-    .action((names: string[], options: SetOptions) => change(cli, entriesOf(names, null), options))
+    .action((names: string[], options: SetOptions) => change(cli, removed(names), options))
   addExamples(unset, 'berth secrets unset API_KEY -a web')
 
   const list = takesApp(secrets.command('list').alias('ls'))
@@ -66,20 +66,19 @@ export function addSecretCommands(program: Command, cli: SecretCli): void {
   addExamples(deploy, 'berth secrets deploy -a web')
 }
 
-function entriesOf(names: string[], value: null): Record<string, null> {
-  return Object.fromEntries(names.map((name) => [name, value]))
-}
+const removed = (names: string[]) => Object.fromEntries(names.map((name) => [name, null]))
 
 async function setSecrets(cli: SecretCli, pairs: string[], options: SetOptions): Promise<void> {
-  const values: Record<string, string> = {}
-  const fromInput = pairs.filter((pair) => pair.endsWith('=-'))
-  if (fromInput.length > 1) throw new Misuse('only one value can come from standard input')
-  for (const pair of pairs) {
+  const entries = pairs.map((pair): [string, string] => {
     const at = pair.indexOf('=')
-    if (at < 1) throw new Misuse(`"${pair}" is not of the kind NAME=VALUE`)
-    values[pair.slice(0, at)] = pair.endsWith('=-') ? (await cli.readInput()).replace(/\n$/, '') : pair.slice(at + 1)
-  }
-  await change(cli, values, options)
+    // The value is nobody's business but theirs, so that it is not repeated.
+    if (at < 1) throw new Misuse(`secrets must be of the form NAME=VALUE; "${at < 0 ? pair : '='}" is not`)
+    return [pair.slice(0, at), pair.slice(at + 1)]
+  })
+  const fromInput = entries.filter(([, value]) => value === '-')
+  if (fromInput.length > 1) throw new Misuse('only one value can come from standard input')
+  for (const entry of fromInput) entry[1] = (await cli.readInput()).replace(/\n$/, '')
+  await change(cli, Object.fromEntries(entries), options)
 }
 
 async function importSecrets(cli: SecretCli, options: SetOptions): Promise<void> {
@@ -88,27 +87,27 @@ async function importSecrets(cli: SecretCli, options: SetOptions): Promise<void>
 
 /** Lines of the kind NAME=VALUE; values may stand in quotes, and over several lines in three of them. */
 export function parseVariables(text: string): Record<string, string> {
-  const values: Record<string, string> = {}
+  const values = new Map<string, string>()
   const lines = text.split('\n')
   for (let i = 0; i < lines.length; i++) {
     const line = lines[i]!.replace(/^\s*export\s+/, '').trim()
     if (line === '' || line.startsWith('#')) continue
-    const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/.exec(line)
+    const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/s.exec(line)
     if (!match) throw new Misuse(`line ${i + 1} is not of the kind NAME=VALUE`)
     const [, name, value] = match as unknown as [string, string, string]
     if (!value.startsWith('"""')) {
-      values[name] = /^(["'])(.*)\1$/.exec(value)?.[2] ?? value
+      values.set(name, /^(["'])(.*)\1$/s.exec(value)?.[2] ?? value)
       continue
     }
     const begin = i
     let whole = value.slice(3)
-    while (!whole.endsWith('"""')) {
+    while (!whole.trimEnd().endsWith('"""')) {
       if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the """ are not closed`)
-      whole += `\n${lines[i]!.trimEnd()}`
+      whole += `\n${lines[i]!.replace(/\r$/, '')}`
     }
-    values[name] = whole.slice(0, -3)
+    values.set(name, whole.trimEnd().slice(0, -3))
   }
-  return values
+  return Object.fromEntries(values)
 }
 
 async function change(cli: SecretCli, values: Record<string, string | null>, options: SetOptions): Promise<void> {
@@ -133,7 +132,7 @@ async function updateMachines(cli: SecretCli, options: OfApp): Promise<number> {
   const machines = (await listMachines(session, app)).filter(({ state }) => state === 'started')
   const progress = startProgress(cli.terminal(), cli.progress)
   const changes = machines.map((machine) => ({ machine, config: machine.config }))
-  await rollOut({ session, app, progress, waitSeconds: rollSeconds }, changes, 'rolling')
+  await rollOut({ session, app, progress, waitSeconds: rollSeconds }, changes)
   return machines.length
 }
 

@@ -84,6 +84,7 @@ function addCreate(volumes: Command, cli: Cli): void {
 
 function addSnapshots(volumes: Command, cli: Cli): void {
   const snapshots = volumes.command('snapshots').alias('snapshot').description('snapshots of a volume')
+  addExamples(snapshots, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
   const list = takesApp(snapshots.command('list').alias('ls'))
     .description('list the snapshots of a volume')
     .argument('<id>', 'the id of the volume')

@@ -5,13 +5,18 @@ import { addAppCommands } from '../cli/app.ts'
 import { addCertificateCommands } from '../cli/certificate.ts'
 import { addExamples, type Cli } from '../cli/command.ts'
 import { addCompletionCommand } from '../cli/completion.ts'
+import { addDeployCommand } from '../cli/deploy.ts'
 import { Failure, Misuse, Refusal } from '../cli/failure.ts'
 import { addIpCommands } from '../cli/ip.ts'
+import { addMachineCommands, type MachineCli } from '../cli/machine.ts'
+import { addLogsCommand } from '../cli/machine-log.ts'
 import { addOrgCommands } from '../cli/org.ts'
 import { block, type Cell, printAnswer, type Terminal, table, timeText, visible } from '../cli/output.ts'
 import { addPostgresCommands } from '../cli/postgres.ts'
 import type { PsqlTarget } from '../cli/postgres-connect.ts'
 import { addSandboxCommands } from '../cli/sandbox.ts'
+import { addScaleCommands } from '../cli/scale.ts'
+import { addSecretCommands } from '../cli/secret.ts'
 import { addTokenCommands } from '../cli/token.ts'
 import { addVolumeCommands } from '../cli/volume.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
@@ -44,19 +49,24 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
     session: () => openSession(settings(), program.opts<{ url?: string }>().url),
     terminal: () => ({ ...streams, json: program.opts<{ json?: true }>().json === true }),
   }
-  program.commandsGroup('Resources:')
+  const machineCli: MachineCli = { ...cli, progress: process.stderr, readInput, setExitCode }
+  program.commandsGroup('Apps:')
   addAppCommands(program, cli)
+  addDeployCommand(program, machineCli)
+  addMachineCommands(program, machineCli)
+  addScaleCommands(program, machineCli)
+  addLogsCommand(program, cli)
+  addSecretCommands(program, machineCli)
   addVolumeCommands(program, cli)
   addIpCommands(program, cli)
   addCertificateCommands(program, cli)
+  program.commandsGroup('Resources:')
   addPostgresCommands(program, { ...cli, progress: process.stderr, runPsql })
   addSandboxCommands(program, {
     ...cli,
     session: () => openSandboxSession(settings(), program.opts<{ url?: string }>().url),
     streams: { input: process.stdin, output: process.stdout, errors: process.stderr },
-    setExitCode: (code) => {
-      process.exitCode = code
-    },
+    setExitCode,
   })
   addOrgCommands(program, cli)
   addTokenCommands(program, cli)
@@ -67,6 +77,14 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
   addCompletionCommand(program, cli)
   pointToHelp(program, 'berth')
   return program
+}
+
+function setExitCode(code: number): void {
+  process.exitCode = code
+}
+
+async function readInput(): Promise<string> {
+  return String(Buffer.concat(await process.stdin.toArray()))
 }
 
 function addLifeCommands(program: Command, cli: Cli): void {
@@ -233,8 +251,14 @@ function report(terminal: Terminal, error: Error): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? exitCodes.done : exitCodes.misused
   const known = error instanceof Refusal || error instanceof Misuse || error instanceof Failure
   const sentence = known ? error.message : causes(error).join(': ')
-  if (terminal.json) terminal.note(JSON.stringify(error instanceof Refusal ? error.body : { error: sentence }))
-  else terminal.note(`error: ${visible(sentence)}`)
+  const details = error instanceof Failure ? error.details : []
+  if (terminal.json) {
+    const more = details.length > 0 ? { details } : {}
+    terminal.note(JSON.stringify(error instanceof Refusal ? error.body : { error: sentence, ...more }))
+  } else {
+    terminal.note(`error: ${visible(sentence)}`)
+    for (const line of details) terminal.note(visible(line))
+  }
   return error instanceof Misuse ? exitCodes.misused : exitCodes.refused
 }
 
