@@ -11,6 +11,7 @@ import { SandboxExchange } from './exchange-sandbox.ts'
 import type { Peer } from './forward.ts'
 import { BadMessage, type RequestHead, readRequestHead } from './message.ts'
 import type { Reach } from './reach.ts'
+import type { ReplayCache } from './replay-cache.ts'
 import type { Route, RouteTable } from './route.ts'
 import type { UpstreamPool } from './upstream.ts'
 
@@ -21,6 +22,7 @@ export interface EdgeParts {
   pool: UpstreamPool
   reach: Reach
   balance: Balance
+  replays: ReplayCache
   /** The port that names lead to; others are of single apps. */
   edgePort: number
   /** Where this edge is. */

@@ -2,7 +2,7 @@ import { Refusal } from './answer.ts'
 import { type AppPort, type AppRoute, findPort, type Target } from './app.ts'
 import { NoCandidate, type Seat, type Waiter, type Wish } from './balance.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
-import { Exchange } from './exchange.ts'
+import { Exchange, fieldOf } from './exchange.ts'
 import { appResponseText, isSecureRequest, type ResponseOptions, requestText } from './forward.ts'
 import type { RequestHead, ResponseHead } from './message.ts'
 import {
@@ -14,6 +14,7 @@ import {
   replayType,
   type Transform,
 } from './replay.ts'
+import { type CachedReplay, type CacheOrder, readCacheOrder } from './replay-cache.ts'
 import type { Upstream } from './upstream.ts'
 
 const repeatable = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
@@ -51,6 +52,9 @@ export class AppExchange extends Exchange {
   private isFinal = false
   /** Of the replay that led here. */
   private replaySource = ''
+  /** The replay of before that led here without the word of a program. */
+  private cached: { entry: CachedReplay; through: AppRoute; wish: Wish | undefined } | undefined
+  private cacheStatus = ''
 
   constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, app: AppRoute, id: string) {
     super(client, parts, head, id)
@@ -74,6 +78,30 @@ export class AppExchange extends Exchange {
       return
     }
     this.wish = wishOf(head)
+    const cached = this.parts.replays.find(this.app.id, head.host, head.target)
+    if (!cached || !this.useCached(cached)) this.seek(this.parts.balance.waitMillis)
+  }
+
+  /** Sends it where a request like it was sent before. False when the client does not want that. */
+  private useCached(cached: CachedReplay): boolean {
+    const skips = cached.allowsBypass && fieldOf(this.head, 'fly-replay-cache-control') === 'skip'
+    this.cacheStatus = `Fly-Replay-Cache-Status: ${skips ? 'bypass' : 'hit'}\r\n`
+    const app = this.parts.table.apps.get(cached.appId)
+    if (skips || app?.orgId !== this.app.orgId) return false
+    this.cached = { entry: cached, through: this.app, wish: this.wish }
+    this.app = app
+    this.wish = cached.wish
+    this.seek(this.parts.balance.waitMillis)
+    return true
+  }
+
+  /** Nobody is there any more: the app itself has to say where such requests go now. */
+  private dropCached({ entry, through, wish }: NonNullable<AppExchange['cached']>): void {
+    this.parts.replays.remove(through.id, entry)
+    this.cached = undefined
+    this.cacheStatus = ''
+    this.app = through
+    this.wish = wish
     this.seek(this.parts.balance.waitMillis)
   }
 
@@ -221,7 +249,7 @@ export class AppExchange extends Exchange {
   }
 
   protected requestText(): string {
-    let added = `Fly-Region: ${this.parts.region}\r\n${this.replaySource}`
+    let added = `Fly-Region: ${this.parts.region}\r\n${this.replaySource}${this.cacheStatus}`
     const { wish, target } = this
     if (wish?.prefersInstance && target?.machineId !== wish.prefersInstance) {
       added += `Fly-Preferred-Instance-Unavailable: ${wish.prefersInstance}\r\n`
@@ -239,16 +267,27 @@ export class AppExchange extends Exchange {
     if (this.isFinal) return false
     const { fields } = response
     let text: string | undefined
+    let hasCache = false
     for (let index = 1; index < fields.length; index += 3) {
-      if (fields[index] === replayField) text = fields[index + 1]
-      else if (fields[index] === 'content-type' && fields[index + 1]!.startsWith(replayType)) {
+      const name = fields[index]!
+      if (name === replayField) text = fields[index + 1]
+      else if (name === 'fly-replay-cache') hasCache = true
+      else if (name === 'content-type' && fields[index + 1]!.startsWith(replayType)) {
         this.collectReplay(response, rest)
         return true
       }
     }
+    const order = hasCache ? this.readCache(response) : undefined
+    if (order?.invalidates && this.cached) this.parts.replays.remove(this.cached.through.id, this.cached.entry)
     if (text === undefined) return false
-    this.takeReplay(() => parseReplay(text), this.giveBack(response, rest))
+    this.takeReplay(() => parseReplay(text), this.giveBack(response, rest), order)
     return true
+  }
+
+  private readCache(response: ResponseHead): CacheOrder | undefined {
+    const value = (name: string) => fieldOf(response, name)
+    const [ttl, bypass] = [value('fly-replay-cache-ttl-secs'), value('fly-replay-cache-allow-bypass')]
+    return readCacheOrder(value('fly-replay-cache'), ttl, bypass, this.head.host)
   }
 
   /** The program behind is done with this request. Its connection is used again when that is certain. */
@@ -268,11 +307,11 @@ export class AppExchange extends Exchange {
         if (bytes > maxReplayJsonBytes) this.fail(badReplay(new BadReplay('the body is too long')))
         else pieces.push(piece)
       },
-      () => this.takeReplay(() => parseReplayJson(Buffer.concat(pieces).toString()), undefined),
+      () => this.takeReplay(() => parseReplayJson(Buffer.concat(pieces).toString()), undefined, undefined),
     )
   }
 
-  private takeReplay(read: () => Replay, reusable: Upstream | undefined): void {
+  private takeReplay(read: () => Replay, reusable: Upstream | undefined, given: CacheOrder | undefined): void {
     const { target: source, app, upstream } = this
     let replay: Replay
     try {
@@ -294,10 +333,12 @@ export class AppExchange extends Exchange {
     this.takeBack()
     if (reusable) this.parts.pool.give(reusable)
     else upstream?.socket.destroy()
-    this.replay({ replay, source: source!, app, began: Date.now() })
+    const { cache } = replay
+    const order = cache ? readCacheOrder(cache.prefix, cache.seconds, cache.bypass, this.head.host) : given
+    this.replay({ replay, source: source!, app, began: Date.now() }, order)
   }
 
-  private replay(replaying: Replaying): void {
+  private replay(replaying: Replaying, order: CacheOrder | undefined): void {
     const { replay, source } = replaying
     this.replaying = replaying
     this.replaySource = sourceText(replaying)
@@ -315,14 +356,28 @@ export class AppExchange extends Exchange {
       this.noneFound(new NoCandidate(502, 'replay_failed', message))
       return
     }
+    this.cached = undefined
+    this.cacheStatus = order?.prefix === undefined ? '' : 'Fly-Replay-Cache-Status: miss\r\n'
+    if (order?.prefix !== undefined) this.keepReplay(replaying.app, app, order.prefix, order)
     this.app = app
     this.seek(Math.min(replay.timeoutMillis ?? this.parts.balance.waitMillis, this.parts.balance.waitMillis))
+  }
+
+  private keepReplay(through: AppRoute, app: AppRoute, prefix: string, order: CacheOrder): void {
+    const { seconds, allowsBypass } = order
+    const until = Date.now() + seconds * 1000
+    const entry = { prefix, host: this.head.host, appId: app.id, wish: this.wish!, allowsBypass, until }
+    this.parts.replays.put(through.id, entry)
   }
 
   /** No machine takes it: the source of the replay gets it back if it wanted to, else the client hears of it. */
   private noneFound(error: unknown, reason = 'no_candidate'): void {
     if (this.isOver) return
-    const { replaying } = this
+    const { replaying, cached } = this
+    if (cached && error instanceof NoCandidate) {
+      this.dropCached(cached)
+      return
+    }
     if (!(error instanceof NoCandidate) || !replaying?.replay.fallback) {
       this.fail(error)
       return

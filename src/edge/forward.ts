@@ -142,7 +142,14 @@ export function responseText(head: ResponseHead, options: ResponseOptions): stri
   return `${text}Via: 1.${head.minor} berth\r\nFly-Request-Id: ${options.id}\r\n\r\n`
 }
 
-const platformFields = new Set(['server', 'via', 'fly-replay', 'fly-replay-cache', 'fly-replay-cache-ttl-secs'])
+const platformFields = new Set([
+  'server',
+  'via',
+  'fly-replay',
+  'fly-replay-cache',
+  'fly-replay-cache-ttl-secs',
+  'fly-replay-cache-allow-bypass',
+])
 
 /** The same for an app, whose owner may have fields set or left out. */
 export function appResponseText(

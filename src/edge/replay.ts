@@ -14,6 +14,8 @@ export interface Replay {
   /** Who gets the request when nobody else can have it. */
   fallback?: 'force_self' | 'prefer_self' | undefined
   transform?: Transform | undefined
+  /** As the form in JSON has it; the header form has fields of its own for it. */
+  cache?: { prefix: string; seconds: string; bypass: string } | undefined
 }
 
 export interface Transform {
@@ -59,7 +61,18 @@ export function parseReplayJson(text: string): Replay {
   const body = parsed as Record<string, unknown>
   const replay = replayOf((name) => textOf(name, body[name]))
   const transform = body.transform === undefined || body.transform === null ? undefined : transformOf(body.transform)
-  return transform ? { ...replay, transform } : replay
+  return { ...replay, transform, cache: cacheOf(body.cache) }
+}
+
+function cacheOf(given: unknown): Replay['cache'] {
+  if (typeof given !== 'object' || given === null) return undefined
+  const { prefix, ttl, invalidate, allow_bypass } = given as Record<string, unknown>
+  if (invalidate !== true && typeof prefix !== 'string') throw new BadReplay('cache has no prefix')
+  return {
+    prefix: invalidate === true ? 'invalidate' : String(prefix),
+    seconds: String(ttl),
+    bypass: String(allow_bypass),
+  }
 }
 
 function textOf(name: string, value: unknown): string | undefined {

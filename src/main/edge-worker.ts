@@ -12,6 +12,7 @@ import { type Feed, startFeed } from '../edge/feed.ts'
 import { type Names, startNames } from '../edge/names.ts'
 import type { Permits } from '../edge/permit.ts'
 import { createReach } from '../edge/reach.ts'
+import { ReplayCache } from '../edge/replay-cache.ts'
 import { RouteTable } from '../edge/route.ts'
 import { createEdgeServer, type EdgeServer, idMaker } from '../edge/server.ts'
 import type { EdgeSettings } from '../edge/settings.ts'
@@ -138,6 +139,7 @@ function serve(
       access: createAccess(db),
       reach: createReach({ table, pool, wake }),
       balance,
+      replays: new ReplayCache(),
       edgePort: settings.port,
       region: settings.region,
       kept: { bytes: 0, most: maxKeptBytes },

@@ -189,6 +189,42 @@ test('the form in JSON can change the request', async () => {
   ])
 })
 
+test('a replay is repeated without its source for as long as that asked for', async () => {
+  const [source, target] = [await edge.app(), await edge.app()]
+  const answer: Answer = (request, reply) => {
+    request.resume()
+    reply.setHeader('fly-replay', `app=${target};state=s`)
+    reply.setHeader('fly-replay-cache', '/kept/*')
+    reply.setHeader('fly-replay-cache-ttl-secs', '60')
+    reply.setHeader('fly-replay-cache-allow-bypass', 'yes')
+    reply.end()
+  }
+  const front = await edge.backendOf(source, answer)
+  let isInvalid = false
+  const behind = await edge.backendOf(target, (request, reply) => {
+    if (isInvalid) reply.setHeader('fly-replay-cache', 'invalidate')
+    echo(request, reply)
+  })
+  const status = async (path: string, headers: OutgoingHttpHeaders = {}) => {
+    const reply = await ask(source, { path, headers, method: 'POST', body: 'x' })
+    expect(Object.keys(reply.headers).filter((name) => name.startsWith('fly-replay'))).toEqual([])
+    const got = JSON.parse(reply.body)
+    expect(got.body).toBe('x')
+    return [got.headers['fly-replay-cache-status'], got.headers['fly-replay-src'] !== undefined, front.requests.length]
+  }
+  expect(await status('/kept/1')).toEqual(['miss', true, 1])
+  expect(await status('/kept/2?x=/')).toEqual(['hit', false, 1])
+  expect(await status('/other')).toEqual(['miss', true, 2])
+  expect((await status('/kept/3', { 'fly-replay-cache-control': 'skip' }))[2]).toBe(3)
+  isInvalid = true
+  expect(await status('/kept/4')).toEqual(['hit', false, 3])
+  isInvalid = false
+  expect(await status('/kept/5')).toEqual(['miss', true, 4])
+  await edge.database.db.query(`update machine set state = 'destroyed' where id = $1`, [behind.id])
+  await until(() => edge.table.apps.get(target)!.targets.length === 0)
+  expect([(await ask(source, { path: '/kept/6' })).status, front.requests.length]).toEqual([404, 5])
+})
+
 test('a web socket can be replayed', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   const front = await edge.backendOf(source, replay(`app=${target}`))

@@ -12,6 +12,7 @@ import { createAccess } from '../../src/edge/access.ts'
 import { Balance } from '../../src/edge/balance.ts'
 import { type Feed, startFeed } from '../../src/edge/feed.ts'
 import { createReach } from '../../src/edge/reach.ts'
+import { ReplayCache } from '../../src/edge/replay-cache.ts'
 import { RouteTable } from '../../src/edge/route.ts'
 import { createEdgeServer, type EdgeServer, type EdgeTls, idMaker } from '../../src/edge/server.ts'
 import { UpstreamPool } from '../../src/edge/upstream.ts'
@@ -236,6 +237,7 @@ export function useEdge(
         access: createAccess(own),
         reach: createReach({ table, pool, wake, waitMillis: options.waitMillis ?? 5_000 }),
         balance,
+        replays: new ReplayCache(),
         edgePort: edge.port,
         region: 'local',
         kept: edge.kept,
