@@ -5,16 +5,9 @@ import type { ClientConnection, EdgeParts } from './client.ts'
 import { Exchange, fieldOf } from './exchange.ts'
 import { appResponseText, isSecureRequest, type ResponseOptions, requestText } from './forward.ts'
 import type { RequestHead, ResponseHead } from './message.ts'
-import {
-  BadReplay,
-  parseReplay,
-  parseReplayJson,
-  type Replay,
-  replayField,
-  replayType,
-  type Transform,
-} from './replay.ts'
+import { BadReplay, parseReplay, parseReplayJson, type Replay, replayField, replayType } from './replay.ts'
 import { type CachedReplay, type CacheOrder, readCacheOrder } from './replay-cache.ts'
+import { failedText, type Replaying, sourceText, transformed, wishOf } from './replay-request.ts'
 import type { Upstream } from './upstream.ts'
 
 const repeatable = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
@@ -24,14 +17,6 @@ const maxReplays = 10
 // Of new connections that broke before an answer; idle ones may be closed at any time and do not count.
 const maxBroken = 3
 const maxReplayJsonBytes = 65_536
-
-/** A replay that is under way: who asked for it, and what happens when it fails. */
-interface Replaying {
-  replay: Replay
-  source: Target
-  app: AppRoute
-  began: number
-}
 
 /** A request for an app: one of its machines gets it, and may have it given to another. */
 export class AppExchange extends Exchange {
@@ -395,56 +380,4 @@ export class AppExchange extends Exchange {
 
 function badReplay(error: BadReplay): Refusal {
   return new Refusal(502, 'bad_gateway', `the program asks for a replay that is not in order: ${error.message}`)
-}
-
-const idPattern = /^[0-9A-Za-z-]{1,64}$/
-
-/** What the client itself asks for. */
-function wishOf(head: RequestHead): Wish | undefined {
-  const { fields } = head
-  let wish: Wish | undefined
-  for (let index = 1; index < fields.length; index += 3) {
-    const name = fields[index]!
-    if (!name.startsWith('fly-')) continue
-    const value = fields[index + 1]!
-    if (name === 'fly-force-instance-id') wish = { ...wish, instance: value }
-    else if (name === 'fly-prefer-instance-id' && idPattern.test(value)) wish = { ...wish, prefersInstance: value }
-    else if (name === 'fly-force-region') wish = { ...wish, regions: listOf(value), anyRegion: false }
-    else if (name === 'fly-prefer-region' && !wish?.regions) wish = { ...wish, regions: listOf(value), anyRegion: true }
-  }
-  return wish
-}
-
-function listOf(text: string): string[] {
-  return text
-    .toLowerCase()
-    .split(',')
-    .map((each) => each.trim())
-}
-
-function sourceText({ replay, source, began }: Replaying): string {
-  const state = replay.state === undefined ? '' : `;state=${replay.state}`
-  return `Fly-Replay-Src: instance=${source.machineId};region=${source.region};t=${began * 1000}${state}\r\n`
-}
-
-function failedText({ replay, source, app, began }: Replaying, reason: string): string {
-  const parts = [
-    `instance=${replay.instance ?? replay.preferInstance ?? ''}`,
-    `app=${replay.app ?? app.name}`,
-    `region=${replay.regions?.join(',') ?? ''}`,
-    `replay_source=${source.machineId}`,
-    `reason=${reason}`,
-    `elapsed_ms=${Date.now() - began}`,
-  ]
-  return `Fly-Replay-Failed: ${parts.join(';')}\r\n`
-}
-
-function transformed(head: RequestHead, { path, deleteHeaders, setHeaders }: Transform): RequestHead {
-  const gone = new Set([...deleteHeaders, ...setHeaders.map(({ name }) => name)].map((name) => name.toLowerCase()))
-  const fields: string[] = []
-  for (let index = 0; index < head.fields.length; index += 3) {
-    if (!gone.has(head.fields[index + 1]!)) fields.push(...head.fields.slice(index, index + 3))
-  }
-  for (const { name, value } of setHeaders) fields.push(name, name.toLowerCase(), value)
-  return { ...head, target: path ?? head.target, fields }
 }
