@@ -98,8 +98,11 @@ async function ensureService(place: ServicePlace, name: string, spec: ServiceSpe
     ensureFirstDefinition(place, name, definition)
     return ensureSupervised(place, name)
   }
+  const isNew = !existsSync(serviceDirectory(place, name))
   ensureDefinition(place, name, definition)
   await ensureSupervised(place, name)
+  // It was started as soon as it was there, and may have ended for good by now: that is no reason to start it again.
+  if (isNew) return
   if (hasPendingChange(place, name)) {
     await restartService(place, name)
     clearPendingChange(place, name)
