@@ -128,8 +128,8 @@ function readCommon(reader: Reader): GroupConfig {
 function readAtOnce(deploy: Reader): number | 'all' {
   const strategy = deploy.text('strategy') ?? 'rolling'
   const given = deploy.raw('max_unavailable')
-  const away = given === undefined ? 1 : Number(given)
-  if (typeof given === 'boolean' || !(away > 0) || (away > 1 && !Number.isSafeInteger(away))) {
+  const away = given === undefined ? 1 : Number(plain(given))
+  if (!(away > 0) || (away > 1 && !Number.isSafeInteger(away))) {
     throw deploy.wrong('max_unavailable', 'is a number of machines, or a part of them such as 0.33')
   }
   if (strategy === 'immediate') return 'all'
@@ -238,7 +238,7 @@ function readMount(mount: Reader): NonNullable<MachineConfig['mounts']>[number] 
 }
 
 function gigabytes(mount: Reader, size: unknown): number {
-  const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(String(size))
+  const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(plain(size))
   if (!match) throw mount.wrong('initial_size', 'is a number of gigabytes, such as "10gb"')
   return Number(match[1])
 }
@@ -253,7 +253,7 @@ function readGuest(vm: Reader): Pick<MachineConfig, 'size' | 'guest'> {
 }
 
 function megabytes(vm: Reader, memory: unknown): number {
-  const match = /^(\d+(?:\.\d+)?)\s*(mb|gb)?$/i.exec(String(memory))
+  const match = /^(\d+(?:\.\d+)?)\s*(mb|gb)?$/i.exec(plain(memory))
   if (!match) throw vm.wrong('memory', 'is a size such as "512mb" or "1gb"')
   return Math.round(Number(match[1]) * (match[2]?.toLowerCase() === 'gb' ? 1024 : 1))
 }
@@ -323,8 +323,8 @@ class Reader {
   number(name: string): number | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
-    const number = Number(value)
-    if (typeof value === 'boolean' || !Number.isSafeInteger(number)) throw this.wrong(name, 'is a whole number')
+    const number = Number(plain(value) || Number.NaN)
+    if (!Number.isSafeInteger(number)) throw this.wrong(name, 'is a whole number')
     return number
   }
 
@@ -415,6 +415,11 @@ class Reader {
     if (typeof value !== type) throw this.wrong(name, `is ${what}`)
     return value as T
   }
+}
+
+/** A number may be written as text. Whatever else there is becomes empty. */
+function plain(value: unknown): string {
+  return ['string', 'number', 'bigint'].includes(typeof value) ? String(value) : ''
 }
 
 function isTable(value: unknown): value is Table {

@@ -1,0 +1,135 @@
+import { describe, expect, it } from 'vitest'
+import { atOnceFor, type Deployment, makePlan } from './deploy-run.ts'
+import type { Machine, MachineConfig } from './machine-find.ts'
+import { dispensable, parseCounts } from './scale.ts'
+
+const release = { id: 'r', version: 7 }
+const noted = (group: string) => ({
+  fly_platform_version: 'v2',
+  fly_process_group: group,
+  fly_release_id: 'r',
+  fly_release_version: '7',
+})
+const service = { protocol: 'tcp', internal_port: 80, ports: [{ port: 80 }] }
+
+function machine(id: string, group: string, config: Partial<MachineConfig> = {}, more: Partial<Machine> = {}): Machine {
+  const metadata = { fly_process_group: group, own: 'kept' }
+  return {
+    id,
+    name: id,
+    state: 'started',
+    region: 'local',
+    instance_id: `v-${id}`,
+    created_at: `2026-01-01T00:00:0${id}Z`,
+    updated_at: '',
+    config: { image: 'old', metadata, ...config },
+    ...more,
+  }
+}
+
+function plan(change: Partial<Deployment>, ...machines: Machine[]) {
+  const deployment: Deployment = {
+    app: 'web',
+    image: 'new',
+    region: undefined,
+    groups: undefined,
+    firstConfig: {},
+    env: undefined,
+    atOnce: 1,
+    releaseCommand: undefined,
+    releaseSeconds: 1,
+    waitSeconds: 1,
+    isDouble: true,
+    hasPublicIps: true,
+    ...change,
+  }
+  return makePlan(deployment, machines, 'new', release)
+}
+
+describe('a plan', () => {
+  it('has two machines for what has a service, unless it has a volume or is not to be double', () => {
+    const groups = new Map([
+      ['web', { services: [service] }],
+      ['disk', { services: [service], mounts: [{ name: 'd', path: '/d' }] }],
+      ['work', {}],
+    ])
+    const counts = (isDouble: boolean) => plan({ groups, isDouble }).missing.map(({ count }) => count)
+    expect(counts(true)).toEqual([2, 1, 1])
+    expect(counts(false)).toEqual([1, 1, 1])
+    expect(plan({ groups }).missing[0]!.config).toEqual({ services: [service], image: 'new', metadata: noted('web') })
+  })
+
+  it('without a file changes only the image of what is there', () => {
+    const config = { env: { A: '1' }, services: [service] }
+    const { changes, missing, leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
+    expect([missing, leftOver]).toEqual([[], []])
+    expect(changes[0]!.config).toEqual({
+      image: 'new',
+      env: { A: '1', B: '2' },
+      services: [service],
+      metadata: { ...noted('web'), own: 'kept' },
+    })
+    expect(plan({ firstConfig: config }).missing).toEqual([
+      { config: { ...config, image: 'new', metadata: noted('app') }, count: 2 },
+    ])
+  })
+
+  it('leaves machines their volumes and sizes', () => {
+    const guest = { cpus: 2 }
+    const before = { guest, mounts: [{ volume: 'vol_1', path: '/old' }], env: { OLD: '1' } }
+    const groups = new Map([['app', { mounts: [{ name: 'd', path: '/new' }] }]])
+    const { changes } = plan({ groups }, machine('1', 'app', before))
+    expect(changes[0]!.config).toEqual({
+      image: 'new',
+      guest,
+      mounts: [{ name: 'd', path: '/new', volume: 'vol_1' }],
+      metadata: { ...noted('app'), own: 'kept' },
+    })
+    const sized = new Map([['app', { guest: { cpus: 4 } }]])
+    expect(plan({ groups: sized }, machine('1', 'app', before)).changes[0]!.config.guest).toEqual({ cpus: 4 })
+  })
+
+  it('gives up what no group wants any more', () => {
+    const { changes, missing, leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
+    expect([changes.length, missing.length, leftOver.map(({ id }) => id)]).toEqual([0, 1, ['1']])
+  })
+})
+
+it.each([
+  [1, 5, 1],
+  [3, 5, 3],
+  [0.5, 5, 2],
+  [0.1, 5, 1],
+  ['all', 5, 5],
+  ['all', 0, 1],
+] as const)('%s of %i machines at once are %i', (given, count, expected) => {
+  expect(atOnceFor(given, count)).toBe(expected)
+})
+
+describe('numbers of machines', () => {
+  it('are meant for a group', () => {
+    expect(parseCounts(['3'], ['app'])).toEqual(new Map([['app', 3]]))
+    expect(parseCounts(['3'], ['a', 'b'], 'b')).toEqual(new Map([['b', 3]]))
+    expect(parseCounts(['a=1', 'b=0'], ['a', 'b'])).toEqual(
+      new Map([
+        ['a', 1],
+        ['b', 0],
+      ]),
+    )
+  })
+
+  it.each([
+    [['x'], 'is not a number'],
+    [['3'], 'name the group with --process: a, b'],
+    [['c=1'], '"c" is none of the groups a, b'],
+    [['a=1', 'a=2'], '"a" is given twice'],
+  ])('refuses %j', (words, message) => {
+    expect(() => parseCounts(words, ['a', 'b'])).toThrow(message)
+  })
+
+  it('take away what does not run first, then the newest', () => {
+    const machines = [machine('1', 'a'), machine('2', 'a', {}, { state: 'stopped' }), machine('3', 'a')]
+    expect(dispensable(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
+    expect(dispensable(machines, 3)).toEqual([])
+  })
+})
