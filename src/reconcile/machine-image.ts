@@ -30,7 +30,7 @@ export async function ensureImage(machine: Machine, world: World): Promise<Found
     if (pull.is === 'running') return { is: 'coming', note: 'pulling the image' }
     const image = pull.value
     const ref = refOf(reference, image)
-    await world.db.transaction((tx) => setImage(tx, machine.id, machine.instanceId, ref))
+    await setImage(world.db, machine.id, machine.instanceId, ref)
     return { is: 'here', image, machine: { ...machine, image: ref } }
   } catch (error) {
     if (error instanceof ImageError) return { is: 'refused', reason: error.message }

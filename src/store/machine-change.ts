@@ -234,10 +234,12 @@ export async function clearLease(tx: Tx, id: string): Promise<void> {
 }
 
 /** What the reference of its image led to. Belongs to the version that was asked about. */
-export async function setImage(tx: Tx, id: string, instanceId: string, image: ImageRef): Promise<void> {
-  await tx.query({
+export async function setImage(db: Query, id: string, instanceId: string, image: ImageRef): Promise<void> {
+  await db.query({
     name: 'set-machine-image',
-    text: `update machine set image = $3 where id = $1 and instance_id = $2`,
+    // To lose it in a crash is harmless, so that nobody waits for the disk: the next look finds the same.
+    text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true))
+           update machine set image = $3 from asynchronous where id = $1 and instance_id = $2`,
     values: [id, instanceId, image],
   })
 }

@@ -118,6 +118,8 @@ describe('a machine', () => {
     expect(
       (await ok('GET', `/${once.id}`)).events.find(({ type }: { type: string }) => type === 'exit').request.exit_event,
     ).toMatchObject({ exit_code: 3, requested_stop: false })
+    const ends = (await ok('GET', `/${once.id}/events`)).filter(({ type }: { type: string }) => type === 'exit')
+    expect(ends).toHaveLength(1)
     const failing = await create({
       init: { exec: ['sh', '-c', 'exit 4'] },
       restart: { policy: 'on-failure', max_retries: 2 },
