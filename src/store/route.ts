@@ -88,7 +88,8 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
     text: `select app.id, app.name, app.org_id as "orgId", app.network, app.enable_subdomains as "enableSubdomains",
              coalesce(ips, '[]') as ips, coalesce(machines, '[]') as machines, coalesce(hosts, '[]') as hosts,
              coalesce(certificates, '[]') as certificates
-           from app,
+           from (select app_id from ip union select app_id from machine where slot is not null) reachable
+             join app on app.id = reachable.app_id,
              lateral (select json_agg(json_build_object('ip', host(ip), 'shared', shared, 'type', type)) as ips
                from ip where app_id = app.id) ips,
              lateral (select json_agg(hostname) as hosts from host where app_id = app.id) hosts,
@@ -102,8 +103,7 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
                  'critical', array(select name from machine_check
                    where machine_id = machine.id and status = 'critical')) order by id) as machines
                from machine where app_id = app.id and slot is not null and machine.state <> 'destroyed') machines
-           where app.state = 'active' and (ips is not null or machines is not null)
-             ${ids ? 'and app.id = any($1)' : ''}`,
+           where app.state = 'active' ${ids ? 'and reachable.app_id = any($1)' : ''}`,
     values: ids ? [ids] : [],
   })
   return rows
