@@ -34,7 +34,7 @@ export const backupRoutes: Route[] = [
     wrongType: 422,
     precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
     run: async ({ ctx, params, body }) => {
-      return { data: clusterView(ctx.settings.pgHost, await restoreCluster(ctx, params.postgres_cluster_id, body)) }
+      return { data: clusterView(ctx.settings, await restoreCluster(ctx, params.postgres_cluster_id, body)) }
     },
   }),
   route({
@@ -52,7 +52,7 @@ export const backupRoutes: Route[] = [
     wrongType: 422,
     precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
     run: async ({ ctx, params, body }) => {
-      return { data: clusterView(ctx.settings.pgHost, await forkCluster(ctx, params.postgres_cluster_id, body.name)) }
+      return { data: clusterView(ctx.settings, await forkCluster(ctx, params.postgres_cluster_id, body.name)) }
     },
   }),
   route({
@@ -75,7 +75,7 @@ export const backupRoutes: Route[] = [
     wrongType: 422,
     run: async ({ ctx, params, body }) => {
       return {
-        data: clusterView(ctx.settings.pgHost, await undeleteCluster(ctx, params.postgres_cluster_id, body.name)),
+        data: clusterView(ctx.settings, await undeleteCluster(ctx, params.postgres_cluster_id, body.name)),
       }
     },
   }),

@@ -6,10 +6,13 @@ import {
   clusterStatus,
   PostgresCluster,
   PostgresClusterSummary,
+  privateNames,
+  privatePort,
   type RestoreView,
 } from '../model/cluster.ts'
 import type { LastDrill } from '../model/drill.ts'
 import { findPlan } from '../model/plan.ts'
+import type { PlatformSettings } from '../model/settings.ts'
 import { rfc3339FromJson } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
@@ -63,7 +66,7 @@ export const clusterRoutes: Route[] = [
       422: 'A field is missing or not valid, or the name is taken in the organization.',
     },
     wrongType: 422,
-    run: async ({ ctx, body }) => ({ data: clusterView(ctx.settings.pgHost, await createCluster(ctx, body)) }),
+    run: async ({ ctx, body }) => ({ data: clusterView(ctx.settings, await createCluster(ctx, body)) }),
   }),
   route({
     method: 'GET',
@@ -78,7 +81,7 @@ export const clusterRoutes: Route[] = [
     errors: { 404: noCluster },
     wrongType: 400,
     run: async ({ ctx, params }) => {
-      return { data: clusterView(ctx.settings.pgHost, await getCluster(ctx, params.postgres_cluster_id)) }
+      return { data: clusterView(ctx.settings, await getCluster(ctx, params.postgres_cluster_id)) }
     },
   }),
   route({
@@ -97,7 +100,7 @@ export const clusterRoutes: Route[] = [
   }),
 ]
 
-export function clusterView(pgHost: string, cluster: ClusterDetails) {
+export function clusterView(settings: EndpointSettings, cluster: ClusterDetails) {
   const plan = findPlan(cluster.plan)!
   const windows = cluster.windows.map(windowView)
   return {
@@ -117,7 +120,7 @@ export function clusterView(pgHost: string, cluster: ClusterDetails) {
     pool_mode: cluster.poolMode,
     created_at: rfc3339FromJson(cluster.createdAt),
     attached_apps: cluster.attachedApps.map((name) => ({ name })),
-    ...(cluster.state === 'ready' ? { endpoints: endpointsView(pgHost, cluster), health: healthView(cluster) } : {}),
+    ...(cluster.state === 'ready' ? { ...endpointsView(settings, cluster), health: healthView(cluster) } : {}),
     storage_provisioned_bytes: cluster.storageProvisionedBytes,
     storage_used_bytes: cluster.storageUsedBytes,
     recovery_window: windows.at(-1) ?? null,
@@ -157,8 +160,19 @@ function lastDrillView({ at, target, seconds, result, answer }: LastDrill) {
   }
 }
 
-function endpointsView(host: string, cluster: ClusterDetails) {
-  return { primary: { direct: { host, port: cluster.directPort }, pooler: { host, port: cluster.poolerPort } } }
+type EndpointSettings = Pick<PlatformSettings, 'pgHost' | 'privateNetworkGap'>
+
+function endpointsView({ pgHost: host, privateNetworkGap }: EndpointSettings, cluster: ClusterDetails) {
+  const names = privateNames(cluster.id)
+  const inside = (name: string) => ({ host: name, port: privatePort })
+  return {
+    endpoints: {
+      primary: { direct: { host, port: cluster.directPort }, pooler: { host, port: cluster.poolerPort } },
+    },
+    ...(privateNetworkGap === undefined
+      ? { private_endpoints: { direct: inside(names.direct), pooler: inside(names.pooler) } }
+      : {}),
+  }
 }
 
 function healthView(cluster: ClusterDetails) {

@@ -8,7 +8,7 @@ import { getOrg } from '../actions/org.ts'
 import { getSource, restoreCluster } from '../actions/restore.ts'
 import { getCredentials } from '../live/user.ts'
 import type { Backup } from '../model/backup.ts'
-import { type ClusterDetails, defaultDatabase, defaultUser } from '../model/cluster.ts'
+import { type ClusterDetails, defaultDatabase, defaultUser, privateNames, privatePort } from '../model/cluster.ts'
 import { notFound } from '../model/errors.ts'
 import { listRegions } from '../model/region.ts'
 import { RestoreRequest } from '../model/restore.ts'
@@ -246,14 +246,19 @@ function statusOf({ state }: ClusterDetails): string {
   return state === 'purged' ? 'deleted' : state
 }
 
-/** A token that may only read is shown no password: it lets its holder write. */
+/**
+ * A token that may only read is shown no password: it lets its holder write. What becomes a secret of an app leads there
+ * from its machines.
+ */
 export async function accessOf(ctx: Asked, cluster: ClusterDetails, user = defaultUser, database = defaultDatabase) {
   const status = cluster.state === 'ready' ? 'ready' : cluster.state === 'failed' ? 'error' : 'initializing'
   const about = { status, user, dbname: database }
   if (status !== 'ready' || (await getCaller(ctx)).kind === 'read') return { ...about, password: '', pgbouncer_uri: '' }
   const { password } = await getCredentials(ctx, cluster.id, user)
-  const place = `${ctx.settings.pgHost}:${cluster.poolerPort}/${encodeURIComponent(database)}`
-  const uri = `postgresql://${encodeURIComponent(user)}:${password}@${place}`
+  const { pgHost, privateNetworkGap } = ctx.settings
+  const isPrivate = privateNetworkGap === undefined
+  const place = isPrivate ? `${privateNames(cluster.id).pooler}:${privatePort}` : `${pgHost}:${cluster.poolerPort}`
+  const uri = `postgresql://${encodeURIComponent(user)}:${password}@${place}/${encodeURIComponent(database)}`
   return { ...about, password, pgbouncer_uri: uri }
 }
 

@@ -48,7 +48,7 @@ async function attachApp(cli: Cli, given: string, app: string, options: AttachOp
     throw new Failure(`cluster ${cluster.name} is ${cluster.status}; an app can be attached once it is ready`)
   }
   await refuseTaken(cli, secrets, app, options.variable)
-  const { direct, pooler } = cluster.endpoints.primary
+  const { direct, pooler } = cluster.private_endpoints ?? cluster.endpoints.primary
   const { data } = await request<Data<{ password: string }>>(
     session,
     'GET',

@@ -19,6 +19,11 @@ export interface Endpoint {
   port: number
 }
 
+export interface Endpoints {
+  direct: Endpoint
+  pooler: Endpoint
+}
+
 export interface Cluster extends ClusterSummary {
   organization: { slug: string }
   pg_major_version: string
@@ -29,7 +34,9 @@ export interface Cluster extends ClusterSummary {
   replicas: number
   postgis_enabled: boolean
   pool_mode: string
-  endpoints?: { primary: { direct: Endpoint; pooler: Endpoint } }
+  endpoints?: { primary: Endpoints }
+  /** As machines reach it; absent where they cannot. */
+  private_endpoints?: Endpoints
   storage_provisioned_bytes: number | null
   storage_used_bytes: number | null
   health?: { status: string; reason: string; since: string }

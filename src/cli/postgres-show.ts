@@ -46,7 +46,7 @@ async function getPassword(cli: Cli, path: string): Promise<string> {
 }
 
 export function describeCluster(cluster: Cluster, password: string): [string, Cell][] {
-  const { health, endpoints, failure } = cluster
+  const { health, endpoints, private_endpoints: inside, failure } = cluster
   return [
     ['name', cluster.name],
     ['id', cluster.id],
@@ -70,6 +70,12 @@ export function describeCluster(cluster: Cluster, password: string): [string, Ce
     ['apps', cluster.attached_apps.map(({ name }) => name).join(', ')],
     ['direct', endpoints && connectionString(endpoints.primary.direct, password)],
     ['pooler', endpoints && connectionString(endpoints.primary.pooler, password)],
+    ...(inside === undefined
+      ? []
+      : ([
+          ['direct for machines', connectionString(inside.direct, password)],
+          ['pooler for machines', connectionString(inside.pooler, password)],
+        ] satisfies [string, Cell][])),
   ]
 }
 

@@ -283,6 +283,20 @@ describe('what belongs to a cluster', () => {
     expect(printed.join('')).toContain('see DATABASE_URL')
   })
 
+  it('is told to an app as its machines reach it', async () => {
+    const inside = (host: string) => ({ host, port: 5432 })
+    const reached = { ...cluster(), private_endpoints: { direct: inside('direct.x'), pooler: inside('x.pg') } }
+    for (const [way, host] of [
+      [[], 'x.pg'],
+      [['--direct'], 'direct.x'],
+    ] as const) {
+      const answers: Answer[] = [ok(reached), [200, { secrets: [] }], credentials, attached, [200, {}]]
+      await berth(['attach', 'shop', 'web', ...way], false, listed(summary), ...answers)
+      const url = `postgresql://fly-user:p%40ss@${host}:5432/fly-db`
+      expect(bodies.at(-1)).toEqual({ values: { DATABASE_URL: url } })
+    }
+  })
+
   it('is told to an app under another name, as another user', async () => {
     const args = ['attach', 'shop', 'web', '--variable', 'ORDERS', '--user', 'a', '--database', 'orders', '--direct']
     await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, attached, [200, {}])

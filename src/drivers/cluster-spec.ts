@@ -1,5 +1,5 @@
 // What a cluster's row means for the drivers: how its server and its pooler should look. No I/O but for the limits.
-import type { Cluster } from '../model/cluster.ts'
+import { type Cluster, privateNames } from '../model/cluster.ts'
 import { findPlan, type Plan } from '../model/plan.ts'
 import type { Hosting } from './hosting.ts'
 import type { PoolerSpec } from './pooler.ts'
@@ -19,7 +19,7 @@ export function clusterSpec(cluster: Cluster, hosting: Hosting): ClusterSpec {
     plan,
     diskSizeGb: cluster.diskSizeGb,
     listen: hosting.listen,
-    hosts: [...hosting.hosts],
+    hosts: [...hosting.hosts, ...Object.values(privateNames(cluster.id))],
     port: cluster.directPort!,
     cgroup: hosting.ensureLimits(cluster.id, plan),
     // Before the archive receives, a commit would wait for it for ever.

@@ -18,12 +18,17 @@ function canBindOne(host: string, port: number): Promise<boolean> {
   return promise
 }
 
-/** Whether somebody listens there, by the first of several addresses. */
-export function accepts(hosts: string, port: number): Promise<boolean> {
+/** Where this machine itself reaches who listens there, by the first of several addresses. */
+export function localHost(hosts: string): string {
   const host = hosts.split(',')[0]!.trim()
-  const { promise, resolve } = Promise.withResolvers<boolean>()
   // Who listens everywhere listens on this machine's own address.
-  const socket = connect({ host: ['*', '0.0.0.0', '::'].includes(host) ? '127.0.0.1' : host, port, timeout: 2000 })
+  return ['*', '0.0.0.0', '::'].includes(host) ? '127.0.0.1' : host
+}
+
+/** Whether somebody listens there. */
+export function accepts(hosts: string, port: number): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>()
+  const socket = connect({ host: localHost(hosts), port, timeout: 2000 })
   socket.once('connect', () => resolve(true))
   socket.once('error', () => resolve(false))
   socket.once('timeout', () => resolve(false))

@@ -1,9 +1,11 @@
 // Keeps the table of routes as the state database has it. While the database is away the table stays as it was.
 import type pg from 'pg'
+import { listClusterRoutes } from '../store/cluster-route.ts'
 import type { Database } from '../store/db.ts'
 import { listen } from '../store/listen.ts'
 import { listAppRoutes, listSandboxRoutes, routeChannel, type SandboxRoute } from '../store/route.ts'
 import { type AppOptions, appRouteOf } from './app.ts'
+import { type DatabaseSettings, databaseRoutesOf } from './database.ts'
 import type { Names } from './names.ts'
 import { findPlace } from './place.ts'
 import type { Route, RouteTable } from './route.ts'
@@ -14,7 +16,8 @@ export interface FeedOptions extends AppOptions {
   db: Database
   databaseConfig: pg.ClientConfig
   /** Kept by the same notifications as the routes of apps. */
-  names?: Pick<Names, 'catchUp'> | undefined
+  names?: Pick<Names, 'catchUp' | 'fillDatabases'> | undefined
+  databases?: DatabaseSettings | null
   sandboxDomain: string
   boxes: BoxPlaces
   onChange(): void
@@ -35,20 +38,25 @@ export function startFeed(options: FeedOptions): Feed {
   const filled = Promise.withResolvers<void>()
   let changed = { sandbox: new Set<string>(), app: new Set<string>() }
   let isWhole = false
+  /** Clusters are few: all of them are asked for when one of them, or who may use it, changes. */
+  let hasDatabases = false
   let running: Promise<void> | undefined
   let timer: NodeJS.Timeout | undefined
   let closed = false
 
   /** One look at a time; what is told meanwhile is asked for by the next. */
   async function catchUp(): Promise<void> {
-    while (!closed && (!isWhole || changed.sandbox.size + changed.app.size > 0)) {
+    while (!closed && (!isWhole || !hasDatabases || changed.sandbox.size + changed.app.size > 0)) {
       const ids = isWhole ? { sandbox: [...changed.sandbox], app: [...changed.app] } : { sandbox: null, app: null }
+      const isStale = !isWhole || !hasDatabases
       isWhole = true
+      hasDatabases = true
       changed = { sandbox: new Set(), app: new Set() }
       try {
         // The table counts as filled with the sandboxes.
         await catchUpApps(options, ids.app)
         await options.names?.catchUp(options.db, ids.app)
+        if (isStale) await catchUpDatabases(options)
         await catchUpSandboxes(options, ids.sandbox)
       } catch (error) {
         isWhole = false
@@ -80,6 +88,7 @@ export function startFeed(options: FeedOptions): Feed {
   const listener = listen(options.databaseConfig, routeChannel, (payload) => {
     const [kind, id] = payload?.split(' ') ?? []
     if ((kind === 'sandbox' || kind === 'app') && id) changed[kind].add(id)
+    else if (kind === 'cluster') hasDatabases = false
     else isWhole = false
     wake()
   })
@@ -99,6 +108,14 @@ async function catchUpSandboxes(options: FeedOptions, ids: string[] | null): Pro
   const routes = (await listSandboxRoutes(options.db, ids)).map((row) => routeOf(row, options))
   if (ids) options.table.change(ids, routes)
   else options.table.fill(routes)
+}
+
+async function catchUpDatabases({ db, table, names, databases }: FeedOptions): Promise<void> {
+  if (!databases) return
+  const clusters = await listClusterRoutes(db)
+  const routes = clusters.flatMap((cluster) => databaseRoutesOf(cluster, databases.homeNumber))
+  table.databases.fill(routes)
+  names?.fillDatabases(routes)
 }
 
 async function catchUpApps(options: FeedOptions, ids: string[] | null): Promise<void> {

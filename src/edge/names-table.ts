@@ -1,6 +1,7 @@
 // The names that machines find each other by. Each network has its own: whoever asks learns nothing of the others.
 import { machineAddress } from '../model/network.ts'
 import type { NamedApp, NamedMachine } from '../store/name.ts'
+import type { DatabaseRoute } from './database.ts'
 import { type Answer, answerCode, recordType } from './names-message.ts'
 
 /** A record of text that no asker could take is of no use. */
@@ -16,6 +17,8 @@ export class NameTable {
   #apps = new Map<string, NamedApp>()
   /** By network and name. Also of apps of another network that show an address in this one. */
   #networks = new Map<number, Map<string, NamedApp>>()
+  /** Addresses of clusters, by network and name. */
+  #databases = new Map<string, string>()
 
   constructor(homeNumber: number) {
     this.#homeNumber = homeNumber
@@ -32,6 +35,10 @@ export class NameTable {
   change(ids: string[], apps: NamedApp[]): void {
     for (const id of ids) this.#remove(id)
     for (const app of apps) this.#add(app)
+  }
+
+  fillDatabases(routes: DatabaseRoute[]): void {
+    this.#databases = new Map(routes.map((route) => [`${route.networkNumber} ${route.name}`, route.address]))
   }
 
   #add(app: NamedApp): void {
@@ -60,7 +67,12 @@ export class NameTable {
     if (/(^|\.)a\.a\.d\.f\.ip6\.arpa$/.test(name)) return { code: answerCode.noSuchName, zone: 'a.a.d.f.ip6.arpa' }
     if (zone !== 'internal' && zone !== 'flycast') return undefined
     if (!this.isFilled) return { code: answerCode.failed }
-    const found = labels.length > 0 ? this.#find(networkNumber, zone, labels) : undefined
+    const database = this.#databases.get(`${networkNumber} ${name}`)
+    const found = database
+      ? { addresses: [database] }
+      : labels.length > 0
+        ? this.#find(networkNumber, zone, labels)
+        : undefined
     if (!found) return { code: answerCode.noSuchName, zone }
     const answer = this.#render(found, type)
     return answer ? { code: answerCode.ok, ...answer } : { code: answerCode.ok, zone }

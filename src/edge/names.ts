@@ -4,6 +4,7 @@ import { createServer, type Server, type Socket } from 'node:net'
 import { findMachineOf, resolverAddress } from '../model/network.ts'
 import type { Query } from '../store/db.ts'
 import { listNames } from '../store/name.ts'
+import type { DatabaseRoute } from './database.ts'
 import { createForwarder, type Forwarder, framed, takeFrame } from './names-forward.ts'
 import { type Answer, answerCode, isReadable, type Question, readQuestion, writeAnswer } from './names-message.ts'
 import { NameTable } from './names-table.ts'
@@ -17,6 +18,8 @@ export interface NamesSettings {
 export interface Names {
   /** Asks again for the names of these apps, or of all. */
   catchUp(db: Query, appIds: string[] | null): Promise<void>
+  /** All clusters that are known by name. */
+  fillDatabases(routes: DatabaseRoute[]): void
   close(): void
 }
 
@@ -70,6 +73,7 @@ export async function startNames(
       if (appIds) table.change(appIds, apps)
       else table.fill(apps)
     },
+    fillDatabases: (routes) => table.fillDatabases(routes),
     close() {
       packets.close()
       streams.close()

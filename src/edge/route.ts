@@ -1,4 +1,5 @@
 import type { AppRoute } from './app.ts'
+import { DatabaseTable } from './database.ts'
 import type { Place } from './place.ts'
 
 /** Where the requests of one host name of a sandbox go. */
@@ -30,6 +31,7 @@ export class RouteTable {
   private readonly byHost = new Map<string, Route>()
   private readonly byId = new Map<string, Route>()
   readonly apps: AppTable
+  readonly databases = new DatabaseTable()
 
   constructor(domain = '') {
     this.apps = new AppTable(domain)

@@ -3,12 +3,15 @@ import type { ServerHttp2Session } from 'node:http2'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { createServer as createTlsServer, type TLSSocket, type TlsOptions, type Server as TlsServer } from 'node:tls'
+import { privatePort } from '../model/cluster.ts'
 import { answerText } from './answer.ts'
 import { type AppRoute, findPort } from './app.ts'
 import type { Certificates } from './certificate.ts'
 import { ClientConnection, type EdgeParts, peerOf } from './client.ts'
+import { DatabaseRelay, type DatabaseSettings } from './database.ts'
 import type { Peer } from './forward.ts'
 import { serveHttp2 } from './http2.ts'
+import type { Relay } from './relay.ts'
 import { Tunnel } from './tunnel.ts'
 
 export interface EdgeTls {
@@ -23,6 +26,8 @@ export interface EdgeTls {
 export interface EdgeServerOptions {
   parts: EdgeParts
   tls: EdgeTls | undefined
+  /** For machines that use clusters. */
+  databases?: DatabaseSettings | null
   /** Beyond these, clients are told to come back later. */
   maxConnections: number
 }
@@ -42,8 +47,8 @@ const handshakeByte = 0x16
 const postgresAsks = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47])
 const postgresMay = 'S'
 
-export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptions): EdgeServer {
-  const connections = new Set<ClientConnection | Tunnel>()
+export function createEdgeServer({ parts, tls, databases, maxConnections }: EdgeServerOptions): EdgeServer {
+  const connections = new Set<ClientConnection | Relay>()
   const sessions = new Set<ServerHttp2Session>()
   /** Everything that was accepted and is open, also what has not said anything yet. */
   const sockets = new Set<Socket>()
@@ -53,7 +58,7 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
   let isDraining = false
   let drained: (() => void) | undefined
 
-  function add(socket: Duplex, connection: ClientConnection | Tunnel): void {
+  function add(socket: Duplex, connection: ClientConnection | Relay): void {
     connections.add(connection)
     socket.on('close', () => {
       connections.delete(connection)
@@ -68,10 +73,22 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
     return connection
   }
 
-  function tunnel(socket: Duplex, peer: Peer, local: string, app: AppRoute): void {
-    const connection = new Tunnel(socket, parts, { ...peer, local }, app)
+  function relay(socket: Duplex, connection: Relay): void {
     add(socket, connection)
     connection.start()
+  }
+
+  function tunnel(socket: Duplex, peer: Peer, local: string, app: AppRoute): void {
+    relay(socket, new Tunnel(socket, parts, { ...peer, local }, app))
+  }
+
+  /** False when nothing there is a cluster. */
+  function acceptDatabase(socket: Socket, local: string): boolean {
+    const table = parts.table.databases
+    const route = socket.localPort === privatePort ? table.find(local) : undefined
+    if (!databases || !route) return false
+    relay(socket, new DatabaseRelay(socket, { table, pool: parts.pool, settings: databases }, route))
+    return true
   }
 
   function serveSecure(socket: TLSSocket): void {
@@ -191,6 +208,7 @@ export function createEdgeServer({ parts, tls, maxConnections }: EdgeServerOptio
       socket.once('close', () => sockets.delete(socket))
       socket.allowHalfOpen = true
       const local = localOf(socket)
+      if (acceptDatabase(socket, local)) return
       const app = socket.localPort === parts.edgePort ? undefined : apps.findAddress(local)
       if (app) acceptPort(socket, local, app)
       else acceptShared(socket, local)

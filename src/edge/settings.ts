@@ -1,4 +1,5 @@
 import type pg from 'pg'
+import type { DatabaseSettings } from './database.ts'
 import type { NamesSettings } from './names.ts'
 
 /** Where boxes are: at addresses of their own that follow from the number of the home, at the host's, or nowhere. */
@@ -26,6 +27,8 @@ export interface EdgeSettings {
   pools: string[]
   /** For machines of private networks; null where there are none. */
   names: NamesSettings | null
+  /** Clusters that they can use; null likewise. */
+  databases: DatabaseSettings | null
   /** How often idle machines are looked for. */
   autostopSeconds: number
   /** Who the workers become; null when this is no root. */

@@ -4,32 +4,24 @@ import { type AppRoute, findPort, type Target } from './app.ts'
 import type { Seat, Waiter } from './balance.ts'
 import type { EdgeParts } from './client.ts'
 import type { Peer } from './forward.ts'
-import type { Upstream, UpstreamUser } from './upstream.ts'
+import { Relay } from './relay.ts'
 
 const idleMillis = 3_600_000
 
-/** A connection whose bytes the edge does not read: to one machine of an app, for as long as both sides want. */
-export class Tunnel implements UpstreamUser {
-  deadline: number
-  private readonly socket: Duplex
+/** To one machine of an app. */
+export class Tunnel extends Relay {
   private readonly parts: EdgeParts
   private readonly peer: Peer & { local: string }
   private app: AppRoute
   private seat: Seat | undefined
-  private upstream: Upstream | undefined
   private waiter: Waiter | undefined
   private giveUpAt = 0
-  private isOver = false
 
   constructor(socket: Duplex, parts: EdgeParts, peer: Peer & { local: string }, app: AppRoute) {
-    this.socket = socket
+    super(socket, idleMillis)
     this.parts = parts
     this.peer = peer
     this.app = app
-    this.deadline = Date.now() + idleMillis
-    socket.pause()
-    socket.on('error', () => {})
-    socket.on('close', () => this.over())
   }
 
   start(): void {
@@ -79,7 +71,8 @@ export class Tunnel implements UpstreamUser {
       (upstream) => {
         balance.succeeded(target)
         if (this.isOver) upstream.socket.destroy()
-        else this.join(upstream, proxyProtocol)
+        else if (!proxyProtocol) this.join(upstream)
+        else this.join(upstream, proxyHeader(proxyProtocol, this.peer, upstream.socket.localPort ?? 0))
       },
       () => {
         balance.failed(target)
@@ -94,64 +87,16 @@ export class Tunnel implements UpstreamUser {
     else this.socket.destroy()
   }
 
-  private join(upstream: Upstream, proxyProtocol: 1 | 2 | undefined): void {
-    const { socket } = this
-    this.upstream = upstream
-    upstream.user = this
-    if (proxyProtocol) upstream.socket.write(proxyHeader(proxyProtocol, this.peer, upstream.socket.localPort ?? 0))
-    socket.on('data', (bytes: Buffer) => {
-      this.touch()
-      if (!upstream.socket.write(bytes)) socket.pause()
-    })
-    socket.on('drain', () => upstream.socket.resume())
-    socket.on('end', () => upstream.socket.end())
-    socket.resume()
-  }
-
-  onUpstreamData(bytes: Buffer): void {
-    this.touch()
-    if (!this.socket.write(bytes)) this.upstream!.socket.pause()
-  }
-
-  onUpstreamDrain(): void {
-    this.socket.resume()
-  }
-
-  onUpstreamEnd(): void {
-    this.socket.end()
-  }
-
-  onUpstreamClose(): void {
-    this.socket.destroy()
-  }
-
-  private touch(): void {
-    this.deadline = Date.now() + idleMillis
-  }
-
   private release(): void {
     const { seat } = this
     this.seat = undefined
     if (seat) this.parts.balance.leave(seat)
   }
 
-  private over(): void {
-    this.isOver = true
+  protected override over(): void {
+    super.over()
     if (this.waiter) this.parts.balance.cancel(this.waiter)
-    this.upstream?.socket.destroy()
     this.release()
-  }
-
-  /** Called once a second. */
-  sweep(now: number): void {
-    if (now >= this.deadline) this.destroy()
-  }
-
-  /** It ends by itself, or when the time for that is over. */
-  drain(): void {}
-
-  destroy(): void {
-    this.socket.destroy()
   }
 }
 

@@ -5,7 +5,7 @@ import { ensureServerCertificate } from '../drivers/certificate.ts'
 import { readTextIfPresent } from '../drivers/file.ts'
 import type { Home } from '../drivers/home.ts'
 import { readOpenFileLimit } from '../drivers/host.ts'
-import { accepts, canBind } from '../drivers/port.ts'
+import { accepts, canBind, localHost } from '../drivers/port.ts'
 import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot, waitUntil } from '../drivers/process.ts'
 import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
@@ -38,7 +38,8 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   const ownTls = await ensureOwnCertificate(foundation)
   const boxes = await findBoxes(foundation)
   const names = await findNames(foundation, boxes)
-  const settings = { ...settingsOf(foundation, listen, boxes), ownTls: ownTls.files, names }
+  const databases = names && { homeNumber: names.homeNumber, host: localHost(config.pgListen) }
+  const settings = { ...settingsOf(foundation, listen, boxes), ownTls: ownTls.files, names, databases }
   const text = `${JSON.stringify(settings)}\n`
   const state = await supervisor.inspectService(service)
   if (state.is !== 'up') await refuseTaken(listen)
@@ -83,7 +84,7 @@ async function ensureOwnCertificate({ config, home, log }: Foundation) {
   }
 }
 
-type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names'>
+type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names' | 'databases'>
 
 function settingsOf(
   { config, home, databaseConfig, world }: Foundation,

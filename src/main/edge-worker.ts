@@ -119,7 +119,7 @@ function serve(
   })
   let told = ''
   function tellListens(): void {
-    const listen = listensOf(table.apps.all(), settings.port)
+    const listen = [...listensOf(table.apps.all(), settings.port), ...table.databases.listens()]
     if (listen.join() === told) return
     told = listen.join()
     report({ listen })
@@ -154,6 +154,7 @@ function serve(
           certificates: new Certificates(table.apps, Buffer.from(settings.certificateKey, 'base64'), onError),
         }
       : undefined,
+    databases: settings.databases,
     maxConnections: settings.maxConnections,
   })
   return { ...server, filled: feed.filled, freed: (key) => balance.freed(key) }

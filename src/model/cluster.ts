@@ -43,6 +43,16 @@ export type PoolMode = (typeof poolModes)[number]
 export const defaultUser = 'fly-user'
 export const defaultDatabase = 'fly-db'
 
+export const clusterEndpoints = ['pooler', 'direct'] as const
+export type ClusterEndpoint = (typeof clusterEndpoints)[number]
+
+/** By which machines of its organization find a cluster in their private networks. */
+export function privateNames(id: string): Record<ClusterEndpoint, string> {
+  return { pooler: `${id}.pg.internal`, direct: `direct.${id}.pg.internal` }
+}
+
+export const privatePort = 5432
+
 export type HealthStatus = 'ok' | 'degraded' | 'down' | 'read_only'
 
 export interface Health {
@@ -220,6 +230,15 @@ export const PostgresCluster = Type.Object(
       Type.Object(
         { primary: Type.Object({ direct: Endpoint, pooler: Endpoint }) },
         { description: 'There once the cluster is `ready`.' },
+      ),
+    ),
+    private_endpoints: Type.Optional(
+      Type.Object(
+        { direct: Endpoint, pooler: Endpoint },
+        {
+          description:
+            'Where machines reach it: those in the `default` network of its organization, and in the networks of attached apps. There once the cluster is `ready`, where there are private networks.',
+        },
       ),
     ),
     storage_provisioned_bytes: OptionalBytes('Null until first measured, then hourly.'),

@@ -56,9 +56,19 @@ export function gatewayAddress(homeNumber: number, networkNumber: number): strin
 
 /** Of a service in a private network, which the edge answers at: there is one for each number from one on. */
 export function serviceAddress(homeNumber: number, networkNumber: number, number: number): string {
-  const [high, low] = [Math.floor(number / 65_536), number & 0xffff]
-  if (number < 1 || high > 0xffff) throw new Error(`not the number of a service: ${number}`)
-  return `${networkStart(homeNumber, networkNumber)}:0:0:${high.toString(16)}:${low.toString(16)}:3`
+  return `${placeStart(homeNumber, networkNumber, number)}:3`
+}
+
+const databasePlaces = { pooler: 4, direct: 5 }
+
+/** Of a cluster in a private network, where the edge leads to its pooler or to the server itself. */
+export function databaseAddress(
+  homeNumber: number,
+  networkNumber: number,
+  number: number,
+  endpoint: keyof typeof databasePlaces,
+): string {
+  return `${placeStart(homeNumber, networkNumber, number)}:${databasePlaces[endpoint]}`
 }
 
 /** Who answers names for the machines of all private networks of a home. */
@@ -101,6 +111,13 @@ function networkStart(homeNumber: number, networkNumber: number): string {
   }
   const [high, low] = [(homeNumber << 8) | (networkNumber >> 16), networkNumber & 0xffff]
   return `fdaa:${high.toString(16)}:${low.toString(16)}`
+}
+
+/** Of what the platform itself has in a network. */
+function placeStart(homeNumber: number, networkNumber: number, number: number): string {
+  const [high, low] = [Math.floor(number / 65_536), number & 0xffff]
+  if (number < 1 || high > 0xffff) throw new Error(`not the number of a service: ${number}`)
+  return `${networkStart(homeNumber, networkNumber)}:0:0:${high.toString(16)}:${low.toString(16)}`
 }
 
 function machineStart(homeNumber: number, networkNumber: number, slot: number): string {

@@ -41,9 +41,18 @@ it('prints a token that flyctl takes for one', () => {
   expect(token).toMatch(/^fm2_[A-Za-z0-9+/]+=*$/)
 })
 
+/** What is for machines where these can reach it, for this machine itself. */
+async function fromHere(uri: string): Promise<string> {
+  const { endpoints, private_endpoints: inside } = (await platform.call('GET', `/v1/postgres/${clusterId}`)).body.data
+  const url = new URL(uri)
+  expect(url.hostname).toBe((inside ?? endpoints.primary).pooler.host)
+  url.host = `${endpoints.primary.pooler.host}:${endpoints.primary.pooler.port}`
+  return url.href
+}
+
 it('shows a cluster with a connection string that works', async () => {
   const { credentials } = (await call('GET', `/api/v1/postgresv2/${clusterId}`)).body
-  const client = new pg.Client(credentials.pgbouncer_uri)
+  const client = new pg.Client(await fromHere(credentials.pgbouncer_uri))
   await client.connect()
   try {
     const { rows } = await client.query('select session_user as user, current_database() as name')
@@ -63,7 +72,7 @@ it('makes users and databases, and changes them', async () => {
   expect((await call('POST', `${base}/databases`, { name: 'second' })).status).toBe(201)
   expect((await call('GET', `${base}/databases`)).body.data).toContainEqual({ name: 'second' })
   const old = await call('POST', `/api/v1/postgres/${clusterId}/users`, { user_name: 'bob', db_name: 'second' })
-  const client = new pg.Client(old.body.connection_uri)
+  const client = new pg.Client(await fromHere(old.body.connection_uri))
   await client.connect()
   try {
     expect((await client.query('select session_user as user')).rows).toEqual([{ user: 'bob' }])

@@ -235,7 +235,13 @@ describe('what belongs to a cluster', () => {
     expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
     expect(await said('show', 'seventeen')).toMatch(/^apps +web$/m)
     const { body } = await platform.call('GET', '/v1/apps/web/secrets?show_secrets=true')
-    const client = new pg.Client({ connectionString: body.secrets[0].value })
+    const { endpoints, private_endpoints: inside } = await json('show', 'seventeen')
+    const url = new URL(body.secrets[0].value)
+    expect(url.hostname).toBe((inside ?? endpoints.primary).pooler.host)
+    // Names of private networks are not for this machine itself.
+    const { host, port } = endpoints.primary.pooler
+    const [user, password] = [url.username, url.password].map(decodeURIComponent)
+    const client = new pg.Client({ host, port, user: user!, password: password!, database: url.pathname.slice(1) })
     await client.connect()
     expect((await client.query('select session_user')).rows).toEqual([{ session_user: 'fly-user' }])
     await client.end()

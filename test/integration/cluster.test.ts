@@ -316,6 +316,10 @@ describe('getting a cluster', () => {
             pooler: { host: 'localhost', port: expect.any(Number) },
           },
         },
+        private_endpoints: {
+          direct: { host: `direct.${id}.pg.internal`, port: 5432 },
+          pooler: { host: `${id}.pg.internal`, port: 5432 },
+        },
         storage_provisioned_bytes: 3 * 1024 ** 3,
         storage_used_bytes: fake.usedBytes,
         health: { status: 'ok', reason: '', since: expect.stringMatching(/Z$/) },
@@ -337,8 +341,7 @@ describe('getting a cluster', () => {
       await platform.sql('update cluster set state = $1', [state])
       const { data } = (await show(id)).body
       expect(data.status).toBe(state)
-      expect(data).not.toHaveProperty('endpoints')
-      expect(data).not.toHaveProperty('health')
+      for (const field of ['endpoints', 'private_endpoints', 'health']) expect(data).not.toHaveProperty(field)
     }
   })
 

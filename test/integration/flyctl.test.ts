@@ -245,7 +245,7 @@ describe('flyctl mpg', () => {
     })
     expect(ready.credentials).toMatchObject({ status: 'ready', user: 'fly-user', dbname: 'fly-db' })
     expect(ready.credentials.pgbouncer_uri).toMatch(
-      new RegExp(`^postgresql://fly-user:${ready.credentials.password}@localhost:\\d+/fly-db$`),
+      new RegExp(`^postgresql://fly-user:${ready.credentials.password}@${id}.pg.internal:5432/fly-db$`),
     )
     const list = (await call('GET', '/api/v1/organizations/personal/postgres')).body.data
     expect(list).toMatchObject([{ id, mpgd_cluster_id: id, version: 2, name: 'main', attached_apps: [] }])

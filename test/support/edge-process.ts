@@ -105,6 +105,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       region: 'local',
       pools: [],
       names: null,
+      databases: null,
       autostopSeconds: 1,
       uid: null,
       maxConnections: 1_000,
