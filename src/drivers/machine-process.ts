@@ -14,6 +14,8 @@ export function inspectProcess(paths: MachinePaths, instanceId: string): Machine
   if (version === undefined) return { is: 'absent' }
   if (version !== instanceId) return { is: 'down', exits: [] }
   const found = findProgram(paths.service)
+  // Its end is written down before the word that it stays down, so that whoever reads that word first knows the end too.
+  const isDown = staysDown(paths)
   const exits = readExits(paths)
   if (found) {
     const since = Number((readServiceStatus(paths)?.since ?? 0n) / 1000n)
@@ -21,7 +23,7 @@ export function inspectProcess(paths: MachinePaths, instanceId: string): Machine
     const frozen = freezer !== undefined && isFrozen(freezer)
     return { is: 'up', pid: found.program, since, frozen, exits }
   }
-  return { is: staysDown(paths) ? 'down' : 'waiting', exits }
+  return { is: isDown ? 'down' : 'waiting', exits }
 }
 
 /** Nothing starts it but whoever asks for it. */

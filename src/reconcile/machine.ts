@@ -1,8 +1,10 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Image } from '../drivers/image.ts'
 import { type MachineExit, type MachineProcess, type MachineSpec, MachineStartError } from '../drivers/machine.ts'
 import { machineSpec, SpecError, stopNow } from '../drivers/machine-spec.ts'
 import type { ExitEvent, Machine, machineStates } from '../model/machine.ts'
 import { checkNames } from '../model/machine-checks.ts'
+import { nowMicros } from '../model/time.ts'
 import type { Query, Tx } from '../store/db.ts'
 import { readSurroundings } from '../store/machine.ts'
 import {
@@ -77,12 +79,16 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
   },
 
   async suspending(machine, world) {
-    await world.machines.freezeMachine(machine.id)
-    const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
-    const exits = freshExits(machine, seen)
-    if (seen.is === 'up') return seen.frozen ? advance('frozen') : wait(0.1, 'holding its program still')
-    if (seen.is === 'waiting') return wait(0.5, 'its program has ended and is about to be started again')
-    return advance('exited', '', async (tx) => {
+    const before = world.machines.inspectMachine(machine.id, machine.instanceId)
+    if (before.is === 'up') {
+      await world.machines.freezeMachine(machine.id)
+      const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
+      return seen.is === 'up' && seen.frozen ? advance('frozen') : wait(0.1, 'holding its program still')
+    }
+    // Between two lives there is nothing to hold still, and the next one may be as short as the last.
+    if (before.is === 'waiting') await world.machines.stopMachine(machine.id, { signal: 'SIGKILL', timeoutMs: 0 })
+    const exits = freshExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
+    return advance('exited', 'its program had ended', async (tx) => {
       await noteEnds(tx, machine, exits)
       await noteDown(tx, machine.id)
     })
@@ -201,11 +207,25 @@ async function stop(machine: Machine, world: World): Promise<boolean> {
   const how = stopNow(machine, image?.config)
   // The name says which stop it is, so that the result of an earlier one does not count.
   const name = `stop ${machine.id} ${machine.stateSince}`
-  const call = await underway(world.machines, name, () => world.machines.stopMachine(machine.id, how), {
+  const end = async () => {
+    await edgeHasHeard(machine)
+    await world.machines.stopMachine(machine.id, how)
+  }
+  const call = await underway(world.machines, name, end, {
     patienceMs: stopPatienceMs,
     onEnd: () => wake(machine, world),
   })
   return call.is === 'done'
+}
+
+/** The edge is told of the state as it is committed; this is for the telling. */
+const hearingMs = 50
+
+/** Requests that are sent to a program which is just being ended would fail. */
+async function edgeHasHeard({ config, stateSince }: Machine): Promise<void> {
+  if (!config.services?.length) return
+  const sinceMs = Number(nowMicros() - stateSince) / 1000
+  if (sinceMs < hearingMs) await sleep(hearingMs - sinceMs)
 }
 
 /** True once nothing of the version before runs. What runs of this one stays. */

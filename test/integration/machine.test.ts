@@ -439,6 +439,18 @@ describe('the life of a machine', () => {
     expect(await state(id)).toBe('stopped')
   })
 
+  test('a program that ends as it is suspended, or is between two lives, leaves the machine stopped', async () => {
+    for (const is of ['down', 'waiting'] as const) {
+      const id = await started()
+      await machines.call('POST', id, '/suspend')
+      fake.machines.end(id, { exitCode: 1 })
+      fake.machines.machines.get(id)!.is = is
+      await settle()
+      expect(await state(id)).toBe('stopped')
+      expect(fake.machines.machines.get(id)!.is).toBe('down')
+    }
+  })
+
   test('an update replaces what runs and leaves what does not', async () => {
     const id = await started()
     const before = (await machines.call('GET', id)).body
