@@ -1,6 +1,7 @@
 import { requireSandboxCaller, requireWriter } from '../model/caller.ts'
 import { BerthError, badRequest, conflict, forbidden, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
+import { formatImageReference, type ImageReference, parseImageReference } from '../model/image.ts'
 import { chooseRegion } from '../model/region.ts'
 import {
   type CreateSandbox,
@@ -9,6 +10,7 @@ import {
   maxSandboxes,
   type SandboxConfig,
   type SandboxDetails,
+  type SandboxImage,
   sandboxNamePattern,
   sandboxStates,
   type UpdateSandbox,
@@ -29,7 +31,7 @@ import {
 import { removeInsideToken } from '../store/token.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { enqueue } from '../store/work.ts'
-import { type Context, checked } from './context.ts'
+import { type Context, checked, getCaller } from './context.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { organizationNotFound, slugOrNotFound } from './org.ts'
 
@@ -37,6 +39,7 @@ export async function createSandbox(ctx: Context, input: CreateSandbox): Promise
   const { config = {}, url_settings = {} } = input
   const orgSlug = input.org_slug ?? input.organization ?? null
   const id = newId()
+  const image = await imageOf(ctx, input.image ?? config.image)
   const sandbox = await checked(ctx, () => ({
     id,
     insideHash: hashToken(insideToken(ctx.encryptionKey, id)),
@@ -49,6 +52,7 @@ export async function createSandbox(ctx: Context, input: CreateSandbox): Promise
     ...defaultSize,
     region: regionOf(ctx, undefined),
     ...sizeOf(ctx, config),
+    image,
   }))
   const made = await insertSandbox(ctx.db, ctx.tokenHash, sandbox)
   const caller = requireSandboxCaller(made?.caller)
@@ -173,6 +177,23 @@ function noRoom(): BerthError {
       'x-ratelimit-reset': String(Math.ceil(Date.now() / 1000) + retrySeconds),
     },
   })
+}
+
+async function imageOf(ctx: Context, text: string | undefined): Promise<SandboxImage | null> {
+  if (text === undefined) return null
+  const caller = await getCaller(ctx)
+  requireWriter(caller)
+  const reference = formatImageReference(parseSandboxImage(text, caller.kind === 'root'))
+  return { reference, digest: null, env: {}, workingDir: '', problem: null }
+}
+
+function parseSandboxImage(text: string, mayUseHost: boolean): ImageReference {
+  try {
+    return parseImageReference(text, mayUseHost)
+  } catch (error) {
+    if (!(error instanceof BerthError)) throw error
+    throw badRequest(error.message.replace(/^config\./, ''))
+  }
 }
 
 function sizeOf(ctx: Context, config: SandboxConfig): SandboxChanges {

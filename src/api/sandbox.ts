@@ -15,6 +15,7 @@ import {
   runtimeVersion,
   type SandboxCounts,
   type SandboxDetails,
+  type SandboxImage,
   SandboxPage,
   SandboxView,
   UpdateSandbox,
@@ -257,7 +258,7 @@ export async function sandboxView(ctx: LiveContext, sandbox: SandboxDetails) {
 function viewOf(
   { settings }: LiveContext,
   sandbox: SandboxDetails,
-  { kind, network, gap }: Awaited<ReturnType<typeof isolationOf>>,
+  { kind, network, gap, limitsStorage = false }: Awaited<ReturnType<typeof isolationOf>>,
 ) {
   return {
     id: sandbox.id,
@@ -273,7 +274,8 @@ function viewOf(
       region: sandbox.region,
       storage_gb: sandbox.storageGb,
     },
-    storage: storageView(sandbox),
+    storage: { ...storageView(sandbox), enforced: limitsStorage },
+    ...(sandbox.image && { image: imageView(sandbox.image) }),
     environment: sandbox.environment,
     labels: sandbox.labels,
     primary_region: sandbox.region,
@@ -284,6 +286,10 @@ function viewOf(
     updated_at: toRfc3339(sandbox.updatedAt),
     ...(sandbox.lastRunningAt && { last_running_at: toRfc3339(sandbox.lastRunningAt) }),
   }
+}
+
+function imageView({ reference, digest, problem }: SandboxImage) {
+  return { reference, ...(digest !== null && { digest }), ...(problem !== null && { problem }) }
 }
 
 function storageView({ storageGb, usedBytes, measuredAt }: SandboxDetails) {

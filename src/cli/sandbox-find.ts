@@ -27,6 +27,8 @@ export interface Sandbox {
   url: string
   url_settings: { auth: string; private_access: string }
   config: { ram_mb: number; cpus: number; region: string; storage_gb: number }
+  image?: { reference: string; digest?: string; problem?: string }
+  storage: { enforced: boolean }
   environment: Record<string, string>
   labels: string[]
   isolation: { kind: string; network: string; gap?: string }

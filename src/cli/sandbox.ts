@@ -18,6 +18,7 @@ interface CreateOptions {
   memory?: number
   cpus?: number
   storage?: number
+  image?: string
   label?: string[]
   env?: string[]
   public?: true
@@ -64,6 +65,10 @@ function addCreate(sandbox: Command, cli: SandboxCli): void {
     .option('--memory <megabytes>', 'how much memory it may use; 2048 when omitted', parseWholeNumber)
     .option('--cpus <number>', 'how many processors it may use, such as 0.5; 2 when omitted', parseNumber)
     .option('--storage <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
+    .option(
+      '--image <reference>',
+      'an OCI image as its files, such as debian:12; the programs of the host when omitted',
+    )
     .option('--label <word>', 'a word of your own; may be given several times', collect)
     .option('--env <NAME=value>', 'a variable of all its programs; may be given several times', collect)
     .option('--public', 'let everybody open its URL, instead of only those with a token')
@@ -72,6 +77,7 @@ function addCreate(sandbox: Command, cli: SandboxCli): void {
     create,
     'berth sandbox create demo',
     'berth sandbox create demo --memory 512 --cpus 0.5 --storage 2 --env MODE=test',
+    'berth sandbox create lab --image debian:12',
     'berth sandbox create site --org acme --label web --public',
   )
 }
@@ -87,6 +93,7 @@ async function createSandbox(cli: SandboxCli, name: string, options: CreateOptio
   const sandbox = await request<Sandbox>(cli.session(), 'POST', '/v1/sandboxes', {
     name,
     org_slug: options.org,
+    image: options.image,
     config: { ram_mb: options.memory, cpus: options.cpus, storage_gb: options.storage },
     labels: options.label,
     environment: readVariables(options.env),
@@ -131,7 +138,8 @@ function describe(sandbox: Sandbox): [string, Cell][] {
     ['access', accessText(sandbox)],
     ['memory', `${config.ram_mb} MB`],
     ['processors', config.cpus],
-    ['storage', `${config.storage_gb} GB`],
+    ['storage', `${config.storage_gb} GB${sandbox.storage.enforced ? '' : ' (not enforced on this disk)'}`],
+    ...imageCells(sandbox),
     ['labels', sandbox.labels.join(', ')],
     ['variables', variables.join(' ')],
     ['isolation', isolation.gap ? `${isolation.kind}: ${isolation.gap}` : isolation.kind],
@@ -139,6 +147,12 @@ function describe(sandbox: Sandbox): [string, Cell][] {
     ['created', timeText(sandbox.created_at)],
     ['last used', timeText(sandbox.last_running_at ?? null)],
   ]
+}
+
+function imageCells({ image }: Sandbox): [string, Cell][] {
+  if (!image) return []
+  const { reference, digest, problem } = image
+  return [['image', [reference, digest, problem].filter(Boolean).join(' ')]]
 }
 
 function accessText({ url_settings: { auth } }: Sandbox): string {

@@ -25,6 +25,7 @@ export interface BoxMaking {
   limits: Record<string, string>
   /** What its first process runs. No word holds a tab or a line end. */
   command: string[]
+  image?: { layers: string[]; tools: string; dir: string }
 }
 
 export const supervisionDirectory = '.s6-svscan'
@@ -81,7 +82,7 @@ long you are busy; "sprite-env" alone shows how. It speaks HTTP on the socket /.
 function renderConfig(
   paths: BoxPaths,
   spec: BoxSpec,
-  { way, base, filter, uid, network, limits, command }: BoxMaking,
+  { way, base, filter, uid, network, limits, command, image }: BoxMaking,
 ): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
     throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
@@ -99,8 +100,10 @@ function renderConfig(
       path: boxPath,
       command: command.join('\t'),
       ...(network && networkValues(network)),
+      ...(image && { tools: image.tools }),
+      ...(image?.dir && { dir: image.dir }),
     },
-    { limit: Object.entries(limits).map(([file, value]) => `${file} ${value}`) },
+    { limit: Object.entries(limits).map(([file, value]) => `${file} ${value}`), layer: image?.layers ?? [] },
   )
 }
 

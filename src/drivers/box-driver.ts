@@ -3,9 +3,9 @@ import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { turns } from '../model/turn.ts'
-import type { BoxDriver, BoxSpec, BoxState } from './box.ts'
-import { ensureBase } from './box-base.ts'
-import { ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './box-disk.ts'
+import type { BoxDriver, BoxImage, BoxSpec, BoxState } from './box.ts'
+import { type BoxBase, ensureBase } from './box-base.ts'
+import { type BoxMaking, ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './box-disk.ts'
 import { type Entrance, renderEntry } from './box-enter.ts'
 import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPaths, innerPathsOf } from './box-paths.ts'
@@ -13,9 +13,11 @@ import { ensurePolicy, policiesPossible, removePolicy } from './box-policy.ts'
 import { abilityOf, type BoxAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
 import { boxScript } from './box-script.ts'
+import { ensureTools, toolPath } from './box-tools.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
+import type { ImageStore } from './image.ts'
 import { findCommand, isRoot, waitUntil } from './process.ts'
 import type { ServiceSpec } from './service-directory.ts'
 import type { Supervisor } from './supervisor.ts'
@@ -27,6 +29,8 @@ export interface BoxOptions {
   cgroups: CgroupDriver
   /** What this machine is taken to be able to do, instead of trying. */
   ability?: BoxAbility
+  /** Where the images lie that boxes are made from. */
+  images?: Pick<ImageStore, 'findImage'>
   /** Whom the resolvers of boxes with a policy ask; those of the host otherwise. */
   upstreams?: string[]
 }
@@ -92,8 +96,11 @@ async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   throw new Error(`start the box ${spec.id}: ${supervisor.readLog(paths.supervisedName, 10).join('\n')}`)
 }
 
-async function prepareBox({ home }: BoxHost, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): Promise<void> {
+async function prepareBox(host: BoxHost, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): Promise<void> {
+  const { home } = host
   const base = await ensureBase(home)
+  const image = spec.image && (await prepareImage(host, spec.image, ability, base))
+  const shell = image ? [`${toolPath}/sh`, `${toolPath}/s6-svscan`] : ['/bin/sh', 's6-svscan']
   prepareDisk(boxPaths(home, spec.id), spec, {
     way: ability.way,
     base,
@@ -101,8 +108,23 @@ async function prepareBox({ home }: BoxHost, spec: BoxSpec, ability: BoxAbility,
     uid: boxUid(home, spec.slot),
     network: ability.network ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined,
     limits: readLimits(cgroup),
-    command: ['/bin/sh', '-c', first, 'sh', spec.hostname, innerPaths.service],
+    command: [shell[0]!, '-c', first, 'sh', spec.hostname, innerPaths.service, shell[1]!],
+    ...(image && { image }),
   })
+}
+
+async function prepareImage(
+  { images }: BoxHost,
+  { digest, workingDir }: BoxImage,
+  { way, why }: BoxAbility,
+  base: BoxBase,
+): Promise<BoxMaking['image']> {
+  if (way === 'none') throw new Error(`an image needs namespaces to be mounted in, and ${why ?? 'there are none'}`)
+  const image = digest === null ? undefined : await images?.findImage(digest)
+  if (!image) throw new Error('its image has not been pulled')
+  // What a line cannot hold is left to whoever starts there to find missing.
+  const dir = /^\/[^\n]*$/.test(workingDir) ? workingDir : ''
+  return { layers: image.layers, tools: await ensureTools(base), dir }
 }
 
 // The name of the machine stands in files that the box may change, so that the box writes them, before anything runs.
@@ -110,7 +132,7 @@ const first = [
   'read -r name < /etc/hostname',
   'if [ "$name" != "$1" ]; then echo "$1" > /etc/hostname',
   'printf "127.0.0.1 localhost %s\\n::1 ip6-localhost ip6-loopback\\n" "$1" > /etc/hosts; fi',
-  'exec s6-svscan "$2"',
+  'exec "$3" "$2"',
 ].join('; ')
 
 // Nothing in it changes with a newer version of this program or of the base: a box that runs is not started anew.
@@ -167,6 +189,7 @@ function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
     filter: filterFile(home),
     isMinimal: spec.isMinimal ?? false,
     home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,
+    ...(spec.image && { image: spec.image }),
     // Where nothing else holds the processes of a box together, those that entered are found by it.
     env: way === 'none' ? { BERTH_SERVICE: serviceOf(home, spec.id) } : {},
   }

@@ -1,6 +1,6 @@
 // How a command gets into a box: by a program that enters its namespaces. What it is to do goes through its environment,
 // which only its own user can read, and which leaves room where a terminal takes no further descriptors.
-import type { BoxCommand } from './box.ts'
+import type { BoxCommand, BoxImage } from './box.ts'
 import { boxScript } from './box-script.ts'
 import { baseEnvironment, findCommand } from './process.ts'
 
@@ -16,6 +16,8 @@ export interface Entrance {
   isMinimal: boolean
   /** Always in the environment of what enters. */
   env: Record<string, string>
+  /** What the box is made from, if it is an image. */
+  image?: BoxImage
   /** Of a machine: whom the command runs as, by the words of its image, and what stands for the usual environment. */
   machine?: { user: string; env: Record<string, string> }
 }
@@ -35,7 +37,7 @@ export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 const partBytes = 100_000
 
 export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: boolean): Entry {
-  const usual = entrance.machine?.env ?? { PATH: boxPath, HOME: entrance.home, USER: 'root', LANG: 'C.UTF-8' }
+  const usual = entrance.machine?.env ?? usualEnvironment(entrance.home, entrance.image)
   const environment = { ...usual, ...command.env, ...entrance.env }
   return {
     program: findCommand('perl') ?? '/usr/bin/perl',
@@ -50,11 +52,19 @@ export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: b
       filter: [entrance.filter],
       privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
       terminal: [terminal ? '1' : ''],
-      dir: [command.dir ?? entrance.home],
+      dir: [command.dir ?? (entrance.image?.workingDir || entrance.home)],
       env: Object.entries(environment).map(([name, value]) => `${variableName(name)}=${value}`),
       argv: command.argv,
     }),
   }
+}
+
+/** Of everything that runs in a sandbox. An image says more, and where its programs are, but not where home is. */
+export function usualEnvironment(home: string, image: BoxImage | undefined): Record<string, string> {
+  const usual = { PATH: boxPath, HOME: home, USER: 'root', LANG: 'C.UTF-8' }
+  if (!image) return usual
+  const { PATH, ...env } = image.env
+  return { ...usual, ...env, ...(PATH && { PATH: `${PATH}:/.sprite/bin` }), HOME: home }
 }
 
 export function variableName(name: string): string {

@@ -1,5 +1,5 @@
 import type { Health } from '../model/service-health.ts'
-import { boxPath } from './box-enter.ts'
+import type { ScriptPlaces } from './box-paths.ts'
 import { quote } from './service-directory.ts'
 
 // bash can open a connection by itself; every other client may be missing in a box.
@@ -18,15 +18,15 @@ const firstSeconds = 0.2
  * A program that runs beside the service as long as it lives, in its process group. It writes `healthy` and `unhealthy`
  * to a file when that changes, and says on descriptor 3 when it was healthy for the first time.
  */
-export function renderHealth(health: Health, state: string): string {
+export function renderHealth(health: Health, state: string, { shell, path, prefix }: ScriptPlaces): string {
   const seconds = health.intervalMs / 1000
-  const limit = `timeout --foreground -k 1 ${health.timeoutMs / 1000}`
+  const limit = `${prefix}timeout --foreground -k 1 ${health.timeoutMs / 1000}`
   return [
-    '#!/bin/sh',
+    `#!${shell}`,
     // Its environment is that of the service, which may have a PATH without the programs used here.
-    `export PATH="$PATH:"${quote(boxPath)}`,
+    ...(prefix === '' ? [`export PATH="$PATH:"${quote(path)}`] : []),
     `file=${quote(`${state}/health`)}`,
-    `check() { ${limit} ${renderCheck(health.check)} </dev/null >/dev/null 2>&1 3>&-; }`,
+    `check() { ${limit} ${renderCheck(health.check, `${prefix}bash`)} </dev/null >/dev/null 2>&1 3>&-; }`,
     'known= failures=0',
     'while :; do',
     '  if check; then',
@@ -38,13 +38,13 @@ export function renderHealth(health: Health, state: string): string {
     '  fi',
     '  [ "$now" = "$known" ] || echo "$now" > "$file"',
     '  known=$now',
-    `  if [ -n "$known" ]; then sleep ${seconds}; else sleep ${Math.min(firstSeconds, seconds)}; fi`,
+    `  if [ -n "$known" ]; then ${prefix}sleep ${seconds}; else ${prefix}sleep ${Math.min(firstSeconds, seconds)}; fi`,
     'done',
     '',
   ].join('\n')
 }
 
-function renderCheck(check: Health['check']): string {
+function renderCheck(check: Health['check'], bash: string): string {
   if ('command' in check) return check.command.map(quote).join(' ')
-  return ['bash', '-c', httpCheck, 'bash', String(check.http.port), check.http.path].map(quote).join(' ')
+  return [bash, '-c', httpCheck, 'bash', String(check.http.port), check.http.path].map(quote).join(' ')
 }

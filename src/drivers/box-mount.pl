@@ -58,4 +58,17 @@ sub map_owners {
   call('close', $tree);
 }
 
+# The layers of an image, lowest first. The answer is what an overlay calls them: relative paths, so that the list of
+# mounts inside does not tell where things lie on the host.
+sub map_layers {
+  my ($userns, $layers) = @_;
+  my @names;
+  for my $at (0 .. $#$layers) {
+    mkdir "lower/$at", 0711;
+    map_owners($userns, $layers->[$at], "lower/$at");
+    unshift @names, "lower/$at";
+  }
+  return join ':', @names ? @names : 'lower';
+}
+
 1;

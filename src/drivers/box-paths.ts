@@ -40,6 +40,17 @@ export interface InnerPaths {
   home: string
 }
 
+/** With what the scripts that run services go by. */
+export interface ScriptPlaces extends InnerPaths {
+  /** Where services start that do not say where. */
+  dir: string
+  shell: string
+  /** PATH of what the scripts themselves run. */
+  path: string
+  /** Before the names of these programs, where PATH is another's; empty when they are everybody's. */
+  prefix: string
+}
+
 const inner: InnerPaths = {
   service: '/.berth/service',
   run: '/.berth/run',

@@ -12,10 +12,12 @@ import {
 } from 'node:fs'
 import { dirname } from 'node:path'
 import { type ServiceDefinition, startLevels } from '../model/service.ts'
+import type { BoxImage } from './box.ts'
 import { readWay } from './box-disk.ts'
-import { boxPath } from './box-enter.ts'
-import { type BoxPaths, type InnerPaths, innerPathsOf } from './box-paths.ts'
+import { boxPath, usualEnvironment } from './box-enter.ts'
+import { type BoxPaths, innerPathsOf, type ScriptPlaces } from './box-paths.ts'
 import { errorLogName, renderErrorLog, renderService, type ServiceFiles } from './box-service-script.ts'
+import { toolPath } from './box-tools.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureDirectory, freshName } from './fresh.ts'
 import { quote } from './service-directory.ts'
@@ -24,6 +26,7 @@ export interface ServicePlace {
   paths: BoxPaths
   /** The root of the box; undefined where everything runs as one user. */
   uid: number | undefined
+  image?: BoxImage | undefined
 }
 
 export interface ServiceText {
@@ -47,17 +50,21 @@ export function scannedEntries(name: string): string[] {
 /** Afterwards the supervisor finds the service by these definitions. */
 export function ensureFiles(place: ServicePlace, { definition, environment, down }: ServiceText): void {
   const { name } = definition
-  const inner = innerPathsOfBox(place.paths)
+  const inner = scriptPlacesOf(place)
   for (const stream of ['stdout', 'stderr']) ensureLeaf(place, `${place.paths.log}/${name}/${stream}`)
   ensureEntry(place, errorLogName(name), renderErrorLog(name, inner), [''])
-  const files = { ...renderService(definition, environment, inner), ...(down && { down: '' }) }
+  const variables = { ...usualEnvironment(inner.home, place.image), ...environment }
+  const files = { ...renderService(definition, variables, inner), ...(down && { down: '' }) }
   ensureEntry(place, name, files, ['', '/log'], ['state'])
   if (!definition.health) rmSync(`${place.paths.run}/${name}/health`, { force: true })
   markDown(place, name, down)
 }
 
-export function innerPathsOfBox(paths: BoxPaths): InnerPaths {
-  return innerPathsOf(readWay(paths) === 'none' ? 'none' : 'bubblewrap', paths)
+export function scriptPlacesOf({ paths, image }: ServicePlace): ScriptPlaces {
+  const inner = innerPathsOf(readWay(paths) === 'none' ? 'none' : 'bubblewrap', paths)
+  const dir = image?.workingDir || inner.home
+  if (image) return { ...inner, dir, shell: `${toolPath}/sh`, path: toolPath, prefix: `${toolPath}/` }
+  return { ...inner, dir, shell: '/bin/sh', path: boxPath, prefix: '' }
 }
 
 function ensureLeaf({ uid }: ServicePlace, leaf: string): void {
@@ -142,14 +149,14 @@ export function setStopTime(place: ServicePlace, name: string, timeoutMs: number
 /** When the whole box stops, what needs others ends before them. The last ones, and all the rest, end together. */
 export function ensureShutdown(place: ServicePlace, services: readonly ServiceDefinition[]): void {
   const { paths } = place
-  const inner = innerPathsOfBox(paths)
+  const inner = scriptPlacesOf(place)
   const levels = startLevels(services).slice(1).reverse()
   const steps = levels.flatMap((names) => [
     ...names.map((name) => `s6-svc -d ${quote(name)}`),
     // What takes longer is ended with the rest.
     `s6-svwait -D -t 3000 ${names.map(quote).join(' ')}`,
   ])
-  const lines = ['#!/bin/sh', `export PATH=${quote(boxPath)}`, `cd ${quote(inner.service)}`, ...steps]
+  const lines = [`#!${inner.shell}`, `export PATH=${quote(inner.path)}`, `cd ${quote(inner.service)}`, ...steps]
   const script = `${paths.service}/.shutdown`
   const text = `${[...lines, 'exec s6-svscanctl -t .'].join('\n')}\n`
   if (readTextIfPresent(script) !== text) replaceFile(place, script, text)

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { ServiceDefinition } from '../model/service.ts'
+import { boxPath, usualEnvironment } from './box-enter.ts'
 import { renderErrorLog, renderService } from './box-service-script.ts'
 
 let directory: string
@@ -15,13 +16,16 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }))
 
 const nasty = [`'`, `"$HOME"`, '$(touch /tmp/x)', '`id`', '\\', 'a\nb', '-n', '*', '', ';#', '💥']
 
+const given = { GIVEN: 'by the sandbox', OWN: 'no' }
+
 function define(change: Partial<ServiceDefinition> = {}) {
   const definition = { name: 'odd', cmd: 'true', args: [], needs: [], httpPort: null, env: {}, dir: null, health: null }
-  return renderService({ ...definition, ...change }, { GIVEN: 'by the sandbox', OWN: 'no' }, inner())
+  return renderService({ ...definition, ...change }, { ...usualEnvironment(directory, undefined), ...given }, inner())
 }
 
 function inner() {
-  return { service: `${directory}/service`, run: `${directory}/run`, log: `${directory}/log`, home: directory }
+  const places = { service: `${directory}/service`, run: `${directory}/run`, log: `${directory}/log`, home: directory }
+  return { ...places, dir: directory, shell: '/bin/sh', path: boxPath, prefix: '' }
 }
 
 /** As the supervisor does, with readiness on descriptor 3. */

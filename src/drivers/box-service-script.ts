@@ -1,8 +1,7 @@
 // The programs with which the supervisor of a box runs a service. Words of a user reach them as quoted words only.
 import type { ServiceDefinition } from '../model/service.ts'
-import { boxPath } from './box-enter.ts'
 import { renderHealth } from './box-health.ts'
-import type { InnerPaths } from './box-paths.ts'
+import type { ScriptPlaces } from './box-paths.ts'
 import { quote } from './service-directory.ts'
 
 /** First on a line of a log: what follows is said by us about the end of a process, not by it. */
@@ -21,28 +20,28 @@ export type ServiceFiles = Record<string, string>
 /** The files of the directory of a service, except those that say whether and how fast it is to stop. */
 export function renderService(
   definition: ServiceDefinition,
-  environment: Record<string, string>,
-  inner: InnerPaths,
+  variables: Record<string, string>,
+  inner: ScriptPlaces,
 ): ServiceFiles {
   const { name, health } = definition
   return {
-    run: renderRun(definition, environment, inner),
+    run: renderRun(definition, variables, inner),
     finish: renderFinish(definition, inner),
     'notification-fd': '3\n',
     // The wait before the next start is part of it.
     'timeout-finish': '0\n',
-    'log/run': renderLog(`${inner.log}/${name}/stdout`),
-    ...(health && { health: renderHealth(health, stateDirectory(inner, name)) }),
+    'log/run': renderLog(inner, `${inner.log}/${name}/stdout`),
+    ...(health && { health: renderHealth(health, stateDirectory(inner, name), inner) }),
   }
 }
 
-export function renderErrorLog(name: string, inner: InnerPaths): ServiceFiles {
+export function renderErrorLog(name: string, inner: ScriptPlaces): ServiceFiles {
   const pipe = quote(`${stateDirectory(inner, name)}/stderr`)
   // Open for writing as well, so that it never ends and nobody who writes to it is ever cut off.
-  return { run: renderLog(`${inner.log}/${name}/stderr`, [ensurePipe(pipe), `exec 0<>${pipe}`]) }
+  return { run: renderLog(inner, `${inner.log}/${name}/stderr`, [ensurePipe(pipe), `exec 0<>${pipe}`]) }
 }
 
-function stateDirectory(inner: InnerPaths, name: string): string {
+function stateDirectory(inner: ScriptPlaces, name: string): string {
   return `${inner.run}/${name}/state`
 }
 
@@ -52,25 +51,19 @@ function ensurePipe(pipe: string): string {
 
 // Up to 4 files of 8 MiB. With -b the logger does not read faster than it can write, which slows down the service and
 // nothing else.
-function renderLog(directory: string, before: string[] = []): string {
-  const lines = ['#!/bin/sh', ...before, 'export TZ=UTC0', `exec s6-log -b -- n3 s8388608 T ${quote(directory)}`]
+function renderLog({ shell, path }: ScriptPlaces, directory: string, before: string[] = []): string {
+  const words = [`#!${shell}`, `export PATH=${quote(path)}`, ...before, 'export TZ=UTC0']
+  const lines = [...words, `exec s6-log -b -- n3 s8388608 T ${quote(directory)}`]
   return `${lines.join('\n')}\n`
 }
 
-function renderRun(definition: ServiceDefinition, environment: Record<string, string>, inner: InnerPaths): string {
+function renderRun(definition: ServiceDefinition, environment: Record<string, string>, inner: ScriptPlaces): string {
   const { cmd, args, needs, dir, health } = definition
   const state = stateDirectory(inner, definition.name)
-  const variables = {
-    PATH: boxPath,
-    HOME: inner.home,
-    USER: 'root',
-    LANG: 'C.UTF-8',
-    ...environment,
-    ...definition.env,
-  }
+  const variables: Record<string, string> = { ...environment, ...definition.env }
   return [
-    '#!/bin/sh',
-    `export PATH=${quote(boxPath)}`,
+    `#!${inner.shell}`,
+    `export PATH=${quote(inner.path)}`,
     `state=${quote(state)}`,
     ...endEarlierLife,
     ': > "$state/problem"',
@@ -80,9 +73,9 @@ function renderRun(definition: ServiceDefinition, environment: Record<string, st
     'exec </dev/null 2<>"$state/stderr"',
     ...needs.map((need) => waitFor(`${inner.service}/${need}`)),
     'fail() { echo "$2" > "$state/problem"; echo "$2" >&2; exit "$1"; }',
-    `cd ${quote(dir ?? inner.home)} 2>/dev/null || fail 126 ${quote(`chdir ${oneLine(dir ?? inner.home)}: no such directory`)}`,
+    `cd ${quote(dir ?? inner.dir)} 2>/dev/null || fail 126 ${quote(`chdir ${oneLine(dir ?? inner.dir)}: no such directory`)}`,
     `set -- ${[cmd, ...args].map(quote).join(' ')}`,
-    ...findProgram(cmd, variables.PATH),
+    ...findProgram(cmd, variables.PATH ?? ''),
     'count=0',
     '[ -s "$state/restarts" ] && read -r count rest < "$state/restarts"',
     noteClock,
@@ -150,10 +143,10 @@ function oneLine(text: string): string {
 /** A run that lasted this long was no failure to start. */
 const steadySeconds = 10
 
-function renderFinish({ name }: ServiceDefinition, inner: InnerPaths): string {
+function renderFinish({ name }: ServiceDefinition, inner: ScriptPlaces): string {
   return [
-    '#!/bin/sh',
-    `export PATH=${quote(boxPath)}`,
+    `#!${inner.shell}`,
+    `export PATH=${quote(inner.path)}`,
     `state=${quote(stateDirectory(inner, name))}`,
     ensurePipe('"$state/stderr"'),
     'exec </dev/null 2<>"$state/stderr"',

@@ -26,6 +26,7 @@ import {
   type SupervisedStatus,
   writePipe,
 } from './box-service-status.ts'
+import { toolPath } from './box-tools.ts'
 import type { Home } from './home.ts'
 import { discard, sweepTrash } from './trash.ts'
 
@@ -57,6 +58,7 @@ export function boxServices(host: Host): BoxServices {
   const placeOf = (box: BoxSpec): ServicePlace => ({
     paths: boxPaths(host.home, box.id),
     uid: boxUid(host.home, box.slot),
+    image: box.image,
   })
   return {
     inspectService: (boxId, { name, health }) =>
@@ -172,8 +174,13 @@ const groupScript = `for file in /proc/[0-9]*/stat; do
   [ "$4" = "$1" ] && [ "$pid" != "$1" ] && kill -TERM "$pid"
 done 2>/dev/null`
 
+/** An image may have none, or one of its own. */
+function shellOf({ image }: BoxSpec): string {
+  return image ? `${toolPath}/sh` : '/bin/sh'
+}
+
 function terminateGroup(host: Host, box: BoxSpec, group: number): void {
-  const child = host.boxes.spawnInBox(box, { argv: ['/bin/sh', '-c', groupScript, 'sh', String(group)], dir: '/' })
+  const child = host.boxes.spawnInBox(box, { argv: [shellOf(box), '-c', groupScript, 'sh', String(group)], dir: '/' })
   // The stop does not depend on it.
   child.on('error', () => undefined)
 }
@@ -206,7 +213,7 @@ async function signalService(
   if (found.is !== 'up' || found.begunAtMs === undefined) return false
   const letter = letters[signal]
   if (letter) return writePipe(run.control, letter)
-  const argv: [string, ...string[]] = ['/bin/sh', '-c', 'kill "-$1" "$2"', 'sh', String(signal), String(found.pid)]
+  const argv: [string, ...string[]] = [shellOf(box), '-c', 'kill "-$1" "$2"', 'sh', String(signal), String(found.pid)]
   const child = host.boxes.spawnInBox(box, { argv, dir: '/' })
   return new Promise((resolve, reject) => {
     child.once('error', reject)

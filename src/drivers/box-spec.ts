@@ -1,5 +1,5 @@
-import type { Sandbox } from '../model/sandbox.ts'
-import type { BoxSpec } from './box.ts'
+import type { Sandbox, SandboxImage } from '../model/sandbox.ts'
+import type { BoxImage, BoxSpec } from './box.ts'
 
 /** However many processes a sandbox starts, the host keeps enough for everybody else. */
 const maxProcesses = 4096
@@ -13,5 +13,11 @@ export function boxSpec(sandbox: Sandbox): BoxSpec {
     limits: { memoryMb, cpus: sandbox.cpus, pids: maxProcesses },
     isMinimal: sandbox.privileges?.profile === 'minimal',
     policy: sandbox.networkPolicy,
+    storageGb: sandbox.storageGb,
+    ...(sandbox.image && { image: imageOf(sandbox.image) }),
   }
+}
+
+function imageOf({ digest, env, workingDir }: SandboxImage): BoxImage {
+  return { digest, env, workingDir }
 }

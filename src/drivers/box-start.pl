@@ -17,12 +17,15 @@ $machine = $config{machine};
 my $is_full = $config{way} eq 'full';
 # A machine runs the program of an image: its layers are those of the image, and nothing of the host is in it.
 my $is_machine = exists $config{program};
-require($0 =~ s{[^/]*$}{}r . $_) for $is_machine ? ('box-user.pl', 'machine-start.pl') : ();
+# A sandbox may begin with an image as well. Then it has the programs of the host that supervise its services, and no
+# others.
+my $has_image = exists $config{tools};
+require($0 =~ s{[^/]*$}{}r . $_) for $is_machine ? ('box-user.pl', 'machine-start.pl') : $has_image ? ('box-image.pl', 'machine-start.pl') : ();
 require($0 =~ s{[^/]*$}{}r . 'private-network.pl') if $config{'private-link'};
 
 set_limits();
 chdir $config{directory} or die "$config{directory}: $!\n";
-$is_machine ? begin_machine(\%config) : remove_links();
+$is_machine ? begin_machine(\%config) : $has_image ? () : remove_links();
 my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
@@ -32,7 +35,7 @@ if ($is_machine) {
   finish_network($network) if $network;
   run_machine($userns, \%config, $program);
 }
-mount_layers($userns);
+$has_image ? mount_box_image($userns, \%config, \@layers) : mount_layers($userns);
 finish_network($network) if $network;
 give_way($userns);
 
@@ -147,6 +150,22 @@ sub finish_network {
   die "the network could not be set up\n" if $?;
 }
 
+# Of the host.
+sub show_programs {
+  return (
+    (map { ('--ro-bind', "/$_", "/$_") } grep { -d "/$_" && !-l "/$_" } qw(bin sbin lib lib32 lib64 libx32)),
+    $is_full ? () : ('--ro-bind', '/usr', '/usr', '--bind', 'upper-usr/local', '/usr/local', '--tmpfs', '/usr/src'),
+  );
+}
+
+# Where they expect each other: see box-tools.ts.
+sub show_tools {
+  return (
+    (map { ('--ro-bind', "$config{tools}/$_", "/.berth/$_") } 'bin', 'lib'),
+    (map { ('--symlink', "bin/$_", "/.berth/$_") } 's6-supervise', 's6-ftrigrd'),
+  );
+}
+
 sub give_way {
   my ($userns) = @_;
   open(my $filter, '<', $config{filter}) or die "$config{filter}: $!\n";
@@ -164,12 +183,12 @@ sub give_way {
     '--cap-drop', 'ALL', (map { ('--cap-add', "CAP_$_") } @names),
     '--hostname', $config{hostname},
     '--bind', 'root', '/',
-    (map { ('--ro-bind', "/$_", "/$_") } grep { -d "/$_" && !-l "/$_" } qw(bin sbin lib lib32 lib64 libx32)),
-    $is_full ? () : ('--ro-bind', '/usr', '/usr', '--bind', 'upper-usr/local', '/usr/local', '--tmpfs', '/usr/src'),
+    $has_image ? () : show_programs(),
     '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
-    '--tmpfs', '/run', '--perms', '1777', '--dir', '/run/lock',
+    $has_image ? () : ('--tmpfs', '/run', '--perms', '1777', '--dir', '/run/lock'),
     '--ro-bind', 'shown/resolv.conf', '/etc/resolv.conf',
-    '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run', '--remount-ro', '/.berth',
+    '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run',
+    $has_image ? show_tools() : (), '--remount-ro', '/.berth',
     '--tmpfs', '/.sprite', '--bind', 'log', '/.sprite/logs/services', '--ro-bind', 'shown/checkpoints', '/.sprite/checkpoints',
     '--ro-bind', 'shown/policy', '/.sprite/policy', '--ro-bind', 'shown/version.txt', '/.sprite/version.txt',
     '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--ro-bind', 'shown/bin', '/.sprite/bin',

@@ -8,17 +8,30 @@ export interface BoxSpec {
   slot: number
   hostname: string
   limits: { memoryMb: number; cpus: number; pids: number }
+  /** What it may write, where the disk can hold it to that. */
+  storageGb?: number
   /** Its root has no rights beyond those of any user: not over files of others, and it cannot become another. */
   isMinimal?: boolean
   /** Which names it may resolve and so reach; every one when there are no rules. */
   policy?: NetworkPolicy
+  /** What it is made from instead of the programs of the host. */
+  image?: BoxImage
+}
+
+export interface BoxImage {
+  /** Null before it was pulled; then it cannot start. */
+  digest: string | null
+  /** Variables of its commands, unless others are given. */
+  env: Record<string, string>
+  /** Where its commands begin; its home when empty. */
+  workingDir: string
 }
 
 export interface BoxCommand {
   argv: [string, ...string[]]
   /** On top of PATH, HOME, USER and LANG. */
   env?: Record<string, string>
-  /** Absolute, as seen inside; its home when absent. */
+  /** Absolute, as seen inside; what its image says, or else its home, when absent. */
   dir?: string
 }
 
@@ -34,6 +47,8 @@ export interface Isolation {
   network: 'own' | 'host' | 'none'
   /** A sentence for people, when something is missing: what, and what it costs. */
   gap?: string
+  /** Whether a box that has written what it may is kept from writing more. */
+  limitsStorage?: boolean
 }
 
 /** A file operation inside a box ended with an error of the system, such as ENOENT. */

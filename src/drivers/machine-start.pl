@@ -54,7 +54,7 @@ sub prepare_machine {
   mount_image($userns, $layers, !$config->{'keeps-root'});
   mount_volumes($userns, $config, @{$words{volumes}});
   my %found = in_root($userns, sub {
-    make_places();
+    make_places('/proc', '/dev', '/sys');
     write_files(@{$words{files}});
     my $user = find_user($words{user}[0]);
     if (!$userns && ($user->{uid} || $user->{gid})) {
@@ -73,18 +73,11 @@ sub prepare_machine {
   return { %words, %found };
 }
 
-# Relative paths, so that the list of mounts inside does not tell where things lie on the host. What is thrown away at the
-# end need not reach the disk; older kernels do not know how to say that.
+# What is thrown away at the end need not reach the disk; older kernels do not know how to say that.
 sub mount_image {
   my ($userns, $layers, $is_volatile) = @_;
   my $extra = $userns ? '' : ',userxattr';
-  my @names;
-  for my $at (0 .. $#$layers) {
-    mkdir "lower/$at", 0711;
-    map_owners($userns, $layers->[$at], "lower/$at");
-    unshift @names, "lower/$at";
-  }
-  my $lower = join ':', @names ? @names : 'lower';
+  my $lower = map_layers($userns, $layers);
   my $options = "lowerdir=$lower,upperdir=layer/upper,workdir=layer/work$extra";
   my $quiet = 2 | 4; # nosuid, nodev
   return if $is_volatile && eval { local $SIG{__DIE__}; mount_at('overlay', 'root', 'overlay', $quiet, "$options,volatile"); 1 };
@@ -157,7 +150,7 @@ sub in_root {
 
 # What is mounted over must not be a link, which would be followed on the way there.
 sub make_places {
-  for my $place ('/proc', '/dev', '/sys') {
+  for my $place (@_) {
     unlink $place if -l $place || !-d $place;
     mkdir $place, 0755;
     -d $place && !-l $place or die "the image has no place for $place\n";

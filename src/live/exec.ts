@@ -92,7 +92,7 @@ function startSession(
   const spec = boxSpec(sandbox)
   const facts = {
     command: argv.join(' '),
-    workdir: dir ?? sandboxHome,
+    workdir: dir ?? (sandbox.image?.workingDir || sandboxHome),
     tty,
     stdin,
     cols,
@@ -131,8 +131,8 @@ export async function prepareIn(
     })
   }
   if (request.tty) await loadTerminals()
-  await wake(ctx, sandbox)
-  return { sandbox, start: () => ctx.sessions.start(ctx.boxes, sandbox, request) }
+  const awake = await wake(ctx, sandbox)
+  return { sandbox: awake, start: () => ctx.sessions.start(ctx.boxes, awake, request) }
 }
 
 export async function listExecSessions(ctx: LiveContext, name: string): Promise<ExecSession[]> {

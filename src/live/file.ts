@@ -46,8 +46,8 @@ interface Work {
 }
 
 /** A helper inside the sandbox, which is started for it. Whoever gets it ends it. */
-async function start(ctx: LiveContext, sandbox: Sandbox, ...words: string[]): Promise<Work> {
-  await wake(ctx, sandbox)
+async function start(ctx: LiveContext, known: Sandbox, ...words: string[]): Promise<Work> {
+  const sandbox = await wake(ctx, known)
   const giveBack = await takeTurn(sandbox.id)
   try {
     const helper = startFileHelper(ctx.boxes, boxSpec(sandbox), ...words)

@@ -12,5 +12,6 @@ export function refuseUnenforced(ctx: LiveContext, rules: unknown[]): void {
 /** In force when this returns. A sandbox that does not run gets them before it starts. */
 export async function applyNetworkPolicy(ctx: LiveContext, name: string): Promise<void> {
   const sandbox = await getSandbox(ctx, name, 'write')
-  if (sandbox.state === 'running') await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
+  if (sandbox.state === 'running' && sandbox.image?.digest !== null)
+    await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
 }

@@ -7,6 +7,7 @@ import { type Sandbox, type SandboxDetails, sandboxStates } from '../model/sandb
 import { getVisibleSandbox, holdSandbox, loadSandbox, noteRunning, releaseSandbox } from '../store/sandbox.ts'
 import { lockState, transition } from '../store/transition.ts'
 import { type LiveContext, withDeadline } from './context.ts'
+import { withImage } from './sandbox-image.ts'
 
 /** The sandbox, if the caller may do this with it. It need not run. */
 export async function getSandbox(ctx: LiveContext, name: string, access: 'read' | 'write'): Promise<SandboxDetails> {
@@ -17,12 +18,12 @@ export async function getSandbox(ctx: LiveContext, name: string, access: 'read' 
 
 /** The same, and it runs afterwards: whoever uses a cold sandbox starts it. */
 export async function openSandbox(ctx: LiveContext, name: string, access: 'read' | 'write'): Promise<SandboxDetails> {
-  const sandbox = await getSandbox(ctx, name, access)
-  await wake(ctx, sandbox)
-  return sandbox
+  return wake(ctx, await getSandbox(ctx, name, access))
 }
 
-export async function wake(ctx: LiveContext, sandbox: Sandbox): Promise<void> {
+/** It runs afterwards. The answer is what is known of it now. */
+export async function wake<T extends Sandbox>(ctx: LiveContext, known: T): Promise<T> {
+  const sandbox = await withImage(ctx, known)
   if (sandbox.state === 'cold') {
     await ctx.db.transaction(async (tx) => {
       const state = await lockState(tx, 'sandbox', sandbox.id)
@@ -34,6 +35,7 @@ export async function wake(ctx: LiveContext, sandbox: Sandbox): Promise<void> {
   }
   if (sandbox.isHeld) await untilReleased(ctx, sandbox.id)
   await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
+  return sandbox
 }
 
 const holdMillis = 30_000
@@ -60,7 +62,8 @@ export async function restartSandbox(ctx: LiveContext, name: string): Promise<Sa
   return sandbox
 }
 
-async function stopThenStart(ctx: LiveContext, sandbox: Sandbox): Promise<void> {
+async function stopThenStart(ctx: LiveContext, known: Sandbox): Promise<void> {
+  const sandbox = await withImage(ctx, known)
   await holdSandbox(ctx.db, sandbox.id)
   try {
     await withDeadline(ctx.boxes.stopBox(sandbox.id), 'the sandbox')
@@ -85,6 +88,8 @@ export interface Check {
 /** Looks without waking it. */
 export async function checkSandbox(ctx: LiveContext, name: string): Promise<Check> {
   const sandbox = await getSandbox(ctx, name, 'read')
+  const problem = sandbox.image?.problem
+  if (problem) return { sandbox, status: 'unhealthy', reason: `its image cannot be pulled: ${problem}` }
   if (sandbox.state === 'cold') return { sandbox, status: 'hibernated', reason: 'it has not been used yet' }
   try {
     const box = await withDeadline(ctx.boxes.inspectBox(sandbox.id), 'the sandbox')

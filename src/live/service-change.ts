@@ -29,9 +29,9 @@ export async function changeService(
   body: PutService,
   durationMs: number,
 ): Promise<Telling | undefined> {
-  const sandbox = await getSandbox(ctx, sandboxName, 'write')
+  const asked = await getSandbox(ctx, sandboxName, 'write')
   const definition = readDefinition(name, body)
-  await wake(ctx, sandbox)
+  const sandbox = await wake(ctx, asked)
   const runs = { before: false }
   const services = await ctx.db.transaction(async (tx) => {
     const known = await lockServices(tx, sandbox.id)

@@ -76,7 +76,8 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   const jobs = jobDriver(supervisor)
   const cgroups = cgroupDriver()
   const volumes = volumeDriver({ home, jobs })
-  const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups }), home)
+  const images = imageStore({ home })
+  const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups, images }), home)
   return {
     db,
     encryptionKey: readOrCreateKey(home),
@@ -97,7 +98,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     boxes,
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
     services: boxServices({ home, boxes }),
-    images: imageStore({ home }),
+    images,
     hasPrivateNetworks: privateNetworksPossible,
     homeNumber: home.number,
     volumes,

@@ -35,6 +35,8 @@ export interface Sandbox {
   resources: ResourcesPolicy | null
   /** The checkpoint that its filesystem came from. */
   sourceId: string | null
+  /** What it is made from instead of the programs of the host; null for those. */
+  image: SandboxImage | null
   /** What was written in it takes this much of the disk; null before it was first measured. */
   usedBytes: number | null
   measuredAt: Micros | null
@@ -43,6 +45,17 @@ export interface Sandbox {
   createdAt: Micros
   updatedAt: Micros
   lastRunningAt: Micros | null
+}
+
+export interface SandboxImage {
+  /** As it was asked for, with everything that was left out. */
+  reference: string
+  /** Of what was pulled, which stays; null before. */
+  digest: string | null
+  env: Record<string, string>
+  workingDir: string
+  /** Why it could not be pulled, the last time somebody tried. */
+  problem: string | null
 }
 
 export interface SandboxDetails extends Sandbox {
@@ -95,6 +108,14 @@ export const SandboxConfig = Type.Object({
 })
 export type SandboxConfig = Static<typeof SandboxConfig>
 
+const Image = Type.Optional(
+  Type.String({
+    description:
+      'An OCI image as its files, such as `debian:12` or `registry.example.com/team/app:v1`, pulled with the first use; the programs of the host when omitted. It stays the same as long as the sandbox is there.',
+    examples: ['debian:12'],
+  }),
+)
+
 const Labels = Type.Array(Type.String({ minLength: 1, maxLength: 128 }), {
   maxItems: 64,
   description: 'Words of your own.',
@@ -128,7 +149,8 @@ export const CreateSandbox = Type.Object({
       refusal: 'organization is not the slug of an organization',
     }),
   ),
-  config: Type.Optional(SandboxConfig),
+  config: Type.Optional(Type.Object({ ...SandboxConfig.properties, image: Image })),
+  image: Image,
   environment: Type.Optional(Environment),
   labels: Type.Optional(Labels),
   url_settings: Type.Optional(UrlSettings),
@@ -168,8 +190,22 @@ export const SandboxView = Type.Object(
         limit_bytes: Type.Integer(),
         used_bytes: Type.Optional(Type.Integer({ description: 'Without its checkpoints.' })),
         measured_at: Type.Optional(Type.String({ format: 'date-time' })),
+        enforced: Type.Boolean({
+          description:
+            'Whether writing beyond the limit fails. Where the disk cannot do that, nothing stops a sandbox.',
+        }),
       },
-      { description: 'Measured every five minutes while it runs. Nothing stops a sandbox that goes beyond the limit.' },
+      { description: 'Measured every five minutes while it runs.' },
+    ),
+    image: Type.Optional(
+      Type.Object(
+        {
+          reference: Type.String(),
+          digest: Type.Optional(Type.String({ description: 'Of what was pulled; absent before.' })),
+          problem: Type.Optional(Type.String({ description: 'Why it could not be pulled.' })),
+        },
+        { description: 'What it is made from; absent when that is the programs of the host.' },
+      ),
     ),
     environment: Type.Record(Type.String(), Type.String()),
     labels: Type.Array(Type.String()),

@@ -2,6 +2,7 @@
 import { listUsedImages } from '../store/machine.ts'
 import { forgetDestroyed, startScheduled } from '../store/machine-change.ts'
 import { trimMachineEvents } from '../store/machine-event.ts'
+import { listSandboxImages } from '../store/sandbox.ts'
 import { wake } from './machine-image.ts'
 import type { World } from './step.ts'
 
@@ -57,6 +58,7 @@ export async function tidyMachines({ db }: Pick<World, 'db'>): Promise<void> {
 
 export async function collectImages({ db, images }: Pick<World, 'db' | 'images'>, now = Date.now()): Promise<void> {
   const fresh = (await images.listImages()).filter(({ pulledAt }) => now - pulledAt < freshImageMs)
-  const used = new Set([...(await listUsedImages(db)), ...fresh.map(({ digest }) => digest)])
+  const named = [...(await listUsedImages(db)), ...(await listSandboxImages(db))]
+  const used = new Set([...named, ...fresh.map(({ digest }) => digest)])
   await images.collectImages(used)
 }

@@ -10,6 +10,7 @@ import {
   setRestored,
 } from '../store/checkpoint.ts'
 import { holdSandbox, releaseSlot, setUsedBytes } from '../store/sandbox.ts'
+import { ensureSandboxImage } from './sandbox-image.ts'
 import { ensureServices } from './service.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
 
@@ -23,7 +24,10 @@ const heldLookSeconds = 0.5
 const copyLookSeconds = 0.05
 
 export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
-  async running(sandbox, world) {
+  async running(known, world) {
+    const found = await ensureSandboxImage(known, world)
+    if (found.is === 'away') return found.result
+    const { sandbox } = found
     const unfinished = await listUnfinished(world.db, sandbox.id)
     const removing = unfinished.filter(({ state }) => state === 'removing')
     if (removing.length > 0) return removeCheckpoints(sandbox, removing, world)

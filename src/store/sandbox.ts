@@ -5,6 +5,7 @@ import {
   type Sandbox,
   type SandboxCounts,
   type SandboxDetails,
+  type SandboxImage,
   sandboxNamePattern,
 } from '../model/sandbox.ts'
 import type { Caller } from '../model/token.ts'
@@ -15,7 +16,7 @@ const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, san
   sandbox.state_since as "stateSince", sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess",
   sandbox.labels, sandbox.environment, sandbox.memory_mb as "memoryMb", sandbox.cpus, sandbox.storage_gb as "storageGb",
   sandbox.region, sandbox.network_policy as "networkPolicy", sandbox.privileges, sandbox.resources,
-  sandbox.source_id as "sourceId", sandbox.used_bytes as "usedBytes", sandbox.measured_at as "measuredAt",
+  sandbox.source_id as "sourceId", sandbox.image, sandbox.used_bytes as "usedBytes", sandbox.measured_at as "measuredAt",
   coalesce(sandbox.held_until > now(), false) as "isHeld", sandbox.created_at as "createdAt",
   sandbox.updated_at as "updatedAt", sandbox.last_running_at as "lastRunningAt"`
 
@@ -81,7 +82,17 @@ export async function getVisibleSandbox(
 
 export type NewSandbox = Pick<
   Sandbox,
-  'id' | 'name' | 'urlAuth' | 'privateAccess' | 'labels' | 'environment' | 'memoryMb' | 'cpus' | 'storageGb' | 'region'
+  | 'id'
+  | 'name'
+  | 'urlAuth'
+  | 'privateAccess'
+  | 'labels'
+  | 'environment'
+  | 'memoryMb'
+  | 'cpus'
+  | 'storageGb'
+  | 'region'
+  | 'image'
 > & {
   /** Null for the organization of the token. */
   orgSlug: string | null
@@ -130,8 +141,8 @@ async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promi
              where not exists (select 1 from box_slot where box_slot.slot = n)),
            sandbox as (
              insert into sandbox (id, org_id, name, slot, url_auth, private_access, labels, environment, memory_mb, cpus,
-               storage_gb, region)
-             select $3, org.id, $4, free.slot, $5, $6, $7, $8, $9, $10, $11, $12 from org, caller, free
+               storage_gb, region, image)
+             select $3, org.id, $4, free.slot, $5, $6, $7, $8, $9, $10, $11, $12, $14 from org, caller, free
              where token_kind in ('root', 'org') and free.slot is not null and not exists (select 1 from taken)
              on conflict do nothing
              returning *),
@@ -155,6 +166,7 @@ async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promi
       input.storageGb,
       input.region,
       input.insideHash,
+      input.image,
     ],
   })
   const row = rows[0]
@@ -257,6 +269,18 @@ export async function updateSandbox(tx: Tx, id: string, changes: SandboxChanges)
 
 export async function noteRunning(tx: Tx, id: string): Promise<void> {
   await tx.query('update sandbox set last_running_at = now() where id = $1', [id])
+}
+
+export async function setSandboxImage(db: Query, id: string, image: SandboxImage): Promise<void> {
+  await db.query('update sandbox set image = $2 where id = $1', [id, image])
+}
+
+/** Digests of what sandboxes are made from, also of those that are being removed. */
+export async function listSandboxImages(db: Query): Promise<string[]> {
+  const { rows } = await db.query<{ digest: string }>(
+    `select distinct image ->> 'digest' as digest from sandbox where image ->> 'digest' is not null and slot is not null`,
+  )
+  return rows.map((row) => row.digest)
 }
 
 export async function setUsedBytes(tx: Tx, id: string, bytes: number): Promise<void> {

@@ -41,7 +41,7 @@ describe('creating a sandbox', () => {
       url: 'http://first.sandbox.localhost:4282/',
       url_settings: { auth: 'sprite', private_access: 'org_users' },
       config: { ram_mb: 2048, cpus: 2, region: 'local', storage_gb: 10 },
-      storage: { limit_bytes: 10 * 1024 ** 3 },
+      storage: { limit_bytes: 10 * 1024 ** 3, enforced: false },
       environment: {},
       labels: [],
       primary_region: 'local',
@@ -451,7 +451,12 @@ describe('running', () => {
     await create('box', { config: { storage_gb: 1 } })
     await run('box')
     await settle()
-    const measured = { limit_bytes: 1024 ** 3, used_bytes: 40_000_000, measured_at: expect.stringMatching(/Z$/) }
+    const measured = {
+      limit_bytes: 1024 ** 3,
+      enforced: false,
+      used_bytes: 40_000_000,
+      measured_at: expect.stringMatching(/Z$/),
+    }
     expect((await show('box')).body.storage).toEqual(measured)
     fake.usedBytes = 50
     await settle()

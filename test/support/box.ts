@@ -5,6 +5,7 @@ import { removeNetwork } from '../../src/drivers/box-network.ts'
 import type { BoxAbility } from '../../src/drivers/box-probe.ts'
 import { cgroupDriver, removeCgroups } from '../../src/drivers/cgroup.ts'
 import { type Home, openHome } from '../../src/drivers/home.ts'
+import { type ImageStore, imageStore } from '../../src/drivers/image.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
@@ -20,6 +21,7 @@ export interface BoxBench {
   directory: string
   home: Home
   supervisor: Supervisor
+  images: ImageStore
   boxes: BoxDriver
   newSpec(limits?: Partial<BoxSpec['limits']>): BoxSpec
   /** Running. */
@@ -41,7 +43,15 @@ export async function openBoxBench(
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()
   const cgroups = cgroupDriver()
-  const boxes = boxDriver({ home, supervisor, cgroups, ...(ability && { ability }), ...(upstreams && { upstreams }) })
+  const images = imageStore({ home })
+  const boxes = boxDriver({
+    home,
+    supervisor,
+    cgroups,
+    images,
+    ...(ability && { ability }),
+    ...(upstreams && { upstreams }),
+  })
   const specs: BoxSpec[] = []
 
   function newSpec(limits: Partial<BoxSpec['limits']> = {}): BoxSpec {
@@ -89,6 +99,7 @@ export async function openBoxBench(
     directory,
     home,
     supervisor,
+    images,
     boxes,
     newSpec,
     newBox,

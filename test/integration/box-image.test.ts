@@ -1,0 +1,243 @@
+// Sandboxes that begin with an image, one with nothing in it but busybox, in which nothing of the host's can run by itself.
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { BoxImage, BoxSpec } from '../../src/drivers/box.ts'
+import { checkpointDriver } from '../../src/drivers/box-checkpoint.ts'
+import { boxPaths } from '../../src/drivers/box-paths.ts'
+import { type BoxServices, boxServices } from '../../src/drivers/box-service.ts'
+import { cgroupDriver } from '../../src/drivers/cgroup.ts'
+import { jobDriver } from '../../src/drivers/job.ts'
+import { isRoot } from '../../src/drivers/process.ts'
+import type { Service } from '../../src/model/service.ts'
+import { type BoxBench, openBoxBench } from '../support/box.ts'
+import { busyboxImage, type ImageSpec, makeImage, makeTar, type TarEntry } from '../support/image.ts'
+import { until } from '../support/until.ts'
+
+let bench: BoxBench
+let services: BoxServices
+let spec: BoxSpec
+
+/** As an archive on this host. */
+async function pull(name: string, image: ImageSpec): Promise<BoxImage> {
+  const made = makeImage(image)
+  const blobs = [made.manifest, made.config, ...made.layers]
+  const entries: TarEntry[] = [
+    { name: 'oci-layout', content: JSON.stringify({ imageLayoutVersion: '1.0.0' }) },
+    {
+      name: 'index.json',
+      content: JSON.stringify({
+        schemaVersion: 2,
+        manifests: [
+          { mediaType: made.manifest.mediaType, digest: made.manifest.digest, size: made.manifest.content.length },
+        ],
+      }),
+    },
+    ...blobs.map(({ digest, content }) => ({ name: `blobs/sha256/${digest.slice(7)}`, content })),
+  ]
+  const file = `${bench.directory}/${name}.tar`
+  writeFileSync(file, makeTar(entries))
+  const { digest, config } = await bench.images.pullImage({ kind: 'tar', file })
+  return { digest, env: config.env, workingDir: config.workingDir }
+}
+
+function service(name: string, argv: [string, ...string[]], rest: Partial<Service> = {}): Service {
+  const [cmd, ...args] = argv
+  return { name, cmd, args, needs: [], httpPort: null, env: {}, dir: null, health: null, wanted: true, ...rest }
+}
+
+async function start(one: Service): Promise<void> {
+  services.ensureDefinition(spec, one, {})
+  services.setOrder(spec, [one])
+  await services.startService(spec, one.name)
+}
+
+const isUp = (one: Service) => {
+  const found = services.inspectService(spec.id, one)
+  return found.is === 'up' && found.ready ? found : undefined
+}
+
+function logOf(name: string, stream: 'stdout' | 'stderr'): string {
+  const directory = `${boxPaths(bench.home, spec.id).log}/${name}/${stream}`
+  return readdirSync(directory).includes('current') ? readFileSync(`${directory}/current`, 'utf8') : ''
+}
+
+beforeAll(async () => {
+  bench = await openBoxBench()
+  services = boxServices({ home: bench.home, boxes: bench.boxes })
+  const image = await pull(
+    'busybox',
+    busyboxImage({ Env: ['COLOUR=blue', 'PATH=/bin', 'HOME=/root'], WorkingDir: '/srv/work' }),
+  )
+  spec = { ...bench.newSpec(), image }
+  await bench.boxes.ensureBox(spec)
+})
+afterAll(() => bench?.remove())
+
+describe('commands', () => {
+  it('run in the image, with what it says about them', async () => {
+    const { out, err } = await bench.sh(
+      spec,
+      'pwd; echo $COLOUR $PATH $HOME; ls /; cat /etc/passwd; hostname; cat /etc/hostname',
+    )
+    expect(err).toBe('')
+    expect(out).toContain('/srv/work\nblue /bin:/.sprite/bin /home/sprite\n')
+    expect(out).toContain('www\n')
+    expect(out).toContain('web:x:1000:1000')
+    expect(out.match(new RegExp(spec.hostname, 'g'))).toHaveLength(2)
+    expect((await bench.run(spec, ['env'], { env: { COLOUR: 'red' }, dir: '/tmp' })).out).toContain('COLOUR=red\n')
+  })
+
+  it('find nothing of the host, except what supervises services, which cannot be changed', async () => {
+    expect((await bench.sh(spec, 'ls /usr /lib /lib64 /sbin 2>/dev/null; cat /etc/debian_version')).out).toBe('/usr:\n')
+    expect((await bench.run(spec, ['perl', '-v'])).code).toBe(127)
+    const change = await bench.sh(spec, 'touch /.berth/x; rm /.berth/bin/sh; echo > /.berth/lib/libc.so.6; ls /.berth')
+    expect(change.err.match(/Read-only/g)).toHaveLength(3)
+    expect((await bench.sh(spec, 'cat /proc/mounts; cat /proc/[0-9]*/environ')).out).not.toContain(bench.directory)
+  })
+
+  it('keep what they write over a restart, and nothing of it is in the image', async () => {
+    await bench.sh(spec, 'echo kept > /www/kept; rm /etc/passwd; mkdir -p /opt/new')
+    await bench.boxes.stopBox(spec.id)
+    await bench.boxes.ensureBox(spec)
+    expect((await bench.sh(spec, 'cat /www/kept; ls -d /opt/new; cat /etc/passwd')).out).toBe('kept\n/opt/new\n')
+    const other = { ...bench.newSpec(), image: spec.image! }
+    await bench.boxes.ensureBox(other)
+    expect((await bench.sh(other, 'ls /www; cat /etc/passwd')).out).toContain('root:x:0')
+    await bench.boxes.removeBox(other)
+  })
+})
+
+describe('services', () => {
+  const loop = 'echo "$COLOUR $HOME $PATH $LD_LIBRARY_PATH"; pwd; echo oops >&2; while :; do sleep 0.1; done'
+
+  it('run, are logged, signalled, stopped and started again', async () => {
+    const one = service('one', ['sh', '-c', `trap 'echo heard; ' USR2; ${loop}`], { env: { COLOUR: 'green' } })
+    await start(one)
+    await until(() => isUp(one) !== undefined && logOf('one', 'stderr').includes('oops'))
+    await until(() => logOf('one', 'stdout').includes('green /home/sprite /bin:/.sprite/bin \n'))
+    expect(logOf('one', 'stdout')).toContain('/srv/work\n')
+    const { pid } = isUp(one)!
+    expect((await bench.sh(spec, `cat /proc/${pid}/environ`)).out).not.toContain('.berth')
+    expect(await services.signalService(spec, 'one', 12)).toBe(true)
+    await until(() => logOf('one', 'stdout').includes('heard'))
+    // One that the supervisor does not send itself.
+    expect(await services.signalService(spec, 'one', 34)).toBe(true)
+    await bench.sh(spec, `kill -9 ${pid}`)
+    await until(() => isUp(one) !== undefined && isUp(one)!.pid !== pid, 30)
+    await services.stopService(spec, 'one', { stay: true })
+    expect(services.inspectService(spec.id, one)).toMatchObject({ is: 'down', wanted: false })
+    await services.removeService(spec, 'one')
+  })
+
+  it('wait for those they need, whose health is asked with programs of the host', async () => {
+    const web = service('web', ['httpd', '-f', '-p', '127.0.0.1:8080', '-h', '/www'], {
+      httpPort: 8080,
+      health: { check: { http: { path: '/index.html', port: 8080 } }, intervalMs: 200, timeoutMs: 2000, threshold: 1 },
+    })
+    const asked = service('asked', ['sh', '-c', 'while :; do sleep 1; done'], {
+      needs: ['web'],
+      health: {
+        check: { command: ['sh', '-c', 'test "$COLOUR" = blue && test -e /www/index.html'] },
+        intervalMs: 200,
+        timeoutMs: 2000,
+        threshold: 1,
+      },
+    })
+    await start(web)
+    await start(asked)
+    await until(() => services.inspectService(spec.id, asked).is === 'up')
+    expect(services.inspectService(spec.id, web)).toMatchObject({ is: 'up', ready: false })
+    expect(services.inspectService(spec.id, asked)).toMatchObject({ is: 'up', ready: false })
+    await bench.sh(spec, 'echo hello from the image > /www/index.html')
+    await until(() => isUp(asked) !== undefined, 30)
+    expect(isUp(web)).toMatchObject({ health: { status: 'healthy' } })
+    if (isRoot()) expect(await get(bench.boxes.addressOf(spec), 8080)).toContain('hello from the image')
+    services.setOrder(spec, [web, asked])
+    await bench.boxes.stopBox(spec.id)
+    await bench.boxes.ensureBox(spec)
+    await until(() => isUp(asked) !== undefined && isUp(web) !== undefined, 30)
+    for (const name of ['asked', 'web']) await services.removeService(spec, name)
+  })
+
+  it('that cannot run say why', async () => {
+    const none = service('none', ['no-such-program'])
+    await start(none)
+    await until(() => {
+      const found = services.inspectService(spec.id, none)
+      return found.is !== 'absent' && found.is !== 'up' && found.end?.code === 127
+    })
+    await services.removeService(spec, 'none')
+  })
+})
+
+function get(host: string, port: number): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let text = ''
+    const socket = connect({ host, port }, () => socket.write('GET / HTTP/1.0\r\n\r\n'))
+    socket.on('data', (data) => {
+      text += data
+    })
+    socket.on('error', reject).on('close', () => resolve(text))
+  })
+}
+
+it('a checkpoint brings back what was written over the image', async () => {
+  const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
+  const ended = async (look: () => Promise<{ is: string }>) => {
+    for (;;) {
+      const state = await look()
+      if (state.is !== 'running') return state
+    }
+  }
+  await bench.sh(spec, 'echo before > /data/file; rm -rf /var')
+  expect(await ended(() => driver.makeCheckpoint(spec, 'v1'))).toEqual({ is: 'done' })
+  await bench.sh(spec, 'echo after > /data/file; mkdir /var; rm /bin/cat')
+  expect(await ended(() => driver.prepareRestore(spec, 'v1', 'auto-1'))).toEqual({ is: 'done' })
+  await bench.boxes.stopBox(spec.id)
+  await driver.swapLayers(spec, 'auto-1')
+  await bench.boxes.ensureBox(spec)
+  await driver.tidy(spec)
+  expect((await bench.sh(spec, 'cat /data/file; ls -d /var')).out).toBe('before\n')
+})
+
+describe('an image', () => {
+  const busybox = () => busyboxImage().layers[0]!.files
+
+  it('may have links where a sandbox has places of its own, and no home', async () => {
+    const links = ['proc', 'dev', '.berth', '.sprite', 'run', 'tmp'].map((name) => ({
+      name,
+      type: 'symlink' as const,
+      link: `/oldroot/${name}`,
+    }))
+    const names = new Set(links.map(({ name }) => name))
+    const files = [
+      ...busybox().filter(({ name }) => !names.has(name.replace(/\/$/, '')) && name !== 'home/'),
+      ...links,
+      { name: 'etc/resolv.conf', type: 'symlink' as const, link: '/oldroot/etc/hostname' },
+    ]
+    const odd = { ...bench.newSpec(), image: await pull('odd', { layers: [{ files }] }) }
+    await bench.boxes.ensureBox(odd)
+    expect((await bench.sh(odd, 'pwd; ls /proc/self/cmdline /.sprite/version.txt; ls -l /run')).out).toMatch(
+      /^\/home\/sprite\n\/\.sprite\/version\.txt\n\/proc\/self\/cmdline\n.*oldroot/,
+    )
+    await bench.boxes.removeBox(odd)
+  })
+
+  it('without any program still starts, and a service in it can be a file that was put there', async () => {
+    const empty = {
+      ...bench.newSpec(),
+      image: await pull('empty', { layers: [{ files: [{ name: 'etc/', type: 'directory' }] }] }),
+    }
+    await bench.boxes.ensureBox(empty)
+    expect(await bench.run(empty, ['sh'])).toMatchObject({ code: 127 })
+    expect((await bench.run(empty, ['/.berth/bin/sh', '-c', 'echo ours; cd /home/sprite'])).out).toBe('ours\n')
+    await bench.boxes.removeBox(empty)
+  })
+
+  it('that is not here keeps its sandbox from starting', async () => {
+    const away = { ...bench.newSpec(), image: { digest: `sha256:${'0'.repeat(64)}`, env: {}, workingDir: '' } }
+    await expect(bench.boxes.ensureBox(away)).rejects.toThrow('has not been pulled')
+    await expect(bench.boxes.ensureBox({ ...away, image: { ...away.image, digest: null } })).rejects.toThrow('pulled')
+  })
+})
