@@ -1,0 +1,178 @@
+// Machines and what belongs to them, from the command line.
+import { spawn } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Berth, end } from '../support/berth.ts'
+import { type Result, runCli } from '../support/cli.ts'
+import { destroy } from '../support/client.ts'
+import { busyboxImage } from '../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
+import { until } from '../support/until.ts'
+
+const berth = new Berth()
+// Commands find the app in the file there.
+const directory = mkdtempSync(join(tmpdir(), 'berth-shop-'))
+let registry: Registry
+let image: string
+const script = 'trap "exit 0" INT TERM; echo "hello from $FLY_MACHINE_ID"; while :; do sleep 0.05; done'
+
+beforeAll(async () => {
+  writeFileSync(`${directory}/berth.toml`, 'app = "shop"\n')
+  registry = await startRegistry()
+  image = (await pushImage(registry, { repository: 'box', ...busyboxImage({ Cmd: ['sh', '-c', script] }) })).reference
+  await berth.up()
+  await said('apps', 'create', 'shop')
+}, 120_000)
+
+afterAll(async () => {
+  rmSync(directory, { recursive: true })
+  await registry?.close()
+  await destroy(berth)
+})
+
+const run = (...args: string[]): Promise<Result> => runCli(berth, args, { cwd: directory })
+const feed = (input: string, ...args: string[]) => runCli(berth, args, { cwd: directory, input })
+
+async function said(...args: string[]): Promise<string> {
+  const { code, out, err } = await run(...args)
+  if (code !== 0) throw new Error(`${args.join(' ')} ended with ${code}: ${err}`)
+  return out
+}
+
+const machine = (...args: string[]) => said('machine', ...args)
+const json = async (...args: string[]) => JSON.parse(await said(...args.slice(0, 1), '--json', ...args.slice(1)))
+const inside = (id: string, ...words: string[]) => said('machine', 'exec', id, '--', ...words)
+
+describe('a machine', () => {
+  test('is run, looked at, stopped, started, changed, copied and destroyed', async () => {
+    const shown = await run('machine', 'run', image, '--name', 'one', '--env', 'COLOUR=blue')
+    expect(shown.err).toMatch(/^Machine [0-9a-f]{14} is starting \(\d+ s\)\n$/)
+    const [, id = ''] = /^Machine ([0-9a-f]{14}) \(one\) is started\.\n$/.exec(shown.out) ?? []
+    expect(await inside(id, 'sh', '-c', 'echo $COLOUR')).toBe('blue\n')
+
+    const [head, line] = (await machine('list')).split('\n')
+    expect(head).toMatch(/^ID +NAME +STATE +CHECKS +REGION +GROUP +IMAGE +PRIVATE ADDRESS +CREATED$/)
+    expect(line).toMatch(new RegExp(`^${id} +one +started +- +local +- +box:latest `))
+    expect(await machine('status', id)).toMatch(/^state +started$.*^size +1 shared CPU, 256 MB$.*^TIME +EVENT/ms)
+    expect((await json('machine', 'status', id)).config.env).toEqual({ COLOUR: 'blue' })
+
+    expect(await machine('stop', id)).toBe(`Machine ${id} is stopped.\n`)
+    expect(await machine('wait', id, '--state', 'stopped')).toBe(`Machine ${id} is stopped.\n`)
+    expect(await machine('events', id)).toMatch(/ exit +stopped +flyd +ended with 0$/m)
+    expect(await machine('start', id)).toBe(`Machine ${id} is started.\n`)
+    expect(await machine('suspend', id)).toBe(`Machine ${id} is suspended.\n`)
+    await machine('start', id)
+    expect(await machine('restart', id)).toBe(`Machine ${id} is started.\n`)
+    expect(await machine('cordon', id)).toBe(`Machine ${id} is cordoned.\n`)
+    expect(await machine('list')).toContain('started, cordoned')
+    await machine('uncordon', id)
+
+    const updated = await machine('update', id, '--env', 'SHAPE=round', '--vm-memory', '512mb', '--metadata', 'role=x')
+    expect(updated).toBe(`Machine ${id} is started with its new version.\n`)
+    expect(await inside(id, 'sh', '-c', 'echo $COLOUR $SHAPE')).toBe('blue round\n')
+    expect((await json('machine', 'status', id)).config.guest.memory_mb).toBe(512)
+
+    const clone = await json('machine', 'clone', id)
+    expect(clone).toMatchObject({ state: 'started', config: { env: { COLOUR: 'blue', SHAPE: 'round' } } })
+    const spare = await json('machine', 'create', image, '--name', 'spare')
+    expect(spare.state).toBe('created')
+    const refused = await run('machine', 'destroy', id, '--yes')
+    expect([refused.code, refused.err]).toEqual([1, expect.stringContaining('unable to destroy machine')])
+    await machine('destroy', id, clone.id, spare.id, '--force', '--yes')
+    expect((await run('machine', 'list')).err).toContain('App shop has no machines')
+  }, 120_000)
+
+  test('tells how its commands and its program end', async () => {
+    const { id } = await json('machine', 'run', image)
+    const failed = await run('machine', 'exec', id, '--', 'sh', '-c', 'echo out; echo err >&2; exit 3')
+    expect(failed).toEqual({ code: 3, out: 'out\n', err: 'err\n' })
+    const fed = await feed('fed', 'machine', 'exec', id, '--stdin', '--', 'cat')
+    expect(fed).toEqual({ code: 0, out: 'fed\n', err: '' })
+    const once = await json('machine', 'run', image, '--rm', '--restart', 'no', '--', 'true')
+    expect(['started', 'destroyed', 'stopped']).toContain(once.state)
+    const absent = await run('machine', 'run', `${registry.host}/absent`)
+    expect([absent.code, absent.err]).toEqual([
+      1,
+      expect.stringMatching(/error: machine \w+ is destroyed, not started: /),
+    ])
+    const misused = await run('machine', 'run', image, '--port', 'web')
+    expect([misused.code, misused.err]).toEqual([2, expect.stringContaining('--port must be of the form')])
+    await machine('destroy', id, '--force', '--yes')
+  }, 60_000)
+
+  test('is heard, also while it speaks', async () => {
+    const { id } = await json('machine', 'run', image)
+    await until(async () => (await machine('logs', id)).includes(`hello from ${id}`))
+    const follower = spawn(new URL('../../berth', import.meta.url).pathname, ['logs', '-f', '-n', '5'], {
+      env: berth.environment,
+      cwd: directory,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
+    let heard = ''
+    follower.stdout.on('data', (data) => {
+      heard += data
+    })
+    try {
+      await until(() => heard.includes(`${id}[local] hello from ${id}`))
+      const { id: later } = await json('machine', 'run', image)
+      await until(() => heard.includes(`${later}[local] hello from ${later}`))
+      await machine('destroy', later, '--force', '--yes')
+    } finally {
+      await end(follower, 'SIGTERM')
+    }
+    expect((await run('logs', '--json', '-n', '1')).out).toMatch(/^{"timestamp":"[^\n]+\n$/)
+    await machine('destroy', id, '--force', '--yes')
+  }, 60_000)
+})
+
+describe('what belongs to an app', () => {
+  test('volumes are made, mounted, extended, kept by snapshots and destroyed', async () => {
+    const { id: volume } = await json('volumes', 'create', 'data', '--size', '1')
+    await until(async () => (await json('volumes', 'show', volume)).state === 'created')
+    const { id } = await json('machine', 'run', image, '--volume', 'data:/data')
+    await inside(id, 'sh', '-c', 'echo kept > /data/file')
+    expect(await said('volumes', 'list')).toMatch(new RegExp(`^${volume} +data +created +1 GB +local +${id} `, 'm'))
+    expect(await said('volumes', 'extend', volume, '--size', '2')).toContain('has 2 GB')
+    await said('volumes', 'snapshots', 'create', volume)
+    await until(async () => (await json('volumes', 'snapshots', 'list', volume))[0]?.status === 'created')
+    expect((await run('volumes', 'destroy', volume, '--yes')).code).toBe(1)
+    await machine('destroy', id, '--force', '--yes')
+    const { id: other } = await json('machine', 'run', image, '--volume', `${volume}:/data`)
+    expect(await inside(other, 'cat', '/data/file')).toBe('kept\n')
+    await machine('destroy', other, '--force', '--yes')
+    expect(await said('volumes', 'destroy', volume, '--yes')).toContain(`Volume ${volume} is`)
+  }, 60_000)
+
+  test('secrets reach machines one after the other, or with their next version', async () => {
+    const { id } = await json('machine', 'run', image)
+    const value = () => inside(id, 'sh', '-c', 'echo "$WORD/$FILE"')
+    const set = await run('secrets', 'set', 'WORD=open')
+    expect(set.out).toBe('Changed 1 secret of app shop and updated 1 machine.\n')
+    expect(await value()).toBe('open/\n')
+    const staged = await feed('from input\n', 'secrets', 'set', 'FILE=-', '--stage')
+    expect(staged.out).toBe('Changed 1 secret of app shop.\n')
+    expect(await value()).toBe('open/\n')
+    expect(await said('secrets', 'deploy')).toBe('Updated 1 machine.\n')
+    expect(await value()).toBe('open/from input\n')
+    expect(await said('secrets', 'list')).toMatch(/^FILE +[0-9a-f]{16} .*\nWORD +[0-9a-f]{16} /m)
+    await said('secrets', 'unset', 'WORD', 'FILE', '--stage')
+    await feed('A="b c"\n# no\n', 'secrets', 'import', '--stage')
+    expect((await json('secrets', 'list')).secrets.map(({ name }: { name: string }) => name)).toEqual(['A'])
+    await machine('destroy', id, '--force', '--yes')
+  }, 60_000)
+
+  test('addresses and host names are given and taken', async () => {
+    expect(await said('ips', 'allocate-v4', '--shared')).toMatch(/^App shop has the address [\d.]+\.$/m)
+    const { ip } = await json('ips', 'allocate-v6', '--private')
+    expect(await said('ips', 'list')).toMatch(/^[\d.]+ +shared_v4 +\S+ .*^fd[0-9a-f:]+ +private_v6 /ms)
+    await said('ips', 'release', ip)
+    expect((await json('ips', 'list')).ips).toHaveLength(1)
+    expect(await said('certs', 'add', 'shop.test')).toBe('shop.test leads to app shop.\n')
+    expect(await said('certs', 'list')).toMatch(/^shop\.test +\w+$/m)
+    expect(await said('certs', 'show', 'shop.test')).toMatch(/^hostname +shop\.test$/m)
+    expect(await said('certs', 'remove', 'shop.test')).toContain('no longer')
+    expect((await run('certs', 'show', 'shop.test')).code).toBe(1)
+  }, 30_000)
+})
