@@ -38,6 +38,7 @@ import { machineFeed } from '../store/machine-feed.ts'
 import { migrate } from '../store/migrate.ts'
 import { workChannel } from '../store/work.ts'
 import type { Config } from './config.ts'
+import { watchTree } from './tree.ts'
 
 /** What every process of the control plane stands on. */
 export interface Foundation {
@@ -150,7 +151,8 @@ export function startLoop(
   foundation: Foundation,
   onTurn: (turn: { kind: string; result: string; seconds: number }) => void,
 ): Worker {
-  const { world, databaseConfig, log } = foundation
+  const { home, supervisor, world, databaseConfig, log } = foundation
+  const tree = watchTree(home, supervisor, (err) => log.warn({ err }, 'the supervision tree was gone'))
   const sampler = startSampler(world, databaseConfig)
   const changes = machineFeed(() => databaseConfig)
   const checker = startChecker(world, databaseConfig, changes)
@@ -168,7 +170,7 @@ export function startLoop(
   })
   return {
     async stop() {
-      await Promise.all([worker.stop(), sampler.stop(), stateBackup?.stop(), checker.stop(), watch.stop()])
+      await Promise.all([worker.stop(), sampler.stop(), stateBackup?.stop(), checker.stop(), watch.stop(), tree.stop()])
       await changes.close()
     },
   }
