@@ -27,13 +27,16 @@ const lookAgainSeconds = 30
 /** An image or a program that takes its time wakes the step when it is done; this is for when that is lost. */
 const longCallSeconds = 5
 
+/** Nobody tells a machine that its volume has been made, which mostly takes a moment. */
+const volumeSeconds = 0.3
+
 /** A prompt program has ended by then. */
 const stopPatienceMs = 400
 
 export const machineSteps: Steps<typeof machineStates, Machine> = {
   async starting(machine, world) {
     const started = await start(machine, world)
-    if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+    if (started.is === 'waiting') return wait(started.seconds, started.note)
     if (started.is === 'up') return advance('up', '', started.save)
     return advance(machine.launched ? 'failed' : 'launch failed', started.reason, started.save)
   },
@@ -74,7 +77,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
     const stopped = await stop(machine, world)
     if (!stopped) return wait(longCallSeconds, 'waiting for its program to end')
     const started = await start(machine, world)
-    if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+    if (started.is === 'waiting') return wait(started.seconds, started.note)
     return started.is === 'up' ? advance('up', '', started.save) : advance('failed', started.reason, started.save)
   },
 
@@ -104,7 +107,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
       return wait(longCallSeconds, 'waiting for the program of the version before to end')
     if (!machine.wanted) return advance('kept', '', (tx) => keepOnly(tx, machine))
     const started = await start(machine, world)
-    if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+    if (started.is === 'waiting') return wait(started.seconds, started.note)
     const save = async (tx: Tx) => {
       await started.save?.(tx)
       await keepOnly(tx, machine)
@@ -129,7 +132,7 @@ async function remove(machine: Machine, world: World): Promise<StepResult<'gone'
 }
 
 type Start =
-  | { is: 'waiting'; note: string }
+  | { is: 'waiting'; note: string; seconds: number }
   | { is: 'up'; save: (tx: Tx) => Promise<void> }
   | { is: 'refused'; reason: string; save?: (tx: Tx) => Promise<void> }
 
@@ -168,13 +171,13 @@ async function start(machine: Machine, world: World): Promise<Start> {
 /** Undefined when it has been started. */
 async function startProgram(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
   const found = await ensureImage(machine, world)
-  if (found.is === 'coming') return { is: 'waiting', note: found.note }
+  if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: longCallSeconds }
   if (found.is === 'refused') return found
   const volumes = await volumesOfMachine(world.db, machine.id)
   const failed = volumes.find(({ failure }) => failure !== null)
   if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
   const making = volumes.find(({ state }) => state === 'creating')
-  if (making) return { is: 'waiting', note: `waiting for its volume ${making.id}` }
+  if (making) return { is: 'waiting', note: `waiting for its volume ${making.id}`, seconds: volumeSeconds }
   // One that grew while it was mounted is whole only now.
   for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
@@ -196,7 +199,7 @@ async function specOf(machine: Machine, image: Image, world: World): Promise<Mac
 /** It was to run and is not there. */
 async function bringBack(machine: Machine, world: World): Promise<StepResult<'gave up'>> {
   const started = await start(machine, world)
-  if (started.is === 'waiting') return wait(longCallSeconds, started.note)
+  if (started.is === 'waiting') return wait(started.seconds, started.note)
   if (started.is === 'refused') return advance('gave up', started.reason, started.save)
   return wait(lookAgainSeconds, 'running')
 }
