@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { NamedApp, NamedMachine } from '../store/name.ts'
+import { databaseRoutesOf } from './database.ts'
 import { takeFrame } from './names-forward.ts'
 import { answerCode, isReadable, readQuestion, recordType, writeAnswer } from './names-message.ts'
 import { NameTable } from './names-table.ts'
@@ -73,6 +74,22 @@ describe('names of a network', () => {
       `instance=m1,app=web,ip=${at(1)[0]},region=ams;instance=m2,app=web,ip=${at(2)[0]},region=fra`,
     )
     expect(text('all._instances.internal')).toContain('instance=m3')
+  })
+
+  it('of clusters lead to their address in the networks that know them', () => {
+    const named = tableOf(app('pg', [machine(1)]))
+    const cluster = { id: 'abcdefghij012345', number: 1, directPort: 2, poolerPort: 3, networks: [1] }
+    named.fillDatabases(databaseRoutesOf(cluster, 0))
+    const find = (name: string, network = 1) => named.answer(network, name, AAAA)
+    expect(find('abcdefghij012345.pg.internal')?.addresses).toEqual(['fdaa:0:1::1:4'])
+    expect(find('direct.abcdefghij012345.pg.internal')?.addresses).toEqual(['fdaa:0:1::1:5'])
+    expect(named.answer(1, 'abcdefghij012345.pg.internal', A)).toEqual({ code: answerCode.ok, zone: 'internal' })
+    expect(find('abcdefghij012345.pg.internal', 2)?.code).toBe(answerCode.noSuchName)
+    expect(find('pooler.abcdefghij012345.pg.internal')?.code).toBe(answerCode.noSuchName)
+    // An app may have the name that clusters are below.
+    expect(find('ams.pg.internal')?.addresses).toEqual(at(1))
+    named.fillDatabases([])
+    expect(find('abcdefghij012345.pg.internal')?.code).toBe(answerCode.noSuchName)
   })
 
   it('of services lead to their address in the network that asks', () => {

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
+  databaseAddress,
   findMachineOf,
   gatewayAddress,
   machineAddress,
@@ -16,6 +17,7 @@ describe('private addresses', () => {
     expect(machineAddress(0, 1, 1023)).toBe('fdaa:0:1:0:1:0:3ff:2')
     expect(machineAddress(62, 0x12345, 7)).toBe('fdaa:3e01:2345:0:1:0:7:2')
     expect(serviceAddress(0, 1, 65_537)).toBe('fdaa:0:1:0:0:1:1:3')
+    expect(databaseAddress(0, 1, 65_537, 'direct')).toBe('fdaa:0:1:0:0:1:1:5')
     expect(writtenOut('fdaa:100::3')).toBe('fdaa0100000000000000000000000003')
     expect(gatewayAddress(0, 1)).toBe('fdaa:0:1:0:1:0:0:1')
     expect([resolverAddress(0), resolverAddress(5)]).toEqual(['fdaa::3', 'fdaa:500::3'])

@@ -1,5 +1,6 @@
 // Machines use the clusters of their organization, and nobody else does.
-import { execFile } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { globSync, readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -99,7 +100,15 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     const url = await attach('apart')
     expect(await ask(machines.apart, url)).toBe('fly-user fly-db')
     const known = (await lookUp(machines.apart, url.hostname))!
-    await berth.cli('postgres', 'detach', 'shop', 'apart')
+    const held = spawn(...commandOf(machines.apart, url, known, 'hold'), { stdio: ['ignore', 'pipe', 'inherit'] })
+    const ended = once(held, 'exit')
+    try {
+      expect(String(await once(held.stdout, 'data'))).toBe('fly-user fly-db\n')
+      await berth.cli('postgres', 'detach', 'shop', 'apart')
+      await ended
+    } finally {
+      held.kill('SIGKILL')
+    }
     await until(async () => (await lookUp(machines.apart, url.hostname)) === undefined)
     await until(async () => (await tryAsk(machines.apart, url, known)) === '')
     await until(async () => !(await run('ip', ['-6', 'addr', 'show', 'dev', 'lo'])).stdout.includes(`${known}/`))
@@ -204,6 +213,7 @@ const client = `
     await client.connect()
     const { rows } = await client.query('select session_user || $$ $$ || current_database() as text')
     console.log(rows[0].text)
+    if (process.argv[5]) await new Promise((resolve) => client.once('end', resolve))
   } catch (error) {
     console.error(error)
   }
@@ -212,10 +222,14 @@ const client = `
 
 /** From the network of a machine, or from the host's, with a program of the host. */
 async function tryAsk(machine: Machine | undefined, url: URL, address: string): Promise<string> {
-  const library = import.meta.resolve('pg')
-  const program = [process.execPath, '--input-type=module', '-e', client, library, url.href, address, authority]
-  const { stdout } = await run('nsenter', ['-t', machine ? hostPid(machine)! : String(process.pid), '-n', ...program])
+  const { stdout } = await run(...commandOf(machine, url, address))
   return stdout.trim()
+}
+
+function commandOf(machine: Machine | undefined, url: URL, address: string, hold = ''): [string, string[]] {
+  const words = [import.meta.resolve('pg'), url.href, address, authority, hold]
+  const pid = machine ? hostPid(machine)! : String(process.pid)
+  return ['nsenter', ['-t', pid, '-n', process.execPath, '--input-type=module', '-e', client, ...words]]
 }
 
 /** Of its program, which the environment tells from others. */
