@@ -14,6 +14,7 @@ import {
   machinePath,
   releaseGroup,
   waitForState,
+  waitUntilSettled,
 } from './machine-find.ts'
 import { type Change, explaining, placeText, type Roll, rollOut, waitUntilUp } from './machine-roll.ts'
 import type { Progress } from './progress.ts'
@@ -188,19 +189,19 @@ async function runReleaseCommand(roll: Roll, deployment: Deployment, plan: Plan)
     },
   })
   progress.show(`Running the release command in machine ${made.id}`)
-  await explaining(roll, made.id, async () => {
-    const ended = await waitForState(session, app, made, 'destroyed', deployment.releaseSeconds).catch(
-      async (error) => {
-        await destroyMachine(roll, made.id)
-        throw error
-      },
-    )
-    const exit = ended.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
-    if (ended.failure) throw new Failure(`the release command could not be run: ${ended.failure}`)
-    if (exit?.exit_code !== 0) {
-      throw new Failure(`the release command ${exit ? exitText(exit) : 'did not run'}; nothing else was changed`)
-    }
-  })
+  try {
+    await explaining(roll, made.id, async () => {
+      const ended = await waitUntilSettled(session, app, made, deployment.releaseSeconds, 'destroyed,failed')
+      const exit = ended.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
+      if (ended.failure) throw new Failure(`the release command could not be run: ${ended.failure}`)
+      if (exit?.exit_code !== 0) {
+        throw new Failure(`the release command ${exit ? exitText(exit) : 'did not run'}; nothing else was changed`)
+      }
+    })
+  } catch (error) {
+    await destroyMachine(roll, made.id).catch(() => undefined) // the reason is what counts
+    throw error
+  }
 }
 
 export async function destroyMachine({ session, app, progress }: Omit<Roll, 'waitSeconds'>, id: string): Promise<void> {

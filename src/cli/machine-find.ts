@@ -94,18 +94,19 @@ export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
 // Less than a request may take.
 const waitAtOnceSeconds = 20
 
-/** Once it stays as it is, whatever that is. */
+/** Once it is in one of these states, by default any in which it stays. */
 export async function waitUntilSettled(
   session: Session,
   app: string,
   machine: Pick<Machine, 'id'>,
   seconds: number,
+  states = 'settled',
 ): Promise<Machine> {
   const deadline = Date.now() + seconds * 1000
   for (;;) {
     const left = Math.ceil((deadline - Date.now()) / 1000)
     const query = new URLSearchParams({
-      state: 'settled',
+      state: states,
       timeout: String(Math.max(0, Math.min(left, waitAtOnceSeconds))),
     })
     try {

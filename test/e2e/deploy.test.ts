@@ -1,0 +1,240 @@
+// Deployments from a file, as somebody makes them who has an image and this platform.
+import { once } from 'node:events'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { Agent, type IncomingMessage, request } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { Berth } from '../support/berth.ts'
+import { type Result, runCli } from '../support/cli.ts'
+import { destroy } from '../support/client.ts'
+import { busyboxImage } from '../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
+import { until } from '../support/until.ts'
+
+const berth = new Berth()
+const directory = mkdtempSync(join(tmpdir(), 'berth-deploy-'))
+let registry: Registry
+let image: string
+const serve = 'echo "serving $VERSION"; echo "$VERSION" > /www/index.html; exec httpd -f -p 8080 -h /www'
+
+beforeAll(async () => {
+  registry = await startRegistry()
+  const spec = busyboxImage({ Cmd: ['sh', '-c', serve] })
+  image = (await pushImage(registry, { repository: 'web', ...spec })).reference
+  await berth.up()
+}, 120_000)
+
+afterAll(async () => {
+  rmSync(directory, { recursive: true })
+  await registry?.close()
+  await destroy(berth)
+})
+
+const run = (...args: string[]): Promise<Result> => runCli(berth, args, { cwd: directory })
+
+async function said(...args: string[]): Promise<string> {
+  const { code, out, err } = await run(...args)
+  if (code !== 0) throw new Error(`${args.join(' ')} ended with ${code}: ${err}`)
+  return out
+}
+
+const json = async (...args: string[]) => JSON.parse(await said('--json', ...args))
+
+interface Machine {
+  id: string
+  state: string
+  instance_id: string
+  config: { env?: Record<string, string>; metadata: Record<string, string>; mounts?: { volume: string }[] }
+}
+
+const machines = (): Promise<Machine[]> => json('machine', 'list')
+
+interface Wish {
+  version: string
+  app?: string
+  path?: string
+  deploy?: string
+  more?: string
+}
+
+function write({ version, app = 'shop', path = '/', deploy = '', more = '' }: Wish): void {
+  writeFileSync(
+    `${directory}/berth.toml`,
+    `app = "${app}"
+image = "${image}"
+kill_timeout = 10
+[env]
+  VERSION = "${version}"
+[deploy]
+  wait_timeout = "1m"
+  ${deploy}
+[http_service]
+  internal_port = 8080
+  [[http_service.checks]]
+    path = "${path}"
+    interval = "1s"
+    grace_period = "1s"
+${more}`,
+  )
+}
+
+async function ask(app: string, agent: Agent | false = false): Promise<{ status: number; body: string }> {
+  const { hostname, port } = new URL(berth.addresses.edge)
+  const call = request({ host: hostname, port, agent, headers: { host: `${app}.berth.localhost` } }).end()
+  const [reply] = (await once(call, 'response')) as [IncomingMessage]
+  let body = ''
+  for await (const chunk of reply) body += chunk
+  return { status: reply.statusCode!, body }
+}
+
+/** Asks again and again, over connections that stay and over new ones, until told to stop. */
+function startTraffic(app: string) {
+  const agent = new Agent({ keepAlive: true, maxSockets: 2 })
+  const failures: string[] = []
+  const bodies = new Set<string>()
+  let stopping = false
+  const turn = async (each: Agent | false) => {
+    while (!stopping) {
+      const reply = await ask(app, each).catch((error) => ({ status: 0, body: String(error) }))
+      if (reply.status === 200) bodies.add(reply.body.trim())
+      else failures.push(`${reply.status} ${reply.body}`)
+      await new Promise((resolve) => setTimeout(resolve, 5)) // not to load the machine, nothing waits for it
+    }
+  }
+  const turns = [turn(agent), turn(false)]
+  return async () => {
+    stopping = true
+    await Promise.all(turns)
+    agent.destroy()
+    return { failures, bodies: [...bodies].sort() }
+  }
+}
+
+test('the first deployment makes the app, its machines and its address', async () => {
+  write({ version: 'one', more: 'console_command = "sh"' })
+  const { out, err } = await run('deploy')
+  expect(err).not.toContain('error')
+  expect(err).toMatch(/^warning: not used here: http_service\.checks\.console_command$/m)
+  expect(err).toMatch(/^Created app shop in organization personal\.$/m)
+  expect(err).toMatch(/^App shop has the shared address 127\./m)
+  expect(err).toMatch(/^Starting machine \w+ \(2 of 2\) \(\d+ s\)$/m)
+  expect(out).toMatch(
+    /^Deployed release 1 of app shop: created 2 machines\.\nIt answers at http:\/\/shop\.berth\.localhost/,
+  )
+  expect((await ask('shop')).body).toBe('one\n')
+  const [first] = await machines()
+  expect(first!.config.metadata).toEqual({
+    fly_platform_version: 'v2',
+    fly_process_group: 'app',
+    fly_release_id: expect.any(String),
+    fly_release_version: '1',
+  })
+}, 120_000)
+
+test('the next one updates one machine after the other, and no request fails meanwhile', async () => {
+  const before = await machines()
+  write({ version: 'two', deploy: `release_command = "sh -c 'echo migrating; test -n \\"$RELEASE_COMMAND\\"'"` })
+  const stop = startTraffic('shop')
+  const { out, err } = await run('deploy')
+  const { failures, bodies } = await stop()
+  expect(failures).toEqual([])
+  expect(err).not.toContain('error')
+  expect(bodies).toEqual(['one', 'two'])
+  expect(err).toMatch(/^Running the release command in machine \w+ .*^Updating machine \w+ \(1 of 2\) .*\(2 of 2\)/ms)
+  expect(out).toMatch(/^Deployed release 2 of app shop: updated 2 machines\.$/m)
+  expect((await machines()).map(({ id }) => id)).toEqual(before.map(({ id }) => id))
+}, 120_000)
+
+test('a machine that does not get well stops the deployment and says why', async () => {
+  write({ version: 'broken', path: '/missing' })
+  const { code, out, err } = await run('deploy', '--wait-timeout', '4')
+  expect({ code, out }).toEqual({ code: 1, out: '' })
+  expect(err).toMatch(/^error: machine \w+: servicecheck-00-http-8080 does not pass after 4 s: .*404/m)
+  expect(err).toMatch(/^The last lines of machine \w+:\n {2}.*serving broken$/ms)
+  expect((await machines()).map(({ config }) => config.env!.VERSION).sort()).toEqual(['broken', 'two'])
+  expect((await ask('shop')).body).toBe('two\n')
+  write({ version: 'three', deploy: 'release_command = "false"' })
+  const refused = await run('deploy')
+  expect([refused.code, refused.err]).toEqual([1, expect.stringContaining('error: the release command ended with 1')])
+  write({ version: 'three' })
+  await said('deploy')
+  expect((await machines()).map(({ config }) => config.env!.VERSION)).toEqual(['three', 'three'])
+}, 120_000)
+
+test('machines are added and taken away, and secrets reach them without a failed request', async () => {
+  expect(await said('scale', 'count', '3')).toBe('App shop has app: 3 machines.\n')
+  expect(await said('scale', 'show')).toMatch(/^app +3 +shared +1 +256 MB +local$/m)
+  expect((await run('scale', 'count', '1')).err).toContain('use --yes')
+  expect(await json('scale', 'count', '2', '--yes')).toMatchObject({
+    counts: { app: 2 },
+    destroyed: [expect.any(String)],
+  })
+  const stop = startTraffic('shop')
+  expect(await said('secrets', 'set', 'WORD=open')).toContain('updated 2 machines')
+  expect((await stop()).failures).toEqual([])
+  for (const { id } of await machines()) {
+    expect(await said('machine', 'exec', id, '--', 'sh', '-c', 'echo $WORD')).toBe('open\n')
+  }
+}, 120_000)
+
+test('groups have commands of their own, and volumes that stay', async () => {
+  const more = `
+[processes]
+  web = "sh -c 'echo $VERSION > /www/index.html; exec httpd -f -p 8080 -h /www'"
+  keeper = ["sh", "-c", "echo $VERSION >> /data/seen; exec sleep 1000"]
+[[mounts]]
+  source = "data"
+  destination = "/data"
+  initial_size = "1gb"
+  processes = ["keeper"]`
+  const file = (version: string) => {
+    write({ version, app: 'store' })
+    const text = `
+app = "store"
+image = "${image}"
+kill_signal = "SIGTERM"
+[env]
+  VERSION = "${version}"
+[http_service]
+  internal_port = 8080
+  processes = ["web"]
+${more}`
+    writeFileSync(`${directory}/berth.toml`, text)
+  }
+  file('one')
+  expect(await json('deploy', '--ha', 'false')).toMatchObject({ created: [expect.any(String), expect.any(String)] })
+  file('two')
+  const { updated } = await json('deploy', '--strategy', 'immediate')
+  expect(updated).toHaveLength(2)
+  const keeper = (await machines()).find(({ config }) => config.metadata.fly_process_group === 'keeper')!
+  expect(await said('machine', 'exec', keeper.id, '--', 'cat', '/data/seen')).toBe('one\ntwo\n')
+  expect(keeper.config.mounts![0]!.volume).toMatch(/^vol_/)
+  await until(async () => (await ask('store')).body === 'two\n')
+  // Without a file machines keep what they have but the image.
+  rmSync(`${directory}/berth.toml`)
+  expect(await said('deploy', '-a', 'store', '--image', image)).toContain('updated 2 machines')
+  expect(await said('machine', 'exec', keeper.id, '-a', 'store', '--', 'cat', '/data/seen')).toBe('one\ntwo\ntwo\n')
+}, 120_000)
+
+test('without a file an image is enough', async () => {
+  const plain = await run(
+    'deploy',
+    '-a',
+    'plain',
+    '--image',
+    image,
+    '--internal-port',
+    '8080',
+    '--ha',
+    'false',
+    '-e',
+    'VERSION=x',
+  )
+  expect([plain.code, plain.out]).toEqual([0, expect.stringContaining('created 1 machine.')])
+  await until(async () => (await ask('plain')).body === 'x\n')
+  const none = await run('deploy', '-a', 'empty')
+  expect([none.code, none.err]).toEqual([2, expect.stringContaining('name the image with --image')])
+  const failing = await run('deploy', '-a', 'failing', '--image', `${registry.host}/absent`)
+  expect([failing.code, failing.err]).toEqual([1, expect.stringContaining('is destroyed, not started')])
+}, 120_000)
