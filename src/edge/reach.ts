@@ -24,21 +24,26 @@ const settleMillis = 3_000
 const firstPauseMillis = 5
 const longestPauseMillis = 200
 const wakeAgainMillis = 1_000
+// Each look of the platform tells whether it is ready by now.
+const lookAgainMillis = 250
 const healthMillis = 2_000
 
 export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis }: ReachOptions): Reach {
   /** All requests that wait for one target wait together. */
   const waiting = new Map<string, Promise<void>>()
+  /** When the platform's word that something is ready was last seen to be out of date. */
+  const lost = new Map<string, number>()
 
   async function connect(asked: Route): Promise<Upstream> {
     const started = Date.now()
     for (;;) {
       const route = current(asked)
-      if (!route.isCold && (pool.isReady(route) || !route.service?.health)) {
+      if (!route.isCold && (pool.isReady(route) || (!route.service?.health && isKnownReady(route)))) {
         try {
           return await pool.connect(route)
         } catch {
           pool.setReady(route, false)
+          noteLoss(route)
         }
       }
       // The wait that another request began may be nearly over; then it is begun again.
@@ -66,7 +71,7 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
       wasCold ||= route.isCold
       const waited = Date.now() - started
       if (waited >= mostMillis(route, wasCold)) throw giveUp(route)
-      if (Date.now() - woken >= wakeAgainMillis) {
+      if (Date.now() - woken >= (isKnownReady(route) ? wakeAgainMillis : lookAgainMillis)) {
         woken = Date.now()
         // A database that is away does not keep a program from coming back by itself.
         await wake(route).catch(() => undefined)
@@ -81,7 +86,19 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
     return wasCold ? Math.min(settleMillis, waitMillis) : 0
   }
 
+  /** Where the check is a command. It has to have passed since whatever ran there was last found gone. */
+  function isKnownReady({ id, service }: Route): boolean {
+    if (service?.readyAtMs === undefined) return true
+    return service.readyAtMs !== null && service.readyAtMs > (lost.get(id) ?? 0)
+  }
+
+  function noteLoss({ id, service }: Route): void {
+    if (service?.readyAtMs === undefined) lost.delete(id)
+    else lost.set(id, Date.now())
+  }
+
   async function isReachable(route: Route): Promise<boolean> {
+    if (!isKnownReady(route)) return false
     try {
       const health = route.service?.health
       const upstream = await pool.connect(health ? { ...route, port: health.port } : route)
@@ -93,6 +110,7 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
       if (isReady) pool.setReady(route, true)
       return isReady
     } catch {
+      noteLoss(route)
       return false
     }
   }

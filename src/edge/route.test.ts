@@ -10,6 +10,7 @@ const row: SandboxRoute = {
   slot: 3,
   state: 'running',
   urlAuth: 'sprite',
+  readyAtMs: null,
   service: null,
   httpPort: null,
   wanted: null,

@@ -22,6 +22,8 @@ export interface RouteService {
   wanted: boolean
   /** Where it says whether it is ready; null when that is not asked over HTTP. */
   health: { path: string; port: number } | null
+  /** Of one whose check is a command, which only the platform can run: when it last passed. Null: not in this life. */
+  readyAtMs?: number | null
 }
 
 /** The routes by host name, and by what they lead to, because that is what changes are told of. */

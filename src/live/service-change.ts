@@ -13,7 +13,7 @@ import {
   startOrder,
 } from '../model/service.ts'
 import type { Tx } from '../store/db.ts'
-import { deleteServiceRow, listServices, putService, setWanted } from '../store/service.ts'
+import { deleteServiceRow, listServices, putService, setReadyAt, setWanted } from '../store/service.ts'
 import { lockState } from '../store/transition.ts'
 import type { LiveContext } from './context.ts'
 import { getSandbox, openSandbox, wake } from './sandbox.ts'
@@ -75,6 +75,7 @@ export async function restartService(
   const sandbox = await openSandbox(ctx, sandboxName, 'write')
   const services = await ctx.db.transaction(async (tx) => {
     getOf(await lockServices(tx, sandbox.id), name)
+    await setReadyAt(tx, sandbox.id, name, null)
     return wantWithNeeds(tx, sandbox.id, name)
   })
   const change = changeOf(ctx, sandbox, services, name)

@@ -2,7 +2,7 @@ import type { BoxSpec } from '../drivers/box.ts'
 import type { Sandbox } from '../model/sandbox.ts'
 import type { Service } from '../model/service.ts'
 import type { ServiceProcess } from '../model/service-state.ts'
-import { listServices } from '../store/service.ts'
+import { listServices, setReadyAt } from '../store/service.ts'
 import type { World } from './step.ts'
 
 /**
@@ -17,6 +17,15 @@ export async function ensureServices(sandbox: Sandbox, box: BoxSpec, world: Worl
   for (const name of extra) await world.services.removeService(box, name)
   for (const service of wanted) await ensureService(sandbox, box, service, world)
   if (wanted.length + extra.length > 0) world.services.setOrder(box, wanted)
+  const owner = wanted.find(({ httpPort }) => httpPort !== null)
+  if (owner?.health && 'command' in owner.health.check) await noteReadiness(sandbox, owner, world)
+}
+
+/** For the edge, which holds requests back until then and cannot look by itself. */
+async function noteReadiness(sandbox: Sandbox, service: Service, { db, services }: World): Promise<void> {
+  const lookedAtMs = Date.now()
+  const found = services.inspectService(sandbox.id, service)
+  await setReadyAt(db, sandbox.id, service.name, found.is === 'up' && found.ready ? lookedAtMs : null)
 }
 
 /** Between the halves of a restart it is down as well, for an instant. */

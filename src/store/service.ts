@@ -65,7 +65,7 @@ export async function putService(tx: Tx, sandboxId: string, service: ServiceDefi
   await tx.query(
     `insert into service (sandbox_id, name, definition, http_port, health) values ($1, $2, $3, $4, $5)
      on conflict (sandbox_id, name) do update set definition = excluded.definition, http_port = excluded.http_port,
-       health = excluded.health, wanted = true, updated_at = now()`,
+       health = excluded.health, wanted = true, ready_at = null, updated_at = now()`,
     [sandboxId, name, JSON.stringify(definition), httpPort, health && JSON.stringify(health)],
   )
 }
@@ -73,8 +73,19 @@ export async function putService(tx: Tx, sandboxId: string, service: ServiceDefi
 export async function setWanted(tx: Tx, sandboxId: string, names: string[], wanted: boolean): Promise<void> {
   await tx.query({
     name: 'set-service-wanted',
-    text: 'update service set wanted = $3 where sandbox_id = $1 and name = any($2)',
+    text: `update service set wanted = $3, ready_at = case when $3 then ready_at end
+           where sandbox_id = $1 and name = any($2)`,
     values: [sandboxId, names, wanted],
+  })
+}
+
+/** Null when it was seen not to be ready. */
+export async function setReadyAt(db: Query, sandboxId: string, name: string, atMs: number | null): Promise<void> {
+  await db.query({
+    name: 'set-service-ready',
+    text: `update service set ready_at = to_timestamp($3::float8 / 1000)
+           where sandbox_id = $1 and name = $2 and ($3::float8 is not null or ready_at is not null)`,
+    values: [sandboxId, name, atMs],
   })
 }
 

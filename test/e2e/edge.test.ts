@@ -20,7 +20,7 @@ while (1) {
   while (1) {
     my $head = ''; while (my $line = <$c>) { last if $line eq "\\r\\n"; $head .= $line }
     exit unless $head;
-    my $body = "$ENV{NAME} $head";
+    my $body = (-e '/tmp/ready' ? 'ready ' : '') . "$ENV{NAME} $head";
     print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($body) . "\\r\\n\\r\\n$body"; $c->flush;
   }
 }`
@@ -177,7 +177,24 @@ describe('the address of a sandbox', () => {
   test('waits for the check of a service to pass', async () => {
     const late = 'test -e /tmp/ready'
     await sandboxWithService('checked', 'public', { health: { command: ['sh', '-c', late], interval: '100ms' } })
-    expect((await askWhen('checked', isPublic)).status).toBe(200)
+    const replies = [1, 2, 3].map(() => askWhen('checked', isPublic))
+    const state = async () => JSON.parse((await call('GET', '/v1/sandboxes/checked/services/web')).body).state
+    await until(async () => (await state()).pid > 0)
+    const checked = client.sprite('checked')
+    await until(
+      async () => (await checked.execFile('sh', ['-c', 'grep -c " 0A " /proc/net/tcp; true'])).stdout !== '0\n',
+    )
+    expect((await state()).status).toBe('starting')
+    await checked.execFile('touch', ['/tmp/ready'])
+    for (const reply of await Promise.all(replies)) expect(reply.body).toMatch(/^ready checked GET/)
+
+    // The next one has to pass by itself.
+    await checked.execFile('rm', ['/tmp/ready'])
+    await call('POST', '/v1/sandboxes/checked/services/web/restart?duration=10ms')
+    const later = ask(host('checked'))
+    await until(async () => (await state()).status === 'starting' && (await state()).pid > 0)
+    await checked.execFile('touch', ['/tmp/ready'])
+    expect((await later).body).toMatch(/^ready checked GET/)
   })
 
   test('is gone with its sandbox', async () => {

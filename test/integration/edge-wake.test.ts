@@ -102,6 +102,34 @@ test('a service with a health check gets its first request when the check passes
   expect(backend.requests.filter(({ url }) => url === '/health').length).toBe(checks)
 })
 
+test('a service whose check is a command gets its first request when the platform has seen it pass', async () => {
+  const backend = await edge.backend(say('answer'))
+  const host = await edge.sandbox({ name: 'asked', port: backend.port, health: { check: { command: ['true'] } } })
+  const setReady = (at: string) =>
+    edge.database.db.query(`update service set ready_at = ${at} where sandbox_id = 'asked'`)
+  const reply = ask(host)
+  await until(() => isEnqueued('asked'))
+  expect(backend.requests).toEqual([])
+  await setReady('now()')
+  expect(await reply).toMatchObject({ status: 200, body: 'answer' })
+  expect((await ask(host)).status).toBe(200)
+
+  // What runs there next has to be seen as well, whatever is known of what ran there before.
+  backend.server.closeAllConnections()
+  await new Promise((resolve) => backend.server.close(resolve))
+  await edge.database.db.query(`delete from work where resource_id = 'asked'`)
+  const later = ask(host)
+  await until(() => isEnqueued('asked'))
+  const next = await edge.backend(say('next'), backend.port)
+  await edge.database.db.query(`delete from work where resource_id = 'asked'`)
+  await until(() => isEnqueued('asked'))
+  expect(next.requests).toEqual([])
+  await setReady('now()')
+  expect(await later).toMatchObject({ status: 200, body: 'next' })
+  await setReady('null')
+  await until(() => edge.table.findSandbox(host)?.service?.readyAtMs === null)
+})
+
 test('too many connections are turned away with an answer', async () => {
   const sockets = Array.from({ length: 60 }, () => edge.connect())
   await Promise.all(sockets.map((socket) => (socket.connecting ? once(socket, 'connect') : undefined)))
