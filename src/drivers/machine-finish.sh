@@ -73,7 +73,8 @@ if [ -s exits ]; then
 fi
 if [ ! -e failed ]; then
   oom=0
-  was_killed_for_memory && oom=1
+  # A program that ended well, or was asked to end, did not miss what was taken from another process of the machine.
+  [ "$code" != 0 ] && [ $requested = 0 ] && was_killed_for_memory && oom=1
   last=$((last + 1))
   echo "$last $(date +%s%3N) $code $signal $oom $requested $restarting" >> exits
   [ $((last % kept_exits)) = 0 ] && tail -n $kept_exits exits > exits.next && mv exits.next exits

@@ -6,7 +6,7 @@ import type { ExitEvent, Machine, machineStates } from '../model/machine.ts'
 import { checkNames } from '../model/machine-checks.ts'
 import { nowMicros } from '../model/time.ts'
 import type { Query, Tx } from '../store/db.ts'
-import { readSurroundings } from '../store/machine.ts'
+import { findVersionBefore, readSurroundings } from '../store/machine.ts'
 import {
   destroyMachine,
   machinesToRemove,
@@ -234,7 +234,9 @@ async function edgeHasHeard({ config, stateSince }: Machine): Promise<void> {
 /** True once nothing of the version before runs. What runs of this one stays. */
 async function stopReplaced(machine: Machine, world: World): Promise<boolean> {
   const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
-  return seen.is === 'up' || seen.is === 'waiting' || stop(machine, world)
+  if (seen.is === 'up' || seen.is === 'waiting') return true
+  const before = await findVersionBefore(world.db, machine)
+  return stop({ ...machine, config: before?.config ?? machine.config }, world)
 }
 
 /** What only the version before had mounted is free for others. */

@@ -119,7 +119,8 @@ export async function insertVersion(
     name: 'insert-machine-version',
     text: `with changed as (
              update machine set instance_id = $2, config = $3, wanted = $4, secrets = $5, secrets_version = $6,
-               image = case when $7 then image end, exits_seen = 0, restart_count = 0, failure = null, progress_at = null
+               image = case when $7 then image end, exits_seen = 0, restart_count = 0, failure = null, progress_at = null,
+               stop_signal = null, stop_timeout_ms = null
              where id = $1)
            insert into machine_version (machine_id, version, config) values ($1, $2, $3)`,
     values: [

@@ -193,6 +193,20 @@ export async function listVersions(db: Query, id: string): Promise<MachineVersio
   return rows
 }
 
+/** Undefined for the first. */
+export async function findVersionBefore(
+  db: Query,
+  { id, instanceId }: Pick<Machine, 'id' | 'instanceId'>,
+): Promise<MachineVersion | undefined> {
+  const { rows } = await db.query<MachineVersion>({
+    name: 'find-machine-version-before',
+    text: `select version, config from machine_version where machine_id = $1 and version < $2
+           order by version desc limit 1`,
+    values: [id, instanceId],
+  })
+  return rows[0]
+}
+
 /** The images that machines need, whether they run or not. */
 export async function listUsedImages(db: Query): Promise<string[]> {
   const { rows } = await db.query<{ digest: ImageRef['digest'] }>(

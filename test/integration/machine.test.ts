@@ -485,6 +485,16 @@ describe('the life of a machine', () => {
     })
   })
 
+  test('an update ends what runs as its own version says, whatever an earlier stop was like', async () => {
+    const id = await started({}, { stop_config: { signal: 'SIGQUIT', timeout: '9s' } })
+    await machines.call('POST', id, '/restart?force_stop=true')
+    await settle()
+    expect(fake.machines.lastStop).toEqual({ signal: 'SIGKILL', timeoutMs: 0 })
+    await machines.call('POST', id, '', { body: { config: { image: 'web' } } })
+    await settle()
+    expect(fake.machines.lastStop).toEqual({ signal: 'SIGQUIT', timeoutMs: 9000 })
+  })
+
   test('of updates from one version at the same time one is taken', async () => {
     const id = await started()
     const { version } = (await machines.call('GET', id)).body

@@ -25,6 +25,8 @@ export class FakeMachines {
   endsWith: number | undefined
   /** A stop lasts until this is set to false. */
   stopsSlowly = false
+  /** How the last stop was to be. */
+  lastStop: MachineSpec['stop'] | undefined
   readonly listeners = new Set<(id: string) => void>()
 
   /** Its program ends by itself, and is not started again unless told. */
@@ -65,7 +67,8 @@ export class FakeMachines {
         this.listeners.add(listener)
         return () => this.listeners.delete(listener)
       },
-      stopMachine: async (id) => {
+      stopMachine: async (id, how) => {
+        this.lastStop = how
         while (this.stopsSlowly) await sleep(5)
         const machine = this.machines.get(id)
         if (machine && machine.is !== 'down') this.end(id, { exitCode: 130, signal: 2, requested: true })
