@@ -3,11 +3,12 @@
 // still; elsewhere a job copies them while the processes of the box are held still, so that it has the files of one
 // moment. Where there are no control groups they go on, and a checkpoint may have half of what was being written.
 import { spawn } from 'node:child_process'
-import { existsSync, globSync, mkdirSync, readdirSync, renameSync, rmdirSync, statfsSync, symlinkSync } from 'node:fs'
-import { basename, dirname } from 'node:path'
+import { existsSync, globSync, mkdirSync, readdirSync, renameSync, rmdirSync, symlinkSync } from 'node:fs'
+import { basename } from 'node:path'
 import type { BoxDriver, BoxSpec } from './box.ts'
 import { readWay } from './box-disk.ts'
 import { type BoxPaths, boxPaths } from './box-paths.ts'
+import { boxQuota, hasSubvolumes } from './box-quota.ts'
 import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { findFreezer } from './cgroup-freezer.ts'
@@ -257,25 +258,27 @@ async function measureLayers(paths: BoxPaths): Promise<number> {
   return stdout.split('\n').reduce((sum, line) => sum + Number.parseInt(line || '0', 10), 0)
 }
 
-const btrfsType = 0x9123683e
-
 /**
- * Boxes whose layers lie in a subvolume of their own, where the home is on btrfs. The layers keep their usual names by
- * links, which the box cannot see.
+ * Boxes whose layers lie in a subvolume of their own, where the home is on btrfs, and that can write as much as they may.
+ * The layers keep their usual names by links, which the box cannot see.
  */
 export function withSubvolumes(boxes: BoxDriver, home: Home): BoxDriver {
+  const quota = boxQuota(home.path)
   return {
     ...boxes,
+    isolation: async () => ({ ...(await boxes.isolation()), limitsStorage: await quota.isPossible() }),
     async ensureBox(spec) {
-      await ensureSubvolume(home, boxPaths(home, spec.id))
+      const paths = boxPaths(home, spec.id)
+      await ensureSubvolume(home, paths)
+      const layer = `${paths.directory}/${subvolume}`
+      if (existsSync(layer)) await quota.ensureLimit(layer, spec.storageGb)
       return boxes.ensureBox(spec)
     },
   }
 }
 
 async function ensureSubvolume(home: Home, paths: BoxPaths): Promise<void> {
-  if (existsSync(paths.workUsr) || !isRoot() || !isOnBtrfs(home.path)) return
-  if (!commandExists('btrfs')) return
+  if (existsSync(paths.workUsr) || !hasSubvolumes(home.path)) return
   ensureDirectory(paths.directory, { mode: 0o711 })
   const layer = `${paths.directory}/${subvolume}`
   if (!existsSync(layer)) {
@@ -287,8 +290,4 @@ async function ensureSubvolume(home: Home, paths: BoxPaths): Promise<void> {
     ensureDirectory(`${layer}/${basename(path)}`, { mode: 0o711 })
     if (!existsSync(path)) symlinkSync(`${subvolume}/${basename(path)}`, path)
   }
-}
-
-function isOnBtrfs(directory: string): boolean {
-  return statfsSync(directory).type === btrfsType
 }

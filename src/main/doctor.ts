@@ -25,7 +25,7 @@ import type { PostgresMajor } from '../model/cluster.ts'
 import type { Config, Listen } from './config.ts'
 import { asRoot, type Check, type Finding, ok, problem, warning } from './doctor-finding.ts'
 import { checkDatabase, checkSecretFile, checkTls } from './doctor-safety.ts'
-import { sandboxChecks } from './doctor-sandbox.ts'
+import { checkStorage, sandboxChecks } from './doctor-sandbox.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
@@ -61,6 +61,7 @@ function listChecks(config: Config): Record<string, Check> {
     home: () => checkHome(config.home),
     'disk space': () => checkDisk(config.home),
     'copy on write': () => checkReflink(config.home),
+    'sandbox storage': () => checkStorage(nearestExisting(config.home)),
     memory: checkMemory,
     'open files': checkOpenFiles,
     clock: checkClock,

@@ -1,5 +1,4 @@
-import { execFileSync } from 'node:child_process'
-import { chmodSync, existsSync, globSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, globSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
 import type { BoxSpec } from '../../src/drivers/box.ts'
 import {
@@ -13,51 +12,11 @@ import { cgroupDriver } from '../../src/drivers/cgroup.ts'
 import { jobDriver } from '../../src/drivers/job.ts'
 import { isRoot } from '../../src/drivers/process.ts'
 import { type BoxBench, openBoxBench } from '../support/box.ts'
+import { btrfs, type Place } from '../support/btrfs.ts'
 import { temporaryDirectory } from '../support/temporary-home.ts'
 import { until } from '../support/until.ts'
 
-interface Place {
-  /** A fresh directory on the filesystem in question. */
-  make(): string
-  remove(): void | Promise<void>
-}
-
 const thisDisk = (): Place => ({ make: () => temporaryDirectory(), remove: () => undefined })
-
-function btrfs(): Place {
-  const outside = temporaryDirectory()
-  const mount = `${outside}/m`
-  return {
-    make() {
-      mkdirSync(mount)
-      execFileSync('truncate', ['-s', '1G', `${outside}/image`])
-      execFileSync('mkfs.btrfs', ['-q', `${outside}/image`])
-      execFileSync('mount', ['-o', 'loop', `${outside}/image`, mount])
-      mkdirSync(`${mount}/d`)
-      chmodSync(`${mount}/d`, 0o711)
-      chmodSync(mount, 0o711)
-      return `${mount}/d`
-    },
-    async remove() {
-      // What was thrown away is being deleted by a process that nobody waits for.
-      await until(() => isUnmounted(mount) || tryUnmount(mount), 30)
-      rmSync(outside, { recursive: true, force: true })
-    },
-  }
-}
-
-function isUnmounted(mount: string): boolean {
-  return !execFileSync('mount', { encoding: 'utf8' }).includes(` ${mount} `)
-}
-
-function tryUnmount(mount: string): boolean {
-  try {
-    execFileSync('umount', [mount], { stdio: 'ignore' })
-    return true
-  } catch {
-    return false
-  }
-}
 
 async function ended(look: () => Promise<CopyState>): Promise<CopyState> {
   for (;;) {

@@ -1,0 +1,46 @@
+import { execFileSync } from 'node:child_process'
+import { chmodSync, mkdirSync, rmSync } from 'node:fs'
+import { temporaryDirectory } from './temporary-home.ts'
+import { until } from './until.ts'
+
+export interface Place {
+  /** A fresh directory on the filesystem in question. */
+  make(): string
+  remove(): void | Promise<void>
+}
+
+/** In a file of its own. */
+export function btrfs(): Place {
+  const outside = temporaryDirectory()
+  const mount = `${outside}/m`
+  return {
+    make() {
+      mkdirSync(mount)
+      execFileSync('truncate', ['-s', '1G', `${outside}/image`])
+      execFileSync('mkfs.btrfs', ['-q', `${outside}/image`])
+      execFileSync('mount', ['-o', 'loop', `${outside}/image`, mount])
+      mkdirSync(`${mount}/d`)
+      chmodSync(`${mount}/d`, 0o711)
+      chmodSync(mount, 0o711)
+      return `${mount}/d`
+    },
+    async remove() {
+      // What was thrown away is being deleted by a process that nobody waits for.
+      await until(() => isUnmounted(mount) || tryUnmount(mount), 30)
+      rmSync(outside, { recursive: true, force: true })
+    },
+  }
+}
+
+function isUnmounted(mount: string): boolean {
+  return !execFileSync('mount', { encoding: 'utf8' }).includes(` ${mount} `)
+}
+
+function tryUnmount(mount: string): boolean {
+  try {
+    execFileSync('umount', [mount], { stdio: 'ignore' })
+    return true
+  } catch {
+    return false
+  }
+}
