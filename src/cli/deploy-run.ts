@@ -191,7 +191,7 @@ async function runReleaseCommand(roll: Roll, deployment: Deployment, plan: Plan)
   progress.show(`Running the release command in machine ${made.id}`)
   try {
     await explaining(roll, made.id, async () => {
-      const ended = await waitUntilSettled(session, app, made, deployment.releaseSeconds, 'destroyed,failed')
+      const ended = await waitUntilSettled(session, app, made, deployment.releaseSeconds, ['destroyed', 'failed'])
       const exit = ended.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
       if (ended.failure) throw new Failure(`the release command could not be run: ${ended.failure}`)
       if (exit?.exit_code !== 0) {

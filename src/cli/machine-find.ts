@@ -94,24 +94,30 @@ export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
 // Less than a request may take.
 const waitAtOnceSeconds = 20
 
+const settledStates = ['created', 'started', 'stopped', 'suspended', 'failed', 'destroyed']
+
 /** Once it is in one of these states, by default any in which it stays. */
 export async function waitUntilSettled(
   session: Session,
   app: string,
   machine: Pick<Machine, 'id'>,
   seconds: number,
-  states = 'settled',
+  wanted = settledStates,
 ): Promise<Machine> {
   const deadline = Date.now() + seconds * 1000
   for (;;) {
     const left = Math.ceil((deadline - Date.now()) / 1000)
     const query = new URLSearchParams({
-      state: states,
+      state: wanted.join(','),
       timeout: String(Math.max(0, Math.min(left, waitAtOnceSeconds))),
     })
     try {
       await request(session, 'GET', `${machinePath(app, machine.id)}/wait?${query}`)
-      return await getMachine(session, app, machine.id)
+      const seen = await getMachine(session, app, machine.id)
+      // A program that is over at once has led on meanwhile.
+      if (wanted.includes(seen.state)) return seen
+      if (left > 0) continue
+      throw new Failure(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
     } catch (error) {
       if (!(error instanceof Refusal && error.status === 408)) throw error
       if (left > 0) continue

@@ -62,6 +62,8 @@ const stepsOf = (id: string) => [
   `POST /${id} n-${id}`,
   `GET /${id}/wait`,
   `GET /${id}`,
+  `GET /${id}/wait`,
+  `GET /${id}`,
   `GET /${id}`,
   `DELETE /${id}/lease n-${id}`,
 ]
@@ -84,7 +86,18 @@ describe('new versions', () => {
   it('leave a machine that does not run as it is', async () => {
     answers['GET /a'] = () => [200, machine('a', { state: 'stopped' })]
     await roll([machine('a', { state: 'stopped' })])
-    expect(asked).toEqual(stepsOf('a').toSpliced(3, 1))
+    expect(asked).toEqual(stepsOf('a').toSpliced(4, 3))
+  })
+
+  it('start a machine that had failed', async () => {
+    let isUp = false
+    answers['GET /a'] = () => [200, machine('a', { state: isUp ? 'started' : 'stopped' })]
+    answers['POST /a/start'] = () => {
+      isUp = true
+      return [200, {}]
+    }
+    await roll([machine('a', { state: 'failed' })])
+    expect(asked).toEqual(stepsOf('a').toSpliced(4, 0, 'POST /a/start n-a'))
   })
 
   it('end when one is held by somebody else', async () => {
@@ -141,6 +154,6 @@ describe('new versions', () => {
     let looks = 0
     answers['GET /a/wait'] = () => (++looks < 3 ? [408, { error: 'timeout' }] : [200, {}])
     await roll([machine('a')])
-    expect(looks).toBe(3)
+    expect(looks).toBe(4)
   })
 })

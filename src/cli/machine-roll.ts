@@ -10,6 +10,7 @@ import {
   type MachineConfig,
   machinePath,
   waitForState,
+  waitUntilSettled,
 } from './machine-find.ts'
 import { type Progress, watch } from './progress.ts'
 
@@ -53,8 +54,11 @@ async function replace(roll: Roll, { machine, config }: Change, place: string): 
     const body = { config, current_version: machine.instance_id }
     await request<Machine>(session, 'POST', path, body, nonce)
     await explaining(roll, machine.id, async () => {
-      if (isDown(machine)) await waitForState(session, app, machine, 'stopped', roll.waitSeconds)
-      else await waitUntilUp(roll, machine.id)
+      const { state } = await waitUntilSettled(session, app, machine, roll.waitSeconds)
+      if (isDown(machine) && state === 'stopped') return
+      // One that had failed is given another chance.
+      if (machine.state === 'failed' && state === 'stopped') await request(session, 'POST', `${path}/start`, {}, nonce)
+      await waitUntilUp(roll, machine.id)
     })
   })
 }
@@ -83,7 +87,7 @@ async function underLease(
 }
 
 function isDown({ state }: Machine): boolean {
-  return ['stopped', 'suspended', 'created', 'failed'].includes(state)
+  return ['stopped', 'suspended', 'created'].includes(state)
 }
 
 /** Started, and its checks pass; without checks its program stays up for a moment. */

@@ -100,7 +100,7 @@ describe('a machine', () => {
     const misused = await run('machine', 'run', image, '--port', 'web')
     expect([misused.code, misused.err]).toEqual([2, expect.stringContaining('--port must be of the form')])
     await machine('destroy', id, '--force', '--yes')
-  }, 60_000)
+  }, 120_000)
 
   test('is heard, also while it speaks', async () => {
     const { id } = await json('machine', 'run', image)
@@ -124,7 +124,7 @@ describe('a machine', () => {
     }
     expect((await run('logs', '--json', '-n', '1')).out).toMatch(/^{"timestamp":"[^\n]+\n$/)
     await machine('destroy', id, '--force', '--yes')
-  }, 60_000)
+  }, 120_000)
 })
 
 describe('what belongs to an app', () => {
@@ -143,7 +143,7 @@ describe('what belongs to an app', () => {
     expect(await inside(other, 'cat', '/data/file')).toBe('kept\n')
     await machine('destroy', other, '--force', '--yes')
     expect(await said('volumes', 'destroy', volume, '--yes')).toContain(`Volume ${volume} is`)
-  }, 60_000)
+  }, 120_000)
 
   test('secrets reach machines one after the other, or with their next version', async () => {
     const { id } = await json('machine', 'run', image)
@@ -161,7 +161,7 @@ describe('what belongs to an app', () => {
     await feed('A="b c"\n# no\n', 'secrets', 'import', '--stage')
     expect((await json('secrets', 'list')).secrets.map(({ name }: { name: string }) => name)).toEqual(['A'])
     await machine('destroy', id, '--force', '--yes')
-  }, 60_000)
+  }, 120_000)
 
   test('addresses and host names are given and taken', async () => {
     expect(await said('ips', 'allocate-v4', '--shared')).toMatch(/^App shop has the address [\d.]+\.$/m)
@@ -174,5 +174,5 @@ describe('what belongs to an app', () => {
     expect(await said('certs', 'show', 'shop.test')).toMatch(/^hostname +shop\.test$/m)
     expect(await said('certs', 'remove', 'shop.test')).toContain('no longer')
     expect((await run('certs', 'show', 'shop.test')).code).toBe(1)
-  }, 30_000)
+  }, 120_000)
 })
