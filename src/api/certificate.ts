@@ -214,7 +214,7 @@ export const certificateRoutes: Route[] = [
     path: '/v1/apps/{app_name}/certificates/{hostname}/acme',
     id: 'deleteMadeCertificate',
     tag: 'Certificates',
-    summary: "Remove the certificate of the platform's authority",
+    summary: 'Remove the certificate that the platform made',
     scope: 'write',
     params: ByHostname,
     status: 200,
