@@ -43,11 +43,9 @@ export async function setSecretKey(
   name: string,
   input: { type: string; value: Buffer },
 ): Promise<ChangedKey> {
-  const { type, parts } = await checked(ctx, () => {
-    const type = readKeyType(input.type)
-    return { type, parts: openKey(type, input.value) }
-  })
-  return store(ctx, appName, name, type, parts, true)
+  await getWritableApp(ctx.db, ctx.tokenHash, appName) // a stranger learns nothing about the fields
+  const type = readKeyType(input.type)
+  return store(ctx, appName, name, type, openKey(type, input.value), true)
 }
 
 export async function generateSecretKey(
@@ -56,7 +54,8 @@ export async function generateSecretKey(
   name: string,
   asked: string,
 ): Promise<ChangedKey> {
-  const type = await checked(ctx, () => readKeyType(asked))
+  await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  const type = readKeyType(asked)
   return store(ctx, appName, name, type, generateKey(type), false)
 }
 
