@@ -52,8 +52,6 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
   const sessions = new Set<ServerHttp2Session>()
   /** Everything that was accepted and is open, also what has not said anything yet. */
   const sockets = new Set<Socket>()
-  /** Of which nothing is known yet. */
-  const early = new Set<Socket>()
   const { apps } = parts.table
   let isDraining = false
   let drained: (() => void) | undefined
@@ -62,7 +60,6 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
     connections.add(connection)
     socket.on('close', () => {
       connections.delete(connection)
-      if (isDraining && connections.size === 0) drained?.()
     })
     if (isDraining) connection.drain()
   }
@@ -133,11 +130,7 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
   /** What a client says first tells which protocol it speaks. */
   function sniff(socket: Socket, found: (first: Buffer) => void): void {
     const timer = setTimeout(() => socket.destroy(), firstByteMillis)
-    const gone = () => {
-      clearTimeout(timer)
-      early.delete(socket)
-    }
-    early.add(socket)
+    const gone = () => clearTimeout(timer)
     socket.on('error', () => {})
     socket.once('close', gone)
     socket.once('data', (first: Buffer) => {
@@ -205,7 +198,10 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
         return
       }
       sockets.add(socket)
-      socket.once('close', () => sockets.delete(socket))
+      socket.once('close', () => {
+        sockets.delete(socket)
+        if (sockets.size === 0) drained?.()
+      })
       socket.allowHalfOpen = true
       const local = localOf(socket)
       if (acceptDatabase(socket, local)) return
@@ -219,13 +215,14 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
       const ended = new Promise<void>((resolve) => {
         drained = resolve
       })
-      for (const socket of early) socket.destroy()
+      // What has not said anything yet may be about to.
       for (const session of sessions) session.close()
       for (const connection of connections) connection.drain()
-      if (connections.size > 0) await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, millis))])
+      if (sockets.size > 0) await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, millis))])
       clearInterval(sweeper)
       for (const connection of connections) connection.destroy()
       for (const session of sessions) session.destroy()
+      for (const socket of sockets) socket.destroy()
       parts.balance.close()
       parts.pool.close()
     },
