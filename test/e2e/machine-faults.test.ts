@@ -183,7 +183,7 @@ test('images that cannot be had leave a reason and no half of a layer', async ()
   spec.layers.push({ files: [{ name: 'large', content: Buffer.alloc(2_000_000, 'x') }], compression: 'none' })
   const made = makeImage(spec)
   const large = made.layers[1]!
-  let answer = (response: ServerResponse) => void response.writeHead(404).end()
+  let answer: (response: ServerResponse) => void = (response) => void response.writeHead(404).end()
   let isWhole = false
   const waiting: ServerResponse[] = []
   const begin = (response: ServerResponse) => {
