@@ -1,5 +1,5 @@
 // Sandboxes that begin with an image, one with nothing in it but busybox, in which nothing of the host's can run by itself.
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { chmodSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { BoxImage, BoxSpec } from '../../src/drivers/box.ts'
@@ -11,7 +11,8 @@ import { jobDriver } from '../../src/drivers/job.ts'
 import { isRoot } from '../../src/drivers/process.ts'
 import type { Service } from '../../src/model/service.ts'
 import { type BoxBench, openBoxBench } from '../support/box.ts'
-import { busyboxImage, type ImageSpec, makeImage, makeTar, type TarEntry } from '../support/image.ts'
+import { busyboxImage, descriptorOf, type ImageSpec, makeImage, makeTar } from '../support/image.ts'
+import { canRunAs, firstLine, processesBelow, startProgram, temporaryDirectory } from '../support/temporary-home.ts'
 import { until } from '../support/until.ts'
 
 let bench: BoxBench
@@ -19,24 +20,24 @@ let services: BoxServices
 let spec: BoxSpec
 
 /** As an archive on this host. */
-async function pull(name: string, image: ImageSpec): Promise<BoxImage> {
-  const made = makeImage(image)
-  const blobs = [made.manifest, made.config, ...made.layers]
-  const entries: TarEntry[] = [
+function writeArchive(file: string, image: ImageSpec): void {
+  const { manifest, config, layers } = makeImage(image)
+  const index = { schemaVersion: 2, manifests: [descriptorOf(manifest)] }
+  const entries = [
     { name: 'oci-layout', content: JSON.stringify({ imageLayoutVersion: '1.0.0' }) },
-    {
-      name: 'index.json',
-      content: JSON.stringify({
-        schemaVersion: 2,
-        manifests: [
-          { mediaType: made.manifest.mediaType, digest: made.manifest.digest, size: made.manifest.content.length },
-        ],
-      }),
-    },
-    ...blobs.map(({ digest, content }) => ({ name: `blobs/sha256/${digest.slice(7)}`, content })),
+    { name: 'index.json', content: JSON.stringify(index) },
+    ...[manifest, config, ...layers].map(({ digest, content }) => ({
+      name: `blobs/sha256/${digest.slice('sha256:'.length)}`,
+      content,
+    })),
   ]
-  const file = `${bench.directory}/${name}.tar`
   writeFileSync(file, makeTar(entries))
+  chmodSync(file, 0o644)
+}
+
+async function pull(name: string, image: ImageSpec): Promise<BoxImage> {
+  const file = `${bench.directory}/${name}.tar`
+  writeArchive(file, image)
   const { digest, config } = await bench.images.pullImage({ kind: 'tar', file })
   return { digest, env: config.env, workingDir: config.workingDir }
 }
@@ -239,5 +240,71 @@ describe('an image', () => {
     const away = { ...bench.newSpec(), image: { digest: `sha256:${'0'.repeat(64)}`, env: {}, workingDir: '' } }
     await expect(bench.boxes.ensureBox(away)).rejects.toThrow('has not been pulled')
     await expect(bench.boxes.ensureBox({ ...away, image: { ...away.image, digest: null } })).rejects.toThrow('pulled')
+  })
+})
+
+it('works in a sandbox whose root has no rights', async () => {
+  const minimal = { ...bench.newSpec(), image: spec.image!, isMinimal: true }
+  await bench.boxes.ensureBox(minimal)
+  expect((await bench.sh(minimal, 'pwd; echo x > /data/file && cat /data/file')).out).toBe('/srv/work\nx\n')
+  await bench.boxes.removeBox(minimal)
+})
+
+const ordinary = 65_534
+
+describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
+  const directory = temporaryDirectory(ordinary)
+  afterAll(() => rmSync(directory, { recursive: true, force: true }))
+
+  /** Runs as another user: uses a sandbox, a service in it, and the sandbox again after a restart. Prints what it saw. */
+  const program = (file: string) => `
+    import { boxDriver } from 'drivers/box-driver.ts'
+    import { boxServices } from 'drivers/box-service.ts'
+    import { cgroupDriver } from 'drivers/cgroup.ts'
+    import { openHome } from 'drivers/home.ts'
+    import { imageStore } from 'drivers/image.ts'
+    import { waitUntil } from 'drivers/process.ts'
+    import { s6Supervisor } from 'drivers/supervisor.ts'
+    const home = await openHome('${directory}/h', { uidBase: 300000 })
+    const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+    await supervisor.ensureTree()
+    const images = imageStore({ home })
+    const boxes = boxDriver({ home, supervisor, cgroups: cgroupDriver(), images })
+    const services = boxServices({ home, boxes })
+    const { digest, config } = await images.pullImage({ kind: 'tar', file: '${file}' })
+    const image = { digest, env: config.env, workingDir: config.workingDir }
+    const limits = { memoryMb: 256, cpus: 1, pids: 100 }
+    const spec = { id: 'ordinary', slot: 1, hostname: 'ordinary', limits, image }
+    const sh = (script) => new Promise((resolve) => {
+      const child = boxes.spawnInBox(spec, { argv: ['sh', '-c', script] })
+      let out = ''
+      child.stdout.on('data', (data) => { out += data })
+      child.stdin.end()
+      child.on('close', () => resolve(out))
+    })
+    const seen = {}
+    try {
+      await boxes.ensureBox(spec)
+      seen.first = await sh('pwd; id -u; echo kept > /etc/kept; rm /etc/group')
+      const one = ${JSON.stringify(service('one', ['sleep', '100']))}
+      services.ensureDefinition(spec, one, {})
+      await services.startService(spec, 'one')
+      seen.isUp = await waitUntil(() => services.inspectService(spec.id, one).ready === true, 30)
+      await boxes.stopBox(spec.id)
+      await boxes.ensureBox(spec)
+      seen.again = await sh('cat /etc/kept /etc/group')
+    } finally {
+      await boxes.removeBox(spec)
+      await supervisor.stopTree()
+    }
+    console.log(JSON.stringify(seen))
+  `
+
+  it('a sandbox begins with an image as well', async () => {
+    const file = `${directory}/image.tar`
+    writeArchive(file, busyboxImage({ WorkingDir: '/data' }))
+    const seen = JSON.parse(await firstLine(startProgram(program(file), ordinary)))
+    expect(seen).toEqual({ first: '/data\n0\n', isUp: true, again: 'kept\n' })
+    await until(() => processesBelow(directory).length === 0)
   })
 })
