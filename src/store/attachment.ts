@@ -15,7 +15,7 @@ export async function attachApp(
   appName: string,
 ): Promise<Attachment | undefined> {
   const { rows } = await tx.query<{ appId: string }>(
-    `select id as "appId" from app where name = $1 and org_id = $2 and state = 'active' for key share`,
+    `select id as "appId" from app where name = $1 and org_id = $2 and state = 'active' for share`,
     [appName, orgId],
   )
   if (!rows[0]) return undefined

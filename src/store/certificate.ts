@@ -60,7 +60,7 @@ function hostOf({ hostname, createdAt, certificates }: HostRow): Host {
 
 /** Afterwards the name is the app's; false when it is another's, or the app is being deleted. */
 export async function ensureHost(tx: Tx, appId: string, hostname: string): Promise<'ours' | 'taken' | 'without app'> {
-  const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for key share`, [appId])
+  const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
   if (app.rowCount !== 1) return 'without app'
   const { rows } = await tx.query<{ app_id: string }>({
     name: 'ensure-host',

@@ -24,7 +24,7 @@ export interface NewIp {
 
 /** False when the app is not there any more; it cannot go before the transaction ends. */
 export async function holdApp(tx: Tx, appId: string): Promise<boolean> {
-  const { rowCount } = await tx.query(`select 1 from app where id = $1 and state = 'active' for key share`, [appId])
+  const { rowCount } = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
   return rowCount === 1
 }
 

@@ -37,7 +37,7 @@ export async function insertMachine(
 ): Promise<InsertedMachine> {
   const { rowCount } = await tx.query({
     name: 'hold-app',
-    text: `select 1 from app where id = $1 and state = 'active' for key share`,
+    text: `select 1 from app where id = $1 and state = 'active' for share`,
     values: [app.id],
   })
   if (rowCount !== 1) return { is: 'without app' }

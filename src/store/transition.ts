@@ -8,11 +8,15 @@ import { enqueue } from './work.ts'
 /** Resource tables that have a `state` column. The name goes into SQL text, so it comes from this list only. */
 export type Kind = 'machine' | 'app' | 'cluster' | 'backup' | 'drill' | 'sandbox' | 'volume' | 'snapshot'
 
-/** Lock order everywhere: the resource first, then its work row. */
+/**
+ * Lock order everywhere: the resource first, then its work row. Steps of machines and volumes lock these and then refer
+ * to their app, the step of an app that is deleted locks it and then them, so an app is locked in a way that lets others
+ * refer to it. Whoever adds something to an app holds it with `for share`.
+ */
 export async function lockState(tx: Tx, kind: Kind, id: string): Promise<string | undefined> {
   const { rows } = await tx.query<{ state: string }>({
     name: `lock-${kind}`,
-    text: `select state from ${kind} where id = $1 for update`,
+    text: `select state from ${kind} where id = $1 for ${kind === 'app' ? 'no key update' : 'update'}`,
     values: [id],
   })
   return rows[0]?.state

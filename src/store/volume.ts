@@ -24,7 +24,7 @@ export interface NewVolume
 
 /** In `creating`. Undefined when the app is not there any more. */
 export async function insertVolume(tx: Tx, volume: NewVolume): Promise<Volume | undefined> {
-  const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for key share`, [volume.appId])
+  const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [volume.appId])
   if (app.rowCount === 0) return undefined
   const { rows } = await tx.query<Volume>({
     name: 'insert-volume',

@@ -67,16 +67,22 @@ export async function secondsToNext(db: Query, most: number): Promise<number> {
   return Math.min(most, Math.max(0, rows[0]?.seconds ?? most))
 }
 
-/** Keeps the leases of steps that are still running. Answers which of them are still ours. */
+/**
+ * Keeps the leases of steps that are still running. Answers which of them are still ours. One by one: a statement that
+ * holds some rows and waits for others would stand in the way of those who hold several as well.
+ */
 export async function renewLeases(db: Query, tokens: string[]): Promise<string[]> {
-  const { rows } = await db.query<{ token: string }>({
-    name: 'renew-leases',
-    text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true))
-           update work set leased_until = now() + interval '1 second' * $2
-           from asynchronous where token = any($1::uuid[]) returning token`,
-    values: [tokens, leaseSeconds],
-  })
-  return rows.map((row) => row.token)
+  const ours: string[] = []
+  for (const token of tokens) {
+    const { rowCount } = await db.query({
+      name: 'renew-lease',
+      text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true))
+             update work set leased_until = now() + interval '1 second' * $2 from asynchronous where token = $1`,
+      values: [token, leaseSeconds],
+    })
+    if (rowCount === 1) ours.push(token)
+  }
+  return ours
 }
 
 /** Look again after `seconds`, or at once if the resource was woken meanwhile. The note tells the user why. */

@@ -602,6 +602,22 @@ describe('the life of a machine', () => {
     fake.machines.stopsSlowly = false
   })
 
+  test('its step does not wait for one of its app, which may be about to wait for it', async () => {
+    const { lockState } = await import('../../src/store/transition.ts')
+    const id = await started()
+    const [{ app_id: app }] = await platform.sql('select app_id from machine where id = $1', [id])
+    await platform.database.db.transaction(async (tx) => {
+      await lockState(tx, 'app', app)
+      await platform.database.db.transaction(async (other) => {
+        await other.query(`set local lock_timeout = '5s'`)
+        await lockState(other, 'machine', id)
+        // The second change of a row in one transaction looks its app up again.
+        for (let times = 0; times < 2; times++)
+          await other.query('update machine set wanted = true where id = $1', [id])
+      })
+    })
+  })
+
   test('is started by its schedule', async () => {
     const { startScheduled } = await import('../../src/store/machine-change.ts')
     const id = await started({}, { schedule: 'hourly', restart: { policy: 'no' } })
