@@ -119,7 +119,8 @@ test('programs that misbehave end as they should and hold nobody up', async () =
     make({ ...program('(while :; do sleep 1; done) & exit 0'), restart: { policy: 'no' } }),
     make({ ...program('x=a; while :; do x=$x$x$x$x; done'), restart: { policy: 'no' } }),
     make({ ...program('exit 1'), restart: { policy: 'always' } }),
-    started(),
+    // Memory for more processes than a machine may have.
+    started({ guest: { cpus: 1, memory_mb: 2048 } }),
   ])
 
   await ok('POST', `${machine(deaf)}/stop`)
