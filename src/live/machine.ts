@@ -45,6 +45,9 @@ export async function runInMachine(
   wish: CommandWish,
 ): Promise<CommandResult> {
   const { machine } = await getRunning(ctx, app, id, 'write')
+  if (ctx.machines.inspectMachine(machine.id, machine.instanceId).is !== 'up') {
+    throw preconditionFailed('failed_precondition: the program of the machine has ended; this works once it runs again')
+  }
   const spec = await entranceOf(ctx, machine)
   const child = ctx.machines.spawnInMachine(spec, { argv: wish.argv })
   const output = [new Bounded(mostOutputBytes), new Bounded(mostOutputBytes)] as const

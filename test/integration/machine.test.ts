@@ -898,6 +898,13 @@ describe('what runs in a machine', () => {
     expect((await exec({ command: ['true'] })).status).toBe(412)
   })
 
+  test('nothing can be run between two lives of its program', async () => {
+    const id = await started()
+    fake.machines.machines.get(id)!.is = 'waiting'
+    const reply = await machines.call('POST', id, '/exec', { body: { command: ['true'] } })
+    expect(reply).toMatchObject({ status: 412, body: { error: expect.stringContaining('has ended') } })
+  })
+
   test('processes, signals and memory', async () => {
     const id = await started()
     expect((await machines.call('GET', id, '/ps?sort_by=rss&order=desc')).body).toMatchObject([
