@@ -169,7 +169,12 @@ describe('a sandbox that asks about itself', () => {
 
 describe('the socket', () => {
   test('is opened by whoever starts the box, before it runs', async () => {
+    // What is heard of its creation closes what is open of a sandbox that is cold.
+    const heard = new Set<string>()
+    const unsubscribe = feed.subscribe((change) => change && heard.add(change.sandboxId))
     const id = await create('early')
+    await until(() => heard.has(id))
+    unsubscribe()
     expect(existsSync(socketOf(id))).toBe(false)
     const spec = { id, slot: 1, hostname: 'early', limits: { memoryMb: 1, cpus: 1, pids: 1 } }
     await inside.boxes.ensureBox(spec)
