@@ -14,7 +14,8 @@ sub begin_machine {
   $| = 1;
   $SIG{__DIE__} = sub {
     my ($why) = @_;
-    write_file($failed, $why) if !-e $failed;
+    # Whole when it appears: it is read at once.
+    rename "$failed.new", $failed if !-e $failed && write_file("$failed.new", $why);
     print $mark, $why =~ s/^refused: //r;
     exit 111;
   };
