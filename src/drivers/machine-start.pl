@@ -266,11 +266,23 @@ sub memory_file {
   return $file;
 }
 
+# The logger is started at the same time. What a short program says while nobody else has the pipe open would be gone
+# with it.
+sub await_reader {
+  my ($pipe) = @_;
+  my $write_at_once = 1 | 04000;
+  for (1 .. 1000) {
+    return if sysopen(my $end, $pipe, $write_at_once);
+    select undef, undef, undef, 0.002;
+  }
+}
+
 # The error output has a log of its own. Both belong to the program, which may open them again by name.
 sub open_output {
   my ($uid, $gid) = @_;
   open(STDIN, '<', '/dev/null');
   -p 'stderr' or system('mkfifo', '-m', '600', 'stderr');
+  await_reader('stderr');
   open(STDERR, '+<', 'stderr') or die "stderr: $!\n";
   for (\*STDOUT, \*STDERR) {
     chown $uid, $gid, $_ if $> == 0;
