@@ -129,13 +129,16 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
 
   /** What a client says first tells which protocol it speaks. */
   function sniff(socket: Socket, found: (first: Buffer) => void): void {
-    const timer = setTimeout(() => socket.destroy(), firstByteMillis)
+    const leave = () => socket.destroy()
+    const timer = setTimeout(leave, firstByteMillis)
     const gone = () => clearTimeout(timer)
     socket.on('error', () => {})
     socket.once('close', gone)
+    socket.once('end', leave) // without a word
     socket.once('data', (first: Buffer) => {
       gone()
       socket.off('close', gone)
+      socket.off('end', leave)
       socket.pause()
       found(first)
     })
