@@ -1,5 +1,7 @@
+import type { GraphQLFormattedError } from 'graphql'
 import type { ShownSecret } from '../actions/secret.ts'
 import type { ResolvedImage } from '../live/image.ts'
+import type { BerthError } from '../model/errors.ts'
 import type { Ip } from '../model/ip.ts'
 import type { Region } from '../model/region.ts'
 import { isInProgress, type Release } from '../model/release.ts'
@@ -85,5 +87,13 @@ export function regionNode(region: Region): GraphqlNode {
     gatewayAvailable: true,
     requiresPaidPlan: false,
     deprecated: false,
+  }
+}
+
+export function refusalView(error: BerthError): GraphQLFormattedError {
+  const { status } = error.details
+  return {
+    message: error.message,
+    extensions: { code: error.code.toUpperCase(), ...(status === undefined ? {} : { status }) },
   }
 }

@@ -1,4 +1,4 @@
-import { Ajv, type ErrorObject, type Options } from 'ajv'
+import { Ajv, type ErrorObject, type Options, type ValidateFunction } from 'ajv'
 import type { FastifySchemaCompiler } from 'fastify'
 import type { Static, TSchema } from 'typebox'
 import { BerthError } from '../model/errors.ts'
@@ -19,7 +19,19 @@ const options: Options = {
 export function schemaCompiler(): FastifySchemaCompiler<object> {
   const exact = new Ajv({ ...options, coerceTypes: false })
   const fromText = new Ajv({ ...options, coerceTypes: true })
-  return ({ schema, httpPart }) => (httpPart === 'body' ? exact : fromText).compile(schema)
+  return ({ schema, httpPart }) => compiledWhenUsed(httpPart === 'body' ? exact : fromText, schema)
+}
+
+/** Most operations are never called in the life of a process, and compiled schemas take much of its memory. */
+function compiledWhenUsed(ajv: Ajv, schema: object): ValidateFunction {
+  let compiled: ValidateFunction | undefined
+  const check = ((value: unknown) => {
+    compiled ??= ajv.compile(schema)
+    const fits = compiled(value)
+    check.errors = compiled.errors ?? null
+    return fits
+  }) as ValidateFunction
+  return check
 }
 
 let others: Ajv | undefined

@@ -1,7 +1,7 @@
 import type { App, AppOrg, AppSummary, NewlyMade } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query, Tx } from './db.ts'
-import { appCallerCte, callerColumns, callerCte, callerOf, callersCte } from './token.ts'
+import { appCallersCte, callerColumns, callerCte, callerOf, callersCte } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -29,20 +29,27 @@ export interface FoundApp {
 }
 
 /** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
-export async function findApp(db: Db, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
-  const rows = await db.read<Caller & { app: AppSummary | null }>({
-    name: 'find-app',
+export function findApp(db: Pick<Db, 'gather'>, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
+  return db.gather(findApps, { tokenHash, name })
+}
+
+async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[]): Promise<(FoundApp | undefined)[]> {
+  const { rows } = await db.query<Caller & { position: number; app: AppSummary | null }>({
+    name: 'find-apps',
     // The app as one column: a row of twenty costs the client more than the statement costs the server.
-    text: `with ${appCallerCte}
-           select ${callerColumns}, to_json(found) as app from caller left join (
+    text: `with asked as (
+             select * from unnest($1::bytea[], $2::text[]) with ordinality as asked (token_hash, app_name, position)),
+           ${appCallersCte}
+           select position, ${callerColumns}, to_json(found) as app from caller left join lateral (
              select ${shownColumns}, ${orgColumns}, ${countColumns},
                (select number from network where org_id = app.org_id and name = app.network) as "networkNumber"
              from app join org on org.id = app.org_id, ${counts}
-             where app.name = $2 and app.state = 'active') found on true`,
-    values: [tokenHash, name],
+             where app.name = app_name and app.state = 'active') found on true`,
+    values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ name }) => name)],
   })
-  const row = rows[0]
-  return row && { caller: callerOf(row), app: row.app ?? undefined }
+  const answers: (FoundApp | undefined)[] = asked.map(() => undefined)
+  for (const row of rows) answers[row.position - 1] = { caller: callerOf(row), app: row.app ?? undefined }
+  return answers
 }
 
 export interface NewApp {

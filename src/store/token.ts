@@ -27,6 +27,13 @@ export const callersCte = `caller as (
   select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
   from asked join token on hash = token_hash and kind <> 'app' and ${valid})`
 
+/** The same for requests about apps; `asked` has an `app_name`. */
+export const appCallersCte = `caller as (
+  select asked.*, id as token_id, sandbox as token_sandbox, case kind when 'app' then 'org' else kind end as token_kind,
+    case when kind = 'app' and app_id is distinct from (
+      select app.id from app where app.name = app_name and app.state = 'active') then '' else org_id end as token_org
+  from asked join token on hash = token_hash and ${valid})`
+
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 
 /** The caller's half of a row of such a statement. */
