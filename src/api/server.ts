@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { SerializerSelector } from '@fastify/fast-json-stringify-compiler'
 import type { ErrorObject } from 'ajv'
 import Fastify, {
   type FastifyBaseLogger,
@@ -59,6 +60,7 @@ export function buildServer(options: ServerOptions): FastifyInstance {
   const { area, log, tls } = options
   const server = Fastify({
     loggerInstance: log,
+    schemaController: { compilersFactory: { buildSerializer: serializersWhenUsed } },
     logController: new LogController({ disableRequestLogging: true }),
     // No logger for each request: the one line that most of them write carries the id itself.
     childLoggerFactory: (logger) => logger,
@@ -92,6 +94,18 @@ export function buildServer(options: ServerOptions): FastifyInstance {
   addPages(server, options)
   if (options.sockets) addSockets(server, options, options.sockets)
   return server
+}
+
+/** As with the schemas of requests: of most operations nothing is ever answered. */
+function serializersWhenUsed(...settings: Parameters<ReturnType<typeof SerializerSelector>>) {
+  const compile = SerializerSelector()(...settings)
+  return (definition: Parameters<typeof compile>[0]) => {
+    let compiled: ReturnType<typeof compile> | undefined
+    return (answer: unknown) => {
+      compiled ??= compile(definition)
+      return compiled(answer)
+    }
+  }
 }
 
 /** curl sends forms by default and some clients send no type at all; every body here is JSON whatever it claims to be. */
