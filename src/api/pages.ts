@@ -10,9 +10,8 @@ import type { ServerOptions } from './server.ts'
 /** What is served beside the operations: health, metrics, and the description of the operations themselves. */
 export function addPages(server: FastifyInstance, { area, routes, ground, metrics }: ServerOptions): void {
   const { db } = ground
-  const document = openApiDocument(area, routes)
-  const openApiText = JSON.stringify(document)
-  // Made when somebody first looks: it takes longer than the rest of a start.
+  // Made when somebody first looks: both take longer than the rest of a start, and memory.
+  let openApiText: string | undefined
   let docsHtml: string | undefined
 
   server.get('/healthz', async () => ({ status: 'ok' }))
@@ -31,10 +30,13 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
     return reply.type(metrics.contentType).send(await metrics.text())
   })
 
-  server.get('/openapi.json', async (_request, reply) => reply.type('application/json').send(openApiText))
+  server.get('/openapi.json', async (_request, reply) => {
+    openApiText ??= JSON.stringify(openApiDocument(area, routes))
+    return reply.type('application/json').send(openApiText)
+  })
 
   server.get('/docs', async (_request, reply) => {
-    docsHtml ??= docsPage(document)
+    docsHtml ??= docsPage(openApiDocument(area, routes))
     return reply
       .type('text/html; charset=utf-8')
       .header(
