@@ -25,8 +25,18 @@ async function ended(look: () => Promise<CopyState>): Promise<CopyState> {
   }
 }
 
-function openDriver(bench: BoxBench): CheckpointDriver {
-  return checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
+function openDriver(bench: BoxBench, jobs = jobDriver(bench.supervisor)): CheckpointDriver {
+  return checkpointDriver({ home: bench.home, jobs, cgroups: cgroupDriver() })
+}
+
+/** One whose copies never end by themselves. */
+function endlessDriver(bench: BoxBench): CheckpointDriver {
+  const jobs = jobDriver(bench.supervisor)
+  const endless = (word: string) => (word === 'cp' ? ['sh', '-c', 'cp "$@"; exec sleep 1000', 'cp'] : [word])
+  return openDriver(bench, {
+    ...jobs,
+    ensureJob: (name, spec) => jobs.ensureJob(name, { ...spec, command: spec.command.flatMap(endless) }),
+  })
 }
 
 const places = isRoot() ? { 'this disk': thisDisk, btrfs } : { 'this disk': thisDisk }
@@ -182,13 +192,16 @@ describe('a copy that is cut off', () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
     const jobs = jobDriver(bench.supervisor)
-    await bench.sh(spec, 'for i in $(seq 120); do head -c 4000000 /dev/zero > f$i; done; sleep 1000 >/dev/null 2>&1 &')
+    await bench.sh(spec, 'echo all > f; sleep 1000 >/dev/null 2>&1 &')
     const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
-    const copying = ended(() => driver.makeCheckpoint(spec, 'v1'))
+    const copying = ended(() => endlessDriver(bench).makeCheckpoint(spec, 'v1'))
     await until(() => existsSync(`${place}/.new~v1/upper`))
-    const job = await jobs.inspectJob(`checkpoint-${spec.id}-v1`)
-    if (job.is !== 'running') throw new Error('the copy was too fast')
-    process.kill(job.pid!, 'SIGKILL')
+    let job = await jobs.inspectJob(`checkpoint-${spec.id}-v1`)
+    await until(async () => {
+      job = await jobs.inspectJob(`checkpoint-${spec.id}-v1`)
+      return job.is === 'running' && job.pid !== undefined
+    })
+    process.kill((job as { pid: number }).pid, 'SIGKILL')
     expect(await copying).toMatchObject({ is: 'failed', reason: expect.stringContaining('copied') })
     expect(existsSync(`${place}/v1`)).toBe(false)
     await driver.abandonCopy(spec, 'v1')
@@ -201,9 +214,9 @@ describe('a copy that is cut off', () => {
   it('does not hold up the end of everything, and is made when it is asked for again', async () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
-    await bench.sh(spec, 'for i in $(seq 120); do head -c 4000000 /dev/zero > f$i; done')
+    await bench.sh(spec, 'echo all > f')
     const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
-    const copying = driver.makeCheckpoint(spec, 'v1')
+    const copying = endlessDriver(bench).makeCheckpoint(spec, 'v1')
     await until(() => existsSync(`${place}/.new~v1/upper`))
     await stopCopies(bench.home, jobDriver(bench.supervisor))
     expect(await copying).toEqual({ is: 'running' })
