@@ -58,9 +58,8 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
 
   function add(socket: Duplex, connection: ClientConnection | Relay): void {
     connections.add(connection)
-    socket.on('close', () => {
-      connections.delete(connection)
-    })
+    socket.allowHalfOpen = true // who has said the last word may still listen; who never said one does not
+    socket.on('close', () => connections.delete(connection))
     if (isDraining) connection.drain()
   }
 
@@ -129,16 +128,13 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
 
   /** What a client says first tells which protocol it speaks. */
   function sniff(socket: Socket, found: (first: Buffer) => void): void {
-    const leave = () => socket.destroy()
-    const timer = setTimeout(leave, firstByteMillis)
+    const timer = setTimeout(() => socket.destroy(), firstByteMillis)
     const gone = () => clearTimeout(timer)
     socket.on('error', () => {})
     socket.once('close', gone)
-    socket.once('end', leave) // without a word
     socket.once('data', (first: Buffer) => {
       gone()
       socket.off('close', gone)
-      socket.off('end', leave)
       socket.pause()
       found(first)
     })
@@ -205,7 +201,6 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
         sockets.delete(socket)
         if (sockets.size === 0) drained?.()
       })
-      socket.allowHalfOpen = true
       const local = localOf(socket)
       if (acceptDatabase(socket, local)) return
       const app = socket.localPort === parts.edgePort ? undefined : apps.findAddress(local)
