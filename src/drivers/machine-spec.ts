@@ -6,7 +6,7 @@ import { millisOf } from '../model/machine-config-check.ts'
 import { machineAddress, resolverAddress } from '../model/network.ts'
 import { signalName } from '../model/signal.ts'
 import type { Image } from './image.ts'
-import type { MachineSpec } from './machine.ts'
+import type { MachineEntrance, MachineSpec } from './machine.ts'
 
 export interface Surroundings {
   appName: string
@@ -26,22 +26,27 @@ const presetRetries = 10
 /** More are a runaway. */
 const pidsPerCpu = 2_048
 
-export function machineSpec(machine: Machine, image: Image, around: Surroundings): MachineSpec {
-  const { id, instanceId, config, networkNumber } = machine
-  const slot = slotOf(machine)
-  const program = config.processes?.[0]
+export function machineEntrance(machine: Machine, image: Pick<Image, 'config'>, around: Surroundings): MachineEntrance {
+  const { id, config } = machine
   return {
     id,
+    slot: slotOf(machine),
+    limits: limitsOf(config),
+    env: environmentOf(machine, image.config, around),
+    user: config.processes?.[0]?.user ?? image.config.user,
+    workingDir: image.config.workingDir,
+  }
+}
+
+export function machineSpec(machine: Machine, image: Image, around: Surroundings): MachineSpec {
+  const { id, instanceId, config, networkNumber } = machine
+  return {
+    ...machineEntrance(machine, image, around),
     instanceId,
-    slot,
     hostname: config.dns?.hostname ?? id,
     layers: image.layers,
-    argv: argvOf({ ...config.init, ...program }, image.config),
-    env: environmentOf(machine, image.config, around),
-    user: program?.user ?? image.config.user,
-    workingDir: image.config.workingDir,
+    argv: argvOf({ ...config.init, ...config.processes?.[0] }, image.config),
     files: filesOf(config, around.secrets),
-    limits: limitsOf(config),
     mounts: (config.mounts ?? []).map(({ volume, path }) => ({ volumeId: volume!, path })),
     restart: restartOf(config),
     stop: stopOf(config, image.config),
@@ -76,7 +81,7 @@ function argvOf({ exec, entrypoint, cmd }: Program, image: ImageConfig): string[
 }
 
 /** Later ones win. */
-export function environmentOf(machine: Machine, image: ImageConfig, around: Surroundings): Record<string, string> {
+function environmentOf(machine: Machine, image: ImageConfig, around: Surroundings): Record<string, string> {
   const { config } = machine
   const program = config.processes?.[0]
   const facts = factsOf(machine, around)

@@ -32,6 +32,9 @@ export interface MachineSpec {
   dns?: { nameservers: string[]; searches: string[] }
 }
 
+/** What enters it sees what its program sees. */
+export type MachineEntrance = Pick<MachineSpec, 'id' | 'slot' | 'limits' | 'env' | 'user' | 'workingDir'>
+
 /** One end of its program. */
 export interface MachineExit {
   /** Grows by one with each end in the life of a version. Only the last ones are kept. */
@@ -97,10 +100,7 @@ export interface MachineDriver {
   freezeMachine(id: string): Promise<void>
   thawMachine(id: string): Promise<void>
   /** As in a box: ends with the command's code. */
-  spawnInMachine(
-    spec: Pick<MachineSpec, 'id' | 'slot' | 'limits' | 'env' | 'user' | 'workingDir'>,
-    command: BoxCommand,
-  ): ChildProcess
+  spawnInMachine(entrance: MachineEntrance, command: BoxCommand): ChildProcess
   listProcesses(id: string): Promise<MachineProcessEntry[]>
   /** The last lines, oldest first. */
   readLog(id: string, lines: number): Promise<LogLine[]>

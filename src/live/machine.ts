@@ -1,5 +1,6 @@
 // Answers about machines that are out in the world: what runs in them, what they said, commands in them.
-import { environmentOf, limitsOf, slotOf } from '../drivers/machine-spec.ts'
+import type { MachineEntrance } from '../drivers/machine.ts'
+import { limitsOf, machineEntrance } from '../drivers/machine-spec.ts'
 import { requireWriter } from '../model/caller.ts'
 import { BerthError, badRequest, preconditionFailed } from '../model/errors.ts'
 import type { MachineDetails } from '../model/machine.ts'
@@ -75,24 +76,15 @@ export async function runInMachine(
   })
 }
 
-/** What enters it sees what its program sees. */
 export async function entranceOf(
   ctx: Pick<LiveContext, 'db' | 'images' | 'encryptionKey' | 'settings' | 'hasPrivateNetworks'>,
   machine: MachineDetails,
-) {
+): Promise<MachineEntrance> {
   const image = machine.image && (await ctx.images.findImage(machine.image.digest))
   if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not here')
   const around = await readSurroundings(ctx.db, machine.id, ctx.encryptionKey)
   const { homeNumber } = ctx.settings
-  const hasPrivateNetworks = await ctx.hasPrivateNetworks()
-  return {
-    id: machine.id,
-    slot: slotOf(machine),
-    limits: limitsOf(machine.config),
-    env: environmentOf(machine, image.config, { ...around, homeNumber, hasPrivateNetworks }),
-    user: machine.config.processes?.[0]?.user ?? image.config.user,
-    workingDir: image.config.workingDir,
-  }
+  return machineEntrance(machine, image, { ...around, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
 }
 
 class Bounded {

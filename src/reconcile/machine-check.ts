@@ -3,7 +3,8 @@
 import { request as httpRequest } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import { connect } from 'node:net'
-import { environmentOf, limitsOf, slotOf } from '../drivers/machine-spec.ts'
+import type { MachineEntrance } from '../drivers/machine.ts'
+import { machineEntrance, slotOf } from '../drivers/machine-spec.ts'
 import type { CheckResult, Machine } from '../model/machine.ts'
 import { listChecks, type NamedCheck } from '../model/machine-checks.ts'
 import { millisOf } from '../model/machine-config-check.ts'
@@ -195,21 +196,9 @@ async function runCommand(
   { check }: NamedCheck,
   timeoutMs: number,
 ): Promise<CheckOutcome> {
-  const image = machine.image && (await world.images.findImage(machine.image.digest))
-  if (!image) throw new Error('its image is not here')
-  const around = await readSurroundings(world.db, machine.id, world.encryptionKey)
-  const hasPrivateNetworks = await world.hasPrivateNetworks()
-  const child = world.machines.spawnInMachine(
-    {
-      id: machine.id,
-      slot: slotOf(machine),
-      limits: limitsOf(machine.config),
-      env: environmentOf(machine, image.config, { ...around, homeNumber: world.homeNumber, hasPrivateNetworks }),
-      user: image.config.user,
-      workingDir: image.config.workingDir,
-    },
-    { argv: check.command as [string, ...string[]] },
-  )
+  const child = world.machines.spawnInMachine(await entranceOf(machine, world), {
+    argv: check.command as [string, ...string[]],
+  })
   return new Promise((resolve, reject) => {
     let output = ''
     const late = setTimeout(() => {
@@ -229,4 +218,19 @@ async function runCommand(
       resolve({ status: code === 0 ? 'passing' : 'critical', output: output || `exit code ${code}` })
     })
   })
+}
+
+/** A version of a machine keeps its image and its secrets, so that it is put together once. */
+const entrances = new WeakMap<Machine, MachineEntrance>()
+
+async function entranceOf(machine: Machine, world: World): Promise<MachineEntrance> {
+  const known = entrances.get(machine)
+  if (known) return known
+  const image = machine.image && (await world.images.findImage(machine.image.digest))
+  if (!image) throw new Error('its image is not here')
+  const around = await readSurroundings(world.db, machine.id, world.encryptionKey)
+  const hasPrivateNetworks = await world.hasPrivateNetworks()
+  const entrance = machineEntrance(machine, image, { ...around, homeNumber: world.homeNumber, hasPrivateNetworks })
+  entrances.set(machine, entrance)
+  return entrance
 }
