@@ -1,6 +1,6 @@
 import type { App, AppOrg, AppSummary, NewlyMade } from '../model/app.ts'
 import type { Caller } from '../model/token.ts'
-import type { Db, Query, Tx } from './db.ts'
+import { type Db, inOrder, type Query, type Tx } from './db.ts'
 import { appCallersCte, callerColumns, callerCte, callerOf, callersCte } from './token.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
@@ -47,9 +47,7 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
              where app.name = app_name and app.state = 'active') found on true`,
     values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ name }) => name)],
   })
-  const answers: (FoundApp | undefined)[] = asked.map(() => undefined)
-  for (const row of rows) answers[row.position - 1] = { caller: callerOf(row), app: row.app ?? undefined }
-  return answers
+  return inOrder(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
 }
 
 export interface NewApp {
@@ -102,9 +100,7 @@ async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[])
       inputs.map(({ enableSubdomains }) => enableSubdomains),
     ],
   })
-  const answers: (InsertedApp | undefined)[] = inputs.map(() => undefined)
-  for (const row of rows) answers[row.position - 1] = insertedOf(row, inputs[row.position - 1]!)
-  return answers
+  return inOrder(inputs, rows).map((row, index) => row && insertedOf(row, inputs[index]!))
 }
 
 function insertedOf(row: InsertedRow, { id, name, network }: NewApp): InsertedApp {

@@ -13,7 +13,7 @@ import { notFound } from '../model/errors.ts'
 import type { Micros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
 import { windowsColumn } from './archive.ts'
-import type { Db, Query, Tx } from './db.ts'
+import { type Db, inOrder, type Query, type Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf, callersCte } from './token.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
@@ -111,8 +111,7 @@ async function findDetails(db: Query, asked: { tokenHash: Buffer; id: string }[]
              where cluster.id = cluster_id and ${visible}) found on true`,
     values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ id }) => id)],
   })
-  const found = new Map(rows.map((row) => [row.position, row]))
-  return asked.map((_, i) => found.get(i + 1))
+  return inOrder(asked, rows)
 }
 
 async function findExtras(db: Db, id: string): Promise<Extras> {

@@ -101,6 +101,12 @@ function openReader(settings: pg.ClientConfig) {
   }
 }
 
+/** For `Gathered`: what was found for each of the items, by the position that a row tells, counted from 1. */
+export function inOrder<R extends { position: number }>(items: unknown[], rows: R[]): (R | undefined)[] {
+  const found = new Map(rows.map((row) => [row.position, row]))
+  return items.map((_, index) => found.get(index + 1))
+}
+
 /** A statement for many costs little more than one for one: what is paid for is the round trip and the commit. */
 function openGathering(db: Query): Db['gather'] {
   const gatherings = new Map<unknown, (item: unknown) => Promise<unknown>>()

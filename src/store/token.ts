@@ -12,27 +12,23 @@ export const callerCte = `caller as (
   select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
   where hash = $1 and kind <> 'app' and ${valid})`
 
-/**
- * The same where `$2` is the name of an app. A token of this app may do with it what one of its organization may; for
- * every other app it is one of an organization that nobody has.
- */
-export const appCallerCte = `caller as (
-  select id as token_id, sandbox as token_sandbox, case kind when 'app' then 'org' else kind end as token_kind,
-    case when kind = 'app' and app_id is distinct from (
-      select app.id from app where app.name = $2 and app.state = 'active') then '' else org_id end as token_org
-  from token where hash = $1 and ${valid})`
-
 /** The same for many requests at once: `asked` has a `token_hash`, and what else it has is here as well. */
 export const callersCte = `caller as (
   select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
   from asked join token on hash = token_hash and kind <> 'app' and ${valid})`
 
-/** The same for requests about apps; `asked` has an `app_name`. */
+/**
+ * The same for requests about apps: `asked` has an `app_name`. A token of this app may do with it what one of its
+ * organization may; for every other app it is one of an organization that nobody has.
+ */
 export const appCallersCte = `caller as (
   select asked.*, id as token_id, sandbox as token_sandbox, case kind when 'app' then 'org' else kind end as token_kind,
     case when kind = 'app' and app_id is distinct from (
       select app.id from app where app.name = app_name and app.state = 'active') then '' else org_id end as token_org
   from asked join token on hash = token_hash and ${valid})`
+
+/** The same for one request: `$1` is the hash of its token, `$2` the name of the app. */
+export const appCallerCte = `asked as (select $1::bytea as token_hash, $2::text as app_name), ${appCallersCte}`
 
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 
