@@ -199,8 +199,16 @@ sub give_way {
   become($config{uid}) if $is_full;
   # A shell is the smallest program that hands a signal on: bwrap would die of it and take everything along, where
   # the first process inside ends its services in peace.
-  my $watch = <<'END';
+  my $watch = watching(<<'END');
 trap 'read -r first rest < /proc/$bwrap/task/$bwrap/children; kill -TERM $first' TERM
+END
+  exec '/bin/sh', '-c', $watch, 'box', @command or die "sh: $!\n";
+}
+
+# The shell around bwrap: what is given sets its trap, in which $bwrap is the process to look below.
+sub watching {
+  my ($trap) = @_;
+  return $trap . <<'END';
 "$@" &
 bwrap=$!
 while :; do
@@ -209,5 +217,4 @@ while :; do
   kill -0 $bwrap 2>/dev/null || exit $code
 done
 END
-  exec '/bin/sh', '-c', $watch, 'box', @command or die "sh: $!\n";
 }

@@ -234,7 +234,7 @@ sub run_machine {
   close_on_exec();
   fcntl($_, 2, 0) for grep { $_ } $userns, $filter, $options; # stay open over exec
   # A shell is the smallest program that hands a signal on: bwrap would die of it. With a signal of its own for a stop.
-  my $watch = <<'END';
+  my $watch = watching(<<'END');
 stop() {
   signal=$0 first= program=
   [ -s stopping ] && read -r signal rest < stopping
@@ -243,13 +243,6 @@ stop() {
   if [ -n "$program" ]; then kill "-$signal" "$program"; else kill -KILL "$bwrap"; fi
 }
 trap stop TERM
-"$@" &
-bwrap=$!
-while :; do
-  wait $bwrap
-  code=$?
-  kill -0 $bwrap 2>/dev/null || exit $code
-done
 END
   exec '/bin/sh', '-c', $watch, $config->{'stop-signal'}, @identity, 'env', '-i', '--default-signal',
     $config->{bwrap}, '--args', fileno $options, '--', @{$program->{argv}} or die "sh: $!\n";
