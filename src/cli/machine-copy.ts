@@ -3,15 +3,7 @@ import { request, type Session, segment } from './client.ts'
 import { Failure } from './failure.ts'
 import { type Machine, type MachineConfig, machinesPath } from './machine-find.ts'
 import { type Progress, watch } from './progress.ts'
-
-interface Volume {
-  id: string
-  name: string
-  state: string
-  size_gb: number
-  region: string
-  attached_machine_id: string | null
-}
+import type { Volume } from './volume.ts'
 
 const volumeSeconds = 120
 

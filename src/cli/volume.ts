@@ -6,7 +6,7 @@ import { addExamples, type Cli } from './command.ts'
 import { parseWholeNumber } from './number.ts'
 import { block, type Cell, confirm, printAnswer, table, timeText, visible } from './output.ts'
 
-interface Volume {
+export interface Volume {
   id: string
   name: string
   state: string
