@@ -25,11 +25,7 @@ afterAll(async () => {
   await destroy(berth)
 })
 
-async function ok(method: string, rest: string, body?: object): Promise<ReturnType<typeof JSON.parse>> {
-  const reply = await berth.call(method, `${path}${rest}`, body)
-  if (reply.status >= 300) throw new Error(`${method} ${rest}: ${reply.status} ${JSON.stringify(reply.body)}`)
-  return reply.body
-}
+const ok = (method: string, rest: string, body?: object) => berth.ok(method, `${path}${rest}`, body)
 
 const wait = (id: string, state: string) => ok('GET', `/${id}/wait?state=${state}&timeout=60`)
 

@@ -26,11 +26,7 @@ afterAll(async () => {
   await destroy(berth)
 })
 
-async function ok(method: string, path: string, body?: object): Promise<ReturnType<typeof JSON.parse>> {
-  const reply = await berth.call(method, path, body)
-  if (reply.status >= 300) throw new Error(`${method} ${path}: ${reply.status} ${JSON.stringify(reply.body)}`)
-  return typeof reply.body === 'string' && reply.body !== '' ? JSON.parse(reply.body) : reply.body
-}
+const ok = (method: string, path: string, body?: object) => berth.ok(method, path, body)
 
 const volumes = '/v1/apps/shop/volumes'
 const machines = '/v1/apps/shop/machines'

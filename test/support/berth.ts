@@ -83,7 +83,15 @@ export class Berth {
       ...(body ? { body: JSON.stringify(body) } : {}),
     })
     const text = await reply.text()
-    return { status: reply.status, body: text.startsWith('{') ? JSON.parse(text) : text, headers: reply.headers }
+    const isJson = /^application\/json\b/.test(reply.headers.get('content-type') ?? '') && text !== ''
+    return { status: reply.status, body: isJson ? JSON.parse(text) : text, headers: reply.headers }
+  }
+
+  /** The body of an answer that must be a good one. */
+  async ok(method: string, path: string, body?: object): Promise<Answer['body']> {
+    const reply = await this.call(method, path, body)
+    if (reply.status >= 300) throw new Error(`${method} ${path}: ${reply.status} ${JSON.stringify(reply.body)}`)
+    return reply.body
   }
 
   cli(...args: string[]): Promise<{ stdout: string; stderr: string }> {

@@ -8,14 +8,9 @@ import { type Home, openHome } from '../../src/drivers/home.ts'
 import { type ImageStore, imageStore } from '../../src/drivers/image.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
+import { type Ended, endOf } from './child.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
-
-export interface Ended {
-  code: number | null
-  out: string
-  err: string
-}
 
 export interface BoxBench {
   directory: string
@@ -73,16 +68,7 @@ export async function openBoxBench(
   }
 
   function run(spec: BoxSpec, argv: BoxCommand['argv'], { input = '', ...rest } = {}): Promise<Ended> {
-    const child = boxes.spawnInBox(spec, { argv, ...rest })
-    let [out, err] = ['', '']
-    child.stdout!.on('data', (data) => {
-      out += data
-    })
-    child.stderr!.on('data', (data) => {
-      err += data
-    })
-    child.stdin!.on('error', () => undefined).end(input)
-    return new Promise((resolve) => child.on('close', (code) => resolve({ code, out, err })))
+    return endOf(boxes.spawnInBox(spec, { argv, ...rest }), input)
   }
 
   async function pidOf(spec: BoxSpec): Promise<number> {

@@ -12,7 +12,7 @@ import { machineDriver } from '../../src/drivers/machine-driver.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
 import type { VolumeDriver } from '../../src/drivers/volume.ts'
 import { volumeDriver } from '../../src/drivers/volume-driver.ts'
-import type { Ended } from './box.ts'
+import { type Ended, endOf } from './child.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
 
@@ -101,16 +101,7 @@ export async function openMachineBench(ability?: BoxAbility): Promise<MachineBen
   }
 
   function run(spec: MachineSpec, argv: [string, ...string[]], input = ''): Promise<Ended> {
-    const child = machines.spawnInMachine(spec, { argv })
-    let [out, err] = ['', '']
-    child.stdout!.on('data', (data) => {
-      out += data
-    })
-    child.stderr!.on('data', (data) => {
-      err += data
-    })
-    child.stdin!.on('error', () => undefined).end(input)
-    return new Promise((resolve) => child.on('close', (code) => resolve({ code, out, err })))
+    return endOf(machines.spawnInMachine(spec, { argv }), input)
   }
 
   async function printed(spec: MachineSpec): Promise<string> {
