@@ -199,8 +199,25 @@ sub give_way {
   become($config{uid}) if $is_full;
   # A shell is the smallest program that hands a signal on: bwrap would die of it and take everything along, where
   # the first process inside ends its services in peace.
+  # That one gets it when it listens: before, the first process of a namespace is deaf to it.
   my $watch = watching(<<'END');
-trap 'read -r first rest < /proc/$bwrap/task/$bwrap/children; kill -TERM $first' TERM
+stop() {
+  while kill -0 $bwrap 2>/dev/null; do
+    first= rest=
+    read -r first rest < /proc/$bwrap/task/$bwrap/children
+    listens "$first" && kill -TERM "$first" && return
+    sleep 0.01
+  done
+}
+listens() {
+  [ -r "/proc/$1/status" ] || return
+  while read -r key mask; do
+    # The bit of this signal, in what is held back or caught.
+    case $key$mask in SigBlk:*[4567cdef]??? | SigCgt:*[4567cdef]???) return 0 ;; esac
+  done < "/proc/$1/status"
+  return 1
+}
+trap stop TERM
 END
   exec '/bin/sh', '-c', $watch, 'box', @command or die "sh: $!\n";
 }

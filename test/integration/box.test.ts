@@ -366,3 +366,14 @@ it('hands no descriptor of the platform into a box', async () => {
   const { out } = await bench.sh(spec, 'ls /proc/self/fd; ls /proc/1/fd | wc -l')
   expect(out.split('\n').slice(0, 4)).toEqual(['0', '1', '2', '3']) // the last is that of ls itself
 })
+
+it('ends in peace when it is told to the moment it is up', async () => {
+  const box = bench.newSpec()
+  for (let turn = 0; turn < 15; turn++) {
+    await bench.boxes.ensureBox(box)
+    await bench.boxes.stopBox(box.id)
+    // A killed one would have a signal.
+    const state = await bench.supervisor.inspectService(boxPaths(bench.home, box.id).supervisedName)
+    expect(state).toMatchObject({ is: 'down', exitCode: 0 })
+  }
+})
