@@ -212,7 +212,8 @@ async function removeService(place: ServicePlace, name: string): Promise<void> {
   if (existsSync(directory)) {
     markDown(place, name)
     session = await endMain(place, name)
-    renameSync(directory, hiddenDirectory(place, 'removed', name))
+    // Unless somebody else who removes it was faster.
+    if (existsSync(directory)) renameSync(directory, hiddenDirectory(place, 'removed', name))
   }
   // Also what an earlier removal or creation left when it was interrupted.
   const hidden = hiddenDirectoriesOf(place, name)

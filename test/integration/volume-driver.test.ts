@@ -4,6 +4,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { type Home, openHome } from '../../src/drivers/home.ts'
 import { type JobDriver, jobDriver } from '../../src/drivers/job.ts'
 import { isRoot } from '../../src/drivers/process.ts'
+import { killProcess } from '../../src/drivers/process-list.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
 import type { VolumeDriver, VolumeWork } from '../../src/drivers/volume.ts'
 import { volumeDriver } from '../../src/drivers/volume-driver.ts'
@@ -186,12 +187,14 @@ describe.runIf(isRoot())('disks', () => {
     await box.run(`head -c 300000000 /dev/urandom > ${volume.at}/large; sync`)
     const id = newVolumeId()
     const job = `volume-copy-${id.replace('_', '-')}`
-    void driver.ensureVolume({ id, sizeGb: 1, from: { volumeId: volume.id } }).catch(() => undefined)
+    const first = driver.ensureVolume({ id, sizeGb: 1, from: { volumeId: volume.id } })
     await until(async () => {
       const state = await bench.jobs.inspectJob(job)
-      if (state.is === 'running' && state.pid) process.kill(state.pid, 'SIGKILL')
-      return state.is === 'ended'
+      if (state.is !== 'running' || state.pid === undefined) return false
+      killProcess(state.pid, 'SIGKILL')
+      return true
     })
+    expect((await first).is).not.toBe('done')
     expect(await box.run(`echo more > ${volume.at}/file; sync`)).toBe('= 0\n')
     await until(
       async () => (await driver.ensureVolume({ id, sizeGb: 1, from: { volumeId: volume.id } })).is === 'done',
