@@ -150,9 +150,11 @@ async function makeRestored(
   await Promise.all([insertRestore(tx, restore), insertPins(tx, id, pinsOf(needed)), enqueue(tx, 'cluster', id)])
 }
 
+// A backup may be restored many times: many names are tried at once.
 async function insertWithGeneratedName(tx: Tx, source: Cluster, cluster: Omit<NewCluster, 'name'>, at: Micros) {
-  for (let attempt = 1; ; attempt++) {
-    if (await insertCluster(tx, { ...cluster, name: restoredName(source.name, at, attempt) })) return
+  for (let count = 20; ; count += 20) {
+    const others = Array.from({ length: count }, (_, index) => restoredName(source.name, at, index + 2))
+    if (await insertCluster(tx, { ...cluster, name: restoredName(source.name, at, 1) }, others)) return
   }
 }
 

@@ -151,17 +151,21 @@ export interface NewCluster {
   drillQuery?: string | null
 }
 
-/** False when the name is taken in the organization. */
-export async function insertCluster(tx: Tx, cluster: NewCluster): Promise<boolean> {
+/** By its name or else the first of the others that is free. False when they are taken in the organization. */
+export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: string[] = []): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
        synchronous_archive, toolchain, scratch, drill_query)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13
+     from unnest($3::text[]) with ordinality as wanted (name, position)
+     where not exists (select from cluster taken
+       where taken.org_id = $2 and taken.name = wanted.name and taken.state not in ('deleted', 'purged'))
+     order by position limit 1
      on conflict (org_id, name) where state not in ('deleted', 'purged') do nothing`,
     [
       cluster.id,
       cluster.orgId,
-      cluster.name,
+      [cluster.name, ...otherNames],
       cluster.plan,
       cluster.pgMajor,
       cluster.diskSizeGb,
