@@ -1,16 +1,20 @@
 // The state that s6 keeps of a service in a file. s6-svstat prints the same, but to start a process blocks ours until the
 // new one has begun, and there is a look at some service all the time.
-import { readFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import type { Micros } from '../model/time.ts'
+import { readIfPresent } from './file.ts'
 import { run } from './process.ts'
 
 export type ProcessStatus =
-  | { is: 'down'; wanted: boolean; exitCode?: number; signal?: string; since: Micros }
+  /** While it is `finishing`, what comes after its end is still being done. */
+  | { is: 'down'; wanted: boolean; finishing?: boolean; exitCode?: number; signal?: string; since: Micros }
   | { is: 'up'; pid: number; wanted: boolean; since: Micros; ready: boolean }
 
-export async function readStatus(directory: string): Promise<ProcessStatus> {
-  const status = parseStatusFile(readFileSync(`${directory}/supervise/status`))
+/** Undefined while its supervisor has only just begun. */
+export async function readStatus(directory: string): Promise<ProcessStatus | undefined> {
+  const bytes = readIfPresent(`${directory}/supervise/status`)
+  if (!bytes) return undefined
+  const status = parseStatusFile(bytes)
   if (status) return status
   return parseStatusLine((await run('s6-svstat', ['-o', statusFields, directory])).stdout)
 }
@@ -27,8 +31,9 @@ export function parseStatusFile(bytes: Buffer): ProcessStatus | undefined {
   const since = fromTai64n(bytes.readBigUInt64BE(0), bytes.readUInt32BE(8))
   const pid = Number(bytes.readBigUInt64BE(24))
   const wanted = has('wantedUp')
-  if (pid !== 0 && !has('finishing')) return { is: 'up', pid, wanted, since, ready: has('ready') }
-  return { is: 'down', wanted, ...explainEnd(bytes.readUInt16BE(32 + skipped)), since }
+  const finishing = has('finishing')
+  if (pid !== 0 && !finishing) return { is: 'up', pid, wanted, since, ready: has('ready') }
+  return { is: 'down', wanted, ...(finishing && { finishing }), ...explainEnd(bytes.readUInt16BE(32 + skipped)), since }
 }
 
 /** How a process ended, as wait(2) tells it. */

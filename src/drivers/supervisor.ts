@@ -1,4 +1,5 @@
-import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, type Stats, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync, type Stats, statSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
 import type { Micros } from '../model/time.ts'
 import { readTextIfPresent } from './file.ts'
 import { run, waitUntil } from './process.ts'
@@ -18,7 +19,7 @@ import {
   type ServiceSpec,
   serviceDirectory,
 } from './service-directory.ts'
-import { readStatus } from './service-status.ts'
+import { type ProcessStatus, readStatus } from './service-status.ts'
 import {
   ensureTree,
   inspectTree,
@@ -33,10 +34,7 @@ import {
   treeAnswers,
 } from './supervisor-tree.ts'
 
-export type ServiceState =
-  | { is: 'absent' }
-  | { is: 'down'; wanted: boolean; ended?: boolean; exitCode?: number; signal?: string; since: Micros }
-  | { is: 'up'; pid: number; wanted: boolean; since: Micros; ready: boolean }
+export type ServiceState = { is: 'absent' } | (ProcessStatus & { ended?: boolean })
 
 /** Keeps processes alive. They do not depend on the life of whoever asked for them. */
 export interface Supervisor {
@@ -166,14 +164,9 @@ async function takeDown(place: ServicePlace, name: string, timeoutSeconds: numbe
   control(place, name, 'd')
   const isDown = async () => {
     const state = await inspectService(place, name)
-    return state.is !== 'up' && !(state.is === 'down' && state.wanted)
+    return state.is === 'absent' || (state.is === 'down' && !state.wanted && !state.finishing)
   }
-  // s6-svwait sleeps until s6 reports the end; it fails when the time is over, which the look afterwards tells.
-  const milliseconds = String(Math.ceil(timeoutSeconds * 1000))
-  await run('s6-svwait', ['-D', '-t', milliseconds, serviceDirectory(place, name)], {
-    timeoutSeconds: timeoutSeconds + 5,
-  }).catch(() => undefined)
-  if (await isDown()) return
+  if (await waitUntil(isDown, timeoutSeconds)) return
   control(place, name, 'k')
   if (!(await waitUntil(isDown, 10))) throw new Error(`stop service ${name}: it survives SIGKILL`)
 }
@@ -195,10 +188,8 @@ async function inspectService(place: ServicePlace, name: string): Promise<Servic
   if (entry === undefined) return { is: 'absent' }
   const end = findEnd(place, name)
   if (end) return { is: 'down', wanted: false, ended: true, ...end, since: mtimeOf(entry) }
-  if (!isSupervised(directory)) {
-    return { is: 'down', wanted: !isMarkedDown(place, name), since: mtimeOf(entry) }
-  }
-  return readStatus(directory)
+  const status = isSupervised(directory) ? await readStatus(directory) : undefined
+  return status ?? { is: 'down', wanted: !isMarkedDown(place, name), since: mtimeOf(entry) }
 }
 
 function mtimeOf(entry: Stats): Micros {
@@ -221,8 +212,8 @@ async function removeService(place: ServicePlace, name: string): Promise<void> {
   if (hidden.length === 0 && !existsSync(log)) return
   for (const one of hidden) await unsupervise(place, one)
   await killRemains(place, name, session)
-  for (const one of hidden) rmSync(one, { recursive: true, force: true })
-  rmSync(log, { recursive: true, force: true })
+  // A busy disk takes its time, and others wait for an answer meanwhile.
+  for (const path of [...hidden, log]) await rm(path, { recursive: true, force: true })
 }
 
 function hiddenDirectoriesOf(place: ServicePlace, name: string): string[] {
