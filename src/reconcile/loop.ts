@@ -10,7 +10,7 @@ import { snapshotStates, volumeStates } from '../model/volume.ts'
 import { loadApp } from '../store/app.ts'
 import { loadBackup } from '../store/backup.ts'
 import { loadCluster } from '../store/cluster.ts'
-import type { Query, Tx } from '../store/db.ts'
+import { commitWithoutDisk, type Query, type Tx } from '../store/db.ts'
 import { loadDrill } from '../store/drill.ts'
 import { loadMachine } from '../store/machine.ts'
 import { loadSandbox } from '../store/sandbox.ts'
@@ -103,7 +103,12 @@ async function runStep(kind: KindOfWork, row: Row, lease: Lease, world: World): 
 
 /** A result counts only while we hold the lease and the resource is still in the state it was asked about. */
 async function record(tx: Tx, kind: KindOfWork, lease: Lease, row?: Row, result?: StepResult): Promise<void> {
-  const state = await lockState(tx, lease.kind as Kind, lease.resourceId)
+  // To wait again changes nothing: after a crash the step runs once more.
+  const isHarmless = result !== undefined && 'wait' in result && !result.save
+  const [state] = await Promise.all([
+    lockState(tx, lease.kind as Kind, lease.resourceId),
+    isHarmless && commitWithoutDisk(tx),
+  ])
   if (!(await holdsLease(tx, lease))) return
   if (!result) return forget(tx, lease)
   if (state === row?.state) {

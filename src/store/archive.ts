@@ -93,8 +93,11 @@ export async function recordSamples(db: Query, samples: Sample[]): Promise<void>
   ]
   await db.query({
     name: 'record-samples',
-    text: `with fresh as (
-             select * from unnest($1::text[], $2::int[], $3::float8[], $4::pg_lsn[]) as f (cluster_id, epoch, micros, lsn)),
+    // The next ones say more, so that nobody waits for the disk.
+    text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
+           fresh as (
+             select f.* from asynchronous,
+               unnest($1::text[], $2::int[], $3::float8[], $4::pg_lsn[]) as f (cluster_id, epoch, micros, lsn)),
            timed as (
              select cluster_id, epoch, lsn, timestamptz 'epoch' + micros * interval '1 microsecond' as at from fresh),
            kept as (

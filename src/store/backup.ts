@@ -2,7 +2,7 @@ import type { Backup } from '../model/backup.ts'
 import { newId } from '../model/ids.ts'
 import { labelTime, newLabel } from '../model/restore.ts'
 import { nowMicros } from '../model/time.ts'
-import type { Query, Tx } from './db.ts'
+import { commitWithoutDisk, type Query, type Tx } from './db.ts'
 import { enqueue } from './work.ts'
 
 const columns = `id, cluster_id as "clusterId", label, state, state_since as "stateSince", progress_at as "progressAt", type,
@@ -94,12 +94,16 @@ export async function setBackupStarted(tx: Tx, id: string, epoch: number): Promi
   await tx.query('update backup set started_at = now(), progress_at = now(), epoch = $2 where id = $1', [id, epoch])
 }
 
+/** The next look tells it again, so that nobody waits for the disk. */
 export async function setBackupProgress(tx: Tx, id: string, bytes: number): Promise<void> {
-  await tx.query(
-    `update backup set progress_at = case when size_bytes is distinct from $2 then now() else progress_at end,
-       size_bytes = $2 where id = $1`,
-    [id, bytes],
-  )
+  await Promise.all([
+    commitWithoutDisk(tx),
+    tx.query(
+      `update backup set progress_at = case when size_bytes is distinct from $2 then now() else progress_at end,
+         size_bytes = $2 where id = $1`,
+      [id, bytes],
+    ),
+  ])
 }
 
 export interface BackupFacts {

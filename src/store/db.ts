@@ -165,6 +165,11 @@ async function transaction<R>(pool: pg.Pool, body: (tx: Tx) => Promise<R>): Prom
   }
 }
 
+/** For what is harmless to lose in a crash: the commit does not wait for the disk. */
+export async function commitWithoutDisk(tx: Tx): Promise<void> {
+  await tx.query('set local synchronous_commit = off')
+}
+
 /** The same transaction as a `Db`, for code that opens transactions of its own. */
 export function joinTransaction(tx: Tx): Db {
   return {

@@ -70,13 +70,21 @@ export interface RestoreProgress {
   replayedUntil?: string | null
 }
 
-/** Whatever moved counts as progress, and the deadline of the cluster's state starts anew. */
+/**
+ * Whatever moved counts as progress, and the deadline of the cluster's state starts anew. The next look tells it again,
+ * so that nobody waits for the disk.
+ */
 export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<void> {
-  const { rowCount } = await db.query(
-    `update restore set phase = $2, bytes_done = greatest(bytes_done, $3), bytes_total = coalesce($4, bytes_total),
-       replayed_until = coalesce($5, replayed_until)
-     where cluster_id = $1 and (phase, bytes_done, replayed_until) is distinct from
-       ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until))`,
+  await db.query(
+    `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
+     moved as (
+       update restore set phase = $2, bytes_done = greatest(bytes_done, $3), bytes_total = coalesce($4, bytes_total),
+         replayed_until = coalesce($5, replayed_until)
+       from asynchronous
+       where cluster_id = $1 and (phase, bytes_done, replayed_until) is distinct from
+         ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until))
+       returning cluster_id)
+     update cluster set progress_at = now() from moved where id = cluster_id`,
     [
       clusterId,
       progress.phase,
@@ -85,7 +93,6 @@ export async function setRestoreProgress(db: Query, clusterId: string, progress:
       progress.replayedUntil ?? null,
     ],
   )
-  if (rowCount === 1) await db.query('update cluster set progress_at = now() where id = $1', [clusterId])
 }
 
 export interface Pin {
