@@ -134,6 +134,7 @@ async function startBackup(parts: BackupParts, id: string, label: string, spec: 
   await jobs.ensureJob(jobOf(home, 'backup', id), {
     command: ['/bin/sh', '-c', backupScript, 'backup', place, tools, ...copyOptions(home, id, label, spec)],
     env: { PGAPPNAME: 'berth-backup' },
+    niceness: 10,
     cgroup: spec.cgroup,
   })
 }

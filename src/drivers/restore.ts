@@ -104,7 +104,7 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
 }
 
 // Those who are at work come first, but whoever restores is in a hurry too: beside each of them it gets a third.
-const niceness = 5
+const niceness = 10
 
 type EndedJob = Extract<JobState, { is: 'ended' }>
 

@@ -76,7 +76,7 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], late
 const archiveSeconds = 3
 
 /** Long enough to spare the machine that copies, and short enough to tell how far it is. */
-const patienceSeconds = 1
+const patienceSeconds = 2
 
 async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, { db, restores }: World) {
   // A drill is there to read everything.
