@@ -1,3 +1,4 @@
+import type { Backup } from '../model/backup.ts'
 import { requireClusterWriter } from '../model/caller.ts'
 import type { Cluster, ClusterDetails } from '../model/cluster.ts'
 import { BerthError, badRequest, invalid, notFound } from '../model/errors.ts'
@@ -6,11 +7,11 @@ import { labelTime, parseTime, type RestorePlan, type RestoreRequest, restoredNa
 import { type Micros, nowMicros, toRfc3339 } from '../model/time.ts'
 import { hasWindow, listWindows, type RecoveryWindow } from '../store/archive.ts'
 import { lockBackupByLabel } from '../store/backup.ts'
-import { getVisibleCluster, insertCluster, type NewCluster } from '../store/cluster.ts'
-import type { Tx } from '../store/db.ts'
+import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } from '../store/cluster.ts'
+import { joinTransaction, type Tx } from '../store/db.ts'
 import { findPlanFor, inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../store/restore.ts'
 import { enqueue } from '../store/work.ts'
-import { checkClusterName, getCluster } from './cluster.ts'
+import { checkClusterName } from './cluster.ts'
 import type { Context } from './context.ts'
 
 /** The source, if it may be restored by this caller. Runs before the body is looked at: 404 comes before 422. */
@@ -21,28 +22,44 @@ export async function getSource(ctx: Context, clusterId: string): Promise<Cluste
   return cluster
 }
 
+/** Under load every wait for the database costs more than its statement, so that what can goes at once. */
 export async function restoreCluster(ctx: Context, clusterId: string, input: RestoreRequest): Promise<ClusterDetails> {
-  const source = await getSource(ctx, clusterId)
-  const backupId = present(input.backup_id)
-  const pitrTime = present(input.pitr_time)
-  if (backupId === undefined && pitrTime === undefined) throw invalid('one of backup_id or pitr_time is required')
-  if (backupId !== undefined && pitrTime !== undefined) throw invalid('backup_id and pitr_time are mutually exclusive')
-  const time = pitrTime === undefined ? undefined : checkTime(pitrTime)
-  const id = newId()
-  await ctx.db.transaction(async (tx) => {
-    const resolved =
-      time === undefined ? await resolveBackup(tx, source, backupId!) : await resolveTime(tx, source, time)
+  const { backupId, time } = await checkedAfterSource(ctx, clusterId, () => checkRequest(input))
+  return ctx.db.transaction(async (tx) => {
+    const isLabel = backupId !== undefined && labelTime(backupId) !== undefined
+    const [source, backup] = await Promise.all([
+      getSource(ctx, clusterId),
+      isLabel ? lockBackupByLabel(tx, clusterId, backupId) : undefined,
+    ])
+    const resolved = time === undefined ? resolveBackup(source, backupId!, backup) : await resolveTime(tx, source, time)
     const restore: NewRestore = {
-      clusterId: id,
+      clusterId: newId(),
       sourceClusterId: source.id,
       backupId: backupId ?? null,
       pitrTime: time ?? null,
       plan: resolved.plan,
       purpose: 'restore',
     }
-    await makeRestored(tx, source, present(input.name), resolved.at, restore, resolved.plan)
+    return makeRestored(ctx, tx, source, present(input.name), resolved.at, restore, resolved.plan)
   })
-  return getCluster(ctx, id)
+}
+
+/** Of two refusals, that of the source comes first. */
+async function checkedAfterSource<T>(ctx: Context, clusterId: string, check: () => T): Promise<T> {
+  try {
+    return check()
+  } catch (refusal) {
+    await getSource(ctx, clusterId)
+    throw refusal
+  }
+}
+
+function checkRequest(input: RestoreRequest): { backupId?: string | undefined; time?: Micros | undefined } {
+  const backupId = present(input.backup_id)
+  const pitrTime = present(input.pitr_time)
+  if (backupId === undefined && pitrTime === undefined) throw invalid('one of backup_id or pitr_time is required')
+  if (backupId !== undefined && pitrTime !== undefined) throw invalid('backup_id and pitr_time are mutually exclusive')
+  return { backupId, time: pitrTime === undefined ? undefined : checkTime(pitrTime) }
 }
 
 interface Resolved {
@@ -51,17 +68,13 @@ interface Resolved {
   at: Micros
 }
 
-async function resolveBackup(tx: Tx, source: Cluster, label: string): Promise<Resolved> {
-  const missing = notFound(`Backup ${label} not found for cluster ${source.id}`)
-  const at = labelTime(label)
-  if (at === undefined) throw missing
-  const backup = await lockBackupByLabel(tx, source.id, label)
-  if (!backup) throw missing
+function resolveBackup(source: Cluster, label: string, backup: Backup | undefined): Resolved {
+  if (!backup) throw notFound(`Backup ${label} not found for cluster ${source.id}`)
   if (backup.state !== 'completed') throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
   if (backup.damage !== null) throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}`)
   const { startLsn, stopLsn, timeline, epoch } = backup
   return {
-    at,
+    at: labelTime(label)!,
     plan: {
       backup: { clusterId: source.id, label, startLsn: startLsn!, stopLsn: stopLsn! },
       pieces: [{ clusterId: source.id, epoch: epoch!, timeline: timeline!, end: stopLsn! }],
@@ -122,32 +135,40 @@ export async function undeleteCluster(
 }
 
 async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
-  const id = newId()
-  await ctx.db.transaction(async (tx) => {
+  return ctx.db.transaction(async (tx) => {
     const window = (await listWindows(tx, source.id)).at(-1)!
     const plan = await findPlanFor(tx, source.id, window)
-    const restore = { clusterId: id, sourceClusterId: source.id, backupId: null, pitrTime: null, plan: null, purpose }
-    await makeRestored(tx, source, name, nowMicros(), restore, plan)
+    const restore: NewRestore = {
+      clusterId: newId(),
+      sourceClusterId: source.id,
+      backupId: null,
+      pitrTime: null,
+      plan: null,
+      purpose,
+    }
+    return makeRestored(ctx, tx, source, name, nowMicros(), restore, plan)
   })
-  return getCluster(ctx, id)
 }
 
 /** The new cluster's row, its restore, its work, and what it needs kept, in the caller's transaction. */
 async function makeRestored(
+  ctx: Context,
   tx: Tx,
   source: Cluster,
   name: string | undefined,
   at: Micros,
   restore: NewRestore,
   needed: RestorePlan,
-): Promise<void> {
+): Promise<ClusterDetails> {
   const id = restore.clusterId
   const cluster = { ...inherited(source), id }
   const chosen = checkClusterName(name)
   if (chosen === undefined) await insertWithGeneratedName(tx, source, cluster, at)
   else if (!(await insertCluster(tx, { ...cluster, name: chosen })))
     throw invalid(`name ${chosen} has already been taken`)
-  await Promise.all([insertRestore(tx, restore), insertPins(tx, id, pinsOf(needed)), enqueue(tx, 'cluster', id)])
+  const inserted = [insertRestore(tx, restore), insertPins(tx, id, pinsOf(needed)), enqueue(tx, 'cluster', id)]
+  const [details] = await Promise.all([getClusterDetails(joinTransaction(tx), ctx.tokenHash, id), ...inserted])
+  return details
 }
 
 // A backup may be restored many times: many names are tried at once.
