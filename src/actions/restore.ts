@@ -167,7 +167,10 @@ async function makeRestored(
   else if (!(await insertCluster(tx, { ...cluster, name: chosen })))
     throw invalid(`name ${chosen} has already been taken`)
   const inserted = [insertRestore(tx, restore), insertPins(tx, id, pinsOf(needed)), enqueue(tx, 'cluster', id)]
-  const [details] = await Promise.all([getClusterDetails(joinTransaction(tx), ctx.tokenHash, id), ...inserted])
+  const [details] = await Promise.all([
+    getClusterDetails(joinTransaction(tx), ctx.tokenHash, id, { extras: true }),
+    ...inserted,
+  ])
   return details
 }
 

@@ -25,7 +25,7 @@ const runningLimit = 2
 const busyLookMillis = 200
 const busyBytes = 200_000n
 const busySessions = 2
-const busyRateKb = 32 * 1024
+const busyRateKb = 16 * 1024
 
 export const backupSteps: Steps<typeof backupStates, Backup> = {
   async queued(backup, world) {

@@ -89,13 +89,24 @@ export async function getVisibleCluster(
   return { caller, cluster: clusterOf<Cluster>(row) }
 }
 
-/** For those who look at it. A cluster that is deleted is as good as absent. */
-export async function getClusterDetails(db: Db, tokenHash: Buffer, id: string): Promise<ClusterDetails> {
-  const row = await db.gather(findDetails, { tokenHash, id: idOrNone(id) })
+/**
+ * For those who look at it. A cluster that is deleted is as good as absent. Most have no extras, which are read only
+ * then; whoever knows of them has them read at once.
+ */
+export async function getClusterDetails(
+  db: Db,
+  tokenHash: Buffer,
+  id: string,
+  known = { extras: false },
+): Promise<ClusterDetails> {
+  const [row, more] = await Promise.all([
+    db.gather(findDetails, { tokenHash, id: idOrNone(id) }),
+    known.extras ? findExtras(db, id) : undefined,
+  ])
   requireCaller(row)
   if (!row?.cluster || clusterStatus(row.cluster.state) === 'deleted') throw notFound('Cluster not found')
   const { hasExtras: hasMore, ...cluster } = row.cluster
-  return { ...cluster, ...(hasMore ? await findExtras(db, cluster.id) : noExtras) }
+  return { ...cluster, ...(more ?? (hasMore ? await findExtras(db, cluster.id) : noExtras)) }
 }
 
 type DetailsRow = Caller & { cluster: (ClusterDetails & { hasExtras: boolean }) | null }
