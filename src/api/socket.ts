@@ -34,6 +34,7 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
         sockets.once('headers', add)
         sockets.handleUpgrade(request, connection, head, (socket: WebSocket) => {
           socket.on('error', () => socket.terminate())
+          contain(socket, (err) => options.log.error({ request: id, err }, 'a socket was given up'))
           options.log.info({ request: id, path: pathOf(request), status: 101 }, 'answered')
           run(socket)
         })
@@ -45,6 +46,20 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
   server.addHook('preClose', async () => {
     for (const socket of sockets.clients) socket.terminate()
   })
+}
+
+/** What a client's message brings about ends its own connection at most. */
+function contain(socket: WebSocket, tell: (err: unknown) => void): void {
+  const emit = socket.emit.bind(socket)
+  socket.emit = (event: string, ...args: unknown[]) => {
+    try {
+      return emit(event, ...args)
+    } catch (err) {
+      tell(err)
+      socket.terminate()
+      return false
+    }
+  }
 }
 
 async function open(

@@ -1,4 +1,3 @@
-import { spawn } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
@@ -18,7 +17,7 @@ import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import type { ImageStore } from './image.ts'
-import { findCommand, isRoot, waitUntil } from './process.ts'
+import { findCommand, isRoot, spawnWithPipes, waitUntil } from './process.ts'
 import type { ServiceSpec } from './service-directory.ts'
 import type { Supervisor } from './supervisor.ts'
 import { discard, sweepTrash } from './trash.ts'
@@ -68,7 +67,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     removeBox: (spec) => inTurn(spec.id, () => removeBox(host, spec)),
     spawnInBox(spec, command) {
       const { program, args, env } = renderEntry(entranceOf(host, spec), command, false)
-      return spawn(program, args, { env, cwd: '/', stdio: 'pipe' })
+      return spawnWithPipes(program, args, { env, cwd: '/' })
     },
     entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
     addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',

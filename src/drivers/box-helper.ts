@@ -1,8 +1,9 @@
-import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import { constants } from 'node:os'
 import type { Writable } from 'node:stream'
 import { type BoxDriver, BoxFileError, type BoxSpec } from './box.ts'
 import { boxScript } from './box-script.ts'
+import { spawnWithPipes } from './process.ts'
 
 /** Silence of a helper that has something to do; it says something every second. */
 const silenceSeconds = 30
@@ -28,7 +29,7 @@ export class BoxHelper {
 
   constructor(boxes: BoxDriver, spec: BoxSpec, script: 'box-file.pl' | 'box-dial.pl', words: string[]) {
     const { program, env } = boxes.entry(spec, { argv: ['helper'] })
-    const child = spawn(program, [boxScript(script)], { env, cwd: '/', stdio: 'pipe' })
+    const child = spawnWithPipes(program, [boxScript(script)], { env, cwd: '/' })
     this.child = child
     this.pieces = child.stdout[Symbol.asyncIterator]()
     this.exit = new Promise((resolve) => {

@@ -1,6 +1,6 @@
 // A layer on its way from where it lies packed to its directory: counted, checked against both of its digests and
 // unpacked while it arrives, so that nothing packed is ever kept.
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { statfs } from 'node:fs/promises'
 import { Readable } from 'node:stream'
@@ -9,7 +9,7 @@ import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { boxScript } from './box-script.ts'
 import { ImageError } from './image-error.ts'
 import type { ImageLimits } from './image-limits.ts'
-import { baseEnvironment, findCommand } from './process.ts'
+import { baseEnvironment, findCommand, spawnWithPipes } from './process.ts'
 
 export interface Descriptor {
   digest: string
@@ -182,10 +182,8 @@ const refusals: Record<number, 'damaged' | 'too_large' | 'not_supported'> = {
 
 function startUnpacker(directory: string, limits: ImageLimits): { child: ChildProcess; ended: Promise<LayerSize> } {
   const numbers = [limits.maxFiles, limits.maxBytes].map(String)
-  const child = spawn(findCommand('perl')!, [boxScript('image-unpack.pl'), process.arch, directory, ...numbers], {
-    env: baseEnvironment,
-    cwd: '/',
-  })
+  const command = [boxScript('image-unpack.pl'), process.arch, directory, ...numbers]
+  const child = spawnWithPipes(findCommand('perl')!, command, { env: baseEnvironment, cwd: '/' })
   const { promise: ended, resolve, reject } = Promise.withResolvers<LayerSize>()
   const words = { stdout: '', stderr: '' }
   for (const stream of ['stdout', 'stderr'] as const) {

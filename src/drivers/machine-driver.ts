@@ -1,7 +1,7 @@
 // Machines under the supervisor of the host. A machine is a directory (`machine/<id>`), a service whose program is the
 // image's in a box, and a second service that writes its standard error to disk. The finish script of the first decides
 // about restarts, so that machines live without the control plane.
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readSignal } from '../model/signal.ts'
@@ -28,7 +28,7 @@ import { hasEnded, inspectProcess, readExits } from './machine-process.ts'
 import { listNamespace } from './machine-process-list.ts'
 import { renderErrorLog, renderFinish, renderOutputLog } from './machine-script.ts'
 import { removeUnusedBridges } from './private-network.ts'
-import { findCommand, isRoot, waitUntil } from './process.ts'
+import { findCommand, isRoot, spawnWithPipes, waitUntil } from './process.ts'
 import { findProcess, killProcess } from './process-list.ts'
 import { clearDown, ensureLogger, markDown, type ServicePlace, type ServiceSpec } from './service-directory.ts'
 import type { Supervisor } from './supervisor.ts'
@@ -260,7 +260,7 @@ type Entered = Parameters<MachineDriver['spawnInMachine']>[0]
 
 function spawnInMachine(host: MachineHost, spec: Entered, command: BoxCommand): ChildProcess {
   const { program, args, env } = renderEntry(entranceOf(host, spec), command, false)
-  return spawn(program, args, { env, cwd: '/', stdio: 'pipe' })
+  return spawnWithPipes(program, args, { env, cwd: '/' })
 }
 
 function entranceOf({ home, cgroups }: MachineHost, spec: Entered): Entrance {

@@ -1,4 +1,9 @@
-import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import {
+  type ChildProcess,
+  type ChildProcessWithoutNullStreams,
+  type SpawnOptionsWithoutStdio,
+  spawn,
+} from 'node:child_process'
 import { accessSync, constants } from 'node:fs'
 import { basename } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -47,10 +52,22 @@ export function isExecutable(path: string): boolean {
   }
 }
 
+/** Without descriptors left there is no stream to read, and the process that does not start would end ours. */
+export function spawnWithPipes(
+  command: string,
+  args: string[],
+  options: SpawnOptionsWithoutStdio,
+): ChildProcessWithoutNullStreams {
+  const child = spawn(command, args, { ...options, stdio: 'pipe' })
+  if (child.stdout) return child
+  ;(child as ChildProcess).on('error', () => undefined)
+  throw new Error(`${basename(command)} could not be started: too many open files`)
+}
+
 /** Runs a command to its end, without a shell. Anything but exit code 0 is an error that carries its last words. */
 export async function run(command: string, args: string[], options: RunOptions = {}): Promise<RunOutput> {
   const { timeoutSeconds = 60, input = '' } = options
-  const child = spawn(command, args, {
+  const child = spawnWithPipes(command, args, {
     uid: options.uid,
     // With a uid alone the child would keep the group of the platform, which may be root's.
     gid: options.gid ?? options.uid,

@@ -1,6 +1,7 @@
 // A command and its streams, with pipes or on a terminal. What both have in common: everything that was written before
 // the command ended is handed over before its end is told, also when somebody else still holds the other end.
 import type { ChildProcess } from 'node:child_process'
+import { writeSync } from 'node:fs'
 import { constants } from 'node:os'
 import type { Readable } from 'node:stream'
 import type { ReadStream } from 'node:tty'
@@ -74,7 +75,10 @@ export function startWithPipes(child: ChildProcess, events: ProcessEvents): Exec
     },
     endInput: () => input.end(),
     resize: () => undefined,
-    signal: (signal) => void child.kill(signal as unknown as NodeJS.Signals),
+    // Not by the child's own way to do it, which refuses those that have no name.
+    signal(signal) {
+      if (child.pid !== undefined && child.exitCode === null && child.signalCode === null) sendSignal(child.pid, signal)
+    },
     pause() {
       paused = true
       for (const stream of streams) stream.pause()
@@ -146,13 +150,14 @@ export function startOnTerminal(
   // `encoding: null` hands bytes on as they are; their type does not know it.
   const terminal = pty!.spawn(entry.program, entry.args, { ...size, cwd: '/', env: entry.env, encoding: null })
   const stream = (terminal as unknown as { _socket: ReadStream })._socket
+  const { fd } = terminal as unknown as { fd: number }
   let lastHeard = 0
   let ended = false
+  const input = openInput(fd, () => ended || stream.destroyed, events.onDrain)
   stream.on('data', (data: Buffer) => {
     lastHeard = performance.now()
     events.onOutput(stdoutByte, data)
   })
-  stream.on('drain', events.onDrain)
 
   // Some time after the end of the process the library closes the terminal, read or not.
   const close = stream.destroy.bind(stream)
@@ -170,19 +175,69 @@ export function startOnTerminal(
   })
 
   return {
-    write(data) {
-      if (ended || stream.destroyed) return true
-      stream.write(data)
-      return stream.writableLength < mostWaitingBytes
-    },
+    write: input.write,
     // The end of input is a key of a terminal.
     endInput: () => undefined,
-    resize: (cols, rows) => ended || terminal.resize(cols, rows),
+    resize(cols, rows) {
+      if (ended || stream.destroyed) return
+      try {
+        terminal.resize(cols, rows)
+      } catch {
+        // It ends in this moment.
+      }
+    },
     signal(signal) {
       if (!ended) sendSignal(terminal.pid, signal)
     },
     pause: () => stream.pause(),
     resume: () => stream.resume(),
+  }
+}
+
+const pieceBytes = 4096
+const retryMs = { first: 2, most: 100 }
+
+/**
+ * What is typed, into a terminal that may not be read. The stream of a terminal would try without end, and nobody else
+ * would get an answer meanwhile.
+ */
+function openInput(fd: number, isOver: () => boolean, onDrain: () => void) {
+  let waiting: Buffer = Buffer.alloc(0)
+  let retrying: NodeJS.Timeout | undefined
+  let delay = retryMs.first
+
+  function pump(): void {
+    retrying = undefined
+    while (waiting.length > 0 && !isOver()) {
+      const written = tryWrite(fd, waiting.subarray(0, pieceBytes))
+      if (written === 0) {
+        retrying = setTimeout(pump, delay)
+        delay = Math.min(delay * 2, retryMs.most)
+        return
+      }
+      waiting = waiting.subarray(written)
+      delay = retryMs.first
+    }
+    waiting = Buffer.alloc(0)
+    onDrain()
+  }
+
+  return {
+    write(data: Buffer): boolean {
+      if (isOver()) return true
+      waiting = Buffer.concat([waiting, data])
+      if (!retrying) pump()
+      return waiting.length < mostWaitingBytes
+    },
+  }
+}
+
+/** How many bytes were taken: none while it is full, all of them when it is gone. */
+function tryWrite(fd: number, data: Buffer): number {
+  try {
+    return writeSync(fd, data)
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EAGAIN' ? 0 : data.length
   }
 }
 

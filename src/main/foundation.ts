@@ -57,6 +57,8 @@ export interface Foundation {
 export async function layFoundation(config: Config): Promise<Foundation> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const log = openLog(config, home)
+  // Work of one that nobody waited for must not end that of all.
+  process.on('unhandledRejection', (err) => log.error({ err }, 'something failed that nobody waited for'))
   noteControlProcess(home)
   sweepTrash(home) // what a crash kept from being deleted
   const supervisor = openSupervisor(home)

@@ -338,6 +338,14 @@ describe('sessions', () => {
   })
 })
 
+test.each(['', '&tty=true'])('a signal that has no name ends a command as well%s', async (extra) => {
+  const client = await sh('echo ready; exec sleep 1000', extra)
+  await until(() => client.output().includes('ready'))
+  client.say({ type: 'signal', signal: '40' })
+  await client.exit()
+  expect((await sessions()).sessions).toEqual([])
+})
+
 describe('a terminal', () => {
   test('is one, with the size it is given and then another', async () => {
     const client = await sh('tty -s && stty size; read x; stty size; exit 5', '&tty=true&cols=100&rows=30')
@@ -385,6 +393,31 @@ describe('a terminal', () => {
     expect(await client.exit()).toBe(0)
     const numbers = client.output().trim().split('\r\n')
     expect([numbers.length, numbers.at(-2), numbers.at(-1)]).toEqual([1_000_001, '1000000', 'the-end'])
+  })
+
+  test('takes what nobody reads without holding up anybody, and all of it once it is read', async () => {
+    const text = `${'x'.repeat(99)}\n`.repeat(2000)
+    const deaf = await run(['sleep', '1000'], '&tty=true')
+    deaf.socket.send(Buffer.from(text))
+    const late = await sh('stty -echo; echo ready; read go; head -n 2000 | wc -c; exit 3', '&tty=true')
+    await until(() => late.output().includes('ready'))
+    late.socket.send(Buffer.from(`go\n${text}`))
+    expect(await late.exit()).toBe(3)
+    expect(late.output()).toContain(String(text.length))
+    expect((await sessions()).sessions).toHaveLength(1)
+    deaf.say({ type: 'signal', signal: 'KILL' })
+    expect(await deaf.exit()).toBe(137)
+  })
+
+  test('may change its size in the moment it ends', async () => {
+    for (let turn = 0; turn < 25; turn++) {
+      const client = await run(['true'], '&tty=true')
+      while (!client.closed) {
+        client.say({ type: 'resize', cols: 80 + (turn % 7), rows: 24 })
+        await new Promise((resolve) => setImmediate(resolve))
+      }
+      expect(await client.exit()).toBe(0)
+    }
   })
 })
 
