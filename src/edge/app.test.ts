@@ -22,8 +22,8 @@ const machine: MachineRouteRow = {
   cordoned: false,
   autostarts: true,
   services: [service],
-  critical: [],
   checks: null,
+  statuses: null,
 }
 const row: AppRouteRow = {
   id: 'a1',
@@ -76,6 +76,27 @@ test('what is under way at a version is known after its app has changed, and not
     { load: 7, isOpen: false },
   ])
   expect(appRouteOf(withService({}, { instanceId: 'v2' }), options, before).targets).toMatchObject([{ load: 0 }])
+})
+
+test('a machine is open once the checks that count have passed, and rises until one of them fails', () => {
+  const checks: MachineRouteRow['checks'] = { ready: { kind: 'readiness' }, told: {} }
+  const ofService: MachineService['checks'] = [{ type: 'http' }, { type: 'tcp', kind: 'informational' }]
+  const targetWith = (statuses: MachineRouteRow['statuses'], state: MachineRouteRow['state'] = 'started') => {
+    const [target] = appRouteOf(
+      withService({ checks: ofService }, { checks, statuses, state }),
+      options,
+      undefined,
+    ).targets
+    return [target!.isOpen, target!.isRising]
+  }
+  const web = 'servicecheck-00-http-8080'
+  const others = { told: 'critical', 'servicecheck-00-tcp-8080-1': 'critical' } as const
+  expect(targetWith(null)).toEqual([false, true])
+  expect(targetWith({ ...others, ready: 'passing', [web]: 'warning' })).toEqual([false, true])
+  expect(targetWith({ ...others, ready: 'passing', [web]: 'passing' })).toEqual([true, false])
+  expect(targetWith({ ...others, ready: 'warning', [web]: 'critical' })).toEqual([false, false])
+  expect(targetWith({ ...others, ready: 'passing', [web]: 'passing' }, 'starting')).toEqual([false, true])
+  expect(targetWith(null, 'stopped')).toEqual([false, false])
 })
 
 test('the port of the edge stands for those of the web, and others for themselves', () => {

@@ -1,5 +1,6 @@
 // What the edge knows of an app: its names and addresses, the ports it offers to clients, and the places behind them.
-import type { MachineState } from '../model/machine.ts'
+import type { CheckResult, MachineState } from '../model/machine.ts'
+import { listChecks } from '../model/machine-checks.ts'
 import type { MachinePort, MachineService } from '../model/machine-config.ts'
 import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../store/route.ts'
 import { findPlace, type Place } from './place.ts'
@@ -62,6 +63,8 @@ export class Target implements Place {
   state: MachineState = 'stopped'
   /** It may be given requests as far as the platform knows. */
   isOpen = false
+  /** It has been started, and nothing says yet that it will not take requests in a moment. */
+  isRising = false
   isCordoned = false
   autostarts = false
   softLimit = 0
@@ -165,7 +168,9 @@ function targetOf(
   target.region = machine.region
   target.state = machine.state
   target.isCordoned = machine.cordoned
-  target.isOpen = machine.state === 'started' && !machine.cordoned && isHealthy(machine)
+  const health = healthOf(machine)
+  target.isOpen = machine.state === 'started' && !machine.cordoned && health === 'passing'
+  target.isRising = isStarting.has(machine.state) || (machine.state === 'started' && health === 'warning')
   target.autostarts = service.autostart ?? machine.autostarts
   const hard = service.concurrency?.hard_limit || Number.POSITIVE_INFINITY
   const soft = Math.min(service.concurrency?.soft_limit || (Number.isFinite(hard) ? hard : defaultSoftLimit), hard)
@@ -176,10 +181,16 @@ function targetOf(
   return target
 }
 
-/** The checks of services count, and of the others those that ask to. */
-function isHealthy({ critical, checks }: MachineRouteRow): boolean {
-  return critical.every((name) => checks?.[name] !== undefined && checks[name].kind !== 'readiness')
+const isStarting = new Set(['starting', 'restarting'])
+
+/** The worst of the checks that requests depend on; those that have not been made yet have not passed. */
+function healthOf({ services, checks, statuses }: MachineRouteRow): CheckResult['status'] {
+  const gates = listChecks({ services, ...(checks && { checks }) }).filter(({ isGate }) => isGate)
+  const found = gates.map(({ name }) => statuses?.[name] ?? 'warning')
+  return worst.find((status) => found.includes(status)) ?? 'passing'
 }
+
+const worst = ['critical', 'warning'] as const
 
 /** Never nothing, because no worker could then lead anything there. */
 function shareOf(limit: number, { index, count }: AppOptions['worker']): number {

@@ -197,7 +197,7 @@ export class Balance {
 
   /** One at a time: the next when this one runs and is not enough. All workers choose the same. */
   private wakeOne(app: AppRoute, wished: Target[]): void {
-    if (wished.some(({ state, isCordoned }) => isStarting.has(state) && !isCordoned)) return
+    if (wished.some(({ isRising, isCordoned }) => isRising && !isCordoned)) return
     const asleep = wished.find((target) => maySleepOn.has(target.state) && target.autostarts && !target.isCordoned)
     if (!asleep || Date.now() - (this.woken.get(app.id) ?? 0) < wakeAgainMillis) return
     this.woken.set(app.id, Date.now())
@@ -222,7 +222,6 @@ export class Balance {
   }
 }
 
-const isStarting = new Set(['starting', 'restarting'])
 const maySleepOn = new Set(['stopped', 'suspended'])
 const onItsWay = new Set(['starting', 'restarting', 'replacing'])
 const onItsWayDown = new Set(['stopped', 'suspended', 'stopping', 'suspending'])
