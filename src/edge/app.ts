@@ -5,6 +5,7 @@ import type { MachinePort, MachineService } from '../model/machine-config.ts'
 import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../store/route.ts'
 import { findPlace, type Place } from './place.ts'
 import type { BoxPlaces } from './settings.ts'
+import { type TlsRules, tlsRulesOf } from './tls.ts'
 
 export interface AppRoute {
   kind: 'app'
@@ -40,7 +41,7 @@ export interface AppPort {
   /** The version of the line that tells the program who the client is; undefined: none. */
   proxyProtocol: 1 | 2 | undefined
   forceHttps: boolean
-  alpn: string[] | undefined
+  tlsRules: TlsRules
   response: ResponseRules | undefined
   targets: Target[]
 }
@@ -200,15 +201,16 @@ function shareOf(limit: number, { index, count }: AppOptions['worker']): number 
 
 function portOf(number: number, port: MachinePort): AppPort {
   const handlers = new Set<string>(port.handlers)
+  const isHttp = handlers.has('http') || handlers.has('edge_http')
   const version = port.proxy_proto_options?.version
   return {
     port: number,
-    http: handlers.has('http') || handlers.has('edge_http'),
+    http: isHttp,
     tls: handlers.has('tls'),
     pgTls: handlers.has('pg_tls'),
     proxyProtocol: handlers.has('proxy_proto') ? (version === 'v2' ? 2 : 1) : undefined,
     forceHttps: port.force_https === true,
-    alpn: port.tls_options?.alpn,
+    tlsRules: tlsRulesOf(port.tls_options, isHttp),
     response: responseRulesOf(port.http_options?.response),
     targets: [],
   }
