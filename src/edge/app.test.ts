@@ -109,6 +109,20 @@ test('the port of the edge stands for those of the web, and others for themselve
   expect(listensOf([odd], 4282)).toEqual(['127.0.9.1 4282', '127.0.9.1 9000', '127.0.9.1 9001', '127.0.9.1 9002'])
 })
 
+test('at a shared address further ports are those of TLS, and nobody takes all of them', () => {
+  const ips = [{ ip: '127.0.9.2', shared: true, type: 'shared_v4' }]
+  const ports = [
+    { port: 8443, handlers: ['tls' as const] },
+    { port: 9000, handlers: ['http' as const] },
+    { start_port: 20_000, end_port: 20_050, handlers: ['tls' as const] },
+  ]
+  const listens = listensOf([appRouteOf({ ...withService({ ports }), ips }, options, undefined)], 4282)
+  expect(listens.slice(0, 5)).toEqual(['4282', '443', '80', '20000', '20001'].map((port) => `127.0.9.2 ${port}`))
+  expect(listens).toContain('127.0.9.2 8443')
+  expect(listens).not.toContain('127.0.9.2 9000')
+  expect(listens).toHaveLength(3 + 16)
+})
+
 test('a private address gives no name, and a service of datagrams no port', () => {
   const ips = [{ ip: 'fdaa::5', shared: false, type: 'private_v6' }]
   expect(appRouteOf({ ...row, ips }, options, undefined)).toMatchObject({

@@ -248,18 +248,30 @@ export function findPort(app: AppRoute, localPort: number, isSecure: boolean, ed
   return isSecure ? app.secure : app.plain
 }
 
-/** Where connections for these apps arrive, as `address port`, in a fixed order. */
+const webPorts = [80, 443]
+
+/** At a shared address, where only the name that a client of TLS asks for tells apps apart. */
+export function isFurtherPort(port: number, edgePort: number): boolean {
+  return port !== edgePort && !webPorts.includes(port)
+}
+
+/** Everybody has a part of the ports of a shared address. */
+const maxSharedPortsOfApp = 16
+const maxSharedPorts = 1_024
+
+/** Where connections for these apps arrive, as `address port`, in a fixed order: what all apps need is never the last. */
 export function listensOf(apps: Iterable<AppRoute>, edgePort: number): string[] {
   const found = new Set<string>()
+  const further = new Set<string>()
   for (const app of apps) {
+    const secure = [...app.ports.values()].filter(({ tls, port }) => tls && isFurtherPort(port, edgePort))
     for (const address of app.sharedAddresses) {
       for (const port of [edgePort, ...webPorts]) found.add(`${address} ${port}`)
+      for (const { port } of secure.slice(0, maxSharedPortsOfApp)) further.add(`${address} ${port}`)
     }
     for (const address of app.addresses) {
       for (const port of [edgePort, ...app.ports.keys()]) found.add(`${address} ${port}`)
     }
   }
-  return [...found].sort()
+  return [...[...found].sort(), ...[...further].sort().slice(0, maxSharedPorts)]
 }
-
-const webPorts = [80, 443]

@@ -5,7 +5,7 @@ import type { Duplex } from 'node:stream'
 import type { TLSSocket } from 'node:tls'
 import { privatePort } from '../model/cluster.ts'
 import { answerText } from './answer.ts'
-import { type AppRoute, findPort } from './app.ts'
+import { type AppPort, type AppRoute, findPort, isFurtherPort } from './app.ts'
 import { ClientConnection, type EdgeParts, peerOf } from './client.ts'
 import { DatabaseRelay, type DatabaseSettings } from './database.ts'
 import type { Peer } from './forward.ts'
@@ -102,9 +102,9 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
     return apps.findAddress(local) ?? (name === '' ? undefined : apps.find(name.toLowerCase()))
   }
 
-  function findRules(socket: Socket, local: string, name: string): TlsRules {
+  function findSecurePort(socket: Socket, local: string, name: string): AppPort | undefined {
     const app = findApp(local, name)
-    return (app && findPort(app, socket.localPort!, true, parts.edgePort)?.tlsRules) ?? webRules
+    return app && findPort(app, socket.localPort!, true, parts.edgePort)
   }
 
   function dedicated(local: string): string | undefined {
@@ -133,16 +133,23 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
   function acceptShared(socket: Socket, local: string): void {
     const { localPort } = socket
     const peer = peerOf(socket, false)
-    if (!tls || localPort === 80) {
+    const isFurther = isFurtherPort(peer.port, parts.edgePort)
+    if ((!tls && !isFurther) || localPort === 80) {
       serve(socket, peer, dedicated(local))
       return
     }
-    const isSecure = tls.isRequired || localPort === 443
+    if (!tls) {
+      socket.destroy()
+      return
+    }
+    const isSecure = tls.isRequired || isFurther || localPort === 443
     const isWhole = (first: Buffer) => readServerName(first) !== undefined
     sniff(socket, isWhole, (first) => {
       if (isSecure || first[0] === handshakeByte) {
+        const port = findSecurePort(socket, local, readServerName(first)!)
         socket.unshift(first)
-        startTls(socket, findRules(socket, local, readServerName(first)!))
+        if (isFurther && !port?.tls) socket.destroy()
+        else startTls(socket, port?.tlsRules ?? webRules)
         return
       }
       const connection = serve(socket, peer, dedicated(local))

@@ -211,6 +211,30 @@ test('bytes are passed inside of TLS, by the address and by the name', async () 
   echo.close()
 })
 
+test('apps that share an address are told apart by name at further ports, which speak nothing but TLS', async () => {
+  const port = await edge.listen('127.0.0.9')
+  const [web, raw, other] = [await edge.app(), await edge.app(), await edge.app()]
+  const echo = await listenEcho()
+  await edge.backendOf(web, say('web'), { service: { ports: [{ port, handlers: ['tls', 'http'] }] } })
+  await edge.machine(raw, { services: [{ internal_port: echo.port, ports: [{ port, handlers: ['tls'] }] }] })
+  await edge.backendOf(other, say('other'), { service: { ports: [{ port, handlers: ['http'] }] } })
+  const shared = { host: '127.0.0.9', port, rejectUnauthorized: false }
+  expect((await ask(`${web}.app.test`, '/', '127.0.0.9', port)).body).toBe('web')
+  expect(await echoes(connect({ ...shared, servername: `${raw}.app.test` }))).toBe('over and out')
+  for (const servername of [`${other}.app.test`, 'nobody.app.test', ''])
+    await expect(once(connect({ ...shared, servername }), 'secureConnect')).rejects.toThrow()
+  const plain = connectTcp(port, '127.0.0.9')
+  plain.end(`GET / HTTP/1.1\r\nHost: ${web}.app.test\r\n\r\n`)
+  let text = ''
+  plain.on('data', (chunk) => {
+    text += chunk
+  })
+  plain.on('error', () => {})
+  await until(() => plain.closed)
+  expect(text).toBe('')
+  echo.close()
+})
+
 interface Handshake {
   protocol: string | false | null
   version: string | null
