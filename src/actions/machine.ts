@@ -5,7 +5,7 @@ import { type MachineDetails, machineStates } from '../model/machine.ts'
 import { checkConfig, type KeptConfig } from '../model/machine-config-check.ts'
 import { machineNamePattern, newMachineName } from '../model/machine-name.ts'
 import type { CreateMachine, UpdateMachine } from '../model/machine-request.ts'
-import { chooseRegion } from '../model/region.ts'
+import { chooseRegion, isRegionAlias } from '../model/region.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import type { Caller } from '../model/token.ts'
 import type { Tx } from '../store/db.ts'
@@ -178,8 +178,6 @@ function checkName(name: string | undefined): string | undefined {
   )
 }
 
-const aliases = new Set(['any', 'apac', 'eu', 'na', 'sa', 'us', 'usa'])
-
 /** One of several may be asked for, and parts of the world. */
 export function chooseMachineRegion(settings: PlatformSettings, asked: string | undefined): string {
   const wishes = (asked ?? '')
@@ -187,7 +185,7 @@ export function chooseMachineRegion(settings: PlatformSettings, asked: string | 
     .map((wish) => wish.trim())
     .filter(Boolean)
   if (wishes.length === 0) wishes.push(settings.defaultRegion)
-  const chosen = wishes.map((wish) => chooseRegion(settings, aliases.has(wish) ? undefined : wish))
+  const chosen = wishes.map((wish) => chooseRegion(settings, isRegionAlias(wish) ? undefined : wish))
   const fit = chosen.find((region) => typeof region === 'string')
   if (fit !== undefined) return fit as string
   if (settings.regions === null) throw badRequest((chosen[0] as Error).message)

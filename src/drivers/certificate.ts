@@ -4,6 +4,7 @@ import { createPrivateKey, randomBytes, X509Certificate } from 'node:crypto'
 import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { dirname } from 'node:path'
+import { renewalDays } from '../model/certificate.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureDirectory, freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -27,7 +28,6 @@ export interface ServerCertificateOptions {
 
 const authorityDays = 3650
 const serverDays = 730
-const renewalDays = 30
 const ownHosts = ['localhost', '127.0.0.1', '::1']
 
 /** Of two processes at once the first decides; nobody ever sees a certificate without its key. */

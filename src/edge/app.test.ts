@@ -22,8 +22,8 @@ const machine: MachineRouteRow = {
   cordoned: false,
   autostarts: true,
   services: [service],
-  critical: [],
   checks: null,
+  statuses: null,
 }
 const row: AppRouteRow = {
   id: 'a1',
@@ -78,6 +78,27 @@ test('what is under way at a version is known after its app has changed, and not
   expect(appRouteOf(withService({}, { instanceId: 'v2' }), options, before).targets).toMatchObject([{ load: 0 }])
 })
 
+test('a machine is open once the checks that count have passed, and rises until one of them fails', () => {
+  const checks: MachineRouteRow['checks'] = { ready: { kind: 'readiness' }, told: {} }
+  const ofService: MachineService['checks'] = [{ type: 'http' }, { type: 'tcp', kind: 'informational' }]
+  const targetWith = (statuses: MachineRouteRow['statuses'], state: MachineRouteRow['state'] = 'started') => {
+    const [target] = appRouteOf(
+      withService({ checks: ofService }, { checks, statuses, state }),
+      options,
+      undefined,
+    ).targets
+    return [target!.isOpen, target!.isRising]
+  }
+  const web = 'servicecheck-00-http-8080'
+  const others = { told: 'critical', 'servicecheck-00-tcp-8080-1': 'critical' } as const
+  expect(targetWith(null)).toEqual([false, true])
+  expect(targetWith({ ...others, ready: 'passing', [web]: 'warning' })).toEqual([false, true])
+  expect(targetWith({ ...others, ready: 'passing', [web]: 'passing' })).toEqual([true, false])
+  expect(targetWith({ ...others, ready: 'warning', [web]: 'critical' })).toEqual([false, false])
+  expect(targetWith({ ...others, ready: 'passing', [web]: 'passing' }, 'starting')).toEqual([false, true])
+  expect(targetWith(null, 'stopped')).toEqual([false, false])
+})
+
 test('the port of the edge stands for those of the web, and others for themselves', () => {
   const app = appRouteOf(row, options, undefined)
   expect([findPort(app, 4282, false, 4282)?.port, findPort(app, 4282, true, 4282)?.port]).toEqual([80, 443])
@@ -86,6 +107,20 @@ test('the port of the edge stands for those of the web, and others for themselve
   expect([...odd.ports.keys()]).toEqual([9000, 9001, 9002])
   expect(findPort(odd, 4282, false, 4282)).toBeUndefined()
   expect(listensOf([odd], 4282)).toEqual(['127.0.9.1 4282', '127.0.9.1 9000', '127.0.9.1 9001', '127.0.9.1 9002'])
+})
+
+test('at a shared address further ports are those of TLS, and nobody takes all of them', () => {
+  const ips = [{ ip: '127.0.9.2', shared: true, type: 'shared_v4' }]
+  const ports = [
+    { port: 8443, handlers: ['tls' as const] },
+    { port: 9000, handlers: ['http' as const] },
+    { start_port: 20_000, end_port: 20_050, handlers: ['tls' as const] },
+  ]
+  const listens = listensOf([appRouteOf({ ...withService({ ports }), ips }, options, undefined)], 4282)
+  expect(listens.slice(0, 5)).toEqual(['4282', '443', '80', '20000', '20001'].map((port) => `127.0.9.2 ${port}`))
+  expect(listens).toContain('127.0.9.2 8443')
+  expect(listens).not.toContain('127.0.9.2 9000')
+  expect(listens).toHaveLength(3 + 16)
 })
 
 test('a private address gives no name, and a service of datagrams no port', () => {

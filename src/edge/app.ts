@@ -1,9 +1,11 @@
 // What the edge knows of an app: its names and addresses, the ports it offers to clients, and the places behind them.
-import type { MachineState } from '../model/machine.ts'
+import type { CheckResult, MachineState } from '../model/machine.ts'
+import { listChecks } from '../model/machine-checks.ts'
 import type { MachinePort, MachineService } from '../model/machine-config.ts'
 import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../store/route.ts'
 import { findPlace, type Place } from './place.ts'
 import type { BoxPlaces } from './settings.ts'
+import { type TlsRules, tlsRulesOf } from './tls.ts'
 
 export interface AppRoute {
   kind: 'app'
@@ -39,7 +41,7 @@ export interface AppPort {
   /** The version of the line that tells the program who the client is; undefined: none. */
   proxyProtocol: 1 | 2 | undefined
   forceHttps: boolean
-  alpn: string[] | undefined
+  tlsRules: TlsRules
   response: ResponseRules | undefined
   targets: Target[]
 }
@@ -62,6 +64,8 @@ export class Target implements Place {
   state: MachineState = 'stopped'
   /** It may be given requests as far as the platform knows. */
   isOpen = false
+  /** It has been started, and nothing says yet that it will not take requests in a moment. */
+  isRising = false
   isCordoned = false
   autostarts = false
   softLimit = 0
@@ -165,7 +169,9 @@ function targetOf(
   target.region = machine.region
   target.state = machine.state
   target.isCordoned = machine.cordoned
-  target.isOpen = machine.state === 'started' && !machine.cordoned && isHealthy(machine)
+  const health = healthOf(machine)
+  target.isOpen = machine.state === 'started' && !machine.cordoned && health === 'passing'
+  target.isRising = isStarting.has(machine.state) || (machine.state === 'started' && health === 'warning')
   target.autostarts = service.autostart ?? machine.autostarts
   const hard = service.concurrency?.hard_limit || Number.POSITIVE_INFINITY
   const soft = Math.min(service.concurrency?.soft_limit || (Number.isFinite(hard) ? hard : defaultSoftLimit), hard)
@@ -176,10 +182,16 @@ function targetOf(
   return target
 }
 
-/** The checks of services count, and of the others those that ask to. */
-function isHealthy({ critical, checks }: MachineRouteRow): boolean {
-  return critical.every((name) => checks?.[name] !== undefined && checks[name].kind !== 'readiness')
+const isStarting = new Set(['starting', 'restarting'])
+
+/** The worst of the checks that requests depend on; those that have not been made yet have not passed. */
+function healthOf({ services, checks, statuses }: MachineRouteRow): CheckResult['status'] {
+  const gates = listChecks({ services, ...(checks && { checks }) }).filter(({ isGate }) => isGate)
+  const found = gates.map(({ name }) => statuses?.[name] ?? 'warning')
+  return worst.find((status) => found.includes(status)) ?? 'passing'
 }
+
+const worst = ['critical', 'warning'] as const
 
 /** Never nothing, because no worker could then lead anything there. */
 function shareOf(limit: number, { index, count }: AppOptions['worker']): number {
@@ -189,15 +201,16 @@ function shareOf(limit: number, { index, count }: AppOptions['worker']): number 
 
 function portOf(number: number, port: MachinePort): AppPort {
   const handlers = new Set<string>(port.handlers)
+  const isHttp = handlers.has('http') || handlers.has('edge_http')
   const version = port.proxy_proto_options?.version
   return {
     port: number,
-    http: handlers.has('http') || handlers.has('edge_http'),
+    http: isHttp,
     tls: handlers.has('tls'),
     pgTls: handlers.has('pg_tls'),
     proxyProtocol: handlers.has('proxy_proto') ? (version === 'v2' ? 2 : 1) : undefined,
     forceHttps: port.force_https === true,
-    alpn: port.tls_options?.alpn,
+    tlsRules: tlsRulesOf(port.tls_options, isHttp),
     response: responseRulesOf(port.http_options?.response),
     targets: [],
   }
@@ -235,18 +248,30 @@ export function findPort(app: AppRoute, localPort: number, isSecure: boolean, ed
   return isSecure ? app.secure : app.plain
 }
 
-/** Where connections for these apps arrive, as `address port`, in a fixed order. */
+const webPorts = [80, 443]
+
+/** At a shared address, where only the name that a client of TLS asks for tells apps apart. */
+export function isFurtherPort(port: number, edgePort: number): boolean {
+  return port !== edgePort && !webPorts.includes(port)
+}
+
+/** Everybody has a part of the ports of a shared address. */
+const maxSharedPortsOfApp = 16
+const maxSharedPorts = 1_024
+
+/** Where connections for these apps arrive, as `address port`, in a fixed order: what all apps need is never the last. */
 export function listensOf(apps: Iterable<AppRoute>, edgePort: number): string[] {
   const found = new Set<string>()
+  const further = new Set<string>()
   for (const app of apps) {
+    const secure = [...app.ports.values()].filter(({ tls, port }) => tls && isFurtherPort(port, edgePort))
     for (const address of app.sharedAddresses) {
       for (const port of [edgePort, ...webPorts]) found.add(`${address} ${port}`)
+      for (const { port } of secure.slice(0, maxSharedPortsOfApp)) further.add(`${address} ${port}`)
     }
     for (const address of app.addresses) {
       for (const port of [edgePort, ...app.ports.keys()]) found.add(`${address} ${port}`)
     }
   }
-  return [...found].sort()
+  return [...[...found].sort(), ...[...further].sort().slice(0, maxSharedPorts)]
 }
-
-const webPorts = [80, 443]

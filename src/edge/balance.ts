@@ -1,5 +1,6 @@
 // Which machine of an app a request goes to. Those below their soft limit first, the least loaded of them; then those
 // below their hard limit; then it waits. Machines that sleep are woken when there is nobody else to take requests.
+import { fitsRegion } from '../model/region.ts'
 import { Refusal } from './answer.ts'
 import type { AppPort, AppRoute, Target } from './app.ts'
 import type { Permits } from './permit.ts'
@@ -11,7 +12,7 @@ export interface Wish {
   instance?: string | undefined
   /** This one if it can be had. */
   prefersInstance?: string | undefined
-  /** In order of preference; the first that has a machine which can be had. */
+  /** Codes and aliases, in order of preference; the first that has a machine which can be had. */
   regions?: string[] | undefined
   /** Another region will do as well. */
   anyRegion?: boolean
@@ -87,8 +88,8 @@ export class Balance {
     const preferred = wish.prefersInstance && targets.find(({ machineId }) => machineId === wish.prefersInstance)
     if (preferred && isFree(preferred, Date.now())) return preferred
     if (!wish.regions) return this.best(targets)
-    for (const region of wish.regions) {
-      const found = this.best(region === 'any' ? targets : targets.filter((target) => target.region === region))
+    for (const asked of wish.regions) {
+      const found = this.best(targets.filter(({ region }) => fitsRegion(region, asked)))
       if (found) return found
     }
     return wish.anyRegion ? this.best(targets) : undefined
@@ -197,7 +198,7 @@ export class Balance {
 
   /** One at a time: the next when this one runs and is not enough. All workers choose the same. */
   private wakeOne(app: AppRoute, wished: Target[]): void {
-    if (wished.some(({ state, isCordoned }) => isStarting.has(state) && !isCordoned)) return
+    if (wished.some(({ isRising, isCordoned }) => isRising && !isCordoned)) return
     const asleep = wished.find((target) => maySleepOn.has(target.state) && target.autostarts && !target.isCordoned)
     if (!asleep || Date.now() - (this.woken.get(app.id) ?? 0) < wakeAgainMillis) return
     this.woken.set(app.id, Date.now())
@@ -222,7 +223,6 @@ export class Balance {
   }
 }
 
-const isStarting = new Set(['starting', 'restarting'])
 const maySleepOn = new Set(['stopped', 'suspended'])
 const onItsWay = new Set(['starting', 'restarting', 'replacing'])
 const onItsWayDown = new Set(['stopped', 'suspended', 'stopping', 'suspending'])
@@ -249,7 +249,7 @@ function wishedOf(targets: Target[], wish: Wish): Target[] {
     ({ machineId, region }) =>
       machineId !== wish.except &&
       (wish.instance === undefined || machineId === wish.instance) &&
-      (!wish.regions || wish.anyRegion || wish.regions.includes(region) || wish.regions.includes('any')),
+      (!wish.regions || wish.anyRegion || wish.regions.some((asked) => fitsRegion(region, asked))),
   )
 }
 

@@ -128,6 +128,9 @@ export class AppExchange extends Exchange {
       return `all machines of ${this.app.name} were at their hard limits, and none became free ${waited}`
     }
     if (targets.some(({ isOpen }) => isOpen)) return `no machine of ${this.app.name} took a connection ${waited}`
+    if (targets.some(({ state, isCordoned }) => state === 'started' && !isCordoned)) {
+      return `no machine of ${this.app.name} passed its checks ${waited}`
+    }
     return `no machine of ${this.app.name} was there to answer ${waited}`
   }
 

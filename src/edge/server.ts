@@ -2,26 +2,17 @@ import { randomBytes } from 'node:crypto'
 import type { ServerHttp2Session } from 'node:http2'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { createServer as createTlsServer, type TLSSocket, type TlsOptions, type Server as TlsServer } from 'node:tls'
+import type { TLSSocket } from 'node:tls'
 import { privatePort } from '../model/cluster.ts'
 import { answerText } from './answer.ts'
-import { type AppRoute, findPort } from './app.ts'
-import type { Certificates } from './certificate.ts'
+import { type AppPort, type AppRoute, findPort, isFurtherPort } from './app.ts'
 import { ClientConnection, type EdgeParts, peerOf } from './client.ts'
 import { DatabaseRelay, type DatabaseSettings } from './database.ts'
 import type { Peer } from './forward.ts'
 import { serveHttp2 } from './http2.ts'
 import type { Relay } from './relay.ts'
+import { type EdgeTls, handshakeByte, openTls, readServerName, type TlsRules, webRules } from './tls.ts'
 import { Tunnel } from './tunnel.ts'
-
-export interface EdgeTls {
-  /** For names that have no certificate of their own. */
-  cert: string
-  key: string
-  /** Nothing else is spoken on the port of the edge. */
-  isRequired: boolean
-  certificates: Pick<Certificates, 'find'>
-}
 
 export interface EdgeServerOptions {
   parts: EdgeParts
@@ -41,8 +32,6 @@ export interface EdgeServer {
 
 const sweepMillis = 1_000
 const firstByteMillis = 15_000
-const handshakeMillis = 10_000
-const handshakeByte = 0x16
 // What a client of PostgreSQL sends to ask for TLS, and the answer that it may begin.
 const postgresAsks = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47])
 const postgresMay = 'S'
@@ -90,7 +79,7 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
   function serveSecure(socket: TLSSocket): void {
     const peer = peerOf(socket, true)
     const local = localOf(socket)
-    const app = apps.findAddress(local) ?? (socket.servername ? apps.find(socket.servername.toLowerCase()) : undefined)
+    const app = findApp(local, socket.servername || '')
     const port = app && findPort(app, peer.port, true, parts.edgePort)
     socket.on('error', () => {})
     if (app && port && !port.http) tunnel(socket, peer, local, app)
@@ -102,39 +91,39 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
     } else serve(socket, peer, dedicated(local))
   }
 
-  /** They never listen themselves: they make connections that speak TLS out of ones that do not yet. */
-  function openTls(options: Pick<TlsOptions, 'ALPNProtocols'>): TlsServer | undefined {
-    if (!tls) return undefined
-    const server = createTlsServer(
-      {
-        ...options,
-        cert: tls.cert,
-        key: tls.key,
-        handshakeTimeout: handshakeMillis,
-        SNICallback: (name, done) => done(null, tls.certificates.find(name)),
-      },
-      serveSecure,
-    )
-    server.on('tlsClientError', (_error, socket) => socket.destroy())
-    return server
+  const tlsServerOf = tls && openTls(tls, serveSecure)
+
+  function startTls(socket: Socket, rules: TlsRules): void {
+    tlsServerOf!(rules).emit('connection', socket)
   }
 
-  const secure = openTls({ ALPNProtocols: ['h2', 'http/1.1'] })
-  const secureRaw = openTls({})
+  /** By the address if it is its own, else by the name that the client asks for. */
+  function findApp(local: string, name: string): AppRoute | undefined {
+    return apps.findAddress(local) ?? (name === '' ? undefined : apps.find(name.toLowerCase()))
+  }
+
+  function findSecurePort(socket: Socket, local: string, name: string): AppPort | undefined {
+    const app = findApp(local, name)
+    return app && findPort(app, socket.localPort!, true, parts.edgePort)
+  }
 
   function dedicated(local: string): string | undefined {
     return apps.findAddress(local) ? local : undefined
   }
 
   /** What a client says first tells which protocol it speaks. */
-  function sniff(socket: Socket, found: (first: Buffer) => void): void {
+  function sniff(socket: Socket, isEnough: (first: Buffer) => boolean, found: (first: Buffer) => void): void {
+    let first = Buffer.alloc(0)
     const timer = setTimeout(() => socket.destroy(), firstByteMillis)
     const gone = () => clearTimeout(timer)
     socket.on('error', () => {})
     socket.once('close', gone)
-    socket.once('data', (first: Buffer) => {
+    socket.on('data', function take(chunk: Buffer) {
+      first = Buffer.concat([first, chunk])
+      if (!isEnough(first)) return
       gone()
       socket.off('close', gone)
+      socket.off('data', take)
       socket.pause()
       found(first)
     })
@@ -143,19 +132,24 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
 
   function acceptShared(socket: Socket, local: string): void {
     const { localPort } = socket
-    if (secure && (tls!.isRequired || localPort === 443) && localPort !== 80) {
-      secure.emit('connection', socket)
-      return
-    }
     const peer = peerOf(socket, false)
-    if (!secure || localPort === 80) {
+    const isFurther = isFurtherPort(peer.port, parts.edgePort)
+    if ((!tls && !isFurther) || localPort === 80) {
       serve(socket, peer, dedicated(local))
       return
     }
-    sniff(socket, (first) => {
-      if (first[0] === handshakeByte) {
+    if (!tls) {
+      socket.destroy()
+      return
+    }
+    const isSecure = tls.isRequired || isFurther || localPort === 443
+    const isWhole = (first: Buffer) => readServerName(first) !== undefined
+    sniff(socket, isWhole, (first) => {
+      if (isSecure || first[0] === handshakeByte) {
+        const port = findSecurePort(socket, local, readServerName(first)!)
         socket.unshift(first)
-        secure.emit('connection', socket)
+        if (isFurther && !port?.tls) socket.destroy()
+        else startTls(socket, port?.tlsRules ?? webRules)
         return
       }
       const connection = serve(socket, peer, dedicated(local))
@@ -166,21 +160,22 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
 
   function acceptPort(socket: Socket, local: string, app: AppRoute): void {
     const port = app.ports.get(socket.localPort!)
-    if (!port || ((port.tls || port.pgTls) && !secure)) socket.destroy()
-    else if (port.pgTls) startPostgresTls(socket, (from) => secureRaw!.emit('connection', from))
-    else if (port.tls) (port.http && !port.alpn ? secure : secureRaw)!.emit('connection', socket)
+    if (!port || ((port.tls || port.pgTls) && !tls)) socket.destroy()
+    else if (port.pgTls) startPostgresTls(socket, port.tlsRules)
+    else if (port.tls) startTls(socket, port.tlsRules)
     else if (port.http) serve(socket, peerOf(socket, false), local)
     else tunnel(socket, peerOf(socket, false), local, app)
   }
 
-  function startPostgresTls(socket: Socket, secured: (socket: Socket) => void): void {
-    sniff(socket, (first) => {
+  function startPostgresTls(socket: Socket, rules: TlsRules): void {
+    const isWhole = (first: Buffer) => first.length >= postgresAsks.length
+    sniff(socket, isWhole, (first) => {
       if (!first.equals(postgresAsks)) {
         socket.destroy()
         return
       }
       socket.write(postgresMay)
-      secured(socket)
+      startTls(socket, rules)
     })
   }
 

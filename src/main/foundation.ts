@@ -5,6 +5,7 @@ import { backupDriver } from '../drivers/backup.ts'
 import { checkpointDriver, withSubvolumes } from '../drivers/box-checkpoint.ts'
 import { boxDriver } from '../drivers/box-driver.ts'
 import { boxServices } from '../drivers/box-service.ts'
+import { issueCertificate } from '../drivers/certificate.ts'
 import { cgroupDriver } from '../drivers/cgroup.ts'
 import { forgetControlProcess, noteControlProcess } from '../drivers/control-process.ts'
 import { drillDriver } from '../drivers/drill.ts'
@@ -26,6 +27,7 @@ import { ensureToolchain } from '../drivers/toolchain.ts'
 import { sweepTrash } from '../drivers/trash.ts'
 import { volumeDriver } from '../drivers/volume-driver.ts'
 import { newTokenText } from '../model/token.ts'
+import { watchCertificates } from '../reconcile/certificate.ts'
 import { startChecker } from '../reconcile/machine-check.ts'
 import { watchMachines } from '../reconcile/machine-watch.ts'
 import { startSampler } from '../reconcile/sampler.ts'
@@ -106,6 +108,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     homeNumber: home.number,
     volumes,
     machines: machineDriver({ home, supervisor, cgroups, volumes }),
+    makeCertificate: (hostname) => issueCertificate(home, hostname),
     keep: {
       backupIntervalSeconds: config.backupIntervalSeconds,
       drillIntervalSeconds: config.drillIntervalSeconds,
@@ -159,6 +162,7 @@ export function startLoop(
   const changes = machineFeed(() => databaseConfig)
   const checker = startChecker(world, databaseConfig, changes)
   const watch = watchMachines(world, (err) => log.warn({ err }, 'will look after machines later'))
+  const certificates = watchCertificates(world, (err) => log.warn({ err }, 'will make certificates anew later'))
   const stateBackup = startStateDumps(foundation)
   const worker = startWorker({
     world,
@@ -172,7 +176,8 @@ export function startLoop(
   })
   return {
     async stop() {
-      await Promise.all([worker.stop(), sampler.stop(), stateBackup?.stop(), checker.stop(), watch.stop(), tree.stop()])
+      const others = [sampler, stateBackup, checker, watch, certificates, tree]
+      await Promise.all([worker.stop(), ...others.map((each) => each?.stop())])
       await changes.close()
     },
   }

@@ -4,7 +4,7 @@ import { createMetrics, type Metrics } from '../api/metrics.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/platform.ts'
 import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
-import { ensureAuthority, issueCertificate } from '../drivers/certificate.ts'
+import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
 import { measureMemory } from '../drivers/host.ts'
 import { lookUpName } from '../drivers/name.ts'
@@ -63,7 +63,7 @@ export async function up(config: Config): Promise<void> {
   await leaveFoundation(foundation)
 }
 
-type CertificateParts = 'readAuthority' | 'makeCertificate' | 'lookUpName'
+type CertificateParts = 'readAuthority' | 'lookUpName'
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
@@ -94,7 +94,6 @@ function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClus
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
-    makeCertificate: (hostname) => issueCertificate(home, hostname),
     lookUpName,
   }
 }

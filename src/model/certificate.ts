@@ -7,6 +7,9 @@ export function certificateKey(encryptionKey: Buffer): Buffer {
   return createHmac('sha256', encryptionKey).update('private keys of certificates').digest()
 }
 
+/** What the platform's authority has made is made anew when it is good for no longer than this. */
+export const renewalDays = 30
+
 export type CertificateSource = 'custom' | 'authority'
 
 export interface Certificate {

@@ -44,6 +44,32 @@ const wellKnown: [code: string, name: string, latitude: number, longitude: numbe
   ['yyz', 'Toronto, Canada', 43.64, -79.38, 'north_america'],
 ]
 
+const unitedStates = ['dfw', 'ewr', 'iad', 'lax', 'ord', 'sjc']
+
+/** Words for parts of the world, and the codes that lie there. */
+const aliases: Record<string, string[]> = {
+  apac: codesIn('asia_pacific'),
+  eu: codesIn('europe'),
+  na: codesIn('north_america'),
+  sa: codesIn('south_america'),
+  us: unitedStates,
+  usa: unitedStates,
+}
+
+function codesIn(wanted: string): string[] {
+  return wellKnown.filter(([, , , , area]) => area === wanted).map(([code]) => code)
+}
+
+export function isRegionAlias(word: string): boolean {
+  return word === 'any' || Object.hasOwn(aliases, word)
+}
+
+/** Whether a region is what is asked for by a code or by an alias. */
+export function fitsRegion(region: string, asked: string): boolean {
+  if (region === asked || asked === 'any') return true
+  return Object.hasOwn(aliases, asked) && aliases[asked]!.includes(region)
+}
+
 /** Those this machine answers for, the default first. Where any code is taken, the well-known ones are shown. */
 export function listRegions(settings: Pick<PlatformSettings, 'regions' | 'defaultRegion'>): Region[] {
   const codes = settings.regions ?? wellKnown.map(([code]) => code)

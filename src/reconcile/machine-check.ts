@@ -22,6 +22,9 @@ export interface Checker {
 const preset = { intervalMs: 15_000, timeoutMs: 5_000, graceMs: 10_000 }
 const least = { intervalMs: 1_000, timeoutMs: 100 }
 
+/** Until a check passes for the first time somebody may wait for it: it is made often at first, and less so with time. */
+const first = { leastMs: 100, shareOfAge: 0.1 }
+
 /** Whatever the checked says is cut to it. */
 const mostOutput = 1_000
 
@@ -59,14 +62,15 @@ export function startChecker(world: World, lockConfig: Parameters<typeof holdLoc
       const interval = Math.max(millisOf(named.check.interval) ?? preset.intervalMs, least.intervalMs)
       const graceMs = millisOf(named.check.grace_period) ?? preset.graceMs
       const startedAt = performance.now()
+      let hasPassed = false
       const run = async () => {
         const outcome = await runCheck(world, machine, named)
         if (stopped || watched.get(key) !== entry) return
-        const inGrace = performance.now() - startedAt < graceMs
+        const ageMs = performance.now() - startedAt
+        hasPassed ||= outcome.status === 'passing'
         // What is still coming up is not broken.
-        if (!(inGrace && outcome.status === 'critical')) await note(`${key} ${named.name}`, machine, named, outcome)
-        const isYoung = inGrace && outcome.status !== 'passing'
-        entry.timers[at] = setTimeout(() => void run(), isYoung ? Math.min(interval, 1_000) : interval)
+        if (hasPassed || ageMs >= graceMs) await note(`${key} ${named.name}`, machine, named, outcome)
+        entry.timers[at] = setTimeout(() => void run(), hasPassed ? interval : Math.min(interval, firstPauseMs(ageMs)))
       }
       void run()
     })
@@ -116,6 +120,10 @@ export function startChecker(world: World, lockConfig: Parameters<typeof holdLoc
       await lock.close()
     },
   }
+}
+
+export function firstPauseMs(ageMs: number): number {
+  return Math.max(first.leastMs, ageMs * first.shareOfAge)
 }
 
 /** Never throws. */

@@ -37,6 +37,8 @@ export interface World {
   /** Addresses follow from it. */
   homeNumber: number
   volumes: VolumeDriver
+  /** A certificate for a host name, by the platform's own authority. */
+  makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
   keep: Keep
 }
 

@@ -90,6 +90,29 @@ export async function putCertificate(tx: Tx, appId: string, hostname: string, gi
   })
 }
 
+/** The names whose certificates of the platform's authority are good for this many days at most, the oldest first. */
+export async function listExpiring(db: Query, days: number): Promise<{ hostname: string; fullchain: string }[]> {
+  const { rows } = await db.query<{ hostname: string; fullchain: string }>(
+    `select hostname, fullchain from certificate
+     where source = 'authority' and expires_at < now() + interval '1 day' * $1 order by expires_at limit 1000`,
+    [days],
+  )
+  return rows
+}
+
+/** Unless it has gone or been replaced since it was read. */
+export async function renewCertificate(
+  db: Query,
+  { hostname, fullchain }: { hostname: string; fullchain: string },
+  renewed: Omit<NewCertificate, 'source'>,
+): Promise<void> {
+  await db.query(
+    `update certificate set fullchain = $3, private_key = $4, expires_at = $5, created_at = now()
+     where hostname = $1 and source = 'authority' and fullchain = $2`,
+    [hostname, fullchain, renewed.fullchain, renewed.privateKey, renewed.expiresAt.toISOString()],
+  )
+}
+
 /** With its certificates. False when there was none. */
 export async function removeHost(db: Query, appId: string, hostname: string): Promise<boolean> {
   const { rowCount } = await db.query('delete from host where app_id = $1 and hostname = $2', [appId, hostname])

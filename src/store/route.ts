@@ -1,7 +1,7 @@
 // What the edge knows of the platform. It holds a copy in memory, so a route costs no query and outlives the database.
 
-import type { MachineState } from '../model/machine.ts'
-import type { MachineService } from '../model/machine-config.ts'
+import type { CheckResult, MachineState } from '../model/machine.ts'
+import type { MachineConfig, MachineService } from '../model/machine-config.ts'
 import { sandboxStates } from '../model/sandbox.ts'
 import type { Query, Tx } from './db.ts'
 import { launchMachine, lockMachine } from './machine-change.ts'
@@ -78,9 +78,10 @@ export interface MachineRouteRow {
   cordoned: boolean
   autostarts: boolean
   services: MachineService[]
-  /** Names of the checks that fail, and those of them that only inform. */
-  critical: string[]
-  checks: Record<string, { kind?: string }> | null
+  /** Beside those of its services. */
+  checks: MachineConfig['checks'] | null
+  /** How its checks ended last, by their names. */
+  statuses: Record<string, CheckResult['status']> | null
 }
 
 /** All apps that lead anywhere, or those of `ids` that do. */
@@ -102,8 +103,8 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
                  'region', region, 'slot', slot, 'cordoned', cordoned, 'services', coalesce(config -> 'services', '[]'),
                  'autostarts', coalesce(not (config -> 'disable_machine_autostart')::boolean, true),
                  'checks', config -> 'checks',
-                 'critical', array(select name from machine_check
-                   where machine_id = machine.id and status = 'critical')) order by id) as machines
+                 'statuses', (select json_object_agg(name, status) from machine_check
+                   where machine_id = machine.id)) order by id) as machines
                from machine where app_id = app.id and slot is not null and machine.state <> 'destroyed') machines
            where app.state = 'active' ${ids ? 'and reachable.app_id = any($1)' : ''}`,
     values: ids ? [ids] : [],

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage, type RequestOptions, type ServerResponse } from 'node:http'
 import { connect, createServer as createTcpServer } from 'node:net'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
 import { useEdge } from '../support/edge.ts'
 import { freePorts } from '../support/port.ts'
@@ -70,9 +70,16 @@ test('names below an app lead to it when it asked for that, and custom names whe
   expect((await ask(wide)).body).toBe('wide')
 })
 
+const readiness = { checks: { ready: { type: 'tcp', port: 1, kind: 'readiness' } } }
+
 test('a change of a machine counts when it is told, not when all are read again', async () => {
   const app = await edge.app()
-  const [one, two] = [await edge.backendOf(app, say('one')), await edge.backendOf(app, say('two'), { cordoned: true })]
+  const one = await edge.backendOf(app, say('one'), { config: readiness })
+  const two = await edge.backendOf(app, say('two'), { config: readiness, cordoned: true })
+  await sql(
+    `insert into machine_check (machine_id, name, status) values ($1, 'ready', 'passing'), ($2, 'ready', 'passing')`,
+    [one.id, two.id],
+  )
   const change = async (text: string, open: string[]) => {
     await sql(text)
     const opened = () => edge.table.apps.get(app)!.targets.filter(({ isOpen }) => isOpen)
@@ -87,7 +94,7 @@ test('a change of a machine counts when it is told, not when all are read again'
   expect(await change(cordon, [two.id])).toEqual(['two'])
   const uncordon = `update machine set cordoned = false where app_id = '${app}'`
   expect(await change(uncordon, [one.id, two.id])).toEqual(['one', 'two'])
-  const fail = `insert into machine_check (machine_id, name, status) values ('${one.id}', 'web', 'critical')`
+  const fail = `update machine_check set status = 'critical' where machine_id = '${one.id}'`
   expect(await change(fail, [two.id])).toEqual(['two'])
   const pass = `update machine_check set status = 'passing' where machine_id = '${one.id}'`
   expect(await change(pass, [one.id, two.id])).toEqual(['one', 'two'])
@@ -97,15 +104,42 @@ test('a change of a machine counts when it is told, not when all are read again'
 
 test('a check that only informs keeps no requests away', async () => {
   const app = await edge.app()
-  const config = { checks: { info: { type: 'tcp', port: 1 }, ready: { type: 'tcp', port: 1, kind: 'readiness' } } }
+  const config = { checks: { info: { type: 'tcp', port: 1 }, ...readiness.checks } }
   const { id } = await edge.backendOf(app, say('there'), { config })
-  await sql(`insert into machine_check (machine_id, name, status) values ($1, 'info', 'critical')`, [id])
+  await sql(
+    `insert into machine_check (machine_id, name, status) values ($1, 'info', 'critical'), ($1, 'ready', 'passing')`,
+    [id],
+  )
   for (let round = 0; round < 5; round++) expect((await ask(app)).body).toBe('there')
-  await sql(`insert into machine_check (machine_id, name, status) values ($1, 'ready', 'critical')`, [id])
+  await sql(`update machine_check set status = 'critical' where machine_id = $1`, [id])
   await until(() => edge.table.apps.get(app)?.targets[0]?.isOpen === false)
   const waiting = ask(app)
   await sql(`update machine_check set status = 'passing' where machine_id = $1`, [id])
   expect((await waiting).body).toBe('there')
+})
+
+test('a machine that has not passed its checks yet gets no request, and no other is woken beside it', async () => {
+  const app = await edge.app()
+  const service = { checks: [{ type: 'http' }] }
+  const young = await edge.backendOf(app, say('young'), { service })
+  const name = `servicecheck-00-http-${young.port}`
+  await sql(`insert into machine_check (machine_id, name, status) values ($1, $2, 'warning')`, [young.id, name])
+  const asleep = await edge.machine(app, { port: await freePort(), state: 'stopped' })
+  const waits = vi.spyOn(edge.balance, 'wait')
+  const waiting = ask(app)
+  await until(() => waits.mock.calls.length > 0)
+  waits.mockRestore()
+  expect(young.requests).toEqual([])
+  await sql(`update machine_check set status = 'passing' where machine_id = $1`, [young.id])
+  expect((await waiting).body).toBe('young')
+  expect((await sql('select state from machine where id = $1', [asleep])).rows).toEqual([{ state: 'stopped' }])
+})
+
+test('who never passes its checks is told of when the wait is over', async () => {
+  const app = await hasty.app()
+  await hasty.backendOf(app, say('never'), { service: { checks: [{ type: 'http' }] } })
+  const reply = await ask(app, { port: hasty.port })
+  expect([reply.status, json(reply).message]).toEqual([503, `no machine of ${app} passed its checks within 0.5 s`])
 })
 
 test('the least loaded machine gets the request, and both get their share', async () => {

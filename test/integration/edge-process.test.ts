@@ -53,10 +53,14 @@ test('a machine without anything to do is stopped by the edge, and started again
   ])
   expect(rows).toEqual([{ source: 'proxy', status: 'stopping' }])
   await edge.database.db.query(`update machine set state = 'stopped' where id = $1`, [idle])
-  const held = edge.ask(`${name}.app.test`)
-  await until(async () => (await stateOf()) === 'starting')
+  const replies: Promise<{ body: string }>[] = []
+  // Before the edge has heard of the end it leads on to the program, which is still there.
+  await until(async () => {
+    replies.push(edge.ask(`${name}.app.test`))
+    return (await stateOf()) === 'starting'
+  })
   await edge.database.db.query(`update machine set state = 'started' where id = $1`, [idle])
-  expect((await held).body).toBe('awake')
+  for (const { body } of await Promise.all(replies)) expect(body).toBe('awake')
   const others = await edge.database.db.query('select state from machine where app_id = $1', [kept])
   expect(others.rows).toEqual([{ state: 'started' }])
 })

@@ -80,6 +80,8 @@ test('an instance, a region, or anywhere else can be named', async () => {
   expect(await ends(`instance=${two.id}`)).toEqual(new Set(['two']))
   expect(await ends('region=ams')).toEqual(new Set(['one']))
   expect(await ends('region="nowhere,iad"')).toEqual(new Set(['two']))
+  expect(await ends('region=us')).toEqual(new Set(['two']))
+  expect(await ends('region="apac,eu,na"')).toEqual(new Set(['one']))
   expect(await ends(`prefer_instance=${one.id}`)).toEqual(new Set(['one']))
   wanted = 'elsewhere=true'
   expect((await ask(app, { headers: { 'fly-force-instance-id': one.id } })).body).toBe('two')
@@ -102,6 +104,8 @@ test('clients can ask for machines and regions themselves', async () => {
     expect(await gets({ 'fly-prefer-instance-id': one.id })).toEqual([200, 'one', undefined])
     expect(await gets({ 'fly-force-region': 'iad' })).toEqual([200, 'two', undefined])
     expect(await gets({ 'fly-prefer-region': 'ams' })).toEqual([200, 'one', undefined])
+    expect(await gets({ 'fly-force-region': 'eu' })).toEqual([200, 'one', undefined])
+    expect(await gets({ 'fly-prefer-region': 'usa' })).toEqual([200, 'two', undefined])
   }
   expect((await gets({ 'fly-prefer-region': 'nowhere' }))[0]).toBe(200)
   expect(await gets({ 'fly-force-region': 'nowhere' })).toEqual([503, '', undefined])

@@ -8,7 +8,8 @@ import { request } from 'node:https'
 import { connect as connectTcp, createServer as createTcpServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { connect, type TLSSocket } from 'node:tls'
+import { duplexPair } from 'node:stream'
+import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls'
 import { afterAll, expect, test } from 'vitest'
 import { Certificates } from '../../src/edge/certificate.ts'
 import { seal } from '../../src/model/secret.ts'
@@ -208,6 +209,95 @@ test('bytes are passed inside of TLS, by the address and by the name', async () 
   expect(await echoes(connect({ host: '127.0.8.1', port, ...shared }))).toBe('over and out')
   expect(await echoes(connect({ host: '127.0.0.1', port: edge.port, ...shared }))).toBe('over and out')
   echo.close()
+})
+
+test('apps that share an address are told apart by name at further ports, which speak nothing but TLS', async () => {
+  const port = await edge.listen('127.0.0.9')
+  const [web, raw, other] = [await edge.app(), await edge.app(), await edge.app()]
+  const echo = await listenEcho()
+  await edge.backendOf(web, say('web'), { service: { ports: [{ port, handlers: ['tls', 'http'] }] } })
+  await edge.machine(raw, { services: [{ internal_port: echo.port, ports: [{ port, handlers: ['tls'] }] }] })
+  await edge.backendOf(other, say('other'), { service: { ports: [{ port, handlers: ['http'] }] } })
+  const shared = { host: '127.0.0.9', port, rejectUnauthorized: false }
+  expect((await ask(`${web}.app.test`, '/', '127.0.0.9', port)).body).toBe('web')
+  expect(await echoes(connect({ ...shared, servername: `${raw}.app.test` }))).toBe('over and out')
+  for (const servername of [`${other}.app.test`, 'nobody.app.test', ''])
+    await expect(once(connect({ ...shared, servername }), 'secureConnect')).rejects.toThrow()
+  const plain = connectTcp(port, '127.0.0.9')
+  plain.end(`GET / HTTP/1.1\r\nHost: ${web}.app.test\r\n\r\n`)
+  let text = ''
+  plain.on('data', (chunk) => {
+    text += chunk
+  })
+  plain.on('error', () => {})
+  await until(() => plain.closed)
+  expect(text).toBe('')
+  echo.close()
+})
+
+interface Handshake {
+  protocol: string | false | null
+  version: string | null
+}
+
+/** What both sides agree on. */
+async function shake(host: string, options: ConnectionOptions): Promise<Handshake> {
+  const socket = connect({ servername: host, rejectUnauthorized: false, ...options })
+  try {
+    await once(socket, 'secureConnect')
+    return { protocol: socket.alpnProtocol, version: socket.getProtocol() }
+  } finally {
+    socket.destroy()
+  }
+}
+
+test('a port speaks the protocols and versions that its owner names, at an address of its own and at a shared one', async () => {
+  const rules = { alpn: ['other', 'http/1.1'], versions: ['TLSv1.2'] }
+  const own = await edge.app({ ip: { ip: '127.0.8.3' } })
+  const port = await edge.listen('127.0.8.3')
+  const ports = [{ port, handlers: ['tls', 'http'], tls_options: rules }]
+  await edge.backendOf(own, say('strict'), { service: { ports } })
+  const shared = await edge.app()
+  await edge.backendOf(shared, say('strict'), { service: { ports } })
+  const plain = await edge.app()
+  await edge.backendOf(plain, say('plain'))
+  const ALPNProtocols = ['h2', 'http/1.1']
+  const ofRules = { protocol: 'http/1.1', version: 'TLSv1.2' }
+  expect(await shake('any.test', { host: '127.0.8.3', port, ALPNProtocols })).toEqual(ofRules)
+  expect(await shake(`${shared}.app.test`, { port: edge.port, ALPNProtocols })).toEqual(ofRules)
+  expect((await ask(`${shared}.app.test`)).body).toBe('strict')
+  const usual = { protocol: 'h2', version: 'TLSv1.3' }
+  expect(await shake(`${plain}.app.test`, { port: edge.port, ALPNProtocols })).toEqual(usual)
+})
+
+test('a client that speaks no version or protocol of a port is refused', async () => {
+  const app = await edge.app()
+  const rules = { alpn: ['mine'], versions: ['TLSv1.3'] }
+  await edge.backendOf(app, say('new'), { service: { ports: [{ port: 443, handlers: ['tls'], tls_options: rules }] } })
+  const shakeWith = (options: ConnectionOptions) => shake(`${app}.app.test`, { port: edge.port, ...options })
+  await expect(shakeWith({ maxVersion: 'TLSv1.2' })).rejects.toThrow(/protocol version/)
+  await expect(shakeWith({ ALPNProtocols: ['h2'] })).rejects.toThrow(/no application protocol/)
+  expect(await shakeWith({ ALPNProtocols: ['mine'] })).toEqual({ protocol: 'mine', version: 'TLSv1.3' })
+})
+
+test('what a client says first may come in pieces', async () => {
+  const app = await edge.app()
+  await edge.backendOf(app, say('whole'))
+  const socket = edge.connect().setNoDelay()
+  const [client, wire] = duplexPair()
+  wire.once('data', async (hello: Buffer) => {
+    for (let at = 0; at < hello.length; at += 100) {
+      socket.write(hello.subarray(at, at + 100))
+      await new Promise(setImmediate)
+    }
+    wire.pipe(socket)
+  })
+  socket.pipe(wire)
+  const secured = connect({ socket: client, servername: `${app}.app.test`, rejectUnauthorized: false })
+  secured.write(`GET / HTTP/1.1\r\nHost: ${app}.app.test\r\nConnection: close\r\n\r\n`)
+  let text = ''
+  for await (const chunk of secured) text += chunk
+  expect(text).toMatch(/whole$/)
 })
 
 test('clients of PostgreSQL get TLS as they ask for it', async () => {

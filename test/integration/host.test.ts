@@ -5,7 +5,9 @@ import { join } from 'node:path'
 import { afterAll, beforeEach, expect, test } from 'vitest'
 import { certificateKey } from '../../src/model/certificate.ts'
 import { unseal } from '../../src/model/secret.ts'
+import { watchCertificates } from '../../src/reconcile/certificate.ts'
 import { usePlatform } from '../support/platform.ts'
+import { until } from '../support/until.ts'
 
 const platform = usePlatform()
 const path = '/v1/apps/shop/certificates'
@@ -88,6 +90,30 @@ test('the authority of the platform makes one on request, beside one that was gi
   expect(checked.body.dns_records).toEqual({ a: [], aaaa: [], cname: [], resolved_addresses: [] })
   expect((await platform.call('DELETE', `${path}/www.example.com`)).status).toBe(204)
   expect((await platform.call('GET', `${path}/www.example.com`)).status).toBe(404)
+})
+
+test('what the authority of the platform made is made anew before it expires, and what was given is not', async () => {
+  for (const [hostname, left] of [
+    ['old.example.com', '29 days'],
+    ['young.example.com', '31 days'],
+  ] as const) {
+    const given = pair(hostname)
+    platform.fake.certificate = { fullchain: given.fullchain, privateKey: given.private_key }
+    await platform.call('POST', `${path}/acme`, { body: { hostname } })
+    await custom(hostname, given)
+    await platform.sql('update certificate set expires_at = now() + $2::interval where hostname = $1', [hostname, left])
+  }
+  const wild = pair('*.example.com')
+  platform.fake.certificate = { fullchain: wild.fullchain, privateKey: wild.private_key }
+  const renewed = () => platform.sql('select hostname, source from certificate where fullchain = $1', [wild.fullchain])
+  const errors: unknown[] = []
+  const watch = watchCertificates(platform.fake.world(platform.database.db), (error) => errors.push(error))
+  await until(async () => (await renewed()).length > 0)
+  await watch.stop()
+  expect(await renewed()).toEqual([{ hostname: 'old.example.com', source: 'authority' }])
+  const [row] = await platform.sql('select private_key from certificate where fullchain = $1', [wild.fullchain])
+  expect(String(unseal(certificateKey(platform.fake.encryptionKey), row.private_key))).toBe(wild.private_key)
+  expect(errors).toEqual([])
 })
 
 test.each<[string, object, RegExp]>([

@@ -127,4 +127,14 @@ describe('the checker', () => {
     status = 200
     await until(async () => (await machines.call('GET', id)).body.checks[0].status === 'passing')
   })
+
+  test('looks soon again until it first passes, whatever the interval', async () => {
+    status = 503
+    const own = { type: 'http', port, interval: '1h', grace_period: '0s' }
+    const id = await machines.started({}, { checks: { own } })
+    const isNow = (wanted: string) => async () => (await machines.call('GET', id)).body.checks[0].status === wanted
+    await until(isNow('critical'))
+    status = 200
+    await until(isNow('passing'))
+  })
 })

@@ -477,9 +477,7 @@ export class FakeWorld {
     return this.machineDrivers
   }
 
-  world(
-    db: World['db'],
-  ): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'makeCertificate' | 'lookUpName'> {
+  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'lookUpName'> {
     return {
       readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
       readAuthority: () => this.called('-----BEGIN CERTIFICATE-----\n'),
