@@ -111,20 +111,20 @@ export async function listVersionsOf(ctx: Context, app: string, id: string): Pro
   return listVersions(ctx.db, machine.id)
 }
 
-/** Null and empty values remove their key; the other keys stay, unless all are `replaced`. */
+/** Null and empty values remove their key; the other keys stay. */
 export function changeMetadata(
   ctx: Context,
   key: Pick<MachineKey, 'app' | 'id'>,
   changes: Record<string, string | null>,
-  options: { version?: string | undefined; replaces?: boolean } = {},
+  version?: string,
 ): Promise<void> {
   return changeMachine(ctx, key, async (tx, machine) => {
     if (machine.state === 'destroyed') throw machineNotFound()
-    if (options.version && options.version !== machine.instanceId) {
+    if (version && version !== machine.instanceId) {
       throw preconditionFailed('failed_precondition: machine_version is not the version of the machine')
     }
-    const before = options.replaces ? {} : machine.config.metadata
-    const entries = Object.entries({ ...before, ...changes }).filter(([, value]) => value !== null && value !== '')
+    const changed = { ...machine.config.metadata, ...changes }
+    const entries = Object.entries(changed).filter(([, value]) => value !== null && value !== '')
     const metadata = Object.fromEntries(entries) as Record<string, string>
     checkMetadata('metadata', metadata)
     await setMetadata(tx, machine.id, metadata)

@@ -115,10 +115,10 @@ export const machineMetadataRoutes: Route[] = [
     route({
       method,
       path: `${base}/metadata`,
-      id: method === 'PUT' ? 'replaceMachineMetadata' : 'changeMachineMetadata',
+      id: method === 'PUT' ? 'setMachineMetadata' : 'changeMachineMetadata',
       tag: 'Machines',
-      summary: method === 'PUT' ? 'Replace the metadata of a machine' : 'Change metadata of a machine',
-      description: 'Its version stays the same.',
+      summary: 'Set and remove entries of the metadata of a machine',
+      description: 'The other entries and its version stay the same. PUT and PATCH do the same.',
       scope: 'write',
       params: ByMachine,
       body: MetadataChange,
@@ -127,7 +127,7 @@ export const machineMetadataRoutes: Route[] = [
       wrongType: 400,
       run: async (call) => {
         const { metadata, machine_version: version } = call.body
-        await changeMetadata(call.ctx, keyOf(call), metadata, { version, replaces: method === 'PUT' })
+        await changeMetadata(call.ctx, keyOf(call), metadata, version)
       },
     }),
   ),

@@ -747,11 +747,11 @@ describe('metadata', () => {
     expect(
       (
         await machines.call('PUT', body.id, '/metadata', {
-          body: { metadata: { x: 'y' }, machine_version: body.version },
+          body: { metadata: { b: '', x: 'y' }, machine_version: body.version },
         })
       ).status,
     ).toBe(204)
-    expect(await metadata()).toEqual({ x: 'y' })
+    expect(await metadata()).toEqual({ c: '3', x: 'y' })
     expect(
       (await machines.call('PUT', body.id, '/metadata', { body: { metadata: {}, machine_version: 'other' } })).status,
     ).toBe(412)
