@@ -38,7 +38,7 @@ export interface StopWish {
 }
 
 /** In these nothing runs, so that there is nothing to stop. */
-const stoppedStates: readonly MachineState[] = ['created', 'stopped', 'stopping', 'failed']
+const stoppedStates: readonly MachineState[] = ['created', 'stopped', 'stopping']
 
 export function stopMachineOf(ctx: Context, key: MachineKey, wish: StopWish): Promise<void> {
   return changeLeasedMachine(ctx, key, async (tx, machine) => {

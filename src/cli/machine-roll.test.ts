@@ -89,14 +89,17 @@ describe('new versions', () => {
     expect(asked).toEqual(stepsOf('a').toSpliced(4, 3))
   })
 
-  it('start a machine that had failed', async () => {
+  it.each([
+    { state: 'failed', failure: 'there is no such image' },
+    { state: 'stopped', failure: 'it was started again and again' },
+  ])('start a machine that was $state for a reason', async (before) => {
     let isUp = false
     answers['GET /a'] = () => [200, machine('a', { state: isUp ? 'started' : 'stopped' })]
     answers['POST /a/start'] = () => {
       isUp = true
       return [200, {}]
     }
-    await roll([machine('a', { state: 'failed' })])
+    await roll([machine('a', before)])
     expect(asked).toEqual(stepsOf('a').toSpliced(4, 0, 'POST /a/start n-a'))
   })
 

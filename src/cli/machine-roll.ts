@@ -56,8 +56,8 @@ async function replace(roll: Roll, { machine, config }: Change, place: string): 
     await explaining(roll, machine.id, async () => {
       const { state } = await waitUntilSettled(session, app, machine, roll.waitSeconds)
       if (isDown(machine) && state === 'stopped') return
-      // One that had failed is given another chance.
-      if (machine.state === 'failed' && state === 'stopped') await request(session, 'POST', `${path}/start`, {}, nonce)
+      // One that had failed, or ended too often, is given another chance.
+      if (machine.failure && state === 'stopped') await request(session, 'POST', `${path}/start`, {}, nonce)
       await waitUntilUp(roll, machine.id)
     })
   })
@@ -86,8 +86,9 @@ async function underLease(
   }
 }
 
-function isDown({ state }: Machine): boolean {
-  return ['stopped', 'suspended', 'created'].includes(state)
+/** Because somebody wanted it so, or its program was done. */
+function isDown({ state, failure }: Machine): boolean {
+  return ['stopped', 'suspended', 'created'].includes(state) && !failure
 }
 
 /** Started, and its checks pass; without checks its program stays up for a moment. */

@@ -17,7 +17,7 @@ export const machineStates = defineStates({
       update: 'replacing',
       delete: 'destroying',
     },
-    outcomes: { exited: 'stopped', 'gave up': 'failed', 'destroy itself': 'destroying' },
+    outcomes: { exited: 'stopped', 'gave up': 'stopped', failed: 'failed', 'destroy itself': 'destroying' },
     keeps: 'running',
   },
   stopping: {
@@ -42,7 +42,15 @@ export const machineStates = defineStates({
     outcomes: { up: 'started', kept: 'stopped', failed: 'failed' },
     deadlineMinutes: 15,
   },
-  failed: { commands: { start: 'starting', update: 'replacing', delete: 'destroying' } },
+  failed: {
+    commands: {
+      start: 'starting',
+      stop: 'stopping',
+      restart: 'restarting',
+      update: 'replacing',
+      delete: 'destroying',
+    },
+  },
   launch_failed: { commands: { delete: 'destroying' }, outcomes: { gone: 'destroyed' } },
   destroying: { outcomes: { gone: 'destroyed' } },
   destroyed: {},

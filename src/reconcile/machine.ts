@@ -59,7 +59,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
     if (machine.config.auto_destroy) return advance('destroy itself', note, over)
     const isGivenUp = machine.config.restart?.policy !== 'no' && (last.exitCode !== 0 || last.signal !== 0)
     return isGivenUp
-      ? advance('gave up', `it was started again and again: ${note}`, save)
+      ? advance('gave up', `it was started again and again: ${note}`, over)
       : advance('exited', note, over)
   },
 
@@ -197,10 +197,10 @@ async function specOf(machine: Machine, image: Image, world: World): Promise<Mac
 }
 
 /** It was to run and is not there. */
-async function bringBack(machine: Machine, world: World): Promise<StepResult<'gave up'>> {
+async function bringBack(machine: Machine, world: World): Promise<StepResult<'failed'>> {
   const started = await start(machine, world)
   if (started.is === 'waiting') return wait(started.seconds, started.note)
-  if (started.is === 'refused') return advance('gave up', started.reason, started.save)
+  if (started.is === 'refused') return advance('failed', started.reason, started.save)
   return wait(lookAgainSeconds, 'running')
 }
 

@@ -27,7 +27,7 @@ const types: Record<string, string> = {
   stop: 'stop',
   down: 'stop',
   exited: 'stop',
-  'gave up': 'failed',
+  'gave up': 'stop',
   failed: 'failed',
   'launch failed': 'launch',
   restart: 'restart',
@@ -49,7 +49,7 @@ export async function noteTransition(
   change: { event: string; to: string; note: string; source?: EventSource },
 ): Promise<void> {
   const { event, to, note } = change
-  const isFailure = to === 'failed' || to === 'launch_failed'
+  const isFailure = to === 'failed' || to === 'launch_failed' || event === 'gave up'
   const source = change.source ?? (commands.has(event) ? 'user' : 'flyd')
   const request = isFailure && note ? { error: note } : undefined
   await insertMachineEvent(tx, machineId, {

@@ -565,9 +565,10 @@ describe('the life of a machine', () => {
     fake.machines.end(failing, { exitCode: 137, signal: 9, oomKilled: true })
     await look()
     expect((await machines.call('GET', failing)).body).toMatchObject({
-      state: 'failed',
+      state: 'stopped',
       failure: expect.stringContaining('memory'),
     })
+    expect((await events(failing)).at(-1)).toBe('stop stopped flyd')
     const well = await started({}, { restart: { policy: 'on-failure' } })
     fake.machines.end(well)
     await look()
@@ -589,6 +590,31 @@ describe('the life of a machine', () => {
     await look()
     expect(fake.machines.machines.get(id)).toMatchObject({ is: 'up' })
     expect(await state(id)).toBe('started')
+  })
+
+  test('one that cannot be brought back has failed, and is stopped, restarted or started when asked', async () => {
+    for (const [word, then] of [
+      ['stop', 'stopped'],
+      ['restart', 'started'],
+      ['start', 'started'],
+    ] as const) {
+      const id = await started()
+      fake.machines.machines.delete(id)
+      fake.images.config = { cmd: [] }
+      fake.images.pulled.clear()
+      await look()
+      expect((await machines.call('GET', id)).body).toMatchObject({
+        state: 'failed',
+        failure: expect.stringContaining('names no program'),
+      })
+      fake.images.config = {}
+      fake.images.pulled.clear()
+      expect((await machines.call('POST', id, `/${word}`)).status).toBe(200)
+      await settle()
+      expect(await state(id)).toBe(then)
+      await machines.call('DELETE', id, '?force=true')
+      await settle()
+    }
   })
 
   test('a stop that takes its time does not hold the loop up, and a deletion does not wait for it', async () => {
