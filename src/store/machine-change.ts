@@ -1,6 +1,7 @@
 // What callers and steps change about machines. States are written by `transition` alone.
 import type { EventSource, ImageRef, MachineDetails } from '../model/machine.ts'
 import { machineStates } from '../model/machine.ts'
+import type { MachineConfig } from '../model/machine-config.ts'
 import type { KeptConfig } from '../model/machine-config-check.ts'
 import type { Query, Tx } from './db.ts'
 import { machineDetails } from './machine.ts'
@@ -120,7 +121,9 @@ export async function insertVersion(
     text: `with changed as (
              update machine set instance_id = $2, config = $3, wanted = $4, secrets = $5, secrets_version = $6,
                image = case when $7 then image end, exits_seen = 0, restart_count = 0, failure = null, progress_at = null,
-               stop_signal = null, stop_timeout_ms = null
+               stop_signal = null, stop_timeout_ms = null,
+               next_start_at = case when config->>'schedule' = $8 and next_start_at is not null
+                 then next_start_at else now() + $9::interval end
              where id = $1)
            insert into machine_version (machine_id, version, config) values ($1, $2, $3)`,
     values: [
@@ -131,6 +134,8 @@ export async function insertVersion(
       version.secrets,
       version.secretsVersion,
       version.keepsImage,
+      version.config.schedule ?? null,
+      scheduleInterval(version.config),
     ],
   })
 }
@@ -142,6 +147,11 @@ const scheduleIntervals: Record<string, string> = {
   monthly: '1 month',
 }
 
+/** As PostgreSQL reads it. */
+function scheduleInterval({ schedule }: Pick<MachineConfig, 'schedule'>): string | null {
+  return schedule ? scheduleIntervals[schedule]! : null
+}
+
 /** Starts it, if its state allows. Whoever is not a caller says so. */
 export async function launchMachine(
   tx: Tx,
@@ -149,12 +159,11 @@ export async function launchMachine(
   command: 'launch' | 'start',
   source: EventSource = 'user',
 ): Promise<void> {
-  const interval = machine.config.schedule && scheduleIntervals[machine.config.schedule]
   await tx.query({
     name: 'want-machine',
     text: `update machine set wanted = true, restart_count = 0, failure = null, progress_at = null,
              next_start_at = now() + $2::interval where id = $1`,
-    values: [machine.id, interval ?? null],
+    values: [machine.id, scheduleInterval(machine.config)],
   })
   await transition(tx, 'machine', machineStates, machine.id, command, '', command === 'launch' ? 'flyd' : source)
 }
@@ -321,9 +330,9 @@ export async function startScheduled(tx: Tx): Promise<string[]> {
      for update skip locked`,
   )
   for (const machine of rows) {
-    if (machine.state === 'stopped') await launchMachine(tx, machine, 'start', 'flyd')
+    if (machine.state === 'stopped' || machine.state === 'failed') await launchMachine(tx, machine, 'start', 'flyd')
     else {
-      const interval = machine.config.schedule ? scheduleIntervals[machine.config.schedule]! : null
+      const interval = scheduleInterval(machine.config)
       await tx.query('update machine set next_start_at = now() + $2::interval where id = $1', [machine.id, interval])
     }
   }

@@ -659,6 +659,39 @@ describe('the life of a machine', () => {
     expect(fake.machines.machines.get(running)!.starts).toBe(1)
   })
 
+  test('a schedule comes and goes with an update, and counts on while it is the same', async () => {
+    const id = await started()
+    const update = async (schedule?: string) => {
+      const config = { image: 'nginx', ...(schedule && { schedule }) }
+      expect((await machines.call('POST', id, '', { body: { config } })).status).toBe(200)
+      await settle()
+      const [row] = await platform.sql(
+        'select extract(epoch from next_start_at - now())::float8 as seconds from machine where id = $1',
+        [id],
+      )
+      return row.seconds
+    }
+    expect(await update('hourly')).toBeGreaterThan(3500)
+    await platform.sql(`update machine set next_start_at = now() + interval '10 minutes'`)
+    expect(await update('hourly')).toBeLessThan(601)
+    expect(await update('weekly')).toBeGreaterThan(6 * 86_400)
+    expect(await update()).toBeNull()
+  })
+
+  test('a machine that has failed is started again by its schedule', async () => {
+    const { startScheduled } = await import('../../src/store/machine-change.ts')
+    const id = await started({}, { schedule: 'hourly' })
+    fake.images.available = new Set()
+    await machines.call('POST', id, '', { body: { config: { image: 'gone', schedule: 'hourly' } } })
+    await settle()
+    expect(await state(id)).toBe('failed')
+    fake.images.available = null
+    await platform.sql('update machine set next_start_at = now()')
+    await platform.database.db.transaction(startScheduled)
+    await settle()
+    expect(await state(id)).toBe('started')
+  })
+
   test('deleting the app removes what runs before the rows go', async () => {
     const id = await started()
     await create({ skip_launch: true })
