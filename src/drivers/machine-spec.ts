@@ -121,10 +121,12 @@ function factsOf(machine: Machine, { appName, homeNumber, hasPrivateNetworks }: 
 
 function namedSecrets(wanted: { env_var: string; name?: string }[], secrets: Record<string, string>) {
   return Object.fromEntries(
-    wanted.map(({ env_var, name = env_var }) => {
-      const value = secrets[name]
+    wanted.map(({ env_var, name }) => {
+      // Clients send an empty name for the same one.
+      const secret = name || env_var
+      const value = secrets[secret]
       if (value === undefined)
-        throw new SpecError(`config.processes names the secret ${name}, which the app does not have`)
+        throw new SpecError(`config.processes names the secret ${secret}, which the app does not have`)
       return [env_var, value]
     }),
   )

@@ -110,11 +110,14 @@ describe('creating a machine', () => {
     })
     const program = {
       ignore_app_secrets: true,
-      secrets: [{ env_var: 'ONLY', name: 'KEY' }],
+      secrets: [
+        { env_var: 'ONLY', name: 'KEY' },
+        { env_var: 'B', name: '' },
+      ],
       env_from: [{ env_var: 'ME', field_ref: 'id' }],
     }
     const chosen = await started({}, { processes: [program] })
-    expect(fake.machines.machines.get(chosen)!.spec.env).toMatchObject({ ONLY: 'secret', ME: chosen })
+    expect(fake.machines.machines.get(chosen)!.spec.env).toMatchObject({ ONLY: 'secret', B: 'secret', ME: chosen })
     expect(fake.machines.machines.get(chosen)!.spec.env.KEY).toBeUndefined()
     const without = await started({ skip_secrets: true })
     expect(fake.machines.machines.get(without)!.spec.env.KEY).toBeUndefined()
