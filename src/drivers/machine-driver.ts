@@ -238,14 +238,15 @@ async function waitForEnd(paths: MachinePaths, timeoutMs: number): Promise<void>
   }
 }
 
-async function freezeMachine(host: MachineHost, id: string): Promise<void> {
+async function freezeMachine(host: MachineHost, id: string): Promise<boolean> {
   const paths = machinePaths(host.home, id)
   const freezer = readFreezer(paths)
   if (!findProgram(paths.service)) throw new Error(`suspend the machine ${id}: it is not running`)
-  if (freezer === undefined) throw new Error(`suspend the machine ${id}: there are no control groups to hold it still`)
+  if (freezer === undefined) return false
   // After a reboot there is nothing to go on with.
   markDown(placeOf(host.home), paths.supervisedName)
   await freeze(freezer)
+  return true
 }
 
 function thawMachine(host: MachineHost, id: string): void {

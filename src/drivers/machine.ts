@@ -97,7 +97,8 @@ export interface MachineDriver {
   stopMachine(id: string, how: { signal: string; timeoutMs: number }): Promise<void>
   /** False when there is nothing to signal. */
   signalMachine(id: string, signal: string): Promise<boolean>
-  freezeMachine(id: string): Promise<void>
+  /** False where the host has nothing to hold it still with. */
+  freezeMachine(id: string): Promise<boolean>
   thawMachine(id: string): Promise<void>
   /** As in a box: ends with the command's code. */
   spawnInMachine(entrance: MachineEntrance, command: BoxCommand): ChildProcess

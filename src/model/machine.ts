@@ -34,7 +34,7 @@ export const machineStates = defineStates({
   suspending: {
     commands: { delete: 'destroying' },
     outcomes: { frozen: 'suspended', failed: 'failed', exited: 'stopped' },
-    deadlineMinutes: 5,
+    deadlineMinutes: 10,
   },
   suspended: { commands: { start: 'starting', stop: 'stopping', update: 'replacing', delete: 'destroying' } },
   replacing: {

@@ -83,15 +83,17 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
 
   async suspending(machine, world) {
     const before = world.machines.inspectMachine(machine.id, machine.instanceId)
-    if (before.is === 'up') {
-      await world.machines.freezeMachine(machine.id)
+    if (before.is === 'up' && (await world.machines.freezeMachine(machine.id))) {
       const seen = world.machines.inspectMachine(machine.id, machine.instanceId)
       return seen.is === 'up' && seen.frozen ? advance('frozen') : wait(0.1, 'holding its program still')
     }
     // Between two lives there is nothing to hold still, and the next one may be as short as the last.
     if (before.is === 'waiting') await world.machines.stopMachine(machine.id, { signal: 'SIGKILL', timeoutMs: 0 })
+    if (before.is === 'up' && !(await stop(machine, world)))
+      return wait(longCallSeconds, 'waiting for its program to end')
     const exits = freshExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
-    return advance('exited', 'its program had ended', async (tx) => {
+    const why = before.is === 'up' ? 'there is nothing here to hold its program still with' : 'its program had ended'
+    return advance('exited', why, async (tx) => {
       await noteEnds(tx, machine, exits)
       await noteDown(tx, machine.id)
     })

@@ -196,7 +196,10 @@ export async function restartMachine(
 }
 
 export async function suspendMachine(tx: Tx, id: string, source: EventSource = 'user'): Promise<void> {
-  await tx.query('update machine set wanted = false, progress_at = null where id = $1', [id])
+  await tx.query(
+    `update machine set wanted = false, stop_signal = null, stop_timeout_ms = null, progress_at = null where id = $1`,
+    [id],
+  )
   await transition(tx, 'machine', machineStates, id, 'suspend', '', source)
 }
 

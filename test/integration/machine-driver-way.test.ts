@@ -46,6 +46,7 @@ function program(directory: string, commands: string[][]): string {
       await machines.startMachine(spec)
       await ready(2)
       for (const argv of ${JSON.stringify(commands)}) seen.ended.push(await run(argv))
+      seen.held = await machines.freezeMachine(spec.id)
       seen.found = machines.inspectMachine(spec.id, 'first')
       seen.listed = (await machines.listProcesses(spec.id)).length
       seen.printed = await printed()
@@ -81,6 +82,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
     expect(escapes).toMatchObject({ code: 1, out: '' })
     expect(missing.code).toBe(127)
     expect(seen.found).toMatchObject({ is: 'up', exits: [{ exitCode: 5, requested: true }] })
+    expect(seen.held).toBe(false)
     expect(seen.listed).toBeGreaterThan(0)
     expect(seen.printed).not.toContain('x')
     expect(seen.after).toEqual({ is: 'absent' })

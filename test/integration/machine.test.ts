@@ -442,6 +442,19 @@ describe('the life of a machine', () => {
     expect(await state(id)).toBe('stopped')
   })
 
+  test('is stopped where nothing can hold it still', async () => {
+    const id = await started({}, { stop_config: { signal: 'SIGQUIT', timeout: '9s' } })
+    fake.machines.freezes = false
+    fake.machines.stopsSlowly = true
+    await machines.call('POST', id, '/suspend')
+    expect((await platform.turn())?.result).toBe('wait')
+    fake.machines.stopsSlowly = false
+    await settle()
+    expect(fake.machines.lastStop).toEqual({ signal: 'SIGQUIT', timeoutMs: 9000 })
+    expect(await state(id)).toBe('stopped')
+    expect((await events(id)).slice(-3)).toEqual(['suspend suspending user', 'exit stopped flyd', 'stop stopped flyd'])
+  })
+
   test('a program that ends as it is suspended, or is between two lives, leaves the machine stopped', async () => {
     for (const is of ['down', 'waiting'] as const) {
       const id = await started()

@@ -25,6 +25,8 @@ export class FakeMachines {
   endsWith: number | undefined
   /** A stop lasts until this is set to false. */
   stopsSlowly = false
+  /** Whether programs can be held still. */
+  freezes = true
   /** How the last stop was to be. */
   lastStop: MachineSpec['stop'] | undefined
   readonly listeners = new Set<(id: string) => void>()
@@ -77,8 +79,8 @@ export class FakeMachines {
       signalMachine: (id) => called(this.machines.get(id)?.is === 'up'),
       freezeMachine: (id) => {
         const machine = this.machines.get(id)
-        if (machine?.is === 'up') machine.frozen = true
-        return called(undefined)
+        if (machine?.is === 'up') machine.frozen = this.freezes
+        return called(this.freezes)
       },
       thawMachine: (id) => {
         const machine = this.machines.get(id)
