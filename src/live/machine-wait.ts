@@ -42,10 +42,7 @@ export async function waitForMachine(ctx: LiveContext, app: string, id: string, 
       if (look.result) return look.result
       const left = deadline - performance.now()
       if (left <= 0) {
-        throw new BerthError(
-          'timeout',
-          `deadline_exceeded: machine failed to reach desired state, ${wish.states.join(',')}, currently ${look.state}`,
-        )
+        throw new BerthError('timeout', `deadline_exceeded: ${notReached(wish, look.state)}`)
       }
       await within(changed, Math.min(left, lookAgainMs))
     }
@@ -55,6 +52,11 @@ export async function waitForMachine(ctx: LiveContext, app: string, id: string, 
 }
 
 const lookAgainMs = 5_000
+
+/** The words by which clients know that waiting for longer is of no use. */
+function notReached({ states }: WaitWish, state: string): string {
+  return `machine failed to reach desired state, ${states.join(',')}, currently ${state}`
+}
 
 async function within(changed: Promise<void>, ms: number): Promise<void> {
   let timer: NodeJS.Timeout | undefined
@@ -87,7 +89,7 @@ async function lookAt(
   const now = await readMachineState(ctx.db, id)
   if (!now) throw machineNotFound()
   const { state, instanceId } = now
-  if (wish.version && wish.version !== instanceId) return lookAtOld(ctx, id, wish.version, states, state)
+  if (wish.version && wish.version !== instanceId) return lookAtOld(ctx, id, wish, states, state)
   const eventId = now.eventId ?? ''
   if (wish.fromEventId) {
     const event = await findEventAfter(ctx.db, id, wish.fromEventId, [...states])
@@ -96,7 +98,7 @@ async function lookAt(
   if (states.has(state)) return { state, result: { state, version: instanceId, eventId } }
   if (state === 'destroyed') {
     const why = now.failure === null ? '' : `: ${now.failure}`
-    throw preconditionFailed(`failed_precondition: machine is destroyed and will not be ${wish.states.join(',')}${why}`)
+    throw preconditionFailed(`failed_precondition: ${notReached(wish, state)}${why}`)
   }
   return { state }
 }
@@ -104,13 +106,14 @@ async function lookAt(
 async function lookAtOld(
   ctx: LiveContext,
   id: string,
-  version: string,
+  wish: WaitWish,
   states: ReadonlySet<string>,
   state: string,
 ): Promise<{ state: string; result?: WaitResult }> {
+  const { version } = wish
   const known = ulidPattern.test(version) && (await listVersions(ctx.db, id)).some((one) => one.version === version)
   if (!known) throw badRequest(`the machine has no version ${JSON.stringify(version)}`)
   const over = overStates.find((one) => states.has(one))
   if (over) return { state, result: { state: 'replaced', version, eventId: '' } }
-  throw preconditionFailed(`failed_precondition: version ${version} of the machine has been replaced`)
+  throw preconditionFailed(`failed_precondition: ${notReached(wish, 'replaced')}`)
 }

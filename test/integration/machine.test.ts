@@ -933,11 +933,23 @@ describe('waiting', () => {
     await machines.call('POST', id, '', { body: { config: { image: 'caddy' } } })
     await settle()
     expect((await machines.call('GET', id, `/wait?state=stopped&instance_id=${before.version}`)).status).toBe(200)
-    expect((await machines.call('GET', id, `/wait?state=started&instance_id=${before.version}`)).status).toBe(412)
+    const refused = (state: string) => ({
+      status: 412,
+      body: { error: `failed_precondition: machine failed to reach desired state, started, currently ${state}` },
+    })
+    expect(await machines.call('GET', id, `/wait?state=started&instance_id=${before.version}`)).toMatchObject(
+      refused('replaced'),
+    )
     await machines.call('DELETE', id, '?force=1')
     await settle()
     expect((await machines.call('GET', id, '/wait?state=destroyed')).status).toBe(200)
-    expect((await machines.call('GET', id, '/wait?state=started')).status).toBe(412)
+    expect(await machines.call('GET', id, '/wait?state=started')).toMatchObject(refused('destroyed'))
+    fake.images.available = new Set()
+    const { body } = await create()
+    await settle()
+    expect(await machines.call('GET', body.id, '/wait?state=started')).toMatchObject(
+      refused('destroyed: there is no image docker.io/library/nginx:latest'),
+    )
   })
 })
 
