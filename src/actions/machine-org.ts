@@ -58,5 +58,5 @@ export async function placeMachines(ctx: Context, wish: PlacementWish): Promise<
   const region = chooseMachineRegion(ctx.settings, wish.region)
   const guest = readGuest(wish.compute, undefined)
   if (guest.memory_mb > ctx.settings.memoryMb) throw withoutHost()
-  return [{ region, count: wish.count ?? 1 }]
+  return [{ region, count: wish.count || Math.floor(ctx.settings.memoryMb / guest.memory_mb) }]
 }

@@ -66,7 +66,9 @@ export const machineOrgRoutes: Route[] = [
     body: Type.Object({
       org_slug: Type.String(),
       region: Type.Optional(Type.String()),
-      count: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
+      count: Type.Optional(
+        Type.Integer({ minimum: 0, maximum: 1000, description: 'As many as fit when it is 0 or omitted.' }),
+      ),
       compute: Type.Optional(
         Type.Object({
           cpu_kind: Type.Optional(Type.Enum(['shared', 'performance'])),

@@ -885,6 +885,13 @@ describe('lists', () => {
     expect((await call('POST', '/v1/platform/placements', { body: { org_slug: 'personal', count: 2 } })).body).toEqual({
       regions: [{ region: 'local', count: 2, concurrency: 2 }],
     })
+    const countOf = async (body: object) => {
+      const reply = await call('POST', '/v1/platform/placements', { body: { org_slug: 'personal', ...body } })
+      return reply.body.regions[0].count
+    }
+    const fitting = await countOf({ count: 0 })
+    expect(fitting).toBeGreaterThan(1)
+    expect(await countOf({ compute: { memory_mb: 512 } })).toBe(Math.floor(fitting / 2))
     const compute = { cpu_kind: 'performance', cpus: 16, memory_mb: 131_072 }
     expect((await call('POST', '/v1/platform/placements', { body: { org_slug: 'personal', compute } })).status).toBe(
       422,
