@@ -38,16 +38,25 @@ export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
   return (await getVisibleApp(ctx.db, ctx.tokenHash, name)).app
 }
 
-export async function listAppsOf(ctx: Context, query: { org_slug: string; limit?: number; cursor?: string }) {
+export interface AppQuery {
+  org_slug: string
+  app_role?: string
+  limit?: number
+  cursor?: string
+}
+
+export async function listAppsOf(ctx: Context, query: AppQuery) {
   const { orgSlug, after } = await checked(ctx, () => ({
     orgSlug: slugOrNotFound(required('org_slug', query.org_slug)),
     after: query.cursor === undefined ? '' : readCursor('cursor', appNamePattern, query.cursor),
   }))
-  const limit = query.limit ?? null
+  const limit = query.app_role ? 0 : (query.limit ?? null)
   // One more than asked for tells whether another page follows.
   const list = await listApps(ctx.db, ctx.tokenHash, orgSlug, after, limit === null ? null : limit + 1)
   requireCaller(list?.caller)
   if (!list?.orgFound) throw organizationNotFound()
+  // No app has a role here.
+  if (query.app_role) return { total: 0, apps: [] }
   const more = limit !== null && list.apps.length > limit
   const apps = more ? list.apps.slice(0, limit) : list.apps
   return { total: list.total, apps, nextCursor: more ? writeCursor(apps.at(-1)!.name) : undefined }

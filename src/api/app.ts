@@ -44,6 +44,7 @@ export const appRoutes: Route[] = [
     scope: 'read',
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list apps for.' }),
+      app_role: Type.Optional(Type.String({ description: 'Only those with this role, which no app has here.' })),
       limit: Type.Optional(
         Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many apps in one answer.' }),
       ),

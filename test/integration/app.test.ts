@@ -234,6 +234,13 @@ describe('listing apps', () => {
     expect(await list('org_slug=personal')).toMatchObject({ status: 200, body: { total_apps: 0, apps: [] } })
   })
 
+  test('by role has none, because no app has one', async () => {
+    await createApp('a')
+    expect((await list('org_slug=personal&app_role=postgres_cluster')).body).toEqual({ total_apps: 0, apps: [] })
+    expect((await list('org_slug=personal&app_role=')).body.total_apps).toBe(1)
+    expect((await list('org_slug=none&app_role=x')).status).toBe(404)
+  })
+
   test('walks every app once by pages, each saying the total', async () => {
     const names = Array.from({ length: 25 }, (_, i) => `app-${String(i).padStart(2, '0')}`)
     for (const name of names) await createApp(name)
