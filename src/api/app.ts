@@ -3,6 +3,7 @@ import { createApp, deleteApp, getApp, listAppsOf } from '../actions/app.ts'
 import { createDeployToken } from '../actions/token.ts'
 import { AppDetails, AppPage, type AppSummary, appStatus, CreateApp, CreatedApp, type NewlyMade } from '../model/app.ts'
 import { networkPrefix } from '../model/network.ts'
+import type { PlatformSettings } from '../model/settings.ts'
 import { toMillis } from '../model/time.ts'
 import { organizationView } from './org.ts'
 import { type Route, route } from './route.ts'
@@ -74,7 +75,7 @@ export const appRoutes: Route[] = [
     response: AppDetails,
     errors: { 403: foreign, 404: notFound },
     wrongType: 400,
-    run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings.homeNumber),
+    run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings),
   }),
   route({
     method: 'DELETE',
@@ -138,17 +139,11 @@ function createdView(app: NewlyMade) {
   }
 }
 
-function appView(app: AppSummary, homeNumber: number) {
+function appView(app: AppSummary, settings: PlatformSettings) {
   return {
-    id: app.id,
-    name: app.name,
-    status: appStatus(app),
-    organization: organizationView({ name: app.orgName, slug: app.orgSlug, numericId: app.orgNumericId }),
-    machine_count: app.machineCount,
-    volume_count: app.volumeCount,
-    network: app.network,
-    ...(app.networkNumber ? { network_cidr: networkPrefix(homeNumber, app.networkNumber) } : {}),
-    internal_numeric_id: app.numericId,
+    ...itemView(app),
+    ...(app.networkNumber ? { network_cidr: networkPrefix(settings.homeNumber, app.networkNumber) } : {}),
+    cname_target: new URL(settings.appUrl(app.name)).hostname,
   }
 }
 
@@ -160,5 +155,7 @@ function itemView(app: AppSummary) {
     volume_count: app.volumeCount,
     network: app.network,
     status: appStatus(app),
+    organization: organizationView({ name: app.orgName, slug: app.orgSlug, numericId: app.orgNumericId }),
+    internal_numeric_id: app.numericId,
   }
 }

@@ -104,6 +104,7 @@ export const AppDetails = Type.Object(
       Type.String({ description: 'The addresses of its private network, once there are any.' }),
     ),
     internal_numeric_id: Type.Integer(),
+    cname_target: Type.String({ description: 'Where a host name of its own is to lead.' }),
   },
   { title: 'App' },
 )
@@ -119,6 +120,8 @@ export const AppPage = Type.Object(
         volume_count: Type.Integer(),
         network: Type.String(),
         status: AppStatus,
+        organization: OrganizationReference,
+        internal_numeric_id: Type.Integer(),
       }),
     ),
     next_cursor: Type.Optional(Type.String({ description: 'Present when more follow; send it as `cursor`.' })),

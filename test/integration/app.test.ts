@@ -168,6 +168,7 @@ describe('getting an app', () => {
         organization: { name: 'Personal', slug: 'personal' },
         machine_count: 0,
         volume_count: 0,
+        cname_target: 'shown.berth.localhost',
       },
     })
   })
@@ -226,6 +227,8 @@ describe('listing apps', () => {
       volume_count: 2,
       network: 'default',
       status: 'deployed',
+      organization: { name: 'Personal', slug: 'personal', internal_numeric_id: expect.any(Number) },
+      internal_numeric_id: expect.any(Number),
     })
     expect(reply.body).not.toHaveProperty('next_cursor')
   })
