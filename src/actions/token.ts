@@ -7,7 +7,7 @@ import type { Org } from '../model/org.ts'
 import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../model/token.ts'
 import { getWritableApp } from '../store/app-visible.ts'
 import { listOrgs } from '../store/org.ts'
-import { insertToken, listTokens, revokeToken } from '../store/token.ts'
+import { insertToken, listTokenApps, listTokens, revokeToken } from '../store/token.ts'
 import { type Context, checked, getCaller, requireToken } from './context.ts'
 import { getOrg } from './org.ts'
 
@@ -88,10 +88,17 @@ export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
   if (!/^[a-z0-9]{1,16}$/.test(id) || !(await revokeToken(ctx.db, caller, id))) throw notFound('token not found')
 }
 
-export async function getCurrentToken(ctx: Context): Promise<{ caller: Caller; org: Org | undefined }> {
+export interface CurrentToken {
+  caller: Caller
+  org: Org | undefined
+  /** Names of those it is limited to; none means that it is not. */
+  apps: string[]
+}
+
+export async function getCurrentToken(ctx: Context): Promise<CurrentToken> {
   const caller = await requireToken(ctx)
   const org = caller.orgId === null ? undefined : (await listOrgs(ctx.db, caller))[0]
-  return { caller, org }
+  return { caller, org, apps: caller.kind === 'app' ? await listTokenApps(ctx.db, caller.tokenId) : [] }
 }
 
 /** An organization's own token may hand out narrower ones, never one as strong as itself. */

@@ -88,10 +88,10 @@ export const tokenRoutes: Route[] = [
     errors: {},
     wrongType: 400,
     run: async ({ ctx }) => {
-      const { caller, org } = await getCurrentToken(ctx)
+      const { caller, org, apps } = await getCurrentToken(ctx)
       const slug = org?.slug ?? null
       const about = { token_id: caller.tokenId, kind: caller.kind, org_slug: slug, organization: slug }
-      const limits = { apps: [], source_machine_id: '', restricted_to_machine: '' }
+      const limits = { apps, source_machine_id: '', restricted_to_machine: '' }
       return { tokens: [{ ...about, user: callerEmail(caller), ...limits }] }
     },
   }),

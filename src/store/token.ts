@@ -106,6 +106,15 @@ export async function listTokens(db: Query, orgId: string | null): Promise<Token
   return rows
 }
 
+/** Names of the apps that a token is for. */
+export async function listTokenApps(db: Query, tokenId: string): Promise<string[]> {
+  const { rows } = await db.query<{ name: string }>(
+    'select app.name from token join app on app.id = token.app_id where token.id = $1',
+    [tokenId],
+  )
+  return rows.map((row) => row.name)
+}
+
 /** False when the caller's organization has no such token. Repeating is harmless. */
 export async function revokeToken(db: Query, caller: Caller, id: string): Promise<boolean> {
   const { rowCount } = await db.query(

@@ -36,7 +36,9 @@ describe('a token of one app', () => {
     expect((await platform.call('POST', '/v1/apps/shop/ip_assignments', { token, body, headers: key })).status).toBe(
       200,
     )
-    expect((await call('GET', '/v1/tokens/current')).body.tokens).toMatchObject([{ kind: 'app', org_slug: 'personal' }])
+    expect((await call('GET', '/v1/tokens/current')).body.tokens).toMatchObject([
+      { kind: 'app', org_slug: 'personal', apps: ['shop'] },
+    ])
   })
 
   test.each([
