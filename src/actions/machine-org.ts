@@ -11,7 +11,7 @@ export interface OrgMachinePage {
   nextCursor: string | undefined
 }
 
-const presetLimit = 100
+const mostMachines = 1000
 
 /** From what changed first, so that whoever follows along asks for what is newer than the last he saw. */
 export async function listMachinesOfOrg(
@@ -21,7 +21,7 @@ export async function listMachinesOfOrg(
   page: { updatedAfter?: string | undefined; cursor?: string | undefined; limit?: number | undefined },
 ): Promise<OrgMachinePage> {
   const org = await getOrg(ctx, await getCaller(ctx), slug)
-  const limit = page.limit ?? presetLimit
+  const limit = page.limit ?? mostMachines
   const after = page.cursor ? readCursor(page.cursor) : page.updatedAfter ? readTime(page.updatedAfter) : null
   const machines = await listOrgMachines(ctx.db, org.id, filter, { after, limit: limit + 1 })
   const shown = machines.slice(0, limit)

@@ -22,7 +22,7 @@ export const machineOrgRoutes: Route[] = [
       updated_after: Type.Optional(Type.String({ description: 'Only those that changed after this time.' })),
       cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
       limit: Type.Optional(
-        Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many; 100 when omitted.' }),
+        Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many; 1000 when omitted.' }),
       ),
     }),
     status: 200,

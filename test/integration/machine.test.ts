@@ -877,6 +877,14 @@ describe('lists', () => {
     })
     const after = await call('GET', `/v1/orgs/personal/machines?updated_after=${second.body.last_updated_at}`)
     expect(after.body.machines.length).toBeLessThan(2)
+    await platform.sql(
+      `insert into machine (id, app_id, name, state, region, instance_id, config, network_number, wanted)
+       select lpad(to_hex(nth), 14, '0'), app_id, 'm' || nth, 'created', region, instance_id, config, network_number, false
+       from machine, generate_series(1, 100) nth where id = $1`,
+      [ids[0]],
+    )
+    const all = await call('GET', '/v1/orgs/personal/machines?summary=true')
+    expect([all.body.machines.length, all.body.next_cursor]).toEqual([103, ''])
     expect((await call('GET', '/v1/orgs/personal/machines?cursor=odd')).status).toBe(400)
     expect((await call('GET', '/v1/orgs/nobody/machines')).status).toBe(404)
   })
