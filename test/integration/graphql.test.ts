@@ -72,7 +72,7 @@ describe('a query', () => {
     const { data, errors } = await ask(
       `query($name: String!) { app(name: $name) { id internalNumericId name hostname deployed status version appUrl platformVersion
         network cnameTarget sharedIpAddress config { definition } organization { id slug paidPlan }
-        addOns(type: tigris) { nodes { id } } hostIssues { nodes { id } } role { name } secrets { name digest } } }`,
+        addOns(type: tigris) { nodes { id } } hostIssues { nodes { internalId message createdAt updatedAt } } role { name } secrets { name digest } } }`,
       { name: 'shop' },
     )
     expect(errors).toBeUndefined()
