@@ -8,6 +8,7 @@ import { listTokensOf } from '../actions/token.ts'
 import type { LiveContext } from '../live/context.ts'
 import { describeImage } from '../live/image.ts'
 import { type AppSummary, appStatus } from '../model/app.ts'
+import type { Ip } from '../model/ip.ts'
 import { firstOrg, type Org } from '../model/org.ts'
 import { nowMicros } from '../model/time.ts'
 import type { Caller } from '../model/token.ts'
@@ -98,7 +99,10 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     },
     image: async ({ ref }: { ref: string }) => imageNode(await describeImage(ctx, app.name, ref)),
     // Clients add the shared one to the others by themselves.
-    ipAddresses: async () => connection((await listIpsOf(ctx, app.name)).filter(({ shared }) => !shared).map(ipNode)),
+    ipAddresses: async () => {
+      const own = (await listIpsOf(ctx, app.name)).filter(({ shared }) => !shared)
+      return connection(own.map((ip) => addressNode(asker, ip)))
+    },
     sharedIpAddress: async () => (await listIpsOf(ctx, app.name)).find(({ shared }) => shared)?.ip ?? '',
     egressIpAddresses: connection([]),
     addOns: connection([]),
@@ -106,6 +110,11 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     hostIssues: connection([]),
     secrets: async () => (await listSecretsOf(ctx, app.name, { show: false, minVersion: 0 })).map(secretNode),
   }
+}
+
+export function addressNode(asker: Asker, ip: Ip): GraphqlNode {
+  const network = ip.network && { name: ip.network.name, organization: organizationNode(asker, ip.network.org) }
+  return { ...ipNode(ip), network }
 }
 
 const allMachines = { includeDeleted: false, region: null, states: null, metadata: {} }

@@ -7,8 +7,8 @@ import { BerthError, invalid, notFound } from '../model/errors.ts'
 import { CreateIp, type IpType } from '../model/ip.ts'
 import type { Org } from '../model/org.ts'
 import { listRegions, regionOf } from '../model/region.ts'
-import { type Asker, appNode, appPage, organizationNode, type PageQuery } from './graphql-node.ts'
-import { connection, type GraphqlNode, ipNode, regionNode, releaseNode, userNode } from './graphql-view.ts'
+import { type Asker, addressNode, appNode, appPage, organizationNode, type PageQuery } from './graphql-node.ts'
+import { connection, type GraphqlNode, regionNode, releaseNode, userNode } from './graphql-view.ts'
 import { checkBody } from './validation.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
@@ -119,7 +119,7 @@ export function mutationRoot(asker: Asker): GraphqlNode {
           ...(network ? { network } : {}),
           ...(serviceName ? { service_name: serviceName } : {}),
         })
-        return { ipAddress: ipNode(await allocateIp(ctx, name, body)) }
+        return { ipAddress: addressNode(asker, await allocateIp(ctx, name, body)) }
       }),
     releaseIpAddress: ({ input }: { input: ReleaseIpInput }) =>
       withApp(asker, input.appId ?? '', async (name) => {

@@ -13,6 +13,12 @@ const IpView = Type.Object(
     service_name: Type.String(),
     shared: Type.Boolean({ description: 'By several apps, told apart by the names that clients ask for.' }),
     egress: Type.Boolean({ description: 'Always false.' }),
+    network: Type.Optional(
+      Type.Object(
+        { name: Type.String(), org_slug: Type.String() },
+        { description: 'Of a `private_v6` address: from where it is reached.' },
+      ),
+    ),
     created_at: Type.String({ format: 'date-time' }),
   },
   { title: 'IpAssignment' },
@@ -78,6 +84,7 @@ function ipView(ip: Ip) {
     service_name: ip.serviceName ?? '',
     shared: ip.shared,
     egress: false,
+    ...(ip.network && { network: { name: ip.network.name, org_slug: ip.network.org.slug } }),
     created_at: toRfc3339(ip.createdAt),
   }
 }

@@ -1,5 +1,6 @@
 import { isIPv4, isIPv6 } from 'node:net'
 import { type Static, Type } from 'typebox'
+import type { Org } from './org.ts'
 import type { Micros } from './time.ts'
 
 export const ipTypes = ['v4', 'v6', 'shared_v4', 'private_v6'] as const
@@ -14,6 +15,8 @@ export interface Ip {
   /** By several apps, told apart by the names that clients ask for. */
   shared: boolean
   serviceName: string | null
+  /** From which a private one is reached. */
+  network: { name: string; org: Pick<Org, 'id' | 'numericId' | 'slug' | 'name'> } | null
   createdAt: Micros
 }
 

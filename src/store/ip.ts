@@ -3,7 +3,11 @@ import { serviceAddress } from '../model/network.ts'
 import type { Query, Tx } from './db.ts'
 import { ensureNetwork } from './machine-change.ts'
 
-const columns = `host(ip) as ip, type, region, shared, service_name as "serviceName", created_at as "createdAt"`
+const columns = `host(ip.ip) as ip, ip.type, ip.region, ip.shared, ip.service_name as "serviceName",
+  ip.created_at as "createdAt", (
+    select json_build_object('name', network.name, 'org', json_build_object(
+      'id', org.id, 'numericId', org.numeric_id, 'slug', org.slug, 'name', org.name))
+    from network join org on org.id = network.org_id where network.number = ip.network_number) as network`
 
 /** Oldest first. */
 export async function listIps(db: Query, appId: string): Promise<Ip[]> {

@@ -267,14 +267,18 @@ describe('a mutation', () => {
     const hidden = await give({ type: 'private_v6', organizationId: 'personal', network: 'blue' })
     expect(hidden.ipAddress.address).toMatch(/^fdaa:/)
     const list =
-      '{ app(name: "shop") { sharedIpAddress ipAddresses { nodes { address type } } egressIpAddresses { nodes { id } } } }'
+      '{ app(name: "shop") { sharedIpAddress ipAddresses { nodes { address type network { name organization { slug } } } } egressIpAddresses { nodes { id } } } }'
     const { app } = (await ask(list)).data
     expect(app).toEqual({
       sharedIpAddress: shared.ipAddress.address,
       ipAddresses: {
         nodes: [
-          { address: ipAddress.address, type: 'v6' },
-          { address: hidden.ipAddress.address, type: 'private_v6' },
+          { address: ipAddress.address, type: 'v6', network: null },
+          {
+            address: hidden.ipAddress.address,
+            type: 'private_v6',
+            network: { name: 'blue', organization: { slug: 'personal' } },
+          },
         ],
       },
       egressIpAddresses: { nodes: [] },

@@ -97,6 +97,13 @@ describe('an address', () => {
     expect(second.ip).not.toBe(first.ip)
     const other = (await allocate('private_v6', { network: 'island' })).body
     const foreign = (await allocate('private_v6', { org_slug: 'acme' })).body
+    const shown = (await platform.call('GET', path)).body.ips
+    expect([second, other, foreign]).toEqual(shown)
+    expect(shown.map(({ network }: { network: object }) => network)).toEqual([
+      { name: 'default', org_slug: 'personal' },
+      { name: 'island', org_slug: 'personal' },
+      { name: 'default', org_slug: 'acme' },
+    ])
     const rows = await platform.sql(
       `select host(ip) as ip, slug, network.name from ip join network on number = network_number
        join org on org.id = org_id`,
