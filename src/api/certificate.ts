@@ -30,9 +30,15 @@ const Summary = Type.Object(
     configured: Type.Boolean({ description: 'It is served over TLS with a certificate of its own.' }),
     acme_requested: Type.Boolean({ description: "The platform's own authority made a certificate for it." }),
     has_custom_certificate: Type.Boolean(),
+    has_fly_certificate: Type.Boolean({ description: 'The same as `acme_requested`.' }),
+    acme_dns_configured: Type.Boolean(),
+    acme_alpn_configured: Type.Boolean(),
+    acme_http_configured: Type.Boolean(),
+    ownership_txt_configured: Type.Boolean(),
     status: Status,
     dns_provider: Type.Union([Type.String(), Type.Null()]),
     created_at: Time,
+    updated_at: Time,
     expires_at: OptionalTime,
   },
   { title: 'CertificateSummary' },
@@ -242,20 +248,31 @@ export const certificateRoutes: Route[] = [
 ]
 
 function summaryView({ hostname, createdAt, certificates }: Host) {
+  const configured = certificates.length > 0
+  const isMade = certificates.some(({ source }) => source === 'authority')
+  const changes = [createdAt, ...certificates.map((certificate) => certificate.createdAt)]
   return {
     hostname,
-    configured: certificates.length > 0,
-    acme_requested: certificates.some(({ source }) => source === 'authority'),
+    configured,
+    acme_requested: isMade,
     has_custom_certificate: certificates.some(({ source }) => source === 'custom'),
-    status: certificates.length > 0 ? 'active' : 'pending_validation',
+    has_fly_certificate: isMade,
+    // Nothing is validated: whoever may change the app may name its hosts.
+    acme_dns_configured: false,
+    acme_alpn_configured: configured,
+    acme_http_configured: configured,
+    ownership_txt_configured: false,
+    status: configured ? 'active' : 'pending_validation',
     dns_provider: null,
     created_at: toRfc3339(createdAt),
+    updated_at: toRfc3339(changes.reduce((last, change) => (change > last ? change : last))),
     expires_at: certificates[0] ? toRfc3339(certificates[0].expiresAt) : null,
   }
 }
 
 function detailView({ appId, host, records }: ShownHost) {
-  const { hostname, configured, acme_requested, status, dns_provider } = summaryView(host)
+  const summary = summaryView(host)
+  const { hostname, configured, acme_requested, status, dns_provider } = summary
   const name = hostname.replace(/^\*\./, '')
   return {
     hostname,
@@ -265,12 +282,11 @@ function detailView({ appId, host, records }: ShownHost) {
     dns_provider,
     rate_limited_until: null,
     certificates: host.certificates.map(issuedView),
-    // Nothing is validated: whoever may change the app may name its hosts.
     validation: {
-      dns_configured: false,
-      alpn_configured: configured,
-      http_configured: configured,
-      ownership_txt_configured: false,
+      dns_configured: summary.acme_dns_configured,
+      alpn_configured: summary.acme_alpn_configured,
+      http_configured: summary.acme_http_configured,
+      ownership_txt_configured: summary.ownership_txt_configured,
     },
     dns_requirements: {
       ...records,

@@ -69,7 +69,19 @@ test('names are listed by page and by what they contain', async () => {
   expect(second.next_cursor).toBeUndefined()
   expect((await platform.call('GET', `${path}?filter=B.ex`)).body).toMatchObject({
     total_count: 1,
-    certificates: [{ hostname: 'b.example.com', has_custom_certificate: true }],
+    certificates: [
+      {
+        hostname: 'b.example.com',
+        has_custom_certificate: true,
+        has_fly_certificate: false,
+        acme_requested: false,
+        acme_dns_configured: false,
+        acme_alpn_configured: true,
+        acme_http_configured: true,
+        ownership_txt_configured: false,
+        updated_at: expect.stringMatching(/Z$/),
+      },
+    ],
   })
   expect((await platform.call('GET', `${path}?filter=none`)).body).toEqual({ certificates: [], total_count: 0 })
 })
