@@ -253,10 +253,10 @@ export const machineCommandRoutes: Route[] = [
     run: async ({ ctx, params, body }) => {
       await getMachine(ctx, params.app_name, params.machine_id) // strangers learn nothing about the fields
       if (body.container) throw badRequest('container is not possible here: a machine runs one program')
-      const [program, ...args] = body.command ?? splitWords('cmd', body.cmd ?? '')
+      const words = body.command?.length ? body.command : splitWords('cmd', body.cmd ?? '')
+      const [program, ...args] = words
       if (!program) throw badRequest('command is required')
-      for (const word of [program, ...args])
-        if (word.includes('\0')) throw badRequest('command must not hold NUL characters')
+      for (const word of words) if (word.includes('\0')) throw badRequest('command must not hold NUL characters')
       const result = await runInMachine(ctx, params.app_name, params.machine_id, {
         argv: [program, ...args],
         stdin: body.stdin ?? '',

@@ -980,7 +980,7 @@ describe('what runs in a machine', () => {
       stdout: 'hello\nin',
       stderr: 'oops\n',
     })
-    expect((await exec({ cmd: `sh -c 'echo "a b"'` })).body.stdout).toBe('a b\n')
+    expect((await exec({ cmd: `sh -c 'echo "a b"'`, command: [] })).body.stdout).toBe('a b\n')
     const much = await exec({ command: ['sh', '-c', 'head -c 3000000 /dev/zero | tr "\\\\0" x'] })
     expect(much.body.stdout).toHaveLength(1024 * 1024)
     expect((await exec({ command: ['sleep', '100'], timeout: 1 })).status).toBe(408)
