@@ -287,8 +287,8 @@ export const machineCommandRoutes: Route[] = [
       Type.Object(
         {
           pid: Type.Integer({ description: 'As seen inside.' }),
-          stime: Type.Number({ description: 'Seconds on a CPU.' }),
-          rtime: Type.Number({ description: 'Seconds since it was started.' }),
+          stime: Type.Number({ description: 'Milliseconds on a CPU, in the kernel.' }),
+          rtime: Type.Number({ description: 'Milliseconds since it was started.' }),
           command: Type.String(),
           directory: Type.String(),
           cpu: Type.Number(),
