@@ -1,48 +1,14 @@
-import { badRequest } from '../model/errors.ts'
 import { machineIdPattern } from '../model/machine.ts'
 import { readGuest } from '../model/machine-guest.ts'
-import { listOrgMachines, type MachineFilter, type OrgMachine } from '../store/machine.ts'
+import { listOrgMachines, type MachineFilter } from '../store/machine.ts'
 import { type Context, getCaller } from './context.ts'
+import { type ChangePage, pageOfChanges } from './cursor.ts'
 import { chooseMachineRegion, withoutHost } from './machine.ts'
 import { getOrg } from './org.ts'
 
-export interface OrgMachinePage {
-  machines: OrgMachine[]
-  nextCursor: string | undefined
-}
-
-const mostMachines = 1000
-
-/** From what changed first, so that whoever follows along asks for what is newer than the last he saw. */
-export async function listMachinesOfOrg(
-  ctx: Context,
-  slug: string,
-  filter: MachineFilter,
-  page: { updatedAfter?: string | undefined; cursor?: string | undefined; limit?: number | undefined },
-): Promise<OrgMachinePage> {
+export async function listMachinesOfOrg(ctx: Context, slug: string, filter: MachineFilter, page: ChangePage) {
   const org = await getOrg(ctx, await getCaller(ctx), slug)
-  const limit = page.limit ?? mostMachines
-  const after = page.cursor ? readCursor(page.cursor) : page.updatedAfter ? readTime(page.updatedAfter) : null
-  const machines = await listOrgMachines(ctx.db, org.id, filter, { after, limit: limit + 1 })
-  const shown = machines.slice(0, limit)
-  const last = shown.at(-1)
-  const nextCursor =
-    machines.length > limit ? Buffer.from(`${last!.updatedText} ${last!.id}`).toString('base64url') : undefined
-  return { machines: shown, nextCursor }
-}
-
-const cursorForm = /^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\+00) ([0-9a-f]{14})$/
-
-function readCursor(cursor: string): { at: string; id: string } {
-  const [, at, id] = cursorForm.exec(Buffer.from(cursor, 'base64url').toString()) ?? []
-  if (!at || !id || !machineIdPattern.test(id)) throw badRequest('cursor is not one that a list answered with')
-  return { at, id }
-}
-
-function readTime(text: string): { at: string; id: string } {
-  const time = new Date(text)
-  if (Number.isNaN(time.getTime())) throw badRequest('updated_after must be a time such as 2026-01-31T12:00:00Z')
-  return { at: time.toISOString(), id: '' }
+  return pageOfChanges(page, machineIdPattern, (place) => listOrgMachines(ctx.db, org.id, filter, place))
 }
 
 export interface PlacementWish {

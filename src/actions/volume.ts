@@ -27,13 +27,14 @@ import {
   listVolumes,
   lockVolume,
   machineState,
+  type OrgVolumeFilter,
   setVolumeBackups,
   setVolumeSize,
   volumeNotFound,
 } from '../store/volume.ts'
 import { enqueue } from '../store/work.ts'
 import { type Context, checked, getCaller } from './context.ts'
-import { readCursor, writeCursor } from './cursor.ts'
+import { type ChangePage, pageOfChanges } from './cursor.ts'
 import { getOrg } from './org.ts'
 
 export async function createVolume(ctx: Context, appName: string, input: CreateVolume): Promise<Volume> {
@@ -126,30 +127,9 @@ export async function listSnapshotsOf(ctx: Context, appName: string, id: string)
   return listSnapshots(ctx.db, (await getVolume(ctx, appName, id)).id)
 }
 
-export interface OrgVolumeQuery {
-  region?: string
-  state?: string
-  limit?: number
-  cursor?: string
-}
-
-const mostVolumes = 1000
-
-export async function listVolumesOfOrg(ctx: Context, slug: string, query: OrgVolumeQuery) {
-  const after = await checked(ctx, () =>
-    query.cursor === undefined ? '' : readCursor('cursor', volumeIdPattern, query.cursor),
-  )
+export async function listVolumesOfOrg(ctx: Context, slug: string, filter: OrgVolumeFilter, page: ChangePage) {
   const org = await getOrg(ctx, await getCaller(ctx), slug)
-  const limit = query.limit ?? mostVolumes
-  // One more than asked for tells whether another page follows.
-  const found = await listOrgVolumes(ctx.db, org.id, {
-    region: query.region || null,
-    state: query.state || null,
-    after,
-    limit: limit + 1,
-  })
-  const volumes = found.slice(0, limit)
-  return { volumes, nextCursor: found.length > limit ? writeCursor(volumes.at(-1)!.id) : undefined }
+  return pageOfChanges(page, volumeIdPattern, (place) => listOrgVolumes(ctx.db, org.id, filter, place))
 }
 
 async function change(

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { listMachinesOfOrg, placeMachines } from '../actions/machine-org.ts'
-import { isSet, listFilters, readFilter } from './machine.ts'
+import { changeQuery, changeTime, isSet, listFilters, readFilter } from './machine.ts'
 import { MachineView, machineView } from './machine-view.ts'
 import { type Route, route } from './route.ts'
 
@@ -19,11 +19,7 @@ export const machineOrgRoutes: Route[] = [
     params: Type.Object({ org_slug: Type.String() }),
     query: Type.Object({
       ...listFilters,
-      updated_after: Type.Optional(Type.String({ description: 'Only those that changed after this time.' })),
-      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
-      limit: Type.Optional(
-        Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many; 1000 when omitted.' }),
-      ),
+      ...changeQuery,
     }),
     status: 200,
     response: Type.Object(
@@ -41,17 +37,17 @@ export const machineOrgRoutes: Route[] = [
     run: async ({ ctx, params, query }) => {
       const filter = { ...readFilter(query), metadata: {} }
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
-      const { machines, nextCursor } = await listMachinesOfOrg(ctx, params.org_slug, filter, page)
-      const views = machines.map((machine) => ({
+      const { rows, nextCursor } = await listMachinesOfOrg(ctx, params.org_slug, filter, page)
+      const views = rows.map((machine) => ({
         ...machineView(ctx.settings, machine, { summary: isSet(query.summary) }),
         app_name: machine.appName,
       }))
-      const last = machines.at(-1)
+      const last = rows.at(-1)
       return {
         machines: views,
         next_cursor: nextCursor ?? '',
         last_machine_id: last?.id ?? '',
-        last_updated_at: last ? `${last.updatedText.replace(' ', 'T').replace(/\+00$/, '')}Z` : '',
+        last_updated_at: changeTime(last?.updatedText),
         error_regions: [],
       }
     },

@@ -4,6 +4,7 @@ import { deleteMachineOf, listEventsOf, listVersionsOf } from '../actions/machin
 import { badRequest } from '../model/errors.ts'
 import { machineStates } from '../model/machine.ts'
 import { CreateMachine, UpdateMachine } from '../model/machine-request.ts'
+import type { StateTable } from '../model/states.ts'
 import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
 import { type Call, type Route, route } from './route.ts'
 
@@ -34,6 +35,20 @@ export const listFilters = {
   summary: flag('Without configuration, events and checks.'),
 }
 
+/** For lists by the time of the last change. */
+export const changeQuery = {
+  updated_after: Type.Optional(Type.String({ description: 'Only those that changed after this time.' })),
+  cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+  limit: Type.Optional(
+    Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many; 1000 when omitted.' }),
+  ),
+}
+
+/** RFC 3339, with all its digits, so that what follows is asked for exactly. */
+export function changeTime(updatedText: string | undefined): string {
+  return updatedText === undefined ? '' : `${updatedText.replace(' ', 'T').replace(/\+00$/, '')}Z`
+}
+
 /** Where a machine is, and what the caller says about its lease. */
 export function keyOf(call: {
   params: { app_name: string; machine_id: string }
@@ -47,10 +62,16 @@ export function keyOf(call: {
   }
 }
 
-export function readFilter(query: { include_deleted?: (typeof flagWords)[number]; region?: string; state?: string }) {
+interface ListFilter {
+  include_deleted?: (typeof flagWords)[number]
+  region?: string
+  state?: string
+}
+
+export function readFilter(query: ListFilter, known: StateTable = machineStates) {
   const states = query.state ? query.state.split(',').map((state) => state.trim()) : null
-  const unknown = states?.find((state) => !(state in machineStates))
-  if (unknown !== undefined) throw badRequest(`state must be of ${Object.keys(machineStates).join(', ')}`)
+  const unknown = states?.find((state) => !(state in known))
+  if (unknown !== undefined) throw badRequest(`state must be of ${Object.keys(known).join(', ')}`)
   const includeDeleted = isSet(query.include_deleted) || states?.includes('destroyed') === true
   return { includeDeleted, region: query.region || null, states }
 }

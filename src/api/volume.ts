@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import { Type } from 'typebox'
+import { checked } from '../actions/context.ts'
 import {
   createSnapshot,
   createVolume,
@@ -25,6 +26,7 @@ import {
   volumeStates,
 } from '../model/volume.ts'
 import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { changeQuery, changeTime, listFilters, readFilter } from './machine.ts'
 import { type Route, route } from './route.ts'
 
 const ById = Type.Object({
@@ -243,30 +245,40 @@ export const volumeRoutes: Route[] = [
     id: 'listOrgVolumes',
     tag: 'Volumes',
     summary: 'List the volumes of all apps of an organization',
+    description:
+      'What changed first comes first; `updated_after` with `last_updated_at` of the page before follows along.',
     scope: 'read',
     params: Type.Object({ org_slug: Type.String({ description: 'The organization.' }) }),
     query: Type.Object({
-      region: Type.Optional(Type.String({ description: 'Only those of this region.' })),
-      state: Type.Optional(Type.Enum(Object.keys(volumeStates), { description: 'Only those in this state.' })),
+      ...listFilters,
       summary: Summary,
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
-      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+      ...changeQuery,
     }),
     status: 200,
     response: Type.Object(
-      { volumes: Type.Array(VolumeView), next_cursor: Type.Optional(Type.String()) },
+      {
+        volumes: Type.Array(VolumeView),
+        next_cursor: Type.Optional(Type.String({ description: 'Present when more follow.' })),
+        last_volume_id: Type.String(),
+        last_updated_at: Type.String(),
+      },
       { title: 'VolumePage' },
     ),
     errors: { 404: 'The organization is unknown or not visible to this token.' },
     wrongType: 400,
     run: async ({ ctx, params, query }) => {
-      const { volumes, nextCursor } = await listVolumesOfOrg(ctx, params.org_slug, query)
+      const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
+      const filter = await checked(ctx, () => readFilter(query, volumeStates))
+      const { rows, nextCursor } = await listVolumesOfOrg(ctx, params.org_slug, filter, page)
+      const last = rows.at(-1)
       return {
-        volumes: volumes.map((volume) => ({
+        volumes: rows.map((volume) => ({
           ...volumeView(ctx, volume, !isTrue(query.summary)),
           app_name: volume.appName,
         })),
         ...(nextCursor ? { next_cursor: nextCursor } : {}),
+        last_volume_id: last?.id ?? '',
+        last_updated_at: changeTime(last?.updatedText),
       }
     },
   }),

@@ -81,25 +81,34 @@ export async function listVolumes(db: Query, appId: string): Promise<Volume[]> {
   return rows
 }
 
-export interface OrgVolumeFilter {
-  region: string | null
-  state: string | null
-  after: string
-  limit: number
+export interface OrgVolume extends Volume {
+  appName: string
+  /** As the cursor has it. */
+  updatedText: string
 }
 
+export interface OrgVolumeFilter {
+  includeDeleted: boolean
+  region: string | null
+  states: string[] | null
+}
+
+/** Of all apps of an organization, from what changed first. */
 export async function listOrgVolumes(
   db: Query,
   orgId: string,
-  { region, state, after, limit }: OrgVolumeFilter,
-): Promise<(Volume & { appName: string })[]> {
-  const { rows } = await db.query<Volume & { appName: string }>({
+  { includeDeleted, region, states }: OrgVolumeFilter,
+  { after, limit }: { after: { at: string; id: string } | null; limit: number },
+): Promise<OrgVolume[]> {
+  const { rows } = await db.query<OrgVolume>({
     name: 'list-org-volumes',
-    text: `select ${columns}, app.name as "appName" from volume join app on app.id = volume.app_id
-           where app.org_id = $1 and app.state = 'active' and volume.state <> 'destroyed' and volume.id > $2
-             and ($3::text is null or volume.region = $3) and ($4::text is null or volume.state = $4)
-           order by volume.id limit $5`,
-    values: [orgId, after, region, state, limit],
+    text: `select ${columns}, app.name as "appName", volume.updated_at::text as "updatedText"
+           from app join volume on volume.app_id = app.id
+           where app.org_id = $1 and app.state = 'active' and ($2 or volume.state <> 'destroyed')
+             and ($3::text is null or volume.region = $3) and ($4::text[] is null or volume.state = any($4))
+             and ($5::timestamptz is null or (volume.updated_at, volume.id) > ($5, $6))
+           order by volume.updated_at, volume.id limit $7`,
+    values: [orgId, includeDeleted, region, states, after?.at ?? null, after?.id ?? '', limit],
   })
   return rows
 }

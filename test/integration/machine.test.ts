@@ -876,7 +876,7 @@ describe('lists', () => {
       error_regions: [],
     })
     const after = await call('GET', `/v1/orgs/personal/machines?updated_after=${second.body.last_updated_at}`)
-    expect(after.body.machines.length).toBeLessThan(2)
+    expect(after.body.machines).toEqual([])
     await platform.sql(
       `insert into machine (id, app_id, name, state, region, instance_id, config, network_number, wanted)
        select lpad(to_hex(nth), 14, '0'), app_id, 'm' || nth, 'created', region, instance_id, config, network_number, false

@@ -377,7 +377,20 @@ describe('lists', () => {
     expect(new Set(seen).size).toBe(5)
     const filtered = await platform.call('GET', '/v1/orgs/personal/volumes?region=ams&state=creating')
     expect(filtered.body.volumes).toMatchObject([{ app_name: 'other' }, { app_name: 'other' }])
-    for (const query of ['limit=0', 'limit=1001', 'cursor=Li4', 'state=odd']) {
+    const ids = async (query: string) => {
+      const { body } = await platform.call('GET', `/v1/orgs/personal/volumes?${query}`)
+      return body.volumes.map(({ id }: { id: string }) => id)
+    }
+    expect(await ids('state=created,creating')).toEqual(seen)
+    const { body } = await platform.call('GET', '/v1/orgs/personal/volumes')
+    expect(body.last_volume_id).toBe(seen.at(-1))
+    await platform.call('PUT', `${path}/${seen[0]}`, { body: { snapshot_retention: 9 } })
+    expect(await ids(`updated_after=${body.last_updated_at}`)).toEqual([seen[0]])
+    await platform.sql(`update volume set state = 'destroyed' where id = $1`, [seen[1]])
+    expect((await ids('include_deleted=true')).toSorted()).toEqual(seen.toSorted())
+    expect(await ids('')).not.toContain(seen[1])
+    expect(await ids('state=destroyed')).toEqual([seen[1]])
+    for (const query of ['limit=0', 'limit=1001', 'cursor=Li4', 'state=odd', 'updated_after=0000-01-01T00:00:00Z']) {
       expect((await platform.call('GET', `/v1/orgs/personal/volumes?${query}`)).status).toBe(400)
     }
   })
