@@ -11,7 +11,7 @@ import {
 import { requireCaller, requireWriter } from '../model/caller.ts'
 import { invalid } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
-import { insertApp, listApps, runningMachines } from '../store/app.ts'
+import { findApp, insertApp, listApps, runningMachines } from '../store/app.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../store/app-visible.ts'
 import { revokeAppTokens } from '../store/token.ts'
 import { lockState, transition } from '../store/transition.ts'
@@ -36,6 +36,14 @@ export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMa
 
 export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
   return (await getVisibleApp(ctx.db, ctx.tokenHash, name)).app
+}
+
+/** Names are one namespace, so that those of other organizations count. */
+export async function isNameFree(ctx: Context, name: string): Promise<boolean> {
+  if (!appNamePattern.test(name)) return false
+  const found = await findApp(ctx.db, ctx.tokenHash, name)
+  requireCaller(found?.caller)
+  return !found?.app
 }
 
 export interface AppQuery {

@@ -49,36 +49,43 @@ function textOf(input: CreateToken, tokenId: string, org: Org | undefined): stri
 const longestExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
 
 /** For this app alone. One of these cannot make another. */
-export async function createDeployToken(ctx: Context, appName: string, expiry: string | undefined): Promise<string> {
+export async function createDeployToken(
+  ctx: Context,
+  appName: string,
+  expiry: string | undefined,
+  name?: string,
+): Promise<Pick<IssuedToken, 'id' | 'token'>> {
   const lifetimeMs = await checked(ctx, () => readExpiry(expiry))
   await getCaller(ctx)
   const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  const id = newId()
   const token = newTokenText()
   await insertToken(ctx.db, {
-    id: newId(),
+    id,
     hash: hashToken(token),
     kind: 'app',
     orgId: app.orgId,
     sandbox: null,
     appId: app.id,
-    name: `deploys ${app.name}`,
+    name: name || `deploys ${app.name}`,
     expiresInSeconds: lifetimeMs === null ? null : lifetimeMs / 1000,
   })
-  return token
+  return { id, token }
 }
 
-function readExpiry(expiry: string | undefined): number | null {
+export function readExpiry(expiry: string | undefined): number | null {
   if (!expiry) return null
   const time = parseDuration(expiry)
   if (time !== undefined && time > 0 && time <= longestExpiryMs) return time
   throw badRequest('expiry must be a duration such as 24h or 1h30m, at most a hundred years')
 }
 
-export async function listTokensOf(ctx: Context, orgSlug: string | undefined): Promise<Token[]> {
+/** Only those for this app, if one is given. */
+export async function listTokensOf(ctx: Context, orgSlug: string | undefined, appId?: string): Promise<Token[]> {
   const caller = await getCaller(ctx)
   requireWriter(caller)
   const orgId = orgSlug === undefined ? caller.orgId : (await getOrg(ctx, caller, orgSlug)).id
-  return listTokens(ctx.db, orgId)
+  return listTokens(ctx.db, orgId, appId)
 }
 
 export async function revokeTokenById(ctx: Context, id: string): Promise<void> {

@@ -123,7 +123,10 @@ export const appRoutes: Route[] = [
     response: Type.Object({ token: Type.String() }, { title: 'DeployToken' }),
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
     wrongType: 400,
-    run: async ({ ctx, params, body }) => ({ token: await createDeployToken(ctx, params.app_name, body.expiry) }),
+    run: async ({ ctx, params, body }) => {
+      const { token } = await createDeployToken(ctx, params.app_name, body.expiry)
+      return { token }
+    },
   }),
 ]
 

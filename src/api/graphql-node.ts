@@ -46,10 +46,10 @@ export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId'
 }
 
 /** A token that may only read does not see the others, and asking for them does not spoil the rest of its answer. */
-async function activeTokens({ ctx, caller }: Asker, orgSlug: string): Promise<GraphqlNode[]> {
+async function activeTokens({ ctx, caller }: Asker, orgSlug: string, appId?: string): Promise<GraphqlNode[]> {
   if (caller.kind === 'read') return []
   const now = nowMicros()
-  const tokens = await listTokensOf(ctx, orgSlug)
+  const tokens = await listTokensOf(ctx, orgSlug, appId)
   return tokens
     .filter((token) => token.revokedAt === null && (token.expiresAt === null || token.expiresAt > now))
     .map(tokenNode)
@@ -106,7 +106,7 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     sharedIpAddress: async () => (await listIpsOf(ctx, app.name)).find(({ shared }) => shared)?.ip ?? '',
     egressIpAddresses: connection([]),
     addOns: connection([]),
-    limitedAccessTokens: connection([]),
+    limitedAccessTokens: async () => connection(await activeTokens(asker, app.orgSlug, app.id)),
     hostIssues: connection([]),
     secrets: async () => (await listSecretsOf(ctx, app.name, { show: false, minVersion: 0 })).map(secretNode),
   }

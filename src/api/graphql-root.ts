@@ -1,14 +1,16 @@
-import { createApp, deleteApp, getApp } from '../actions/app.ts'
+import { createApp, deleteApp, getApp, isNameFree } from '../actions/app.ts'
 import { allocateIp, releaseIpOf } from '../actions/ip.ts'
-import { getOrg, listVisibleOrgs } from '../actions/org.ts'
+import { createOrg, getOrg, listVisibleOrgs } from '../actions/org.ts'
 import { createRelease, type NewRelease, updateRelease } from '../actions/release.ts'
 import { changeSecrets, listSecretsOf } from '../actions/secret.ts'
+import { createDeployToken, createToken, listTokensOf, readExpiry } from '../actions/token.ts'
 import { BerthError, invalid, notFound } from '../model/errors.ts'
 import { CreateIp, type IpType } from '../model/ip.ts'
-import type { Org } from '../model/org.ts'
+import { CreateOrg, type Org } from '../model/org.ts'
 import { listRegions, regionOf } from '../model/region.ts'
+import { CreateToken } from '../model/token.ts'
 import { type Asker, addressNode, appNode, appPage, organizationNode, type PageQuery } from './graphql-node.ts'
-import { connection, type GraphqlNode, regionNode, releaseNode, userNode } from './graphql-view.ts'
+import { connection, type GraphqlNode, regionNode, releaseNode, tokenNode, userNode } from './graphql-view.ts'
 import { checkBody } from './validation.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
@@ -30,6 +32,7 @@ export function queryRoot(asker: Asker): GraphqlNode {
       const orgs = query.organizationId ? [await getOrgById(asker, query.organizationId)] : await listVisibleOrgs(ctx)
       return appPage(asker, orgs, query)
     },
+    appNameAvailable: ({ name }: { name: string }) => isNameFree(ctx, name),
     platform: () => ({
       requestRegion: ctx.settings.defaultRegion,
       regions: listRegions(ctx.settings).map(regionNode),
@@ -53,6 +56,14 @@ interface DeleteAppArguments {
   appId?: string | null
   force?: boolean | null
   input?: { appId: string; force?: boolean | null }
+}
+
+interface CreateTokenInput {
+  name: string
+  organizationId: string
+  profile: string
+  profileParams?: { app_id?: unknown } | null
+  expiry?: string | null
 }
 
 interface SetSecretsInput {
@@ -95,6 +106,17 @@ export function mutationRoot(asker: Asker): GraphqlNode {
       await deleteApp(ctx, app.name, input?.force ?? force ?? false)
       return { organization: appNode(asker, app).organization }
     },
+    createOrganization: async ({ input }: { input: { name: string } }) => {
+      const { name } = input
+      const org = await createOrg(ctx, checkBody(CreateOrg, { slug: slugOf(name), name }))
+      return { organization: organizationNode(asker, org) }
+    },
+    createLimitedAccessToken: async ({ input }: { input: CreateTokenInput }) => {
+      const org = await getOrgById(asker, input.organizationId)
+      const { id, token } = await issueToken(asker, org, input)
+      const made = (await listTokensOf(ctx, org.slug)).find((one) => one.id === id)
+      return { limitedAccessToken: { ...tokenNode(made!), token, tokenHeader: `FlyV1 ${token}` } }
+    },
     setSecrets: ({ input }: { input: SetSecretsInput }) =>
       withApp(asker, input.appId, async (name) => {
         const before = input.replaceAll ? await listSecretsOf(ctx, name, { show: false, minVersion: 0 }) : []
@@ -132,6 +154,32 @@ export function mutationRoot(asker: Asker): GraphqlNode {
         return undefined
       }),
   }
+}
+
+function slugOf(name: string): string {
+  return name
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, '-')
+    .slice(0, 63)
+    .replace(/^-|-$/g, '')
+}
+
+/** Profiles of clients: what a token is to be good for. */
+async function issueToken(asker: Asker, org: Org, { name, profile, profileParams, expiry }: CreateTokenInput) {
+  const { ctx } = asker
+  const lifetimeMs = readExpiry(expiry || undefined)
+  const body = checkBody(CreateToken, {
+    kind: 'org',
+    org_slug: org.slug,
+    format: 'fm2',
+    name,
+    ...(lifetimeMs !== null && { expires_in_seconds: Math.ceil(lifetimeMs / 1000) }),
+  })
+  if (profile === 'deploy_organization') return createToken(ctx, body)
+  if (profile !== 'deploy') throw invalid('profile must be deploy or deploy_organization')
+  const app = await findNamed(asker, String(profileParams?.app_id ?? ''))
+  if (app.orgId !== org.id) throw invalid(`app ${app.name} belongs to another organization`)
+  return createDeployToken(ctx, app.name, expiry || undefined, name)
 }
 
 /** With the app as it is after the change. */

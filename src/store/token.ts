@@ -93,15 +93,15 @@ export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
   )
 }
 
-/** Newest first; `orgId` null lists the tokens of all organizations and of none. */
-export async function listTokens(db: Query, orgId: string | null): Promise<Token[]> {
+/** Newest first; `orgId` null lists the tokens of all organizations and of none. With `appId` those for this app alone. */
+export async function listTokens(db: Query, orgId: string | null, appId?: string): Promise<Token[]> {
   const { rows } = await db.query<Token>(
     `select token.id, kind, org_id as "orgId", org.slug as "orgSlug", sandbox, token.name,
        token.created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt"
      from token left join org on org.id = token.org_id
-     where ($1::text is null or org_id = $1) and not inside
+     where ($1::text is null or org_id = $1) and ($2::text is null or app_id = $2) and not inside
      order by token.created_at desc, token.id`,
-    [orgId],
+    [orgId, appId ?? null],
   )
   return rows
 }

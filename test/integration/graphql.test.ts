@@ -194,6 +194,15 @@ describe('a query', () => {
     expect((await ask('{ apps(role: "postgres_cluster") { nodes { name } } }')).data.apps.nodes).toEqual([])
   })
 
+  test('tells whether a name is free, also of another organization', async () => {
+    await platform.createApp('shop')
+    await platform.createOrg('acme')
+    const token = await platform.createToken('org', 'acme')
+    const free = async (name: string) =>
+      (await ask('query($name: String!) { appNameAvailable(name: $name) }', { name }, token)).data.appNameAvailable
+    expect([await free('shop'), await free('fresh'), await free('-odd')]).toEqual([false, true, false])
+  })
+
   test('lists the regions', async () => {
     const { data } = await ask(
       '{ platform { requestRegion regions { name code latitude longitude gatewayAvailable } } nearestRegion { code deprecated } }',
@@ -300,6 +309,59 @@ describe('a mutation', () => {
       [allocate, { appId: 'shop', type: 'private_v6', organizationId: 'none' }, 'Could not find Organization'],
     ] as [string, object, string][]) {
       expect((await refusal(mutation, { input })).message).toContain(message)
+    }
+  })
+
+  test('makes an organization of a name', async () => {
+    const make = `mutation($input: CreateOrganizationInput!) { createOrganization(input: $input) {
+      organization { id slug name type } } }`
+    const made = await ask(make, { input: { name: ' Acme & Söhne ' } })
+    expect(made.data.createOrganization.organization).toMatchObject({
+      slug: 'acme-s-hne',
+      name: ' Acme & Söhne ',
+      type: 'SHARED',
+    })
+    expect((await refusal(make, { input: { name: 'acme s hne' } })).message).toContain('taken')
+    expect((await refusal(make, { input: { name: '…' } })).message).toContain('slug')
+    const token = await platform.createToken('org', 'personal')
+    expect((await refusal(make, { input: { name: 'mine' } }, token)).message).toContain('only a root token')
+  })
+
+  test('makes tokens for an app and for an organization', async () => {
+    await platform.createApp('shop')
+    await platform.createOrg('acme')
+    const make = `mutation($input: CreateLimitedAccessTokenInput!) { createLimitedAccessToken(input: $input) {
+      limitedAccessToken { id name token tokenHeader expiresAt } } }`
+    const issue = async (input: object) => {
+      const given = { name: 'ci', organizationId: 'personal', expiry: '24h', ...input }
+      return (await ask(make, { input: given })).data.createLimitedAccessToken.limitedAccessToken
+    }
+    const deploy = await issue({ profile: 'deploy', profileParams: { app_id: 'shop' } })
+    expect(deploy).toMatchObject({ name: 'ci', tokenHeader: `FlyV1 ${deploy.token}`, expiresAt: expect.any(String) })
+    expect((await platform.call('GET', '/v1/apps/shop', { token: deploy.token })).status).toBe(200)
+    expect((await platform.call('GET', '/v1/apps?org_slug=personal', { token: deploy.token })).status).toBe(401)
+    const list = '{ app(name: "shop") { limitedAccessTokens { nodes { id name token } } } }'
+    expect((await ask(list)).data.app.limitedAccessTokens.nodes).toEqual([{ id: deploy.id, name: 'ci', token: null }])
+
+    const whole = await issue({ profile: 'deploy_organization', profileParams: {}, expiry: '' })
+    expect(whole).toMatchObject({ token: expect.stringMatching(/^fm2_/), expiresAt: null })
+    expect((await platform.call('GET', '/v1/apps?org_slug=personal', { token: whole.token })).status).toBe(200)
+    expect((await ask(list)).data.app.limitedAccessTokens.nodes).toHaveLength(1)
+
+    const reader = await platform.createToken('read', 'personal')
+    for (const [input, message, token] of [
+      [{ profile: 'deploy' }, 'Could not find App'],
+      [{ profile: 'deploy', profileParams: 'x' }, 'Could not find App'],
+      [{ profile: 'deploy', profileParams: { app_id: 'shop' }, organizationId: 'acme' }, 'another organization'],
+      [{ profile: 'deploy', profileParams: { app_id: 'shop' }, expiry: 'soon' }, 'expiry must be'],
+      [{ profile: 'deploy', profileParams: { app_id: 'shop' }, name: 'x'.repeat(101) }, 'name must'],
+      [{ profile: 'machine_exec' }, 'profile must be'],
+      [{ profile: 'deploy', profileParams: { app_id: 'shop' } }, 'may only read', reader],
+      [{ profile: 'deploy_organization' }, 'may only read', reader],
+      [{ profile: 'deploy_organization' }, 'only a root token', whole.token],
+    ] as [object, string, string?][]) {
+      const given = { name: 'x', organizationId: 'personal', ...input }
+      expect((await refusal(make, { input: given }, token)).message).toContain(message)
     }
   })
 
