@@ -86,6 +86,8 @@ sub start_network {
   connect_outside($main, @uplinks);
   connect_private($main, %config) if $config{'private-link'};
   call('setns', fileno $inside, $namespace{net});
+  # What a machine may send and receive, before it can.
+  !-e 'traffic.nft' || system('nft', '-f', 'traffic.nft') == 0 or die "nft ended with $?\n";
   connect_inside();
   connect_private_inside(%config) if $config{'private-link'};
   exit 0;
@@ -132,11 +134,19 @@ sub lead_to_loopback {
   if (!$child) {
     exit 0 if fork // die "fork: $!\n";
     open(STDIN, '<', '/dev/null');
-    exec 'nft', <<'END';
+    # Nothing leads to the last chain. That it asks is enough to have connections of the private network followed, so that
+    # a policy that comes later knows who began them.
+    exec 'nft', <<'END' . ($config{'private-link'} ? <<'END' : '');
 table ip box {
   chain arriving {
     type nat hook prerouting priority -100
     iifname "eth0" meta l4proto tcp dnat to 127.0.0.1
+  }
+}
+END
+table ip6 box {
+  chain following {
+    ct direction reply
   }
 }
 END

@@ -14,6 +14,7 @@ import type { Home } from './home.ts'
 import { type MachineSpec, MachineStartError } from './machine.ts'
 import { changeDirectory, type MachinePaths } from './machine-paths.ts'
 import { memoryGroup } from './machine-script.ts'
+import { prepareTraffic } from './machine-traffic.ts'
 import { privateConfig } from './private-network.ts'
 import { findCommand } from './process.ts'
 
@@ -41,6 +42,7 @@ export function prepareMachine(home: Home, paths: MachinePaths, spec: MachineSpe
   ensureFile(paths.config, renderConfig(home, paths, spec, making), secret)
   ensureFile(paths.program, renderProgram(home, spec, making), secret)
   ensureFile(paths.policy, `${spec.restart.policy} ${spec.restart.maxRetries}\n`, secret)
+  prepareTraffic(home, paths, spec)
   ensureFile(paths.version, spec.instanceId, secret)
 }
 

@@ -19,7 +19,7 @@ import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from './cgroup-freezer.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import { type MachineDriver, type MachineSpec, MachineStartError } from './machine.ts'
+import { type MachineDriver, type MachineSpec, MachineStartError, type MachineTraffic } from './machine.ts'
 import { watchChanges } from './machine-change.ts'
 import { prepareMachine, readFreezer, readVersion, workingDirectory } from './machine-disk.ts'
 import { followMachineLog, readMachineLog } from './machine-log.ts'
@@ -27,6 +27,7 @@ import { changeDirectory, type MachinePaths, machinePaths } from './machine-path
 import { hasEnded, inspectProcess, readExits } from './machine-process.ts'
 import { listNamespace } from './machine-process-list.ts'
 import { renderErrorLog, renderFinish, renderOutputLog } from './machine-script.ts'
+import { holdTraffic } from './machine-traffic.ts'
 import { removeUnusedBridges } from './private-network.ts'
 import { findCommand, isRoot, spawnWithPipes, waitUntil } from './process.ts'
 import { findProcess, killProcess } from './process-list.ts'
@@ -86,6 +87,7 @@ export function machineDriver(options: MachineOptions): MachineDriver {
     },
     freezeMachine: (id) => afterStart(id, () => freezeMachine(host, id)),
     thawMachine: (id) => inTurn(id, async () => thawMachine(host, id)),
+    holdMachine: (traffic) => inTurn(traffic.id, () => holdMachine(host, traffic)),
     spawnInMachine: (spec, command) => spawnInMachine(host, spec, command),
     async listProcesses(id) {
       const found = findProgram(pathsOf(id).service)
@@ -127,7 +129,10 @@ async function startMachine(host: MachineHost, spec: MachineSpec, leaving: Abort
   const ability = await host.able()
   if (ability.way === 'none') throw new MachineStartError(isolationOf(ability).gap)
   const procs = host.cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
-  if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) return thawMachine(host, spec.id)
+  if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) {
+    await holdMachine(host, spec)
+    return thawMachine(host, spec.id)
+  }
   await stopMachine(host, spec.id, spec.stop)
   prepareMachine(home, paths, spec, {
     way: ability.way,
@@ -255,6 +260,11 @@ function thawMachine(host: MachineHost, id: string): void {
   const freezer = readFreezer(paths)
   clearDown(placeOf(host.home), paths.supervisedName)
   if (freezer !== undefined && isFrozen(freezer)) thaw(freezer)
+}
+
+/** One without a network has nothing to be held to. */
+async function holdMachine(host: MachineHost, traffic: MachineTraffic): Promise<boolean> {
+  return !(await host.able()).network || holdTraffic(host.home, machinePaths(host.home, traffic.id), traffic)
 }
 
 type Entered = Parameters<MachineDriver['spawnInMachine']>[0]

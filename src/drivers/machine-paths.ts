@@ -8,6 +8,8 @@ export interface MachinePaths {
   program: string
   /** The version that these are of. */
   version: string
+  /** Rules for its network, if it is held to any. */
+  traffic: string
   /** How it is started again when it ends, and whether it is to end. */
   policy: string
   stopping: string
@@ -36,6 +38,7 @@ export function machinePaths(home: Pick<Home, 'path' | 'tree' | 'log'>, id: stri
     config: `${directory}/box.conf`,
     program: `${directory}/program`,
     version: `${directory}/version`,
+    traffic: `${directory}/traffic.nft`,
     policy: `${directory}/policy`,
     stopping: `${directory}/stopping`,
     failed: `${directory}/failed`,

@@ -40,6 +40,11 @@ export function hasEnded(paths: MachinePaths): boolean {
   return status !== undefined && status.is === 'down' && bytes!.readBigUInt64BE(24) === 0n
 }
 
+/** Something runs in its place, be it only what is about to start its program. */
+export function isBusy(paths: MachinePaths): boolean {
+  return isSupervised(paths.service) && readServiceStatus(paths)?.is !== 'down'
+}
+
 function readServiceStatus(paths: MachinePaths): ProcessStatus | undefined {
   const bytes = readStatusBytes(paths)
   return bytes && parseStatusFile(bytes)

@@ -39,7 +39,7 @@ export function machineEntrance(machine: Machine, image: Pick<Image, 'config'>, 
 }
 
 export function machineSpec(machine: Machine, image: Image, around: Surroundings): MachineSpec {
-  const { id, instanceId, config, networkNumber } = machine
+  const { id, instanceId, config } = machine
   return {
     ...machineEntrance(machine, image, around),
     instanceId,
@@ -51,13 +51,15 @@ export function machineSpec(machine: Machine, image: Image, around: Surroundings
     restart: restartOf(config),
     stop: stopOf(config, image.config),
     keepsRoot: config.rootfs?.persist === 'always' || config.rootfs?.persist === 'restart',
-    ...(around.hasPrivateNetworks && {
-      network: { number: networkNumber, resolver: resolverAddress(around.homeNumber) },
-    }),
+    ...(around.hasPrivateNetworks && { network: networkOf(machine, around.homeNumber) }),
     ...((config.dns?.nameservers || config.dns?.searches) && {
       dns: { nameservers: config.dns.nameservers ?? [], searches: config.dns.searches ?? [] },
     }),
   }
+}
+
+export function networkOf({ networkNumber }: Machine, homeNumber: number): NonNullable<MachineSpec['network']> {
+  return { number: networkNumber, resolver: resolverAddress(homeNumber) }
 }
 
 export function slotOf({ id, slot }: Machine): number {

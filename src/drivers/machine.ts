@@ -1,4 +1,5 @@
 import type { ChildProcess } from 'node:child_process'
+import type { TrafficPolicy } from '../model/network-policy.ts'
 import type { BoxCommand, Isolation } from './box.ts'
 
 /** What a machine runs from. Everything outside that it needs has a name that follows from `id` and `slot`. */
@@ -28,9 +29,14 @@ export interface MachineSpec {
   keepsRoot: boolean
   /** Where it stands in its private network; undefined where there are none on this host. */
   network?: { number: number; resolver: string }
+  /** What it may receive and send, beside what the platform carries. */
+  policy?: TrafficPolicy
   /** Instead of what it would be told by default, where names are asked for; `searches` are added to short names. */
   dns?: { nameservers: string[]; searches: string[] }
 }
+
+/** Where it stands, and what it is held to there. */
+export type MachineTraffic = Pick<MachineSpec, 'id' | 'network' | 'policy'>
 
 /** What enters it sees what its program sees. */
 export type MachineEntrance = Pick<MachineSpec, 'id' | 'slot' | 'limits' | 'env' | 'user' | 'workingDir'>
@@ -100,6 +106,11 @@ export interface MachineDriver {
   /** False where the host has nothing to hold it still with. */
   freezeMachine(id: string): Promise<boolean>
   thawMachine(id: string): Promise<void>
+  /**
+   * Its program and all later ones are held to the policy from now on, and existing connections too. False while a
+   * program is just being started, which may be held to the one before: then to be called again.
+   */
+  holdMachine(traffic: MachineTraffic): Promise<boolean>
   /** As in a box: ends with the command's code. */
   spawnInMachine(entrance: MachineEntrance, command: BoxCommand): ChildProcess
   listProcesses(id: string): Promise<MachineProcessEntry[]>

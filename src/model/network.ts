@@ -76,6 +76,12 @@ export function resolverAddress(homeNumber: number): string {
   return homeNumber === 0 ? 'fdaa::3' : `fdaa:${(homeNumber << 8).toString(16)}::3`
 }
 
+/** What the platform itself has in a network: whatever it carries for a machine comes from there and goes there. */
+export function platformAddresses(homeNumber: number, networkNumber: number): string[] {
+  const places = `${networkStart(homeNumber, networkNumber)}:0:0::/80`
+  return [resolverAddress(homeNumber), gatewayAddress(homeNumber, networkNumber), places]
+}
+
 /** Which network and slot an address belongs to, if it is one of a machine of this home. */
 export function findMachineOf(
   homeNumber: number,

@@ -1,12 +1,13 @@
 // What a box with a policy reaches. A machine beside the host stands for the internet: it answers every question for a
 // name with one of its addresses, and greets whoever connects to any of them.
 import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { BoxSpec } from '../../src/drivers/box.ts'
 import { networkTable } from '../../src/drivers/box-network.ts'
 import { isRoot, run } from '../../src/drivers/process.ts'
 import type { NetworkRule } from '../../src/model/policy.ts'
+import { startBeside } from '../support/beside.ts'
 import { type BoxBench, openBoxBench } from '../support/box.ts'
 import { until } from '../support/until.ts'
 
@@ -140,17 +141,11 @@ async function resolve(name: string, server = names, seconds = inVain): Promise<
 
 async function startOutside() {
   const serve = `use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(${port}, INADDR_ANY)); listen(S, 5); $| = 1; print "up"; while (accept(C, S)) { syswrite C, "reached"; close C }`
-  const machine = spawn('unshare', ['-n', 'perl', '-e', serve])
-  await new Promise((resolve) => machine.stdout.once('data', resolve))
-  const link = `bxpol${machine.pid}`
-  const inside = (...args: string[]) => run('nsenter', ['-t', String(machine.pid), '-n', ...args])
-  await run('ip', ['link', 'add', link, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', String(machine.pid)])
-  for (const address of ['198.51.100.1/24', '10.214.0.1/24']) await run('ip', ['addr', 'add', address, 'dev', link])
-  await run('ip', ['link', 'set', link, 'up'])
-  for (const address of [names, ...Object.values(addressOf)])
-    await inside('ip', 'addr', 'add', `${address}/24`, 'dev', 'eth0')
-  await inside('ip', 'link', 'set', 'eth0', 'up')
-  writeFileSync(`/proc/sys/net/ipv4/conf/${link}/forwarding`, '1')
+  const { machine, inside } = await startBeside(
+    ['198.51.100.1/24', '10.214.0.1/24'],
+    [names, ...Object.values(addressOf)].map((address) => `${address}/24`),
+    ['perl', '-e', serve],
+  )
   const records = Object.entries(addressOf).map(([name, address]) => `--address=/${name}/${address}`)
   const options = [
     '--keep-in-foreground',

@@ -23,12 +23,16 @@ export class FakeMachines {
   startProblem: string | undefined
   /** The program ends at once with it. */
   endsWith: number | undefined
+  /** A program is just being started, so that nothing can be said of it. */
+  isStarting = false
   /** A stop lasts until this is set to false. */
   stopsSlowly = false
   /** Whether programs can be held still. */
   freezes = true
   /** How the last stop was to be. */
   lastStop: MachineSpec['stop'] | undefined
+  /** Whether each has one of its own. */
+  network: 'own' | 'none' = 'own'
   readonly listeners = new Set<(id: string) => void>()
 
   /** Its program ends by itself, and is not started again unless told. */
@@ -45,7 +49,7 @@ export class FakeMachines {
 
   driver(called: Called): MachineDriver {
     return {
-      isolation: () => called({ kind: 'bubblewrap', network: 'own' } as const),
+      isolation: () => called({ kind: 'bubblewrap', network: this.network } as const),
       startMachine: async (spec) => {
         if (this.startProblem) throw new Error(this.startProblem)
         const before = this.machines.get(spec.id)
@@ -86,6 +90,11 @@ export class FakeMachines {
         const machine = this.machines.get(id)
         if (machine) machine.frozen = false
         return called(undefined)
+      },
+      holdMachine: ({ id, policy }) => {
+        const machine = this.machines.get(id)
+        if (machine && policy) machine.spec = { ...machine.spec, policy }
+        return called(!this.isStarting)
       },
       // Without isolation, on this machine.
       spawnInMachine: (spec, { argv, env, dir }) =>

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { boxScript } from '../../src/drivers/box-script.ts'
@@ -7,17 +7,25 @@ import { privateConfig } from '../../src/drivers/private-network.ts'
 import { baseEnvironment } from '../../src/drivers/process.ts'
 import { machineAddress } from '../../src/model/network.ts'
 
-export interface PlainMachine {
-  pid: number
-  address: string
-  /** In its network namespace. Answers what it printed. */
+/** A network namespace, worked in with programs of the host. */
+export interface Inside {
+  /** Answers what it printed. */
   run(...argv: string[]): Promise<string>
-  /** Greets whoever connects with `word`, on all addresses. */
-  serve(port: number, word: string): Promise<void>
+  /** A Perl program, once it has printed something. */
+  start(script: string, ...args: string[]): Promise<ChildProcessWithoutNullStreams>
+  /** Greets whoever connects with `word`, on all addresses unless one is given. */
+  serve(port: number, word: string, address?: string): Promise<void>
   /** What a server said. */
   reach(address: string, port: number, from?: string): Promise<string>
   /** What one said within the time that it takes to see that none does. */
   tryReach(address: string, port: number, from?: string): Promise<string>
+  /** Ends what was started there. */
+  leave(): Promise<void>
+}
+
+export interface PlainMachine extends Omit<Inside, 'leave'> {
+  pid: number
+  address: string
   stop(): Promise<void>
 }
 
@@ -51,9 +59,9 @@ const program = `
 
 const server = `
   use strict; use Socket qw(:DEFAULT inet_pton);
-  my ($port, $word) = @ARGV;
+  my ($port, $word, $address) = @ARGV;
   socket(my $s, AF_INET6, SOCK_STREAM, 6) or die; setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1);
-  bind($s, sockaddr_in6($port, inet_pton(AF_INET6, '::'))) or die "bind: $!"; listen($s, 50) or die;
+  bind($s, sockaddr_in6($port, inet_pton(AF_INET6, $address))) or die "bind: $!"; listen($s, 50) or die;
   $| = 1; print "up\\n";
   while (accept(my $c, $s)) { syswrite $c, $word; close $c }
 `
@@ -83,12 +91,26 @@ export async function startPlainMachine(
   const directory = boxScript('').replace(/\/$/, '')
   const argv = ['-t', String(hostPid), '-n', 'perl', '-e', program, directory, file, process.arch]
   const holder = spawn('nsenter', argv, { env: baseEnvironment })
-  const children = [holder as ChildProcess]
   await saysUp(holder)
-  const enter = ['-t', String(holder.pid), '-n']
+  const { leave, ...inside } = insideOf(holder.pid!)
+  return {
+    ...inside,
+    pid: holder.pid!,
+    address: machineAddress(home.number, networkNumber, slot),
+    async stop() {
+      await leave()
+      await endAll([holder])
+    },
+  }
+}
+
+/** The network that a process is in. */
+export function insideOf(pid: number): Inside {
+  const children: ChildProcess[] = []
+  const enter = (...argv: string[]) => spawn('nsenter', ['-t', String(pid), '-n', ...argv], { env: baseEnvironment })
 
   async function run(...argv: string[]): Promise<string> {
-    const child = spawn('nsenter', [...enter, ...argv], { env: baseEnvironment })
+    const child = enter(...argv)
     let out = ''
     child.stdout.on('data', (data) => {
       out += data
@@ -97,23 +119,29 @@ export async function startPlainMachine(
     return out
   }
 
+  async function start(script: string, ...args: string[]): Promise<ChildProcessWithoutNullStreams> {
+    const child = enter('perl', '-e', script, ...args)
+    children.push(child)
+    await saysUp(child)
+    return child
+  }
+
   return {
-    pid: holder.pid!,
-    address: machineAddress(home.number, networkNumber, slot),
     run,
-    async serve(port, word) {
-      const child = spawn('nsenter', [...enter, 'perl', '-e', server, String(port), word], { env: baseEnvironment })
-      children.push(child)
-      await saysUp(child)
+    start,
+    async serve(port, word, address = '::') {
+      await start(server, String(port), word, address)
     },
     reach: (address, port, from = '') => run('perl', '-e', client, address, String(port), from, '20'),
     tryReach: (address, port, from = '') => run('perl', '-e', client, address, String(port), from, '1'),
-    async stop() {
-      const ends = children.map((child) => (child.exitCode ?? child.signalCode) !== null || once(child, 'exit'))
-      for (const child of children) child.kill('SIGKILL')
-      await Promise.all(ends)
-    },
+    leave: () => endAll(children),
   }
+}
+
+async function endAll(children: ChildProcess[]): Promise<void> {
+  const ends = children.map((child) => (child.exitCode ?? child.signalCode) !== null || once(child, 'exit'))
+  for (const child of children) child.kill('SIGKILL')
+  await Promise.all(ends)
 }
 
 async function saysUp(child: ChildProcess): Promise<void> {

@@ -1,0 +1,26 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { writeFileSync } from 'node:fs'
+import { type RunOutput, run } from '../../src/drivers/process.ts'
+
+export interface Beside {
+  machine: ChildProcess
+  inside(command: string, ...args: string[]): Promise<RunOutput>
+}
+
+/**
+ * A machine that the host is linked to, for what boxes reach outside: the addresses of both ends, and a program that
+ * prints something once it is there. It goes with the program.
+ */
+export async function startBeside(ours: string[], theirs: string[], program: [string, ...string[]]): Promise<Beside> {
+  const machine = spawn('unshare', ['-n', ...program])
+  await new Promise((resolve) => machine.stdout.once('data', resolve))
+  const link = `bxpol${machine.pid}`
+  const inside = (...args: [string, ...string[]]) => run('nsenter', ['-t', String(machine.pid), '-n', ...args])
+  await run('ip', ['link', 'add', link, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', String(machine.pid)])
+  for (const address of ours) await run('ip', ['addr', 'add', address, 'dev', link])
+  await run('ip', ['link', 'set', link, 'up'])
+  for (const address of theirs) await inside('ip', 'addr', 'add', address, 'dev', 'eth0')
+  await inside('ip', 'link', 'set', 'eth0', 'up')
+  writeFileSync(`/proc/sys/net/ipv4/conf/${link}/forwarding`, '1')
+  return { machine, inside }
+}
