@@ -23,6 +23,7 @@ const tags: Record<string, string> = {
   Secrets: 'What machines of an app see in their environment and nobody else. Kept encrypted.',
   Volumes: 'Disks of machines, which they survive, and snapshots of them. A volume is attached to one machine at most.',
   Addresses: 'Where an app answers. Without one it cannot be reached from outside.',
+  'Network policies': 'What machines of an app may reach and be reached at, beside what comes through the edge.',
   Certificates: 'Host names of apps beside their own, and what proves them over TLS.',
   Services: 'Programs that the platform keeps running in a sandbox. Their state is read from their supervisor.',
   Organizations: 'Who owns things. Every token but root belongs to one.',

@@ -20,6 +20,7 @@ import { machineCommandRoutes } from './machine-command.ts'
 import { machineLeaseRoutes, machineMetadataRoutes } from './machine-lease.ts'
 import { machineLogRoutes } from './machine-log.ts'
 import { machineOrgRoutes } from './machine-org.ts'
+import { networkPolicyRoutes } from './network-policy.ts'
 import { orgRoutes } from './org.ts'
 import { policyRoutes } from './policy.ts'
 import { portSockets } from './port.ts'
@@ -57,6 +58,7 @@ export const platformRoutes: Route[] = [
   ...secretKeyRoutes,
   ...volumeRoutes,
   ...ipRoutes,
+  ...networkPolicyRoutes,
   ...orgRoutes,
   ...tokenRoutes,
   ...regionRoutes,

@@ -65,6 +65,8 @@ export interface Route {
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   /** As OpenAPI writes it, parameters in braces. */
   path: string
+  /** Another path that clients know it by. */
+  alias?: string
   id: string
   tag: string
   summary: string

@@ -213,9 +213,9 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
   }
 }
 
-/** Existing clients of the sandbox interface know it under another name. */
-export function withAliases<R extends { path: string }>(route: R): R[] {
-  const alias = route.path.replace(/^\/v1\/sandboxes(?=\/|$)/, '/v1/sprites')
+/** Existing clients of the sandbox interface know it under another name, and those of a few routes too. */
+export function withAliases<R extends { path: string; alias?: string }>(route: R): R[] {
+  const alias = route.alias ?? route.path.replace(/^\/v1\/sandboxes(?=\/|$)/, '/v1/sprites')
   return alias === route.path ? [route] : [route, { ...route, path: alias }]
 }
 

@@ -58,7 +58,7 @@ function notReached({ states }: WaitWish, state: string): string {
   return `machine failed to reach desired state, ${states.join(',')}, currently ${state}`
 }
 
-async function within(changed: Promise<void>, ms: number): Promise<void> {
+export async function within(changed: Promise<void>, ms: number): Promise<void> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, ms)

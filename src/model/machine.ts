@@ -91,6 +91,8 @@ export interface Machine {
   stopSignal: string | null
   stopTimeoutMs: number | null
   secretsVersion: number
+  /** The network policies of its app may be others than those that it is held to while it runs. */
+  policiesChanged: boolean
   /** The number of the last end of its program that became an event. */
   exitsSeen: number
   /** Some version of it has run. */

@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Image } from '../drivers/image.ts'
 import { type MachineExit, type MachineProcess, type MachineSpec, MachineStartError } from '../drivers/machine.ts'
-import { machineSpec, SpecError, stopNow } from '../drivers/machine-spec.ts'
+import { machineSpec, networkOf, SpecError, stopNow } from '../drivers/machine-spec.ts'
 import type { ExitEvent, Machine, machineStates } from '../model/machine.ts'
 import { checkNames } from '../model/machine-checks.ts'
+import { trafficOf } from '../model/network-policy.ts'
 import { nowMicros } from '../model/time.ts'
 import type { Query, Tx } from '../store/db.ts'
 import { findVersionBefore, readSurroundings } from '../store/machine.ts'
@@ -16,6 +17,7 @@ import {
   releaseMachine,
 } from '../store/machine-change.ts'
 import { insertMachineEvent } from '../store/machine-event.ts'
+import { listPolicies, noteHeld } from '../store/network-policy.ts'
 import { detachVolumes, volumesOfMachine } from '../store/volume.ts'
 import { ensureImage, wake } from './machine-image.ts'
 import { advance, type StepResult, type Steps, type World, wait } from './step.ts'
@@ -29,6 +31,9 @@ const longCallSeconds = 5
 
 /** Nobody tells a machine that its volume has been made, which mostly takes a moment. */
 const volumeSeconds = 0.3
+
+/** A program that is just being started is up by then. */
+const soonSeconds = 0.1
 
 /** A prompt program has ended by then. */
 const stopPatienceMs = 400
@@ -46,6 +51,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
     const exits = freshExits(machine, seen)
     const save = (tx: Tx) => noteEnds(tx, machine, exits)
     if (seen.is === 'up' || seen.is === 'waiting') {
+      if (machine.policiesChanged) return hold(machine, world, save)
       return wait(seen.is === 'up' ? lookAgainSeconds : 1, 'running', exits.length > 0 ? save : undefined)
     }
     const last = exits.at(-1)
@@ -193,9 +199,26 @@ async function startProgram(machine: Machine, world: World): Promise<Exclude<Sta
 }
 
 async function specOf(machine: Machine, image: Image, world: World): Promise<MachineSpec> {
-  const around = await readSurroundings(world.db, machine.id, world.encryptionKey)
+  const [around, { policies }] = await Promise.all([
+    readSurroundings(world.db, machine.id, world.encryptionKey),
+    listPolicies(world.db, machine.appId),
+  ])
   const hasPrivateNetworks = await world.hasPrivateNetworks()
-  return machineSpec(machine, image, { ...around, homeNumber: world.homeNumber, hasPrivateNetworks })
+  const spec = machineSpec(machine, image, { ...around, homeNumber: world.homeNumber, hasPrivateNetworks })
+  return { ...spec, policy: trafficOf(policies, machine) }
+}
+
+/** Has what runs follow the policies of its app as they are now. */
+async function hold(machine: Machine, world: World, save: (tx: Tx) => Promise<void>): Promise<StepResult<never>> {
+  const { version, policies } = await listPolicies(world.db, machine.appId)
+  const network = (await world.hasPrivateNetworks()) ? { network: networkOf(machine, world.homeNumber) } : {}
+  const policy = trafficOf(policies, machine)
+  const isHeld = await world.machines.holdMachine({ id: machine.id, policy, ...network })
+  if (!isHeld) return wait(soonSeconds, 'holding it to the network policies of its app')
+  return wait(0, 'running', async (tx) => {
+    await save(tx)
+    await noteHeld(tx, machine, version)
+  })
 }
 
 /** It was to run and is not there. */

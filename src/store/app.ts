@@ -166,13 +166,16 @@ export async function runningMachines(tx: Tx, appId: string, states: readonly st
   return rows.map((row) => row.id)
 }
 
+/** What an app has rows in. */
+const owned = ['machine', 'volume', 'attachment', 'secret', 'secret_key', 'release', 'ip', 'network_policy', 'host']
+
 /** How many rows one step removes: short transactions, so that a large app never holds others up. */
 const removalBatch = 500
 
 /** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
 export async function removeAppContents(db: Query, appId: string): Promise<number> {
   let removed = 0
-  for (const table of ['machine', 'volume', 'attachment', 'secret', 'secret_key', 'release', 'ip', 'host']) {
+  for (const table of owned) {
     const { rowCount } = await db.query(
       `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
       [appId],

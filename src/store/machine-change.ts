@@ -7,6 +7,7 @@ import type { Query, Tx } from './db.ts'
 import { machineDetails } from './machine.ts'
 import { insertMachineEvent } from './machine-event.ts'
 import { transition } from './transition.ts'
+import { enqueue } from './work.ts'
 
 export interface NewMachine {
   id: string
@@ -221,12 +222,16 @@ export async function setConfig(tx: Tx, id: string, config: KeptConfig): Promise
   await tx.query('update machine set config = $2 where id = $1', [id, config])
 }
 
+/** Network policies that select by metadata may select it now, or no longer. */
 export async function setMetadata(tx: Tx, id: string, metadata: Record<string, string>): Promise<void> {
-  await tx.query({
+  const { rows } = await tx.query<{ isToHold: boolean }>({
     name: 'set-machine-metadata',
-    text: `update machine set config = jsonb_set(config, '{metadata}', $2) where id = $1`,
+    text: `update machine set config = jsonb_set(config, '{metadata}', $2),
+             policies_version = case policies_version when 0 then 0 else -1 end
+           where id = $1 returning state = 'started' and policies_version <> 0 as "isToHold"`,
     values: [id, metadata],
   })
+  if (rows[0]?.isToHold) await enqueue(tx, 'machine', id)
 }
 
 export async function setLease(

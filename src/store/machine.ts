@@ -13,7 +13,9 @@ export const machineColumns = `machine.id, machine.app_id as "appId", machine.na
   machine.instance_id as "instanceId", machine.config, machine.image, machine.slot,
   machine.network_number as "networkNumber", machine.wanted, machine.cordoned, machine.restart_count as "restartCount",
   machine.failure, machine.stop_signal as "stopSignal", machine.stop_timeout_ms as "stopTimeoutMs",
-  machine.secrets_version as "secretsVersion", machine.exits_seen as "exitsSeen", machine.launched,
+  machine.secrets_version as "secretsVersion",
+  machine.policies_version <> (select policies_version from app where app.id = machine.app_id) as "policiesChanged",
+  machine.exits_seen as "exitsSeen", machine.launched,
   machine.created_at as "createdAt", machine.updated_at as "updatedAt"`
 
 /** How many of its events are shown with a machine. */

@@ -18,16 +18,20 @@ export const workChannel = 'work'
 /** A lease outlives a missed renewal or two, and a killed worker's work is taken up within five seconds. */
 const leaseSeconds = 4
 
+const enqueueing = (ids: string) => `with woken as (
+    insert into work (kind, resource_id) ${ids}
+    on conflict (kind, resource_id) do update set run_at = now(), wakes = work.wakes + 1, attempts = 0)
+  select pg_notify('${workChannel}', '')`
+
 /** Takes a Tx, so work cannot outlive the change that asked for it. */
 export async function enqueue(tx: Tx, kind: string, resourceId: string): Promise<void> {
-  await tx.query({
-    name: 'enqueue',
-    text: `with woken as (
-             insert into work (kind, resource_id) values ($1, $2)
-             on conflict (kind, resource_id) do update set run_at = now(), wakes = work.wakes + 1, attempts = 0)
-           select pg_notify('${workChannel}', '')`,
-    values: [kind, resourceId],
-  })
+  await tx.query({ name: 'enqueue', text: enqueueing('values ($1, $2)'), values: [kind, resourceId] })
+}
+
+/** In one order, so that those who wake several never wait for each other in a circle. */
+export async function enqueueAll(tx: Tx, kind: string, resourceIds: string[]): Promise<void> {
+  const ids = 'select $1, id from unnest($2::text[]) id order by id'
+  await tx.query({ name: 'enqueue-all', text: enqueueing(ids), values: [kind, resourceIds] })
 }
 
 /**

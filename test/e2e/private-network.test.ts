@@ -80,6 +80,39 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
+  it('are held to the network policies of their apps, and the platform reaches them still', async () => {
+    const { front, back, apart } = machines
+    const { ips } = await berth.ok('GET', '/v1/apps/apart/ip_assignments')
+    const policy = (direction: string, ...ports: number[]) => ({
+      name: direction,
+      selector: { all: true },
+      rules: [{ action: 'allow', direction, ports: ports.map((port) => ({ protocol: 'tcp', port })) }],
+    })
+    const closed = await berth.ok('POST', '/v1/apps/back/network_policies', policy('ingress', 9090))
+    expect(await tryReach(front, back.address)).toBe('')
+    await berth.ok('POST', '/v1/apps/back/network_policies', { ...policy('ingress', 8080), id: closed.id })
+    expect(await reach(front, back.address)).toBe('back\n')
+    const [out, inside] = [
+      await berth.ok('POST', '/v1/apps/front/network_policies', policy('egress', 443)),
+      await berth.ok('POST', '/v1/apps/apart/network_policies', policy('ingress')),
+    ]
+    expect(await tryReach(front, back.address)).toBe('')
+    expect(await reach(back, front.address)).toBe('front\n')
+    // Through the edge, by which both are reached whatever their policies say.
+    expect(await lookUp(front, 'apart.flycast')).toContain(ips[0].ip)
+    expect(await reach(front, ips[0].ip)).toBe('apart\n')
+    await restart(front)
+    expect(await tryReach(front, back.address)).toBe('')
+    expect(await reach(front, ips[0].ip)).toBe('apart\n')
+    for (const [{ app }, { id }] of [
+      [front, out],
+      [apart, inside],
+      [back, closed],
+    ] as const)
+      await berth.ok('DELETE', `/v1/apps/${app}/network_policies/${id}`)
+    expect(await reach(front, back.address)).toBe('back\n')
+  })
+
   it('are found while they run, and only then', async () => {
     const { front, back } = machines
     await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
@@ -130,6 +163,15 @@ async function start(app: string, given: object = {}): Promise<Machine> {
     60,
   )
   return machine
+}
+
+async function restart(machine: Machine): Promise<void> {
+  const before = hostPid(machine)
+  await berth.ok('POST', `/v1/apps/${machine.app}/machines/${machine.id}/restart`)
+  await until(async () => {
+    const pid = hostPid(machine)
+    return pid !== undefined && pid !== before && (await tryReach(machine, machine.address)) !== ''
+  }, 60)
 }
 
 async function exec({ app, id }: Machine, ...command: string[]): Promise<string> {
