@@ -5,6 +5,7 @@ import { answerText, Refusal, refusalOfMessage, refusalText } from './answer.ts'
 import type { AppRoute } from './app.ts'
 import type { Balance } from './balance.ts'
 import { writeBody } from './body.ts'
+import type { EncoderCount } from './compress.ts'
 import type { Exchange } from './exchange.ts'
 import { AppExchange } from './exchange-app.ts'
 import { SandboxExchange } from './exchange-sandbox.ts'
@@ -29,6 +30,7 @@ export interface EdgeParts {
   region: string
   /** Bodies that may have to be sent again, of all requests together. */
   kept: { bytes: number; most: number }
+  encoders: EncoderCount
   /** Names below these are sandboxes or apps, and no other host name is. */
   domains: string[]
   nextId(): string

@@ -1,7 +1,9 @@
 import { Refusal } from './answer.ts'
-import { type AppPort, type AppRoute, findPort, type Target } from './app.ts'
+import { type AppRoute, findPort, type Target } from './app.ts'
+import type { AppPort } from './app-port.ts'
 import { NoCandidate, type Seat, type Waiter, type Wish } from './balance.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
+import { chooseEncoding } from './compress.ts'
 import { Exchange, fieldOf } from './exchange.ts'
 import { appResponseText, isSecureRequest, type ResponseOptions, requestText } from './forward.ts'
 import type { RequestHead, ResponseHead } from './message.ts'
@@ -248,6 +250,19 @@ export class AppExchange extends Exchange {
 
   protected responseText(response: ResponseHead, options: ResponseOptions): string {
     return appResponseText(response, options, this.port?.response)
+  }
+
+  protected override beginResponse(response: ResponseHead, rest: Buffer): void {
+    const { port } = this
+    const { encoders } = this.parts
+    const mayEncode =
+      port?.compresses && encoders.open < encoders.most && !port.response?.fields.has('content-encoding')
+    if (!mayEncode) {
+      super.beginResponse(response, rest)
+      return
+    }
+    const { head, encoding } = chooseEncoding(this.head, response)
+    super.beginResponse(response, rest, head, encoding)
   }
 
   protected override takeAnswer(response: ResponseHead, rest: Buffer): boolean {

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { request as httpRequest, type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http'
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
 import { useEdge } from '../support/edge.ts'
@@ -8,24 +8,7 @@ import { until } from '../support/until.ts'
 
 const edge = useEdge({ waitMillis: 1_000 })
 
-interface Asked {
-  method?: string
-  path?: string
-  headers?: OutgoingHttpHeaders
-  body?: string | Buffer
-}
-
-async function ask(app: string, { body, ...options }: Asked = {}) {
-  const headers = { host: `${app}.app.test`, ...options.headers }
-  const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...options, headers })
-  call.on('error', () => {})
-  call.end(body)
-  const [reply] = (await once(call, 'response')) as [IncomingMessage]
-  let text = ''
-  for await (const chunk of reply) text += chunk
-  return { status: reply.statusCode!, headers: reply.headers, body: text }
-}
-
+const { ask } = edge
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void
 
 const replay =
