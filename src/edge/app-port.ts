@@ -15,6 +15,9 @@ export interface AppPort {
   response: ResponseRules | undefined
   /** Answers are made smaller for clients that understand that. */
   compresses: boolean
+  /** How long nothing may move over a connection, and how long the head of a request may take; undefined: as usual. */
+  idleMillis: number | undefined
+  headMillis: number | undefined
   targets: Target[]
 }
 
@@ -40,8 +43,15 @@ export function portOf(number: number, port: MachinePort): AppPort {
     tlsRules: tlsRulesOf(port.tls_options, isHttp),
     response: responseRulesOf(options?.response),
     compresses: options?.compress === true,
+    idleMillis: millisOf(options?.idle_timeout),
+    headMillis: millisOf(options?.headers_read_timeout),
     targets: [],
   }
+}
+
+/** Machines that were made before these were checked may have any number. */
+function millisOf(seconds: number | undefined): number | undefined {
+  return seconds !== undefined && seconds > 0 ? seconds * 1000 : undefined
 }
 
 type ResponseOptions = NonNullable<NonNullable<MachinePort['http_options']>['response']>

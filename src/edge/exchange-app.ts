@@ -105,6 +105,7 @@ export class AppExchange extends Exchange {
   }
 
   private wait(): void {
+    this.client.limitIdle(undefined)
     const waiter: Waiter = {
       appId: this.app.id,
       deadline: this.deadline,
@@ -183,6 +184,15 @@ export class AppExchange extends Exchange {
         this.again()
       },
     )
+  }
+
+  protected override send(upstream: Upstream): void {
+    const { idleMillis } = this.port!
+    if (idleMillis !== undefined) {
+      this.client.limitIdle(idleMillis)
+      upstream.limitIdle(idleMillis)
+    }
+    super.send(upstream)
   }
 
   /** On another machine if there is one, else after a while. */

@@ -21,10 +21,14 @@ const hop = new Set([
   'te',
 ])
 const settings = { maxConcurrentStreams: 100, enablePush: false, maxHeaderListSize: 32_768 }
-const idleMillis = 75_000
+const defaultIdleMillis = 75_000
 
 /** `serve` gets connections of HTTP/1. */
-export function serveHttp2(socket: TLSSocket, serve: (inner: Duplex) => void): ServerHttp2Session {
+export function serveHttp2(
+  socket: TLSSocket,
+  serve: (inner: Duplex) => void,
+  idleMillis = defaultIdleMillis,
+): ServerHttp2Session {
   const session = performServerHandshake(socket, { settings, maxSessionMemory: 16 })
   session.setTimeout(idleMillis, () => session.close())
   session.on('error', () => session.destroy())

@@ -85,7 +85,7 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
     socket.on('error', () => {})
     if (app && port && !port.http) tunnel(socket, peer, local, app)
     else if (socket.alpnProtocol === 'h2') {
-      const session = serveHttp2(socket, (inner) => void serve(inner, peer, dedicated(local)))
+      const session = serveHttp2(socket, (inner) => void serve(inner, peer, dedicated(local)), port?.idleMillis)
       sessions.add(session)
       session.on('close', () => sessions.delete(session))
       if (isDraining) session.close()

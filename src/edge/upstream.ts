@@ -17,6 +17,8 @@ export class Upstream {
   /** It has carried a request before, so the other side may be about to close it. */
   isUsed = false
   idleSince = 0
+  /** How long it may wait for the next request. */
+  keepMillis = idleMillis
 
   constructor(socket: Socket, key: string) {
     this.socket = socket
@@ -32,6 +34,10 @@ export class Upstream {
     socket.on('drain', () => this.user?.onUpstreamDrain())
     socket.on('error', () => {}) // what follows it is the close
     socket.on('close', () => this.user?.onUpstreamClose())
+  }
+
+  limitIdle(millis: number): void {
+    this.keepMillis = Math.min(millis, this.keepMillis)
   }
 }
 
@@ -121,7 +127,7 @@ export class UpstreamPool {
       const wanted = isWanted(key)
       const kept: Upstream[] = []
       for (const upstream of idle) {
-        if (wanted && now - upstream.idleSince < idleMillis && !upstream.socket.destroyed) kept.push(upstream)
+        if (wanted && now - upstream.idleSince < upstream.keepMillis && !upstream.socket.destroyed) kept.push(upstream)
         else upstream.socket.destroy()
       }
       if (kept.length === 0) this.idle.delete(key)

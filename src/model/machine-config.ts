@@ -25,6 +25,8 @@ export const MachineCheck = Type.Object({
 })
 export type MachineCheck = Static<typeof MachineCheck>
 
+const aWeek = 604_800
+
 export const MachinePort = Type.Object({
   port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
   start_port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
@@ -35,8 +37,20 @@ export const MachinePort = Type.Object({
     Type.Object({
       compress: Type.Optional(Type.Boolean()),
       h2_backend: Type.Optional(Type.Boolean()),
-      idle_timeout: Type.Optional(Type.Integer()),
-      headers_read_timeout: Type.Optional(Type.Integer()),
+      idle_timeout: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: aWeek,
+          description: 'Seconds after which a connection is closed over which nothing moves.',
+        }),
+      ),
+      headers_read_timeout: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: aWeek,
+          description: 'Seconds within which the head of a request has to arrive.',
+        }),
+      ),
       response: Type.Optional(
         Type.Object({
           headers: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
