@@ -13,6 +13,8 @@ export interface AppPort {
   forceHttps: boolean
   tlsRules: TlsRules
   response: ResponseRules | undefined
+  /** The program speaks HTTP/2. */
+  http2: boolean
   /** Answers are made smaller for clients that understand that. */
   compresses: boolean
   /** How long nothing may move over a connection, and how long the head of a request may take; undefined: as usual. */
@@ -42,6 +44,7 @@ export function portOf(number: number, port: MachinePort): AppPort {
     forceHttps: port.force_https === true,
     tlsRules: tlsRulesOf(port.tls_options, isHttp),
     response: responseRulesOf(options?.response),
+    http2: options?.h2_backend === true,
     compresses: options?.compress === true,
     idleMillis: millisOf(options?.idle_timeout),
     headMillis: millisOf(options?.headers_read_timeout),

@@ -166,16 +166,21 @@ export class AppExchange extends Exchange {
 
   private reach(target: Target): void {
     const { balance, pool } = this.parts
-    const upstream = this.head.upgrade ? undefined : pool.take(target, this.mayRepeat)
+    const { upgrade } = this.head
+    // What takes a connection over is not part of HTTP/2.
+    const http2 = this.port!.http2 && !upgrade
+    const upstream = upgrade || http2 ? undefined : pool.take(target, this.mayRepeat)
     if (upstream) {
       this.send(upstream)
       return
     }
-    pool.connect(target).then(
+    const connecting: Promise<Upstream> = http2 ? pool.connectHttp2(target) : pool.connect(target)
+    connecting.then(
       (fresh) => {
         balance.succeeded(target)
-        if (this.isOver) pool.give(fresh)
-        else this.send(fresh)
+        if (!this.isOver) this.send(fresh)
+        else if (http2) fresh.socket.destroy()
+        else pool.give(fresh)
       },
       () => {
         balance.failed(target)
