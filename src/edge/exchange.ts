@@ -3,7 +3,7 @@ import { type BodyReader, bodyReader, smallBytes, writeBody } from './body.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
 import { Encoder, type EncoderUser, type Encoding } from './compress.ts'
 import { framingFor, interimText, type ResponseOptions } from './forward.ts'
-import { BadMessage, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
+import { BadMessage, fieldOf, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
 import type { Upstream, UpstreamUser } from './upstream.ts'
 
 const endOfHead = Buffer.from('\r\n\r\n')
@@ -334,9 +334,4 @@ export abstract class Exchange implements UpstreamUser, EncoderUser {
     if (this.upstream) this.upstream.user = undefined
     this.released()
   }
-}
-
-export function fieldOf({ fields }: Pick<ResponseHead, 'fields'>, name: string): string | undefined {
-  for (let index = 1; index < fields.length; index += 3) if (fields[index] === name) return fields[index + 1]
-  return undefined
 }
