@@ -1,6 +1,7 @@
 // A port of an app as clients see it, and what its owner says about the requests that come there.
 import type { MachinePort } from '../model/machine-config.ts'
 import type { Target } from './app.ts'
+import { type SessionRule, sessionRulesOf } from './replay-session.ts'
 import { type TlsRules, tlsRulesOf } from './tls.ts'
 
 export interface AppPort {
@@ -17,6 +18,8 @@ export interface AppPort {
   http2: boolean
   /** Answers are made smaller for clients that understand that. */
   compresses: boolean
+  /** For which replays are repeated, client by client; undefined: none. */
+  sessions: SessionRule[] | undefined
   /** How long nothing may move over a connection, and how long the head of a request may take; undefined: as usual. */
   idleMillis: number | undefined
   headMillis: number | undefined
@@ -46,6 +49,7 @@ export function portOf(number: number, port: MachinePort): AppPort {
     response: responseRulesOf(options?.response),
     http2: options?.h2_backend === true,
     compresses: options?.compress === true,
+    sessions: sessionRulesOf(options?.replay_cache),
     idleMillis: millisOf(options?.idle_timeout),
     headMillis: millisOf(options?.headers_read_timeout),
     targets: [],

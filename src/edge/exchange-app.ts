@@ -1,13 +1,15 @@
 import { Refusal } from './answer.ts'
 import { type AppRoute, findPort } from './app.ts'
+import type { AppPort } from './app-port.ts'
 import { NoCandidate, type Wish } from './balance.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
 import { MachineExchange } from './exchange-machine.ts'
 import { isSecureRequest, requestText } from './forward.ts'
 import { fieldOf, type RequestHead, type ResponseHead } from './message.ts'
 import { BadReplay, parseReplay, parseReplayJson, type Replay, replayField, replayType } from './replay.ts'
-import { type CachedReplay, type CacheOrder, readCacheOrder } from './replay-cache.ts'
+import { type CachedReplay, type CacheOrder, endOf, readCacheOrder } from './replay-cache.ts'
 import { failedText, type Replaying, sourceText, transformed, wishOf } from './replay-request.ts'
+import { type ReplaySession, sessionOf } from './replay-session.ts'
 import type { Upstream } from './upstream.ts'
 
 const maxReplays = 10
@@ -24,8 +26,10 @@ export class AppExchange extends MachineExchange {
   /** Of the replay that led here. */
   private replaySource = ''
   /** The replay of before that led here without the word of a program. */
-  private cached: { entry: CachedReplay; through: AppRoute; wish: Wish | undefined } | undefined
-  private cacheStatus = ''
+  private cached: { forget(): void; through: AppRoute; wish: Wish | undefined } | undefined
+  private cacheStatus: '' | 'hit' | 'miss' | 'bypass' = ''
+  /** The others that go where this one is sent. */
+  private session: ReplaySession | undefined
 
   constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, app: AppRoute, id: string) {
     super(client, parts, head, app, id)
@@ -47,26 +51,42 @@ export class AppExchange extends MachineExchange {
       return
     }
     this.wish = wishOf(head)
-    const cached = this.parts.replays.find(this.app.id, head.host, head.target)
-    if (!cached || !this.useCached(cached)) this.seek(this.parts.balance.waitMillis)
+    this.useCache(this.port)
+    this.seek(this.parts.balance.waitMillis)
   }
 
-  /** Sends it where a request like it was sent before. False when the client does not want that. */
-  private useCached(cached: CachedReplay): boolean {
-    const skips = cached.allowsBypass && fieldOf(this.head, 'fly-replay-cache-control') === 'skip'
-    this.cacheStatus = `Fly-Replay-Cache-Status: ${skips ? 'bypass' : 'hit'}\r\n`
-    const app = this.parts.table.apps.get(cached.appId)
-    if (skips || app?.orgId !== this.app.orgId) return false
-    this.cached = { entry: cached, through: this.app, wish: this.wish }
+  /** Has it go where a request like it was sent before. */
+  private useCache({ sessions }: AppPort): void {
+    const { replays } = this.parts
+    const { app, head } = this
+    const path = replays.find(app.id, head.host, head.target)
+    if (path) {
+      this.useCached(path, () => replays.remove(app.id, path))
+      return
+    }
+    const session = sessions && sessionOf(sessions, app.id, head)
+    if (!session) return
+    this.session = session
+    const kept = replays.findSession(session.key)
+    if (kept) this.useCached(kept, () => replays.removeSession(session.key))
+  }
+
+  private useCached(kept: CachedReplay, forget: () => void): void {
+    const app = this.parts.table.apps.get(kept.appId)
+    if (app?.orgId !== this.app.orgId) return
+    if (kept.allowsBypass && fieldOf(this.head, 'fly-replay-cache-control') === 'skip') {
+      this.cacheStatus = 'bypass'
+      return
+    }
+    this.cacheStatus = 'hit'
+    this.cached = { forget, through: this.app, wish: this.wish }
     this.app = app
-    this.wish = cached.wish
-    this.seek(this.parts.balance.waitMillis)
-    return true
+    this.wish = kept.wish
   }
 
   /** Nobody is there any more: the app itself has to say where such requests go now. */
-  private dropCached({ entry, through, wish }: NonNullable<AppExchange['cached']>): void {
-    this.parts.replays.remove(through.id, entry)
+  private dropCached({ forget, through, wish }: NonNullable<AppExchange['cached']>): void {
+    forget()
     this.cached = undefined
     this.cacheStatus = ''
     this.app = through
@@ -75,8 +95,9 @@ export class AppExchange extends MachineExchange {
   }
 
   protected requestText(): string {
-    let added = `Fly-Region: ${this.parts.region}\r\n${this.replaySource}${this.cacheStatus}`
-    const { wish, target } = this
+    const { wish, target, cacheStatus } = this
+    let added = `Fly-Region: ${this.parts.region}\r\n${this.replaySource}`
+    if (cacheStatus) added += `Fly-Replay-Cache-Status: ${cacheStatus}\r\n`
     if (wish?.prefersInstance && target?.machineId !== wish.prefersInstance) {
       added += `Fly-Preferred-Instance-Unavailable: ${wish.prefersInstance}\r\n`
     }
@@ -100,7 +121,7 @@ export class AppExchange extends MachineExchange {
       }
     }
     const order = hasCache ? this.readCache(response) : undefined
-    if (order?.invalidates && this.cached) this.parts.replays.remove(this.cached.through.id, this.cached.entry)
+    if (order?.invalidates) this.cached?.forget()
     if (text === undefined) return false
     this.takeReplay(() => parseReplay(text), this.giveBack(response, rest), order)
     return true
@@ -178,18 +199,28 @@ export class AppExchange extends MachineExchange {
       this.noneFound(new NoCandidate(502, 'replay_failed', message))
       return
     }
+    if (order?.invalidates) this.cached?.forget()
     this.cached = undefined
-    this.cacheStatus = order?.prefix === undefined ? '' : 'Fly-Replay-Cache-Status: miss\r\n'
-    if (order?.prefix !== undefined) this.keepReplay(replaying.app, app, order.prefix, order)
+    // Who asks to be led another way changes nothing for others.
+    if (this.cacheStatus !== 'bypass') this.cacheStatus = this.keepReplay(replaying, app.id, order) ? 'miss' : ''
     this.app = app
     this.seek(Math.min(replay.timeoutMillis ?? this.parts.balance.waitMillis, this.parts.balance.waitMillis))
   }
 
-  private keepReplay(through: AppRoute, app: AppRoute, prefix: string, order: CacheOrder): void {
-    const { seconds, allowsBypass } = order
-    const until = Date.now() + seconds * 1000
-    const entry = { prefix, host: this.head.host, appId: app.id, wish: this.wish!, allowsBypass, until }
-    this.parts.replays.put(through.id, entry)
+  /** Has requests like this one go to the same place for a while. False when nobody asks for that. */
+  private keepReplay({ replay, app: through }: Replaying, appId: string, order: CacheOrder | undefined): boolean {
+    const { replays } = this.parts
+    const { session, wish } = this
+    if (order?.prefix !== undefined) {
+      const { prefix, seconds, allowsBypass } = order
+      const entry = { appId, wish: wish!, allowsBypass, until: endOf(seconds) }
+      replays.put(through.id, { ...entry, prefix, host: this.head.host })
+      return true
+    }
+    if (!session || session.appId !== through.id || order?.invalidates || !isPlain(replay)) return false
+    const { seconds, allowsBypass } = session.rule
+    replays.putSession(session.key, { appId, wish: wish!, allowsBypass, until: endOf(seconds) })
+    return true
   }
 
   /** No machine takes it: the source of the replay gets it back if it wanted to, else the client hears of it. */
@@ -213,6 +244,11 @@ export class AppExchange extends MachineExchange {
     this.wish = replaying.replay.fallback === 'force_self' ? { instance: machineId } : { prefersInstance: machineId }
     this.seek(this.parts.balance.waitMillis)
   }
+}
+
+/** It says nothing that is meant for one request alone. */
+function isPlain({ state, transform, timeoutMillis, fallback }: Replay): boolean {
+  return state === undefined && !transform && timeoutMillis === undefined && !fallback
 }
 
 function badReplay(error: BadReplay): Refusal {
