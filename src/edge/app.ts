@@ -12,6 +12,9 @@ export interface AppRoute {
   id: string
   name: string
   orgId: string
+  /** The private network that it is in, and whether its requests may be led to others of the organization. */
+  network: string
+  crossesNetworks: boolean
   /** Empty when it has no address that everybody can reach: then only other apps lead to it. */
   hosts: string[]
   /** Names given by its owners, which the platform's own go before. */
@@ -91,6 +94,8 @@ export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRou
     id: row.id,
     name: row.name,
     orgId: row.orgId,
+    network: row.network,
+    crossesNetworks: row.crossNetworkReplays,
     hosts: isPublic ? [`${row.name}.${options.domain}`] : [],
     customHosts: isPublic ? row.hosts : [],
     hasSubdomains: isPublic && row.enableSubdomains,
@@ -189,6 +194,11 @@ function findEntry(app: AppRoute, usual: number, tls: boolean): AppPort | undefi
 export function findPort(app: AppRoute, localPort: number, isSecure: boolean, edgePort: number): AppPort | undefined {
   if (localPort !== edgePort) return app.ports.get(localPort)
   return isSecure ? app.secure : app.plain
+}
+
+/** Whether a program of one app may have requests given to another. Apps of others are as if they were not there. */
+export function mayReplay(from: AppRoute, to: AppRoute): boolean {
+  return from.orgId === to.orgId && (from.network === to.network || from.crossesNetworks)
 }
 
 const webPorts = [80, 443]

@@ -1,5 +1,5 @@
 import { Refusal } from './answer.ts'
-import { type AppRoute, findPort } from './app.ts'
+import { type AppRoute, findPort, mayReplay } from './app.ts'
 import type { AppPort } from './app-port.ts'
 import { NoCandidate, type Wish } from './balance.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
@@ -73,7 +73,7 @@ export class AppExchange extends MachineExchange {
 
   private useCached(kept: CachedReplay, forget: () => void): void {
     const app = this.parts.table.apps.get(kept.appId)
-    if (app?.orgId !== this.app.orgId) return
+    if (!app || !mayReplay(this.app, app)) return
     if (kept.allowsBypass && fieldOf(this.head, 'fly-replay-cache-control') === 'skip') {
       this.cacheStatus = 'bypass'
       return
@@ -193,8 +193,7 @@ export class AppExchange extends MachineExchange {
       except: replay.elsewhere ? source.machineId : undefined,
     }
     const app = replay.app === undefined ? replaying.app : this.parts.table.apps.findName(replay.app)
-    // Apps of others are as if they were not there.
-    if (!app || app.orgId !== replaying.app.orgId) {
+    if (!app || !mayReplay(replaying.app, app)) {
       const message = `there is no app ${replay.app} to which ${replaying.app.name} could lead requests`
       this.noneFound(new NoCandidate(502, 'replay_failed', message))
       return

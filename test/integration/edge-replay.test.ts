@@ -36,6 +36,29 @@ test('a request is given to another app of the organization, also in another net
   expect(Object.keys(reply.headers)).not.toContain('fly-replay')
 })
 
+test('an organization can keep its networks apart, and then such an app is not to be found', async () => {
+  const orgId = await edge.org('apart')
+  const [source, near] = [await edge.app({ orgId }), await edge.app({ orgId })]
+  const far = await edge.app({ orgId, network: 'other' })
+  let wanted = far
+  await edge.backendOf(source, (request, reply) => replay(`app=${wanted}`)(request, reply))
+  await edge.backendOf(near, echo)
+  const { requests } = await edge.backendOf(far, echo)
+  const set = async (allowed: boolean) => {
+    await edge.database.db.query('update org set cross_network_replays = $2 where id = $1', [orgId, allowed])
+    await until(() => edge.table.apps.get(source)!.crossesNetworks === allowed, 9) // all are read every ten seconds
+  }
+  expect((await ask(source)).status).toBe(200)
+  await set(false)
+  const reply = await ask(source)
+  expect([reply.status, JSON.parse(reply.body).error, requests.length]).toEqual([502, 'replay_failed', 1])
+  wanted = near
+  expect((await ask(source)).status).toBe(200)
+  await set(true)
+  wanted = far
+  expect((await ask(source)).status).toBe(200)
+})
+
 test('an app of another organization is not to be found', async () => {
   const [source, foreign] = [await edge.app(), await edge.app({ orgId: 'strangers' })]
   await edge.backendOf(source, replay(`app=${foreign}`))
