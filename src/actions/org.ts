@@ -1,7 +1,8 @@
+import { requireWriter } from '../model/caller.ts'
 import { forbidden, notFound } from '../model/errors.ts'
-import { type CreateOrg, type Org, slugPattern } from '../model/org.ts'
+import { type CreateOrg, type Org, slugPattern, type UpdateOrg } from '../model/org.ts'
 import type { Caller } from '../model/token.ts'
-import { findOrg, insertOrg, listOrgs } from '../store/org.ts'
+import { findOrg, insertOrg, listOrgs, setCrossNetworkReplays } from '../store/org.ts'
 import { type Context, getCaller } from './context.ts'
 
 const slugForm = new RegExp(slugPattern)
@@ -14,6 +15,18 @@ export async function createOrg(ctx: Context, input: CreateOrg): Promise<Org> {
 
 export async function listVisibleOrgs(ctx: Context): Promise<Org[]> {
   return listOrgs(ctx.db, await getCaller(ctx))
+}
+
+export async function getVisibleOrg(ctx: Context, slug: string): Promise<Org> {
+  return getOrg(ctx, await getCaller(ctx), slug)
+}
+
+export async function updateOrg(ctx: Context, slug: string, input: UpdateOrg): Promise<Org> {
+  const caller = await getCaller(ctx)
+  requireWriter(caller)
+  const org = await setCrossNetworkReplays(ctx.db, caller, slugOrNotFound(slug), input.cross_network_replays)
+  if (!org) throw organizationNotFound()
+  return org
 }
 
 export async function getOrg(ctx: Context, caller: Caller, slug: string): Promise<Org> {

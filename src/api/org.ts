@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
-import { createOrg, listVisibleOrgs } from '../actions/org.ts'
-import { CreateOrg, type Org } from '../model/org.ts'
+import { createOrg, getVisibleOrg, listVisibleOrgs, updateOrg } from '../actions/org.ts'
+import { CreateOrg, type Org, UpdateOrg } from '../model/org.ts'
 import { toRfc3339 } from '../model/time.ts'
 import { type Route, route } from './route.ts'
 
@@ -10,10 +10,16 @@ const OrgView = Type.Object(
     slug: Type.String(),
     name: Type.String(),
     internal_numeric_id: Type.Integer(),
+    cross_network_replays: Type.Boolean({
+      description: 'Whether `fly-replay` leads requests to apps in other private networks of the organization.',
+    }),
     created_at: Type.String({ format: 'date-time' }),
   },
   { title: 'Organization' },
 )
+
+const params = Type.Object({ org_slug: Type.String() })
+const unknown = 'The organization is unknown or not visible to this token.'
 
 export const orgRoutes: Route[] = [
   route({
@@ -46,6 +52,35 @@ export const orgRoutes: Route[] = [
     wrongType: 400,
     run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(orgView) }),
   }),
+  route({
+    method: 'GET',
+    path: '/v1/orgs/{org_slug}',
+    id: 'getOrg',
+    tag: 'Organizations',
+    summary: 'Get an organization',
+    scope: 'read',
+    params,
+    status: 200,
+    response: OrgView,
+    errors: { 404: unknown },
+    wrongType: 400,
+    run: async ({ ctx, params }) => orgView(await getVisibleOrg(ctx, params.org_slug)),
+  }),
+  route({
+    method: 'PATCH',
+    path: '/v1/orgs/{org_slug}',
+    id: 'updateOrg',
+    tag: 'Organizations',
+    summary: 'Change the settings of an organization',
+    scope: 'write',
+    params,
+    body: UpdateOrg,
+    status: 200,
+    response: OrgView,
+    errors: { 403: 'This token may only read.', 404: unknown },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => orgView(await updateOrg(ctx, params.org_slug, body)),
+  }),
 ]
 
 /** How other resources show the organization they belong to. */
@@ -54,5 +89,10 @@ export function organizationView(org: Pick<Org, 'name' | 'slug' | 'numericId'>) 
 }
 
 function orgView(org: Org) {
-  return { id: org.id, ...organizationView(org), created_at: toRfc3339(org.createdAt) }
+  return {
+    id: org.id,
+    ...organizationView(org),
+    cross_network_replays: org.crossNetworkReplays,
+    created_at: toRfc3339(org.createdAt),
+  }
 }

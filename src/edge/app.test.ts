@@ -30,6 +30,7 @@ const row: AppRouteRow = {
   name: 'web',
   orgId: 'acme',
   network: 'default',
+  crossNetworkReplays: true,
   enableSubdomains: false,
   ips: [{ ip: '127.0.9.1', shared: false, type: 'v4' }],
   hosts: ['www.example.com'],

@@ -1,17 +1,20 @@
 // What the edge knows of an app: its names and addresses, the ports it offers to clients, and the places behind them.
 import type { CheckResult, MachineState } from '../model/machine.ts'
 import { listChecks } from '../model/machine-checks.ts'
-import type { MachinePort, MachineService } from '../model/machine-config.ts'
+import type { MachineService } from '../model/machine-config.ts'
 import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../store/route.ts'
+import { type AppPort, portOf } from './app-port.ts'
 import { findPlace, type Place } from './place.ts'
 import type { BoxPlaces } from './settings.ts'
-import { type TlsRules, tlsRulesOf } from './tls.ts'
 
 export interface AppRoute {
   kind: 'app'
   id: string
   name: string
   orgId: string
+  /** The private network that it is in, and whether its requests may be led to others of the organization. */
+  network: string
+  crossesNetworks: boolean
   /** Empty when it has no address that everybody can reach: then only other apps lead to it. */
   hosts: string[]
   /** Names given by its owners, which the platform's own go before. */
@@ -30,27 +33,6 @@ export interface AppRoute {
   secure: AppPort | undefined
   targets: Target[]
   certificates: StoredCertificate[]
-}
-
-/** One port as clients see it. */
-export interface AppPort {
-  port: number
-  http: boolean
-  tls: boolean
-  pgTls: boolean
-  /** The version of the line that tells the program who the client is; undefined: none. */
-  proxyProtocol: 1 | 2 | undefined
-  forceHttps: boolean
-  tlsRules: TlsRules
-  response: ResponseRules | undefined
-  targets: Target[]
-}
-
-/** How answers are changed on their way out. */
-export interface ResponseRules {
-  pristine: boolean
-  /** By name in lowercase; without values the field is left out. */
-  fields: Map<string, string[]>
 }
 
 /** One service of one version of a machine, and how it fares here. */
@@ -112,6 +94,8 @@ export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRou
     id: row.id,
     name: row.name,
     orgId: row.orgId,
+    network: row.network,
+    crossesNetworks: row.crossNetworkReplays,
     hosts: isPublic ? [`${row.name}.${options.domain}`] : [],
     customHosts: isPublic ? row.hosts : [],
     hasSubdomains: isPublic && row.enableSubdomains,
@@ -199,42 +183,6 @@ function shareOf(limit: number, { index, count }: AppOptions['worker']): number 
   return Math.max(1, Math.floor(limit / count) + (index < limit % count ? 1 : 0))
 }
 
-function portOf(number: number, port: MachinePort): AppPort {
-  const handlers = new Set<string>(port.handlers)
-  const isHttp = handlers.has('http') || handlers.has('edge_http')
-  const version = port.proxy_proto_options?.version
-  return {
-    port: number,
-    http: isHttp,
-    tls: handlers.has('tls'),
-    pgTls: handlers.has('pg_tls'),
-    proxyProtocol: handlers.has('proxy_proto') ? (version === 'v2' ? 2 : 1) : undefined,
-    forceHttps: port.force_https === true,
-    tlsRules: tlsRulesOf(port.tls_options, isHttp),
-    response: responseRulesOf(port.http_options?.response),
-    targets: [],
-  }
-}
-
-type ResponseOptions = NonNullable<NonNullable<MachinePort['http_options']>['response']>
-
-const fieldName = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
-const fieldValue = /^[\t\x20-\x7e\x80-\xff]*$/
-// These say where an answer ends, which is the edge's to say.
-const framing = new Set(['connection', 'content-length', 'transfer-encoding', 'upgrade', 'keep-alive', 'trailer', 'te'])
-
-function responseRulesOf(options: ResponseOptions | undefined): ResponseRules | undefined {
-  if (!options) return undefined
-  const fields = new Map<string, string[]>()
-  for (const [name, value] of Object.entries(options.headers ?? {})) {
-    const lower = name.toLowerCase()
-    if (!fieldName.test(name) || framing.has(lower)) continue
-    const values = value === false || value === null ? [] : [value].flat().map(String)
-    if (values.every((text) => fieldValue.test(text))) fields.set(lower, values)
-  }
-  return { pristine: options.pristine === true, fields }
-}
-
 function findEntry(app: AppRoute, usual: number, tls: boolean): AppPort | undefined {
   const first = app.ports.get(usual)
   if (first?.http) return first
@@ -246,6 +194,11 @@ function findEntry(app: AppRoute, usual: number, tls: boolean): AppPort | undefi
 export function findPort(app: AppRoute, localPort: number, isSecure: boolean, edgePort: number): AppPort | undefined {
   if (localPort !== edgePort) return app.ports.get(localPort)
   return isSecure ? app.secure : app.plain
+}
+
+/** Whether a program of one app may have requests given to another. Apps of others are as if they were not there. */
+export function mayReplay(from: AppRoute, to: AppRoute): boolean {
+  return from.orgId === to.orgId && (from.network === to.network || from.crossesNetworks)
 }
 
 const webPorts = [80, 443]

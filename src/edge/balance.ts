@@ -2,7 +2,8 @@
 // below their hard limit; then it waits. Machines that sleep are woken when there is nobody else to take requests.
 import { fitsRegion } from '../model/region.ts'
 import { Refusal } from './answer.ts'
-import type { AppPort, AppRoute, Target } from './app.ts'
+import type { AppRoute, Target } from './app.ts'
+import type { AppPort } from './app-port.ts'
 import type { Permits } from './permit.ts'
 import type { AppTable } from './route.ts'
 

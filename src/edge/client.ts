@@ -2,9 +2,10 @@ import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { Access } from './access.ts'
 import { answerText, Refusal, refusalOfMessage, refusalText } from './answer.ts'
-import type { AppRoute } from './app.ts'
+import { type AppRoute, findPort } from './app.ts'
 import type { Balance } from './balance.ts'
 import { writeBody } from './body.ts'
+import type { EncoderCount } from './compress.ts'
 import type { Exchange } from './exchange.ts'
 import { AppExchange } from './exchange-app.ts'
 import { SandboxExchange } from './exchange-sandbox.ts'
@@ -29,6 +30,7 @@ export interface EdgeParts {
   region: string
   /** Bodies that may have to be sent again, of all requests together. */
   kept: { bytes: number; most: number }
+  encoders: EncoderCount
   /** Names below these are sandboxes or apps, and no other host name is. */
   domains: string[]
   nextId(): string
@@ -42,7 +44,7 @@ const maxHeadBytes = 32_768
 
 const firstRequestMillis = 15_000
 const headMillis = 10_000
-const idleMillis = 75_000
+const keepMillis = 75_000
 const streamMillis = 3_600_000
 const lingerMillis = 2_000
 // Of a connection that is to be closed.
@@ -58,6 +60,9 @@ export class ClientConnection {
   isClosing = false
   /** When it is given up, if nothing happens. */
   deadline: number
+  /** After how long, where the port of its last request says so. */
+  private idleMillis: number | undefined
+  private headSince = 0
   private readonly socket: ClientSocket
   private readonly parts: EdgeParts
   /** It came to an address that is of one app alone, whatever host it asks for. */
@@ -74,7 +79,7 @@ export class ClientConnection {
     this.address = address
     this.deadline = Date.now() + firstRequestMillis
     socket.on('data', (bytes) => this.onData(bytes))
-    socket.on('drain', () => this.exchange?.onClientDrain())
+    socket.on('drain', () => this.onDrain())
     socket.on('end', () => this.onEnd())
     socket.on('error', () => {}) // what follows it is the close
     socket.on('close', () => this.exchange?.onClientClose())
@@ -91,6 +96,12 @@ export class ClientConnection {
     this.touch()
     const rest = exchange.onClientData(bytes)
     if (rest) this.hold(rest)
+  }
+
+  private onDrain(): void {
+    if (!this.exchange) return
+    this.touch()
+    this.exchange.onClientDrain()
   }
 
   /** What belongs to the next request waits, and the client with it. */
@@ -124,7 +135,7 @@ export class ClientConnection {
     if (end < 0 || end - start > maxHeadBytes) return this.awaitHead(bytes, start)
     this.pending = end + 4 < bytes.length ? bytes.subarray(end + 4) : undefined
     this.state = 'request'
-    this.touch()
+    this.limitIdle(undefined)
     try {
       this.begin(readRequestHead(bytes.toString('latin1', start, end)))
     } catch (error) {
@@ -141,7 +152,7 @@ export class ClientConnection {
       this.refuseMessage(new BadMessage('lines end with a carriage return and a line feed'))
     } else {
       // Counted from its first byte: one that trickles in does not get longer.
-      if (this.state === 'idle') this.deadline = Date.now() + headMillis
+      if (this.state === 'idle') this.headSince = Date.now()
       this.state = 'head'
       this.socket.resume()
     }
@@ -215,7 +226,7 @@ export class ClientConnection {
   private continue(keepAlive: boolean): void {
     if (keepAlive && !this.isClosing) {
       this.state = 'idle'
-      this.deadline = Date.now() + idleMillis
+      this.deadline = Date.now() + (this.idleMillis ?? keepMillis)
       if (this.socket.isPaused()) this.socket.resume()
       return
     }
@@ -239,7 +250,13 @@ export class ClientConnection {
   }
 
   touch(): void {
-    this.deadline = Date.now() + streamMillis
+    this.deadline = Date.now() + (this.idleMillis ?? streamMillis)
+  }
+
+  /** From now on it is given up when nothing moves for so long; undefined: for as long as usual. */
+  limitIdle(millis: number | undefined): void {
+    this.idleMillis = millis
+    this.touch()
   }
 
   write(text: string): void {
@@ -276,10 +293,21 @@ export class ClientConnection {
 
   /** Called once a second. */
   sweep(now: number): void {
-    if (this.isClosing && this.state === 'idle' && now > this.deadline - idleMillis + closeIdleMillis) this.socket.end()
-    if (now < this.deadline) return
-    if (this.state === 'head') this.refuseMessage(new BadMessage('the request did not arrive in time', 408))
-    else this.destroy()
+    const idleSince = this.deadline - (this.idleMillis ?? keepMillis)
+    if (this.isClosing && this.state === 'idle' && now > idleSince + closeIdleMillis) this.socket.end()
+    if (this.state === 'head') {
+      if (now < this.headSince + this.mostHeadMillis()) return
+      this.refuseMessage(new BadMessage('the request did not arrive in time', 408))
+    } else if (now >= this.deadline) this.destroy()
+  }
+
+  /** How long a head may take of which a part is here: as its port says, as soon as it tells which one that is. */
+  private mostHeadMillis(): number {
+    const { peer, parts } = this
+    const host = this.pending && hostLine.exec(this.pending.toString('latin1'))?.[1]
+    const route = this.findRoute(host?.toLowerCase() ?? '')
+    const port = route?.kind === 'app' ? findPort(route, peer.port, peer.secure, parts.edgePort) : undefined
+    return port?.headMillis ?? headMillis
   }
 
   /** The next answer is the last. It is not cut off at once: the request may be on its way already. */
@@ -287,6 +315,8 @@ export class ClientConnection {
     this.isClosing = true
   }
 }
+
+const hostLine = /\r\nhost:[\t ]*([^\s:]+)(?::\d+)?[\t ]*\r\n/i
 
 /** A line that ends without a carriage return: no end of the head would ever be found. */
 function hasBareLineFeed(bytes: Buffer): boolean {

@@ -1,36 +1,24 @@
 import { Refusal } from './answer.ts'
-import { type AppPort, type AppRoute, findPort, type Target } from './app.ts'
-import { NoCandidate, type Seat, type Waiter, type Wish } from './balance.ts'
+import { type AppRoute, findPort, mayReplay } from './app.ts'
+import type { AppPort } from './app-port.ts'
+import { NoCandidate, type Wish } from './balance.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
-import { Exchange, fieldOf } from './exchange.ts'
-import { appResponseText, isSecureRequest, type ResponseOptions, requestText } from './forward.ts'
-import type { RequestHead, ResponseHead } from './message.ts'
+import { MachineExchange } from './exchange-machine.ts'
+import { isSecureRequest, requestText } from './forward.ts'
+import { fieldOf, type RequestHead, type ResponseHead } from './message.ts'
 import { BadReplay, parseReplay, parseReplayJson, type Replay, replayField, replayType } from './replay.ts'
-import { type CachedReplay, type CacheOrder, readCacheOrder } from './replay-cache.ts'
+import { type CachedReplay, type CacheOrder, endOf, readCacheOrder } from './replay-cache.ts'
 import { failedText, type Replaying, sourceText, transformed, wishOf } from './replay-request.ts'
+import { type ReplaySession, sessionOf } from './replay-session.ts'
 import type { Upstream } from './upstream.ts'
 
-const repeatable = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
-/** What is kept of a body, for a replay. */
-const maxKeptBytes = 1_048_576
 const maxReplays = 10
-// Of new connections that broke before an answer; idle ones may be closed at any time and do not count.
-const maxBroken = 3
 const maxReplayJsonBytes = 65_536
 
 /** A request for an app: one of its machines gets it, and may have it given to another. */
-export class AppExchange extends Exchange {
+export class AppExchange extends MachineExchange {
   /** As it is sent, after a replay perhaps changed. */
   private requestHead: RequestHead
-  private app: AppRoute
-  private port: AppPort | undefined
-  private wish: Wish | undefined
-  private target: Target | undefined
-  private seat: Seat | undefined
-  private waiter: Waiter | undefined
-  private deadline = 0
-  private brokenOff = 0
-  private keptBytes = 0
   private replays = 0
   private replaying: Replaying | undefined
   /** The answer is the last word, whatever it asks for. */
@@ -38,14 +26,14 @@ export class AppExchange extends Exchange {
   /** Of the replay that led here. */
   private replaySource = ''
   /** The replay of before that led here without the word of a program. */
-  private cached: { entry: CachedReplay; through: AppRoute; wish: Wish | undefined } | undefined
-  private cacheStatus = ''
+  private cached: { forget(): void; through: AppRoute; wish: Wish | undefined } | undefined
+  private cacheStatus: '' | 'hit' | 'miss' | 'bypass' = ''
+  /** The others that go where this one is sent. */
+  private session: ReplaySession | undefined
 
   constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, app: AppRoute, id: string) {
-    super(client, parts, head, id)
+    super(client, parts, head, app, id)
     this.requestHead = head
-    this.app = app
-    if (head.body !== 0 && head.body <= maxKeptBytes) this.kept = []
   }
 
   start(): void {
@@ -63,26 +51,42 @@ export class AppExchange extends Exchange {
       return
     }
     this.wish = wishOf(head)
-    const cached = this.parts.replays.find(this.app.id, head.host, head.target)
-    if (!cached || !this.useCached(cached)) this.seek(this.parts.balance.waitMillis)
+    this.useCache(this.port)
+    this.seek(this.parts.balance.waitMillis)
   }
 
-  /** Sends it where a request like it was sent before. False when the client does not want that. */
-  private useCached(cached: CachedReplay): boolean {
-    const skips = cached.allowsBypass && fieldOf(this.head, 'fly-replay-cache-control') === 'skip'
-    this.cacheStatus = `Fly-Replay-Cache-Status: ${skips ? 'bypass' : 'hit'}\r\n`
-    const app = this.parts.table.apps.get(cached.appId)
-    if (skips || app?.orgId !== this.app.orgId) return false
-    this.cached = { entry: cached, through: this.app, wish: this.wish }
+  /** Has it go where a request like it was sent before. */
+  private useCache({ sessions }: AppPort): void {
+    const { replays } = this.parts
+    const { app, head } = this
+    const path = replays.find(app.id, head.host, head.target)
+    if (path) {
+      this.useCached(path, () => replays.remove(app.id, path))
+      return
+    }
+    const session = sessions && sessionOf(sessions, app.id, head)
+    if (!session) return
+    this.session = session
+    const kept = replays.findSession(session.key)
+    if (kept) this.useCached(kept, () => replays.removeSession(session.key))
+  }
+
+  private useCached(kept: CachedReplay, forget: () => void): void {
+    const app = this.parts.table.apps.get(kept.appId)
+    if (!app || !mayReplay(this.app, app)) return
+    if (kept.allowsBypass && fieldOf(this.head, 'fly-replay-cache-control') === 'skip') {
+      this.cacheStatus = 'bypass'
+      return
+    }
+    this.cacheStatus = 'hit'
+    this.cached = { forget, through: this.app, wish: this.wish }
     this.app = app
-    this.wish = cached.wish
-    this.seek(this.parts.balance.waitMillis)
-    return true
+    this.wish = kept.wish
   }
 
   /** Nobody is there any more: the app itself has to say where such requests go now. */
-  private dropCached({ entry, through, wish }: NonNullable<AppExchange['cached']>): void {
-    this.parts.replays.remove(through.id, entry)
+  private dropCached({ forget, through, wish }: NonNullable<AppExchange['cached']>): void {
+    forget()
     this.cached = undefined
     this.cacheStatus = ''
     this.app = through
@@ -90,164 +94,15 @@ export class AppExchange extends Exchange {
     this.seek(this.parts.balance.waitMillis)
   }
 
-  /** Looks for a machine within this time. */
-  private seek(millis: number): void {
-    this.deadline = Date.now() + millis
-    try {
-      if (this.attempt()) return
-    } catch (error) {
-      this.noneFound(error)
-      return
-    }
-    this.wait()
-  }
-
-  private wait(): void {
-    const waiter: Waiter = {
-      appId: this.app.id,
-      deadline: this.deadline,
-      attempt: () => {
-        try {
-          return this.attempt()
-        } catch (error) {
-          // Not inside of the queue's own loop.
-          queueMicrotask(() => this.noneFound(error))
-          return true
-        }
-      },
-      giveUp: () => this.noneFound(new NoCandidate(503, 'unavailable', this.whyNot(), ''), 'timeout'),
-    }
-    this.waiter = waiter
-    this.parts.balance.wait(waiter)
-  }
-
-  private whyNot(): string {
-    const { targets = [] } = this.port ?? {}
-    const waited = `within ${this.parts.balance.waitMillis / 1000} s`
-    if (targets.some(({ isOpen, load, hardLimit }) => isOpen && load >= hardLimit)) {
-      return `all machines of ${this.app.name} were at their hard limits, and none became free ${waited}`
-    }
-    if (targets.some(({ isOpen }) => isOpen)) return `no machine of ${this.app.name} took a connection ${waited}`
-    if (targets.some(({ state, isCordoned }) => state === 'started' && !isCordoned)) {
-      return `no machine of ${this.app.name} passed its checks ${waited}`
-    }
-    return `no machine of ${this.app.name} was there to answer ${waited}`
-  }
-
-  /** False when there is no machine yet. */
-  private attempt(): boolean {
-    if (this.isOver) return true
-    const app = this.parts.table.apps.get(this.app.id)
-    const port = app && findPort(app, this.client.peer.port, this.client.peer.secure, this.parts.edgePort)
-    if (!app || !port?.http) throw new NoCandidate(404, 'not_found', `the app ${this.app.name} offers no HTTP here`)
-    this.app = app
-    this.port = port
-    const target = this.parts.balance.pick(app, port, this.wish)
-    if (!target) return false
-    this.waiter = undefined
-    this.give(target)
-    return true
-  }
-
-  private give(target: Target): void {
-    this.target = target
-    const refused = () => {
-      this.released()
-      this.again()
-    }
-    // It may be over by the time that `take` returns.
-    const seat = this.parts.balance.take(this.app, target, () => this.reach(target), refused)
-    if (this.target === target) this.seat = seat
-    else this.parts.balance.leave(seat)
-  }
-
-  private reach(target: Target): void {
-    const { balance, pool } = this.parts
-    const upstream = this.head.upgrade ? undefined : pool.take(target, this.mayRepeat)
-    if (upstream) {
-      this.send(upstream)
-      return
-    }
-    pool.connect(target).then(
-      (fresh) => {
-        balance.succeeded(target)
-        if (this.isOver) pool.give(fresh)
-        else this.send(fresh)
-      },
-      () => {
-        balance.failed(target)
-        if (this.isOver) return
-        this.released()
-        this.again()
-      },
-    )
-  }
-
-  /** On another machine if there is one, else after a while. */
-  private again(): void {
-    const left = this.deadline - Date.now()
-    if (left <= 0) this.noneFound(new NoCandidate(503, 'unavailable', this.whyNot()), 'retries_exhausted')
-    else this.seek(left)
-  }
-
-  protected get mayRepeat(): boolean {
-    return (this.head.body === 0 || this.kept !== undefined) && repeatable.has(this.head.method)
-  }
-
-  protected retry({ isUsed }: Upstream): boolean {
-    const { target } = this
-    if (!isUsed) this.brokenOff += 1
-    if (!target || this.brokenOff > maxBroken) return false
-    if (!isUsed) this.parts.balance.failed(target)
-    this.takeBack()
-    this.again()
-    return true
-  }
-
-  protected override released(): void {
-    const { seat, waiter } = this
-    this.target = undefined
-    this.seat = undefined
-    this.waiter = undefined
-    if (waiter) this.parts.balance.cancel(waiter)
-    if (seat) this.parts.balance.leave(seat)
-  }
-
-  protected override over(): void {
-    if (this.isOver) return
-    this.dropKept()
-    super.over()
-  }
-
-  private dropKept(): void {
-    this.parts.kept.bytes -= this.keptBytes
-    this.keptBytes = 0
-    this.kept = undefined
-  }
-
-  protected override keepBody(piece: Buffer): void {
-    const { kept } = this.parts
-    if (this.keptBytes + piece.length > maxKeptBytes || kept.bytes + piece.length > kept.most) {
-      this.dropKept()
-      return
-    }
-    this.kept!.push(piece)
-    this.keptBytes += piece.length
-    kept.bytes += piece.length
-  }
-
   protected requestText(): string {
-    let added = `Fly-Region: ${this.parts.region}\r\n${this.replaySource}${this.cacheStatus}`
-    const { wish, target } = this
+    const { wish, target, cacheStatus } = this
+    let added = `Fly-Region: ${this.parts.region}\r\n${this.replaySource}`
+    if (cacheStatus) added += `Fly-Replay-Cache-Status: ${cacheStatus}\r\n`
     if (wish?.prefersInstance && target?.machineId !== wish.prefersInstance) {
       added += `Fly-Preferred-Instance-Unavailable: ${wish.prefersInstance}\r\n`
     }
     const options = { id: this.id, withoutAuthorization: false, keepAlive: true, added }
     return requestText(this.requestHead, this.client.peer, options)
-  }
-
-  protected responseText(response: ResponseHead, options: ResponseOptions): string {
-    return appResponseText(response, options, this.port?.response)
   }
 
   protected override takeAnswer(response: ResponseHead, rest: Buffer): boolean {
@@ -266,7 +121,7 @@ export class AppExchange extends Exchange {
       }
     }
     const order = hasCache ? this.readCache(response) : undefined
-    if (order?.invalidates && this.cached) this.parts.replays.remove(this.cached.through.id, this.cached.entry)
+    if (order?.invalidates) this.cached?.forget()
     if (text === undefined) return false
     this.takeReplay(() => parseReplay(text), this.giveBack(response, rest), order)
     return true
@@ -338,28 +193,37 @@ export class AppExchange extends Exchange {
       except: replay.elsewhere ? source.machineId : undefined,
     }
     const app = replay.app === undefined ? replaying.app : this.parts.table.apps.findName(replay.app)
-    // Apps of others are as if they were not there.
-    if (!app || app.orgId !== replaying.app.orgId) {
+    if (!app || !mayReplay(replaying.app, app)) {
       const message = `there is no app ${replay.app} to which ${replaying.app.name} could lead requests`
       this.noneFound(new NoCandidate(502, 'replay_failed', message))
       return
     }
+    if (order?.invalidates) this.cached?.forget()
     this.cached = undefined
-    this.cacheStatus = order?.prefix === undefined ? '' : 'Fly-Replay-Cache-Status: miss\r\n'
-    if (order?.prefix !== undefined) this.keepReplay(replaying.app, app, order.prefix, order)
+    // Who asks to be led another way changes nothing for others.
+    if (this.cacheStatus !== 'bypass') this.cacheStatus = this.keepReplay(replaying, app.id, order) ? 'miss' : ''
     this.app = app
     this.seek(Math.min(replay.timeoutMillis ?? this.parts.balance.waitMillis, this.parts.balance.waitMillis))
   }
 
-  private keepReplay(through: AppRoute, app: AppRoute, prefix: string, order: CacheOrder): void {
-    const { seconds, allowsBypass } = order
-    const until = Date.now() + seconds * 1000
-    const entry = { prefix, host: this.head.host, appId: app.id, wish: this.wish!, allowsBypass, until }
-    this.parts.replays.put(through.id, entry)
+  /** Has requests like this one go to the same place for a while. False when nobody asks for that. */
+  private keepReplay({ replay, app: through }: Replaying, appId: string, order: CacheOrder | undefined): boolean {
+    const { replays } = this.parts
+    const { session, wish } = this
+    if (order?.prefix !== undefined) {
+      const { prefix, seconds, allowsBypass } = order
+      const entry = { appId, wish: wish!, allowsBypass, until: endOf(seconds) }
+      replays.put(through.id, { ...entry, prefix, host: this.head.host })
+      return true
+    }
+    if (!session || session.appId !== through.id || order?.invalidates || !isPlain(replay)) return false
+    const { seconds, allowsBypass } = session.rule
+    replays.putSession(session.key, { appId, wish: wish!, allowsBypass, until: endOf(seconds) })
+    return true
   }
 
   /** No machine takes it: the source of the replay gets it back if it wanted to, else the client hears of it. */
-  private noneFound(error: unknown, reason = 'no_candidate'): void {
+  protected noneFound(error: unknown, reason = 'no_candidate'): void {
     if (this.isOver) return
     const { replaying, cached } = this
     if (cached && error instanceof NoCandidate) {
@@ -379,6 +243,11 @@ export class AppExchange extends Exchange {
     this.wish = replaying.replay.fallback === 'force_self' ? { instance: machineId } : { prefersInstance: machineId }
     this.seek(this.parts.balance.waitMillis)
   }
+}
+
+/** It says nothing that is meant for one request alone. */
+function isPlain({ state, transform, timeoutMillis, fallback }: Replay): boolean {
+  return state === undefined && !transform && timeoutMillis === undefined && !fallback
 }
 
 function badReplay(error: BadReplay): Refusal {

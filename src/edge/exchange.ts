@@ -1,15 +1,16 @@
 import { Refusal, refusalOfMessage } from './answer.ts'
 import { type BodyReader, bodyReader, smallBytes, writeBody } from './body.ts'
 import type { ClientConnection, EdgeParts } from './client.ts'
+import { Encoder, type EncoderUser, type Encoding } from './compress.ts'
 import { framingFor, interimText, type ResponseOptions } from './forward.ts'
-import { BadMessage, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
+import { BadMessage, fieldOf, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
 import type { Upstream, UpstreamUser } from './upstream.ts'
 
 const endOfHead = Buffer.from('\r\n\r\n')
 const maxResponseHeadBytes = 65_536
 
 /** One request on its way to its target, and the answer on its way back. */
-export abstract class Exchange implements UpstreamUser {
+export abstract class Exchange implements UpstreamUser, EncoderUser {
   readonly head: RequestHead
   readonly id: string
   protected readonly client: ClientConnection
@@ -24,6 +25,8 @@ export abstract class Exchange implements UpstreamUser {
   private response: ResponseHead | undefined
   private responseBody: BodyReader | undefined
   private isChunkedOut = false
+  /** Where the body of the answer is not passed on as it is. */
+  private encoder: Encoder | undefined
   private isTunnel = false
   /** Gets the body of an answer that is not passed on. */
   private collector: { body: BodyReader; isOpen: boolean; sink(piece: Buffer): void; done(): void } | undefined
@@ -121,7 +124,8 @@ export abstract class Exchange implements UpstreamUser {
   }
 
   onClientDrain(): void {
-    this.upstream?.socket.resume()
+    if (this.encoder) this.encoder.resume()
+    else this.upstream?.socket.resume()
   }
 
   /** The client has said that it sends no more. Of a request that is under way it means that nobody waits any more. */
@@ -133,6 +137,7 @@ export abstract class Exchange implements UpstreamUser {
   onClientClose(): void {
     this.over()
     this.upstream?.socket.destroy()
+    this.encoder?.destroy()
   }
 
   onUpstreamDrain(): void {
@@ -187,16 +192,18 @@ export abstract class Exchange implements UpstreamUser {
     if (body.done && !this.isOver) done()
   }
 
-  protected beginResponse(response: ResponseHead, rest: Buffer): void {
-    const framing = framingFor(this.head, response)
+  /** `sent` is the head that the client gets, where the body goes out in another form than it came. */
+  protected beginResponse(response: ResponseHead, rest: Buffer, sent = response, encoding?: Encoding): void {
+    const framing = framingFor(this.head, sent)
     this.response = response
     this.isChunkedOut = framing === 'chunked'
     const body = bodyReader(response.body)
     this.responseBody = body
     const keepAlive = this.head.keepAlive && framing !== 'close' && !this.client.isClosing
     this.head.keepAlive = keepAlive
-    const text = this.responseText(response, { id: this.id, keepAlive, framing })
-    if (response.body >= 0 && rest.length === response.body && rest.length <= smallBytes) {
+    const text = this.responseText(sent, { id: this.id, keepAlive, framing })
+    if (encoding) this.encoder = new Encoder(encoding, this.parts.encoders, this)
+    else if (response.body >= 0 && rest.length === response.body && rest.length <= smallBytes) {
       // The usual answer goes out in one piece.
       this.client.write(rest.length === 0 ? text : text + rest.toString('latin1'))
       this.endResponse(false)
@@ -220,23 +227,58 @@ export abstract class Exchange implements UpstreamUser {
   }
 
   private endBody(hasMore: boolean): void {
+    const { encoder } = this
+    if (!encoder) {
+      this.writeEnd()
+      this.endResponse(hasMore)
+      return
+    }
+    this.leaveUpstream(hasMore)
+    encoder.end(() => {
+      this.writeEnd()
+      this.finish()
+    })
+  }
+
+  private writeEnd(): void {
     if (this.isChunkedOut) this.client.write(`0\r\n${this.responseBody!.trailer}\r\n`)
-    this.endResponse(hasMore)
   }
 
   private writeToClient(bytes: Buffer): void {
-    if (!this.client.writeBody(bytes, this.isChunkedOut)) this.upstream!.socket.pause()
+    const flows = this.encoder ? this.encoder.write(bytes) : this.client.writeBody(bytes, this.isChunkedOut)
+    if (!flows) this.upstream!.socket.pause()
+  }
+
+  onEncoded(bytes: Buffer): boolean {
+    return this.client.writeBody(bytes, this.isChunkedOut)
+  }
+
+  onEncoderDrain(): void {
+    this.upstream?.socket.resume()
+  }
+
+  onEncoderError(): void {
+    this.client.destroy()
   }
 
   /** `hasMore`: the target sent more than its answer, and is not trusted with another request. */
   private endResponse(hasMore: boolean): void {
-    const { upstream, response, requestBody } = this
+    this.leaveUpstream(hasMore)
+    this.finish()
+  }
+
+  private leaveUpstream(hasMore: boolean): void {
+    const { upstream, response } = this
     this.over()
-    if (response!.keepAlive && requestBody.done && !hasMore) {
+    this.upstream = undefined
+    if (response!.keepAlive && this.requestBody.done && !hasMore) {
       upstream!.socket.resume()
       this.parts.pool.give(upstream!)
     } else upstream!.socket.destroy()
-    this.client.finish(this, this.head.keepAlive && requestBody.done)
+  }
+
+  private finish(): void {
+    this.client.finish(this, this.head.keepAlive && this.requestBody.done)
   }
 
   private openTunnel(response: ResponseHead, rest: Buffer): void {
@@ -251,10 +293,8 @@ export abstract class Exchange implements UpstreamUser {
   onUpstreamEnd(): void {
     if (this.isOver) return
     if (this.isTunnel) this.client.end()
-    else if (this.response?.body === untilClose) {
-      if (this.isChunkedOut) this.client.write('0\r\n\r\n')
-      this.endResponse(false)
-    } else if (this.collector?.isOpen) this.collector.done()
+    else if (this.response?.body === untilClose) this.endBody(false)
+    else if (this.collector?.isOpen) this.collector.done()
     else this.broken()
   }
 
@@ -294,9 +334,4 @@ export abstract class Exchange implements UpstreamUser {
     if (this.upstream) this.upstream.user = undefined
     this.released()
   }
-}
-
-export function fieldOf({ fields }: Pick<ResponseHead, 'fields'>, name: string): string | undefined {
-  for (let index = 1; index < fields.length; index += 3) if (fields[index] === name) return fields[index + 1]
-  return undefined
 }

@@ -1,5 +1,5 @@
 // The heads as they are passed on: fields that concern one connection only are left out, and ours are added.
-import type { ResponseRules } from './app.ts'
+import type { ResponseRules } from './app-port.ts'
 import { chunked, type RequestHead, type ResponseHead, untilClose } from './message.ts'
 
 /** What is said of the client beside its own words. */

@@ -21,10 +21,14 @@ const hop = new Set([
   'te',
 ])
 const settings = { maxConcurrentStreams: 100, enablePush: false, maxHeaderListSize: 32_768 }
-const idleMillis = 75_000
+const defaultIdleMillis = 75_000
 
 /** `serve` gets connections of HTTP/1. */
-export function serveHttp2(socket: TLSSocket, serve: (inner: Duplex) => void): ServerHttp2Session {
+export function serveHttp2(
+  socket: TLSSocket,
+  serve: (inner: Duplex) => void,
+  idleMillis = defaultIdleMillis,
+): ServerHttp2Session {
   const session = performServerHandshake(socket, { settings, maxSessionMemory: 16 })
   session.setTimeout(idleMillis, () => session.close())
   session.on('error', () => session.destroy())
@@ -50,17 +54,27 @@ function pass(stream: ServerHttp2Stream, headers: Http2Headers, isWhole: boolean
   })
   call.on('error', () => fail(stream))
   call.on('information', ({ statusCode, headers: early }) => {
-    if (statusCode === 103 && !stream.headersSent) stream.additionalHeaders({ ...plain(early), ':status': 103 })
+    if (statusCode === 103 && !stream.headersSent) stream.additionalHeaders({ ...headersOf(early), ':status': 103 })
   })
   call.on('response', (answer) => respond(stream, answer))
   stream.on('close', () => near.destroy())
   if (isWhole) call.end()
-  else stream.pipe(call)
+  else {
+    // Whoever asks may wait for an answer before it says more.
+    call.flushHeaders()
+    stream.pipe(call)
+  }
 }
 
 function respond(stream: ServerHttp2Stream, answer: IncomingMessage): void {
   if (stream.destroyed) return
-  stream.respond({ ...plain(answer.headers), ':status': answer.statusCode! }, { waitForTrailers: true })
+  const headers = { ...headersOf(answer.headers), ':status': answer.statusCode! }
+  if (answer.headers['content-length'] === '0') {
+    answer.resume()
+    stream.respond(headers, { endStream: true })
+    return
+  }
+  stream.respond(headers, { waitForTrailers: true })
   stream.on('wantTrailers', () => stream.sendTrailers(answer.trailers as Record<string, string>))
   answer.on('error', () => stream.close(constants.NGHTTP2_INTERNAL_ERROR))
   answer.on('aborted', () => stream.close(constants.NGHTTP2_INTERNAL_ERROR))
@@ -77,15 +91,14 @@ function fail(stream: ServerHttp2Stream): void {
 }
 
 function requestHeaders(headers: Http2Headers): Record<string, string | string[]> {
-  const kept: Record<string, string | string[]> = { host: headers[':authority'] ?? headers.host ?? '' }
-  for (const [name, value] of Object.entries(headers)) {
-    if (!name.startsWith(':') && name !== 'host' && !hop.has(name) && value !== undefined) kept[name] = value
-  }
-  return kept
+  return { ...headersOf(headers), host: headers[':authority'] ?? headers.host ?? '' }
 }
 
-function plain(headers: IncomingHttpHeaders): Record<string, string | string[]> {
+/** Those that one version of HTTP passes on to the other. */
+export function headersOf(headers: IncomingHttpHeaders | Http2Headers): Record<string, string | string[]> {
   const kept: Record<string, string | string[]> = {}
-  for (const [name, value] of Object.entries(headers)) if (!hop.has(name) && value !== undefined) kept[name] = value
+  for (const [name, value] of Object.entries(headers)) {
+    if (!name.startsWith(':') && !hop.has(name) && value !== undefined) kept[name] = value
+  }
   return kept
 }

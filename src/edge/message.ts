@@ -68,6 +68,12 @@ export function readFields(lines: string[], from: number): string[] {
   return fields
 }
 
+/** The first of this name, which is given in lowercase. */
+export function fieldOf({ fields }: Pick<Head, 'fields'>, name: string): string | undefined {
+  for (let index = 1; index < fields.length; index += 3) if (fields[index] === name) return fields[index + 1]
+  return undefined
+}
+
 const manyFields = 200
 
 /** Without the empty line at its end. */

@@ -10,6 +10,20 @@ test('an order names a path, a time and perhaps its own host', () => {
   expect(readCacheOrder(undefined, '60', undefined, 'web.test')).toBeUndefined()
 })
 
+test('a session is forgotten when its time is over, or when too many others came later', () => {
+  const cache = new ReplayCache()
+  const entry = { appId: 'app', wish: {}, allowsBypass: false, until: 1_000 }
+  cache.putSession('one', entry)
+  expect([cache.findSession('one', 999), cache.findSession('one', 1_000)]).toEqual([entry, undefined])
+  for (let n = 0; n < 15_000; n++) cache.putSession(`other ${n}`, entry)
+  cache.putSession('one', entry)
+  for (let n = 15_000; n < 30_000; n++) cache.putSession(`other ${n}`, entry)
+  const found = ['other 0', 'one', 'other 29999'].map((key) => cache.findSession(key, 0) !== undefined)
+  expect(found).toEqual([false, true, true])
+  cache.removeSession('one')
+  expect(cache.findSession('one', 0)).toBeUndefined()
+})
+
 test.each([
   ['other.test/some/*', '60'],
   ['/some/*', '9'],

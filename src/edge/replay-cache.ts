@@ -1,5 +1,6 @@
 // Replays that a program asked to be repeated for a while, so that further requests need not pass through it first. Each
 // worker has its own.
+import { isBelow, parsePathPrefix } from '../model/path-prefix.ts'
 import type { Wish } from './balance.ts'
 
 /** What an answer says about the replays of requests like this one. */
@@ -12,8 +13,6 @@ export interface CacheOrder {
 }
 
 export interface CachedReplay {
-  prefix: string
-  host: string
   /** Where they go: the id of an app, and which of its machines. */
   appId: string
   wish: Wish
@@ -21,11 +20,16 @@ export interface CachedReplay {
   until: number
 }
 
+export interface CachedPath extends CachedReplay {
+  prefix: string
+  host: string
+}
+
 const leastSeconds = 10
 const mostSeconds = 86_400
 const mostOfApp = 200
 const mostApps = 5_000
-const pattern = /^(?<host>[a-z0-9.-]*)(?<path>\/[\x21-\x7e]*)$/i
+const mostSessions = 20_000
 
 /** `[host]/path/*` for so many seconds, or `invalidate`. */
 export function readCacheOrder(
@@ -37,32 +41,37 @@ export function readCacheOrder(
   if (text === undefined) return undefined
   const order = { prefix: undefined, seconds: 0, allowsBypass: /^(?:yes|true)$/i.test(bypass ?? '') }
   if (text.trim().toLowerCase() === 'invalidate') return { ...order, invalidates: true }
-  const found = pattern.exec(text.trim())?.groups
+  const found = parsePathPrefix(text.trim())
   const lasts = Number(seconds)
-  const isOurs = found?.host === '' || found?.host?.toLowerCase() === host
+  const isOurs = found?.host === '' || found?.host === host
   if (!found || !isOurs || !Number.isInteger(lasts) || lasts < leastSeconds) return { ...order, invalidates: false }
-  const prefix = found.path!.replace(/\*$/, '')
-  return { ...order, invalidates: false, prefix, seconds: Math.min(lasts, mostSeconds) }
+  return { ...order, invalidates: false, prefix: found.path, seconds: lasts }
+}
+
+/** When a replay is forgotten that is to be repeated for so long. */
+export function endOf(seconds: number): number {
+  return Date.now() + Math.min(seconds, mostSeconds) * 1000
 }
 
 export class ReplayCache {
   /** By the app through which requests came before. */
-  private readonly byApp = new Map<string, CachedReplay[]>()
+  private readonly byApp = new Map<string, CachedPath[]>()
+  /** In the order in which they were kept. */
+  private readonly bySession = new Map<string, CachedReplay>()
 
   /** The longest path that fits. */
-  find(appId: string, host: string, target: string, now = Date.now()): CachedReplay | undefined {
+  find(appId: string, host: string, target: string, now = Date.now()): CachedPath | undefined {
     const entries = this.byApp.get(appId)
     if (!entries) return undefined
-    const path = target.split('?', 1)[0]!
-    let best: CachedReplay | undefined
+    let best: CachedPath | undefined
     for (const entry of entries) {
-      if (entry.host !== host || entry.until <= now || !fits(entry.prefix, path)) continue
+      if (entry.host !== host || entry.until <= now || !isBelow(entry.prefix, target)) continue
       if (!best || entry.prefix.length > best.prefix.length) best = entry
     }
     return best
   }
 
-  put(appId: string, entry: CachedReplay, now = Date.now()): void {
+  put(appId: string, entry: CachedPath, now = Date.now()): void {
     const others = this.byApp
       .get(appId)
       ?.filter(({ prefix, host, until }) => until > now && (prefix !== entry.prefix || host !== entry.host))
@@ -70,13 +79,25 @@ export class ReplayCache {
     this.byApp.set(appId, [...(others ?? []).slice(-(mostOfApp - 1)), entry])
   }
 
-  remove(appId: string, entry: CachedReplay): void {
+  remove(appId: string, entry: CachedPath): void {
     const rest = this.byApp.get(appId)?.filter((each) => each !== entry) ?? []
     if (rest.length === 0) this.byApp.delete(appId)
     else this.byApp.set(appId, rest)
   }
-}
 
-function fits(prefix: string, path: string): boolean {
-  return path.startsWith(prefix) || `${path}/` === prefix
+  findSession(key: string, now = Date.now()): CachedReplay | undefined {
+    const entry = this.bySession.get(key)
+    return entry && entry.until > now ? entry : undefined
+  }
+
+  putSession(key: string, entry: CachedReplay): void {
+    this.bySession.delete(key)
+    const [oldest] = this.bySession.keys()
+    if (oldest !== undefined && this.bySession.size >= mostSessions) this.bySession.delete(oldest)
+    this.bySession.set(key, entry)
+  }
+
+  removeSession(key: string): void {
+    this.bySession.delete(key)
+  }
 }

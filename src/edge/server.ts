@@ -5,7 +5,8 @@ import type { Duplex } from 'node:stream'
 import type { TLSSocket } from 'node:tls'
 import { privatePort } from '../model/cluster.ts'
 import { answerText } from './answer.ts'
-import { type AppPort, type AppRoute, findPort, isFurtherPort } from './app.ts'
+import { type AppRoute, findPort, isFurtherPort } from './app.ts'
+import type { AppPort } from './app-port.ts'
 import { ClientConnection, type EdgeParts, peerOf } from './client.ts'
 import { DatabaseRelay, type DatabaseSettings } from './database.ts'
 import type { Peer } from './forward.ts'
@@ -84,7 +85,7 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
     socket.on('error', () => {})
     if (app && port && !port.http) tunnel(socket, peer, local, app)
     else if (socket.alpnProtocol === 'h2') {
-      const session = serveHttp2(socket, (inner) => void serve(inner, peer, dedicated(local)))
+      const session = serveHttp2(socket, (inner) => void serve(inner, peer, dedicated(local)), port?.idleMillis)
       sessions.add(session)
       session.on('close', () => sessions.delete(session))
       if (isDraining) session.close()

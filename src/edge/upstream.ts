@@ -1,5 +1,7 @@
 import { connect, type Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
 import type { Place } from './place.ts'
+import { Http2Upstreams } from './upstream-http2.ts'
 
 /** Who gets what a connection to a target brings. */
 export interface UpstreamUser {
@@ -10,15 +12,17 @@ export interface UpstreamUser {
 }
 
 /** A connection to a target, of one request at a time. */
-export class Upstream {
-  readonly socket: Socket
+export class Upstream<S extends Duplex = Duplex> {
+  readonly socket: S
   readonly key: string
   user: UpstreamUser | undefined
   /** It has carried a request before, so the other side may be about to close it. */
   isUsed = false
   idleSince = 0
+  /** How long it may wait for the next request. */
+  keepMillis = idleMillis
 
-  constructor(socket: Socket, key: string) {
+  constructor(socket: S, key: string) {
     this.socket = socket
     this.key = key
     socket.on('data', (bytes) => {
@@ -32,6 +36,10 @@ export class Upstream {
     socket.on('drain', () => this.user?.onUpstreamDrain())
     socket.on('error', () => {}) // what follows it is the close
     socket.on('close', () => this.user?.onUpstreamClose())
+  }
+
+  limitIdle(millis: number): void {
+    this.keepMillis = Math.min(millis, this.keepMillis)
   }
 }
 
@@ -48,6 +56,7 @@ export class UpstreamPool {
   private readonly open = new Map<string, number>()
   /** Targets that have said they are ready since their last connection was closed. */
   private readonly ready = new Set<string>()
+  private readonly http2 = new Http2Upstreams((place) => this.dial(place))
 
   take(place: Pick<Place, 'key'>, mayRepeat: boolean): Upstream | undefined {
     const idle = this.idle.get(place.key)
@@ -73,9 +82,18 @@ export class UpstreamPool {
     else upstream.socket.destroy()
   }
 
-  connect({ address, from, port, key }: Place): Promise<Upstream> {
+  connect(place: Place): Promise<Upstream<Socket>> {
+    return this.dial(place).then((socket) => new Upstream(socket, place.key))
+  }
+
+  /** The same for a program that speaks HTTP/2, for one request. */
+  connectHttp2(place: Place): Promise<Upstream> {
+    return this.http2.connect(place).then((socket) => new Upstream(socket, place.key))
+  }
+
+  private dial({ address, from, port, key }: Place): Promise<Socket> {
     if (address === null) throw new Error('a route without an address')
-    const { promise, resolve, reject } = Promise.withResolvers<Upstream>()
+    const { promise, resolve, reject } = Promise.withResolvers<Socket>()
     const options = { host: address, port, noDelay: true, allowHalfOpen: true, keepAlive: true }
     const socket = connect(from === undefined ? options : { ...options, localAddress: from })
     const timer = setTimeout(() => socket.destroy(new Error('no answer')), connectMillis)
@@ -89,7 +107,7 @@ export class UpstreamPool {
       socket.off('error', fail)
       this.count(key, 1)
       socket.once('close', () => this.count(key, -1))
-      resolve(new Upstream(socket, key))
+      resolve(socket)
     })
     return promise
   }
@@ -117,11 +135,12 @@ export class UpstreamPool {
 
   /** Closes what nobody has used for a while, and what `isWanted` does not know. */
   sweep(now: number, isWanted: (key: string) => boolean): void {
+    this.http2.sweep(now, isWanted)
     for (const [key, idle] of this.idle) {
       const wanted = isWanted(key)
       const kept: Upstream[] = []
       for (const upstream of idle) {
-        if (wanted && now - upstream.idleSince < idleMillis && !upstream.socket.destroyed) kept.push(upstream)
+        if (wanted && now - upstream.idleSince < upstream.keepMillis && !upstream.socket.destroyed) kept.push(upstream)
         else upstream.socket.destroy()
       }
       if (kept.length === 0) this.idle.delete(key)

@@ -25,6 +25,8 @@ import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from '
 const fillMillis = 2_000
 /** Of bodies that may have to be sent again. */
 const maxKeptBytes = 128 * 1_048_576
+/** Of answers that are made smaller at the same time; beyond them they go out as they are. */
+const maxEncoders = 500
 
 /** Connections come from the process that listens; without it there is nothing to do. */
 async function runWorker(file: string, index: number): Promise<void> {
@@ -143,6 +145,7 @@ function serve(
       edgePort: settings.port,
       region: settings.region,
       kept: { bytes: 0, most: maxKeptBytes },
+      encoders: { open: 0, most: maxEncoders },
       domains: [settings.sandboxDomain, settings.domain],
       nextId: idMaker(),
       onError,

@@ -4,6 +4,7 @@ import { BerthError, badRequest } from './errors.ts'
 import { type ImageReference, parseImageReference } from './image.ts'
 import type { MachineCheck, MachineConfig, MachinePort, MachineService } from './machine-config.ts'
 import { type Guest, readGuest } from './machine-guest.ts'
+import { parsePathPrefix } from './path-prefix.ts'
 import { readSignal } from './signal.ts'
 
 /** As it is kept: sizes, restarts and durations are filled in. */
@@ -181,7 +182,14 @@ const keptAutostop: Record<string, boolean | 'suspend'> = {
   suspend: 'suspend',
 }
 
-function checkPort(field: string, { port, start_port: start, end_port: end }: MachinePort): void {
+const token = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
+
+function checkPort(field: string, { port, start_port: start, end_port: end, http_options }: MachinePort): void {
+  for (const [at, { path_prefix, type, name }] of (http_options?.replay_cache ?? []).entries()) {
+    const rule = `${field}.http_options.replay_cache.${at}`
+    if (!parsePathPrefix(path_prefix)) throw badRequest(`${rule}.path_prefix must be a path, or a host name and a path`)
+    if (!token.test(name)) throw badRequest(`${rule}.name must be the name of a ${type}`)
+  }
   const isRange = start !== undefined || end !== undefined
   if ((port === undefined) === !isRange) throw badRequest(`${field} must have port, or start_port and end_port`)
   if (!isRange) return
@@ -201,7 +209,7 @@ function keptCheck(field: string, check: MachineCheck, servicePort?: number): Ma
   if (check.method !== undefined && !/^[a-zA-Z]{1,20}$/.test(check.method))
     throw badRequest(`${field}.method must be a method of HTTP such as GET`)
   for (const { name, values } of check.headers ?? []) {
-    if (!/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name) || values.some((value) => /[\0\r\n]/.test(value))) {
+    if (!token.test(name) || values.some((value) => /[\0\r\n]/.test(value))) {
       throw badRequest(`${field}.headers has one that HTTP does not allow: ${JSON.stringify(name)}`)
     }
   }

@@ -25,6 +25,19 @@ export const MachineCheck = Type.Object({
 })
 export type MachineCheck = Static<typeof MachineCheck>
 
+const aWeek = 604_800
+
+export const ReplayCacheRule = Type.Object({
+  path_prefix: Type.String({ description: '`/path` or `host/path`: requests to it, and below it.' }),
+  ttl_seconds: Type.Integer({ minimum: 10, description: 'How long a replay is repeated; at most a day.' }),
+  type: Type.Enum(['cookie', 'header']),
+  name: Type.String({ description: 'The cookie or header whose value tells which requests belong together.' }),
+  allow_bypass: Type.Optional(
+    Type.Boolean({ description: 'Clients may ask with `fly-replay-cache-control: skip` not to be led that way.' }),
+  ),
+})
+export type ReplayCacheRule = Static<typeof ReplayCacheRule>
+
 export const MachinePort = Type.Object({
   port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
   start_port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
@@ -35,8 +48,21 @@ export const MachinePort = Type.Object({
     Type.Object({
       compress: Type.Optional(Type.Boolean()),
       h2_backend: Type.Optional(Type.Boolean()),
-      idle_timeout: Type.Optional(Type.Integer()),
-      headers_read_timeout: Type.Optional(Type.Integer()),
+      idle_timeout: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: aWeek,
+          description: 'Seconds after which a connection is closed over which nothing moves.',
+        }),
+      ),
+      headers_read_timeout: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: aWeek,
+          description: 'Seconds within which the head of a request has to arrive.',
+        }),
+      ),
+      replay_cache: Type.Optional(Type.Array(ReplayCacheRule, { maxItems: 50 })),
       response: Type.Optional(
         Type.Object({
           headers: Type.Optional(Type.Record(Type.String(), Type.Unknown())),

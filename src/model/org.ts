@@ -11,6 +11,8 @@ export interface Org {
   numericId: number
   slug: string
   name: string
+  /** Programs may have requests replayed to its apps in other private networks. */
+  crossNetworkReplays: boolean
   createdAt: Micros
 }
 
@@ -31,3 +33,10 @@ export const CreateOrg = Type.Object({
   ),
 })
 export type CreateOrg = Static<typeof CreateOrg>
+
+export const UpdateOrg = Type.Object({
+  cross_network_replays: Type.Boolean({
+    description: 'Whether `fly-replay` may lead requests to apps in other private networks of the organization.',
+  }),
+})
+export type UpdateOrg = Static<typeof UpdateOrg>

@@ -4,7 +4,8 @@ import type { Org } from '../model/org.ts'
 import type { Caller } from '../model/token.ts'
 import type { Query } from './db.ts'
 
-const columns = `id, numeric_id as "numericId", slug, name, created_at as "createdAt"`
+const columns = `id, numeric_id as "numericId", slug, name, cross_network_replays as "crossNetworkReplays",
+  created_at as "createdAt"`
 
 export async function insertOrg(db: Query, slug: string, name: string): Promise<Org> {
   const org = await insertOrgOnce(db, slug, name)
@@ -27,6 +28,20 @@ export async function findOrg(db: Query, caller: Caller, slug: string): Promise<
     slug,
     caller.orgId,
   ])
+  return rows[0]
+}
+
+/** Undefined as above. */
+export async function setCrossNetworkReplays(
+  db: Query,
+  caller: Caller,
+  slug: string,
+  allowed: boolean,
+): Promise<Org | undefined> {
+  const { rows } = await db.query<Org>(
+    `update org set cross_network_replays = $3 where slug = $1 and ($2::text is null or id = $2) returning ${columns}`,
+    [slug, caller.orgId, allowed],
+  )
   return rows[0]
 }
 

@@ -54,6 +54,8 @@ export interface AppRouteRow {
   name: string
   orgId: string
   network: string
+  /** Of its organization: programs may lead requests from one network to another. */
+  crossNetworkReplays: boolean
   enableSubdomains: boolean
   ips: { ip: string; shared: boolean; type: string }[]
   hosts: string[]
@@ -89,6 +91,7 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
   const { rows } = await db.query<AppRouteRow>({
     name: ids ? 'some-app-routes' : 'all-app-routes',
     text: `select app.id, app.name, app.org_id as "orgId", app.network, app.enable_subdomains as "enableSubdomains",
+             (select cross_network_replays from org where id = app.org_id) as "crossNetworkReplays",
              coalesce(ips, '[]') as ips, coalesce(machines, '[]') as machines, coalesce(hosts, '[]') as hosts,
              coalesce(certificates, '[]') as certificates
            from (select app_id from ip union select app_id from machine where slot is not null) reachable

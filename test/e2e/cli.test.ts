@@ -228,6 +228,19 @@ describe('organizations', () => {
     expect(organizations).toContainEqual(created)
     expect(organizations).toContainEqual(expect.objectContaining({ slug: 'personal' }))
   })
+
+  it('are shown, and changed', async () => {
+    await json('orgs', 'create', 'cli-apart')
+    const shown = async () => (await berth('orgs', 'show', 'cli-apart')).out
+    expect(await shown()).toMatch(/^slug +cli-apart\nname +cli-apart\n[\s\S]*\ncross-network replays +on\n/)
+    const changed = await berth('orgs', 'update', 'cli-apart', '--cross-network-replays', 'off')
+    expect(changed).toEqual({ code: 0, out: 'Replays across the networks of cli-apart are off.\n', err: '' })
+    expect(await shown()).toMatch(/\ncross-network replays +off\n/)
+    const back = await json('orgs', 'update', 'cli-apart', '--cross-network-replays', 'on')
+    expect(back).toMatchObject({ slug: 'cli-apart', cross_network_replays: true })
+    expect((await berth('orgs', 'update', 'cli-apart')).code).toBe(2)
+    expect((await berth('orgs', 'show', 'nobody')).err).toBe('error: organization not found\n')
+  })
 })
 
 describe('tokens', () => {

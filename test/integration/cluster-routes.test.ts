@@ -18,6 +18,8 @@ const strangers: Record<string, number> = {
   getApp: 403,
   deleteApp: 403,
   createOrg: 403,
+  getOrg: 404,
+  updateOrg: 404,
   createToken: 404,
   revokeToken: 404,
   getPlacements: 404,

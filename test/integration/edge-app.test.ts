@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { request as httpRequest, type IncomingMessage, type RequestOptions, type ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { connect, createServer as createTcpServer } from 'node:net'
 import { expect, test, vi } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { useEdge } from '../support/edge.ts'
+import { type Reply, useEdge } from '../support/edge.ts'
 import { freePorts } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
@@ -12,24 +12,7 @@ import { until } from '../support/until.ts'
 const edge = useEdge({ waitMillis: 40_000 })
 const hasty = useEdge({ waitMillis: 500 })
 
-interface Reply {
-  status: number
-  headers: IncomingMessage['headers']
-  body: string
-}
-
-async function ask(host: string, options: RequestOptions & { body?: string | Buffer } = {}): Promise<Reply> {
-  const { body, ...rest } = options
-  const name = host.includes('.') ? host : `${host}.app.test`
-  const headers = { host: name, ...(rest.headers as object) }
-  const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...rest, headers })
-  call.end(body)
-  const [reply] = (await once(call, 'response')) as [IncomingMessage]
-  let text = ''
-  for await (const chunk of reply) text += chunk
-  return { status: reply.statusCode!, headers: reply.headers, body: text }
-}
-
+const { ask } = edge
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)
 const json = (reply: Reply) => JSON.parse(reply.body)
 const sql = (text: string, values: unknown[] = []) => edge.database.db.query(text, values)

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { request as httpRequest, type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http'
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
 import { useEdge } from '../support/edge.ts'
@@ -8,24 +8,7 @@ import { until } from '../support/until.ts'
 
 const edge = useEdge({ waitMillis: 1_000 })
 
-interface Asked {
-  method?: string
-  path?: string
-  headers?: OutgoingHttpHeaders
-  body?: string | Buffer
-}
-
-async function ask(app: string, { body, ...options }: Asked = {}) {
-  const headers = { host: `${app}.app.test`, ...options.headers }
-  const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...options, headers })
-  call.on('error', () => {})
-  call.end(body)
-  const [reply] = (await once(call, 'response')) as [IncomingMessage]
-  let text = ''
-  for await (const chunk of reply) text += chunk
-  return { status: reply.statusCode!, headers: reply.headers, body: text }
-}
-
+const { ask } = edge
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void
 
 const replay =
@@ -51,6 +34,29 @@ test('a request is given to another app of the organization, also in another net
   expect(got).toMatchObject({ method: 'POST', url: '/x?y=1', body: 'hello', headers: { 'x-mine': '1' } })
   expect(got.headers['fly-replay-src']).toMatch(new RegExp(`^instance=${id};region=ams;t=\\d{16};state=some=thing$`))
   expect(Object.keys(reply.headers)).not.toContain('fly-replay')
+})
+
+test('an organization can keep its networks apart, and then such an app is not to be found', async () => {
+  const orgId = await edge.org('apart')
+  const [source, near] = [await edge.app({ orgId }), await edge.app({ orgId })]
+  const far = await edge.app({ orgId, network: 'other' })
+  let wanted = far
+  await edge.backendOf(source, (request, reply) => replay(`app=${wanted}`)(request, reply))
+  await edge.backendOf(near, echo)
+  const { requests } = await edge.backendOf(far, echo)
+  const set = async (allowed: boolean) => {
+    await edge.database.db.query('update org set cross_network_replays = $2 where id = $1', [orgId, allowed])
+    await until(() => edge.table.apps.get(source)!.crossesNetworks === allowed, 9) // all are read every ten seconds
+  }
+  expect((await ask(source)).status).toBe(200)
+  await set(false)
+  const reply = await ask(source)
+  expect([reply.status, JSON.parse(reply.body).error, requests.length]).toEqual([502, 'replay_failed', 1])
+  wanted = near
+  expect((await ask(source)).status).toBe(200)
+  await set(true)
+  wanted = far
+  expect((await ask(source)).status).toBe(200)
 })
 
 test('an app of another organization is not to be found', async () => {
@@ -227,6 +233,79 @@ test('a replay is repeated without its source for as long as that asked for', as
   await edge.database.db.query(`update machine set state = 'destroyed' where id = $1`, [behind.id])
   await until(() => edge.table.apps.get(target)!.targets.length === 0)
   expect([(await ask(source, { path: '/kept/6' })).status, front.requests.length]).toEqual([404, 5])
+})
+
+/** An app whose port keeps replays to another, and what that one was told of the cache. */
+async function makeSessions(rules: object[], replayed = '') {
+  const [source, target] = [await edge.app({ subdomains: true }), await edge.app()]
+  const ports = [{ port: 80, handlers: ['http'], http_options: { replay_cache: rules } }]
+  const front = await edge.backendOf(source, replay(`app=${target}${replayed}`), { service: { ports } })
+  const answers: { invalidates?: boolean } = {}
+  const behind = await edge.backendOf(target, (request, reply) => {
+    if (!answers.invalidates) return echo(request, reply)
+    answers.invalidates = false
+    reply.writeHead(200, { 'content-type': 'application/vnd.fly.replay+json' })
+    reply.end(JSON.stringify({ app: source, cache: { invalidate: true } }))
+  })
+  /** The status of the cache, whether the source of the replay is named, and how often that was asked. */
+  const status = async (headers: OutgoingHttpHeaders, path = '/', host = source) => {
+    const got = JSON.parse((await ask(host, { path, headers })).body).headers
+    return [got['fly-replay-cache-status'], got['fly-replay-src'] !== undefined, front.requests.length]
+  }
+  return { source, target, front, behind, answers, status }
+}
+
+const rule = { path_prefix: '/', ttl_seconds: 60, type: 'cookie', name: 'sid' }
+
+test('a client with the same cookie is led to where it was before, and each other one is asked for', async () => {
+  const { source, status } = await makeSessions([rule])
+  const one = { cookie: 'a=b; sid=one; c=d' }
+  expect(await status(one)).toEqual(['miss', true, 1])
+  expect(await status(one, '/any?path=1')).toEqual(['hit', false, 1])
+  expect(await status({ cookie: 'sid=two' })).toEqual(['miss', true, 2])
+  expect(await status({ cookie: 'SID=one' })).toEqual([undefined, true, 3])
+  expect(await status({})).toEqual([undefined, true, 4])
+  expect(await status(one, '/', `other.${source}.app.test`)).toEqual(['miss', true, 5])
+  expect(await status({ ...one, 'fly-replay-cache-control': 'skip' })).toEqual(['hit', false, 5])
+})
+
+test('the rule with the longest path counts, and clients may be let past it', async () => {
+  const { status } = await makeSessions([
+    rule,
+    { path_prefix: '/api', ttl_seconds: 60, type: 'header', name: 'X-Session', allow_bypass: true },
+  ])
+  const both = { cookie: 'sid=one', 'x-session': '1' }
+  expect(await status(both, '/api/x')).toEqual(['miss', true, 1])
+  expect(await status({ 'x-session': '1' }, '/api')).toEqual(['hit', false, 1])
+  expect(await status({ cookie: 'sid=one' }, '/api/x')).toEqual([undefined, true, 2])
+  expect(await status(both, '/apis')).toEqual(['miss', true, 3])
+  expect(await status({ ...both, 'fly-replay-cache-control': 'skip' }, '/api/x')).toEqual(['bypass', true, 4])
+  expect(await status(both, '/api/x')).toEqual(['hit', false, 4])
+})
+
+test('what was kept for a client ends with the word of the target, and with the target', async () => {
+  const { source, target, front, behind, answers, status } = await makeSessions([rule])
+  const cookie = 'sid=one'
+  await status({ cookie })
+  answers.invalidates = true
+  // Back to the source, which leads it there once more, and is asked by nobody after that.
+  expect(await status({ cookie })).toEqual(['miss', true, 2])
+  expect(await status({ cookie })).toEqual(['hit', false, 2])
+  const next = await edge.backendOf(target, echo)
+  await edge.database.db.query(`update machine set state = 'destroyed' where id = $1`, [behind.id])
+  await until(() => edge.table.apps.get(target)!.targets.length === 1)
+  expect(await status({ cookie })).toEqual(['hit', false, 2])
+  await edge.database.db.query(`update machine set state = 'destroyed' where id = $1`, [next.id])
+  await until(() => edge.table.apps.get(target)!.targets.length === 0)
+  const reply = await ask(source, { headers: { cookie } })
+  expect([reply.status, front.requests.length]).toEqual([404, 3])
+})
+
+test('a replay that says more than where to is not repeated', async () => {
+  const { status } = await makeSessions([rule], ';state=once')
+  const cookie = 'sid=one'
+  expect(await status({ cookie })).toEqual([undefined, true, 1])
+  expect(await status({ cookie })).toEqual([undefined, true, 2])
 })
 
 test('a web socket can be replayed', async () => {

@@ -1,32 +1,16 @@
-import { execFileSync } from 'node:child_process'
 import { X509Certificate } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type ClientHttp2Session, connect as connectHttp2 } from 'node:http2'
 import { request } from 'node:https'
 import { connect as connectTcp, createServer as createTcpServer, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { duplexPair } from 'node:stream'
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls'
-import { afterAll, expect, test } from 'vitest'
+import { expect, test } from 'vitest'
 import { Certificates } from '../../src/edge/certificate.ts'
 import { seal } from '../../src/model/secret.ts'
 import { useEdge } from '../support/edge.ts'
+import { askHttp2, makePair, openHttp2 } from '../support/tls.ts'
 import { until } from '../support/until.ts'
-
-const directory = mkdtempSync(join(tmpdir(), 'berth-tls-'))
-afterAll(() => rmSync(directory, { recursive: true, force: true }))
-
-function makePair(host: string): { cert: string; key: string } {
-  const file = join(directory, host.replace('*', 'any'))
-  const [key, cert] = [`${file}.key`, `${file}.crt`]
-  const names = ['-subj', `/CN=${host}`, '-addext', `subjectAltName=DNS:${host}`]
-  const kind = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-noenc']
-  execFileSync('openssl', ['req', '-x509', ...kind, '-keyout', key, '-out', cert, ...names], { stdio: 'ignore' })
-  return { cert: readFileSync(cert, 'utf8'), key: readFileSync(key, 'utf8') }
-}
 
 const secret = Buffer.alloc(32, 7)
 const own = makePair('*.app.test')
@@ -89,28 +73,6 @@ test('a name of the owner is served with the certificate of the owner, and chang
   expect((await ask(`${app}.app.test`)).names).toBe('DNS:*.app.test')
 })
 
-function openHttp2(host: string): ClientHttp2Session {
-  const session = connectHttp2(`https://${host}:${edge.port}`, {
-    createConnection: () =>
-      connect({ port: edge.port, servername: host, ALPNProtocols: ['h2'], rejectUnauthorized: false }),
-  })
-  session.on('error', () => {})
-  return session
-}
-
-async function askHttp2(session: ClientHttp2Session, headers: Record<string, string>, body?: Buffer) {
-  const stream = session.request(headers, { endStream: body === undefined })
-  if (body) stream.end(body)
-  let trailers: object = {}
-  stream.on('trailers', (given) => {
-    trailers = given
-  })
-  const [answer] = await once(stream, 'response')
-  const chunks: Buffer[] = []
-  for await (const chunk of stream) chunks.push(chunk)
-  return { headers: answer, body: Buffer.concat(chunks), trailers }
-}
-
 test('HTTP/2 carries many requests at once, bodies both ways, and trailers', async () => {
   const app = await edge.app()
   await edge.backendOf(app, async (request, reply) => {
@@ -120,7 +82,7 @@ test('HTTP/2 carries many requests at once, bodies both ways, and trailers', asy
     reply.end()
   })
   const host = `${app}.app.test`
-  const session = openHttp2(host)
+  const session = openHttp2(host, edge.port)
   const body = Buffer.alloc(200_000, 'abcdefg') // beyond its window, within what a client may hold
   const replies = await Promise.all(
     Array.from({ length: 40 }, (_, n) =>
@@ -152,7 +114,7 @@ test('a request of HTTP/2 that is broken off is noticed behind', async () => {
     if (request.url === '/stream') reply.write('first')
     held.push(reply)
   })
-  const session = openHttp2(`${app}.app.test`)
+  const session = openHttp2(`${app}.app.test`, edge.port)
   for (const path of ['/silent', '/stream']) {
     const stream = session.request({ ':path': path })
     stream.on('error', () => {})
@@ -176,7 +138,7 @@ test('HTTP/2 requests are replayed like others', async () => {
     for await (const chunk of request) text += chunk
     reply.end(`got ${text}`)
   })
-  const session = openHttp2(`${source}.app.test`)
+  const session = openHttp2(`${source}.app.test`, edge.port)
   const reply = await askHttp2(session, { ':path': '/', ':method': 'POST' }, Buffer.from('this'))
   expect(String(reply.body)).toBe('got this')
   session.close()

@@ -1,29 +1,20 @@
-import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { afterAll, beforeEach, expect, test } from 'vitest'
+import { beforeEach, expect, test } from 'vitest'
 import { certificateKey } from '../../src/model/certificate.ts'
 import { unseal } from '../../src/model/secret.ts'
 import { watchCertificates } from '../../src/reconcile/certificate.ts'
 import { usePlatform } from '../support/platform.ts'
+import { makePair } from '../support/tls.ts'
 import { until } from '../support/until.ts'
 
 const platform = usePlatform()
 const path = '/v1/apps/shop/certificates'
-const directory = mkdtempSync(join(tmpdir(), 'berth-certificate-'))
-afterAll(() => rmSync(directory, { recursive: true, force: true }))
-
 const pairs = new Map<string, { fullchain: string; private_key: string }>()
 
 function pair(host: string) {
   const known = pairs.get(host)
   if (known) return known
-  const file = join(directory, String(pairs.size))
-  const names = ['-subj', `/CN=${host}`, '-addext', `subjectAltName=DNS:${host}`, '-days', '30']
-  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-noenc', '-keyout', `${file}.key`]
-  execFileSync('openssl', ['req', '-x509', ...key, '-out', `${file}.crt`, ...names], { stdio: 'ignore' })
-  const made = { fullchain: readFileSync(`${file}.crt`, 'utf8'), private_key: readFileSync(`${file}.key`, 'utf8') }
+  const { cert, key } = makePair(host)
+  const made = { fullchain: cert, private_key: key }
   pairs.set(host, made)
   return made
 }

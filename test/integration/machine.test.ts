@@ -313,6 +313,34 @@ describe('bad configurations', () => {
     expect(await platform.sql('select 1 from machine')).toEqual([])
   })
 
+  const rule = { path_prefix: '/', ttl_seconds: 10, type: 'cookie', name: 'sid' }
+  test.each([
+    [{ idle_timeout: 0 }, 'idle_timeout must be >= 1'],
+    [{ idle_timeout: '5s' }, 'idle_timeout must be an integer'],
+    [{ headers_read_timeout: 700_000 }, 'headers_read_timeout must be <= 604800'],
+    [{ replay_cache: [{ ...rule, ttl_seconds: 9 }] }, 'replay_cache.0.ttl_seconds must be >= 10'],
+    [{ replay_cache: [rule, { ...rule, type: 'query' }] }, 'replay_cache.1.type must be one of cookie, header'],
+    [{ replay_cache: [{ ...rule, path_prefix: 'api' }] }, 'replay_cache.0.path_prefix must be a path'],
+    [{ replay_cache: [{ ...rule, name: 'a b' }] }, 'replay_cache.0.name must be the name of a cookie'],
+    [{ replay_cache: [{ ...rule, name: undefined }] }, 'replay_cache.0.name is required'],
+  ])('the HTTP options %j are refused with 400, naming the field', async (options, sentence) => {
+    const services = [{ internal_port: 80, ports: [{ port: 80, handlers: ['http'], http_options: options }] }]
+    expect(await create({}, { services })).toMatchObject({
+      status: 400,
+      body: { error: expect.stringContaining(`config.services.0.ports.0.http_options.${sentence}`) },
+    })
+  })
+
+  test('HTTP options are kept as they were sent', async () => {
+    const options = { compress: true, h2_backend: true, idle_timeout: 5, headers_read_timeout: 5, replay_cache: [rule] }
+    const services = [{ internal_port: 80, ports: [{ port: 80, handlers: ['http'], http_options: options }] }]
+    const made = await create({}, { services })
+    expect(made).toMatchObject({
+      status: 200,
+      body: { config: { services: [{ ports: [{ http_options: options }] }] } },
+    })
+  })
+
   test('whatever is sent, it is taken or refused, never our fault', async () => {
     const fields = fc.constantFrom(
       ...[

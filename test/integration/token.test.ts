@@ -195,6 +195,29 @@ describe('organizations', () => {
     })
   })
 
+  test('are shown and changed with a token that may', async () => {
+    await platform.createOrg('acme')
+    const path = '/v1/orgs/acme'
+    const [owner, reader] = [await platform.createToken('org', 'acme'), await platform.createToken('read', 'acme')]
+    const stranger = await platform.createToken('org', 'personal')
+    const seen = async (token: string) => (await platform.call('GET', path, { token })).body.cross_network_replays
+    expect(await seen(reader)).toBe(true)
+    const body = { cross_network_replays: false }
+    const changed = await platform.call('PATCH', path, { token: owner, body })
+    expect(changed).toMatchObject({ status: 200, body: { slug: 'acme', cross_network_replays: false } })
+    expect(await seen(reader)).toBe(false)
+    for (const [token, status] of [
+      [reader, 403],
+      [stranger, 404],
+    ] as const) {
+      expect((await platform.call('PATCH', path, { token, body })).status).toBe(status)
+    }
+    expect((await platform.call('GET', path, { token: stranger })).status).toBe(404)
+    for (const wrong of [{}, { cross_network_replays: 'on' }]) {
+      expect((await platform.call('PATCH', path, { body: wrong })).status).toBe(400)
+    }
+  })
+
   test('have one slug each', async () => {
     expect(await platform.call('POST', '/v1/orgs', { body: { slug: 'personal' } })).toMatchObject({
       status: 422,

@@ -1,5 +1,13 @@
 import { randomBytes } from 'node:crypto'
-import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
+import { once } from 'node:events'
+import {
+  createServer,
+  request as httpRequest,
+  type IncomingMessage,
+  type RequestListener,
+  type RequestOptions,
+  type Server,
+} from 'node:http'
 import {
   type AddressInfo,
   connect,
@@ -61,6 +69,13 @@ export interface NewMachine {
   config?: object
 }
 
+export interface Reply {
+  status: number
+  headers: IncomingMessage['headers']
+  bytes: Buffer
+  body: string
+}
+
 /** What a client may connect to. */
 export const webPorts = [
   { port: 80, handlers: ['http'] },
@@ -87,6 +102,7 @@ export function useEdge(
     balance: undefined as unknown as Balance,
     errors: [] as unknown[],
     kept: { bytes: 0, most: 50_000_000 },
+    encoders: { open: 0, most: 100 },
 
     async backend(listener: RequestListener, port = 0): Promise<Backend> {
       const requests: IncomingMessage[] = []
@@ -183,6 +199,21 @@ export function useEdge(
       return (further.address() as AddressInfo).port
     },
 
+    /** The answer to a request for a host, or for an app by its name. */
+    async ask(host: string, options: RequestOptions & { body?: string | Buffer } = {}): Promise<Reply> {
+      const { body, ...rest } = options
+      const headers = { host: host.includes('.') ? host : `${host}.app.test`, ...(rest.headers as object) }
+      const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...rest, headers })
+      call.end(body)
+      const [reply] = (await once(call, 'response')) as [IncomingMessage]
+      // It may be answered before all of it has been sent.
+      call.on('error', () => {})
+      const chunks: Buffer[] = []
+      for await (const chunk of reply) chunks.push(chunk)
+      const bytes = Buffer.concat(chunks)
+      return { status: reply.statusCode!, headers: reply.headers, bytes, body: bytes.toString() }
+    },
+
     connect(): Socket {
       const socket = connect(edge.port, '127.0.0.1')
       socket.on('error', () => {})
@@ -242,6 +273,7 @@ export function useEdge(
         edgePort: edge.port,
         region: 'local',
         kept: edge.kept,
+        encoders: edge.encoders,
         domains: ['sandbox.test', 'app.test'],
         nextId: idMaker(),
         onError,
