@@ -123,6 +123,13 @@ test('at a shared address further ports are those of TLS, and nobody takes all o
   expect(listens).toHaveLength(3 + 16)
 })
 
+test('of more ports than an app may have, every machine has the same', () => {
+  const services = [{ ...service, ports: [{ start_port: 1_000, end_port: 1_999 }] }]
+  const machines = ['m1', 'm2'].map((id) => ({ ...machine, id, services }))
+  const { ports } = appRouteOf({ ...row, machines }, options, undefined)
+  expect([ports.size, [...ports.values()].every(({ targets }) => targets.length === 2)]).toEqual([256, true])
+})
+
 test('a private address gives no name, and a service of datagrams no port', () => {
   const ips = [{ ip: 'fdaa::5', shared: false, type: 'private_v6' }]
   expect(appRouteOf({ ...row, ips }, options, undefined)).toMatchObject({

@@ -145,7 +145,8 @@ function addService(
   for (const port of service.ports) {
     const [first, last] = [port.port ?? port.start_port, port.port ?? port.end_port ?? port.start_port]
     if (first === undefined || last === undefined) continue
-    for (let number = first; number <= last && app.ports.size < maxPortsOfApp; number++) {
+    for (let number = first; number <= last; number++) {
+      if (!app.ports.has(number) && app.ports.size >= maxPortsOfApp) break
       const offered = app.ports.get(number) ?? portOf(number, port)
       app.ports.set(number, offered)
       if (!offered.targets.includes(target)) offered.targets.push(target)
