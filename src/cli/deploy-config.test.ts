@@ -159,6 +159,35 @@ describe('a deployment file', () => {
     })
   })
 
+  it('may have services of datagrams', () => {
+    const text = `
+      [[services]]
+        protocol = "udp"
+        internal_port = 5353
+        auto_start_machines = true
+        [[services.ports]]
+          port = 53
+        [[services.ports]]
+          start_port = 6000
+          end_port = 6003
+        [services.concurrency]
+          hard_limit = 100`
+    expect([only(text), parse(text).unknown]).toEqual([
+      {
+        services: [
+          {
+            protocol: 'udp',
+            internal_port: 5353,
+            autostart: true,
+            concurrency: { hard_limit: 100 },
+            ports: [{ port: 53 }, { start_port: 6000, end_port: 6003 }],
+          },
+        ],
+      },
+      [],
+    ])
+  })
+
   it('may hold what has no effect, which is named once', () => {
     const text =
       'console_command = "sh"\n[build]\ndockerfile = "D"\n[http_service]\nodd = 1\n[[statics]]\nguest_path = "/x"'

@@ -80,7 +80,7 @@ export async function runDeployment(around: Surroundings, deployment: Deployment
   const plan = makePlan(deployment, machines, image, release)
   const roll: Roll = { session, app, progress, waitSeconds: deployment.waitSeconds }
   try {
-    if (machines.length === 0 && deployment.hasPublicIps) await ensureAddress(around, app, plan)
+    if (deployment.hasPublicIps) await ensureAddress(around, app, plan, machines.length === 0)
     if (deployment.releaseCommand) await runReleaseCommand(roll, deployment, plan)
     await rollOut(roll, plan.changes, atOnceFor(deployment.atOnce, plan.changes.length))
     const created = await createMissing(roll, deployment.region, plan)
@@ -149,12 +149,27 @@ export function atOnceFor(given: number | 'all', count: number): number {
   return Math.max(1, given < 1 ? Math.floor(given * count) : given)
 }
 
-async function ensureAddress({ session, note }: Surroundings, app: string, plan: Plan): Promise<void> {
-  if (!plan.missing.some(({ config }) => config.services?.some(({ ports }) => ports?.length))) return
+/** Nothing in a datagram says which of several apps it is for, so UDP needs an address that is not shared. */
+async function ensureAddress(
+  { session, note }: Surroundings,
+  app: string,
+  plan: Plan,
+  isFirst: boolean,
+): Promise<void> {
+  const services = [...plan.missing, ...plan.changes].flatMap(({ config }) => config.services ?? [])
+  const offered = services.filter(({ ports }) => ports?.length)
+  const hasUdp = offered.some(({ protocol }) => protocol === 'udp')
+  if (!(isFirst ? offered.length > 0 : hasUdp)) return
   const path = `/v1/apps/${segment(app)}/ip_assignments`
-  if ((await request<{ ips: object[] }>(session, 'GET', path)).ips.length > 0) return
-  const { ip } = await request<{ ip: string }>(session, 'POST', path, { type: 'shared_v4' })
-  note(`App ${app} has the shared address ${ip}.`)
+  const { ips } = await request<{ ips: { shared: boolean }[] }>(session, 'GET', path)
+  if (isFirst && ips.length === 0) {
+    const { ip } = await request<{ ip: string }>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
+    note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
+  } else if (hasUdp && ips.every(({ shared }) => shared)) {
+    note(
+      `warning: UDP reaches app ${app} only at an address of its own; "berth ips allocate-v4 -a ${app}" gives it one`,
+    )
+  }
 }
 
 async function createMissing(roll: Roll, region: string | undefined, plan: Plan): Promise<string[]> {

@@ -133,6 +133,8 @@ function ownFiles(home: Home, spec: MachineSpec, hasNetwork: boolean): [string, 
     `127.0.0.1 localhost ${spec.hostname}`,
     '::1 localhost ip6-localhost ip6-loopback',
     ...(address ? [`${address} fly-local-6pn`] : []),
+    // Where the edge sends datagrams: some programs listen for them at this name, and not at all addresses.
+    `${hasNetwork ? boxNetwork(home, spec.slot).address : '127.0.0.1'} fly-global-services`,
   ]
   return [
     ['/etc/hosts', `${hosts.join('\n')}\n`],

@@ -4,6 +4,7 @@ import type { RunningMachine } from '../store/machine-load.ts'
 import type { AppRouteRow, MachineRouteRow } from '../store/route.ts'
 import { appRouteOf, findPort, listensOf } from './app.ts'
 import { chooseSpare } from './autostop.ts'
+import { datagramListensOf } from './datagram.ts'
 import { proxyHeader } from './tunnel.ts'
 
 const service: MachineService = {
@@ -124,14 +125,53 @@ test('at a shared address further ports are those of TLS, and nobody takes all o
   expect(listens).toHaveLength(3 + 16)
 })
 
-test('a private address gives no name, and a service of datagrams no port', () => {
+test('of more ports than an app may have, every machine has the same', () => {
+  const services = [{ ...service, ports: [{ start_port: 1_000, end_port: 1_999 }] }]
+  const machines = ['m1', 'm2'].map((id) => ({ ...machine, id, services }))
+  const { ports } = appRouteOf({ ...row, machines }, options, undefined)
+  expect([ports.size, [...ports.values()].every(({ targets }) => targets.length === 2)]).toEqual([256, true])
+})
+
+const datagrams = [
+  { protocol: 'udp' as const, internal_port: 53, ports: [{ port: 53 }], concurrency: { hard_limit: 5 } },
+  { protocol: 'tcp' as const, internal_port: 53, ports: [{ port: 53 }], concurrency: { hard_limit: 5 } },
+]
+
+test('ports of datagrams are apart from others of the same number, and their limits whole', () => {
+  const given = { ...row, machines: [{ ...machine, services: datagrams }] }
+  const { ports, datagramPorts, targets } = appRouteOf(given, { ...options, worker: { index: 1, count: 4 } }, undefined)
+  expect(targets.map(({ key, hardLimit, isCounted }) => [key, hardLimit, isCounted])).toEqual([
+    ['m1 v1 100.64.47.162:53/udp', 5, false],
+    ['m1 v1 100.64.47.162:53', 5, true],
+  ])
+  expect([[...datagramPorts.keys()], datagramPorts.get(53)!.targets]).toEqual([[53], [targets[0]]])
+  expect([[...ports.keys()], ports.get(53)!.targets]).toEqual([[53], [targets[1]]])
+})
+
+test('datagrams are taken at addresses that are not shared, by one worker for each app', () => {
+  const ips = [
+    { ip: '127.0.9.1', shared: false, type: 'v4' },
+    { ip: 'fdaa::5', shared: false, type: 'private_v6' },
+    { ip: '127.0.0.9', shared: true, type: 'shared_v4' },
+  ]
+  const apps = Array.from({ length: 40 }, (_, index) => {
+    const given = { ...row, id: `app-${index}`, ips, machines: [{ ...machine, services: datagrams }] }
+    return appRouteOf(given, options, undefined)
+  })
+  const taken = [0, 1, 2, 3].map((index) =>
+    apps.filter((app) => datagramListensOf([app], { index, count: 4 }).length > 0),
+  )
+  expect([taken.flat().length, taken.every(({ length }) => length > 0)]).toEqual([40, true])
+  expect(datagramListensOf([apps[0]!], { index: 0, count: 1 })).toEqual(['127.0.9.1 53', 'fdaa::5 53'])
+})
+
+test('a private address gives no name', () => {
   const ips = [{ ip: 'fdaa::5', shared: false, type: 'private_v6' }]
   expect(appRouteOf({ ...row, ips }, options, undefined)).toMatchObject({
     hosts: [],
     customHosts: [],
     addresses: ['fdaa::5'],
   })
-  expect(appRouteOf(withService({ protocol: 'udp' }), options, undefined).targets).toEqual([])
 })
 
 const running = (id: string, load: number, changes: Partial<MachineService> = {}): RunningMachine => ({

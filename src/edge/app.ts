@@ -28,6 +28,8 @@ export interface AppRoute {
   /** Addresses that it shares with other apps. */
   sharedAddresses: string[]
   ports: Map<number, AppPort>
+  /** Those of services of datagrams, which are apart from the others. */
+  datagramPorts: Map<number, AppPort>
   /** For what arrives at the port of the edge itself. */
   plain: AppPort | undefined
   secure: AppPort | undefined
@@ -84,6 +86,8 @@ const maxPortsOfApp = 256
 const defaultSoftLimit = 20
 /** A limit of which a worker would have less than this is counted exactly, which takes a moment longer. */
 const smallShare = 4
+/** One worker carries all datagrams of an app. */
+const alone = { index: 0, count: 1 }
 
 export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRoute | undefined): AppRoute {
   const known = new Map(before?.targets.map((target) => [target.key, target]))
@@ -103,6 +107,7 @@ export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRou
     privateAddresses: row.ips.filter(({ type }) => type === 'private_v6').map(({ ip }) => ip),
     sharedAddresses: reachable.filter(({ shared }) => shared).map(({ ip }) => ip),
     ports: new Map(),
+    datagramPorts: new Map(),
     plain: undefined,
     secure: undefined,
     targets: [],
@@ -124,14 +129,17 @@ function addService(
   service: MachineService,
   options: AppOptions,
 ): void {
-  if (service.protocol === 'udp' || !service.ports?.length) return
-  const target = targetOf(app, known, machine, service, options)
+  if (!service.ports?.length) return
+  const isUdp = service.protocol === 'udp'
+  const ports = isUdp ? app.datagramPorts : app.ports
+  const target = targetOf(app, known, machine, service, isUdp ? { ...options, worker: alone } : options)
   for (const port of service.ports) {
     const [first, last] = [port.port ?? port.start_port, port.port ?? port.end_port ?? port.start_port]
     if (first === undefined || last === undefined) continue
-    for (let number = first; number <= last && app.ports.size < maxPortsOfApp; number++) {
-      const offered = app.ports.get(number) ?? portOf(number, port)
-      app.ports.set(number, offered)
+    for (let number = first; number <= last; number++) {
+      if (!ports.has(number) && ports.size >= maxPortsOfApp) break
+      const offered = ports.get(number) ?? portOf(number, port)
+      ports.set(number, offered)
       if (!offered.targets.includes(target)) offered.targets.push(target)
     }
   }
@@ -145,7 +153,8 @@ function targetOf(
   { boxes, worker }: AppOptions,
 ): Target {
   const place = findPlace(boxes, machine.slot)
-  const key = `${machine.id} ${machine.instanceId} ${place.address}:${service.internal_port}`
+  const kind = service.protocol === 'udp' ? '/udp' : ''
+  const key = `${machine.id} ${machine.instanceId} ${place.address}:${service.internal_port}${kind}`
   const same = app.targets.find((each) => each.key === key)
   const target = same ?? known.get(key) ?? new Target(key, machine.id, place, service.internal_port)
   if (!same) app.targets.push(target)

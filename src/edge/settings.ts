@@ -34,6 +34,8 @@ export interface EdgeSettings {
   /** Who the workers become; null when this is no root. */
   uid: number | null
   maxConnections: number
+  /** Of datagrams, and ports for them there are no more than that. */
+  maxFlows: number
   logLevel: string
 }
 

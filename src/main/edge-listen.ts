@@ -1,5 +1,6 @@
-// The sockets that take connections for apps, at the addresses that apps were given. What cannot be bound now, because an
-// address is not of this machine or a port is taken or forbidden, is tried again later.
+// The sockets that take connections and datagrams for apps, at the addresses that apps were given. What cannot be bound
+// now, because an address is not of this machine or a port is taken or forbidden, is tried again later.
+import { createSocket, type Socket as PacketSocket } from 'node:dgram'
 import { type BlockList, createServer, isIPv4, type Server, type Socket } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import type { Logger } from 'pino'
@@ -8,6 +9,8 @@ import { run } from '../drivers/process.ts'
 export interface Listens {
   /** Listens exactly there from now on, as `address port`. */
   set(wanted: string[]): void
+  /** For datagrams, at one of these addresses, and for whoever asks to read. Undefined when it cannot be had now. */
+  bind(name: string): Promise<PacketSocket | undefined>
   close(): Promise<void>
 }
 
@@ -47,17 +50,28 @@ export function openListens({ hand, pools, log }: ListenOptions): Listens {
 
   async function open(name: string): Promise<boolean> {
     if (servers.get(name)) return true
+    const server = await attempt(name, 'tcp', (host, port) => listen({ host, port }, hand))
+    if (server && wanted.has(name)) servers.set(name, server)
+    else server?.close()
+    return server !== undefined
+  }
+
+  /** What does not succeed is told of once. */
+  async function attempt<T>(
+    name: string,
+    protocol: 'tcp' | 'udp',
+    take: (host: string, port: number) => Promise<T>,
+  ): Promise<T | undefined> {
     const [host = '', port = ''] = name.split(' ')
     try {
-      const server = await listen({ host, port: Number(port) }, hand)
-      if (wanted.has(name)) servers.set(name, server)
-      else server.close()
-      failed.delete(name)
-      return true
+      const taken = await take(host, Number(port))
+      failed.delete(`${protocol} ${name}`)
+      return taken
     } catch (err) {
-      if (!failed.has(name)) log.warn({ err, address: host, port: Number(port) }, 'cannot listen there yet')
-      failed.add(name)
-      return false
+      if (!failed.has(`${protocol} ${name}`))
+        log.warn({ err, address: host, port: Number(port), protocol }, 'cannot listen there yet')
+      failed.add(`${protocol} ${name}`)
+      return undefined
     }
   }
 
@@ -91,6 +105,10 @@ export function openListens({ hand, pools, log }: ListenOptions): Listens {
       wanted = new Set(names.slice(0, maxListens))
       next()
     },
+    async bind(name) {
+      await turn // which puts addresses in place
+      return attempt(name, 'udp', bindDatagrams)
+    },
     async close() {
       wanted = new Set()
       next()
@@ -113,5 +131,21 @@ export function listen(address: { host: string; port: number }, hand: (socket: S
   })
   server.once('error', reject)
   server.listen({ ...address, backlog: 4096 }, () => resolve(server))
+  return promise
+}
+
+/** Who replaces the reader of it asks for one before that has gone. */
+function bindDatagrams(address: string, port: number): Promise<PacketSocket> {
+  const { promise, resolve, reject } = Promise.withResolvers<PacketSocket>()
+  const type = isIPv4(address) ? 'udp4' : 'udp6'
+  const socket = createSocket({ type, reusePort: true, recvBufferSize: 1_048_576 })
+  socket.once('error', (error) => {
+    socket.close()
+    reject(error)
+  })
+  socket.bind({ address, port }, () => {
+    socket.removeAllListeners('error').on('error', () => undefined)
+    resolve(socket)
+  })
   return promise
 }

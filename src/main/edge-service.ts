@@ -105,15 +105,19 @@ function settingsOf(
     pools: config.ipPools ?? defaultPools(home.number),
     autostopSeconds: config.autostopSeconds,
     uid: isRoot() ? home.uidStart : null,
-    maxConnections: maxConnections(config.edgeWorkers),
+    ...capacity(config.edgeWorkers),
     logLevel: config.logLevel,
   }
 }
 
-/** For each worker. A connection takes a file, and so does the one to its target. */
-function maxConnections(workers: number): number {
-  const files = Math.min(readOpenFileLimit() ?? 1024, 200_000)
-  return Math.min(Math.floor((files - 100) / 2), Math.ceil(100_000 / workers))
+/**
+ * Of each worker. A connection takes a file, and so does the one to its target; a flow of datagrams takes one, and a port
+ * for them another.
+ */
+function capacity(workers: number): Pick<EdgeSettings, 'maxConnections' | 'maxFlows'> {
+  const files = Math.min(readOpenFileLimit() ?? 1024, 200_000) - 100
+  const maxFlows = Math.min(Math.floor(files / 8), 4_096)
+  return { maxConnections: Math.min(Math.floor(files / 2) - maxFlows, Math.ceil(100_000 / workers)), maxFlows }
 }
 
 /** A free one is chosen once: addresses of sandboxes hold it, and must not change with a restart. */

@@ -12,17 +12,18 @@ export function openEdgeLog(settings: EdgeSettings): Logger {
 
 /**
  * From the process that listens to a worker: here is a connection; take no more and end within this time; whether there
- * was a place that it asked for; there is one again.
+ * was a place that it asked for; there is one again; here is the socket that it asked for, or there is none.
  */
 export type EdgeOrder =
   | { connection: number }
   | { drainMillis: number }
   | { asked: number; granted: boolean }
   | { freed: string }
+  | { bound: string }
 
 /**
  * From a worker: it can take connections; it has this one; these addresses lead to apps, as `address port`; it asks for a
- * place at a target of few; it gives one back.
+ * place at a target of few; it gives one back; it asks for the datagrams that arrive at `address port`.
  */
 export type EdgeReport =
   | { ready: true }
@@ -30,3 +31,4 @@ export type EdgeReport =
   | { listen: string[] }
   | { ask: number; key: string; limit: number }
   | { release: string }
+  | { bind: string }

@@ -1,3 +1,4 @@
+import type { Socket as PacketSocket } from 'node:dgram'
 import { readFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import type { Socket } from 'node:net'
@@ -8,6 +9,7 @@ import { type AppOptions, listensOf } from '../edge/app.ts'
 import { startAutostop } from '../edge/autostop.ts'
 import { Balance } from '../edge/balance.ts'
 import { Certificates } from '../edge/certificate.ts'
+import { createDatagrams } from '../edge/datagram.ts'
 import { type Feed, startFeed } from '../edge/feed.ts'
 import { type Names, startNames } from '../edge/names.ts'
 import type { Permits } from '../edge/permit.ts'
@@ -34,12 +36,15 @@ async function runWorker(file: string, index: number): Promise<void> {
   const log = openEdgeLog(settings)
   const names = await openNames(settings, log)
   const permits = openPermits()
-  const server = serve(settings, { index, count: settings.workers }, log, { names, permits })
+  const binding = openBinding()
+  const server = serve(settings, { index, count: settings.workers }, log, { names, permits, binding })
   process.once('disconnect', () => process.exit(1))
-  process.on('message', (order: EdgeOrder, socket?: Socket) => {
+  process.on('message', (order: EdgeOrder, handle?: Socket | PacketSocket) => {
     if ('connection' in order) {
       report({ taken: order.connection })
-      if (socket) server.accept(socket) // it may have been closed on its way
+      if (handle) server.accept(handle as Socket) // it may have been closed on its way
+    } else if ('bound' in order) {
+      binding.answer(order.bound, handle as PacketSocket | undefined)
     } else if ('asked' in order) {
       permits.answer(order.asked, order.granted)
     } else if ('freed' in order) {
@@ -76,6 +81,26 @@ function openPermits(): Permits & { answer(asked: number, granted: boolean): voi
   }
 }
 
+interface Binding {
+  open(name: string): Promise<PacketSocket | undefined>
+  answer(name: string, socket: PacketSocket | undefined): void
+}
+
+/** Asks the process above, which may take every port. */
+function openBinding(): Binding {
+  const asking = new Map<string, (socket: PacketSocket | undefined) => void>()
+  return {
+    open(name) {
+      report({ bind: name })
+      return new Promise((resolve) => asking.set(name, resolve))
+    },
+    answer(name, socket) {
+      asking.get(name)?.(socket)
+      asking.delete(name)
+    },
+  }
+}
+
 /** As root, who alone may listen there. */
 async function openNames({ names }: EdgeSettings, log: Logger): Promise<Names | undefined> {
   if (!names) return undefined
@@ -93,7 +118,7 @@ function serve(
   settings: EdgeSettings,
   worker: AppOptions['worker'],
   log: Logger,
-  { names, permits }: { names: Names | undefined; permits: Permits },
+  { names, permits, binding }: { names: Names | undefined; permits: Permits; binding: Binding },
 ): EdgeServer & Pick<Feed, 'filled'> & Pick<Balance, 'freed'> {
   const files = settings.tls ?? settings.ownTls
   const pair = files && { cert: readFileSync(files.certFile, 'utf8'), key: readFileSync(files.keyFile, 'utf8') }
@@ -104,6 +129,8 @@ function serve(
   const wakeOne = (id: string) => db.transaction((tx) => wakeMachine(tx, id))
   const balance = new Balance({ apps: table.apps, wake: wakeOne, permits })
   const pool = new UpstreamPool()
+  const { maxFlows } = settings
+  const datagrams = createDatagrams({ apps: table.apps, balance, worker, open: binding.open, maxFlows })
   const onError = (err: unknown) => log.error({ err }, 'a request failed')
   const feed = startFeed({
     ...settings,
@@ -116,6 +143,7 @@ function serve(
       pool.sweep(Date.now(), (key) => table.hasKey(key))
       balance.look()
       tellListens()
+      datagrams.look()
     },
     onError: (err) => log.warn({ err }, 'goes on with the routes of before'),
   })
@@ -160,7 +188,15 @@ function serve(
     databases: settings.databases,
     maxConnections: settings.maxConnections,
   })
-  return { ...server, filled: feed.filled, freed: (key) => balance.freed(key) }
+  return {
+    ...server,
+    drain(millis) {
+      datagrams.close()
+      return server.drain(millis)
+    },
+    filled: feed.filled,
+    freed: (key) => balance.freed(key),
+  }
 }
 
 /** Everything that needs more has been read by now. */

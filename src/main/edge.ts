@@ -67,6 +67,14 @@ async function runEdge(file: string): Promise<void> {
     worker.process.send(order, socket, { keepOpen: true }, () => undefined)
   }
 
+  /** Only this process may take the port, and only the worker reads what arrives there. */
+  async function bind(worker: Worker, name: string): Promise<void> {
+    const socket = await listens.bind(name)
+    const order: EdgeOrder = { bound: name }
+    if (socket) worker.process.send(order, socket, () => socket.close())
+    else tell(worker, order)
+  }
+
   function start(generation: Set<Worker>, index: number): Promise<void> {
     const child = fork(workerProgram, [file, String(index)], { execArgv: process.execArgv })
     const worker: Worker = { process: child, index, started: Date.now(), isReady: false, listen: [], handed: new Map() }
@@ -87,6 +95,10 @@ async function runEdge(file: string): Promise<void> {
       }
       if ('release' in report) {
         for (const refused of book.release(worker, report.release)) tell(refused, { freed: report.release })
+        return
+      }
+      if ('bind' in report) {
+        bind(worker, report.bind)
         return
       }
       if ('listen' in report) {

@@ -42,16 +42,20 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
     port: 0,
     log: '',
 
-    async app(ip: string, shared = false): Promise<string> {
+    /** Null: it gets its address later. */
+    async app(ip: string | null, shared = false): Promise<string> {
       const name = `a-${randomBytes(5).toString('hex')}`
       await database.db.query(
         `insert into app (id, org_id, name, network, enable_subdomains) values ($1, 'acme', $1, 'default', false)`,
         [name],
       )
-      const type = shared ? 'shared_v4' : 'v4'
-      const values = [name, ip, type, shared]
-      await database.db.query('insert into ip (app_id, ip, type, shared) values ($1, $2, $3, $4)', values)
+      if (ip !== null) await edge.give(name, ip, shared)
       return name
+    },
+
+    async give(app: string, ip: string, shared = false): Promise<void> {
+      const values = [app, ip, shared ? 'shared_v4' : 'v4', shared]
+      await database.db.query('insert into ip (app_id, ip, type, shared) values ($1, $2, $3, $4)', values)
     },
 
     async machine(app: string, services: object[], state = 'started'): Promise<string> {
@@ -109,6 +113,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       autostopSeconds: 1,
       uid: null,
       maxConnections: 1_000,
+      maxFlows: 200,
       logLevel: 'info',
       ...changes,
     }

@@ -2,6 +2,7 @@
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
+import { basename } from 'node:path'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
 
 export interface TarEntry {
@@ -224,6 +225,12 @@ export function busyboxImage(config: Record<string, unknown> = {}): ImageSpec {
     ],
     config: { Env: ['PATH=/bin'], Cmd: ['sh'], ...config },
   }
+}
+
+/** A program of this host and what it needs, for an image that has no other of its libraries. */
+export function programLayer(program: string): LayerSpec {
+  const file = { name: `bin/${basename(program)}`, content: readFileSync(program), mode: 0o755 }
+  return { files: [file, ...librariesOf(program)] }
 }
 
 /** None for the static one; the other package of Debian needs its loader. */
