@@ -124,6 +124,8 @@ describe('making a checkpoint', () => {
       status: 409,
       body: { error: 'conflict', message: expect.stringContaining('100') },
     })
+    fake.copies.set(`${id}/v1`, 'one')
+    expect(events(await restore('v1')).at(-1)).toMatchObject({ type: 'complete' })
   })
 
   test.each([[{ comment: 5 }], [{ comment: 'x'.repeat(1025) }]])('refuses %#', async (body) => {
