@@ -149,7 +149,7 @@ describe('restoring', () => {
     expect(fake.stops).toBeGreaterThan(stops)
     expect(fake.boxesUp.get(id)).toBe(true)
     expect(await ids()).toEqual(['v1'])
-    expect(await ids('?includeAuto=true')).toEqual(['auto-1', 'v1'])
+    for (const yes of ['true', '1']) expect(await ids(`?includeAuto=${yes}`)).toEqual(['auto-1', 'v1'])
     expect((await call('GET', `${at}/checkpoints/auto-1`)).body).toMatchObject({ is_auto: true })
     await restore('auto-1')
     expect(read()).toBe('two')
