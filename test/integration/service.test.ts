@@ -7,6 +7,7 @@ const path = '/v1/sandboxes/box/services'
 
 interface Event {
   type: string
+  timestamp: number
   data?: string
   exit_code?: number
   message?: string
@@ -135,6 +136,13 @@ describe('defining a service', () => {
     expect(told.map(({ type }) => type)).toEqual(['started', 'stdout', 'exit', 'complete'])
     expect(told[2]).toMatchObject({ exit_code: 3 })
     expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'running' })
+  })
+
+  test('is followed for as long as either name of the duration says', async () => {
+    for (const name of ['duration', 'timeout']) {
+      const told = eventsOf((await call('PUT', `${path}/web?${name}=10ms`, { body: { cmd: name } })).body)
+      expect(told.at(-1)!.timestamp - told[0]!.timestamp).toBeLessThan(4_000) // below the 5 s of no duration
+    }
   })
 
   test('is told with whatever is no duration', async () => {
