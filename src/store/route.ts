@@ -2,10 +2,10 @@
 
 import type { CheckResult, MachineState } from '../model/machine.ts'
 import type { MachineConfig, MachineService } from '../model/machine-config.ts'
-import { sandboxStates } from '../model/sandbox.ts'
 import type { Query, Tx } from './db.ts'
 import { launchMachine, lockMachine } from './machine-change.ts'
-import { lockState, transition } from './transition.ts'
+import { useSandbox } from './sandbox.ts'
+import { lockState } from './transition.ts'
 import { enqueue } from './work.ts'
 
 /** Notifications carry `<kind> <id>` of what changed. */
@@ -44,7 +44,7 @@ export async function listSandboxRoutes(db: Query, ids: string[] | null): Promis
 /** Has the sandbox looked at: afterwards it runs, and so do its services that are wanted. */
 export async function wakeSandbox(tx: Tx, id: string): Promise<void> {
   const state = await lockState(tx, 'sandbox', id)
-  if (state === 'cold') await transition(tx, 'sandbox', sandboxStates, id, 'use')
+  if (state === 'cold') await useSandbox(tx, id)
   else if (state === 'running') await enqueue(tx, 'sandbox', id)
 }
 
