@@ -63,10 +63,12 @@ export async function insertRestore(tx: Tx, sandboxId: string, from: string): Pr
     [sandboxId, from],
   )
   const { rows } = await tx.query<Checkpoint>(
-    `insert into checkpoint (sandbox_id, id, is_auto, comment, source_id, restores, state)
-     select $1, 'auto-' || (
-         select coalesce(max(substring(id from 6)::int), 0) + 1 from checkpoint where sandbox_id = $1 and is_auto),
-       true, 'before the restore of ' || $2, source_id, $2, 'making' from sandbox where id = $1
+    `with numbered as (
+       update sandbox set automatic_checkpoints = automatic_checkpoints + 1 where id = $1
+       returning automatic_checkpoints, source_id)
+     insert into checkpoint (sandbox_id, id, is_auto, comment, source_id, restores, state)
+     select $1, 'auto-' || automatic_checkpoints, true, 'before the restore of ' || $2, source_id, $2, 'making'
+     from numbered
      returning ${columns}`,
     [sandboxId, from],
   )

@@ -77,6 +77,10 @@ describe('making a checkpoint', () => {
     expect((await call('DELETE', `${at}/checkpoints/v3`)).status).toBe(204)
     await checkpoint()
     expect(await ids()).toEqual(['v4', 'v2', 'v1'])
+    for (const automatic of ['auto-1', 'auto-2']) {
+      await restore('v1')
+      expect((await call('DELETE', `${at}/checkpoints/${automatic}`)).status).toBe(204)
+    }
   })
 
   test('is one at a time', async () => {
