@@ -146,10 +146,11 @@ export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDo
   }
 }
 
-function serviceOf({ service, wanted, health, readyAtMs }: SandboxRoute): Route['service'] {
+function serviceOf({ service, wanted, health, readyAtMs, failure }: SandboxRoute): Route['service'] {
   return {
     name: service!,
     wanted: wanted === true,
+    failure,
     health: health && 'http' in health.check ? health.check.http : null,
     ...(health && 'command' in health.check && { readyAtMs }),
   }

@@ -15,6 +15,7 @@ const row: SandboxRoute = {
   httpPort: null,
   wanted: null,
   health: null,
+  failure: null,
 }
 const place = { sandboxDomain: 'sandbox.test', boxes: { homeNumber: 2 } }
 const route = (changes: Partial<SandboxRoute> = {}) => routeOf({ ...row, ...changes }, place)

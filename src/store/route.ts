@@ -25,6 +25,8 @@ export interface SandboxRoute {
   health: { check: { http: { path: string; port: number } } | { command: string[] } } | null
   /** When the platform last saw it ready; null when it was not the last time. */
   readyAtMs: number | null
+  /** Why it failed, if it had when the platform last looked. */
+  failure: string | null
 }
 
 /** All that can be reached, or those of `ids` that can. */
@@ -33,7 +35,7 @@ export async function listSandboxRoutes(db: Query, ids: string[] | null): Promis
     name: ids ? 'some-routes' : 'all-routes',
     text: `select sandbox.id, sandbox.name, sandbox.org_id as "orgId", sandbox.slot, sandbox.state,
              sandbox.url_auth as "urlAuth", service.name as service, service.http_port as "httpPort", service.wanted,
-             service.health, (extract(epoch from service.ready_at) * 1000)::float8 as "readyAtMs"
+             service.health, service.failure, (extract(epoch from service.ready_at) * 1000)::float8 as "readyAtMs"
            from sandbox left join service on service.sandbox_id = sandbox.id and service.http_port is not null
            where sandbox.state in ('cold', 'running') and sandbox.slot is not null ${ids ? 'and sandbox.id = any($1)' : ''}`,
     values: ids ? [ids] : [],

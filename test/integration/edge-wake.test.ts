@@ -56,6 +56,20 @@ test('a service that does not come is unavailable after a while, with a reason',
   expect(error.message).toMatch(/the service web did not answer on port \d+ within 0.5 s/)
 })
 
+test('a service that fails is asked for and not waited for long, and why it fails is said', async () => {
+  const host = await edge.sandbox({ name: 'failing', port: await freePort() })
+  await edge.database.db.query(`update service set failure = 'exited with code 3' where sandbox_id = 'failing'`)
+  await until(() => edge.table.findSandbox(host)?.service?.failure !== null)
+  const started = performance.now()
+  const { status, error } = await ask(host)
+  expect([status, error]).toEqual([
+    503,
+    { error: 'service_failed', message: 'the service web of this sandbox fails: exited with code 3' },
+  ])
+  expect(performance.now() - started).toBeLessThan(30_000)
+  expect(await isEnqueued('failing')).toBe(true)
+})
+
 test('a service that its user stopped is not started, and that is said at once', async () => {
   const host = await edge.sandbox({ name: 'stopped', port: await freePort(), wanted: false })
   const started = performance.now()

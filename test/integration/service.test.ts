@@ -258,6 +258,22 @@ describe('starting and stopping', () => {
 })
 
 describe('the background loop', () => {
+  test('starts the owner of the URL that failed, as those who ask for it have it looked at', async () => {
+    await put('web', { cmd: 'true', http_port: 8080 })
+    const web = await fakeOf('web')
+    const failed = { wanted: true, end: { code: 3, problem: undefined }, restarts: 5, nextRestartAtMs: Date.now() }
+    const look = async () => {
+      await platform.sql('update work set run_at = now()')
+      await platform.turn()
+      return [web.process.is, ...(await platform.sql('select failure from service'))]
+    }
+    web.process = { is: 'ending', sinceMs: Date.now() + 60_000, ...failed }
+    expect(await look()).toEqual(['ending', { failure: 'exited with code 3' }])
+    web.process = { is: 'ending', sinceMs: 0, ...failed }
+    expect(await look()).toEqual(['up', { failure: 'exited with code 3' }])
+    expect(await look()).toEqual(['up', { failure: null }])
+  })
+
   test('finishes what a killed control plane left: starts, stops and deletions', async () => {
     for (const name of ['start', 'stop', 'gone', 'never']) await put(name, { cmd: 'true' })
     await act('start', 'stop')
