@@ -137,13 +137,17 @@ export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDo
     kind: 'sandbox',
     id: row.id,
     host: `${row.name}.${options.sandboxDomain}`,
-    access: row.urlAuth === 'public' ? null : { orgId: row.orgId, sandbox: row.name },
+    access: row.urlAuth === 'public' ? null : accessOf(row),
     ...place,
     port,
     key: `${row.id} ${place.address}:${port}`,
     isCold: row.state === 'cold',
     service: row.service === null ? undefined : serviceOf(row),
   }
+}
+
+function accessOf({ orgId, name, privateAccess }: SandboxRoute): Route['access'] {
+  return { orgId, sandbox: name, adminsOnly: privateAccess === 'admins' }
 }
 
 function serviceOf({ service, wanted, health, readyAtMs, failure }: SandboxRoute): Route['service'] {

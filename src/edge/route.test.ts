@@ -10,6 +10,7 @@ const row: SandboxRoute = {
   slot: 3,
   state: 'running',
   urlAuth: 'sprite',
+  privateAccess: 'org_users',
   readyAtMs: null,
   service: null,
   httpPort: null,

@@ -9,7 +9,7 @@ export interface Route extends Place {
   id: string
   host: string
   /** Null: everybody. Else tokens that may see this. */
-  access: { orgId: string; sandbox: string } | null
+  access: { orgId: string; sandbox: string; adminsOnly: boolean } | null
   /** It has to be started first. */
   isCold: boolean
   /** What is known to answer there. */

@@ -18,6 +18,7 @@ export interface SandboxRoute {
   slot: number
   state: 'cold' | 'running'
   urlAuth: 'sprite' | 'public'
+  privateAccess: 'admins' | 'org_users'
   /** The owner of the HTTP port, if a service has one. */
   service: string | null
   httpPort: number | null
@@ -34,7 +35,7 @@ export async function listSandboxRoutes(db: Query, ids: string[] | null): Promis
   const { rows } = await db.query<SandboxRoute>({
     name: ids ? 'some-routes' : 'all-routes',
     text: `select sandbox.id, sandbox.name, sandbox.org_id as "orgId", sandbox.slot, sandbox.state,
-             sandbox.url_auth as "urlAuth", service.name as service, service.http_port as "httpPort", service.wanted,
+             sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess", service.name as service, service.http_port as "httpPort", service.wanted,
              service.health, service.failure, (extract(epoch from service.ready_at) * 1000)::float8 as "readyAtMs"
            from sandbox left join service on service.sandbox_id = sandbox.id and service.http_port is not null
            where sandbox.state in ('cold', 'running') and sandbox.slot is not null ${ids ? 'and sandbox.id = any($1)' : ''}`,
