@@ -241,6 +241,8 @@ describe('the file system', () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
       /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
+    const closed = await bench.sh(spec, 'find /.sprite -type d ! -perm -o=rx')
+    expect(closed.out).toBe('')
     for (const attempt of [
       'rm -rf /.berth',
       'mv /.berth /x',
