@@ -17,6 +17,7 @@ import {
   historyOf,
 } from '../model/checkpoint.ts'
 import { notFound } from '../model/errors.ts'
+import { readFlag } from '../model/exec.ts'
 import { nowMicros, toRfc3339 } from '../model/time.ts'
 import { Answer, ndjson, type Route, route } from './route.ts'
 import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
@@ -73,7 +74,7 @@ export const checkpointRoutes: Route[] = [
     run: async ({ ctx, params, query }) => {
       const { checkpoints: all } = await listVisibleCheckpoints(ctx, params.name)
       return all
-        .filter(({ isAuto }) => !isAuto || query.includeAuto === 'true')
+        .filter(({ isAuto }) => !isAuto || readFlag(query.includeAuto ?? null))
         .map((checkpoint) => checkpointView(checkpoint, all))
         .filter(({ id, history }) => !query.history || id === query.history || history.includes(query.history))
     },

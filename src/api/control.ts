@@ -2,6 +2,7 @@
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../live/context.ts'
 import { findIn, prepareIn } from '../live/exec.ts'
+import { notePorts } from '../live/port.ts'
 import { getSandbox } from '../live/sandbox.ts'
 import { notFound } from '../model/errors.ts'
 import { readClientMessage, readObject, stdinByte, stdinEndByte } from '../model/exec.ts'
@@ -178,11 +179,17 @@ function searchOf(args: unknown): URLSearchParams {
   return search
 }
 
+async function startFollowed({ ctx, sandbox, args }: Pick<ControlCall, 'ctx' | 'sandbox' | 'args'>): Promise<Followed> {
+  const prepared = await prepareIn(ctx, sandbox, args)
+  const portsBefore = await notePorts(ctx, sandbox)
+  return { ctx, sandbox, session: prepared.start(), isOwner: true, portsBefore }
+}
+
 async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): Promise<ControlRun> {
   const id = args.get('id')
   const followed: Followed = id
     ? { ctx, sandbox, session: findIn(ctx, sandbox, id), isOwner: false }
-    : { ctx, sandbox, session: (await prepareIn(ctx, sandbox, args)).start(), isOwner: true }
+    : await startFollowed({ ctx, sandbox, args })
   const { session } = followed
   const follower = follow(socket, followed, (exitCode) => complete({ exitCode }))
   return {

@@ -2,7 +2,7 @@
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../live/context.ts'
 import type { ExecSession } from '../live/exec-session.ts'
-import { watchPorts } from '../live/port.ts'
+import { type PortsBefore, watchPortChanges } from '../live/port.ts'
 import {
   type ClientMessage,
   exitFrame,
@@ -21,6 +21,8 @@ export interface Followed {
   session: ExecSession
   /** True for the connection that started it. */
   isOwner: boolean
+  /** For that one: what listened before the command began. */
+  portsBefore?: PortsBefore
 }
 
 export interface Follower {
@@ -49,12 +51,12 @@ export function serveSession(socket: WebSocket, followed: Followed): void {
  * closed, its client has a limited time to read.
  */
 export function follow(socket: WebSocket, followed: Followed, ended: (code: number) => void): Follower {
-  const { ctx, sandbox, session, isOwner } = followed
+  const { ctx, session, isOwner } = followed
   const { tty } = session.facts
   socket.send(sessionInfo(session, isOwner))
   const sent = () => session.balance()
   const keepalive = setInterval(() => socket.send(keepaliveText), ctx.sessions.keepaliveMs)
-  const unwatch = tellPorts(socket, ctx, sandbox)
+  const unwatch = tellPorts(socket, followed)
   const finish = () => {
     clearInterval(keepalive)
     unwatch()
@@ -86,12 +88,10 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
 /** Looking at ports costs as much as a short command, and nothing can listen sooner than it takes to start. */
 const firstLookMs = 10
 
-function tellPorts(socket: WebSocket, ctx: LiveContext, sandbox: Sandbox): () => void {
+function tellPorts(socket: WebSocket, { ctx, sandbox, portsBefore }: Followed): () => void {
   let unwatch = () => {}
   const timer = setTimeout(() => {
-    unwatch = watchPorts(ctx, sandbox, (event) => {
-      if (event.type !== 'port_list') socket.send(JSON.stringify(event))
-    })
+    unwatch = watchPortChanges(ctx, sandbox, portsBefore, (change) => socket.send(JSON.stringify(change)))
   }, firstLookMs)
   return () => {
     clearTimeout(timer)

@@ -134,7 +134,7 @@ export const serviceRoutes: Route[] = [
     description:
       'Another definition of a running service stops it and starts the new one. The same definition again changes nothing: the answer is then one line with a `message`.',
     scope: 'write',
-    query: Watched,
+    query: Type.Object({ ...Watched.properties, timeout: duration('Another name of `duration`.') }),
     body: PutService,
     errors: {
       400: 'The name or a field is not valid or not known, or `needs` names something that is not there or leads in a circle.',
@@ -144,7 +144,8 @@ export const serviceRoutes: Route[] = [
     },
     run: async ({ ctx, params, query, body }) => {
       const { name, service_name: service } = params
-      const telling = await changeService(ctx, name, service, body, durationOr(query.duration, defaultWatchMs))
+      const watchMs = durationOr(query.duration ?? query.timeout, defaultWatchMs)
+      const telling = await changeService(ctx, name, service, body, watchMs)
       if (telling) return tellAll(telling)
       const again = `POST /v1/sandboxes/${name}/services/${service}/restart`
       const message = `Service already running with that command, use ${again} to restart it`

@@ -98,7 +98,9 @@ async function putDirectory(cli: SandboxCli, name: string, local: string, plan: 
   const output = new PassThrough()
   try {
     const argv = ['sh', '-c', unpackScript, 'sh', plan.path, plan.orInto ?? '']
-    await runInside(cli, name, argv, { input: packing.stdout, output })
+    // What nobody reads by the time that a program ends is thrown away, and a small archive is packed before then.
+    const input = packing.stdout.pipe(new PassThrough())
+    await runInside(cli, name, argv, { input, output })
   } finally {
     packing.kill()
   }

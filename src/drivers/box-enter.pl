@@ -27,10 +27,9 @@ if ($is_terminal) {
 }
 my $child = 0;
 my @early;
-my @signals = qw(TERM INT HUP QUIT USR1 USR2 WINCH CONT ALRM);
-for my $signal (@signals) {
-  $SIG{$signal} = sub { $child ? hand_on($signal) : push @early, $signal };
-}
+# All but those that cannot be taken, the word that the command has changed its state, and second names.
+my @signals = grep { !/^(KILL|STOP|CHLD|CLD|IOT|POLL|NUM3[23])$/ } keys %SIG;
+$SIG{$_} = sub { $child ? hand_on($_[0]) : push @early, $_[0] } for @signals;
 $child = fork // refuse("fork: $!");
 run_command() if !$child;
 syswrite $guard, "$child\n";
@@ -48,9 +47,10 @@ sub refuse {
   exit 126;
 }
 
-# At first the command has no group of its own yet.
+# At first the command has no group of its own yet. STOP would stop this process alone; it is asked for by a signal that
+# nothing else uses.
 sub hand_on {
-  my ($signal) = @_;
+  my $signal = $_[0] eq 'STKFLT' ? 'STOP' : $_[0];
   kill($signal, -$child) || kill($signal, $child);
 }
 
@@ -80,7 +80,7 @@ sub switch_user {
 }
 
 sub run_command {
-  $SIG{$_} = 'DEFAULT' for @signals, 'PIPE';
+  $SIG{$_} = 'DEFAULT' for @signals;
   call('prctl', 1, 9, 0, 0, 0); # killed when its parent is
   call('setsid');
   ioctl(STDIN, 0x540e, 0) if $is_terminal;

@@ -1,5 +1,6 @@
 // How a command gets into a box: by a program that enters its namespaces. What it is to do goes through its environment,
 // which only its own user can read, and which leaves room where a terminal takes no further descriptors.
+import { constants } from 'node:os'
 import type { BoxCommand, BoxImage } from './box.ts'
 import { boxScript } from './box-script.ts'
 import { baseEnvironment, findCommand } from './process.ts'
@@ -57,6 +58,12 @@ export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: b
       argv: command.argv,
     }),
   }
+}
+
+/** What the program that enters is to get, so that its command gets this signal. */
+export function handedOn(signal: number): number {
+  const { SIGSTOP, SIGSTKFLT } = constants.signals
+  return signal === SIGSTOP ? SIGSTKFLT : signal
 }
 
 /** Of everything that runs in a sandbox. An image says more, and where its programs are, but not where home is. */

@@ -32,6 +32,7 @@ export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<voi
   const { policy = { rules: [] } } = spec
   if (policy.rules.length === 0) {
     if (existsSync(files.rules)) await removePolicy(host, spec)
+    if (!existsSync(files.shown)) showPolicy(files.shown, policy)
     return
   }
   if (!policiesPossible()) throw new Error('network policies need root, nft and dnsmasq')
@@ -40,7 +41,7 @@ export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<voi
   const isNew = readTextIfPresent(files.rules) !== rules
   if (!isNew && readTextIfPresent(files.resolver) === resolver) return
   ensureFile(files.resolver, resolver, { mode: 0o644 })
-  ensureFile(files.shown, `${JSON.stringify(policy)}\n`, { mode: 0o644 })
+  showPolicy(files.shown, policy)
   await supervisor.ensureService(files.service, {
     command: ['dnsmasq', '--keep-in-foreground', `--conf-file=${files.resolver}`],
   })
@@ -49,6 +50,10 @@ export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<voi
   await run('nft', ['-f', ensureRules(home).file])
   await run('nft', ['-f', '-'], { input: rules })
   ensureFile(files.rules, rules, { mode: 0o600 })
+}
+
+function showPolicy(file: string, policy: NetworkPolicy): void {
+  ensureFile(file, `${JSON.stringify(policy)}\n`, { mode: 0o644 })
 }
 
 export async function removePolicy({ home, supervisor }: PolicyHost, spec: BoxSpec): Promise<void> {

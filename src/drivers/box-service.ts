@@ -39,6 +39,8 @@ export interface BoxServices {
   setOrder(box: BoxSpec, services: readonly ServiceDefinition[]): void
   /** Counts restarts from zero. It has been started, or has ended already, afterwards. */
   startService(box: BoxSpec, name: string): Promise<void>
+  /** One that failed and waits for its next start begins at once; restarts go on being counted. */
+  hurryService(boxId: string, name: string): void
   /** Nothing of it runs afterwards. With `stay` it does not come back with the box either. */
   stopService(box: BoxSpec, name: string, options: { timeoutMs?: number; stay: boolean }): Promise<void>
   /** False when there is nothing to signal. */
@@ -67,6 +69,7 @@ export function boxServices(host: Host): BoxServices {
       ensureFiles(placeOf(box), { definition: service, environment, down: !service.wanted }),
     setOrder: (box, services) => ensureShutdown(placeOf(box), services),
     startService: (box, name) => startService(placeOf(box), name),
+    hurryService: (boxId, name) => void writePipe(runPaths(boxPaths(host.home, boxId).run, name).wake, '\n'),
     stopService: (box, name, options) => stopService(host, box, placeOf(box), name, options),
     signalService: (box, name, signal) => signalService(host, box, placeOf(box), name, signal),
     removeService: (box, name) => removeService(host, box, placeOf(box), name),

@@ -5,7 +5,7 @@ import type { Route } from './route.ts'
 
 export type Verdict =
   | { allowed: true /** The token was the platform's, and goes no further. */; isOurs: boolean }
-  | { allowed: false; why: string }
+  | { allowed: false; why: string /** The token is good, and for other things. */; isForbidden?: true }
   | { allowed: false; unavailable: true }
 
 export interface Access {
@@ -74,8 +74,14 @@ function judge(route: Route, token: string, found: Known | undefined): Verdict {
   if (route.access === null) return { allowed: true, isOurs: found ? found.caller !== undefined : ownForm.test(token) }
   if (!found) return { allowed: false, unavailable: true }
   const { caller } = found
-  if (caller && maySee(caller, route.access)) return { allowed: true, isOurs: true }
-  return { allowed: false, why: 'invalid token' }
+  if (!caller || !maySee(caller, route.access)) return { allowed: false, why: 'invalid token' }
+  if (!route.access.adminsOnly || isAdmin(caller)) return { allowed: true, isOurs: true }
+  return { allowed: false, why: 'this address is for root and org tokens only', isForbidden: true }
+}
+
+/** Those that may do everything in the organization. */
+function isAdmin({ kind }: Caller): boolean {
+  return kind === 'root' || kind === 'org'
 }
 
 function maySee(caller: Caller, { orgId, sandbox }: NonNullable<Route['access']>): boolean {

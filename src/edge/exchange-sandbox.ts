@@ -11,6 +11,10 @@ const challenge = 'WWW-Authenticate: Bearer realm="berth"\r\n'
 const open: Verdict = { allowed: true, isOurs: false }
 const repeatable = new Set(['GET', 'HEAD', 'OPTIONS'])
 
+function refusalOf({ why, isForbidden }: Extract<Verdict, { why: string }>): Refusal {
+  return isForbidden ? new Refusal(403, 'forbidden', why) : new Refusal(401, 'unauthorized', why, challenge)
+}
+
 /** A request for a sandbox: whoever asks may have to show a token, and there is one place that it can go to. */
 export class SandboxExchange extends Exchange {
   private readonly route: Route
@@ -38,7 +42,7 @@ export class SandboxExchange extends Exchange {
   private judge(verdict: Verdict): void {
     if (this.isOver) return
     if (verdict.allowed) this.admit(verdict.isOurs)
-    else if ('why' in verdict) this.refuse(new Refusal(401, 'unauthorized', verdict.why, challenge))
+    else if ('why' in verdict) this.refuse(refusalOf(verdict))
     else this.refuse(new Refusal(503, 'unavailable', 'tokens cannot be checked at the moment; try again shortly'))
   }
 

@@ -137,7 +137,7 @@ export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDo
     kind: 'sandbox',
     id: row.id,
     host: `${row.name}.${options.sandboxDomain}`,
-    access: row.urlAuth === 'public' ? null : { orgId: row.orgId, sandbox: row.name },
+    access: row.urlAuth === 'public' ? null : accessOf(row),
     ...place,
     port,
     key: `${row.id} ${place.address}:${port}`,
@@ -146,10 +146,15 @@ export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDo
   }
 }
 
-function serviceOf({ service, wanted, health, readyAtMs }: SandboxRoute): Route['service'] {
+function accessOf({ orgId, name, privateAccess }: SandboxRoute): Route['access'] {
+  return { orgId, sandbox: name, adminsOnly: privateAccess === 'admins' }
+}
+
+function serviceOf({ service, wanted, health, readyAtMs, failure }: SandboxRoute): Route['service'] {
   return {
     name: service!,
     wanted: wanted === true,
+    failure,
     health: health && 'http' in health.check ? health.check.http : null,
     ...(health && 'command' in health.check && { readyAtMs }),
   }

@@ -21,6 +21,8 @@ export interface Reach {
 const defaultWaitMillis = 30_000
 // A sandbox that has just been started may have programs that listen without being known for it.
 const settleMillis = 3_000
+// One that fails is started once more for a request, and has this long to come.
+const failedMillis = 5_000
 const firstPauseMillis = 5
 const longestPauseMillis = 200
 const wakeAgainMillis = 1_000
@@ -82,6 +84,7 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
   }
 
   function mostMillis(route: Route, wasCold: boolean): number {
+    if (route.service?.failure) return Math.min(failedMillis, waitMillis)
     if (route.service || route.isCold) return waitMillis
     return wasCold ? Math.min(settleMillis, waitMillis) : 0
   }
@@ -138,7 +141,9 @@ export function createReach({ table, pool, wake, waitMillis = defaultWaitMillis 
     if (!route.service) {
       return new Refusal(502, 'bad_gateway', `nothing in this sandbox listens on port ${route.port}`)
     }
-    const message = `the service ${route.service.name} did not answer on port ${route.port} within ${waitMillis / 1000} s`
+    const { name, failure } = route.service
+    if (failure) return new Refusal(503, 'service_failed', `the service ${name} of this sandbox fails: ${failure}`)
+    const message = `the service ${name} did not answer on port ${route.port} within ${waitMillis / 1000} s`
     return new Refusal(503, 'service_unavailable', message)
   }
 

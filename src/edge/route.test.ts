@@ -10,11 +10,13 @@ const row: SandboxRoute = {
   slot: 3,
   state: 'running',
   urlAuth: 'sprite',
+  privateAccess: 'org_users',
   readyAtMs: null,
   service: null,
   httpPort: null,
   wanted: null,
   health: null,
+  failure: null,
 }
 const place = { sandboxDomain: 'sandbox.test', boxes: { homeNumber: 2 } }
 const route = (changes: Partial<SandboxRoute> = {}) => routeOf({ ...row, ...changes }, place)

@@ -9,7 +9,7 @@ export interface Route extends Place {
   id: string
   host: string
   /** Null: everybody. Else tokens that may see this. */
-  access: { orgId: string; sandbox: string } | null
+  access: { orgId: string; sandbox: string; adminsOnly: boolean } | null
   /** It has to be started first. */
   isCold: boolean
   /** What is known to answer there. */
@@ -20,6 +20,8 @@ export interface RouteService {
   name: string
   /** False: somebody stopped it, and it stays so. */
   wanted: boolean
+  /** Why it failed, if it had when the platform last looked. */
+  failure: string | null
   /** Where it says whether it is ready; null when that is not asked over HTTP. */
   health: { path: string; port: number } | null
   /** Of one whose check is a command, which only the platform can run: when it last passed. Null: not in this life. */

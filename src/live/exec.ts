@@ -2,6 +2,7 @@
 // follow them, and end with this process.
 import { randomInt } from 'node:crypto'
 import { constants } from 'node:os'
+import { handedOn } from '../drivers/box-enter.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { durationOr, parseDuration } from '../model/duration.ts'
 import { BerthError, notFound, unavailable } from '../model/errors.ts'
@@ -9,7 +10,7 @@ import { type ExecRequest, readExecRequest } from '../model/exec.ts'
 import { type Sandbox, type SandboxDetails, sandboxHome } from '../model/sandbox.ts'
 import { readSignal } from '../model/signal.ts'
 import type { LiveContext } from './context.ts'
-import { loadTerminals, type ProcessEvents, startOnTerminal, startWithPipes } from './exec-process.ts'
+import { type ExecProcess, loadTerminals, type ProcessEvents, startOnTerminal, startWithPipes } from './exec-process.ts'
 import { ExecSession } from './exec-session.ts'
 import { getSandbox, wake } from './sandbox.ts'
 
@@ -99,10 +100,12 @@ function startSession(
     rows,
     maxRunAfterDisconnectMs,
   }
-  const start = (events: ProcessEvents) =>
-    tty
+  const start = (events: ProcessEvents): ExecProcess => {
+    const process = tty
       ? startOnTerminal(boxes.entry(spec, command), { cols, rows }, events)
       : startWithPipes(boxes.spawnInBox(spec, command), events)
+    return { ...process, signal: (signal) => process.signal(handedOn(signal)) }
+  }
   const session = new ExecSession({ id, sandboxId: sandbox.id, ...facts }, start, onEnd)
   if (!stdin) session.endInput()
   return session

@@ -1,4 +1,4 @@
-import { type ListeningPort, readPorts } from '../drivers/box-port.ts'
+import { type ListeningPort, readListeningSockets, readPorts } from '../drivers/box-port.ts'
 import type { Sandbox } from '../model/sandbox.ts'
 import type { LiveContext } from './context.ts'
 
@@ -14,39 +14,65 @@ export type PortEvent = { type: 'port_list'; ports: PortChange[] } | PortChange
 
 const pollMilliseconds = 250
 
+interface Watcher {
+  /** Called first and once. */
+  list(ports: Known): void
+  change(change: PortChange): void
+}
+
+type Known = ReadonlyMap<number, ListeningPort>
+
 interface Poller {
-  listeners: Set<(event: PortEvent) => void>
+  watchers: Set<Watcher>
   /** By port; undefined before the first look. */
-  known: Map<number, ListeningPort> | undefined
+  known: Known | undefined
 }
 
 const pollers = new Map<string, Poller>()
 
-/**
- * Tells what listens inside, and every change of it, until the answered function is called. However many watch, the
- * kernel is asked once, and not at all while nobody does. Does not start the sandbox.
- */
+/** Tells what listens inside, and every change of it, until the answered function is called. */
 export function watchPorts(ctx: LiveContext, sandbox: Sandbox, onEvent: (event: PortEvent) => void): () => void {
-  const poller = pollers.get(sandbox.id) ?? startPoller(ctx, sandbox.id)
-  let isWatching = true
-  const listener = (event: PortEvent) => {
-    if (isWatching) onEvent(event)
+  return watch(ctx, sandbox.id, { list: (ports) => onEvent(listOf(ports)), change: onEvent })
+}
+
+/** What listened at a moment; undefined when it could not be told. */
+export type PortsBefore = ReadonlySet<number> | undefined
+
+/** For those who want to hear what was opened since now. */
+export async function notePorts(ctx: LiveContext, sandbox: Sandbox): Promise<PortsBefore> {
+  return readListeningSockets(ctx.boxes, sandbox.id).catch(() => undefined)
+}
+
+/** Tells every change from now on, and what was opened since `before`, until the answered function is called. */
+export function watchPortChanges(
+  ctx: LiveContext,
+  sandbox: Sandbox,
+  before: PortsBefore,
+  onChange: (change: PortChange) => void,
+): () => void {
+  const list = (ports: Known) => {
+    if (before) for (const change of openedSince(before, ports)) onChange(change)
   }
-  poller.listeners.add(listener)
+  return watch(ctx, sandbox.id, { list, change: onChange })
+}
+
+/** However many watch, the kernel is asked once, and not at all while nobody does. Does not start the sandbox. */
+function watch(ctx: LiveContext, id: string, watcher: Watcher): () => void {
+  const poller = pollers.get(id) ?? startPoller(ctx, id)
+  poller.watchers.add(watcher)
   const { known } = poller
-  if (known) queueMicrotask(() => listener(listOf(known)))
+  if (known) queueMicrotask(() => poller.watchers.has(watcher) && watcher.list(known))
   return () => {
-    isWatching = false
-    poller.listeners.delete(listener)
-    if (poller.listeners.size === 0 && pollers.get(sandbox.id) === poller) pollers.delete(sandbox.id)
+    poller.watchers.delete(watcher)
+    if (poller.watchers.size === 0 && pollers.get(id) === poller) pollers.delete(id)
   }
 }
 
 function startPoller(ctx: LiveContext, id: string): Poller {
-  const poller: Poller = { listeners: new Set(), known: undefined }
+  const poller: Poller = { watchers: new Set(), known: undefined }
   pollers.set(id, poller)
   const look = async () => {
-    if (poller.listeners.size === 0) return
+    if (poller.watchers.size === 0) return
     try {
       note(poller, await readPorts(ctx.boxes, id, holdersOf(poller)))
     } catch {
@@ -67,15 +93,20 @@ function note(poller: Poller, ports: ListeningPort[]): void {
   const before = poller.known
   const now = new Map(ports.map((port) => [port.port, port]))
   poller.known = now
-  const events: PortEvent[] = before ? changesOf(before, now) : [listOf(now)]
-  for (const event of events) for (const listener of [...poller.listeners]) listener(event)
+  const changes = before && changesOf(before, now)
+  for (const watcher of [...poller.watchers]) {
+    if (changes) for (const change of changes) watcher.change(change)
+    else watcher.list(now)
+  }
+}
+
+function openedSince(sockets: ReadonlySet<number>, now: Known): PortChange[] {
+  const opened = [...now.values()].filter((port) => !port.sockets.some((socket) => sockets.has(socket)))
+  return opened.map((port) => changeOf('port_opened', port))
 }
 
 /** A port that is the same and whose sockets are all others was closed and opened in between. */
-export function changesOf(
-  before: ReadonlyMap<number, ListeningPort>,
-  now: ReadonlyMap<number, ListeningPort>,
-): PortChange[] {
+export function changesOf(before: Known, now: Known): PortChange[] {
   const isSame = (one: ListeningPort, other: ListeningPort | undefined) =>
     other?.sockets.some((socket) => one.sockets.includes(socket)) === true
   const closed = [...before.values()].filter((port) => !isSame(port, now.get(port.port)))
@@ -86,7 +117,7 @@ export function changesOf(
   ]
 }
 
-function listOf(ports: ReadonlyMap<number, ListeningPort>): PortEvent {
+function listOf(ports: Known): PortEvent {
   const inOrder = [...ports.values()].sort((a, b) => a.port - b.port)
   return { type: 'port_list', ports: inOrder.map((port) => changeOf('port_opened', port)) }
 }

@@ -3,9 +3,9 @@ import type { BoxDriver, Isolation } from '../drivers/box.ts'
 import { boxSpec } from '../drivers/box-spec.ts'
 import { requireWriter } from '../model/caller.ts'
 import { notFound, unavailable } from '../model/errors.ts'
-import { type Sandbox, type SandboxDetails, sandboxStates } from '../model/sandbox.ts'
-import { getVisibleSandbox, holdSandbox, loadSandbox, noteRunning, releaseSandbox } from '../store/sandbox.ts'
-import { lockState, transition } from '../store/transition.ts'
+import type { Sandbox, SandboxDetails } from '../model/sandbox.ts'
+import { getVisibleSandbox, holdSandbox, loadSandbox, releaseSandbox, useSandbox } from '../store/sandbox.ts'
+import { lockState } from '../store/transition.ts'
 import { type LiveContext, withDeadline } from './context.ts'
 import { withImage } from './sandbox-image.ts'
 
@@ -29,8 +29,7 @@ export async function wake<T extends Sandbox>(ctx: LiveContext, known: T): Promi
       const state = await lockState(tx, 'sandbox', sandbox.id)
       if (state === 'deleting' || state === 'deleted') throw notFound('sandbox not found')
       if (state !== 'cold') return
-      await noteRunning(tx, sandbox.id)
-      await transition(tx, 'sandbox', sandboxStates, sandbox.id, 'use')
+      await useSandbox(tx, sandbox.id)
     })
   }
   if (sandbox.isHeld) await untilReleased(ctx, sandbox.id)

@@ -91,7 +91,10 @@ const UrlSettings = Type.Object({
     Type.Enum(['sprite', 'public'], { description: '`sprite` asks for a token of the platform, `public` for none.' }),
   ),
   private_access: Type.Optional(
-    Type.Enum(['admins', 'org_users'], { description: 'Whose tokens open a URL that is not public.' }),
+    Type.Enum(['admins', 'org_users'], {
+      description:
+        'Whose tokens open a URL that is not public: `admins` those of kind `root` and `org`, `org_users` every one that may see the sandbox.',
+    }),
   ),
 })
 

@@ -1,8 +1,8 @@
 import type { BoxSpec } from '../drivers/box.ts'
 import type { Sandbox } from '../model/sandbox.ts'
 import type { Service } from '../model/service.ts'
-import type { ServiceProcess } from '../model/service-state.ts'
-import { listServices, setReadyAt } from '../store/service.ts'
+import { type ServiceProcess, stateOf } from '../model/service-state.ts'
+import { listServices, setFailure, setReadyAt } from '../store/service.ts'
 import type { World } from './step.ts'
 
 /**
@@ -18,14 +18,23 @@ export async function ensureServices(sandbox: Sandbox, box: BoxSpec, world: Worl
   for (const service of wanted) await ensureService(sandbox, box, service, world)
   if (wanted.length + extra.length > 0) world.services.setOrder(box, wanted)
   const owner = wanted.find(({ httpPort }) => httpPort !== null)
-  if (owner?.health && 'command' in owner.health.check) await noteReadiness(sandbox, owner, world)
+  if (owner) await lookForEdge(sandbox.id, owner, world)
 }
 
-/** For the edge, which holds requests back until then and cannot look by itself. */
-async function noteReadiness(sandbox: Sandbox, service: Service, { db, services }: World): Promise<void> {
+/** Requests come as fast as somebody likes, and what fails at once is not started as fast. */
+const hurryMs = 1_000
+
+/** The edge holds requests back until it is ready, has it looked at meanwhile, and cannot look by itself. */
+async function lookForEdge(sandboxId: string, owner: Service, { db, services }: World): Promise<void> {
   const lookedAtMs = Date.now()
-  const found = services.inspectService(sandbox.id, service)
-  await setReadyAt(db, sandbox.id, service.name, found.is === 'up' && found.ready ? lookedAtMs : null)
+  const found = services.inspectService(sandboxId, owner)
+  const { error = null } = stateOf(owner, found, true)
+  await setFailure(db, sandboxId, owner.name, error)
+  if (found.is === 'ending' && error !== null && lookedAtMs - found.sinceMs > hurryMs) {
+    services.hurryService(sandboxId, owner.name)
+  }
+  if (owner.health && 'command' in owner.health.check)
+    await setReadyAt(db, sandboxId, owner.name, found.is === 'up' && found.ready ? lookedAtMs : null)
 }
 
 /** Between the halves of a restart it is down as well, for an instant. */

@@ -38,6 +38,7 @@ export async function listUnfinished(db: Query, sandboxId: string): Promise<Chec
 /** The next number. The row of the sandbox must be locked. */
 export async function insertCheckpoint(tx: Tx, sandboxId: string, comment: string): Promise<Checkpoint> {
   await refuseSecond(tx, sandboxId)
+  await refuseTooMany(tx, sandboxId)
   const { rows } = await tx.query<Checkpoint>(
     `with numbered as (
        update sandbox set checkpoints = checkpoints + 1 where id = $1 returning checkpoints, source_id)
@@ -62,10 +63,12 @@ export async function insertRestore(tx: Tx, sandboxId: string, from: string): Pr
     [sandboxId, from],
   )
   const { rows } = await tx.query<Checkpoint>(
-    `insert into checkpoint (sandbox_id, id, is_auto, comment, source_id, restores, state)
-     select $1, 'auto-' || (
-         select coalesce(max(substring(id from 6)::int), 0) + 1 from checkpoint where sandbox_id = $1 and is_auto),
-       true, 'before the restore of ' || $2, source_id, $2, 'making' from sandbox where id = $1
+    `with numbered as (
+       update sandbox set automatic_checkpoints = automatic_checkpoints + 1 where id = $1
+       returning automatic_checkpoints, source_id)
+     insert into checkpoint (sandbox_id, id, is_auto, comment, source_id, restores, state)
+     select $1, 'auto-' || automatic_checkpoints, true, 'before the restore of ' || $2, source_id, $2, 'making'
+     from numbered
      returning ${columns}`,
     [sandboxId, from],
   )
@@ -74,13 +77,17 @@ export async function insertRestore(tx: Tx, sandboxId: string, from: string): Pr
 
 async function refuseSecond(tx: Tx, sandboxId: string): Promise<void> {
   await tx.query(`delete from checkpoint where sandbox_id = $1 and state = 'failed'`, [sandboxId])
-  const { rows } = await tx.query<{ making: number; all: number }>(
-    `select count(*) filter (where state = 'making') as making, count(*) filter (where not is_auto) as all
-     from checkpoint where sandbox_id = $1`,
+  const { rows } = await tx.query(`select 1 from checkpoint where sandbox_id = $1 and state = 'making'`, [sandboxId])
+  if (rows.length > 0) throw conflict('a checkpoint or a restore is in progress; try again when it has ended')
+}
+
+/** Those that restores make do not count. */
+async function refuseTooMany(tx: Tx, sandboxId: string): Promise<void> {
+  const { rows } = await tx.query<{ count: number }>(
+    'select count(*) from checkpoint where sandbox_id = $1 and not is_auto',
     [sandboxId],
   )
-  if (rows[0]!.making > 0) throw conflict('a checkpoint or a restore is in progress; try again when it has ended')
-  if (rows[0]!.all >= maxCheckpoints) throw conflict(`there are ${maxCheckpoints} checkpoints; delete some first`)
+  if (rows[0]!.count >= maxCheckpoints) throw conflict(`there are ${maxCheckpoints} checkpoints; delete some first`)
 }
 
 export async function setCheckpointReady(tx: Tx, { sandboxId, id }: Checkpoint): Promise<void> {

@@ -2,10 +2,10 @@
 
 import type { CheckResult, MachineState } from '../model/machine.ts'
 import type { MachineConfig, MachineService } from '../model/machine-config.ts'
-import { sandboxStates } from '../model/sandbox.ts'
 import type { Query, Tx } from './db.ts'
 import { launchMachine, lockMachine } from './machine-change.ts'
-import { lockState, transition } from './transition.ts'
+import { useSandbox } from './sandbox.ts'
+import { lockState } from './transition.ts'
 import { enqueue } from './work.ts'
 
 /** Notifications carry `<kind> <id>` of what changed. */
@@ -18,6 +18,7 @@ export interface SandboxRoute {
   slot: number
   state: 'cold' | 'running'
   urlAuth: 'sprite' | 'public'
+  privateAccess: 'admins' | 'org_users'
   /** The owner of the HTTP port, if a service has one. */
   service: string | null
   httpPort: number | null
@@ -25,6 +26,8 @@ export interface SandboxRoute {
   health: { check: { http: { path: string; port: number } } | { command: string[] } } | null
   /** When the platform last saw it ready; null when it was not the last time. */
   readyAtMs: number | null
+  /** Why it failed, if it had when the platform last looked. */
+  failure: string | null
 }
 
 /** All that can be reached, or those of `ids` that can. */
@@ -32,8 +35,8 @@ export async function listSandboxRoutes(db: Query, ids: string[] | null): Promis
   const { rows } = await db.query<SandboxRoute>({
     name: ids ? 'some-routes' : 'all-routes',
     text: `select sandbox.id, sandbox.name, sandbox.org_id as "orgId", sandbox.slot, sandbox.state,
-             sandbox.url_auth as "urlAuth", service.name as service, service.http_port as "httpPort", service.wanted,
-             service.health, (extract(epoch from service.ready_at) * 1000)::float8 as "readyAtMs"
+             sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess", service.name as service, service.http_port as "httpPort", service.wanted,
+             service.health, service.failure, (extract(epoch from service.ready_at) * 1000)::float8 as "readyAtMs"
            from sandbox left join service on service.sandbox_id = sandbox.id and service.http_port is not null
            where sandbox.state in ('cold', 'running') and sandbox.slot is not null ${ids ? 'and sandbox.id = any($1)' : ''}`,
     values: ids ? [ids] : [],
@@ -44,7 +47,7 @@ export async function listSandboxRoutes(db: Query, ids: string[] | null): Promis
 /** Has the sandbox looked at: afterwards it runs, and so do its services that are wanted. */
 export async function wakeSandbox(tx: Tx, id: string): Promise<void> {
   const state = await lockState(tx, 'sandbox', id)
-  if (state === 'cold') await transition(tx, 'sandbox', sandboxStates, id, 'use')
+  if (state === 'cold') await useSandbox(tx, id)
   else if (state === 'running') await enqueue(tx, 'sandbox', id)
 }
 

@@ -7,10 +7,12 @@ import {
   type SandboxDetails,
   type SandboxImage,
   sandboxNamePattern,
+  sandboxStates,
 } from '../model/sandbox.ts'
 import type { Caller } from '../model/token.ts'
 import type { Db, Query, Tx } from './db.ts'
 import { callerColumns, callerCte, callerOf } from './token.ts'
+import { transition } from './transition.ts'
 
 const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, sandbox.slot, sandbox.state,
   sandbox.state_since as "stateSince", sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess",
@@ -267,8 +269,10 @@ export async function updateSandbox(tx: Tx, id: string, changes: SandboxChanges)
   return rowCount === 1
 }
 
-export async function noteRunning(tx: Tx, id: string): Promise<void> {
+/** A cold one runs from now on. */
+export async function useSandbox(tx: Tx, id: string): Promise<void> {
   await tx.query('update sandbox set last_running_at = now() where id = $1', [id])
+  await transition(tx, 'sandbox', sandboxStates, id, 'use')
 }
 
 export async function setSandboxImage(db: Query, id: string, image: SandboxImage): Promise<void> {

@@ -65,7 +65,7 @@ export async function putService(tx: Tx, sandboxId: string, service: ServiceDefi
   await tx.query(
     `insert into service (sandbox_id, name, definition, http_port, health) values ($1, $2, $3, $4, $5)
      on conflict (sandbox_id, name) do update set definition = excluded.definition, http_port = excluded.http_port,
-       health = excluded.health, wanted = true, ready_at = null, updated_at = now()`,
+       health = excluded.health, wanted = true, ready_at = null, failure = null, updated_at = now()`,
     [sandboxId, name, JSON.stringify(definition), httpPort, health && JSON.stringify(health)],
   )
 }
@@ -86,6 +86,15 @@ export async function setReadyAt(db: Query, sandboxId: string, name: string, atM
     text: `update service set ready_at = to_timestamp($3::float8 / 1000)
            where sandbox_id = $1 and name = $2 and ($3::float8 is not null or ready_at is not null)`,
     values: [sandboxId, name, atMs],
+  })
+}
+
+/** Null when it was seen not to have failed. */
+export async function setFailure(db: Query, sandboxId: string, name: string, failure: string | null): Promise<void> {
+  await db.query({
+    name: 'set-service-failure',
+    text: 'update service set failure = $3 where sandbox_id = $1 and name = $2 and failure is distinct from $3',
+    values: [sandboxId, name, failure],
   })
 }
 

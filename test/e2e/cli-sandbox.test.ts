@@ -286,6 +286,13 @@ describe('files', () => {
     expect((await finish(start('files', 'get', 'demo', 'piped.bin', '-'))).bytes.equals(big)).toBe(true)
   })
 
+  test('go in also when packing them is done before the sandbox listens', async () => {
+    mkdirSync(join(here, 'tiny'))
+    writeFileSync(join(here, 'tiny/one.txt'), 'a word')
+    expect(await sandbox('files', 'put', 'demo', 'tiny', '/srv/tiny')).toMatchObject({ code: 0 })
+    expect((await sandbox('files', 'cat', 'demo', '/srv/tiny/one.txt')).out).toBe('a word')
+  })
+
   test('are renamed, copied, changed, made and deleted', async () => {
     expect((await finish(start('files', 'put', 'demo', '-', 'a.txt'), 'text')).code).toBe(0)
     for (const args of [

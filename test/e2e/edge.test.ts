@@ -167,6 +167,21 @@ describe('the address of a sandbox', () => {
     expect((await askWhen('open', isWanted)).status).toBe(200)
   })
 
+  test('has a service that failed started sooner than it would be', async () => {
+    const script = `test -e ready || exit 3; exec perl -e '${server.replaceAll("'", `'"'"'`)}'`
+    await sandboxWithService('late', 'public', { cmd: 'sh', args: ['-c', script] })
+    const path = '/v1/sandboxes/late'
+    let nextAt = 0
+    await until(async () => {
+      const { state } = JSON.parse((await call('GET', `${path}/services/web`)).body)
+      nextAt = state.restart_count >= 4 ? Date.parse(state.next_restart_at) : 0
+      return nextAt > Date.now()
+    })
+    await call('PUT', `${path}/fs/write?path=ready&workingDir=/home/sprite`)
+    expect((await askWhen('late', isPublic)).status).toBe(200)
+    expect(Date.now()).toBeLessThan(nextAt)
+  })
+
   test('starts a sandbox that has never run, where nothing answers', async () => {
     await (await client.createSprite('empty')).updateURLSettings({ auth: 'public' })
     const reply = await askWhen('empty', isPublic)

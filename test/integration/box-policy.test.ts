@@ -34,6 +34,7 @@ describe.runIf(isRoot())('a box with a policy', () => {
 
   it('reaches everything public while there are no rules', async () => {
     expect(await reached('198.51.100.10')).toBe('reached')
+    expect(await shown()).toEqual({ rules: [] })
   })
 
   it('resolves and reaches what is allowed, and nothing else', async () => {
@@ -77,7 +78,7 @@ describe.runIf(isRoot())('a box with a policy', () => {
   })
 
   it('shows the policy inside', async () => {
-    expect(JSON.parse((await bench.sh(box, 'cat /.sprite/policy/network.json')).out).rules).toHaveLength(2)
+    expect((await shown()).rules).toHaveLength(2)
   })
 
   it('is still held to it after the box and its rules were gone', async () => {
@@ -94,6 +95,7 @@ describe.runIf(isRoot())('a box with a policy', () => {
     await setRules()
     expect(await reached('198.51.100.10')).toBe('reached')
     expect(bench.supervisor.listServices()).not.toContain(`sandbox-${box.id}-names`)
+    expect(await shown()).toEqual({ rules: [] })
   })
 
   it('leaves nothing behind', async () => {
@@ -104,6 +106,10 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(existsSync(`${bench.home.tree}/sandbox-${box.id}-names`)).toBe(false)
   })
 })
+
+async function shown(): Promise<{ rules: NetworkRule[] }> {
+  return JSON.parse((await bench.sh(box, 'cat /.sprite/policy/network.json')).out)
+}
 
 async function setRules(...rules: NetworkRule[]): Promise<void> {
   box = { ...box, policy: { rules } }

@@ -1,8 +1,10 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { connect } from 'node:net'
+import { constants } from 'node:os'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { BoxSpec } from '../../src/drivers/box.ts'
+import { handedOn } from '../../src/drivers/box-enter.ts'
 import { boxNetwork, networkTable } from '../../src/drivers/box-network.ts'
 import { boxPaths } from '../../src/drivers/box-paths.ts'
 import { cgroupDriver, cgroupName, removeCgroups } from '../../src/drivers/cgroup.ts'
@@ -105,6 +107,44 @@ describe('commands', () => {
     expect(out).toContain('term')
   })
 
+  it('get signals of every kind, and are stopped and continued', async () => {
+    const names = [
+      'SIGABRT',
+      'SIGPIPE',
+      'SIGIO',
+      'SIGSEGV',
+      'SIGTSTP',
+      'SIGTTIN',
+      'SIGURG',
+      'SIGPWR',
+      'SIGCONT',
+    ] as const
+    const script =
+      '$| = 1; $SIG{$_} = sub { print "$_[0]\n" } for @ARGV; print "$$ ready\n"; select undef, undef, undef, 1 while 1'
+    const argv = names.map((name) => name.slice(3))
+    const child = bench.boxes.spawnInBox(spec, { argv: ['perl', '-e', script, ...argv, 'NUM40'] })
+    let out = ''
+    child.stdout!.on('data', (data) => {
+      out += data
+    })
+    const tell = async (signal: number, word: string) => {
+      out = ''
+      process.kill(child.pid!, handedOn(signal))
+      await until(() => out === `${word}\n`)
+    }
+    await until(() => out.includes('ready'))
+    const file = `/proc/${Number.parseInt(out, 10)}/stat`
+    const state = async () => (await bench.sh(spec, `cut -d ' ' -f 3 ${file}`)).out
+    for (const name of names) await tell(constants.signals[name], name.slice(3))
+    await tell(40, 'NUM40')
+    process.kill(child.pid!, handedOn(constants.signals.SIGSTOP))
+    await until(async () => (await state()) === 'T\n')
+    await tell(constants.signals.SIGCONT, 'CONT')
+    expect(await state()).not.toBe('T\n')
+    child.kill('SIGTERM')
+    expect(await new Promise((resolve) => child.on('close', resolve))).toBe(143)
+  })
+
   it('end with everything in their group when the process outside is killed', async () => {
     const child = bench.boxes.spawnInBox(spec, { argv: ['sh', '-c', 'sleep 987 & echo ready; wait'] })
     await new Promise((resolve) => child.stdout!.once('data', resolve))
@@ -201,6 +241,8 @@ describe('the file system', () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
       /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
+    const closed = await bench.sh(spec, 'find /.sprite -type d ! -perm -o=rx')
+    expect(closed.out).toBe('')
     for (const attempt of [
       'rm -rf /.berth',
       'mv /.berth /x',

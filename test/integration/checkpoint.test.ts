@@ -77,6 +77,10 @@ describe('making a checkpoint', () => {
     expect((await call('DELETE', `${at}/checkpoints/v3`)).status).toBe(204)
     await checkpoint()
     expect(await ids()).toEqual(['v4', 'v2', 'v1'])
+    for (const automatic of ['auto-1', 'auto-2']) {
+      await restore('v1')
+      expect((await call('DELETE', `${at}/checkpoints/${automatic}`)).status).toBe(204)
+    }
   })
 
   test('is one at a time', async () => {
@@ -124,6 +128,8 @@ describe('making a checkpoint', () => {
       status: 409,
       body: { error: 'conflict', message: expect.stringContaining('100') },
     })
+    fake.copies.set(`${id}/v1`, 'one')
+    expect(events(await restore('v1')).at(-1)).toMatchObject({ type: 'complete' })
   })
 
   test.each([[{ comment: 5 }], [{ comment: 'x'.repeat(1025) }]])('refuses %#', async (body) => {
@@ -147,7 +153,7 @@ describe('restoring', () => {
     expect(fake.stops).toBeGreaterThan(stops)
     expect(fake.boxesUp.get(id)).toBe(true)
     expect(await ids()).toEqual(['v1'])
-    expect(await ids('?includeAuto=true')).toEqual(['auto-1', 'v1'])
+    for (const yes of ['true', '1']) expect(await ids(`?includeAuto=${yes}`)).toEqual(['auto-1', 'v1'])
     expect((await call('GET', `${at}/checkpoints/auto-1`)).body).toMatchObject({ is_auto: true })
     await restore('auto-1')
     expect(read()).toBe('two')

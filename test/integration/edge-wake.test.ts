@@ -34,8 +34,8 @@ test('a request to a cold sandbox starts it and waits for its service', async ()
   const host = await edge.sandbox({ name: 'sleeping', state: 'cold', port })
   const replies = Array.from({ length: 20 }, () => ask(host))
   await until(() => isEnqueued('sleeping'))
-  const { rows } = await edge.database.db.query(`select state from sandbox where id = 'sleeping'`)
-  expect(rows[0].state).toBe('running')
+  const { rows } = await edge.database.db.query(`select state, last_running_at from sandbox where id = 'sleeping'`)
+  expect(rows).toEqual([{ state: 'running', last_running_at: expect.anything() }])
   await edge.backend(say('awake'), port)
   expect((await Promise.all(replies)).every(({ status, body }) => status === 200 && body === 'awake')).toBe(true)
 })
@@ -54,6 +54,20 @@ test('a service that does not come is unavailable after a while, with a reason',
   const { status, error } = await ask(host, {}, hasty)
   expect([status, error.error]).toEqual([503, 'service_unavailable'])
   expect(error.message).toMatch(/the service web did not answer on port \d+ within 0.5 s/)
+})
+
+test('a service that fails is asked for and not waited for long, and why it fails is said', async () => {
+  const host = await edge.sandbox({ name: 'failing', port: await freePort() })
+  await edge.database.db.query(`update service set failure = 'exited with code 3' where sandbox_id = 'failing'`)
+  await until(() => edge.table.findSandbox(host)?.service?.failure !== null)
+  const started = performance.now()
+  const { status, error } = await ask(host)
+  expect([status, error]).toEqual([
+    503,
+    { error: 'service_failed', message: 'the service web of this sandbox fails: exited with code 3' },
+  ])
+  expect(performance.now() - started).toBeLessThan(30_000)
+  expect(await isEnqueued('failing')).toBe(true)
 })
 
 test('a service that its user stopped is not started, and that is said at once', async () => {

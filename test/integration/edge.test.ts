@@ -144,6 +144,27 @@ test('a protected address needs a token that may see its sandbox', async () => {
   expect(backend.requests).toHaveLength(4)
 })
 
+test('an address for administrators is closed to tokens that may do less, from the moment that is said', async () => {
+  const backend = await edge.backend(say('in'))
+  const host = await edge.sandbox({ name: 'inner', auth: 'sprite', access: 'admins', port: backend.port })
+  const [root, org, reader, own] = await Promise.all([
+    token('root', null),
+    token('org', 'acme'),
+    token('read', 'acme'),
+    token('sandbox', 'acme', 'inner'),
+  ])
+  for (const { headers } of [root, org]) expect((await ask(host, { headers })).status).toBe(200)
+  for (const { headers } of [reader, own]) {
+    const refused = await ask(host, { headers })
+    expect([refused.status, json(refused).error]).toEqual([403, 'forbidden'])
+  }
+  const stranger = await token('org', 'strangers')
+  expect((await ask(host, { headers: stranger.headers })).status).toBe(401)
+  await edge.database.db.query(`update sandbox set private_access = 'org_users' where name = 'inner'`)
+  await until(() => edge.table.findSandbox(host)?.access?.adminsOnly === false)
+  expect((await ask(host, { headers: reader.headers })).status).toBe(200)
+})
+
 test('our token goes no further, and every other one does', async () => {
   const backend = await edge.backend((request, reply) => reply.end(String(request.headers.authorization)))
   const open = await edge.sandbox({ port: backend.port })

@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import type { BoxCommand, BoxDriver } from '../../src/drivers/box.ts'
+import type { BoxCommand, BoxDriver, BoxState } from '../../src/drivers/box.ts'
 import { createExecSessions } from '../../src/live/exec.ts'
 import { ExecSocket } from '../support/exec.ts'
 import { usePlatform } from '../support/platform.ts'
@@ -13,10 +13,12 @@ const directory = mkdtempSync(`${tmpdir()}/berth-exec-`)
 const commands: ChildProcess[] = []
 const given: BoxCommand[] = []
 
+/** Nothing is there to be looked at, ports for example. */
+let box: BoxState = { is: 'down' }
+
 /** Commands run on this machine, in a group of their own. */
 const boxes: Partial<BoxDriver> = {
-  // Nothing is there to be looked at, ports for example.
-  inspectBox: async () => ({ is: 'down' }),
+  inspectBox: async () => box,
   spawnInBox(_spec, command) {
     given.push(command)
     const [program, ...args] = command.argv
@@ -163,6 +165,18 @@ describe('a command on a socket', () => {
     await until(() => client.texts.filter((text) => text.type === 'keepalive').length > 2)
     client.stdin('\n')
     expect(await client.exit()).toBe(0)
+  })
+
+  test('hears of a port that it opens at once, and of none that was open before', async () => {
+    box = { is: 'up', pid: process.pid }
+    try {
+      const client = await run(['perl', '-e', 'socket S, 2, 1, 0; listen S, 1; print "listens\n"; sleep 300'])
+      await until(() => client.said('port_opened') !== undefined)
+      expect(client.texts.filter(({ type }) => type === 'port_opened')).toHaveLength(1)
+      await kill(client.sessionId)
+    } finally {
+      box = { is: 'down' }
+    }
   })
 
   test('waits for a client that does not read, and then hands over every byte', async () => {

@@ -7,6 +7,7 @@ const path = '/v1/sandboxes/box/services'
 
 interface Event {
   type: string
+  timestamp: number
   data?: string
   exit_code?: number
   message?: string
@@ -137,6 +138,13 @@ describe('defining a service', () => {
     expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'running' })
   })
 
+  test('is followed for as long as either name of the duration says', async () => {
+    for (const name of ['duration', 'timeout']) {
+      const told = eventsOf((await call('PUT', `${path}/web?${name}=10ms`, { body: { cmd: name } })).body)
+      expect(told.at(-1)!.timestamp - told[0]!.timestamp).toBeLessThan(4_000) // below the 5 s of no duration
+    }
+  })
+
   test('is told with whatever is no duration', async () => {
     for (const duration of ['0', '-1s', 'soon', '']) {
       await plan('web', { code: 0 })
@@ -250,6 +258,22 @@ describe('starting and stopping', () => {
 })
 
 describe('the background loop', () => {
+  test('starts the owner of the URL that failed, as those who ask for it have it looked at', async () => {
+    await put('web', { cmd: 'true', http_port: 8080 })
+    const web = await fakeOf('web')
+    const failed = { wanted: true, end: { code: 3, problem: undefined }, restarts: 5, nextRestartAtMs: Date.now() }
+    const look = async () => {
+      await platform.sql('update work set run_at = now()')
+      await platform.turn()
+      return [web.process.is, ...(await platform.sql('select failure from service'))]
+    }
+    web.process = { is: 'ending', sinceMs: Date.now() + 60_000, ...failed }
+    expect(await look()).toEqual(['ending', { failure: 'exited with code 3' }])
+    web.process = { is: 'ending', sinceMs: 0, ...failed }
+    expect(await look()).toEqual(['up', { failure: 'exited with code 3' }])
+    expect(await look()).toEqual(['up', { failure: null }])
+  })
+
   test('finishes what a killed control plane left: starts, stops and deletions', async () => {
     for (const name of ['start', 'stop', 'gone', 'never']) await put(name, { cmd: 'true' })
     await act('start', 'stop')

@@ -41,6 +41,7 @@ export interface NewSandbox {
   name?: string
   orgId?: string
   auth?: 'public' | 'sprite'
+  access?: 'admins' | 'org_users'
   state?: 'cold' | 'running'
   port?: number | null
   wanted?: boolean
@@ -124,12 +125,19 @@ export function useEdge(
     /** Answers the host name, once the edge knows it. */
     async sandbox({ name = `s-${randomBytes(5).toString('hex')}`, ...given }: NewSandbox): Promise<string> {
       slot += 1
-      const { auth = 'public', state = 'running', port = null, wanted = true, health = null } = given
+      const {
+        auth = 'public',
+        access = 'org_users',
+        state = 'running',
+        port = null,
+        wanted = true,
+        health = null,
+      } = given
       const orgId = await edge.org(given.orgId ?? 'acme')
       await database.db.query(
         `insert into sandbox (id, org_id, name, slot, state, url_auth, private_access, labels, environment, memory_mb, cpus,
-           storage_gb, region) values ($1, $2, $1, $3, $4, $5, 'admins', '{}', '{}', 512, 1, 1, 'local')`,
-        [name, orgId, slot, state, auth],
+           storage_gb, region) values ($1, $2, $1, $3, $4, $5, $6, '{}', '{}', 512, 1, 1, 'local')`,
+        [name, orgId, slot, state, auth, access],
       )
       if (port !== null) {
         await database.db.query(

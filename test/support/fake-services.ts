@@ -25,6 +25,7 @@ export function fakeServices(services: () => Map<string, FakeService>): BoxServi
     },
     setOrder: () => undefined,
     startService: async (box, name) => start(at(box.id, name)),
+    hurryService: (boxId, name) => start(at(boxId, name)),
     stopService: async (box, name) => {
       const service = at(box.id, name)
       service.process = {
