@@ -97,7 +97,8 @@ test('at the hard limit the place of a silent client is given to who waits', asy
 })
 
 test('clients of a machine that is cordoned or fails its checks are given another, if there is one', async () => {
-  const { app, talk, machines } = await serve(['one', 'two'])
+  const config = { checks: { up: { type: 'tcp', port: 1, kind: 'readiness' } } }
+  const { app, talk, machines } = await serve(['one', 'two'], { config })
   const { db } = edge.database
   const clients = [await talk(), await talk()]
   const answering = async (word: string) => [await nameOf(clients[0]!, word), await nameOf(clients[1]!, word)]
@@ -106,12 +107,17 @@ test('clients of a machine that is cordoned or fails its checks are given anothe
       .get(app)!
       .targets.filter(({ isOpen }) => isOpen)
       .map(({ machineId }) => machineId)
+  await db.query(
+    `insert into machine_check (machine_id, name, status) select id, 'up', 'passing' from machine where app_id = $1`,
+    [app],
+  )
+  await until(() => open().length === 2)
   expect((await answering('first')).sort()).toEqual(['one', 'two'])
   await db.query('update machine set cordoned = true where id = $1', [machines[0]])
   await until(() => open().join() === machines[1])
   expect(await answering('second')).toEqual(['two', 'two'])
   await db.query('update machine set cordoned = false where id = $1', [machines[0]])
-  await db.query(`insert into machine_check (machine_id, name, status) values ($1, 'up', 'critical')`, [machines[1]])
+  await db.query(`update machine_check set status = 'critical' where machine_id = $1`, [machines[1]])
   await until(() => open().join() === machines[0])
   expect(await answering('third')).toEqual(['one', 'one'])
   await db.query('update machine set cordoned = true where id = $1', [machines[0]])
