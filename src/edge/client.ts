@@ -61,7 +61,7 @@ export class ClientConnection {
   /** When it is given up, if nothing happens. */
   deadline: number
   /** After how long, where the port of its last request says so. */
-  private idleMillis: number | undefined
+  private idleMillis: number | undefined = firstRequestMillis
   private headSince = 0
   private readonly socket: ClientSocket
   private readonly parts: EdgeParts

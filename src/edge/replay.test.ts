@@ -82,7 +82,8 @@ test('whatever the text, it is read or refused, and nothing of it can begin a ne
   )
   const check = (read: () => object) => {
     try {
-      expect(JSON.stringify(read())).not.toMatch(/\\r|\\n|\\u0000/)
+      const plain = JSON.stringify(read()).replaceAll('\\\\', '') // a backslash says nothing of what follows it
+      expect(plain).not.toMatch(/\\r|\\n|\\u0000/)
     } catch (error) {
       if (!(error instanceof BadReplay)) throw error
     }

@@ -32,7 +32,7 @@ test('ten thousand connections that say nothing cost little, hold nobody up, and
   const app = await edge.app('127.0.0.9', true)
   await edge.machine(app, [web(await edge.backend((_request, reply) => reply.end('here')))])
   const host = `${app}.app.test`
-  await until(async () => (await edge.asked(host)).body === 'here')
+  await edge.untilAnswered('here', host)
   const before = workers().map(memoryMb)
   const sockets: Socket[] = []
   for (let batch = 0; batch < 20; batch++) {
@@ -52,7 +52,7 @@ test('clients that send their requests byte by byte are told that they took too 
   const app = await edge.app('127.0.0.9', true)
   await edge.machine(app, [web(await edge.backend((_request, reply) => reply.end('here')))])
   const host = `${app}.app.test`
-  await until(async () => (await edge.asked(host)).body === 'here')
+  await edge.untilAnswered('here', host)
   const timers: NodeJS.Timeout[] = []
   const { sockets, answers } = open(300, (socket) => {
     socket.write(`GET / HTTP/1.1\r\nHost: ${host}\r\nX-Slow: `)

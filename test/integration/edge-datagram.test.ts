@@ -93,7 +93,7 @@ test('a range of ports leads to a machine, also beside TCP at the same numbers',
   for (const each of [port, port + 2]) {
     const client = await talker(address, each)
     expect(await client.ask('hello')).toMatchObject({ text: 'many hello', from: `${address} ${each}` })
-    await until(async () => (await edge.asked('any', address, each)).body === 'of the web')
+    await edge.untilAnswered('of the web', 'any', address, each)
   }
 })
 
@@ -217,7 +217,7 @@ test('an address that apps share takes no datagrams', async () => {
   const program = await echo('nobody')
   const internal = await edge.backend((_request, reply) => reply.end('known'))
   await edge.machine(app, [service(program.port, port), web(internal)])
-  await until(async () => (await edge.asked(`${app}.app.test`)).body === 'known')
+  await edge.untilAnswered('known', `${app}.app.test`)
   const client = await talker(shared, port)
   client.say('hello')
   await until(() => client.errors.includes('ECONNREFUSED'))

@@ -25,8 +25,8 @@ test('addresses of apps answer as they come and go, on the port of the edge and 
     }),
     { internal_port: (raw.address() as AddressInfo).port, ports: [{ port: own }] },
   ])
-  await until(async () => (await edge.asked('whatever.test', address)).body === 'mine')
-  await until(async () => (await edge.asked('whatever.test', address, own + 1)).body === 'mine')
+  await edge.untilAnswered('mine', 'whatever.test', address)
+  await edge.untilAnswered('mine', 'whatever.test', address, own + 1)
   expect((await edge.ask(`${name}.app.test`)).body).toBe('mine')
   const socket = connect(own, address)
   let text = ''
@@ -68,7 +68,7 @@ test('a machine without anything to do is stopped by the edge, and started again
 test('no request fails when the workers are replaced', async () => {
   const name = await edge.app('127.0.0.9', true)
   await edge.machine(name, [web(await edge.backend((_, reply) => reply.end('here')))])
-  await until(async () => (await edge.asked(`${name}.app.test`)).body === 'here')
+  await edge.untilAnswered('here', `${name}.app.test`)
   let isOver = false
   const answers: string[] = []
   const asking = Array.from({ length: 4 }, async () => {
@@ -100,7 +100,7 @@ test('a small hard limit holds for all workers together', async () => {
     }, 5)
   })
   await edge.machine(name, [web(internal, { concurrency: { type: 'requests', soft_limit: 1, hard_limit: 1 } })])
-  await until(async () => (await edge.asked(`${name}.app.test`)).body === 'one at a time')
+  await edge.untilAnswered('one at a time', `${name}.app.test`)
   const replies = await Promise.all(Array.from({ length: 60 }, () => edge.ask(`${name}.app.test`)))
   expect(replies.filter(({ status }) => status !== 200)).toEqual([])
   expect([most, all >= 61]).toEqual([1, true])

@@ -254,7 +254,7 @@ describe.runIf(isFull)('a volume', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
     const other = await bench.newMachine({
       mounts: [{ volumeId, path: '/other/place' }],
-      script: `cat /other/place/*; stat -c %u:%g /other/place/x; ${waiting}`,
+      script: `cat /other/place/x /other/place/y; stat -c %u:%g /other/place/x; ${waiting}`,
     })
     await bench.untilPrinted(other, 'ready')
     expect(await bench.printed(other)).toContain('kept\ny33:44\n')

@@ -87,6 +87,12 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       return { status: reply.statusCode!, body }
     },
 
+    /** Until every worker has heard of it: each of many connections is taken by any of them. */
+    untilAnswered(body: string, host: string, at?: string, to?: number): Promise<void> {
+      const ask = () => Promise.all(Array.from({ length: 16 }, () => edge.asked(host, at, to)))
+      return until(async () => (await ask()).every((reply) => reply.body === body))
+    },
+
     /** Status 0 when there is nobody. */
     asked(host: string, at?: string, to?: number): Promise<{ status: number; body: string }> {
       return edge.ask(host, at, to).catch(() => ({ status: 0, body: '' }))
