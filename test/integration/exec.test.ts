@@ -331,12 +331,13 @@ describe('sessions', () => {
   })
 
   test('are ended by kill, which tells what happens', async () => {
-    const client = await sh('exec sleep 300')
-    await until(() => client.said('session_info') !== undefined)
+    // As with a box, the command is the last child of what stands for it.
+    const client = await sh('sleep 300 & a=$!; sleep 300 & b=$!; trap "kill $a $b; exit 143" TERM; echo $b; wait')
+    await until(() => client.output(1).endsWith('\n'))
     const killed = await kill(client.sessionId, '?signal=TERM&timeout=10s')
     expect(killed.headers['content-type']).toBe('application/x-ndjson')
     expect(lines(killed.body)).toEqual([
-      { type: 'signal', message: expect.any(String), signal: 'SIGTERM' },
+      { type: 'signal', message: expect.any(String), signal: 'SIGTERM', pid: Number(client.output(1)) },
       { type: 'exited', message: expect.any(String) },
       { type: 'complete', exit_code: 143 },
     ])
