@@ -12,7 +12,6 @@ import type { ExecSession } from '../live/exec-session.ts'
 import { notePorts } from '../live/port.ts'
 import { badRequest } from '../model/errors.ts'
 import { ExecSessionList, type ExecSessionView, readFlag } from '../model/exec.ts'
-import { runtimeVersion } from '../model/sandbox.ts'
 import { serveSession } from './exec-socket.ts'
 import { streamSession } from './exec-stream.ts'
 import { ndjson, type OpenSocket, type RawBody, type Route, route, type SocketRoute, StreamAnswer } from './route.ts'
@@ -125,7 +124,7 @@ export const execRoutes: Route[] = [
 ]
 
 /** Clients send signals in the connection when they see it; else each as a request. */
-export const socketHeaders = { 'x-sprite-capabilities': 'signal', 'sprite-version': runtimeVersion }
+export const socketHeaders = { 'x-sprite-capabilities': 'signal' }
 
 export const execSockets: SocketRoute[] = [
   {

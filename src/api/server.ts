@@ -129,11 +129,16 @@ function readJson(text: string): unknown {
   }
 }
 
+/** Of every answer, also of those that refuse or open a socket. */
+export function headersOf(area: Area, requestId: string): Record<string, string> {
+  // Clients choose their words by the version.
+  return { 'fly-request-id': requestId, ...(area === 'sandbox' && { 'sprite-version': runtimeVersion }) }
+}
+
 /** With callbacks: every request passes here three times, and a promise each costs more than what is done. */
 function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): void {
   server.addHook('onRequest', (request, reply, done) => {
-    reply.header('fly-request-id', request.id)
-    if (area === 'sandbox') reply.header('sprite-version', runtimeVersion) // clients choose their words by it
+    reply.headers(headersOf(area, request.id))
     done(request.routeOptions.config.operation ? admit(request) : undefined)
   })
   server.addHook('preValidation', (request, _reply, done) => {

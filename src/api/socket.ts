@@ -8,7 +8,7 @@ import { badRequest, notFound } from '../model/errors.ts'
 import { readTokenHash } from './auth.ts'
 import { asBerthError, problemBody, problemHeaders } from './problem.ts'
 import type { OpenSocket, SocketRoute } from './route.ts'
-import { type ServerOptions, withAliases } from './server.ts'
+import { headersOf, type ServerOptions, withAliases } from './server.ts'
 
 interface Matched {
   route: SocketRoute
@@ -27,7 +27,7 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
     open(options, match, request).then(
       ({ headers, run }) => {
         const add = (lines: string[]) => {
-          for (const [name, value] of Object.entries({ 'fly-request-id': id, ...headers })) {
+          for (const [name, value] of Object.entries({ ...headersOf(options.area, id), ...headers })) {
             lines.push(`${name}: ${value}`)
           }
         }
@@ -108,7 +108,7 @@ function refuse(options: ServerOptions, connection: Duplex, id: string, err: unk
   const body = JSON.stringify(problemBody(options.area, error))
   const headers = {
     ...problemHeaders(error),
-    'fly-request-id': id,
+    ...headersOf(options.area, id),
     'content-type': 'application/json',
     'content-length': String(Buffer.byteLength(body)),
     connection: 'close',

@@ -19,8 +19,7 @@ export interface BoxPaths {
   run: string
   /** `log/<service>/{stdout,stderr}`. */
   log: string
-  /** Shown inside as `/.sprite/checkpoints` and `/.sprite/policy`, not writable there. */
-  checkpoints: string
+  /** Shown inside as `/.sprite/policy`, not writable there. */
   policy: string
   /** Shown inside as `/.sprite/inside`, not writable there: the socket of the platform. */
   inside: string
@@ -74,7 +73,6 @@ export function boxPaths(home: Pick<Home, 'path'>, id: string): BoxPaths {
     service: `${directory}/service`,
     run: `${directory}/run`,
     log: `${directory}/log`,
-    checkpoints: `${directory}/shown/checkpoints`,
     policy: `${directory}/shown/policy`,
     inside: `${directory}/api/open`,
     config: `${directory}/box.conf`,

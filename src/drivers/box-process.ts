@@ -74,6 +74,17 @@ function identifyExecutable(pid: number): string | undefined {
   }
 }
 
+/**
+ * The number that a command has inside, by the program that entered the box for it: of its children the command is the
+ * last, after the one that guards it.
+ */
+export function findCommandPid(entered: number): number | undefined {
+  const children = readOf(`/proc/${entered}/task/${entered}/children`)?.trim().split(' ') ?? []
+  if (children.length < 2) return undefined
+  const status = readOf(`/proc/${children.at(-1)}/status`) ?? ''
+  return Number(/^NSpid:.*?(\d+)$/m.exec(status)?.[1]) || undefined
+}
+
 function findChild(pid: number): number | undefined {
   return Number(readOf(`/proc/${pid}/task/${pid}/children`)?.split(' ')[0]) || undefined
 }

@@ -199,7 +199,7 @@ sub give_way {
     '--ro-bind', 'shown/resolv.conf', '/etc/resolv.conf',
     '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run',
     $has_image ? show_tools() : (), '--remount-ro', '/.berth',
-    '--tmpfs', '/.sprite', '--dir', '/.sprite/logs', '--bind', 'log', '/.sprite/logs/services', '--ro-bind', 'shown/checkpoints', '/.sprite/checkpoints',
+    '--tmpfs', '/.sprite', '--dir', '/.sprite/logs', '--bind', 'log', '/.sprite/logs/services',
     '--ro-bind', 'shown/policy', '/.sprite/policy', '--ro-bind', 'shown/version.txt', '/.sprite/version.txt',
     '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--ro-bind', 'shown/bin', '/.sprite/bin',
     '--ro-bind', 'api/open', '/.sprite/inside', '--symlink', 'inside/api.sock', '/.sprite/api.sock', '--remount-ro', '/.sprite',

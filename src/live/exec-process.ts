@@ -10,6 +10,8 @@ import type { BoxDriver } from '../drivers/box.ts'
 import { type OutputStream, stderrByte, stdoutByte } from '../model/exec.ts'
 
 export interface ExecProcess {
+  /** Of the program outside that stands for the command; undefined when it could not be started. */
+  readonly pid: number | undefined
   /** False once more waits to be read by the command than it should; `onDrain` says when it goes on. */
   write(data: Buffer): boolean
   endInput(): void
@@ -68,6 +70,7 @@ export function startWithPipes(child: ChildProcess, events: ProcessEvents): Exec
   })
 
   return {
+    pid: child.pid,
     write(data) {
       if (ended || input.destroyed || input.writableEnded) return true
       input.write(data)
@@ -175,6 +178,7 @@ export function startOnTerminal(
   })
 
   return {
+    pid: terminal.pid,
     write: input.write,
     // The end of input is a key of a terminal.
     endInput: () => undefined,

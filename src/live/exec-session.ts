@@ -1,3 +1,4 @@
+import { findCommandPid } from '../drivers/box-process.ts'
 import type { OutputStream } from '../model/exec.ts'
 import type { ExecProcess, ProcessEvents } from './exec-process.ts'
 import { Scrollback } from './exec-scrollback.ts'
@@ -154,6 +155,12 @@ export class ExecSession {
     this.cols = cols
     this.rows = rows
     this.#process.resize(cols, rows)
+  }
+
+  /** As seen inside; undefined when it cannot be told. */
+  get pid(): number | undefined {
+    const { pid } = this.#process
+    return pid === undefined ? undefined : findCommandPid(pid)
   }
 
   signal(signal: number): void {

@@ -167,7 +167,7 @@ export async function getSessionToKill(ctx: LiveContext, name: string, id: strin
 }
 
 export type KillEvent =
-  | { type: 'signal'; message: string; signal: string }
+  | { type: 'signal'; message: string; signal: string; pid?: number }
   | { type: 'timeout' | 'exited' | 'killed'; message: string }
   | { type: 'complete'; exit_code?: number }
 
@@ -195,7 +195,8 @@ export async function killSession(
   tell: (event: KillEvent) => void,
 ): Promise<void> {
   const name = signalName(signal)
-  tell({ type: 'signal', message: `sent ${name} to session ${session.id}`, signal: name })
+  const { pid } = session
+  tell({ type: 'signal', message: `sent ${name} to session ${session.id}`, signal: name, ...(pid && { pid }) })
   if (timeoutMs === 0) {
     session.signal(signal)
     return tell({ type: 'complete', ...(session.exitCode === undefined ? {} : { exit_code: session.exitCode }) })

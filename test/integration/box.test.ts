@@ -7,6 +7,7 @@ import type { BoxSpec } from '../../src/drivers/box.ts'
 import { handedOn } from '../../src/drivers/box-enter.ts'
 import { boxNetwork, networkTable } from '../../src/drivers/box-network.ts'
 import { boxPaths } from '../../src/drivers/box-paths.ts'
+import { findCommandPid } from '../../src/drivers/box-process.ts'
 import { cgroupDriver, cgroupName, removeCgroups } from '../../src/drivers/cgroup.ts'
 import { isRoot, run as runOnHost } from '../../src/drivers/process.ts'
 import { findProcess, listProcesses } from '../../src/drivers/process-list.ts'
@@ -133,6 +134,7 @@ describe('commands', () => {
       await until(() => out === `${word}\n`)
     }
     await until(() => out.includes('ready'))
+    expect(findCommandPid(child.pid!)).toBe(Number.parseInt(out, 10))
     const file = `/proc/${Number.parseInt(out, 10)}/stat`
     const state = async () => (await bench.sh(spec, `cut -d ' ' -f 3 ${file}`)).out
     for (const name of names) await tell(constants.signals[name], name.slice(3))
@@ -239,7 +241,7 @@ describe('the file system', () => {
 
   it('shows what belongs to the platform, closed to change', async () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
-      /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
+      /api.sock\nbin\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
     const closed = await bench.sh(spec, 'find /.sprite -type d ! -perm -o=rx')
     expect(closed.out).toBe('')

@@ -62,6 +62,7 @@ const lines = (text: string) =>
     .trim()
     .split('\n')
     .map((line) => JSON.parse(line))
+const version = expect.stringMatching(/^0\.0\.1-rc\d+$/)
 const isGone = (pid: number) => !existsSync(`/proc/${pid}`)
 
 beforeAll(async () => {
@@ -101,7 +102,7 @@ describe('a command on a socket', () => {
     expect(client.frames.at(-1)).toEqual(Buffer.from([3, 3]))
     expect(client.headers).toMatchObject({
       'x-sprite-capabilities': 'signal',
-      'sprite-version': expect.stringMatching(/^0\.0\.1-rc\d+$/),
+      'sprite-version': version,
       'fly-request-id': expect.any(String),
     })
   })
@@ -167,6 +168,14 @@ describe('a command on a socket', () => {
     expect(await client.exit()).toBe(0)
   })
 
+  test('says its version on every socket', async () => {
+    for (const path of ['ports/watch', 'fs/watch', 'proxy', 'control']) {
+      const { headers, socket } = await ExecSocket.open(at(path), platform.rootToken)
+      expect(headers['sprite-version'], path).toEqual(version)
+      socket.terminate()
+    }
+  })
+
   test('hears of a port that it opens at once, and of none that was open before', async () => {
     box = { is: 'up', pid: process.pid }
     try {
@@ -204,7 +213,11 @@ describe('refusals', () => {
     expect(await attempt('exec?cmd=true', 'wrong')).toMatchObject({ status: 401 })
     expect(await attempt('exec')).toMatchObject({ status: 400, body: { error: 'bad_request', message: /no command/ } })
     expect(await attempt('exec?cmd=x&env=A')).toMatchObject({ status: 400 })
-    expect(await attempt('exec/77')).toMatchObject({ status: 404, body: { message: 'session not found: 77' } })
+    expect(await attempt('exec/77')).toMatchObject({
+      status: 404,
+      headers: { 'sprite-version': version },
+      body: { message: 'session not found: 77' },
+    })
     expect(await attempt('exec?id=77')).toMatchObject({ status: 404 })
     expect(await ExecSocket.attempt(at('exec?cmd=true', 'other'), platform.rootToken)).toMatchObject({
       status: 404,
@@ -259,7 +272,7 @@ describe('sessions', () => {
       ],
     })
     const head = await platform.callSandbox('HEAD', '/v1/sprites/box/exec')
-    expect([head.status, head.headers['sprite-version']]).toEqual([200, expect.stringMatching(/^0\.0\.1-rc\d+$/)])
+    expect([head.status, head.headers['sprite-version']]).toEqual([200, version])
     expect((await platform.callSandbox('GET', '/v1/sandboxes/box/exec?cmd=true')).status).toBe(400)
     expect((await platform.callSandbox('GET', `/v1/sandboxes/box/exec/${client.sessionId}`)).status).toBe(400)
     client.endStdin()
@@ -318,12 +331,13 @@ describe('sessions', () => {
   })
 
   test('are ended by kill, which tells what happens', async () => {
-    const client = await sh('exec sleep 300')
-    await until(() => client.said('session_info') !== undefined)
+    // As with a box, the command is the last child of what stands for it.
+    const client = await sh('sleep 300 & a=$!; sleep 300 & b=$!; trap "kill $a $b; exit 143" TERM; echo $b; wait')
+    await until(() => client.output(1).endsWith('\n'))
     const killed = await kill(client.sessionId, '?signal=TERM&timeout=10s')
     expect(killed.headers['content-type']).toBe('application/x-ndjson')
     expect(lines(killed.body)).toEqual([
-      { type: 'signal', message: expect.any(String), signal: 'SIGTERM' },
+      { type: 'signal', message: expect.any(String), signal: 'SIGTERM', pid: Number(client.output(1)) },
       { type: 'exited', message: expect.any(String) },
       { type: 'complete', exit_code: 143 },
     ])

@@ -4,6 +4,7 @@ import { until } from './until.ts'
 
 export interface Refused {
   status: number
+  headers: Record<string, unknown>
   body: ReturnType<typeof JSON.parse>
 }
 
@@ -44,7 +45,7 @@ export class ExecSocket {
         reply.on('data', (data) => {
           text += data
         })
-        reply.on('end', () => resolve({ status: reply.statusCode!, body: JSON.parse(text) }))
+        reply.on('end', () => resolve({ status: reply.statusCode!, headers: reply.headers, body: JSON.parse(text) }))
       })
     })
   }
