@@ -33,6 +33,7 @@ import { secretKeyRoutes } from './secret-key.ts'
 import { serviceRoutes } from './service.ts'
 import { taskRoutes } from './task.ts'
 import { tokenRoutes } from './token.ts'
+import { tokenCheckRoutes } from './token-check.ts'
 import { userRoutes } from './user.ts'
 import { volumeRoutes } from './volume.ts'
 
@@ -61,6 +62,7 @@ export const platformRoutes: Route[] = [
   ...networkPolicyRoutes,
   ...orgRoutes,
   ...tokenRoutes,
+  ...tokenCheckRoutes,
   ...regionRoutes,
   ...graphqlRoutes,
   ...flyctlRoutes,

@@ -84,6 +84,8 @@ export interface Route {
   nullsAbsent?: true
   /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
   rawBody?: true
+  /** What it is about is a token in the body, so that the request itself may come without one. */
+  mayLackToken?: true
   /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
   streams?: true
   /** Of the answer, when it is not JSON. */
