@@ -46,9 +46,14 @@ export function prepareMachine(home: Home, paths: MachinePaths, spec: MachineSpe
   ensureFile(paths.version, spec.instanceId, secret)
 }
 
+/** The group that limits its memory, if there is one. */
+export function readMemoryGroup(paths: MachinePaths): string | undefined {
+  return /^memory-group (.+)$/m.exec(readTextIfPresent(paths.config) ?? '')?.[1]
+}
+
 /** The group that holds it still, if there is one. */
 export function readFreezer(paths: MachinePaths): string | undefined {
-  const memory = /^memory-group (.+)$/m.exec(readTextIfPresent(paths.config) ?? '')?.[1]
+  const memory = readMemoryGroup(paths)
   return memory && findFreezer(`${memory}/cgroup.procs`)
 }
 
