@@ -25,6 +25,8 @@ export interface MachineMaking {
   procs: string[]
   /** Files of control groups and what is to stand in them. */
   limits: Record<string, string>
+  /** The bytes that it may write to its root, or `none` for as many as it likes; undefined where nothing could limit them. */
+  rootLimit: string | undefined
   volumes: { kind: 'directory' | 'image'; source: string; path: string }[]
 }
 
@@ -80,6 +82,7 @@ function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, making
       hostname: spec.hostname,
       'stop-signal': String(readSignal(spec.stop.signal)),
       ...(spec.keepsRoot && { 'keeps-root': 'yes' }),
+      ...(making.rootLimit && { 'root-limit': making.rootLimit }),
       ...(memory && { 'memory-group': memory }),
       groups: making.procs.map(dirname).map(shownGroup).join('\t'),
       ...(network && networkValues(network)),

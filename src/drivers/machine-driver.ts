@@ -14,6 +14,7 @@ import { boxNetwork, removeLink } from './box-network.ts'
 import { boxUid } from './box-paths.ts'
 import { abilityOf, type BoxAbility } from './box-probe.ts'
 import { findProgram, findReaper } from './box-process.ts'
+import { type BoxQuota, boxQuota, hasSubvolumes } from './box-quota.ts'
 import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from './cgroup-freezer.ts'
@@ -48,6 +49,7 @@ export interface MachineOptions {
 }
 
 interface MachineHost extends MachineOptions {
+  quota: BoxQuota
   able(): Promise<BoxAbility>
 }
 
@@ -60,6 +62,7 @@ export function machineDriver(options: MachineOptions): MachineDriver {
   const { home, cgroups } = options
   const host: MachineHost = {
     ...options,
+    quota: boxQuota(home.path),
     able: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
   }
   const pathsOf = (id: string) => machinePaths(home, id)
@@ -162,11 +165,18 @@ async function startMachine(host: MachineHost, spec: MachineSpec, leaving: Abort
     hasNetwork: ability.network,
     procs,
     limits: readLimits(procs),
+    rootLimit: await rootLimitOf(host, spec),
     volumes: spec.mounts.map(({ volumeId, path }) => ({ ...host.volumes.mountOf(volumeId), path })),
   })
   const before = lastExit(paths)
   await startServices(host, paths, procs, spec)
   await waitForProgram(host, spec, before, leaving)
+}
+
+/** Nobody counts what is written before somebody asks for a limit. */
+async function rootLimitOf({ home, quota }: MachineHost, { rootGb }: MachineSpec): Promise<string | undefined> {
+  if (rootGb === undefined) return hasSubvolumes(home.path) ? 'none' : undefined
+  return (await quota.isPossible()) ? String(Math.round(rootGb * 1024 ** 3)) : undefined
 }
 
 async function startServices(

@@ -50,6 +50,7 @@ export function machineSpec(machine: Machine, image: Image, around: Surroundings
     mounts: (config.mounts ?? []).map(({ volume, path }) => ({ volumeId: volume!, path })),
     restart: restartOf(config),
     stop: stopOf(config, image.config),
+    ...(config.rootfs?.size_gb !== undefined && { rootGb: config.rootfs.size_gb }),
     keepsRoot: config.rootfs?.persist === 'always' || config.rootfs?.persist === 'restart',
     ...(around.hasPrivateNetworks && { network: networkOf(machine, around.homeNumber) }),
     ...((config.dns?.nameservers || config.dns?.searches) && {

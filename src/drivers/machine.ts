@@ -28,6 +28,8 @@ export interface MachineSpec {
   stop: { signal: string; timeoutMs: number }
   /** What was written to its root stays over a stop. */
   keepsRoot: boolean
+  /** What it may write there, where that can be limited. */
+  rootGb?: number
   /** Where it stands in its private network; undefined where there are none on this host. */
   network?: { number: number; resolver: string }
   /** What it may receive and send, beside what the platform carries. */
