@@ -23,7 +23,7 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
 
   // Figures about the whole platform are for its operator: somebody on this machine, or the root token.
   server.get('/metrics', async (request, reply) => {
-    if (!isLoopback(request.ip)) {
+    if (!isLoopback(request.ip ?? '')) {
       const caller = await getCaller({ db, area: 'platform', tokenHash: readTokenHash(request.headers.authorization) })
       if (caller.kind !== 'root') throw forbidden('only a root token may read the metrics')
     }

@@ -13,6 +13,7 @@ import { requireToken } from '../actions/context.ts'
 import { runOnce } from '../actions/idempotency.ts'
 import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
+import { machineHeader } from '../model/network.ts'
 import { runtimeVersion } from '../model/sandbox.ts'
 import { hashToken } from '../model/token.ts'
 import { readTokenHash } from './auth.ts'
@@ -174,7 +175,8 @@ function admit(request: FastifyRequest): BerthError | undefined {
   else if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
   const { authorization } = request.headers
   if (operation?.mayLackToken && authorization === undefined) {
-    request.tokenHash = hashToken(request.ip) // no token is like this, and those who ask have one each
+    // No token is like this, and those who ask have one each.
+    request.tokenHash = hashToken(String(request.headers[machineHeader] ?? request.ip))
     return undefined
   }
   try {

@@ -110,6 +110,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       pools: [],
       names: null,
       databases: null,
+      api: null,
       autostopSeconds: 1,
       uid: null,
       maxConnections: 1_000,
