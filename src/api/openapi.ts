@@ -143,10 +143,11 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
   return responses
 }
 
+const anyText = { type: 'string' }
 const anyBytes = { type: 'string', format: 'binary' }
 
 function contentOf({ response, contentType }: Route, schemas: Json): Json | undefined {
-  const schema = response ? refer(response, schemas) : anyBytes
+  const schema = response ? refer(response, schemas) : contentType === 'text/plain' ? anyText : anyBytes
   if (contentType) return { [contentType]: { schema } }
   return response && jsonContent(schema)
 }

@@ -1,7 +1,9 @@
 import type { FastifyInstance } from 'fastify'
 import { getCaller } from '../actions/context.ts'
 import { databaseAnswers } from '../actions/health.ts'
+import { listIdentityKeys } from '../live/identity.ts'
 import { forbidden, unavailable } from '../model/errors.ts'
+import { discovery } from '../model/identity.ts'
 import { readTokenHash } from './auth.ts'
 import { docsPage } from './docs.ts'
 import { openApiDocument } from './openapi.ts'
@@ -35,6 +37,8 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
     return reply.type('application/json').send(openApiText)
   })
 
+  if (area === 'platform') addIdentityPages(server, ground)
+
   server.get('/docs', async (_request, reply) => {
     docsHtml ??= docsPage(openApiDocument(area, routes))
     return reply
@@ -47,6 +51,12 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
   })
 
   server.get('/', async (_request, reply) => reply.redirect('/docs'))
+}
+
+/** By which others check who a machine is. */
+function addIdentityPages(server: FastifyInstance, ground: ServerOptions['ground']): void {
+  server.get('/.well-known/openid-configuration', async () => discovery(ground.settings.issuer()))
+  server.get('/.well-known/jwks.json', async () => listIdentityKeys(ground))
 }
 
 function isLoopback(address: string): boolean {

@@ -14,6 +14,7 @@ import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
 import { flyctlRoutes } from './flyctl.ts'
 import { graphqlRoutes } from './graphql.ts'
+import { identityRoutes } from './identity.ts'
 import { ipRoutes } from './ip.ts'
 import { machineRoutes } from './machine.ts'
 import { machineCommandRoutes } from './machine-command.ts'
@@ -63,6 +64,7 @@ export const platformRoutes: Route[] = [
   ...orgRoutes,
   ...tokenRoutes,
   ...tokenCheckRoutes,
+  ...identityRoutes,
   ...regionRoutes,
   ...graphqlRoutes,
   ...flyctlRoutes,

@@ -7,6 +7,7 @@ import { buildServer } from '../api/server.ts'
 import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
 import { measureMemory } from '../drivers/host.ts'
+import { identityKey } from '../drivers/identity-key.ts'
 import { type LocalSocket, listenLed } from '../drivers/local-socket.ts'
 import { lookUpName } from '../drivers/name.ts'
 import { clusterPaths } from '../drivers/postgres-paths.ts'
@@ -41,7 +42,12 @@ export async function up(config: Config): Promise<void> {
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
-  const settings = { ...settingsOf(config, foundation.home, edge.port), privateNetworkGap: await findPrivateGap() }
+  let apiUrl = ''
+  const settings = {
+    ...settingsOf(config, foundation.home, edge.port),
+    issuer: () => config.issuer ?? apiUrl,
+    privateNetworkGap: await findPrivateGap(),
+  }
   const parts = { metrics, feed, changes, sessions, settings }
   const servers = {
     platform: openServer(foundation, parts, 'platform'),
@@ -52,6 +58,7 @@ export async function up(config: Config): Promise<void> {
     sandbox: await startServer(servers.sandbox, 'BERTH_SANDBOX_LISTEN', config.sandboxListen),
     edge: edge.url,
   }
+  apiUrl = addresses.api
   await inside.start(servers.sandbox)
   const forMachines = await listenForMachines(foundation, servers.platform)
   const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
@@ -73,7 +80,7 @@ export async function up(config: Config): Promise<void> {
   await leaveFoundation(foundation)
 }
 
-type CertificateParts = 'readAuthority' | 'lookUpName'
+type CertificateParts = 'readAuthority' | 'identityKey' | 'lookUpName'
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
@@ -100,15 +107,16 @@ function openServer(foundation: Foundation, parts: ServerParts, area: Area): Fas
   })
 }
 
-function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
+function openLive({ home, supervisor, world }: Foundation): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
+    identityKey: identityKey(home, world.encryptionKey),
     lookUpName,
   }
 }
 
-function settingsOf(config: Config, home: Home, edgePort: number): PlatformSettings {
+function settingsOf(config: Config, home: Home, edgePort: number): Omit<PlatformSettings, 'issuer'> {
   const scheme = config.tls ? 'https' : 'http'
   return {
     regions: config.regions,

@@ -136,6 +136,15 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
       expect(await ask(machine, '/metrics', authorization)).toContain('berth_')
     }
     expect(await lookUp(front, '_api.internal')).toContain('::3')
+    // Who asks is known by the address, and needs no token for this.
+    const request = ['wget', '-q', '-O', '-', '--post-data', '{"aud":"x"}', 'http://_api.internal:4280/v1/tokens/oidc']
+    const claims = (await exec(apart, ...request)).split('.')[1]!
+    expect(JSON.parse(Buffer.from(claims, 'base64url').toString())).toMatchObject({
+      iss: berth.addresses.api,
+      aud: 'x',
+      sub: expect.stringMatching(/^personal:apart:/),
+      machine_id: apart.id,
+    })
   })
 
   it('are found while they run, and only then', async () => {
