@@ -45,7 +45,7 @@ export async function setSecretKey(
 ): Promise<ChangedKey> {
   await getWritableApp(ctx.db, ctx.tokenHash, appName) // a stranger learns nothing about the fields
   const type = readKeyType(input.type)
-  return store(ctx, appName, name, type, openKey(type, input.value), true)
+  return store(ctx, appName, name, type, await openKey(type, input.value), true)
 }
 
 export async function generateSecretKey(
@@ -56,7 +56,7 @@ export async function generateSecretKey(
 ): Promise<ChangedKey> {
   await getWritableApp(ctx.db, ctx.tokenHash, appName)
   const type = readKeyType(asked)
-  return store(ctx, appName, name, type, generateKey(type), false)
+  return store(ctx, appName, name, type, await generateKey(type), false)
 }
 
 export async function deleteSecretKey(ctx: Context, appName: string, name: string): Promise<number> {
@@ -71,7 +71,7 @@ async function withKey<T>(
   ctx: Context,
   appName: string,
   name: string,
-  use: (type: SecretKeyType, key: Buffer) => T,
+  use: (type: SecretKeyType, key: Buffer) => T | Promise<T>,
 ): Promise<T> {
   const { caller } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
   requireWriter(caller)

@@ -1,14 +1,14 @@
-import { requireWriter } from '../model/caller.ts'
+import { requireCaller, requireWriter } from '../model/caller.ts'
 import { parseDuration } from '../model/duration.ts'
 import { badRequest, forbidden, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import { mintMacaroon } from '../model/macaroon.ts'
 import type { Org } from '../model/org.ts'
 import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../model/token.ts'
+import type { ValidToken } from '../model/token-check.ts'
 import { getWritableApp } from '../store/app-visible.ts'
-import { listOrgs } from '../store/org.ts'
-import { insertToken, listTokenApps, listTokens, revokeToken } from '../store/token.ts'
-import { type Context, checked, getCaller, requireToken } from './context.ts'
+import { insertToken, listTokens, listValidTokens, revokeToken } from '../store/token.ts'
+import { type Context, checked, getCaller } from './context.ts'
 import { getOrg } from './org.ts'
 
 export interface IssuedToken {
@@ -95,17 +95,9 @@ export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
   if (!/^[a-z0-9]{1,16}$/.test(id) || !(await revokeToken(ctx.db, caller, id))) throw notFound('token not found')
 }
 
-export interface CurrentToken {
-  caller: Caller
-  org: Org | undefined
-  /** Names of those it is limited to; none means that it is not. */
-  apps: string[]
-}
-
-export async function getCurrentToken(ctx: Context): Promise<CurrentToken> {
-  const caller = await requireToken(ctx)
-  const org = caller.orgId === null ? undefined : (await listOrgs(ctx.db, caller))[0]
-  return { caller, org, apps: caller.kind === 'app' ? await listTokenApps(ctx.db, caller.tokenId) : [] }
+export async function getCurrentToken(ctx: Context): Promise<ValidToken> {
+  const [token] = await listValidTokens(ctx.db, [ctx.tokenHash])
+  return requireCaller(token)
 }
 
 /** An organization's own token may hand out narrower ones, never one as strong as itself. */

@@ -4,18 +4,24 @@ import { hashToken } from '../model/token.ts'
 
 const scheme = /^(?:bearer|flyv1)\s+/i
 
-/**
- * The token of an `Authorization` header. Clients send `Bearer x`, `FlyV1 x`, and people paste `Bearer FlyV1 x`, so
- * schemes are stripped until none is left.
- */
+/** The token of an `Authorization` header. */
 export function readToken(header: string | undefined): string {
+  const tokens = listTokens(header)
+  const token = tokens.length > 1 ? choose(tokens) : tokens[0]!
+  if (token === '' || /\s/.test(token)) throw unauthorized('invalid token')
+  return token
+}
+
+/**
+ * Clients send `Bearer x`, `FlyV1 x`, and people paste `Bearer FlyV1 x`, so schemes are stripped until none is left.
+ * There may be several behind them.
+ */
+export function listTokens(header: string | undefined): string[] {
   let rest = header?.trim() ?? ''
   if (rest === '') throw unauthorized('missing token: send the header "Authorization: Bearer <token>"')
   if (!scheme.test(rest)) throw unauthorized('the Authorization header must be of the form "Bearer <token>"')
   while (scheme.test(rest)) rest = rest.replace(scheme, '')
-  const token = rest.includes(',') ? choose(rest.split(',').map((part) => part.trim())) : rest
-  if (token === '' || /\s/.test(token)) throw unauthorized('invalid token')
-  return token
+  return rest.split(',').map((part) => part.trim())
 }
 
 /** Some clients send every token they have, those of other platforms too. The first that is one of ours counts. */

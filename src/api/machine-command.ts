@@ -7,7 +7,14 @@ import {
   stopMachineOf,
   suspendMachineOf,
 } from '../actions/machine-command.ts'
-import { listProcessesOf, readMemory, runInMachine, setMemory, signalMachineOf } from '../live/machine.ts'
+import {
+  listProcessesOf,
+  readMemory,
+  reclaimMemoryOf,
+  runInMachine,
+  setMemory,
+  signalMachineOf,
+} from '../live/machine.ts'
 import { waitForMachine } from '../live/machine-wait.ts'
 import { badRequest } from '../model/errors.ts'
 import { ulidPattern } from '../model/ids.ts'
@@ -329,14 +336,19 @@ export const machineCommandRoutes: Route[] = [
     path: `${base}/memory`,
     id: 'setMachineMemory',
     tag: 'Machines',
-    summary: 'Ask for other memory while a machine runs',
-    description: 'Only what it has already is accepted: its size is part of its version.',
+    summary: 'Give a machine that runs more or less memory',
+    description:
+      'At most `max_memory_mb` of its configuration, or `memory_mb` without one, and no less than it uses. Until its next start, which gives it `memory_mb` again.',
     scope: 'write',
     params: ByMachine,
     body: Type.Object({ limit_mb: Type.Integer({ minimum: 1 }) }),
     status: 200,
     response: MemoryView,
-    errors: { 403: notAllowed, 404: machineAbsent },
+    errors: {
+      403: notAllowed,
+      404: machineAbsent,
+      412: 'It does not run, uses more, or this host has no control groups.',
+    },
     wrongType: 400,
     run: async ({ ctx, params, body }) => {
       const { limitMb, availableMb } = await setMemory(ctx, params.app_name, params.machine_id, body.limit_mb)
@@ -350,17 +362,16 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Ask a machine to give memory back',
     description:
-      'Machines share the memory of the host, which takes back what it needs by itself: the answer is always 0.',
+      'What it can read from files again, and with swap more; as much as it can when no amount is given. The answer is what the host got back, which is 0 where it has no control groups.',
     scope: 'write',
     params: ByMachine,
     body: Type.Object({ amount_mb: Type.Optional(Type.Integer({ minimum: 0 })) }),
     status: 200,
     response: Type.Object({ actual_mb: Type.Integer() }),
-    errors: { 403: notAllowed, 404: machineAbsent },
+    errors: { 403: notAllowed, 404: machineAbsent, 412: 'It does not run.' },
     wrongType: 400,
-    run: async ({ ctx, params }) => {
-      await readMemory(ctx, params.app_name, params.machine_id)
-      return { actual_mb: 0 }
-    },
+    run: async ({ ctx, params, body }) => ({
+      actual_mb: await reclaimMemoryOf(ctx, params.app_name, params.machine_id, body.amount_mb),
+    }),
   }),
 ]

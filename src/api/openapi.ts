@@ -70,7 +70,8 @@ export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDo
       title: titles[area],
       version: '1.0',
       summary: 'A self-hosted cloud platform.',
-      description: 'Every operation takes a bearer token. Every answer carries a unique `fly-request-id`.',
+      description:
+        'Every operation takes a bearer token, unless it says otherwise. Every answer carries a unique `fly-request-id`.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/', description: 'This address.' }],
@@ -97,6 +98,7 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
     tags: [route.tag],
     summary: route.summary,
     ...(route.description ? { description: route.description } : {}),
+    ...(route.mayLackToken ? { security: [{ bearer: [] }, {}] } : {}),
     ...(parameters.length > 0 ? { parameters } : {}),
     ...(route.body ? { requestBody: { required: true, content: jsonContent(refer(route.body, schemas)) } } : {}),
     ...(route.rawBody ? { requestBody: { content: { 'application/octet-stream': { schema: anyBytes } } } } : {}),
@@ -141,10 +143,11 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
   return responses
 }
 
+const anyText = { type: 'string' }
 const anyBytes = { type: 'string', format: 'binary' }
 
 function contentOf({ response, contentType }: Route, schemas: Json): Json | undefined {
-  const schema = response ? refer(response, schemas) : anyBytes
+  const schema = response ? refer(response, schemas) : contentType === 'text/plain' ? anyText : anyBytes
   if (contentType) return { [contentType]: { schema } }
   return response && jsonContent(schema)
 }

@@ -1,7 +1,9 @@
 import type { FastifyInstance } from 'fastify'
 import { getCaller } from '../actions/context.ts'
 import { databaseAnswers } from '../actions/health.ts'
+import { listIdentityKeys } from '../live/identity.ts'
 import { forbidden, unavailable } from '../model/errors.ts'
+import { discovery } from '../model/identity.ts'
 import { readTokenHash } from './auth.ts'
 import { docsPage } from './docs.ts'
 import { openApiDocument } from './openapi.ts'
@@ -23,7 +25,7 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
 
   // Figures about the whole platform are for its operator: somebody on this machine, or the root token.
   server.get('/metrics', async (request, reply) => {
-    if (!isLoopback(request.ip)) {
+    if (!isLoopback(request.ip ?? '')) {
       const caller = await getCaller({ db, area: 'platform', tokenHash: readTokenHash(request.headers.authorization) })
       if (caller.kind !== 'root') throw forbidden('only a root token may read the metrics')
     }
@@ -34,6 +36,8 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
     openApiText ??= JSON.stringify(openApiDocument(area, routes))
     return reply.type('application/json').send(openApiText)
   })
+
+  if (area === 'platform') addIdentityPages(server, ground)
 
   server.get('/docs', async (_request, reply) => {
     docsHtml ??= docsPage(openApiDocument(area, routes))
@@ -47,6 +51,12 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
   })
 
   server.get('/', async (_request, reply) => reply.redirect('/docs'))
+}
+
+/** By which others check who a machine is. */
+function addIdentityPages(server: FastifyInstance, ground: ServerOptions['ground']): void {
+  server.get('/.well-known/openid-configuration', async () => discovery(ground.settings.issuer()))
+  server.get('/.well-known/jwks.json', async () => listIdentityKeys(ground))
 }
 
 function isLoopback(address: string): boolean {

@@ -14,6 +14,7 @@ import { fileRoutes } from './file.ts'
 import { fileSockets } from './file-watch.ts'
 import { flyctlRoutes } from './flyctl.ts'
 import { graphqlRoutes } from './graphql.ts'
+import { identityRoutes } from './identity.ts'
 import { ipRoutes } from './ip.ts'
 import { machineRoutes } from './machine.ts'
 import { machineCommandRoutes } from './machine-command.ts'
@@ -33,6 +34,7 @@ import { secretKeyRoutes } from './secret-key.ts'
 import { serviceRoutes } from './service.ts'
 import { taskRoutes } from './task.ts'
 import { tokenRoutes } from './token.ts'
+import { tokenCheckRoutes } from './token-check.ts'
 import { userRoutes } from './user.ts'
 import { volumeRoutes } from './volume.ts'
 
@@ -61,6 +63,8 @@ export const platformRoutes: Route[] = [
   ...networkPolicyRoutes,
   ...orgRoutes,
   ...tokenRoutes,
+  ...tokenCheckRoutes,
+  ...identityRoutes,
   ...regionRoutes,
   ...graphqlRoutes,
   ...flyctlRoutes,

@@ -84,10 +84,12 @@ export interface Route {
   nullsAbsent?: true
   /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
   rawBody?: true
+  /** It may come without a token: what it is about is one in the body, or who asks is known otherwise. */
+  mayLackToken?: true
   /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
   streams?: true
   /** Of the answer, when it is not JSON. */
-  contentType?: 'application/octet-stream' | 'application/x-ndjson'
+  contentType?: 'application/octet-stream' | 'application/x-ndjson' | 'text/plain'
   /** The refusals of this operation beyond those every operation has: status → when. */
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */

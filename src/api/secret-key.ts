@@ -36,7 +36,9 @@ type Bytes = Static<typeof Bytes>
 const keyFields = {
   name: Type.String(),
   type: Type.Enum([...secretKeyTypes]),
-  public_key: Type.Union([Type.String(), Type.Null()], { description: 'SPKI in DER, as base64, where there is one.' }),
+  public_key: Type.Union([Type.String(), Type.Null()], {
+    description: 'As base64, where there is one: SPKI in DER, of `nacl_box` the 32 bytes alone.',
+  }),
   created_at: Type.String({ format: 'date-time' }),
   updated_at: Type.String({ format: 'date-time' }),
 }
@@ -90,7 +92,7 @@ export const secretKeyRoutes: Route[] = [
     id: 'setSecretKey',
     tag: 'Secrets',
     summary: 'Set a key',
-    description: 'Pairs as PKCS #8 in DER, others as they are.',
+    description: 'Pairs as PKCS #8 in DER; `nacl_box` and what is no pair as they are.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ type: Kind, value: Bytes }),
@@ -139,6 +141,8 @@ export const secretKeyRoutes: Route[] = [
     id: 'encryptWithSecretKey',
     tag: 'Secrets',
     summary: 'Encrypt with a key',
+    description:
+      'By `xaes256gcm` and `nacl_secretbox` the answer starts with the nonce. By `nacl_box` it is a sealed box, which whoever has the public key can make too.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, associated_data: Type.Optional(Bytes) }),

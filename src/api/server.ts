@@ -13,7 +13,9 @@ import { requireToken } from '../actions/context.ts'
 import { runOnce } from '../actions/idempotency.ts'
 import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
+import { machineHeader } from '../model/network.ts'
 import { runtimeVersion } from '../model/sandbox.ts'
+import { hashToken } from '../model/token.ts'
 import { readTokenHash } from './auth.ts'
 import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
@@ -173,10 +175,17 @@ function withoutNulls(value: unknown): unknown {
 
 /** Before the body is read: no token, no work. The refusal, if there is one. */
 function admit(request: FastifyRequest): BerthError | undefined {
-  if (request.routeOptions.config.operation?.rawBody) request.headers['content-type'] = rawType
+  const { operation } = request.routeOptions.config
+  if (operation?.rawBody) request.headers['content-type'] = rawType
   else if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
+  const { authorization } = request.headers
+  if (operation?.mayLackToken && authorization === undefined) {
+    // No token is like this, and those who ask have one each.
+    request.tokenHash = hashToken(String(request.headers[machineHeader] ?? request.ip))
+    return undefined
+  }
   try {
-    request.tokenHash = readTokenHash(request.headers.authorization)
+    request.tokenHash = readTokenHash(authorization)
     return undefined
   } catch (err) {
     return err as BerthError

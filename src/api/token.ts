@@ -4,13 +4,13 @@ import { type Micros, toRfc3339 } from '../model/time.ts'
 import { CreateToken, callerEmail, type Token, tokenKinds } from '../model/token.ts'
 import { type Route, route } from './route.ts'
 
-const Kind = Type.Enum([...tokenKinds, 'app'])
+export const TokenKindView = Type.Enum([...tokenKinds, 'app'])
 const OptionalTime = Type.Union([Type.String({ format: 'date-time' }), Type.Null()])
 
 const TokenView = Type.Object(
   {
     id: Type.String(),
-    kind: Kind,
+    kind: TokenKindView,
     org_slug: Type.Union([Type.String(), Type.Null()]),
     sandbox: Type.Union([Type.String(), Type.Null()]),
     name: Type.String(),
@@ -32,7 +32,7 @@ export const tokenRoutes: Route[] = [
     scope: 'write',
     body: CreateToken,
     status: 201,
-    response: Type.Object({ id: Type.String(), token: Type.String(), kind: Kind }, { title: 'IssuedToken' }),
+    response: Type.Object({ id: Type.String(), token: Type.String(), kind: TokenKindView }, { title: 'IssuedToken' }),
     errors: {
       403: 'The token may only read, or may not hand out a token of this kind.',
       404: 'The organization is unknown or not visible to this token.',
@@ -73,7 +73,7 @@ export const tokenRoutes: Route[] = [
         tokens: Type.Array(
           Type.Object({
             token_id: Type.String(),
-            kind: Kind,
+            kind: TokenKindView,
             org_slug: Type.Union([Type.String(), Type.Null()]),
             organization: Type.Union([Type.String(), Type.Null()]),
             user: Type.String({ description: 'What a token is called where clients want a person.' }),
@@ -88,11 +88,12 @@ export const tokenRoutes: Route[] = [
     errors: {},
     wrongType: 400,
     run: async ({ ctx }) => {
-      const { caller, org, apps } = await getCurrentToken(ctx)
-      const slug = org?.slug ?? null
-      const about = { token_id: caller.tokenId, kind: caller.kind, org_slug: slug, organization: slug }
-      const limits = { apps, source_machine_id: '', restricted_to_machine: '' }
-      return { tokens: [{ ...about, user: callerEmail(caller), ...limits }] }
+      const token = await getCurrentToken(ctx)
+      const about = { token_id: token.tokenId, kind: token.kind, org_slug: token.orgSlug, organization: token.orgSlug }
+      const apps = token.appName === null ? [] : [token.appName]
+      return {
+        tokens: [{ ...about, user: callerEmail(token), apps, source_machine_id: '', restricted_to_machine: '' }],
+      }
     },
   }),
   route({

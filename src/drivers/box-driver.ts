@@ -144,11 +144,15 @@ function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: s
   return { ...common, command: ['s6-svscan', paths.service], uid, env: { HOME: innerPathsOf('none', paths).home } }
 }
 
-const limitFiles = /^(memory\.(limit_in_bytes|max)|cpu\.(cfs_period_us|cfs_quota_us|max)|pids\.max)$/
+const limitFiles = /^(memory\.((memsw\.)?limit_in_bytes|(swap\.)?max)|cpu\.(cfs_period_us|cfs_quota_us|max)|pids\.max)$/
 
-/** As they stand in the groups now, for a start after a reboot took the groups away. */
+/** As they stand in the groups now, for a start after a reboot took the groups away: memory before memory and swap. */
 export function readLimits(procs: string[]): Record<string, string> {
-  const files = procs.map(dirname).flatMap((group) => readdirSync(group).map((file) => [group, file] as const))
+  const files = procs.map(dirname).flatMap((group) =>
+    readdirSync(group)
+      .sort()
+      .map((file) => [group, file] as const),
+  )
   const wanted = files.filter(([, file]) => limitFiles.test(file)).map(([group, file]) => `${group}/${file}`)
   return Object.fromEntries(wanted.map((file) => [file, readTextIfPresent(file)?.trim() ?? '']))
 }

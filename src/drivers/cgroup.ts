@@ -18,6 +18,8 @@ import { waitUntil } from './process.ts'
 
 export interface CgroupLimits {
   memoryMb: number
+  /** Beside that; as much as there is when it is not given. */
+  swapMb?: number
   cpus: number
   pids: number
 }
@@ -27,6 +29,8 @@ export interface CgroupDriver {
   cgroupsAvailable(): boolean
   /** Afterwards the group has these limits. The answer is for `ServiceSpec.cgroup`; empty when there are no groups. */
   ensureCgroup(name: string, limits: CgroupLimits): string[]
+  /** The same for a group that is there already, whose limits stay as they are. */
+  findCgroup(name: string): string[]
   /** The names of all groups beside which ours stand. */
   listCgroups(): string[]
   /** Waits a moment for processes that are about to end. */
@@ -45,12 +49,14 @@ export function cgroupName(home: Home, id: string): string {
 
 export function cgroupDriver(root = '/sys/fs/cgroup', membershipFile = '/proc/self/cgroup'): CgroupDriver {
   const groups = (name: string) => findGroups(root, membershipFile, name)
+  const findCgroup = (name: string) => groups(name).map(({ directory }) => `${directory}/cgroup.procs`)
   return {
     cgroupsAvailable: () => groups('probe').length > 0,
     ensureCgroup(name, limits) {
       for (const { directory, files } of groups(name)) ensureGroup(directory, files(limits))
-      return groups(name).map(({ directory }) => `${directory}/cgroup.procs`)
+      return findCgroup(name)
     },
+    findCgroup,
     listCgroups: () => [...new Set(groups('probe').flatMap(({ directory }) => readdirSync(dirname(directory))))],
     async removeCgroup(name) {
       for (const { directory } of groups(name)) await removeGroup(name, directory)
@@ -66,9 +72,30 @@ export async function removeCgroups(home: Home, driver: CgroupDriver = cgroupDri
 
 function ensureGroup(directory: string, files: Record<string, string>): void {
   mkdirSync(directory, { recursive: true })
+  if (files[memoryFile]) liftSwapLimit(directory, files[swapFile.first])
   for (const [file, value] of Object.entries(files)) {
-    if (readTextIfPresent(`${directory}/${file}`)?.trim() !== value) writeFileSync(`${directory}/${file}`, value)
+    const before = readTextIfPresent(`${directory}/${file}`)
+    if (before === undefined && isSwapFile(file)) continue // this kernel does not count it
+    if (before?.trim() !== value) writeFileSync(`${directory}/${file}`, value)
   }
+}
+
+/** Version 1 counts swap together with memory, and refuses a limit of memory alone that is higher. */
+export const memoryFile = 'memory.limit_in_bytes'
+export const swapFile = { first: 'memory.memsw.limit_in_bytes', second: 'memory.swap.max' }
+const isSwapFile = (file: string) => Object.values(swapFile).includes(file)
+/** What is read where there is no limit is a little less than the highest number there is. */
+const unlimited = 2 ** 62
+
+function liftSwapLimit(directory: string, wanted: string | undefined): void {
+  const before = readSwapLimit(directory)
+  if (before !== undefined && String(before) !== wanted) writeFileSync(`${directory}/${swapFile.first}`, '-1')
+}
+
+/** Of memory and swap together in a group of version 1; undefined when there is none. */
+export function readSwapLimit(directory: string): number | undefined {
+  const bytes = Number(readTextIfPresent(`${directory}/${swapFile.first}`) ?? unlimited)
+  return bytes < unlimited ? bytes : undefined
 }
 
 // The kernel refuses while a process is inside, and one that was killed is inside until it has been buried.
@@ -139,7 +166,10 @@ const quota = (cpus: number) => String(Math.round(cpus * periodMicros))
 const share = (cpus: number, ofOne: number) => String(Math.min(10_000, Math.max(2, Math.round(cpus * ofOne))))
 
 const first: Record<Controller, (limits: CgroupLimits) => Record<string, string>> = {
-  memory: ({ memoryMb }) => ({ 'memory.limit_in_bytes': bytes(memoryMb) }),
+  memory: ({ memoryMb, swapMb }) => ({
+    [memoryFile]: bytes(memoryMb),
+    ...(swapMb !== undefined && { [swapFile.first]: bytes(memoryMb + swapMb) }),
+  }),
   cpu: ({ cpus }) => ({
     'cpu.cfs_period_us': String(periodMicros),
     'cpu.cfs_quota_us': quota(cpus),
@@ -149,7 +179,10 @@ const first: Record<Controller, (limits: CgroupLimits) => Record<string, string>
 }
 
 const second: typeof first = {
-  memory: ({ memoryMb }) => ({ 'memory.max': bytes(memoryMb) }),
+  memory: ({ memoryMb, swapMb }) => ({
+    'memory.max': bytes(memoryMb),
+    [swapFile.second]: swapMb === undefined ? 'max' : bytes(swapMb),
+  }),
   cpu: ({ cpus }) => ({ 'cpu.max': `${quota(cpus)} ${periodMicros}`, 'cpu.weight': share(cpus, 100) }),
   pids: ({ pids }) => ({ 'pids.max': String(pids) }),
 }

@@ -86,6 +86,16 @@ export function inspectControlGroups(proc = '/proc/self'): ControlGroups {
   return { kind: 'v2', controllers, writable: isOurs ? controllers : [] }
 }
 
+/** Whether there is swap, and a limit of it can be set for each group. Where swap is always counted, it can. */
+export function inspectSwap(proc = '/proc'): { present: boolean; limited: boolean } {
+  const groups = inspectControlGroups(`${proc}/self`)
+  const memory = readLines(`${proc}/self/mounts`)
+    .map((line) => line.split(' '))
+    .find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes('memory'))?.[1]
+  const isCounted = groups.kind === 'v2' || existsSync(`${memory}/memory.memsw.limit_in_bytes`)
+  return { present: readLines(`${proc}/swaps`).length > 1, limited: groups.writable.includes('memory') && isCounted }
+}
+
 const v1Controllers = ['cpu', 'memory', 'pids', 'cpuset', 'blkio', 'freezer', 'devices']
 
 function inspectV1(mounts: string[][], own: Map<string, string>): ControlGroups {

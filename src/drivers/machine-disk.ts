@@ -25,6 +25,8 @@ export interface MachineMaking {
   procs: string[]
   /** Files of control groups and what is to stand in them. */
   limits: Record<string, string>
+  /** The bytes that it may write to its root, or `none` for as many as it likes; undefined where nothing could limit them. */
+  rootLimit: string | undefined
   volumes: { kind: 'directory' | 'image'; source: string; path: string }[]
 }
 
@@ -46,9 +48,14 @@ export function prepareMachine(home: Home, paths: MachinePaths, spec: MachineSpe
   ensureFile(paths.version, spec.instanceId, secret)
 }
 
+/** The group that limits its memory, if there is one. */
+export function readMemoryGroup(paths: MachinePaths): string | undefined {
+  return /^memory-group (.+)$/m.exec(readTextIfPresent(paths.config) ?? '')?.[1]
+}
+
 /** The group that holds it still, if there is one. */
 export function readFreezer(paths: MachinePaths): string | undefined {
-  const memory = /^memory-group (.+)$/m.exec(readTextIfPresent(paths.config) ?? '')?.[1]
+  const memory = readMemoryGroup(paths)
   return memory && findFreezer(`${memory}/cgroup.procs`)
 }
 
@@ -75,6 +82,7 @@ function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, making
       hostname: spec.hostname,
       'stop-signal': String(readSignal(spec.stop.signal)),
       ...(spec.keepsRoot && { 'keeps-root': 'yes' }),
+      ...(making.rootLimit && { 'root-limit': making.rootLimit }),
       ...(memory && { 'memory-group': memory }),
       groups: making.procs.map(dirname).map(shownGroup).join('\t'),
       ...(network && networkValues(network)),

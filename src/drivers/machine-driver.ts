@@ -14,14 +14,16 @@ import { boxNetwork, removeLink } from './box-network.ts'
 import { boxUid } from './box-paths.ts'
 import { abilityOf, type BoxAbility } from './box-probe.ts'
 import { findProgram, findReaper } from './box-process.ts'
+import { type BoxQuota, boxQuota, hasSubvolumes } from './box-quota.ts'
 import { boxScript } from './box-script.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from './cgroup-freezer.ts'
+import { readGroupMemory, reclaimMemory, setMemoryLimit } from './cgroup-memory.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { type MachineDriver, type MachineSpec, MachineStartError, type MachineTraffic } from './machine.ts'
 import { watchChanges } from './machine-change.ts'
-import { prepareMachine, readFreezer, readVersion, workingDirectory } from './machine-disk.ts'
+import { prepareMachine, readFreezer, readMemoryGroup, readVersion, workingDirectory } from './machine-disk.ts'
 import { followMachineLog, readMachineLog } from './machine-log.ts'
 import { changeDirectory, type MachinePaths, machinePaths } from './machine-paths.ts'
 import { hasEnded, inspectProcess, readExits } from './machine-process.ts'
@@ -47,6 +49,7 @@ export interface MachineOptions {
 }
 
 interface MachineHost extends MachineOptions {
+  quota: BoxQuota
   able(): Promise<BoxAbility>
 }
 
@@ -59,11 +62,14 @@ export function machineDriver(options: MachineOptions): MachineDriver {
   const { home, cgroups } = options
   const host: MachineHost = {
     ...options,
+    quota: boxQuota(home.path),
     able: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
   }
   const pathsOf = (id: string) => machinePaths(home, id)
   // Of one machine one thing at a time; a stop does not wait for the end of a start.
   const inTurn = turns()
+  // Each starts from the limit that the one before has left.
+  const inMemoryTurn = turns()
   const starting = new Map<string, AbortController>()
   const afterStart = <T>(id: string, work: () => Promise<T>) => {
     starting.get(id)?.abort()
@@ -93,6 +99,20 @@ export function machineDriver(options: MachineOptions): MachineDriver {
       const found = findProgram(pathsOf(id).service)
       return found ? listNamespace(found.first) : []
     },
+    readMemory(id) {
+      const group = memoryOf(host, id)
+      return group === undefined ? undefined : readGroupMemory(group)
+    },
+    setMemoryLimit: (id, bytes) =>
+      inMemoryTurn(id, async () => {
+        const group = memoryOf(host, id)
+        return group !== undefined && setMemoryLimit(group, bytes)
+      }),
+    reclaimMemory: (id, bytes) =>
+      inMemoryTurn(id, async () => {
+        const group = memoryOf(host, id)
+        return group === undefined ? 0 : reclaimMemory(group, bytes)
+      }),
     readLog: (id, lines) => readMachineLog(pathsOf(id).log, lines),
     followLog: (id, lines, gone) => followMachineLog(pathsOf(id).log, lines, gone),
     removeMachine: (id, slot) => afterStart(id, () => removeMachine(host, id, slot)),
@@ -119,6 +139,12 @@ function groupOf(home: Home, id: string): string {
   return cgroupName(home, `machine-${id}`)
 }
 
+/** Of one that runs. */
+function memoryOf({ home }: MachineHost, id: string): string | undefined {
+  const paths = machinePaths(home, id)
+  return findProgram(paths.service) && readMemoryGroup(paths)
+}
+
 function placeOf(home: Home): ServicePlace {
   return { treeDirectory: home.tree, logDirectory: home.log }
 }
@@ -128,22 +154,29 @@ async function startMachine(host: MachineHost, spec: MachineSpec, leaving: Abort
   const paths = machinePaths(home, spec.id)
   const ability = await host.able()
   if (ability.way === 'none') throw new MachineStartError(isolationOf(ability).gap)
-  const procs = host.cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
   if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) {
     await holdMachine(host, spec)
     return thawMachine(host, spec.id)
   }
   await stopMachine(host, spec.id, spec.stop)
+  const procs = host.cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
   prepareMachine(home, paths, spec, {
     way: ability.way,
     hasNetwork: ability.network,
     procs,
     limits: readLimits(procs),
+    rootLimit: await rootLimitOf(host, spec),
     volumes: spec.mounts.map(({ volumeId, path }) => ({ ...host.volumes.mountOf(volumeId), path })),
   })
   const before = lastExit(paths)
   await startServices(host, paths, procs, spec)
   await waitForProgram(host, spec, before, leaving)
+}
+
+/** Nobody counts what is written before somebody asks for a limit. */
+async function rootLimitOf({ home, quota }: MachineHost, { rootGb }: MachineSpec): Promise<string | undefined> {
+  if (rootGb === undefined) return hasSubvolumes(home.path) ? 'none' : undefined
+  return (await quota.isPossible()) ? String(Math.round(rootGb * 1024 ** 3)) : undefined
 }
 
 async function startServices(
@@ -278,7 +311,7 @@ function entranceOf({ home, cgroups }: MachineHost, spec: Entered): Entrance {
   const paths = machinePaths(home, spec.id)
   const way = readMaking(paths)?.way
   if (way === undefined) throw new Error(`there is no machine ${spec.id}`)
-  const procs = cgroups.ensureCgroup(groupOf(home, spec.id), spec.limits)
+  const procs = cgroups.findCgroup(groupOf(home, spec.id))
   return {
     way,
     service: paths.service,

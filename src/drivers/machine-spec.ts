@@ -31,7 +31,6 @@ export function machineEntrance(machine: Machine, image: Pick<Image, 'config'>, 
   return {
     id,
     slot: slotOf(machine),
-    limits: limitsOf(config),
     env: environmentOf(machine, image.config, around),
     user: config.processes?.[0]?.user ?? image.config.user,
     workingDir: image.config.workingDir,
@@ -43,6 +42,7 @@ export function machineSpec(machine: Machine, image: Image, around: Surroundings
   return {
     ...machineEntrance(machine, image, around),
     instanceId,
+    limits: limitsOf(config),
     hostname: config.dns?.hostname ?? id,
     layers: image.layers,
     argv: argvOf({ ...config.init, ...config.processes?.[0] }, image.config),
@@ -50,6 +50,7 @@ export function machineSpec(machine: Machine, image: Image, around: Surroundings
     mounts: (config.mounts ?? []).map(({ volume, path }) => ({ volumeId: volume!, path })),
     restart: restartOf(config),
     stop: stopOf(config, image.config),
+    ...(config.rootfs?.size_gb !== undefined && { rootGb: config.rootfs.size_gb }),
     keepsRoot: config.rootfs?.persist === 'always' || config.rootfs?.persist === 'restart',
     ...(around.hasPrivateNetworks && { network: networkOf(machine, around.homeNumber) }),
     ...((config.dns?.nameservers || config.dns?.searches) && {
@@ -140,9 +141,15 @@ function imageText({ config, image }: Machine): string {
     : config.image
 }
 
-export function limitsOf({ guest }: MachineConfig): MachineSpec['limits'] {
+export function limitsOf({ guest, init }: MachineConfig): MachineSpec['limits'] {
   const cpus = guest?.cpus ?? 1
-  return { memoryMb: guest?.memory_mb ?? 256, cpus, pids: cpus * pidsPerCpu }
+  const swapMb = init?.swap_size_mb
+  return {
+    memoryMb: guest?.memory_mb ?? 256,
+    ...(swapMb !== undefined && { swapMb }),
+    cpus,
+    pids: cpus * pidsPerCpu,
+  }
 }
 
 function filesOf({ files }: MachineConfig, secrets: Record<string, string>): MachineSpec['files'] {

@@ -40,12 +40,35 @@ sub renew_layer {
     my ($id) = $config->{directory} =~ m{([^/]+)$};
     rename 'layer', "$config->{trash}/$id-$$-" . time or die "remove what an earlier life wrote: $!\n";
   }
-  return if -d 'layer/work';
-  for (['layer', 0711], ['layer/upper', 0755], ['layer/work', 0700]) {
-    my ($directory, $mode) = @$_;
-    mkdir $directory, $mode or -d $directory or die "$directory: $!\n";
+  my $limit = $config->{'root-limit'};
+  if (!-d 'layer/work') {
+    quietly(qw(btrfs subvolume create layer)) if ($limit // 'none') ne 'none' && !-e 'layer';
+    for (['layer', 0711], ['layer/upper', 0755], ['layer/work', 0700]) {
+      my ($directory, $mode) = @$_;
+      mkdir $directory, $mode or -d $directory or die "$directory: $!\n";
+    }
+    chown $config->{uid}, $config->{uid}, 'layer/upper' if defined $config->{uid};
   }
-  chown $config->{uid}, $config->{uid}, 'layer/upper' if defined $config->{uid};
+  # One that was kept from before it had a size, and so is none of its own, stays without.
+  quietly('btrfs', 'qgroup', 'limit', $limit, 'layer') if defined $limit && is_subvolume('layer');
+}
+
+# On btrfs, which alone has limits: the first file of each is numbered so.
+sub is_subvolume {
+  my ($directory) = @_;
+  return ((stat $directory)[1] // 0) == 256;
+}
+
+# What it says is nothing for the log of the machine.
+sub quietly {
+  my $child = fork // die "fork: $!\n";
+  if (!$child) {
+    open(STDOUT, '>', '/dev/null');
+    open(STDERR, '>', '/dev/null');
+    exec @_ or exit 127;
+  }
+  waitpid $child, 0;
+  die "$_[0] $_[1] ended with $?\n" if $?;
 }
 
 # Its root filesystem, with everything in it that the program needs. The answer says who it is and what it runs.

@@ -1,6 +1,7 @@
 import type { ChildProcess } from 'node:child_process'
 import type { TrafficPolicy } from '../model/network-policy.ts'
 import type { BoxCommand, Isolation } from './box.ts'
+import type { GroupMemory } from './cgroup-memory.ts'
 
 /** What a machine runs from. Everything outside that it needs has a name that follows from `id` and `slot`. */
 export interface MachineSpec {
@@ -21,12 +22,14 @@ export interface MachineSpec {
   user: string
   workingDir: string
   files: { path: string; content: Buffer; mode: number }[]
-  limits: { memoryMb: number; cpus: number; pids: number }
+  limits: { memoryMb: number; swapMb?: number; cpus: number; pids: number }
   mounts: { volumeId: string; path: string }[]
   restart: { policy: 'no' | 'always' | 'on-failure'; maxRetries: number }
   stop: { signal: string; timeoutMs: number }
   /** What was written to its root stays over a stop. */
   keepsRoot: boolean
+  /** What it may write there, where that can be limited. */
+  rootGb?: number
   /** Where it stands in its private network; undefined where there are none on this host. */
   network?: { number: number; resolver: string }
   /** What it may receive and send, beside what the platform carries. */
@@ -39,7 +42,7 @@ export interface MachineSpec {
 export type MachineTraffic = Pick<MachineSpec, 'id' | 'network' | 'policy'>
 
 /** What enters it sees what its program sees. */
-export type MachineEntrance = Pick<MachineSpec, 'id' | 'slot' | 'limits' | 'env' | 'user' | 'workingDir'>
+export type MachineEntrance = Pick<MachineSpec, 'id' | 'slot' | 'env' | 'user' | 'workingDir'>
 
 /** One end of its program. */
 export interface MachineExit {
@@ -114,6 +117,12 @@ export interface MachineDriver {
   /** As in a box: ends with the command's code. */
   spawnInMachine(entrance: MachineEntrance, command: BoxCommand): ChildProcess
   listProcesses(id: string): Promise<MachineProcessEntry[]>
+  /** Undefined when it does not run, and where there are no control groups. */
+  readMemory(id: string): GroupMemory | undefined
+  /** Until it starts the next time. False when it needs more than that. */
+  setMemoryLimit(id: string, bytes: number): Promise<boolean>
+  /** How much of it was given back to the host. */
+  reclaimMemory(id: string, bytes: number): Promise<number>
   /** The last lines, oldest first. */
   readLog(id: string, lines: number): Promise<LogLine[]>
   /** From now on, and the last `lines` before it, until aborted. */

@@ -1,9 +1,16 @@
 // Private networks of machines. Each is a bridge on the host, and each machine has a second pair of interfaces that ends
-// there. Machines of one bridge reach each other, the resolver, and what listens on an address of the platform in their
-// network; nothing leads from one bridge to another, to a box or out.
+// there. Machines of one bridge reach each other, the resolver, the API and what listens on an address of the platform in
+// their network; nothing leads from one bridge to another, to a box or out.
 import { createHash } from 'node:crypto'
 import { mkdirSync, readdirSync } from 'node:fs'
-import { gatewayAddress, machineAddress, networkPrefix, resolverAddress, writtenOut } from '../model/network.ts'
+import {
+  apiPort,
+  gatewayAddress,
+  machineAddress,
+  networkPrefix,
+  resolverAddress,
+  writtenOut,
+} from '../model/network.ts'
 import { boxScript } from './box-script.ts'
 import { readTextIfPresent } from './file.ts'
 import { ensureFile } from './fresh.ts'
@@ -71,6 +78,8 @@ function renderRules(home: Numbered): string {
   const name = privateTable(home)
   const bridges = `"${bridgePrefix(home)}*"`
   const ports = `"${portPrefix(home)}*"`
+  const resolver = resolverAddress(home.number)
+  const asks = `ip6 daddr ${resolver} meta l4proto { tcp, udp } th dport 53`
   const neighbours = 'icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
   return `
 table inet ${name} {
@@ -106,7 +115,8 @@ table inet ${name} {
     iifname . ip6 saddr != @networks drop
     ${neighbours}
     ct state established,related accept
-    ip6 daddr ${resolverAddress(home.number)} meta l4proto { tcp, udp } th dport 53 socket wildcard 0 accept
+    ${asks} socket wildcard 0 accept
+    ip6 daddr ${resolver} tcp dport ${apiPort} socket wildcard 0 accept
     iifname . ip6 daddr @networks ip6 daddr & 0:0:0:ffff:ffff:: == :: socket wildcard 0 accept
     drop
   }
@@ -121,7 +131,7 @@ table inet ${name} {
 }
 table bridge ${name} {
   chain sending {
-    iifname ${ports} ip6 daddr ${resolverAddress(home.number)} update @asks { iifname limit rate over ${mostAsked} } drop
+    iifname ${ports} ${asks} update @asks { iifname limit rate over ${mostAsked} } drop
     iifname ${ports} iifname . ip6 saddr @sources accept
     iifname ${ports} drop
   }

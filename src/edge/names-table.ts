@@ -1,5 +1,5 @@
 // The names that machines find each other by. Each network has its own: whoever asks learns nothing of the others.
-import { machineAddress } from '../model/network.ts'
+import { machineAddress, resolverAddress } from '../model/network.ts'
 import type { NamedApp, NamedMachine } from '../store/name.ts'
 import type { DatabaseRoute } from './database.ts'
 import { type Answer, answerCode, recordType } from './names-message.ts'
@@ -111,6 +111,7 @@ export class NameTable {
       (app) => app.networkNumber === networkNumber,
     )
     const apps = own.sort((a, b) => (a.name < b.name ? -1 : 1))
+    if (last === '_api' && rest.length === 0) return { addresses: [resolverAddress(this.#homeNumber)] }
     if (last === '_apps' && rest.length === 0) return list(apps.map((app) => app.name))
     if (last === '_peer' && rest.length === 0) return { text: '' }
     if (last !== '_instances' || (rest.length > 0 && rest.join('.') !== 'all')) return undefined

@@ -70,6 +70,8 @@ describe('names of a network', () => {
     expect(text('regions.web.internal')).toBe('ams,fra')
     expect(text('all.regions.web.internal')).toBe('ams,fra,lhr')
     expect(text('_apps.internal')).toBe('idle,web')
+    expect(addresses('_api.internal')).toEqual(['fdaa::3'])
+    expect(addresses('_api.internal', 7)).toEqual(['fdaa::3'])
     expect(text('_instances.internal')).toBe(
       `instance=m1,app=web,ip=${at(1)[0]},region=ams;instance=m2,app=web,ip=${at(2)[0]},region=fra`,
     )

@@ -3,7 +3,7 @@ import type { BoxPlaces } from './settings.ts'
 
 /** Where connections go. */
 export interface Place {
-  /** Null when nothing there can be reached. */
+  /** Null when nothing there can be reached. A path is that of a socket on this machine, which has no port. */
   address: string | null
   /**
    * The address to connect from, where that tells whether the target is there: the addresses of boxes that do not run

@@ -5,6 +5,7 @@ import type { Duplex } from 'node:stream'
 import type { TLSSocket } from 'node:tls'
 import { privatePort } from '../model/cluster.ts'
 import { answerText } from './answer.ts'
+import { ApiRelay, type ApiSettings, isApiPlace } from './api.ts'
 import { type AppRoute, findPort, isFurtherPort } from './app.ts'
 import type { AppPort } from './app-port.ts'
 import { ClientConnection, type EdgeParts, peerOf } from './client.ts'
@@ -20,6 +21,8 @@ export interface EdgeServerOptions {
   tls: EdgeTls | undefined
   /** For machines that use clusters. */
   databases?: DatabaseSettings | null
+  /** For machines that use the API. */
+  api?: ApiSettings | null
   /** Beyond these, clients are told to come back later. */
   maxConnections: number
 }
@@ -37,12 +40,13 @@ const firstByteMillis = 15_000
 const postgresAsks = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47])
 const postgresMay = 'S'
 
-export function createEdgeServer({ parts, tls, databases, maxConnections }: EdgeServerOptions): EdgeServer {
+export function createEdgeServer({ parts, tls, databases, api, maxConnections }: EdgeServerOptions): EdgeServer {
   const connections = new Set<ClientConnection | Relay>()
   const sessions = new Set<ServerHttp2Session>()
   /** Everything that was accepted and is open, also what has not said anything yet. */
   const sockets = new Set<Socket>()
   const { apps } = parts.table
+  const apiParts = api && { pool: parts.pool, settings: api, nextId: parts.nextId, open: new Map<string, number>() }
   let isDraining = false
   let drained: (() => void) | undefined
 
@@ -74,6 +78,12 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
     const route = socket.localPort === privatePort ? table.find(local) : undefined
     if (!databases || !route) return false
     relay(socket, new DatabaseRelay(socket, { table, pool: parts.pool, settings: databases }, route))
+    return true
+  }
+
+  function acceptApi(socket: Socket, local: string): boolean {
+    if (!apiParts || !isApiPlace(apiParts.settings, local, socket.localPort)) return false
+    relay(socket, new ApiRelay(socket, apiParts))
     return true
   }
 
@@ -198,7 +208,7 @@ export function createEdgeServer({ parts, tls, databases, maxConnections }: Edge
         if (sockets.size === 0) drained?.()
       })
       const local = localOf(socket)
-      if (acceptDatabase(socket, local)) return
+      if (acceptDatabase(socket, local) || acceptApi(socket, local)) return
       const app = socket.localPort === parts.edgePort ? undefined : apps.findAddress(local)
       if (app) acceptPort(socket, local, app)
       else acceptShared(socket, local)

@@ -1,4 +1,5 @@
 import type pg from 'pg'
+import type { ApiSettings } from './api.ts'
 import type { DatabaseSettings } from './database.ts'
 import type { NamesSettings } from './names.ts'
 
@@ -29,6 +30,8 @@ export interface EdgeSettings {
   names: NamesSettings | null
   /** Clusters that they can use; null likewise. */
   databases: DatabaseSettings | null
+  /** The API, for machines; null likewise. */
+  api: ApiSettings | null
   /** How often idle machines are looked for. */
   autostopSeconds: number
   /** Who the workers become; null when this is no root. */

@@ -94,7 +94,8 @@ export class UpstreamPool {
   private dial({ address, from, port, key }: Place): Promise<Socket> {
     if (address === null) throw new Error('a route without an address')
     const { promise, resolve, reject } = Promise.withResolvers<Socket>()
-    const options = { host: address, port, noDelay: true, allowHalfOpen: true, keepAlive: true }
+    const target = address.startsWith('/') ? { path: address } : { host: address, port }
+    const options = { ...target, noDelay: true, allowHalfOpen: true, keepAlive: true }
     const socket = connect(from === undefined ? options : { ...options, localAddress: from })
     const timer = setTimeout(() => socket.destroy(new Error('no answer')), connectMillis)
     const fail = (error: Error) => {

@@ -1,3 +1,4 @@
+import type { KeyObject } from 'node:crypto'
 import type { BoxDriver } from '../drivers/box.ts'
 import type { BoxServices } from '../drivers/box-service.ts'
 import type { Hosting } from '../drivers/hosting.ts'
@@ -42,6 +43,8 @@ export interface LiveContext {
   readClusterLog(id: string, lines: number): string[]
   /** The certificate with which clients verify clusters, as PEM. */
   readAuthority(): Promise<string>
+  /** With which identities of machines are signed. */
+  identityKey(): Promise<KeyObject>
   /** A certificate for a host name, by the platform's own authority. */
   makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
   /** What the names of the world say of a host name. */

@@ -128,22 +128,46 @@ export interface Memory {
   availableMb: number
 }
 
+const megabyte = 1024 ** 2
+
 /** What its processes hold counts as used. */
 export async function readMemory(ctx: LiveContext, app: string, id: string): Promise<Memory> {
   const { machine } = await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
-  const { memoryMb } = limitsOf(machine.config)
-  if (machine.state !== 'started') return { limitMb: memoryMb, availableMb: memoryMb }
-  const processes = await withDeadline(ctx.machines.listProcesses(machine.id), 'the machine')
-  const usedMb = Math.ceil(processes.reduce((sum, { rss }) => sum + rss, 0) / 1024 ** 2)
-  return { limitMb: memoryMb, availableMb: Math.max(0, memoryMb - usedMb) }
+  return memoryOf(ctx, machine)
 }
 
-/** The size of a machine is part of its version; only what it has already can be asked for. */
-export async function setMemory(ctx: LiveContext, app: string, id: string, limitMb: number): Promise<Memory> {
-  const { caller, machine } = await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
-  requireWriter(caller)
-  if (limitMb !== limitsOf(machine.config).memoryMb) {
-    throw badRequest('limit_mb cannot be changed while it runs; update the machine with another config.guest.memory_mb')
+async function memoryOf(ctx: LiveContext, machine: MachineDetails): Promise<Memory> {
+  const { memoryMb } = limitsOf(machine.config)
+  if (machine.state !== 'started') return { limitMb: memoryMb, availableMb: memoryMb }
+  const counted = ctx.machines.readMemory(machine.id) ?? {
+    limitBytes: memoryMb * megabyte,
+    usedBytes: sum(await withDeadline(ctx.machines.listProcesses(machine.id), 'the machine')),
   }
-  return readMemory(ctx, app, id)
+  const limitMb = Math.round(counted.limitBytes / megabyte)
+  return { limitMb, availableMb: Math.max(0, limitMb - Math.ceil(counted.usedBytes / megabyte)) }
+}
+
+function sum(processes: { rss: number }[]): number {
+  return processes.reduce((bytes, { rss }) => bytes + rss, 0)
+}
+
+/** Until it starts the next time; what it has then is part of its version. */
+export async function setMemory(ctx: LiveContext, app: string, id: string, limitMb: number): Promise<Memory> {
+  const { machine } = await getRunning(ctx, app, id, 'write')
+  const mostMb = machine.config.guest?.max_memory_mb ?? limitsOf(machine.config).memoryMb
+  if (limitMb > mostMb) throw badRequest(`limit_mb must be at most ${mostMb}, as config.guest of the machine has it`)
+  if (ctx.machines.readMemory(machine.id) === undefined) throw preconditionFailed(`failed_precondition: ${noGroups}`)
+  const fits = await withDeadline(ctx.machines.setMemoryLimit(machine.id, limitMb * megabyte), 'the machine')
+  if (!fits) throw preconditionFailed(`failed_precondition: the machine uses more than ${limitMb} MB`)
+  return memoryOf(ctx, machine)
+}
+
+const noGroups = 'there are no control groups on this host, so that the memory of machines is not limited'
+
+/** Answers in megabytes how much that was. */
+export async function reclaimMemoryOf(ctx: LiveContext, app: string, id: string, amountMb?: number): Promise<number> {
+  const { machine } = await getRunning(ctx, app, id, 'write')
+  const bytes = (amountMb ?? limitsOf(machine.config).memoryMb) * megabyte
+  const freed = await withDeadline(ctx.machines.reclaimMemory(machine.id, bytes), 'the machine')
+  return Math.floor(freed / megabyte)
 }

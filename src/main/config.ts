@@ -18,6 +18,8 @@ export interface Config {
   edgeWorkers: number
   /** Apps answer below it. */
   domain: string
+  /** Who vouches for machines to others; undefined: the platform API, where it listens. */
+  issuer: string | undefined
   /** Idle machines that may be stopped are looked for this often. */
   autostopSeconds: number
   /** Undefined: the root token is the one generated at first start. */
@@ -75,6 +77,11 @@ export const settings: Setting[] = [
     about: 'services of sandboxes, by their host names; port 0 picks a free one once',
   },
   { name: 'BERTH_SANDBOX_DOMAIN', fallback: 'sandbox.localhost', about: 'a sandbox answers at <name>.<this domain>' },
+  {
+    name: 'BERTH_ISSUER',
+    fallback: '',
+    about: 'URL at which others check identities of machines; that of the platform API when unset',
+  },
   { name: 'BERTH_DOMAIN', fallback: 'berth.localhost', about: 'an app answers at <name>.<this domain>' },
   { name: 'BERTH_EDGE_WORKERS', fallback: String(availableParallelism()), about: 'processes that carry the traffic' },
   { name: 'BERTH_AUTOSTOP_INTERVAL', fallback: '3m', about: 'machines with autostop are stopped after this long idle' },
@@ -122,6 +129,7 @@ export function readConfig(environment: Environment = process.env): Config {
     edgeListen: readListen('BERTH_EDGE_LISTEN', raw('BERTH_EDGE_LISTEN')),
     sandboxDomain: readDomain('BERTH_SANDBOX_DOMAIN', raw('BERTH_SANDBOX_DOMAIN')),
     domain: readDomain('BERTH_DOMAIN', raw('BERTH_DOMAIN')),
+    issuer: readIssuer('BERTH_ISSUER', raw('BERTH_ISSUER')),
     edgeWorkers: readNumber('BERTH_EDGE_WORKERS', raw('BERTH_EDGE_WORKERS'), 1, 64),
     autostopSeconds: readDuration('BERTH_AUTOSTOP_INTERVAL', raw('BERTH_AUTOSTOP_INTERVAL')),
     token: raw('BERTH_TOKEN') || undefined,
@@ -205,6 +213,13 @@ function readListen(name: string, value: string): Listen {
 function readDomain(name: string, value: string): string {
   if (/^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/.test(value)) return value
   throw new Error(`${name} must be a domain in lowercase such as sandbox.localhost, not "${value}"`)
+}
+
+/** As it stands in tokens, which others compare with what they were told. */
+function readIssuer(name: string, value: string): string | undefined {
+  if (value === '') return undefined
+  if (/^https?:\/\/[^\s/?#]+(\/[^\s?#]*[^\s?#/])?$/.test(value)) return value
+  throw new Error(`${name} must be a URL such as https://berth.example.com, without a slash at its end, not "${value}"`)
 }
 
 function readTls(certFile: string, keyFile: string): Config['tls'] {

@@ -1,6 +1,7 @@
 import { tmpdir } from 'node:os'
 import { checkBoxPart, listClosedUplinks } from '../drivers/box-check.ts'
 import { hasSubvolumes } from '../drivers/box-quota.ts'
+import { inspectSwap } from '../drivers/host.ts'
 import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot } from '../drivers/process.ts'
 import { findDiskGap } from '../drivers/volume-driver.ts'
@@ -13,6 +14,7 @@ export const sandboxChecks: Record<string, Check> = {
   'sandbox filter': checkFilter,
   'private networks': checkPrivateNetworks,
   volumes: checkVolumes,
+  'machine swap': checkSwap,
 }
 
 async function checkLayers(): Promise<Finding> {
@@ -81,6 +83,17 @@ async function checkVolumes(): Promise<Finding> {
     `directories, because disks cannot be mounted: ${why}`,
     'Nothing keeps a machine from writing more than its volume has, and snapshots may have half of what is being written.',
     isRoot() ? 'apt-get install -y e2fsprogs, and run Berth where loop devices are' : 'run Berth as root',
+  )
+}
+
+function checkSwap(): Finding {
+  const { present, limited } = inspectSwap()
+  if (!present) return ok('none on this machine, so that none is given for `init.swap_size_mb`')
+  if (limited) return ok('as much for each as its `init.swap_size_mb` says')
+  return warning(
+    'not limited, because this kernel does not count it for each machine',
+    'A machine may use more swap than its `init.swap_size_mb` says.',
+    isRoot() ? 'boot with swapaccount=1, or with control groups of version 2' : 'run Berth as root',
   )
 }
 

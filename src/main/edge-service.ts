@@ -11,6 +11,7 @@ import { isRoot, waitUntil } from '../drivers/process.ts'
 import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
 import { certificateKey } from '../model/certificate.ts'
 import { defaultPools } from '../model/ip.ts'
+import { apiPort } from '../model/network.ts'
 import type { Config, Listen } from './config.ts'
 
 import type { Foundation } from './foundation.ts'
@@ -39,7 +40,8 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   const boxes = await findBoxes(foundation)
   const names = await findNames(foundation, boxes)
   const databases = names && { homeNumber: names.homeNumber, host: localHost(config.pgListen) }
-  const settings = { ...settingsOf(foundation, listen, boxes), ownTls: ownTls.files, names, databases }
+  const api = names && findApi(foundation, listen)
+  const settings = { ...settingsOf(foundation, listen, boxes), ownTls: ownTls.files, names, databases, api }
   const text = `${JSON.stringify(settings)}\n`
   const state = await supervisor.inspectService(service)
   if (state.is !== 'up') await refuseTaken(listen)
@@ -71,6 +73,24 @@ async function findNames({ home, log }: Foundation, boxes: BoxPlaces): Promise<E
   return null
 }
 
+/** Machines have a listener of their own: where another has taken the port for all addresses, there is no room for it. */
+function findApi({ config, home, log }: Foundation, edge: Listen): EdgeSettings['api'] {
+  const everywhere = [config.apiListen, config.sandboxListen, edge].some(
+    ({ host, port }) => isUnspecified(host) && port === apiPort,
+  )
+  if (everywhere) log.warn({ port: apiPort }, 'machines cannot use the API: something listens there for all addresses')
+  return everywhere ? null : { homeNumber: home.number, socket: apiSocket(home) }
+}
+
+function isUnspecified(host: string): boolean {
+  return host.includes(':') && /^[0:]+$/.test(host)
+}
+
+/** Where the control plane answers those that the edge leads to it. */
+export function apiSocket(home: Pick<Home, 'run'>): string {
+  return `${home.run}/api.sock`
+}
+
 /** For names that have no certificate of their own. */
 async function ensureOwnCertificate({ config, home, log }: Foundation) {
   const directory = `${home.path}/edge-tls`
@@ -84,7 +104,7 @@ async function ensureOwnCertificate({ config, home, log }: Foundation) {
   }
 }
 
-type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names' | 'databases'>
+type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names' | 'databases' | 'api'>
 
 function settingsOf(
   { config, home, databaseConfig, world }: Foundation,

@@ -5,6 +5,7 @@ import type { Socket } from 'node:net'
 import type { Logger } from 'pino'
 import { ensureResolverAddress } from '../drivers/private-network.ts'
 import { createAccess } from '../edge/access.ts'
+import { apiListen } from '../edge/api.ts'
 import { type AppOptions, listensOf } from '../edge/app.ts'
 import { startAutostop } from '../edge/autostop.ts'
 import { Balance } from '../edge/balance.ts'
@@ -149,7 +150,11 @@ function serve(
   })
   let told = ''
   function tellListens(): void {
-    const listen = [...listensOf(table.apps.all(), settings.port), ...table.databases.listens()]
+    const listen = [
+      ...(settings.api ? [apiListen(settings.api)] : []),
+      ...listensOf(table.apps.all(), settings.port),
+      ...table.databases.listens(),
+    ]
     if (listen.join() === told) return
     told = listen.join()
     report({ listen })
@@ -186,6 +191,7 @@ function serve(
         }
       : undefined,
     databases: settings.databases,
+    api: settings.api,
     maxConnections: settings.maxConnections,
   })
   return {

@@ -1,8 +1,9 @@
 import type { FastifyInstance } from 'fastify'
 import { answerInside } from '../api/inside.ts'
 import type { BoxDriver } from '../drivers/box.ts'
-import { type InsideSocket, listenInside } from '../drivers/box-inside.ts'
+import { listenInside } from '../drivers/box-inside.ts'
 import type { Home } from '../drivers/home.ts'
+import type { LocalSocket } from '../drivers/local-socket.ts'
 import { insideToken } from '../model/token.ts'
 import type { World } from '../reconcile/step.ts'
 import type { Db } from '../store/db.ts'
@@ -30,7 +31,7 @@ type Ground = {
  * and of those that are deleted, it hears.
  */
 export function openInside({ home, db, world, log }: Ground, feed: SandboxFeed): Inside {
-  const open = new Map<string, Promise<InsideSocket>>()
+  const open = new Map<string, Promise<LocalSocket>>()
   let server: FastifyInstance | undefined
   let unsubscribe = () => {}
 

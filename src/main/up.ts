@@ -7,20 +7,24 @@ import { buildServer } from '../api/server.ts'
 import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
 import { measureMemory } from '../drivers/host.ts'
+import { identityKey } from '../drivers/identity-key.ts'
+import { type LocalSocket, listenLed } from '../drivers/local-socket.ts'
 import { lookUpName } from '../drivers/name.ts'
 import { clusterPaths } from '../drivers/postgres-paths.ts'
 import { findPrivateGap } from '../drivers/private-network.ts'
+import { isRoot } from '../drivers/process.ts'
 import { findInstalledShare } from '../drivers/toolchain.ts'
 import { hasPostgis } from '../drivers/toolchain-tools.ts'
 import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/exec.ts'
 import { postgresMajors } from '../model/cluster.ts'
 import { defaultPools } from '../model/ip.ts'
+import { machineHeader } from '../model/network.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { type MachineFeed, machineFeed } from '../store/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
-import { ensureEdge } from './edge-service.ts'
+import { apiSocket, ensureEdge } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { openInside } from './inside.ts'
 import { stopSignal } from './stop.ts'
@@ -38,7 +42,12 @@ export async function up(config: Config): Promise<void> {
   const edge = await ensureEdge(foundation)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
-  const settings = { ...settingsOf(config, foundation.home, edge.port), privateNetworkGap: await findPrivateGap() }
+  let apiUrl = ''
+  const settings = {
+    ...settingsOf(config, foundation.home, edge.port),
+    issuer: () => config.issuer ?? apiUrl,
+    privateNetworkGap: await findPrivateGap(),
+  }
   const parts = { metrics, feed, changes, sessions, settings }
   const servers = {
     platform: openServer(foundation, parts, 'platform'),
@@ -49,7 +58,9 @@ export async function up(config: Config): Promise<void> {
     sandbox: await startServer(servers.sandbox, 'BERTH_SANDBOX_LISTEN', config.sandboxListen),
     edge: edge.url,
   }
+  apiUrl = addresses.api
   await inside.start(servers.sandbox)
+  const forMachines = await listenForMachines(foundation, servers.platform)
   const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(foundation.home, addresses)
   announce(foundation, addresses)
@@ -58,12 +69,18 @@ export async function up(config: Config): Promise<void> {
   foundation.log.info({ signal }, 'stopping')
   rmSync(foundation.home.addressesFile, { force: true })
   await sessions.close() // before the connections, so that those who follow a command hear its end
-  await Promise.all([servers.platform.close(), servers.sandbox.close(), inside.close(), worker.stop()])
+  await Promise.all([
+    servers.platform.close(),
+    servers.sandbox.close(),
+    inside.close(),
+    forMachines.close(),
+    worker.stop(),
+  ])
   await Promise.all([feed.close(), changes.close()])
   await leaveFoundation(foundation)
 }
 
-type CertificateParts = 'readAuthority' | 'lookUpName'
+type CertificateParts = 'readAuthority' | 'identityKey' | 'lookUpName'
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
@@ -90,15 +107,16 @@ function openServer(foundation: Foundation, parts: ServerParts, area: Area): Fas
   })
 }
 
-function openLive({ home, supervisor }: Foundation): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
+function openLive({ home, supervisor, world }: Foundation): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
+    identityKey: identityKey(home, world.encryptionKey),
     lookUpName,
   }
 }
 
-function settingsOf(config: Config, home: Home, edgePort: number): PlatformSettings {
+function settingsOf(config: Config, home: Home, edgePort: number): Omit<PlatformSettings, 'issuer'> {
   const scheme = config.tls ? 'https' : 'http'
   return {
     regions: config.regions,
@@ -125,6 +143,15 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
       throw new Error(`${host}:${port} is in use; set ${setting} to another address`, { cause })
     throw new Error(`listen on ${host}:${port} (${setting})`, { cause })
   }
+}
+
+/** The platform address as machines have it, who are no neighbours of the operator. Of the edge's user alone. */
+function listenForMachines({ home }: Foundation, server: FastifyInstance): Promise<LocalSocket> {
+  const owner = { mode: 0o600, uid: isRoot() ? home.uidStart : undefined }
+  return listenLed(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
+    request.headers[machineHeader] = from
+    server.routing(request, response)
+  })
 }
 
 /** Appears whole, and only when the platform answers: others wait for this file. */

@@ -2,7 +2,7 @@ import { forbidden, unauthorized } from './errors.ts'
 import type { Caller } from './token.ts'
 
 /** A sandbox token opens nothing on the platform address, so there it is as good as none. */
-export function requireCaller(caller: Caller | undefined): Caller {
+export function requireCaller<C extends Caller>(caller: C | undefined): C {
   if (!caller || caller.kind === 'sandbox') throw unauthorized('invalid token')
   return caller
 }

@@ -69,6 +69,11 @@ export function readMacaroon(text: string): Macaroon | undefined {
   }
 }
 
+/** Of a token in this form, what clients compare it by; of another its text. */
+export function tokenBytes(text: string): Buffer {
+  return text.startsWith(prefix) ? Buffer.from(text.slice(prefix.length), 'base64') : Buffer.from(text)
+}
+
 /** Types and bodies take turns. */
 function numberOf(caveats: Packed[], type: number, place: number): number | undefined {
   const at = caveats.findIndex((value, index) => index % 2 === 0 && value === type)

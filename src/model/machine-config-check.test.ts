@@ -23,13 +23,24 @@ test('every preset is a size that is allowed', () => {
   }
 })
 
+test('memory may be given while it runs up to what a machine of its size can have', () => {
+  const guest = { cpu_kind: 'shared', cpus: 2, memory_mb: 1024 } as const
+  expect(readGuest({ ...guest, max_memory_mb: 4096 }, undefined)).toEqual({ ...guest, max_memory_mb: 4096 })
+  expect(readGuest({ ...guest, max_memory_mb: 0 }, undefined)).toEqual(guest)
+  for (const max_memory_mb of [768, 1100, 4352])
+    expect(() => readGuest({ ...guest, max_memory_mb }, undefined)).toThrow('max_memory_mb must be from 1024 to 4096')
+})
+
 test('whatever is sent is kept or refused with 400, and what is kept is kept again', () => {
   const value = fc.oneof(fc.string(), fc.integer(), fc.constantFrom('/a', '15s', 'SIGTERM', '..', '\0', ''))
   const config = fc.record(
     {
       env: fc.dictionary(fc.string(), fc.string()),
       metadata: fc.dictionary(fc.string(), fc.string()),
-      guest: fc.record({ cpus: fc.integer(), memory_mb: fc.integer() }, { requiredKeys: [] }),
+      guest: fc.record(
+        { cpus: fc.integer(), memory_mb: fc.integer(), max_memory_mb: fc.integer() },
+        { requiredKeys: [] },
+      ),
       size: fc.string(),
       files: fc.array(fc.record({ guest_path: fc.string(), raw_value: fc.string() })),
       mounts: fc.array(fc.record({ path: fc.string(), volume: fc.string() })),

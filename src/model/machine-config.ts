@@ -119,6 +119,13 @@ export const MachineConfig = Type.Object({
       cpu_kind: Type.Optional(Type.Enum(['shared', 'performance'])),
       cpus: Type.Optional(Type.Integer({ minimum: 1, maximum: 64 })),
       memory_mb: Type.Optional(Type.Integer({ minimum: 1, maximum: 1_048_576 })),
+      max_memory_mb: Type.Optional(
+        Type.Integer({
+          minimum: 0,
+          maximum: 1_048_576,
+          description: 'What it can be given while it runs; `memory_mb` when omitted.',
+        }),
+      ),
     }),
   ),
   size: Type.Optional(Text),

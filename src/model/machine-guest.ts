@@ -4,6 +4,8 @@ export interface Guest {
   cpu_kind: 'shared' | 'performance'
   cpus: number
   memory_mb: number
+  /** What it can be given while it runs. */
+  max_memory_mb?: number
 }
 
 const memoryStep = 256
@@ -32,7 +34,13 @@ export function readGuest(guest: Partial<Guest> | undefined, size: string | unde
       `config.guest.memory_mb must be from ${least * cpus} to ${most * cpus} in steps of ${memoryStep} for ${cpus} ${kind} CPU${cpus === 1 ? '' : 's'}`,
     )
   }
-  return { cpu_kind: kind, cpus, memory_mb: memory }
+  const maxMemory = asked?.max_memory_mb || undefined // some clients send every field, and 0 for none
+  if (maxMemory !== undefined && (maxMemory < memory || maxMemory > most * cpus || maxMemory % memoryStep !== 0)) {
+    throw badRequest(
+      `config.guest.max_memory_mb must be from ${memory} to ${most * cpus} in steps of ${memoryStep}, which is what the machine can have`,
+    )
+  }
+  return { cpu_kind: kind, cpus, memory_mb: memory, ...(maxMemory && { max_memory_mb: maxMemory }) }
 }
 
 function readPreset(size: string): Pick<Guest, 'cpu_kind' | 'cpus'> {

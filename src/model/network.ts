@@ -82,6 +82,12 @@ export function platformAddresses(homeNumber: number, networkNumber: number): st
   return [resolverAddress(homeNumber), gatewayAddress(homeNumber, networkNumber), places]
 }
 
+/** Where the platform's API answers machines, at the address of the resolver. */
+export const apiPort = 4280
+
+/** Tells it which one asks, by its address. No client can send a header of this name. */
+export const machineHeader = 'berth machine'
+
 /** Which network and slot an address belongs to, if it is one of a machine of this home. */
 export function findMachineOf(
   homeNumber: number,

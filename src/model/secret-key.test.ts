@@ -24,39 +24,55 @@ describe('keys', () => {
     expect(sealed.subarray(24).toString('hex')).toBe(expected)
   })
 
-  it('give back what they encrypted, and nothing that was changed', () => {
-    const { key } = generateKey('xaes256gcm')
+  const encrypting = ['xaes256gcm', 'nacl_secretbox', 'nacl_box'] as const
+
+  it.each(encrypting)('of type %s give back what they encrypted, and nothing that was changed', async (type) => {
+    const { key, publicKey } = await generateKey(type)
+    expect(await openKey(type, key)).toEqual({ key, publicKey })
+    const { key: other } = await generateKey(type)
     const bytes = fc.uint8Array({ maxLength: 100 }).map((array) => Buffer.from(array))
-    fc.assert(
-      fc.property(bytes, bytes, fc.nat(), (text, associated, at) => {
-        const sealed = encryptText('xaes256gcm', key, text, associated)
-        expect(decryptText('xaes256gcm', key, sealed, associated)).toEqual(text)
+    await fc.assert(
+      fc.asyncProperty(bytes, bytes, fc.nat(), async (text, more, at) => {
+        const associated = type === 'xaes256gcm' ? more : nothing
+        const sealed = await encryptText(type, key, text, associated)
+        expect(await decryptText(type, key, sealed, associated)).toEqual(text)
+        await expect(decryptText(type, other, sealed, associated)).rejects.toThrow('not made with this key')
+        await expect(decryptText(type, key, sealed.subarray(1), associated)).rejects.toThrow('not made with this key')
         sealed[at % sealed.length]! ^= 1
-        expect(() => decryptText('xaes256gcm', key, sealed, associated)).toThrow('not made with this key')
-        expect(() => decryptText('xaes256gcm', key, text, associated)).toThrow('not made with this key')
+        await expect(decryptText(type, key, sealed, associated)).rejects.toThrow('not made with this key')
+        await expect(decryptText(type, key, text, associated)).rejects.toThrow('not made with this key')
       }),
       { numRuns: 50 },
     )
+    expect(() => signText(type, key, nothing)).toThrow('cannot sign')
+    await expect(openKey(type, Buffer.alloc(31))).rejects.toThrow('value must have 32 bytes')
   })
 
-  it.each(secretKeyTypes.filter((type) => type !== 'xaes256gcm'))('of type %s sign and verify', (type) => {
-    const { key, publicKey } = generateKey(type)
-    expect(openKey(type, key)).toEqual({ key, publicKey })
+  it.each(['nacl_secretbox', 'nacl_box'] as const)('of type %s take nothing along', async (type) => {
+    const { key } = await generateKey(type)
+    for (const use of [encryptText, decryptText])
+      await expect(use(type, key, nothing, Buffer.from('more'))).rejects.toThrow('associated_data goes with')
+  })
+
+  const signing = secretKeyTypes.filter((type) => !(encrypting as readonly string[]).includes(type))
+  it.each(signing)('of type %s sign and verify', async (type) => {
+    const { key, publicKey } = await generateKey(type)
+    expect(await openKey(type, key)).toEqual({ key, publicKey })
     const text = Buffer.from('text')
     const signature = signText(type, key, text)
     expect(isSignature(type, key, text, signature)).toBe(true)
     expect(isSignature(type, key, Buffer.from('other'), signature)).toBe(false)
-    expect(isSignature(type, generateKey(type).key, text, signature)).toBe(false)
+    expect(isSignature(type, (await generateKey(type)).key, text, signature)).toBe(false)
     for (const wrong of [nothing, signature.subarray(1), Buffer.alloc(signature.length)]) {
       expect(isSignature(type, key, text, wrong)).toBe(false)
     }
-    expect(() => encryptText(type, key, text, nothing)).toThrow('cannot encrypt')
-    expect(() => openKey(type, Buffer.from('short'))).toThrow('value must')
+    await expect(encryptText(type, key, text, nothing)).rejects.toThrow('cannot encrypt')
+    await expect(openKey(type, Buffer.from('short'))).rejects.toThrow('value must')
   })
 
-  it('are not taken for those of another kind', () => {
-    expect(() => openKey('es256', generateKey('nacl_sign').key)).toThrow('PKCS #8')
-    expect(() => openKey('nacl_sign', generateKey('es256').key)).toThrow('PKCS #8')
-    expect(() => signText('xaes256gcm', Buffer.alloc(32), nothing)).toThrow('cannot sign')
+  it('are not taken for those of another kind', async () => {
+    const [es256, sign] = [await generateKey('es256'), await generateKey('nacl_sign')]
+    await expect(openKey('es256', sign.key)).rejects.toThrow('PKCS #8')
+    await expect(openKey('nacl_sign', es256.key)).rejects.toThrow('PKCS #8')
   })
 })

@@ -14,11 +14,18 @@ import {
 import { badRequest } from './errors.ts'
 import type { Micros } from './time.ts'
 
-export const secretKeyTypes = ['es256', 'hs256', 'hs384', 'hs512', 'xaes256gcm', 'nacl_auth', 'nacl_sign'] as const
+export const secretKeyTypes = [
+  'es256',
+  'hs256',
+  'hs384',
+  'hs512',
+  'xaes256gcm',
+  'nacl_auth',
+  'nacl_box',
+  'nacl_secretbox',
+  'nacl_sign',
+] as const
 export type SecretKeyType = (typeof secretKeyTypes)[number]
-
-/** Known to clients, but made of ciphers that this runtime does not have. */
-const missingTypes = ['nacl_box', 'nacl_secretbox']
 
 export interface SecretKey {
   name: string
@@ -37,12 +44,12 @@ export interface KeyParts {
 
 /** One way to use a key; `open` refuses bytes that cannot be one. */
 interface KeyType {
-  generate(): KeyParts
-  open(bytes: Buffer): KeyParts
+  generate(): KeyParts | Promise<KeyParts>
+  open(bytes: Buffer): KeyParts | Promise<KeyParts>
   sign?(key: Buffer, text: Buffer): Buffer
   verify?(key: Buffer, text: Buffer, signature: Buffer): boolean
-  encrypt?(key: Buffer, text: Buffer, associated: Buffer): Buffer
-  decrypt?(key: Buffer, text: Buffer, associated: Buffer): Buffer
+  encrypt?(key: Buffer, text: Buffer, associated: Buffer): Buffer | Promise<Buffer>
+  decrypt?(key: Buffer, text: Buffer, associated: Buffer): Buffer | Promise<Buffer>
 }
 
 const types: Record<SecretKeyType, KeyType> = {
@@ -55,21 +62,34 @@ const types: Record<SecretKeyType, KeyType> = {
   hs384: macType('sha384', 48),
   hs512: macType('sha512', 64),
   nacl_auth: macType('sha512', 32, 32),
+  nacl_secretbox: {
+    ...symmetric(32, 32),
+    encrypt: async (key, text, associated) => (await nacl(associated)).sealSecret(key, text),
+    decrypt: async (key, text, associated) => (await nacl(associated)).openSecret(key, text),
+  },
+  nacl_box: {
+    generate: () => boxParts(randomBytes(32)),
+    open: async (bytes) => boxParts((await symmetric(32, 32).open(bytes)).key),
+    async encrypt(key, text, associated) {
+      const { publicKeyOf, sealBox } = await nacl(associated)
+      return sealBox(publicKeyOf(key), text)
+    },
+    decrypt: async (key, text, associated) => (await nacl(associated)).openBox(key, text),
+  },
   xaes256gcm: { ...symmetric(32, 32), encrypt: encryptXaes, decrypt: decryptXaes },
 }
 
 export function readKeyType(type: string): SecretKeyType {
   const known = secretKeyTypes.find((one) => one === type)
   if (known) return known
-  if (missingTypes.includes(type)) throw badRequest(`keys of type ${type} are not possible here`)
   throw badRequest(`type must be one of ${secretKeyTypes.join(', ')}`)
 }
 
-export function generateKey(type: SecretKeyType): KeyParts {
+export async function generateKey(type: SecretKeyType): Promise<KeyParts> {
   return types[type].generate()
 }
 
-export function openKey(type: SecretKeyType, bytes: Buffer): KeyParts {
+export async function openKey(type: SecretKeyType, bytes: Buffer): Promise<KeyParts> {
   return types[type].open(bytes)
 }
 
@@ -85,13 +105,13 @@ export function isSignature(type: SecretKeyType, key: Buffer, text: Buffer, sign
   return verify(key, text, signature)
 }
 
-export function encryptText(type: SecretKeyType, key: Buffer, text: Buffer, associated: Buffer): Buffer {
+export async function encryptText(type: SecretKeyType, key: Buffer, text: Buffer, associated: Buffer): Promise<Buffer> {
   const { encrypt } = types[type]
   if (!encrypt) throw badRequest(`a key of type ${type} cannot encrypt`)
   return encrypt(key, text, associated)
 }
 
-export function decryptText(type: SecretKeyType, key: Buffer, text: Buffer, associated: Buffer): Buffer {
+export async function decryptText(type: SecretKeyType, key: Buffer, text: Buffer, associated: Buffer): Promise<Buffer> {
   const { decrypt } = types[type]
   if (!decrypt) throw badRequest(`a key of type ${type} cannot decrypt`)
   return decrypt(key, text, associated)
@@ -105,6 +125,18 @@ function symmetric(least: number, most: number): Pick<KeyType, 'generate' | 'ope
       throw badRequest(least === most ? `value must have ${least} bytes` : `value must have ${least} to ${most} bytes`)
     },
   }
+}
+
+/** Its ciphers, which take nothing along. Loaded by the first who needs them. */
+async function nacl(associated: Buffer) {
+  if (associated.length > 0) throw badRequest('associated_data goes with keys of type xaes256gcm only')
+  return import('./secret-key-nacl.ts')
+}
+
+/** Both halves as they are, without a frame. */
+async function boxParts(key: Buffer): Promise<KeyParts> {
+  const { publicKeyOf } = await import('./secret-key-nacl.ts')
+  return { key, publicKey: publicKeyOf(key) }
 }
 
 function macType(digest: string, keyBytes: number, length?: number): KeyType {

@@ -9,6 +9,8 @@ export interface PlatformSettings {
   postgisMajors: readonly PostgresMajor[]
   /** The host name under which clients reach clusters. */
   pgHost: string
+  /** Who vouches for machines: where others find the platform. */
+  issuer(): string
   /** Where an app answers. */
   appUrl(name: string): string
   /** Where the service of a sandbox answers. */

@@ -50,6 +50,17 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
   return inOrder(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
 }
 
+/** Whose machine or volume this is, by its id. For those who go on to ask whether they may see it. */
+export async function findAppNameOf(db: Pick<Db, 'read'>, id: string): Promise<string | undefined> {
+  const [row] = await db.read<{ name: string }>({
+    name: 'find-app-name-of',
+    text: `select app.name from app where app.state = 'active' and app.id in (
+             select app_id from machine where id = $1 union all select app_id from volume where id = $1)`,
+    values: [id],
+  })
+  return row?.name
+}
+
 export interface NewApp {
   id: string
   orgSlug: string

@@ -1,4 +1,5 @@
 import type { Caller, Token, TokenKind } from '../model/token.ts'
+import type { ValidToken } from '../model/token-check.ts'
 import type { Db, Query } from './db.ts'
 
 const valid = 'revoked_at is null and (expires_at is null or expires_at > now())'
@@ -56,6 +57,19 @@ export async function findToken(db: Pick<Db, 'read'>, hash: Buffer): Promise<Cal
   return rows[0]
 }
 
+/** Those of these hashes that are valid, with what they are limited to. */
+export async function listValidTokens(db: Pick<Db, 'read'>, hashes: Buffer[]): Promise<ValidToken[]> {
+  return db.read<ValidToken>({
+    name: 'list-valid-tokens',
+    text: `select token.id as "tokenId", kind, token.org_id as "orgId", sandbox, hash, org.slug as "orgSlug",
+             org.numeric_id as "orgNumericId", app.name as "appName", app.numeric_id as "appNumericId",
+             token.created_at as "createdAt", expires_at as "expiresAt"
+           from token left join org on org.id = token.org_id left join app on app.id = token.app_id
+           where hash = any($1) and ${valid}`,
+    values: [hashes],
+  })
+}
+
 export interface NewToken {
   id: string
   hash: Buffer
@@ -104,15 +118,6 @@ export async function listTokens(db: Query, orgId: string | null, appId?: string
     [orgId, appId ?? null],
   )
   return rows
-}
-
-/** Names of the apps that a token is for. */
-export async function listTokenApps(db: Query, tokenId: string): Promise<string[]> {
-  const { rows } = await db.query<{ name: string }>(
-    'select app.name from token join app on app.id = token.app_id where token.id = $1',
-    [tokenId],
-  )
-  return rows.map((row) => row.name)
 }
 
 /** False when the caller's organization has no such token. Repeating is harmless. */

@@ -1,6 +1,7 @@
 // Machines of real images in private networks, as their owners see them.
 import { execFile, execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
+import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
 import { busyboxImage } from '../support/image.ts'
@@ -13,6 +14,7 @@ interface Machine {
   address: string
 }
 
+const run = promisify(execFile)
 const berth = new Berth()
 let registry: Registry
 let image: string
@@ -113,6 +115,38 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await reach(front, back.address)).toBe('back\n')
   })
 
+  it('use the API of the platform by its name, with a token as anybody has', async () => {
+    const { front, apart, foreign } = machines
+    const ask = (machine: Machine, path: string, ...headers: string[]) =>
+      exec(
+        machine,
+        'wget',
+        '-q',
+        '-O',
+        '-',
+        ...headers.flatMap((one) => ['--header', one]),
+        `http://_api.internal:4280${path}`,
+      )
+    const authorization = `Authorization: Bearer ${berth.token}`
+    for (const machine of [front, apart, foreign]) {
+      expect(JSON.parse(await ask(machine, '/v1/apps/front', authorization))).toMatchObject({ name: 'front' })
+      expect(await ask(machine, '/v1/apps/front')).toContain('401')
+      // A neighbour of the operator would need no token for these.
+      expect(await ask(machine, '/metrics')).toContain('401')
+      expect(await ask(machine, '/metrics', authorization)).toContain('berth_')
+    }
+    expect(await lookUp(front, '_api.internal')).toContain('::3')
+    // Who asks is known by the address, and needs no token for this.
+    const request = ['wget', '-q', '-O', '-', '--post-data', '{"aud":"x"}', 'http://_api.internal:4280/v1/tokens/oidc']
+    const claims = (await exec(apart, ...request)).split('.')[1]!
+    expect(JSON.parse(Buffer.from(claims, 'base64url').toString())).toMatchObject({
+      iss: berth.addresses.api,
+      aud: 'x',
+      sub: expect.stringMatching(/^personal:apart:/),
+      machine_id: apart.id,
+    })
+  })
+
   it('are found while they run, and only then', async () => {
     const { front, back } = machines
     await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
@@ -129,6 +163,11 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     const inside = ['-t', hostPid(front)!, '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', 'back.internal']
     expect(execFileSync('nsenter', inside, { encoding: 'utf8' })).toContain(back.address)
     expect(await reach(front, back.address)).toBe('back\n')
+    const request = ['wget', '-q', '-O', '-', 'http://_api.internal:4280/healthz']
+    const refused = await run('nsenter', [...inside.slice(0, 5), ...request]).catch(
+      (error: { stderr: string }) => error,
+    )
+    expect(refused.stderr).toContain('503')
     await berth.up()
   })
 

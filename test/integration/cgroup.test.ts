@@ -54,6 +54,29 @@ describe.runIf(cgroups.cgroupsAvailable())('on this machine', () => {
     expect(files.filter((file) => existsSync(dirname(file)))).toEqual([])
   })
 
+  it('limits swap beside memory where it is counted, in whatever order both change', async () => {
+    const name = cgroupName(home, newId())
+    const read = (group: string, file: string) =>
+      existsSync(`${group}/${file}`) ? Number(readFileSync(`${group}/${file}`, 'utf8')) / 1024 ** 2 : undefined
+    for (const [memoryMb, swapMb] of [
+      [256, 64],
+      [512, 0],
+      [64, 32],
+      [128, undefined],
+    ] as const) {
+      const files = cgroups.ensureCgroup(name, { ...limits, memoryMb, ...(swapMb !== undefined && { swapMb }) })
+      expect(cgroups.findCgroup(name)).toEqual(files)
+      const group = files.map(dirname).find((one) => existsSync(`${one}/memory.stat`))!
+      expect(read(group, 'memory.limit_in_bytes') ?? read(group, 'memory.max')).toBe(memoryMb)
+      const together = read(group, 'memory.memsw.limit_in_bytes')
+      if (together !== undefined && swapMb !== undefined) expect(together).toBe(memoryMb + swapMb)
+      if (together !== undefined && swapMb === undefined) expect(together).toBeGreaterThan(2 ** 40)
+      const alone = read(group, 'memory.swap.max')
+      if (alone !== undefined && swapMb !== undefined) expect(alone).toBe(swapMb)
+    }
+    await cgroups.removeCgroup(name)
+  })
+
   it('comes back into its group after a reboot took that away, and the limits follow', async () => {
     const name = cgroupName(home, newId())
     const files = cgroups.ensureCgroup(name, limits)

@@ -203,6 +203,30 @@ describe.runIf(hasGroups)('limits', () => {
     expect((await bench.sh(spec, script)).out.trim()).toBe(String(64 * 1024 * 1024))
     expect((await bench.sh(spec, 'echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes')).code).not.toBe(0)
   })
+
+  it('of memory can be others while it runs, and are those of its version again at its next start', async () => {
+    const megabyte = 1024 ** 2
+    const { machines } = bench
+    const spec = await bench.newMachine({ limits: { memoryMb: 64, swapMb: 16, cpus: 1, pids: 50 } })
+    await bench.pidOf(spec)
+    const limit = () => machines.readMemory(spec.id)!.limitBytes / megabyte
+    expect(limit()).toBe(64)
+    expect(await machines.setMemoryLimit(spec.id, 128 * megabyte)).toBe(true)
+    expect((await bench.sh(spec, 'echo fine')).out).toBe('fine\n')
+    await machines.freezeMachine(spec.id)
+    await machines.startMachine(spec)
+    expect(limit()).toBe(128)
+    expect(await machines.setMemoryLimit(spec.id, 0.01 * megabyte)).toBe(false)
+    expect(await machines.reclaimMemory(spec.id, 64 * megabyte)).toBeGreaterThanOrEqual(0)
+    expect(limit()).toBe(128)
+    await machines.stopMachine(spec.id, spec.stop)
+    expect(machines.readMemory(spec.id)).toBeUndefined()
+    expect(await machines.setMemoryLimit(spec.id, 128 * megabyte)).toBe(false)
+    expect(await machines.reclaimMemory(spec.id, megabyte)).toBe(0)
+    await machines.startMachine(spec)
+    await bench.pidOf(spec)
+    expect(limit()).toBe(64)
+  })
 })
 
 describe.runIf(hasGroups)('a machine that is held still', () => {

@@ -1044,12 +1044,30 @@ describe('what runs in a machine', () => {
       expect((await machines.call('POST', id, '/signal', { body: { signal } })).body).toEqual({ ok: true })
     for (const signal of ['SIGNOPE', 0, 99, '', null])
       expect((await machines.call('POST', id, '/signal', { body: { signal } })).status).toBe(400)
+  })
+
+  test('memory is changed while it runs, within what it may have, and taken back', async () => {
+    const id = await started({}, { guest: { memory_mb: 256, max_memory_mb: 512 } })
+    const put = (limit_mb: unknown) => machines.call('PUT', id, '/memory', { body: { limit_mb } })
     expect((await machines.call('GET', id, '/memory')).body).toEqual({ limit_mb: 256, available_mb: 255 })
-    expect((await machines.call('PUT', id, '/memory', { body: { limit_mb: 256 } })).status).toBe(200)
-    expect((await machines.call('PUT', id, '/memory', { body: { limit_mb: 512 } })).status).toBe(400)
-    expect((await machines.call('POST', id, '/memory/reclaim', { body: { amount_mb: 1 } })).body).toEqual({
-      actual_mb: 0,
-    })
+    expect(await put(512)).toMatchObject({ status: 200, body: { limit_mb: 512, available_mb: 511 } })
+    expect((await machines.call('GET', id, '/memory')).body.limit_mb).toBe(512)
+    expect((await put(128)).body).toEqual({ limit_mb: 128, available_mb: 127 })
+    expect(await put(1)).toMatchObject({ status: 412, body: { error: expect.stringContaining('uses more than 1 MB') } })
+    expect(await put(513)).toMatchObject({ status: 400, body: { error: expect.stringContaining('at most 512') } })
+    for (const wrong of [0, -1, 1.5, '256', undefined]) expect((await put(wrong)).status).toBe(400)
+    const reclaim = (body: object) => machines.call('POST', id, '/memory/reclaim', { body })
+    expect((await reclaim({ amount_mb: 1 })).body).toEqual({ actual_mb: 1 })
+    expect((await reclaim({ amount_mb: 0 })).body).toEqual({ actual_mb: 0 })
+    expect((await reclaim({})).body).toEqual({ actual_mb: 3 })
+    expect((await reclaim({ amount_mb: -1 })).status).toBe(400)
+    await machines.call('POST', id, '/stop')
+    await settle()
+    expect((await machines.call('GET', id, '/memory')).body).toEqual({ limit_mb: 256, available_mb: 256 })
+    expect((await put(256)).status).toBe(412)
+    expect((await reclaim({})).status).toBe(412)
+    const other = await started()
+    expect((await machines.call('PUT', other, '/memory', { body: { limit_mb: 512 } })).status).toBe(400)
   })
 
   test('logs of a machine and of an app, in the order of time', async () => {
@@ -1095,6 +1113,7 @@ describe('who may do what', () => {
       ['POST', `${path}/${id}/exec`, { command: ['true'] }],
       ['PUT', `${path}/${id}/metadata`, { metadata: {} }],
       ['PUT', `${path}/${id}/memory`, { limit_mb: 256 }],
+      ['POST', `${path}/${id}/memory/reclaim`, { amount_mb: 1 }],
     ] as [never, string, object?][]
     const reads = [
       '',

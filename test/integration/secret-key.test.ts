@@ -61,11 +61,33 @@ describe('keys of an app', () => {
     expect((await post('A/sign', { plaintext: '' })).body.error).toContain('cannot sign')
   })
 
+  test('are those of NaCl, which other programs use too', async () => {
+    const key = base64('k'.repeat(32))
+    const box = (await post('A', { type: 'nacl_box', value: key })).body
+    expect(box).toMatchObject({ type: 'nacl_box', public_key: 'hGL7PweY+f4sOfOCO7Qc0+/+cLtcgXNb5GoUMTXFhFQ=' })
+    const secret = (await post('B', { type: 'nacl_secretbox', value: key })).body
+    expect(secret).toMatchObject({ type: 'nacl_secretbox', public_key: null })
+    for (const name of ['A', 'B']) {
+      const { ciphertext } = (await post(`${name}/encrypt`, { plaintext: base64('text') })).body
+      expect((await post(`${name}/decrypt`, { ciphertext })).body).toEqual({ plaintext: base64('text') })
+      const along = { ciphertext, associated_data: base64('for me') }
+      expect((await post(`${name}/decrypt`, along)).body.error).toContain('associated_data goes with')
+      const other = name === 'A' ? 'B' : 'A'
+      expect((await post(`${other}/decrypt`, { ciphertext })).status).toBe(400)
+      expect((await post(`${name}/sign`, { plaintext: '' })).body.error).toContain('cannot sign')
+    }
+    // Made with libsodium for the public key above, and for the secret key.
+    const sealed = 'pH9l87UIIS/KJ49E81NrgquIVnO9peScV52pB3TaBxXvozERanHN+XUE+mfi0DGTDdnE8Q=='
+    const locked = 'bm5ubm5ubm5ubm5ubm5ubm5ubm5ubm5ud2ccYZmonHtF+YdED0I7ELytKKE='
+    for (const [name, ciphertext] of Object.entries({ A: sealed, B: locked }))
+      expect((await post(`${name}/decrypt`, { ciphertext })).body).toEqual({ plaintext: base64('text') })
+  })
+
   test.each([
     ['A/generate', {}, /type is required/],
     ['A/generate', { type: 'rsa' }, /type must be one of/],
-    ['A/generate', { type: 'nacl_box' }, /nacl_box are not possible here/],
-    ['A/generate', { type: 'nacl_secretbox' }, /nacl_secretbox are not possible here/],
+    ['A', { type: 'nacl_box', value: base64('short') }, /32 bytes/],
+    ['A', { type: 'nacl_secretbox', value: base64('short') }, /32 bytes/],
     ['1A/generate', { type: 'hs256' }, /name/],
     ['%00/generate', { type: 'hs256' }, /name/],
     ['A', { type: 'hs256' }, /value is required/],

@@ -116,6 +116,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       pools: [],
       names: null,
       databases: null,
+      api: null,
       autostopSeconds: 1,
       uid: null,
       maxConnections: 1_000,

@@ -11,6 +11,7 @@ export interface FakeMachine {
   exits: MachineExit[]
   /** How often a program was started in it. */
   starts: number
+  memoryMb: number
   log: LogLine[]
 }
 
@@ -59,7 +60,8 @@ export class FakeMachines {
         }
         const exits = before?.spec.instanceId === spec.instanceId ? before.exits : []
         const starts = (before?.starts ?? 0) + 1
-        this.machines.set(spec.id, { spec, is: 'up', frozen: false, exits, starts, log: before?.log ?? [] })
+        const { memoryMb } = spec.limits
+        this.machines.set(spec.id, { spec, is: 'up', frozen: false, exits, starts, memoryMb, log: before?.log ?? [] })
         if (this.endsWith !== undefined) this.end(spec.id, { exitCode: this.endsWith })
         return called(undefined)
       },
@@ -103,6 +105,16 @@ export class FakeMachines {
         called([
           { pid: 1, stime: 1, rtime: 5, command: 'program', directory: '/', cpu: 0, rss: 4096, listen_sockets: [] },
         ]),
+      readMemory: (id) => {
+        const machine = this.machines.get(id)
+        return machine && { limitBytes: machine.memoryMb * 1024 ** 2, usedBytes: 4096 }
+      },
+      setMemoryLimit: (id, bytes) => {
+        const fits = bytes >= 16 * 1024 ** 2
+        if (fits) this.machines.get(id)!.memoryMb = bytes / 1024 ** 2
+        return called(fits)
+      },
+      reclaimMemory: (_id, bytes) => called(Math.min(bytes, 3 * 1024 ** 2)),
       readLog: (id, lines) => called((this.machines.get(id)?.log ?? []).slice(-lines)),
       followLog: (id, lines, gone) => this.follow(id, lines, gone),
       removeMachine: (id) => {

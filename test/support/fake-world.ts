@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto'
+import { generateKeyPairSync, type KeyObject, randomBytes } from 'node:crypto'
 import type { BackupDriver } from '../../src/drivers/backup.ts'
 import type { BoxDriver, BoxSpec } from '../../src/drivers/box.ts'
 import type { CheckpointDriver } from '../../src/drivers/box-checkpoint.ts'
@@ -21,6 +21,7 @@ import { type FakeService, fakeServices } from './fake-services.ts'
 export class FakeWorld {
   /** What the authority makes. */
   certificate = { fullchain: '', privateKey: '' }
+  private key: KeyObject | undefined
   readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
   readonly poolers = new Set<string>()
   readonly slots = new Map<string, string>()
@@ -477,11 +478,15 @@ export class FakeWorld {
     return this.machineDrivers
   }
 
-  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'lookUpName'> {
+  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'> {
     return {
       readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
       readAuthority: () => this.called('-----BEGIN CERTIFICATE-----\n'),
       makeCertificate: () => this.called(this.certificate),
+      identityKey: async () => {
+        this.key ??= generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey
+        return this.key
+      },
       lookUpName: () => this.called({ a: [], aaaa: [], cname: [] }),
       db,
       encryptionKey: this.encryptionKey,

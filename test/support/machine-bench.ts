@@ -44,8 +44,7 @@ export interface MachineBench {
 export const waiting = 'trap "exit 0" TERM INT; echo ready; while :; do sleep 0.02; done'
 
 /** A home of its own with real machines. */
-export async function openMachineBench(ability?: BoxAbility): Promise<MachineBench> {
-  const directory = temporaryDirectory()
+export async function openMachineBench(ability?: BoxAbility, directory = temporaryDirectory()): Promise<MachineBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000 })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()

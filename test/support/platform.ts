@@ -137,6 +137,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       ipPools: ['127.100.0.0/24', 'fd00:1::/64'],
       homeNumber: 0,
       memoryMb: 16_384,
+      issuer: () => 'https://berth.example',
       appUrl: (name: string) => `http://${name}.berth.localhost:4282/`,
       sandboxUrl: (name: string) => `http://${name}.sandbox.localhost:4282/`,
       ...changes.settings,

@@ -1,0 +1,43 @@
+import { describe, expect, it } from 'vitest'
+import { checkAccess, readAction, type TokenAccess } from './token-check.ts'
+
+describe('what a token is to be allowed', () => {
+  it.each([
+    [undefined, ''],
+    ['', ''],
+    [0, ''],
+    ['r', 'r'],
+    [1, 'r'],
+    ['Cwr', 'rwC'],
+    [19, 'rwC'],
+    ['*', 'rwcdC'],
+    [31, 'rwcdC'],
+  ])('is read from %j', (action, letters) => {
+    expect(readAction(action)).toBe(letters)
+  })
+
+  it.each<[TokenAccess]>([
+    [{ org_slug: 'a' }],
+    [{ app_name: 'a' }],
+    [{ machine_id: 'a' }],
+    [{ volume_id: 'a' }],
+    [{ org_slug: 'a', app_name: 'a', machine_id: 'a', command: ['ls'], source_machine: 'b', mutation: 'm' }],
+    [{ org_slug: 'a', org_feature: 'billing' }],
+    [{ app_name: 'a', app_feature: 'images' }],
+  ])('may be %j', (access) => {
+    expect(() => checkAccess(access)).not.toThrow()
+  })
+
+  it.each<[TokenAccess, string]>([
+    [{}, 'must name'],
+    [{ action: 'r', source_machine: 'a' }, 'must name'],
+    [{ machine_id: 'a', app_feature: 'b' }, 'access.app_feature goes with access.app_name'],
+    [{ app_name: 'a', command: [] }, 'access.command goes with access.machine_id'],
+    [{ app_name: 'a', storage_object: 'b' }, 'access.storage_object goes with access.org_slug'],
+    [{ machine_id: 'a', volume_id: 'b' }, 'access.machine_id and access.volume_id exclude'],
+    [{ org_slug: 'a', org_feature: 'b', app_name: 'c' }, 'access.org_feature and access.app_name exclude'],
+    [{ machine_id: 'a', command: ['b'], machine_feature: 'c' }, 'access.machine_feature and access.command exclude'],
+  ])('may not be %j', (access, sentence) => {
+    expect(() => checkAccess(access)).toThrow(sentence)
+  })
+})
