@@ -123,12 +123,12 @@ describe('a sandbox that asks about itself', () => {
       `insert into checkpoint (sandbox_id, id, is_auto, comment, state) values ($1, 'v1', false, '', 'ready')`,
       [id],
     )
-    for (const query of ['', '?wait=true', '?wait=true&wait=x']) {
+    for (const [index, query] of ['', '?wait=true', '?wait=true&wait=x'].entries()) {
       expect(await ask(id, 'POST', `/v1/checkpoints/v1/restore${query}`)).toEqual({
         status: 202,
         body: {
           type: 'info',
-          data: 'Restoring checkpoint v1. The state before is kept as auto-1',
+          data: `Restoring checkpoint v1. The state before is kept as auto-${index + 1}`,
           time: expect.stringMatching(/Z$/),
         },
       })
