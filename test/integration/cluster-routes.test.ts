@@ -26,10 +26,14 @@ const strangers: Record<string, number> = {
   flyctlGetOrganization: 404,
   flyctlCreateRelease: 403,
   flyctlUpdateRelease: 404,
+  authorizeTokens: 403,
+  // For machines alone, which have an address of their own.
+  createIdentityToken: 403,
   // These answer with what belongs to the token that asks, and nothing else.
   listOrgs: 200,
   listTokens: 200,
   currentToken: 200,
+  authenticateTokens: 200,
   graphql: 200,
   flyctlListOrganizations: 200,
   flyctlListReleaseTimes: 200,
@@ -88,6 +92,7 @@ function ask(route: Route, token: string | null) {
 const extras: Record<string, object> = {
   createApp: { app_name: 'free', org_slug: 'personal' },
   createToken: { kind: 'read', org_slug: 'personal' },
+  authorizeTokens: { access: { app_name: 'mine', action: 'r' } },
   flyctlCreateUserV1: { user_name: 'mine' },
   flyctlCreateUserV2: { username: 'mine' },
 }
