@@ -181,7 +181,7 @@ function searchOf(args: unknown): URLSearchParams {
 
 async function startFollowed({ ctx, sandbox, args }: Pick<ControlCall, 'ctx' | 'sandbox' | 'args'>): Promise<Followed> {
   const prepared = await prepareIn(ctx, sandbox, args)
-  const portsBefore = await notePorts(ctx, sandbox)
+  const portsBefore = notePorts(ctx, sandbox)
   return { ctx, sandbox, session: prepared.start(), isOwner: true, portsBefore }
 }
 

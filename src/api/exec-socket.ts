@@ -22,7 +22,7 @@ export interface Followed {
   /** True for the connection that started it. */
   isOwner: boolean
   /** For that one: what listened before the command began. */
-  portsBefore?: PortsBefore
+  portsBefore?: Promise<PortsBefore>
 }
 
 export interface Follower {
@@ -90,10 +90,14 @@ const firstLookMs = 10
 
 function tellPorts(socket: WebSocket, { ctx, sandbox, portsBefore }: Followed): () => void {
   let unwatch = () => {}
-  const timer = setTimeout(() => {
-    unwatch = watchPortChanges(ctx, sandbox, portsBefore, (change) => socket.send(JSON.stringify(change)))
+  let isOver = false
+  const timer = setTimeout(async () => {
+    const before = await portsBefore
+    if (isOver) return
+    unwatch = watchPortChanges(ctx, sandbox, before, (change) => socket.send(JSON.stringify(change)))
   }, firstLookMs)
   return () => {
+    isOver = true
     clearTimeout(timer)
     unwatch()
   }

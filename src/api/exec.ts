@@ -136,7 +136,7 @@ export const execSockets: SocketRoute[] = [
       const id = search.get('id')
       if (id) return attach(ctx, params.name!, id)
       const { sandbox, start } = await prepareExec(ctx, params.name!, search)
-      const portsBefore = await notePorts(ctx, sandbox)
+      const portsBefore = notePorts(ctx, sandbox)
       return {
         headers: socketHeaders,
         run: (socket) => serveSession(socket, { ctx, sandbox, session: start(), isOwner: true, portsBefore }),

@@ -38,7 +38,7 @@ export function watchPorts(ctx: LiveContext, sandbox: Sandbox, onEvent: (event: 
 /** What listened at a moment; undefined when it could not be told. */
 export type PortsBefore = ReadonlySet<number> | undefined
 
-/** For those who want to hear what was opened since now. */
+/** For those who want to hear what was opened since now. It takes less time than a command to begin, so that none waits for it. */
 export async function notePorts(ctx: LiveContext, sandbox: Sandbox): Promise<PortsBefore> {
   return readListeningSockets(ctx.boxes, sandbox.id).catch(() => undefined)
 }
