@@ -2,7 +2,7 @@
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../live/context.ts'
 import { findIn, prepareIn } from '../live/exec.ts'
-import { notePorts } from '../live/port.ts'
+import { ticksNow } from '../live/port.ts'
 import { getSandbox } from '../live/sandbox.ts'
 import { notFound } from '../model/errors.ts'
 import { readClientMessage, readObject, stdinByte, stdinEndByte } from '../model/exec.ts'
@@ -181,8 +181,7 @@ function searchOf(args: unknown): URLSearchParams {
 
 async function startFollowed({ ctx, sandbox, args }: Pick<ControlCall, 'ctx' | 'sandbox' | 'args'>): Promise<Followed> {
   const prepared = await prepareIn(ctx, sandbox, args)
-  const portsBefore = notePorts(ctx, sandbox)
-  return { ctx, sandbox, session: prepared.start(), isOwner: true, portsBefore }
+  return { ctx, sandbox, startedAt: ticksNow(), session: prepared.start(), isOwner: true }
 }
 
 async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): Promise<ControlRun> {

@@ -2,7 +2,7 @@
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../live/context.ts'
 import type { ExecSession } from '../live/exec-session.ts'
-import { type PortsBefore, watchPortChanges } from '../live/port.ts'
+import { watchPortChanges } from '../live/port.ts'
 import {
   type ClientMessage,
   exitFrame,
@@ -21,8 +21,8 @@ export interface Followed {
   session: ExecSession
   /** True for the connection that started it. */
   isOwner: boolean
-  /** For that one: what listened before the command began. */
-  portsBefore?: Promise<PortsBefore>
+  /** For that one: when the command began, in ticks since boot. */
+  startedAt?: number
 }
 
 export interface Follower {
@@ -88,16 +88,12 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
 /** Looking at ports costs as much as a short command, and nothing can listen sooner than it takes to start. */
 const firstLookMs = 10
 
-function tellPorts(socket: WebSocket, { ctx, sandbox, portsBefore }: Followed): () => void {
+function tellPorts(socket: WebSocket, { ctx, sandbox, startedAt }: Followed): () => void {
   let unwatch = () => {}
-  let isOver = false
-  const timer = setTimeout(async () => {
-    const before = await portsBefore
-    if (isOver) return
-    unwatch = watchPortChanges(ctx, sandbox, before, (change) => socket.send(JSON.stringify(change)))
+  const timer = setTimeout(() => {
+    unwatch = watchPortChanges(ctx, sandbox, startedAt, (change) => socket.send(JSON.stringify(change)))
   }, firstLookMs)
   return () => {
-    isOver = true
     clearTimeout(timer)
     unwatch()
   }

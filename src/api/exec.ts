@@ -9,7 +9,7 @@ import {
   readKillOrder,
 } from '../live/exec.ts'
 import type { ExecSession } from '../live/exec-session.ts'
-import { notePorts } from '../live/port.ts'
+import { ticksNow } from '../live/port.ts'
 import { badRequest } from '../model/errors.ts'
 import { ExecSessionList, type ExecSessionView, readFlag } from '../model/exec.ts'
 import { serveSession } from './exec-socket.ts'
@@ -136,10 +136,9 @@ export const execSockets: SocketRoute[] = [
       const id = search.get('id')
       if (id) return attach(ctx, params.name!, id)
       const { sandbox, start } = await prepareExec(ctx, params.name!, search)
-      const portsBefore = notePorts(ctx, sandbox)
       return {
         headers: socketHeaders,
-        run: (socket) => serveSession(socket, { ctx, sandbox, session: start(), isOwner: true, portsBefore }),
+        run: (socket) => serveSession(socket, { ctx, sandbox, startedAt: ticksNow(), session: start(), isOwner: true }),
       }
     },
   },

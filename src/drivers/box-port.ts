@@ -2,6 +2,7 @@
 import { type FileHandle, open, readdir, readFile, readlink } from 'node:fs/promises'
 import { isIPv4 } from 'node:net'
 import type { BoxDriver } from './box.ts'
+import { findProcess } from './process-list.ts'
 
 export interface ListeningPort {
   port: number
@@ -9,9 +10,13 @@ export interface ListeningPort {
   address: string
   /** As seen inside; 0 when it cannot be told. */
   pid: number
+  /** When that process began, in ticks since boot; 0 when it cannot be told. */
+  since: number
   /** Of the sockets, by which one listener is told from the next on the same port. */
   sockets: number[]
 }
+
+export type Holder = Pick<ListeningPort, 'pid' | 'since'>
 
 export interface ListenerRow {
   port: number
@@ -28,37 +33,30 @@ const listening = '0A'
 export async function readPorts(
   boxes: BoxDriver,
   id: string,
-  known: ReadonlyMap<number, number>,
+  known: ReadonlyMap<number, Holder>,
 ): Promise<ListeningPort[]> {
   const box = await boxes.inspectBox(id)
   if (box.is !== 'up') return []
-  const rows = await readListeners(box.pid)
+  const tables = await Promise.all(['tcp', 'tcp6'].map((name) => readStart(`/proc/${box.pid}/net/${name}`)))
+  const rows = tables.flatMap(parseListeners)
   if (rows.length === 0) return []
   const isShared = (await readlinkOrEmpty(`/proc/${box.pid}/ns/net`)) === (await readlinkOrEmpty('/proc/self/ns/net'))
   const holders = new Map(known)
   if (rows.some((row) => !holders.has(row.socket))) {
-    for (const [socket, pid] of await findHolders(box.pid, isShared)) holders.set(socket, pid)
+    for (const [socket, holder] of await findHolders(box.pid, isShared)) holders.set(socket, holder)
   }
   // In a network of all, only what the processes of the box hold is the box's.
   const own = isShared ? rows.filter((row) => holders.has(row.socket)) : rows
   return [...Map.groupBy(own, (row) => row.port)].map(([port, same]) => ({
     port,
     address: (same.find((row) => isIPv4(row.address)) ?? same[0]!).address,
-    pid: same.map((row) => holders.get(row.socket) ?? 0).find((pid) => pid !== 0) ?? 0,
+    ...holderOf(same.map((row) => holders.get(row.socket)).find((holder) => holder?.pid)),
     sockets: same.map((row) => row.socket),
   }))
 }
 
-/** What listens at this moment, by socket. Who holds them is not asked, which takes many times as long. */
-export async function readListeningSockets(boxes: BoxDriver, id: string): Promise<Set<number>> {
-  const box = await boxes.inspectBox(id)
-  const rows = box.is === 'up' ? await readListeners(box.pid) : []
-  return new Set(rows.map(({ socket }) => socket))
-}
-
-async function readListeners(pid: number): Promise<ListenerRow[]> {
-  const tables = await Promise.all(['tcp', 'tcp6'].map((name) => readStart(`/proc/${pid}/net/${name}`)))
-  return tables.flatMap(parseListeners)
+function holderOf({ pid, since }: Holder = { pid: 0, since: 0 }): Holder {
+  return { pid, since }
 }
 
 export function parseListeners(table: string): ListenerRow[] {
@@ -83,18 +81,18 @@ function renderAddress(hex: string): string {
 }
 
 /** Which process inside holds which socket: the first of them, when several do. */
-async function findHolders(first: number, isShared: boolean): Promise<Map<number, number>> {
-  const holders = new Map<number, number>()
+async function findHolders(first: number, isShared: boolean): Promise<Map<number, Holder>> {
+  const holders = new Map<number, Holder>()
   let left = maxOpenFiles
   for (const pid of isShared ? await descendantsOf(first) : await membersOf(first)) {
     const files = await readdir(`/proc/${pid}/fd`).catch(() => [])
-    let inner: number | undefined
+    let holder: Holder | undefined
     for (const file of files) {
       if (left-- <= 0) return holders
       const socket = /^socket:\[(\d+)\]$/.exec(await readlinkOrEmpty(`/proc/${pid}/fd/${file}`))?.[1]
       if (socket === undefined || holders.has(Number(socket))) continue
-      inner ??= await innerPid(pid)
-      holders.set(Number(socket), inner)
+      holder ??= { pid: await innerPid(pid), since: Number(findProcess(pid)?.startTime ?? 0) }
+      holders.set(Number(socket), holder)
     }
   }
   return holders

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { changesOf } from './port.ts'
 
 const listening = (port: number, sockets: number[], pid = 7) =>
-  [port, { port, address: '0.0.0.0', pid, sockets }] as const
+  [port, { port, address: '0.0.0.0', pid, since: 0, sockets }] as const
 const told = (before: ReturnType<typeof listening>[], now: ReturnType<typeof listening>[]) =>
   changesOf(new Map(before), new Map(now)).map(({ type, port, pid }) => `${type} ${port} by ${pid}`)
 

@@ -1,4 +1,5 @@
-import { type ListeningPort, readListeningSockets, readPorts } from '../drivers/box-port.ts'
+import { uptime } from 'node:os'
+import { type Holder, type ListeningPort, readPorts } from '../drivers/box-port.ts'
 import type { Sandbox } from '../model/sandbox.ts'
 import type { LiveContext } from './context.ts'
 
@@ -35,23 +36,20 @@ export function watchPorts(ctx: LiveContext, sandbox: Sandbox, onEvent: (event: 
   return watch(ctx, sandbox.id, { list: (ports) => onEvent(listOf(ports)), change: onEvent })
 }
 
-/** What listened at a moment; undefined when it could not be told. */
-export type PortsBefore = ReadonlySet<number> | undefined
-
-/** For those who want to hear what was opened since now. It takes less time than a command to begin, so that none waits for it. */
-export async function notePorts(ctx: LiveContext, sandbox: Sandbox): Promise<PortsBefore> {
-  return readListeningSockets(ctx.boxes, sandbox.id).catch(() => undefined)
+/** In ticks since boot, as the kernel counts for processes. To ask what listens takes as long as a short command. */
+export function ticksNow(): number {
+  return Math.floor(uptime() * 100)
 }
 
-/** Tells every change from now on, and what was opened since `before`, until the answered function is called. */
+/** Tells every change from now on, and what processes that began at `start` or later hold, until the answered function is called. */
 export function watchPortChanges(
   ctx: LiveContext,
   sandbox: Sandbox,
-  before: PortsBefore,
+  start: number | undefined,
   onChange: (change: PortChange) => void,
 ): () => void {
   const list = (ports: Known) => {
-    if (before) for (const change of openedSince(before, ports)) onChange(change)
+    if (start !== undefined) for (const change of openedSince(start, ports)) onChange(change)
   }
   return watch(ctx, sandbox.id, { list, change: onChange })
 }
@@ -84,9 +82,9 @@ function startPoller(ctx: LiveContext, id: string): Poller {
   return poller
 }
 
-function holdersOf({ known }: Poller): Map<number, number> {
+function holdersOf({ known }: Poller): Map<number, Holder> {
   const ports = [...(known?.values() ?? [])]
-  return new Map(ports.flatMap(({ sockets, pid }) => sockets.map((socket) => [socket, pid])))
+  return new Map(ports.flatMap((port) => port.sockets.map((socket) => [socket, port])))
 }
 
 function note(poller: Poller, ports: ListeningPort[]): void {
@@ -100,9 +98,8 @@ function note(poller: Poller, ports: ListeningPort[]): void {
   }
 }
 
-function openedSince(sockets: ReadonlySet<number>, now: Known): PortChange[] {
-  const opened = [...now.values()].filter((port) => !port.sockets.some((socket) => sockets.has(socket)))
-  return opened.map((port) => changeOf('port_opened', port))
+function openedSince(start: number, now: Known): PortChange[] {
+  return [...now.values()].filter((port) => port.since >= start).map((port) => changeOf('port_opened', port))
 }
 
 /** A port that is the same and whose sockets are all others was closed and opened in between. */
