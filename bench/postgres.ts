@@ -184,7 +184,7 @@ async function makeManyClusters(host: ClusterHost): Promise<Many> {
   const started = performance.now()
   const ids = await Promise.all(Array.from({ length: clusterCount }, () => requestCluster(host, '17')))
   const allReady = async () => (await countReady(host, ids)) === ids.length
-  await until(allReady, `${clusterCount} clusters to be ready`, 120, 20)
+  await until(allReady, `${clusterCount} clusters to be ready`, 120, 50)
   await Promise.all(ids.map((id) => askBothEndpoints(host, id)))
   const readyAt = performance.now()
   return { ids, seconds: (readyAt - started) / 1000, readyAt }

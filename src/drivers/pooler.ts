@@ -126,6 +126,8 @@ export function renderPooler(paths: ClusterPaths, spec: PoolerSpec, [major = 1, 
     client_tls_sslmode: 'prefer',
     client_tls_cert_file: `${paths.tls}/server.crt`,
     client_tls_key_file: `${paths.tls}/server.key`,
+    // Nobody is asked for a certificate; without a file here all that the host trusts would be read at every start.
+    client_tls_ca_file: `${paths.tls}/server.crt`,
     log_connections: 0,
     log_disconnections: 0,
     log_stats: 0,

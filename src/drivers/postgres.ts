@@ -112,7 +112,9 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
   await removeAbandoned(paths.directory, 0)
   ensureDirectory(paths.sockets, { mode: 0o700, uid: spec.uid })
   const renewed = await ensureServerCertificate({ home, directory: paths.tls, hosts: spec.hosts, uid: spec.uid })
-  if (renewed) for (const user of [paths.directory, paths.pooler].filter(existsSync)) noteReload(user)
+  if (renewed && existsSync(paths.settings)) {
+    for (const user of [paths.directory, paths.pooler].filter(existsSync)) noteReload(user)
+  }
   const { fixed, reloadable } = splitSettings(settingsOf(paths, id, spec))
   writeConfiguration(paths.directory, {
     [paths.settings]: renderSettings(reloadable),

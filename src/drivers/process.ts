@@ -123,10 +123,11 @@ function lastLines(text: string): string {
 
 /** Looks every few milliseconds, at first more often. False when the time is over and the condition still does not hold. */
 export async function waitUntil(holds: () => boolean | Promise<boolean>, timeoutSeconds: number): Promise<boolean> {
-  const deadline = performance.now() + timeoutSeconds * 1000
-  for (let looks = 0; !(await holds()); looks++) {
-    if (performance.now() > deadline) return false
-    await sleep(looks < 20 ? 1 : 3)
+  const start = performance.now()
+  while (!(await holds())) {
+    const waited = performance.now() - start
+    if (waited > timeoutSeconds * 1000) return false
+    await sleep(Math.min(Math.max(1, waited / 20), 20))
   }
   return true
 }

@@ -8,7 +8,8 @@ const ownership = { mode: 0o644 }
 
 export function writeConfiguration(directory: string, files: Record<string, string>): void {
   const stale = Object.entries(files).filter(([file, text]) => !isFileWith(file, text, ownership))
-  if (stale.length > 0) noteReload(directory)
+  // What was not there yet was read by nobody.
+  if (stale.some(([file]) => existsSync(file))) noteReload(directory)
   for (const [file, text] of stale) ensureFile(file, text, ownership)
 }
 

@@ -13,7 +13,7 @@ import {
   setBackupProgress,
   setBackupStarted,
 } from '../store/backup.ts'
-import { findOrgSlug, loadCluster } from '../store/cluster.ts'
+import { findOrgSlug, isClusterBeingMade, loadCluster } from '../store/cluster.ts'
 import { releaseBase } from '../store/restore.ts'
 import { enqueue } from '../store/work.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
@@ -25,7 +25,11 @@ const runningLimit = 2
 const busyLookMillis = 200
 const busyBytes = 200_000n
 const busySessions = 2
-const busyRateKb = 16 * 1024
+
+/** Kilobytes a second that a busy source is asked for: few, yet all of it within two hours. */
+const leastRateKb = 8 * 1024
+const mostRateKb = 1024 * 1024
+const busySeconds = 7200
 
 export const backupSteps: Steps<typeof backupStates, Backup> = {
   async queued(backup, world) {
@@ -33,10 +37,11 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     const cluster = await loadCluster(db, backup.clusterId)
     if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
     if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the second its label names')
+    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being made')
     if ((await countRunningBackups(db)) >= runningLimit) return wait(1, 'waiting for other backups on this machine')
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')
-    const maxRateKb = (await mustSpare(cluster, world)) ? busyRateKb : undefined
+    const maxRateKb = (await mustSpare(cluster, world)) ? busyRateKb(cluster) : undefined
     await world.backups.startBackup(cluster.id, backup.label, {
       toolchain: cluster.toolchain as Toolchain,
       port: cluster.directPort!,
@@ -71,6 +76,13 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     return advance('gone')
   },
 }
+
+/** Who waits for a cluster waits now; a backup has time, but not for ever. */
+function isNew({ stateSince }: Backup): boolean {
+  return nowMicros() - stateSince < yieldMicros
+}
+
+const yieldMicros = 10_000_000n
 
 /** The first one opens the window, so that it is not done before; a source that is not sampled holds it up for a moment only. */
 function isBeforeWindow(archive: Archive, stoppedAt: string): boolean {
@@ -119,6 +131,11 @@ async function abandon(backup: Backup, { backups }: World, reason: string) {
 async function mustSpare(cluster: Cluster, world: World): Promise<boolean> {
   const backups = await listBackups(world.db, cluster.id)
   return backups.some((backup) => backup.state === 'completed') && (await isBusy(cluster, world))
+}
+
+function busyRateKb({ storageUsedBytes }: Cluster): number {
+  const inTimeKb = Math.ceil((storageUsedBytes ?? 0) / 1024 / busySeconds)
+  return Math.min(Math.max(inTimeKb, leastRateKb), mostRateKb)
 }
 
 /** By what it writes and who is at work, now: the counters of commits arrive in bursts, a second late. */

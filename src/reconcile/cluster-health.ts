@@ -38,7 +38,7 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   const archive = await keepArchive(cluster, world)
   if (archive) return wait(worriedLookSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
   if (await isBackupDue(cluster, world)) {
-    return wait(1, 'a backup is due', async (tx) => void (await queueBackup(tx, cluster.id)))
+    return wait(lookSeconds, 'a backup is due', async (tx) => void (await queueBackup(tx, cluster.id)))
   }
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub

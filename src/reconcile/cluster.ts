@@ -1,5 +1,6 @@
 import { randomInt } from 'node:crypto'
 import { clusterSpec, dataOptions, poolerSpec } from '../drivers/cluster-spec.ts'
+import type { ProbeTarget } from '../drivers/postgres-connection.ts'
 import { listDatabases } from '../drivers/postgres-database.ts'
 import { setPassword } from '../drivers/postgres-role.ts'
 import { waitUntil } from '../drivers/process.ts'
@@ -128,20 +129,21 @@ async function setPasswords(cluster: Cluster, { db, postgres, encryptionKey }: W
 }
 
 /** What `ready` promises: a client gets an answer through both endpoints. */
-export async function probeEndpoints(
+export async function probeEndpoints(cluster: Cluster, world: World, database: string): Promise<void> {
+  const targets = await listEndpoints(cluster, world, database)
+  await Promise.all(targets.map(world.postgres.probe))
+}
+
+async function listEndpoints(
   cluster: Cluster,
-  { db, postgres, encryptionKey, hosting }: World,
+  { db, encryptionKey, hosting }: World,
   database = defaultDatabase,
-): Promise<void> {
+): Promise<ProbeTarget[]> {
   const user = await findStoredUser(db, cluster.id, defaultUser)
-  if (!user) return // its owner deleted the default user, so nobody's password is known for sure
+  if (!user) return [] // its owner deleted the default user, so nobody's password is known for sure
   const password = unseal(encryptionKey, user.password).toString()
-  const host = probeAddress(hosting.listen)
-  const target = { host, user: defaultUser, password, database }
-  await Promise.all([
-    postgres.probe({ ...target, port: cluster.directPort! }),
-    postgres.probe({ ...target, port: cluster.poolerPort! }),
-  ])
+  const target = { host: probeAddress(hosting.listen), user: defaultUser, password, database }
+  return [cluster.directPort!, cluster.poolerPort!].map((port) => ({ ...target, port }))
 }
 
 /** A wildcard is no address to connect to. */
@@ -162,12 +164,19 @@ async function waitForServer(cluster: Cluster, { postgres }: World): Promise<str
 }
 
 export async function waitForEndpoints(cluster: Cluster, world: World): Promise<string | undefined> {
+  const targets = await listEndpoints(cluster, world)
+  const problems = await Promise.all(targets.map((target) => waitForAnswer(target, world)))
+  return problems.find((problem) => problem !== '')
+}
+
+async function waitForAnswer(target: ProbeTarget, { postgres }: World): Promise<string> {
   let problem = ''
-  const isReachable = async () => {
-    problem = await probeEndpoints(cluster, world).then(() => '', fullMessage)
+  const answers = async () => {
+    problem = await postgres.probe(target).then(() => '', fullMessage)
     return problem === ''
   }
-  return (await waitUntil(isReachable, patienceSeconds)) ? undefined : problem
+  await waitUntil(answers, patienceSeconds)
+  return problem
 }
 
 async function noSpaceMeansFailed(work: Promise<void>): Promise<string | undefined> {

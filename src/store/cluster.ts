@@ -277,3 +277,12 @@ export async function markProgress(db: Query, id: string): Promise<Micros> {
 function clusterOf<T extends Cluster>(row: { clusterOrgId: string | null }): T {
   return { ...row, orgId: row.clusterOrgId } as unknown as T
 }
+
+/** What takes longer than this is a restore of much data, for which nothing else has to wait. */
+export async function isClusterBeingMade(db: Query): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `select 1 from cluster
+     where state in ('creating', 'initializing') and state_since > now() - interval '10 seconds' limit 1`,
+  )
+  return rowCount === 1
+}

@@ -582,6 +582,34 @@ describe('on the way to ready', () => {
   })
 })
 
+describe('the first backup', () => {
+  const wake = (id: string) =>
+    platform.sql('update work set run_at = now(), leased_until = null where resource_id = $1', [id])
+  const findBackup = async () => (await platform.sql('select id, state from backup'))[0]
+
+  async function lookAtBackup() {
+    await platform.sql(`update work set run_at = 'infinity'`)
+    await wake((await findBackup()).id)
+    await platform.turn()
+    return (await findBackup()).state
+  }
+
+  test('waits for clusters that are being made, but only for a moment', async () => {
+    await look(await ready())
+    await created()
+    expect(await lookAtBackup()).toBe('queued')
+    await platform.sql(`update backup set state_since = now() - interval '11 seconds'`)
+    expect(await lookAtBackup()).toBe('running')
+  })
+
+  test('does not wait for one whose making takes long', async () => {
+    await look(await ready())
+    await created()
+    await platform.sql(`update cluster set state_since = now() - interval '11 seconds' where state = 'creating'`)
+    expect(await lookAtBackup()).toBe('running')
+  })
+})
+
 describe('ports', () => {
   test('are never handed out twice, and every one of a range is used', async () => {
     fake.ports = { first: 15_000, last: 15_199 }
