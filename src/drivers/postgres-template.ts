@@ -58,7 +58,7 @@ const database = `
 /** The directory to copy from. Of two processes that make it at once one gives way. */
 export async function ensureTemplate(toolchain: Toolchain, home: Home): Promise<string> {
   const steps = templateSteps(toolchain)
-  const hash = createHash('sha256').update(JSON.stringify([toolchain.bin, toolchain.version, steps]))
+  const hash = createHash('sha256').update(JSON.stringify([toolchain.bin, toolchain.version, steps, 'readable']))
   const template = `${home.toolchain}/template-${toolchain.version}-${hash.digest('hex').slice(0, 12)}`
   if (existsSync(template)) return template
   await removeAbandoned(home.toolchain)
@@ -100,6 +100,8 @@ async function makeTemplate(directory: string, toolchain: Toolchain, steps: Temp
   await runSingle(directory, toolchain, uid, 'template1', steps.template1)
   await runSingle(directory, toolchain, uid, 'postgres', steps.postgres)
   if (uid !== undefined) await run('chown', ['-R', '0:0', directory])
+  // Each cluster is copied by its own user, and there is nothing in it that he could not know.
+  await run('chmod', ['-R', 'a+rX', directory])
   await run('sync', ['-f', directory])
 }
 

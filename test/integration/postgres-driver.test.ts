@@ -55,10 +55,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     const paths = clusterPaths(bench.home, id)
     expect(statSync(paths.sockets).mode & 0o777).toBe(0o700)
     expect(statSync(paths.data).mode & 0o777).toBe(0o700)
+    expect(statSync(`${paths.data}/PG_VERSION`).mode & 0o777).toBe(0o600)
     expect(statSync(paths.directory).mode & 0o777).toBe(0o711)
     if (!isRoot()) return
     const pid = await untilReady(bench.postgres, id)
-    const owned = [paths.sockets, paths.data, `${paths.tls}/server.key`, `/proc/${pid}`]
+    const owned = [paths.sockets, paths.data, `${paths.data}/PG_VERSION`, `${paths.tls}/server.key`, `/proc/${pid}`]
     expect(owned.map((path) => statSync(path).uid)).toEqual(owned.map(() => cluster.spec.uid))
     expect([paths.directory, paths.settings, paths.access].map((path) => statSync(path).uid)).toEqual([0, 0, 0])
   })
@@ -414,7 +415,7 @@ it('lists what an installation offers', async () => {
   expect(hasPostgis(spec.toolchain)).toBe(extensions.some(({ name }) => name === 'postgis'))
 })
 
-it('makes template and client programs once, the latter for everybody, whoever comes at once', async () => {
+it('makes template and client programs once, for everybody, whoever comes at once', async () => {
   const path = temporaryDirectory()
   const { spec } = await bench.newCluster('17')
   const program = `
@@ -432,7 +433,7 @@ it('makes template and client programs once, the latter for everybody, whoever c
     expect(second).toBe(first)
     const [template, tools, toolchain] = JSON.parse(first!)
     expect(tools).toBe(toolchain.tools)
-    expect(statSync(template).mode & 0o777).toBe(0o700)
+    expect(statSync(template).mode & 0o777).toBe(0o755)
     expect(readdirSync(`${path}/h/toolchain`).filter((entry) => entry.startsWith('.'))).toEqual([])
     const uid = isRoot() ? 300_001 : undefined
     const { stdout } = await run(`${tools}/psql`, ['--version'], { uid })
