@@ -31,7 +31,8 @@ function identifyControlFile(file: string, identifier: bigint): void {
   const checksumAt = findChecksum(content)
   content.writeBigUInt64LE(identifier, 0)
   content.writeUInt32LE(crc32c(content.subarray(0, checksumAt)), checksumAt)
-  writeFileSync(file, content)
+  // In its place: a file that was cut off and written anew ext4 writes to the disk at once, while we wait.
+  writeFileSync(file, content, { flag: 'r+' })
 }
 
 /** The checksum follows the last field, whose place differs between versions: it is where it holds. */

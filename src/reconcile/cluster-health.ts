@@ -17,6 +17,7 @@ import { type World, wait } from './step.ts'
 
 const lookSeconds = 10
 const scratchLookSeconds = 3600
+const freshSeconds = 5
 /** A process that was just started again gets this long before anyone is worried. */
 const worriedLookSeconds = 1
 const measureSeconds = 3600
@@ -33,13 +34,14 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   if (cluster.scratch) return wait(scratchLookSeconds, 'kept for a drill')
   const verification = await keepVerified(cluster, world)
   if (verification) return verification
+  const isDue = await isBackupDue(cluster, world)
+  // What became ready a moment ago was seen to work.
+  if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
   const archive = await keepArchive(cluster, world)
   if (archive) return wait(worriedLookSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
-  if (await isBackupDue(cluster, world)) {
-    return wait(lookSeconds, 'a backup is due', async (tx) => void (await queueBackup(tx, cluster.id)))
-  }
+  if (isDue) return startBackup(cluster)
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub
   const schedule = await readDrillSchedule(world.db, cluster.id)
@@ -49,6 +51,11 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   const drill = findDrillProblem(schedule)
   if (needsCloseLook(cluster, drill)) return lookClosely(cluster, world, drill)
   return wait(lookSeconds, cluster.healthReason || 'healthy')
+}
+
+/** Once it is completed the cluster is looked at again. */
+function startBackup({ id }: Cluster) {
+  return wait(lookSeconds, 'a backup is due', async (tx) => void (await queueBackup(tx, id)))
 }
 
 const fine: Health = { status: 'ok', reason: '' }
