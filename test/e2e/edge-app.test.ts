@@ -1,8 +1,9 @@
 // Apps as their visitors see them: real machines behind the real edge, from names and addresses to updates.
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { type IncomingMessage, request } from 'node:http'
+import { Agent, type IncomingMessage, request } from 'node:http'
 import { request as secureRequest } from 'node:https'
+import { gunzipSync } from 'node:zlib'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
 import { destroy } from '../support/client.ts'
@@ -14,7 +15,8 @@ const berth = new Berth({ BERTH_EDGE_WORKERS: '2', BERTH_AUTOSTOP_INTERVAL: '3s'
 let registry: Registry
 let image: string
 let edge: URL
-const script = 'echo "$VERSION $FLY_MACHINE_ID" > /www/index.html; exec httpd -f -p 8080 -h /www'
+const script = `echo "$VERSION $FLY_MACHINE_ID" > /www/index.html; seq 1 2000 > /www/list.txt
+exec httpd -f -p 8080 -h /www`
 
 beforeAll(async () => {
   registry = await startRegistry()
@@ -89,6 +91,23 @@ test('an app answers at its address and at its name, with a certificate that its
     }
     await until(async () => (await seen().catch(() => '')) === `v1 ${id}`)
   }
+})
+
+test('a port that asks for it has answers compressed, and its connections closed when nothing moves', async () => {
+  await makeApp('small')
+  const ports = [{ port: 80, handlers: ['http'], http_options: { compress: true, idle_timeout: 2 } }]
+  const id = await run('small', config('v1', { ports }))
+  await until(async () => (await ask('small.berth.localhost').catch(() => undefined))?.body === `v1 ${id}`)
+  const agent = new Agent({ keepAlive: true })
+  const headers = { host: 'small.berth.localhost', 'accept-encoding': 'gzip' }
+  const call = request({ host: edge.hostname, port: edge.port, path: '/list.txt', agent, headers }).end()
+  const [reply] = (await once(call, 'response')) as [IncomingMessage]
+  const chunks: Buffer[] = []
+  for await (const chunk of reply) chunks.push(chunk)
+  expect(reply.headers).toMatchObject({ 'content-encoding': 'gzip', vary: 'Accept-Encoding' })
+  expect(gunzipSync(Buffer.concat(chunks)).toString().trim().split('\n')).toHaveLength(2_000)
+  await until(() => call.socket!.destroyed)
+  agent.destroy()
 })
 
 test('a machine sleeps when nobody needs it, and a visitor wakes it', async () => {
