@@ -92,7 +92,14 @@ export function apiSocket(home: Pick<Home, 'run'>): string {
 }
 
 /** For names that have no certificate of their own. */
-async function ensureOwnCertificate({ config, home, log }: Foundation) {
+type CertificateGround = {
+  config: Pick<Config, 'domain' | 'sandboxDomain'>
+  home: Home
+  log: Pick<Foundation['log'], 'warn'>
+  supervisor: Pick<Foundation['supervisor'], 'signalService'>
+}
+
+async function ensureOwnCertificate({ config, home, log }: Omit<CertificateGround, 'supervisor'>) {
   const directory = `${home.path}/edge-tls`
   const hosts = [`*.${config.domain}`, config.domain, `*.${config.sandboxDomain}`, config.sandboxDomain]
   try {
@@ -102,6 +109,24 @@ async function ensureOwnCertificate({ config, home, log }: Foundation) {
     log.warn({ err }, 'the edge speaks no TLS')
     return { isNew: false, files: null }
   }
+}
+
+const renewalMs = 86_400_000
+
+/** Looks each day whether it has to be made anew, since the control plane may run for years. */
+export function keepCertificate(foundation: CertificateGround): { stop(): void } {
+  const timer = setInterval(() => {
+    renewCertificate(foundation).catch((err) =>
+      foundation.log.warn({ err }, 'the edge did not get its new certificate'),
+    )
+  }, renewalMs)
+  return { stop: () => clearInterval(timer) }
+}
+
+/** Nobody waits for the edge: its workers are replaced one generation at a time. */
+export async function renewCertificate(foundation: CertificateGround): Promise<void> {
+  const { isNew } = await ensureOwnCertificate(foundation)
+  if (isNew) await foundation.supervisor.signalService(service, 'SIGHUP')
 }
 
 type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names' | 'databases' | 'api'>

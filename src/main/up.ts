@@ -24,7 +24,7 @@ import type { PlatformSettings } from '../model/settings.ts'
 import { type MachineFeed, machineFeed } from '../store/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
-import { apiSocket, ensureEdge } from './edge-service.ts'
+import { apiSocket, ensureEdge, keepCertificate } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { openInside } from './inside.ts'
 import { stopSignal } from './stop.ts'
@@ -40,6 +40,7 @@ export async function up(config: Config): Promise<void> {
   const inside = openInside(ground, feed)
   const foundation = { ...ground, world: { ...ground.world, boxes: inside.boxes } }
   const edge = await ensureEdge(foundation)
+  const certificate = keepCertificate(foundation)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
   let apiUrl = ''
@@ -67,6 +68,7 @@ export async function up(config: Config): Promise<void> {
 
   const signal = await stopping
   foundation.log.info({ signal }, 'stopping')
+  certificate.stop()
   rmSync(foundation.home.addressesFile, { force: true })
   await sessions.close() // before the connections, so that those who follow a command hear its end
   await Promise.all([

@@ -1,9 +1,10 @@
 import { createHash, createPrivateKey, X509Certificate } from 'node:crypto'
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { ensureAuthority, ensureServerCertificate, issueCertificate } from '../../src/drivers/certificate.ts'
 import { type Home, openHome } from '../../src/drivers/home.ts'
 import { isRoot, run } from '../../src/drivers/process.ts'
+import { renewCertificate } from '../../src/main/edge-service.ts'
 import { firstLine, removeTemporaryHome, startProgram, temporaryDirectory } from '../support/temporary-home.ts'
 
 const path = temporaryDirectory()
@@ -105,4 +106,25 @@ it('makes one for a single name on request, also with an asterisk, and leaves no
   }
   await expect(issueCertificate(home, 'a\nb')).rejects.toThrow(/make a certificate/)
   expect(readdirSync(home.path)).toEqual(before)
+})
+
+it('is made anew for the edge when it has to be, which is then told to read it', async () => {
+  const signals: string[] = []
+  const ground = {
+    config: { domain: 'berth.localhost', sandboxDomain: 'box.localhost' },
+    home,
+    log: { warn: () => undefined },
+    supervisor: {
+      async signalService(name: string, signal: string) {
+        signals.push(`${name} ${signal}`)
+      },
+    },
+  }
+  await renewCertificate(ground)
+  expect(signals).toEqual(['edge SIGHUP'])
+  await renewCertificate(ground)
+  expect(signals).toHaveLength(1)
+  rmSync(`${home.path}/edge-tls/server.crt`)
+  await renewCertificate(ground)
+  expect(signals).toHaveLength(2)
 })
