@@ -28,6 +28,7 @@ import {
 import { sealSecretsForMachine } from '../store/secret.ts'
 import { transition } from '../store/transition.ts'
 import { attachVolume } from '../store/volume.ts'
+import { enqueue } from '../store/work.ts'
 import type { Context } from './context.ts'
 import { requireCommand } from './machine-command.ts'
 import { changeLeasedMachine, type MachineKey, newNonce } from './machine-lease.ts'
@@ -69,6 +70,8 @@ async function create(
   const id = newMachineId()
   const instanceId = newUlid()
   const secrets = await takeSecrets(tx, ctx, app, input)
+  // One that stands by for another waits for its failure.
+  const isLaunched = !input.skip_launch && !config.standbys?.length
   const inserted = await insertMachine(tx, app, {
     id,
     name: name ?? newMachineName(),
@@ -76,7 +79,7 @@ async function create(
     instanceId,
     config,
     cordoned: input.skip_service_registration ?? false,
-    wanted: !input.skip_launch,
+    wanted: isLaunched,
     ...secrets,
   })
   if (inserted.is === 'without app') throw notFound('app not found')
@@ -91,7 +94,7 @@ async function create(
   if (input.lease_ttl) {
     await setLease(tx, id, { nonce: newNonce(), owner: caller.tokenId, description: '', seconds: input.lease_ttl })
   }
-  if (!input.skip_launch) await launchMachine(tx, { id, config }, 'launch')
+  if (isLaunched) await launchMachine(tx, { id, config }, 'launch')
   const made = await lockMachine(tx, id)
   // It is shown as it was made; what follows is told by `wait` and the events.
   return { ...made!, state: 'created' }
@@ -165,6 +168,8 @@ async function attachMounts(tx: Tx, appId: string, machineId: string, config: Ke
       ...(mount.volume ? { volumeId: mount.volume } : { name: mount.name! }),
     })
     mount.volume = id
+    // It is looked at more often from now on.
+    if (mount.extend_threshold_percent) await enqueue(tx, 'volume', id)
   }
   // A mount by name has found its volume.
   if (config.mounts?.length) await setConfig(tx, machineId, config)

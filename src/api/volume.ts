@@ -190,7 +190,10 @@ export const volumeRoutes: Route[] = [
     response: Type.Object(
       {
         volume: VolumeView,
-        needs_restart: Type.Boolean({ description: 'The machine sees the new size after its next start.' }),
+        needs_restart: Type.Boolean({
+          description:
+            'The machine sees the new size after its next start, where the kernel does not let disks grow before.',
+        }),
       },
       { title: 'ExtendedVolume' },
     ),

@@ -124,6 +124,9 @@ describe('a deployment file', () => {
         source = "data"
         destination = "/data"
         initial_size = "10gb"
+        auto_extend_size_threshold = 80
+        auto_extend_size_increment = "1GB"
+        auto_extend_size_limit = 20
         processes = ["worker"]
       [[vm]]
         memory = "1gb"
@@ -153,7 +156,16 @@ describe('a deployment file', () => {
         init: { cmd: ['work', 'hard and long'] },
         guest: { cpu_kind: 'performance', cpus: 2, memory_mb: 8192 },
         checks: alive,
-        mounts: [{ name: 'data', path: '/data', size_gb: 10 }],
+        mounts: [
+          {
+            name: 'data',
+            path: '/data',
+            size_gb: 10,
+            extend_threshold_percent: 80,
+            add_size_gb: 1,
+            size_gb_limit: 20,
+          },
+        ],
         restart: { policy: 'no' },
       },
     })

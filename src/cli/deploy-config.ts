@@ -2,7 +2,7 @@
 // works as far as it uses what is known here; whatever else it holds is named in a warning.
 import { Misuse } from './failure.ts'
 import { guestOf, present } from './machine-config.ts'
-import type { MachineConfig, Service } from './machine-find.ts'
+import type { MachineConfig, Mount, Service } from './machine-find.ts'
 import { plain, type Reader, readTables } from './toml.ts'
 
 export interface DeployFile {
@@ -217,18 +217,25 @@ function readCheck(check: Reader): object {
   })
 }
 
-function readMount(mount: Reader): NonNullable<MachineConfig['mounts']>[number] {
+function readMount(mount: Reader): Mount {
   const path = mount.text('destination')
   const name = mount.text('source')
   if (path === undefined) throw mount.wrong('destination', 'is required')
   if (name === undefined) throw mount.wrong('source', 'is required')
-  const size = mount.raw('initial_size')
-  return { path, name, ...(size !== undefined && { size_gb: gigabytes(mount, size) }) }
+  const more = present({
+    size_gb: gigabytes(mount, 'initial_size'),
+    extend_threshold_percent: mount.number('auto_extend_size_threshold'),
+    add_size_gb: gigabytes(mount, 'auto_extend_size_increment'),
+    size_gb_limit: gigabytes(mount, 'auto_extend_size_limit'),
+  })
+  return { path, name, ...more }
 }
 
-function gigabytes(mount: Reader, size: unknown): number {
+function gigabytes(mount: Reader, name: string): number | undefined {
+  const size = mount.raw(name)
+  if (size === undefined) return undefined
   const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(plain(size))
-  if (!match) throw mount.wrong('initial_size', 'is a number of gigabytes, such as "10gb"')
+  if (!match) throw mount.wrong(name, 'is a number of gigabytes, such as "10gb"')
   return Number(match[1])
 }
 

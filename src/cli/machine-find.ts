@@ -10,10 +10,20 @@ export interface MachineConfig {
   metadata?: Record<string, string>
   services?: Service[]
   checks?: Record<string, object>
-  mounts?: { volume?: string; name?: string; path: string; size_gb?: number }[]
+  mounts?: Mount[]
   auto_destroy?: boolean
   restart?: { policy?: string; max_retries?: number }
   stop_config?: { signal?: string; timeout?: string }
+}
+
+export interface Mount {
+  volume?: string
+  name?: string
+  path: string
+  size_gb?: number
+  extend_threshold_percent?: number
+  add_size_gb?: number
+  size_gb_limit?: number
 }
 
 export interface Service {

@@ -138,7 +138,9 @@ function modeText(mode: number): string {
 function ownFiles(home: Home, spec: MachineSpec, hasNetwork: boolean): [string, string][] {
   const address = hasNetwork && spec.network ? machineAddress(home.number, spec.network.number, spec.slot) : undefined
   const hosts = [
-    `127.0.0.1 localhost ${spec.hostname}`,
+    // The first name of an address is the whole one.
+    ...(spec.fqdn ? [`127.0.1.1 ${spec.fqdn} ${spec.hostname}`] : []),
+    `127.0.0.1 localhost${spec.fqdn ? '' : ` ${spec.hostname}`}`,
     '::1 localhost ip6-localhost ip6-loopback',
     ...(address ? [`${address} fly-local-6pn`] : []),
     // Where the edge sends datagrams: some programs listen for them at this name, and not at all addresses.
@@ -151,13 +153,11 @@ function ownFiles(home: Home, spec: MachineSpec, hasNetwork: boolean): [string, 
   ]
 }
 
-const plainWord = /^[A-Za-z0-9._:%-]+$/
-
 function renderResolver({ dns, network }: MachineSpec, hasNetwork: boolean): string {
   if (!hasNetwork) return ''
-  const given = dns?.nameservers.filter((word) => plainWord.test(word)) ?? []
-  const servers = given.length > 0 ? given : network ? [network.resolver] : findResolvers()
-  const searches = dns?.searches.filter((word) => plainWord.test(word)) ?? []
-  const search = searches.length > 0 ? `search ${searches.join(' ')}\n` : ''
-  return servers.map((server) => `nameserver ${server}\n`).join('') + search
+  const preset = network ? [network.resolver] : findResolvers()
+  const servers = dns?.nameservers.length ? dns.nameservers : preset
+  const line = (name: string, words: string[] = []) => (words.length > 0 ? `${name} ${words.join(' ')}\n` : '')
+  const asked = servers.map((server) => `nameserver ${server}\n`).join('')
+  return asked + line('search', dns?.searches) + line('options', dns?.options)
 }

@@ -53,10 +53,13 @@ export function machineSpec(machine: Machine, image: Image, around: Surroundings
     ...(config.rootfs?.size_gb !== undefined && { rootGb: config.rootfs.size_gb }),
     keepsRoot: config.rootfs?.persist === 'always' || config.rootfs?.persist === 'restart',
     ...(around.hasPrivateNetworks && { network: networkOf(machine, around.homeNumber) }),
-    ...((config.dns?.nameservers || config.dns?.searches) && {
-      dns: { nameservers: config.dns.nameservers ?? [], searches: config.dns.searches ?? [] },
-    }),
+    ...(config.dns && dnsOf(config.dns)),
   }
+}
+
+function dnsOf(dns: NonNullable<MachineConfig['dns']>): Pick<MachineSpec, 'fqdn' | 'dns'> {
+  const { nameservers = [], searches = [], options = [], hostname_fqdn: fqdn } = dns
+  return { ...(fqdn && { fqdn }), dns: { nameservers, searches, options } }
 }
 
 export function networkOf({ networkNumber }: Machine, homeNumber: number): NonNullable<MachineSpec['network']> {

@@ -121,6 +121,9 @@ sub mount_volumes {
     }
     mkdir $_, 0711 for 'volume', "volume/$at";
     wait_for_volume($source);
+    # Nobody changes its size until it is mounted.
+    open(my $lock, '<', $source) or die "the volume at $path: $!\n";
+    flock($lock, 2) or die "the volume at $path: $!\n";
     system('mount', '-t', 'ext4', '-o', 'loop,nosuid,nodev', $source, "volume/$at") == 0 or die "the volume at $path cannot be mounted\n";
     map_owners($userns, "volume/$at", $place, 1);
     my $staging = "volume/$at\0";

@@ -12,6 +12,8 @@ export interface MachineSpec {
   /** As for boxes; both share the numbers. */
   slot: number
   hostname: string
+  /** Its name in full, as it knows itself. */
+  fqdn?: string
   /** Unpacked layers of its image, lowest first. */
   layers: string[]
   /** The program with its arguments; names are looked up in PATH of `env` inside. */
@@ -34,8 +36,8 @@ export interface MachineSpec {
   network?: { number: number; resolver: string }
   /** What it may receive and send, beside what the platform carries. */
   policy?: TrafficPolicy
-  /** Instead of what it would be told by default, where names are asked for; `searches` are added to short names. */
-  dns?: { nameservers: string[]; searches: string[] }
+  /** What its resolver is told: whom to ask when not the one of the platform, what is added to short names, how to ask. */
+  dns?: { nameservers: string[]; searches: string[]; options: string[] }
 }
 
 /** Where it stands, and what it is held to there. */

@@ -3,7 +3,8 @@
 # The source is a disk in a file or a directory. The copy is made in <place>/.new~copy and renamed to <place>/<name>.
 use strict;
 use Errno;
-use Fcntl;
+
+require($0 =~ s{[^/]*$}{}r . 'volume-lib.pl');
 
 my ($source, $place, $name) = @ARGV;
 my ($freeze, $thaw) = (0xC0045877, 0xC0045878);
@@ -32,40 +33,16 @@ sub refuse {
 
 # A file that no device shows is written by nobody.
 sub hold_still {
-  my $device = find_loop() or return;
-  my %seen;
-  for my $process (glob '/proc/[0-9]*') {
-    my $namespace = readlink "$process/ns/mnt" // next;
-    next if $seen{$namespace}++;
-    my $mount = open_mount($process, $device) or next;
+  my $device = find_loop($source) or return;
+  my $mount = open_mounted($device);
+  if ($mount) {
     watch_over($mount);
     freeze($mount);
     $frozen = $mount;
     return;
   }
   # Let go since we looked.
-  refuse('it is in use, and could not be held still') if find_loop();
-}
-
-sub find_loop {
-  for my $file (glob '/sys/block/loop*/loop/backing_file') {
-    next if (read_line($file) // '') ne $source;
-    return read_line($file =~ s{loop/backing_file$}{dev}r);
-  }
-  return undef;
-}
-
-# Whoever is inside may have put a link in the way, and nothing else may be held still.
-sub open_mount {
-  my ($process, $device) = @_;
-  open(my $list, '<', "$process/mountinfo") or return;
-  my ($line) = grep { (split / /)[2] eq $device } <$list>;
-  return if !defined $line;
-  my $path = (split / /, $line)[4] =~ s/\\(\d{3})/chr oct $1/egr;
-  sysopen(my $mount, "$process/root$path", O_RDONLY | O_DIRECTORY | O_NONBLOCK) or return;
-  my $number = (stat $mount)[0];
-  my ($major, $minor) = (($number >> 8) & 0xfff, ($number & 0xff) | (($number >> 12) & 0xfff00));
-  return "$major:$minor" eq $device ? $mount : undef;
+  refuse('it is in use, and could not be held still') if find_loop($source);
 }
 
 # Another copy may hold it still already.
@@ -100,12 +77,4 @@ sub let_go {
   ioctl($frozen, $thaw, 0) if $frozen;
   syswrite $watch, 'x' if $watch;
   ($frozen, $watch) = ();
-}
-
-sub read_line {
-  my ($file) = @_;
-  open(my $in, '<', $file) or return undef;
-  my $line = <$in> // '';
-  chomp $line;
-  return $line;
 }

@@ -1,6 +1,16 @@
 // A volume is a disk with a filesystem in a sparse file, so that the filesystem keeps its size, in `volume/<id>`. Where
 // nothing can be mounted it is a directory, and nobody keeps its size. Snapshots are copies in `snapshot/<id>`.
-import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, renameSync, rmSync, statSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from 'node:fs'
 import { boxScript } from './box-script.ts'
 import { ensureDirectory, freshName } from './fresh.ts'
 import type { Home } from './home.ts'
@@ -34,6 +44,7 @@ export function volumeDriver(parts: VolumeParts): VolumeDriver {
   const { home } = parts
   return {
     enforcesSize: () => opened.mounts(),
+    growsAtStart: async () => !growsMounted() && (await opened.mounts()),
     ensureVolume: (volume) => ensureVolume(opened, volume),
     extendVolume: (id, sizeGb) => extend(volumePlace(home, id), sizeGb),
     measureVolume: (id) => measure(volumePlace(home, id)),
@@ -109,15 +120,6 @@ async function makeDisk(file: string, sizeGb: number): Promise<void> {
   await run('mkfs.ext4', ['-q', '-F', '-m', '0', '-E', later, file])
 }
 
-// Jobs may do it as well, and a program that outlived ours; the lock is on the place itself and ends with the process.
-const growScript = `
-exec 9<"$1"
-flock 9
-e2fsck -f -p "$1" >/dev/null || [ $? = 1 ]
-truncate -s "$2" "$1"
-resize2fs "$1" >/dev/null
-`
-
 /** A machine that stops lets go of the disk a moment later. */
 const letGoSeconds = 3
 
@@ -125,12 +127,22 @@ async function extend(place: string, sizeGb: number): Promise<{ needsRestart: bo
   const content = contentOf(place)
   if (!content) throw new Error(`there is no volume at ${place}`)
   if (content.name === files || !isSmaller(content.path, sizeGb)) return { needsRestart: false }
-  if (!(await waitUntil(() => findLoop(content.path) === undefined, letGoSeconds))) return { needsRestart: true }
-  await run('sh', ['-ec', growScript, 'grow', content.path, String(sizeGb * gigabyte)], { timeoutSeconds: 600 })
+  const isFree = () => findLoop(content.path) === undefined
+  if (!growsMounted() && !(await waitUntil(isFree, letGoSeconds))) return { needsRestart: true }
+  const command = [boxScript('volume-grow.pl'), content.path, String(sizeGb * gigabyte)]
+  await run('perl', command, { timeoutSeconds: 600 })
   return { needsRestart: false }
 }
 
-/** The filesystem, not the file: that is grown first. */
+const sysResource = 1n << 24n
+
+/** The kernel lets nobody change the size of a mounted filesystem without this right, which containers often lack. */
+export function growsMounted(): boolean {
+  const held = /^CapEff:\t([0-9a-f]+)$/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1]
+  return held !== undefined && (BigInt(`0x${held}`) & sysResource) !== 0n
+}
+
+/** The filesystem, not the file: that is grown first. One that is mounted may say so for a while after it has grown. */
 function isSmaller(image: string, sizeGb: number): boolean {
   const { blocks, blockSize } = readSuperblock(image)
   return blocks * blockSize < sizeGb * gigabyte
@@ -200,7 +212,7 @@ async function probe(home: Home): Promise<boolean> {
 /** Why a file cannot be mounted as a disk, by doing it in a directory where nobody else sees it. */
 export async function findDiskGap(directory: string): Promise<string | undefined> {
   if (!isRoot()) return 'ordinary users may not mount'
-  const missing = ['mkfs.ext4', 'e2fsck', 'resize2fs', 'unshare', 'flock'].filter((name) => !commandExists(name))
+  const missing = ['mkfs.ext4', 'e2fsck', 'resize2fs', 'losetup', 'unshare'].filter((name) => !commandExists(name))
   if (missing.length > 0) return `${missing.join(', ')} not found`
   const place = freshName(directory)
   mkdirSync(`${place}/at`, { recursive: true })

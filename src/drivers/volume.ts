@@ -21,9 +21,11 @@ export interface VolumeDriver {
     sizeGb: number
     from?: { snapshotId: string } | { volumeId: string }
   }): Promise<VolumeWork>
+  /** Whether a disk that is mounted keeps its size on this host. */
+  growsAtStart(): Promise<boolean>
   /**
-   * Only growth; nothing happens when it is as large already. A machine that has it mounted sees the new size after its
-   * next start: this is called again before that, when nothing has it mounted.
+   * Only growth; nothing happens when it is as large already. A machine that has it mounted sees the new size at once, or
+   * where disks grow only then after its next start: this is called again before that, when nothing has it mounted.
    */
   extendVolume(id: string, sizeGb: number): Promise<{ needsRestart: boolean }>
   /** Undefined when there is no such volume, or its size is not enforced. */

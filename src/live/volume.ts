@@ -8,5 +8,5 @@ export function measureVolume(ctx: LiveContext, id: string): VolumeMeasure | und
 
 /** Whether a machine that has it mounted sees the new size only after its next start. */
 export function growsAtStart(ctx: LiveContext): Promise<boolean> {
-  return ctx.volumes.enforcesSize()
+  return ctx.volumes.growsAtStart()
 }

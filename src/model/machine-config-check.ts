@@ -1,8 +1,10 @@
 // What a schema cannot say about the configuration of a machine, and the form in which it is kept and shown.
+import { isIP } from 'node:net'
 import { formatDuration, parseDuration } from './duration.ts'
 import { BerthError, badRequest } from './errors.ts'
 import { type ImageReference, parseImageReference } from './image.ts'
-import type { MachineCheck, MachineConfig, MachinePort, MachineService } from './machine-config.ts'
+import { machineIdPattern } from './machine.ts'
+import type { MachineCheck, MachineConfig, MachineMount, MachinePort, MachineService } from './machine-config.ts'
 import { type Guest, readGuest } from './machine-guest.ts'
 import { parsePathPrefix } from './path-prefix.ts'
 import { readSignal } from './signal.ts'
@@ -32,15 +34,7 @@ export function checkConfig(sent: MachineConfig, mayUseHost: boolean): KeptConfi
     )
   }
   for (const [index, file] of (kept.files ?? []).entries()) checkFile(`config.files.${index}`, file)
-  for (const [index, mount] of (kept.mounts ?? []).entries()) {
-    checkPath(`config.mounts.${index}.path`, mount.path)
-    if (!mount.volume && !mount.name) throw badRequest(`config.mounts.${index}.volume is required`)
-    if (mount.extend_threshold_percent) {
-      throw badRequest(
-        `config.mounts.${index}.extend_threshold_percent is not possible here: extend the volume when it fills`,
-      )
-    }
-  }
+  for (const [index, mount] of (kept.mounts ?? []).entries()) checkMount(`config.mounts.${index}`, mount)
   const program = processes?.[0]
   if (program)
     kept.processes = [
@@ -50,9 +44,9 @@ export function checkConfig(sent: MachineConfig, mayUseHost: boolean): KeptConfi
   for (const word of [...(kept.init.exec ?? []), ...(kept.init.entrypoint ?? []), ...(kept.init.cmd ?? [])]) {
     if (word.includes('\0')) throw badRequest('config.init must not hold NUL characters')
   }
-  const { hostname } = kept.dns ?? {}
-  if (hostname !== undefined && !/^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$/.test(hostname)) {
-    throw badRequest('config.dns.hostname must be 1 to 63 letters, digits and dashes')
+  if (kept.dns) checkDns(kept.dns)
+  for (const [index, id] of (kept.standbys ?? []).entries()) {
+    if (!machineIdPattern.test(id)) throw badRequest(`config.standbys.${index} must be the id of a machine`)
   }
   return kept
 }
@@ -256,6 +250,34 @@ function checkFile(field: string, file: NonNullable<MachineConfig['files']>[numb
     throw badRequest(`${field} must have raw_value or secret_name`)
   }
   if (file.raw_value !== undefined && !isBase64(file.raw_value)) throw badRequest(`${field}.raw_value must be base64`)
+}
+
+const hostLabel = '[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?'
+const hostWord = new RegExp(`^${hostLabel}$`)
+const domain = new RegExp(`^(?=.{1,253}$)${hostLabel}(\\.${hostLabel})*\\.?$`)
+
+/** What stands in `/etc/resolv.conf` and `/etc/hosts`: nothing of it may end a line or a word there. */
+function checkDns(dns: NonNullable<MachineConfig['dns']>): void {
+  const { hostname, hostname_fqdn: fqdn, nameservers = [], searches = [], options = [] } = dns
+  if (hostname !== undefined && !hostWord.test(hostname))
+    throw badRequest('config.dns.hostname must be 1 to 63 letters, digits and dashes')
+  if (fqdn !== undefined && !domain.test(fqdn)) throw badRequest('config.dns.hostname_fqdn must be the name of a host')
+  const wrong = (field: string, words: string[], isRight: (word: string) => boolean, what: string) => {
+    const index = words.findIndex((word) => !isRight(word))
+    if (index >= 0) throw badRequest(`config.dns.${field}.${index} must be ${what}`)
+  }
+  wrong('nameservers', nameservers, (word) => isIP(word.replace(/%[\w.-]+$/, '')) !== 0, 'an address')
+  wrong('searches', searches, (word) => /^[A-Za-z0-9._-]{1,253}$/.test(word), 'a domain')
+  wrong('options', options, (word) => /^[a-z0-9-]+(:\d+)?$/.test(word), 'an option of resolv.conf such as ndots:2')
+}
+
+function checkMount(field: string, mount: MachineMount): void {
+  checkPath(`${field}.path`, mount.path)
+  if (!mount.volume && !mount.name) throw badRequest(`${field}.volume is required`)
+  if (mount.extend_threshold_percent) {
+    if (!mount.add_size_gb) throw badRequest(`${field}.add_size_gb is required with extend_threshold_percent`)
+  } else if (mount.add_size_gb || mount.size_gb_limit)
+    throw badRequest(`${field}.extend_threshold_percent is required with add_size_gb and size_gb_limit`)
 }
 
 export function isBase64(text: string): boolean {

@@ -102,6 +102,22 @@ export const MachineService = Type.Object({
 })
 export type MachineService = Static<typeof MachineService>
 
+export const MachineMount = Type.Object({
+  volume: Type.Optional(Text),
+  path: Type.String(),
+  name: Type.Optional(Text),
+  size_gb: Type.Optional(Type.Integer()),
+  encrypted: Type.Optional(Type.Boolean()),
+  extend_threshold_percent: Type.Optional(
+    Type.Integer({ minimum: 0, maximum: 99, description: 'The volume grows by itself when it is as full as that.' }),
+  ),
+  add_size_gb: Type.Optional(
+    Type.Integer({ minimum: 0, description: 'By so much, each time; needed with `extend_threshold_percent`.' }),
+  ),
+  size_gb_limit: Type.Optional(Type.Integer({ minimum: 0, description: 'And not beyond this.' })),
+})
+export type MachineMount = Static<typeof MachineMount>
+
 export const MachineConfig = Type.Object({
   image: Type.String({ description: '`[host/]repository[:tag|@digest]`.' }),
   env: Type.Optional(Type.Record(Type.String(), Type.String())),
@@ -143,21 +159,7 @@ export const MachineConfig = Type.Object({
     }),
   ),
   metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
-  mounts: Type.Optional(
-    Type.Array(
-      Type.Object({
-        volume: Type.Optional(Text),
-        path: Type.String(),
-        name: Type.Optional(Text),
-        size_gb: Type.Optional(Type.Integer()),
-        encrypted: Type.Optional(Type.Boolean()),
-        extend_threshold_percent: Type.Optional(Type.Integer()),
-        add_size_gb: Type.Optional(Type.Integer()),
-        size_gb_limit: Type.Optional(Type.Integer()),
-      }),
-      { maxItems: 1 },
-    ),
-  ),
+  mounts: Type.Optional(Type.Array(MachineMount, { maxItems: 1 })),
   services: Type.Optional(Type.Array(MachineService)),
   checks: Type.Optional(Type.Record(Type.String(), MachineCheck)),
   files: Type.Optional(
@@ -184,7 +186,9 @@ export const MachineConfig = Type.Object({
       skip_registration: Type.Optional(Type.Boolean()),
       nameservers: Type.Optional(Words),
       searches: Type.Optional(Words),
+      options: Type.Optional(Words),
       hostname: Type.Optional(Text),
+      hostname_fqdn: Type.Optional(Text),
     }),
   ),
   processes: Type.Optional(

@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import type { MachineMount } from './machine-config.ts'
 import { defineStates, type State } from './states.ts'
 import type { Micros } from './time.ts'
 
@@ -10,6 +11,7 @@ export const volumeStates = defineStates({
   },
   created: {
     commands: { extend: 'extending', delete: 'pending_destroy', remove: 'destroying' },
+    outcomes: { full: 'extending' },
     keeps: 'snapshots',
   },
   extending: {
@@ -73,6 +75,22 @@ export const maxSizeGb = 500
 export const defaultRetentionDays = 5
 export const volumeIdPattern = /^vol_[a-z0-9]{16}$/
 export const snapshotIdPattern = /^vs_[a-z0-9]{16}$/
+
+/** What a filesystem leaves to files of its disk, at the least. */
+const leftToFiles = 0.9
+
+/** What it is to have as its machine mounts it, when that is more than it has. It may be about to grow already. */
+export function sizeWhenFull(
+  { sizeGb }: Pick<Volume, 'sizeGb'>,
+  mount: Pick<MachineMount, 'extend_threshold_percent' | 'add_size_gb' | 'size_gb_limit'>,
+  { bytesUsed, bytesTotal }: { bytesUsed: number; bytesTotal: number },
+): number | undefined {
+  const { extend_threshold_percent: threshold, add_size_gb: more, size_gb_limit: limit } = mount
+  const bytes = Math.max(bytesTotal, sizeGb * gigabyte * leftToFiles)
+  if (!threshold || !more || bytesUsed * 100 < threshold * bytes) return undefined
+  const wanted = Math.min(sizeGb + more, limit || maxSizeGb, maxSizeGb)
+  return wanted > sizeGb ? wanted : undefined
+}
 
 const SizeGb = Type.Integer({
   minimum: 1,

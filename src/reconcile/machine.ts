@@ -186,7 +186,7 @@ async function startProgram(machine: Machine, world: World): Promise<Exclude<Sta
   if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
   const making = volumes.find(({ state }) => state === 'creating')
   if (making) return { is: 'waiting', note: `waiting for its volume ${making.id}`, seconds: volumeSeconds }
-  // One that grew while it was mounted is whole only now.
+  // One that is to grow has its size from the start.
   for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
     await world.machines.startMachine(await specOf(found.machine, found.image, world))

@@ -1,16 +1,19 @@
 import type { VolumeDriver } from '../drivers/volume.ts'
 import { newId } from '../model/ids.ts'
+import type { MachineMount } from '../model/machine-config.ts'
 import { nowMicros } from '../model/time.ts'
-import { gigabyte, type Snapshot, snapshotStates, type Volume, volumeStates } from '../model/volume.ts'
+import { gigabyte, type Snapshot, sizeWhenFull, snapshotStates, type Volume, volumeStates } from '../model/volume.ts'
 import type { Query, Tx } from '../store/db.ts'
 import { transition } from '../store/transition.ts'
 import {
+  findMount,
   insertSnapshot,
   isBeingCopied,
   listSnapshots,
   setSnapshotFailure,
   setSnapshotSize,
   setVolumeFailure,
+  setVolumeSize,
   snapshotsToRemove,
   volumesToRemove,
 } from '../store/volume.ts'
@@ -20,6 +23,8 @@ import { advance, type Steps, wait } from './step.ts'
 const daySeconds = 86_400
 /** As often a volume is looked at while nothing happens to it. */
 const lookSeconds = 3600
+/** The same for one that grows by itself: a program fills a gigabyte in about that time. */
+const fillSeconds = 10
 
 export const volumeSteps: Steps<typeof volumeStates, Volume> = {
   async creating(volume, { volumes }) {
@@ -29,20 +34,26 @@ export const volumeSteps: Steps<typeof volumeStates, Volume> = {
     return advance('failed', work.reason, (tx) => setVolumeFailure(tx, volume.id, work.reason))
   },
 
-  async created(volume, { db }) {
+  async created(volume, world) {
+    const { db } = world
+    const mount = await findMount(db, volume)
+    const grown = mount && sizeIfFull(volume, mount, world.volumes)
+    if (grown !== undefined)
+      return advance('full', `it is full: it gets ${grown} GB`, (tx) => setVolumeSize(tx, volume.id, grown))
+    const look = mount?.extend_threshold_percent ? fillSeconds : lookSeconds
     const due = await secondsToSnapshot(db, volume)
-    if (due > 0) return wait(Math.min(due, lookSeconds), '')
-    return wait(lookSeconds, '', async (tx) => {
+    if (due > 0) return wait(Math.min(due, look), '')
+    return wait(look, '', async (tx) => {
       const id = `vs_${newId()}`
       if (await insertSnapshot(tx, id, volume, volume.sizeGb * gigabyte)) await enqueue(tx, 'snapshot', id)
     })
   },
 
-  // The disk of a machine is grown before its next start instead: nothing else may have it then.
-  async extending(volume, { volumes }) {
-    if (volume.machineId !== null) return advance('grown', 'the machine sees the new size after its next start')
-    await volumes.extendVolume(volume.id, volume.sizeGb)
-    return advance('grown')
+  async extending(volume, { db, volumes }) {
+    // What is held still for a copy cannot grow.
+    if (await isBeingCopied(db, volume.id)) return wait(1, 'a copy of it is being made')
+    const { needsRestart } = await volumes.extendVolume(volume.id, volume.sizeGb)
+    return advance('grown', needsRestart ? 'the machine sees the new size after its next start' : '')
   },
 
   async pending_destroy(volume) {
@@ -99,6 +110,13 @@ const removalBatch = 100
 function sourceOf(volume: Volume): Pick<Parameters<VolumeDriver['ensureVolume']>[0], 'from'> {
   if (volume.sourceSnapshotId !== null) return { from: { snapshotId: volume.sourceSnapshotId } }
   return volume.sourceVolumeId === null ? {} : { from: { volumeId: volume.sourceVolumeId } }
+}
+
+function sizeIfFull(volume: Volume, mount: MachineMount, volumes: VolumeDriver): number | undefined {
+  const measure = mount.extend_threshold_percent ? volumes.measureVolume(volume.id) : undefined
+  if (!measure) return undefined
+  const { blocks, blockSize, bytesUsed } = measure
+  return sizeWhenFull(volume, mount, { bytesUsed, bytesTotal: blocks * blockSize })
 }
 
 /** Only while somebody uses it: nothing changes otherwise. */

@@ -331,14 +331,14 @@ export async function hasMachines(db: Query, appId: string): Promise<boolean> {
   return rowCount !== 0
 }
 
-/** Those whose schedule has come and that do not run. What runs over its time is started with the next. */
+/** Those whose time has come and that do not run. What runs over its time is started with the next. */
 export async function startScheduled(tx: Tx): Promise<string[]> {
   const { rows } = await tx.query<{ id: string; config: MachineDetails['config']; state: string }>(
     `select id, config, state from machine where next_start_at <= now() order by next_start_at limit 100
      for update skip locked`,
   )
   for (const machine of rows) {
-    if (machine.state === 'stopped' || machine.state === 'failed') await launchMachine(tx, machine, 'start', 'flyd')
+    if (['created', 'stopped', 'failed'].includes(machine.state)) await launchMachine(tx, machine, 'start', 'flyd')
     else {
       const interval = scheduleInterval(machine.config)
       await tx.query('update machine set next_start_at = now() + $2::interval where id = $1', [machine.id, interval])

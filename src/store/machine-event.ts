@@ -58,7 +58,20 @@ export async function noteTransition(
     source,
     ...(request && { request }),
   })
-  if (isFailure) await tx.query('update machine set failure = $2 where id = $1', [machineId, note || null])
+  if (!isFailure) return
+  await tx.query('update machine set failure = $2 where id = $1', [machineId, note || null])
+  await wakeStandbys(tx, machineId)
+}
+
+/** Those that stand by for it are started in its place, with what has a schedule. */
+async function wakeStandbys(tx: Tx, machineId: string): Promise<void> {
+  await tx.query({
+    name: 'wake-standbys',
+    text: `update machine set next_start_at = now()
+           where app_id = (select app_id from machine where id = $1) and state in ('created', 'stopped')
+             and config -> 'standbys' ? $1`,
+    values: [machineId],
+  })
 }
 
 /** Newest first. */

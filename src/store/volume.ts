@@ -1,4 +1,5 @@
 import { BerthError, notFound } from '../model/errors.ts'
+import type { MachineMount } from '../model/machine-config.ts'
 import type { Snapshot, Volume } from '../model/volume.ts'
 import type { Query, Tx } from './db.ts'
 
@@ -226,6 +227,18 @@ export async function volumesOfMachine(
 export async function machineState(db: Query, machineId: string): Promise<string | undefined> {
   const { rows } = await db.query<{ state: string }>('select state from machine where id = $1', [machineId])
   return rows[0]?.state
+}
+
+/** How the machine that it is attached to mounts it. */
+export async function findMount(db: Query, { id, machineId }: Volume): Promise<MachineMount | undefined> {
+  if (machineId === null) return undefined
+  const { rows } = await db.query<{ mount: MachineMount }>({
+    name: 'find-mount',
+    text: `select mount from machine, jsonb_array_elements(config -> 'mounts') mount
+           where machine.id = $1 and mount ->> 'volume' = $2`,
+    values: [machineId, id],
+  })
+  return rows[0]?.mount
 }
 
 /** Those of an app that is being deleted which nobody has told to go. */

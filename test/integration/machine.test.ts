@@ -291,6 +291,8 @@ describe('bad configurations', () => {
     [{ files: [{ guest_path: '/x' }] }, 'config.files.0'],
     [{ mounts: [{ path: '/', volume: 'vol_x' }] }, 'config.mounts.0.path'],
     [{ mounts: [{ path: '/a' }] }, 'config.mounts.0.volume'],
+    [{ mounts: [{ path: '/a', volume: 'vol_x', extend_threshold_percent: 80 }] }, 'config.mounts.0.add_size_gb'],
+    [{ mounts: [{ path: '/a', volume: 'vol_x', size_gb_limit: 8 }] }, 'config.mounts.0.extend_threshold_percent'],
     [
       {
         mounts: [
@@ -306,6 +308,14 @@ describe('bad configurations', () => {
     [{ stop_config: { signal: 'SIGNOPE' } }, 'config.stop_config.signal'],
     [{ stop_config: { timeout: '10m' } }, 'config.stop_config.timeout'],
     [{ dns: { hostname: '-a' } }, 'config.dns.hostname'],
+    [{ dns: { hostname_fqdn: 'a..b' } }, 'config.dns.hostname_fqdn'],
+    [{ dns: { nameservers: ['fdaa::3', 'example.com'] } }, 'config.dns.nameservers.1'],
+    [{ dns: { searches: ['a\nnameserver 192.0.2.1'] } }, 'config.dns.searches.0'],
+    [{ dns: { options: ['ndots: 2'] } }, 'config.dns.options.0'],
+    [{ dns: { dns_forward_rules: [{ basename: 'x', addr: '192.0.2.1' }] } }, 'config.dns.dns_forward_rules'],
+    [{ standbys: ['web-1'] }, 'config.standbys.0'],
+    [{ cache_drive: { size_mb: 100 } }, 'config.cache_drive'],
+    [{ containers: [{ name: 'a', image: 'b' }] }, 'config.containers'],
     [{ statics: [{ guest_path: '/a', url_prefix: '/b' }] }, 'config.statics'],
     [{ metadata: { a: 1 } }, 'config.metadata.a'],
   ])('%j is refused with 400, naming the field', async (config, field) => {
@@ -720,6 +730,36 @@ describe('the life of a machine', () => {
     expect(await update('hourly')).toBeLessThan(601)
     expect(await update('weekly')).toBeGreaterThan(6 * 86_400)
     expect(await update()).toBeNull()
+  })
+
+  test('stands by for another: it is not launched, and started when the other cannot be', async () => {
+    const { startScheduled } = await import('../../src/store/machine-change.ts')
+    const first = await started()
+    const bystander = (await create({}, { standbys: ['00000000000000'] })).body.id
+    const standby = (await create({}, { standbys: [first] })).body.id
+    const wake = async () => {
+      await platform.database.db.transaction(startScheduled)
+      await settle()
+      return Promise.all([first, standby, bystander].map(state))
+    }
+    expect(await wake()).toEqual(['started', 'created', 'created'])
+    fake.machines.end(first, { exitCode: 1 })
+    await look()
+    expect(await wake()).toEqual(['stopped', 'started', 'created'])
+    // One that was told to stop needs nobody in its place, and neither does one that ended well.
+    await machines.call('POST', standby, '/stop')
+    await machines.call('POST', first, '/start')
+    await settle()
+    await machines.call('POST', first, '/stop')
+    await settle()
+    expect(await wake()).toEqual(['stopped', 'stopped', 'created'])
+    fake.images.available = new Set()
+    await machines.call('POST', first, '', { body: { config: { image: 'gone' } } })
+    await settle()
+    await machines.call('POST', first, '/start')
+    await settle()
+    fake.images.available = null
+    expect(await wake()).toEqual(['failed', 'started', 'created'])
   })
 
   test('a machine that has failed is started again by its schedule', async () => {

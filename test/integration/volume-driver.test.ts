@@ -1,13 +1,14 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { boxScript } from '../../src/drivers/box-script.ts'
 import { type Home, openHome } from '../../src/drivers/home.ts'
 import { type JobDriver, jobDriver } from '../../src/drivers/job.ts'
-import { isRoot } from '../../src/drivers/process.ts'
+import { isRoot, run } from '../../src/drivers/process.ts'
 import { killProcess } from '../../src/drivers/process-list.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/supervisor.ts'
 import type { VolumeDriver, VolumeWork } from '../../src/drivers/volume.ts'
-import { volumeDriver } from '../../src/drivers/volume-driver.ts'
+import { growsMounted, volumeDriver } from '../../src/drivers/volume-driver.ts'
 import { findLoop } from '../../src/drivers/volume-use.ts'
 import { newId } from '../../src/model/ids.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../support/temporary-home.ts'
@@ -136,7 +137,6 @@ describe.runIf(isRoot())('disks', () => {
     const volume = await make()
     const box = await mountApart(volume.source, volume.at)
     await box.run(`echo kept > ${volume.at}/file`)
-    expect(await driver.extendVolume(volume.id, 2)).toEqual({ needsRestart: true })
     await box.end()
     const both = await Promise.all([driver.extendVolume(volume.id, 2), driver.extendVolume(volume.id, 2)])
     expect(both).toEqual([{ needsRestart: false }, { needsRestart: false }])
@@ -145,6 +145,51 @@ describe.runIf(isRoot())('disks', () => {
     expect(await again.run(`cat ${volume.at}/file`)).toBe('kept\n= 0\n')
     expect(await again.run(`fallocate -l 1200M ${volume.at}/large`)).toBe('= 0\n')
     await again.end()
+    expect(driver.measureVolume(volume.id)!.blocks * 4096).toBe(2 * gigabyte)
+  })
+
+  test.runIf(growsMounted())('grow while they are mounted, under whoever writes to them', async () => {
+    const volume = await make()
+    const box = await mountApart(volume.source, volume.at)
+    await box.run(`echo kept > ${volume.at}/file`)
+    expect(await box.run(`fallocate -l 1200M ${volume.at}/large`)).toMatch(/No space left/)
+    const both = await Promise.all([driver.extendVolume(volume.id, 2), driver.extendVolume(volume.id, 2)])
+    expect(both).toEqual([{ needsRestart: false }, { needsRestart: false }])
+    expect(await box.run(`fallocate -l 1200M ${volume.at}/large`)).toBe('= 0\n')
+    expect(driver.measureVolume(volume.id)!.blocks * 4096).toBeGreaterThan(1.9 * gigabyte)
+    // Again and further, also when it does not know yet how large it is.
+    await driver.extendVolume(volume.id, 2)
+    await driver.extendVolume(volume.id, 30)
+    expect(await box.run(`df --output=size -BG ${volume.at} | tail -n 1`)).toMatch(/^\s*(29|30)G\n/)
+    expect(await box.run(`cat ${volume.at}/file`)).toBe('kept\n= 0\n')
+    await box.end()
+    await run('e2fsck', ['-f', '-n', volume.source])
+  })
+
+  test.runIf(!growsMounted())('keep their size while they are mounted, where the kernel wants it so', async () => {
+    expect(await driver.growsAtStart()).toBe(true)
+    const volume = await make()
+    const box = await mountApart(volume.source, volume.at)
+    expect(await driver.extendVolume(volume.id, 2)).toEqual({ needsRestart: true })
+    // What is asked of the kernel is right: it says who may, and not that it does not know it.
+    const grow = run('perl', [boxScript('volume-grow.pl'), volume.source, String(2 * gigabyte)])
+    await expect(grow).rejects.toThrow('grow the filesystem: Operation not permitted')
+    expect(await box.run(`fallocate -l 1200M ${volume.at}/large`)).toMatch(/No space left/)
+    await box.end()
+    expect(await driver.extendVolume(volume.id, 2)).toEqual({ needsRestart: false })
+    expect(driver.measureVolume(volume.id)!.blocks * 4096).toBe(2 * gigabyte)
+  })
+
+  test('do not grow while a device shows them that nobody has mounted', async () => {
+    const volume = await make()
+    const device = (await run('losetup', ['--find', '--show', volume.source])).stdout.trim()
+    const grow = () => run('perl', [boxScript('volume-grow.pl'), volume.source, String(2 * gigabyte)])
+    try {
+      await expect(grow()).rejects.toThrow(/in use, and mounted nowhere/)
+    } finally {
+      await run('losetup', ['-d', device])
+    }
+    await grow()
     expect(driver.measureVolume(volume.id)!.blocks * 4096).toBe(2 * gigabyte)
   })
 

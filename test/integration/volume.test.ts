@@ -172,15 +172,61 @@ describe('changing a volume', () => {
     expect((await get(id)).body).toMatchObject({ size_gb: 5, state: 'created' })
   })
 
-  test('of a running machine leaves the disk alone and says that it needs a restart', async () => {
+  test('of a running machine grows at once, unless a copy is being made of it', async () => {
     const id = await ready()
     const appId = await addMachine('m1')
     await attach({ appId, volumeId: id, machineId: 'm1' })
+    await platform.sql(`insert into snapshot (id, volume_id, volume_bytes, retention_days) values ('vs_1', $1, 1, 5)`, [
+      id,
+    ])
+    const body = { size_gb: 5 }
+    expect((await platform.call('PUT', `${path}/${id}/extend`, { body })).body).toMatchObject({ needs_restart: false })
+    await settle(2)
+    expect((await get(id)).body).toMatchObject({ size_gb: 5, state: 'extending' })
+    expect(fake.disks.get(id)).toBe(3)
+    await platform.sql(`update snapshot set state = 'created'`)
+    await settle(2)
+    expect((await get(id)).body).toMatchObject({ size_gb: 5, state: 'created' })
+    expect(fake.disks.get(id)).toBe(5)
+  })
+
+  test('of a running machine says so where it needs a restart', async () => {
+    const id = await ready()
+    const appId = await addMachine('m1')
+    await attach({ appId, volumeId: id, machineId: 'm1' })
+    fake.disksGrowAtStart = true
     const body = { size_gb: 5 }
     expect((await platform.call('PUT', `${path}/${id}/extend`, { body })).body).toMatchObject({ needs_restart: true })
     await settle(2)
     expect((await get(id)).body).toMatchObject({ size_gb: 5, state: 'created' })
     expect(fake.disks.get(id)).toBe(3)
+  })
+
+  test('is not needed when its machine has it grow by itself', async () => {
+    const id = await ready()
+    const appId = await addMachine('m1')
+    await attach({ appId, volumeId: id, machineId: 'm1' })
+    const mount = { volume: id, path: '/data', extend_threshold_percent: 80, add_size_gb: 2, size_gb_limit: 6 }
+    await platform.sql(`update machine set config = config || $1`, [{ mounts: [mount] }])
+    const sizeWith = async (gigabytes: number) => {
+      fake.diskUse.set(id, gigabytes * 1024 ** 3)
+      await settle(3)
+      return [(await get(id)).body.size_gb, fake.disks.get(id)]
+    }
+    expect(await sizeWith(2.3)).toEqual([3, 3])
+    expect(await sizeWith(2.5)).toEqual([5, 5])
+    expect(await sizeWith(4)).toEqual([6, 6])
+    expect(await sizeWith(5.9)).toEqual([6, 6])
+    // What is to grow with the next start does not grow by more and more until then.
+    fake.disksGrowAtStart = true
+    await platform.sql(`update machine set config = jsonb_set(config, '{mounts,0,size_gb_limit}', '0')`)
+    expect(await sizeWith(5.5)).toEqual([8, 6])
+    expect(await sizeWith(5.6)).toEqual([8, 6])
+    const [work] = await platform.sql(
+      `select extract(epoch from run_at - now()) as seconds from work where resource_id = $1`,
+      [id],
+    )
+    expect(Number(work!.seconds)).toBeLessThan(11)
   })
 })
 

@@ -52,10 +52,12 @@ export class FakeWorld {
   readonly layers = new Map<string, string>()
   readonly copies = new Map<string, string>()
   checkpointProblem: string | undefined
-  /** Sizes of disks, and what snapshots are copies of. */
+  /** Sizes of disks, the bytes that are written to them, and what snapshots are copies of. */
   readonly disks = new Map<string, number>()
+  readonly diskUse = new Map<string, number>()
   readonly diskCopies = new Map<string, string>()
   diskProblem: string | undefined
+  disksGrowAtStart = false
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
   machines = new FakeMachines()
@@ -416,6 +418,7 @@ export class FakeWorld {
     const gigabyte = 1024 ** 3
     return {
       enforcesSize: () => this.called(true),
+      growsAtStart: () => this.called(this.disksGrowAtStart),
       ensureVolume: ({ id, sizeGb }) => {
         if (this.diskProblem) return this.called({ is: 'failed', reason: this.diskProblem } as const)
         this.disks.set(id, Math.max(sizeGb, this.disks.get(id) ?? 0))
@@ -423,13 +426,15 @@ export class FakeWorld {
       },
       extendVolume: (id, sizeGb) => {
         if (!this.disks.has(id)) throw new Error('there is no such volume')
+        if (this.disksGrowAtStart) return this.called({ needsRestart: true })
         this.disks.set(id, sizeGb)
         return this.called({ needsRestart: false })
       },
       measureVolume: (id) => {
         const blocks = ((this.disks.get(id) ?? 0) * gigabyte) / 4096
+        const bytesUsed = this.diskUse.get(id) ?? 409_600
         return this.disks.has(id)
-          ? { blockSize: 4096, blocks, blocksFree: blocks - 100, bytesUsed: 409_600 }
+          ? { blockSize: 4096, blocks, blocksFree: blocks - bytesUsed / 4096, bytesUsed }
           : undefined
       },
       ensureSnapshot: (volumeId, snapshotId) => {
