@@ -1,4 +1,5 @@
 import { flyctlDatabaseRoutes } from './flyctl-database.ts'
+import { flyctlLogRoutes } from './flyctl-log.ts'
 import { flyctlOrgRoutes } from './flyctl-org.ts'
 import { flyctlPostgresRoutes } from './flyctl-postgres.ts'
 import { flyctlReleaseRoutes } from './flyctl-release.ts'
@@ -10,4 +11,5 @@ export const flyctlRoutes: Route[] = [
   ...flyctlPostgresRoutes,
   ...flyctlDatabaseRoutes,
   ...flyctlReleaseRoutes,
+  ...flyctlLogRoutes,
 ]

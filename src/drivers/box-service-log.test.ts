@@ -132,3 +132,20 @@ test('what is no log of s6 is read as it is, and no link is followed', async () 
   const nothing = kept(await openServiceLog(`${directory}/absent`).fromBefore(5))
   expect(await texts(nothing)).toEqual([])
 })
+
+test('lines after a time are found in whichever file they are, without reading those before', async () => {
+  const long = 'x'.repeat(100)
+  const lines = (from: number, to: number) => Array.from({ length: to - from }, (_, at) => `${from + at} ${long}`)
+  print('stdout', ...lines(0, 1500))
+  rotate('stdout', 1)
+  print('stdout', ...lines(1500, 3000))
+  print('stderr', 'last')
+  for (const time of [0, 1, 700, 1499, 1500, 2200, 2999]) {
+    const items = await kept(await openServiceLog(directory).fromTime(time)).read(1e9)
+    const times = items.map((item) => (item.is === 'line' ? item.timeMs : -1))
+    expect(times.filter((at) => at > time)).toEqual(Array.from({ length: 3000 - time }, (_, at) => time + 1 + at))
+    expect(times.filter((at) => at <= time).length).toBeLessThan(1000)
+  }
+  expect(await texts(kept(await openServiceLog(directory).fromTime(-5)))).toHaveLength(3001)
+  expect((await texts(kept(await openServiceLog(directory).fromTime(1e9)))).length).toBeLessThan(1000)
+})

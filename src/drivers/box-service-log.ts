@@ -18,6 +18,8 @@ export interface ServiceLog {
   fromNow(): LogReader
   /** From the oldest line that is kept, or from so many lines before the end. */
   fromBefore(lines?: number): Promise<LogReader>
+  /** From a little before what was printed at this time. */
+  fromTime(timeMs: number): Promise<LogReader>
 }
 
 export interface LogReader {
@@ -43,6 +45,10 @@ export function openServiceLog(directory: string): ServiceLog {
       const skip = Math.max(0, found.reduce((sum, one) => sum + one.count, 0) - lines)
       const followers = sources.map((one, at) => new Follower(one.stream, one.directory, found[at]!.start))
       return merged(followers, skip)
+    },
+    async fromTime(timeMs) {
+      const starts = await Promise.all(sources.map((one) => findTime(one.directory, timeMs)))
+      return merged(sources.map((one, at) => new Follower(one.stream, one.directory, starts[at])))
     },
   }
 }
@@ -315,6 +321,38 @@ async function findLast(directory: string, lines: number): Promise<{ start: Star
     if (count >= lines) break
   }
   return { start, count }
+}
+
+/** Where a stream is to be read from for all lines after this time; undefined for the oldest. */
+async function findTime(directory: string, timeMs: number): Promise<Start | undefined> {
+  for (const name of [...listFull(directory), 'current'].reverse()) {
+    const file = openLogFile(`${directory}/${name}`)
+    const first = file && (await findLine(file, 0))
+    if (file && first && first.timeMs <= timeMs) return { file, offset: await findOffset(file, timeMs) }
+    file?.close()
+  }
+  return undefined
+}
+
+/** Less than a chunk before the first line after this time. Lines stand in the order of time. */
+async function findOffset(file: LogFile, timeMs: number): Promise<number> {
+  let low = 0
+  for (let high = file.size(); high - low > chunkBytes; ) {
+    const middle = Math.floor((low + high) / 2)
+    const line = await findLine(file, middle)
+    if (line && line.timeMs <= timeMs) low = line.offset
+    else high = middle
+  }
+  return low
+}
+
+/** The first line that begins there or later. */
+async function findLine(file: LogFile, from: number): Promise<{ offset: number; timeMs: number } | undefined> {
+  const { bytesRead, buffer } = await readAt(file.descriptor, Buffer.allocUnsafe(chunkBytes), 0, chunkBytes, from)
+  const bytes = buffer.subarray(0, bytesRead)
+  const begin = from === 0 ? 0 : bytes.indexOf(newline) + 1
+  if (bytes.length - begin < prefixBytes || (from > 0 && begin === 0)) return undefined
+  return { offset: from + begin, timeMs: parseLine(bytes.subarray(begin, begin + prefixBytes)).timeMs }
 }
 
 /** A file of s6-log is not longer; of another one only the end is read. */

@@ -24,7 +24,7 @@ import type { Home } from './home.ts'
 import { type MachineDriver, type MachineSpec, MachineStartError, type MachineTraffic } from './machine.ts'
 import { watchChanges } from './machine-change.ts'
 import { prepareMachine, readFreezer, readMemoryGroup, readVersion, workingDirectory } from './machine-disk.ts'
-import { followMachineLog, readMachineLog } from './machine-log.ts'
+import { followMachineLog, readMachineLog, readMachineLogAfter } from './machine-log.ts'
 import { changeDirectory, type MachinePaths, machinePaths } from './machine-paths.ts'
 import { hasEnded, inspectProcess, readExits } from './machine-process.ts'
 import { listNamespace } from './machine-process-list.ts'
@@ -114,6 +114,7 @@ export function machineDriver(options: MachineOptions): MachineDriver {
         return group === undefined ? 0 : reclaimMemory(group, bytes)
       }),
     readLog: (id, lines) => readMachineLog(pathsOf(id).log, lines),
+    readLogAfter: (id, afterMs, lines) => readMachineLogAfter(pathsOf(id).log, afterMs, lines),
     followLog: (id, lines, gone) => followMachineLog(pathsOf(id).log, lines, gone),
     removeMachine: (id, slot) => afterStart(id, () => removeMachine(host, id, slot)),
   }

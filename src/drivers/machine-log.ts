@@ -23,6 +23,27 @@ export async function readMachineLog(directory: string, lines: number): Promise<
   return lines === 0 ? [] : found.slice(-lines)
 }
 
+/** At least so many lines after this time, if there are as many, the oldest first; what was printed at once is not parted. */
+export async function readMachineLogAfter(directory: string, afterMs: number, lines: number): Promise<LogLine[]> {
+  const reader = await openServiceLog(directory).fromTime(afterMs)
+  const found: LogLine[] = []
+  try {
+    for (let items = await reader.read(chunkBytes); items.length > 0; items = await reader.read(chunkBytes)) {
+      found.push(...linesOf(items).filter(({ at }) => at > afterMs))
+      if (found.length > lines && found.at(-1)!.at > found[lines - 1]!.at) break
+    }
+  } finally {
+    reader.close()
+  }
+  return withTies(found, lines)
+}
+
+/** The first of them, and those of the same time as the last of these. */
+export function withTies<T extends { at: number }>(sorted: T[], count: number): T[] {
+  const last = sorted[count - 1]
+  return last === undefined ? sorted : sorted.filter(({ at }) => at <= last.at)
+}
+
 export async function* followMachineLog(directory: string, lines: number, gone: AbortSignal): AsyncGenerator<LogLine> {
   const log = openServiceLog(directory)
   const bell = listenTo(directory, gone)

@@ -127,6 +127,8 @@ export interface MachineDriver {
   reclaimMemory(id: string, bytes: number): Promise<number>
   /** The last lines, oldest first. */
   readLog(id: string, lines: number): Promise<LogLine[]>
+  /** Those after this time, oldest first: about so many, and never only some of those of one moment. */
+  readLogAfter(id: string, afterMs: number, lines: number): Promise<LogLine[]>
   /** From now on, and the last `lines` before it, until aborted. */
   followLog(id: string, lines: number, gone: AbortSignal): AsyncIterable<LogLine>
   /** Nothing of it is left: no process, mount, interface, group, file or log. */

@@ -1,4 +1,5 @@
 import type { LogLine } from '../drivers/machine.ts'
+import { withTies } from '../drivers/machine-log.ts'
 import type { MachineDetails } from '../model/machine.ts'
 import { getMachineApp, getVisibleMachine, listMachines } from '../store/machine.ts'
 import type { LiveContext } from './context.ts'
@@ -67,6 +68,35 @@ export async function openAppLog(
 }
 
 export const mostLines = 1000
+
+export interface LogPageWish {
+  /** Only what was printed after it; null for the last lines there are. */
+  afterMs: number | null
+  instance: string | null
+  region: string | null
+}
+
+const firstLines = 100
+
+/** A line is written a moment after the time it bears, so that what is newer may not be there yet. */
+const writingMs = 200
+
+/** What the machines of an app said, in the order of time, for clients that ask again and again. */
+export async function readLogPage(ctx: LiveContext, appName: string, wish: LogPageWish): Promise<AppLogLine[]> {
+  const { app } = await getMachineApp(ctx.db, ctx.tokenHash, appName)
+  const { afterMs, instance } = wish
+  const machines = await listMachines(ctx.db, app.id, { ...everyone, region: wish.region })
+  const asked = machines.filter(({ id }) => instance === null || id === instance)
+  const now = Date.now()
+  const read = (id: string) =>
+    afterMs === null ? ctx.machines.readLog(id, firstLines) : ctx.machines.readLogAfter(id, afterMs, mostLines)
+  const found = await Promise.all(
+    asked.map(async (machine) => (await read(machine.id)).map((line) => withMachine(machine, line))),
+  )
+  const lines = found.flat().filter(({ at }) => at <= now - writingMs)
+  lines.sort((a, b) => a.at - b.at)
+  return afterMs === null ? lines.slice(-firstLines) : withTies(lines, mostLines)
+}
 
 async function readLines(ctx: LiveContext, machine: MachineDetails, lines: number): Promise<AppLogLine[]> {
   return (await ctx.machines.readLog(machine.id, lines)).map((line) => withMachine(machine, line))

@@ -1132,6 +1132,45 @@ describe('what runs in a machine', () => {
     ])
     expect((await call('GET', '/v1/apps/shop/logs?lines=many')).status).toBe(400)
   })
+
+  test('logs page by page, for those who ask again and again', async () => {
+    const [a, b] = [await started(), await started({ region: 'fra' })]
+    const page = (query: object) =>
+      call('GET', `/api/v1/apps/shop/logs?${new URLSearchParams({ next_token: '', ...query })}`)
+    expect((await page({})).body).toEqual({ data: [], meta: { next_token: '' } })
+    const say = (id: string, at: number, text: string) =>
+      fake.machines.machines.get(id)!.log.push({ at, stream: 'stdout', text })
+    const now = Date.now()
+    say(a, now - 5000.25, 'one')
+    say(b, now - 4000, 'two')
+    const first = await page({})
+    expect(first.body.data).toMatchObject([
+      { attributes: { message: 'one', level: 'info', instance: a, region: 'local', meta: { instance: a } } },
+      { attributes: { message: 'two', instance: b, region: 'fra', meta: { event: { provider: 'app' } } } },
+    ])
+    const { next_token } = first.body.meta
+    expect(next_token).toMatch(/^\d{19}$/)
+    expect((await page({ next_token })).body).toEqual({ data: [], meta: { next_token } })
+    say(a, now - 3000, 'three')
+    say(b, now + 60_000, 'not there yet')
+    const second = await page({ next_token })
+    expect(second.body.data).toMatchObject([{ attributes: { message: 'three', instance: a } }])
+    const messages = async (query: object) =>
+      (await page(query)).body.data.map(({ attributes }: { attributes: { message: string } }) => attributes.message)
+    expect(await messages({ instance: b })).toEqual(['two'])
+    expect(await messages({ region: 'local' })).toEqual(['one', 'three'])
+    expect(await messages({ next_token: '1' })).toEqual(['one', 'two', 'three'])
+    for (let at = 0; at < 1500; at++) say(b, now - 2000 + Math.floor(at / 10), String(at))
+    let token = second.body.meta.next_token
+    const seen: string[] = []
+    for (let pages = 0; pages < 3; pages++) {
+      const { body } = await page({ next_token: token })
+      seen.push(...body.data.map(({ attributes }: { attributes: { message: string } }) => attributes.message))
+      token = body.meta.next_token
+    }
+    expect(seen).toEqual(Array.from({ length: 1500 }, (_, at) => String(at)))
+    expect((await page({ next_token: 'x' })).status).toBe(422)
+  })
 })
 
 describe('who may do what', () => {
@@ -1166,6 +1205,7 @@ describe('who may do what', () => {
       `/${id}/memory`,
       `/${id}/logs`,
     ].map((rest) => ['GET', path + rest] as [never, string])
+    reads.push(['GET' as never, '/api/v1/apps/shop/logs'])
     for (const [method, url, body] of [...writes, ...reads]) {
       const options = body ? { body } : {}
       expect(await call(method, url, { ...options, token: stranger }), `${method} ${url}`).toMatchObject({

@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Image, ImageError, type ImageStore } from '../../src/drivers/image.ts'
 import type { LogLine, MachineDriver, MachineExit, MachineSpec } from '../../src/drivers/machine.ts'
+import { withTies } from '../../src/drivers/machine-log.ts'
 import { formatImageReference, type ImageConfig } from '../../src/model/image.ts'
 
 export interface FakeMachine {
@@ -116,6 +117,15 @@ export class FakeMachines {
       },
       reclaimMemory: (_id, bytes) => called(Math.min(bytes, 3 * 1024 ** 2)),
       readLog: (id, lines) => called((this.machines.get(id)?.log ?? []).slice(-lines)),
+      readLogAfter: (id, afterMs, lines) => {
+        const later = (this.machines.get(id)?.log ?? []).filter(({ at }) => at > afterMs)
+        return called(
+          withTies(
+            later.toSorted((a, b) => a.at - b.at),
+            lines,
+          ),
+        )
+      },
       followLog: (id, lines, gone) => this.follow(id, lines, gone),
       removeMachine: (id) => {
         this.machines.delete(id)

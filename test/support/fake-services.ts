@@ -48,6 +48,7 @@ export function fakeServices(services: () => Map<string, FakeService>): BoxServi
       fromNow: () => readerOf(at(boxId, name), at(boxId, name).log.length),
       fromBefore: async (lines) =>
         readerOf(at(boxId, name), lines === undefined ? 0 : Math.max(0, at(boxId, name).log.length - lines)),
+      fromTime: async () => readerOf(at(boxId, name), 0),
     }),
   }
 }
