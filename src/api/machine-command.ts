@@ -17,7 +17,6 @@ import {
 } from '../live/machine.ts'
 import { waitForMachine } from '../live/machine-wait.ts'
 import { badRequest } from '../model/errors.ts'
-import { ulidPattern } from '../model/ids.ts'
 import { splitWords } from '../model/words.ts'
 import {
   ByMachine,
@@ -207,12 +206,10 @@ export const machineCommandRoutes: Route[] = [
     run: async ({ ctx, params, query, search }) => {
       const words = search.getAll('state').flatMap((text) => text.split(','))
       const states = words.map((word) => word.trim()).filter(Boolean)
-      const fromEventId = query.from_event_id ?? ''
-      if (fromEventId && !ulidPattern.test(fromEventId)) throw badRequest('from_event_id is not the id of an event')
       const { state, version, eventId } = await waitForMachine(ctx, params.app_name, params.machine_id, {
         states: states.length > 0 ? states : ['started'],
         version: query.version || query.instance_id || '',
-        fromEventId,
+        fromEventId: query.from_event_id ?? '',
         timeoutSeconds: Math.min(query.timeout ?? longestWaitSeconds, longestWaitSeconds),
       })
       return { ok: true, state, version, event_id: eventId }

@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { getMachine } from '../actions/machine.ts'
 import { changeMetadata } from '../actions/machine-command.ts'
 import { acquireLease, getLease, type LeasedMachine, releaseLease } from '../actions/machine-lease.ts'
-import { badRequest, notFound } from '../model/errors.ts'
+import { notFound } from '../model/errors.ts'
 import { ByMachine, foreignApp, keyOf, leased, machineAbsent, notAllowed, Ok } from './machine.ts'
 import { type Route, route } from './route.ts'
 
@@ -162,10 +162,7 @@ export const machineMetadataRoutes: Route[] = [
     status: 204,
     errors: { 403: notAllowed, 404: machineAbsent },
     wrongType: 400,
-    run: async (call) => {
-      if (call.params.key === '') throw badRequest('the key must not be empty')
-      await changeMetadata(call.ctx, keyOf(call), { [call.params.key]: call.body.value })
-    },
+    run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: call.body.value }),
   }),
   route({
     method: 'DELETE',

@@ -1,4 +1,5 @@
 import { Type } from 'typebox'
+import { checked } from '../actions/context.ts'
 import { listMachinesOfOrg, placeMachines } from '../actions/machine-org.ts'
 import { changeQuery, changeTime, isSet, listFilters, readFilter } from './machine.ts'
 import { MachineView, machineView } from './machine-view.ts'
@@ -35,7 +36,7 @@ export const machineOrgRoutes: Route[] = [
     errors: { 404: noOrganization },
     wrongType: 400,
     run: async ({ ctx, params, query }) => {
-      const filter = { ...readFilter(query), metadata: {} }
+      const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: {} }
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
       const { rows, nextCursor } = await listMachinesOfOrg(ctx, params.org_slug, filter, page)
       const views = rows.map((machine) => ({

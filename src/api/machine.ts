@@ -1,4 +1,5 @@
 import { Type } from 'typebox'
+import { checked } from '../actions/context.ts'
 import { createMachine, getMachine, listMachinesOf, updateMachine } from '../actions/machine.ts'
 import { deleteMachineOf, listEventsOf, listVersionsOf } from '../actions/machine-command.ts'
 import { badRequest } from '../model/errors.ts'
@@ -100,7 +101,7 @@ export const machineRoutes: Route[] = [
     errors: { 403: foreignApp, 404: appAbsent },
     wrongType: 400,
     run: async ({ ctx, params, query, search }) => {
-      const filter = { ...readFilter(query), metadata: readMetadata(search) }
+      const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: readMetadata(search) }
       const machines = await listMachinesOf(ctx, params.app_name, filter)
       const options = { summary: isSet(query.summary), includeLease: isSet(query.include_leases) }
       return machines.map((machine) => machineView(ctx.settings, machine, options))

@@ -26,7 +26,6 @@ const settled = 'settled'
 
 /** Told of every change as it is committed, and looks again now and then in case one was not heard. */
 export async function waitForMachine(ctx: LiveContext, app: string, id: string, wish: WaitWish): Promise<WaitResult> {
-  const states = readStates(wish.states)
   const deadline = performance.now() + wish.timeoutSeconds * 1000
   let wake = () => {}
   const unsubscribe = ctx.machineFeed.subscribe((change) => {
@@ -34,6 +33,9 @@ export async function waitForMachine(ctx: LiveContext, app: string, id: string, 
   })
   try {
     await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
+    const states = readStates(wish.states)
+    if (wish.fromEventId && !ulidPattern.test(wish.fromEventId))
+      throw badRequest('from_event_id is not the id of an event')
     for (;;) {
       const changed = new Promise<void>((resolve) => {
         wake = resolve

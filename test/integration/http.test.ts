@@ -55,6 +55,16 @@ describe('the token of a request', () => {
   })
 })
 
+test('a stranger hears nothing about the parameters of any operation', async () => {
+  const odd = (schema?: { properties: object }) =>
+    Object.fromEntries(Object.keys(schema?.properties ?? {}).map((name) => [name, '!']))
+  for (const { method, path, query, body } of platformRoutes) {
+    const url = `${path.replaceAll(/\{\w+\}/g, '!')}?${new URLSearchParams(odd(query))}`
+    const reply = await platform.call(method, url, { token: 'berth_wrong', ...(body && { body: odd(body) }) })
+    expect(reply.status, `${method} ${url}`).toBe(401)
+  }
+})
+
 describe('bodies', () => {
   const body = { app_name: 'typed', org_slug: 'personal' }
 
