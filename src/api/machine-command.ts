@@ -55,6 +55,7 @@ export const machineCommandRoutes: Route[] = [
     description:
       'One that was suspended goes on where it was. What was written to its root is gone after a stop, unless it is kept.',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     status: 200,
     response: Type.Object({ previous_state: Type.String(), migrated: Type.Boolean(), new_host: Type.String() }),
@@ -74,6 +75,7 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Stop a machine',
     description: 'It is told with the signal of its configuration, SIGINT by default, and killed after the timeout.',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     body: Type.Object({ signal: Type.Optional(Signal), timeout: Type.Optional(Duration) }),
     nullsAbsent: true,
@@ -93,6 +95,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Restart a machine',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     query: Type.Object({
       timeout: Type.Optional(Type.String({ description: 'Such as `10s`, or seconds.' })),
@@ -117,6 +120,7 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Hold a machine still',
     description: 'Its processes stay in memory and go on with the next start.',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     status: 200,
     response: Ok,
@@ -134,6 +138,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Send a signal to the program of a machine',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     body: Type.Object({ signal: Signal }),
     status: 200,
@@ -153,6 +158,7 @@ export const machineCommandRoutes: Route[] = [
       tag: 'Machines',
       summary: word === 'cordon' ? 'Lead nothing to a machine any more' : 'Lead requests to a machine again',
       scope: 'write',
+      forItself: true,
       params: ByMachine,
       status: 200,
       response: Ok,
@@ -171,6 +177,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Wait until a machine is in a state',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     query: Type.Object({
       state: Type.Optional(
@@ -223,6 +230,7 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Run a command in a machine',
     description: 'Answers when it has ended, with the first MiB of what it wrote to each stream.',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     body: Type.Object({
       command: Type.Optional(Type.Array(Type.String(), { description: 'Word by word.' })),
@@ -281,6 +289,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'List the processes of a machine',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     query: Type.Object({
       sort_by: Type.Optional(Type.Enum(['pid', 'stime', 'rtime', 'command', 'cpu', 'rss', 'directory'])),
@@ -318,6 +327,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Show the memory of a machine',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     status: 200,
     response: MemoryView,
@@ -337,6 +347,7 @@ export const machineCommandRoutes: Route[] = [
     description:
       'At most `max_memory_mb` of its configuration, or `memory_mb` without one, and no less than it uses. Until its next start, which gives it `memory_mb` again.',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     body: Type.Object({ limit_mb: Type.Integer({ minimum: 1 }) }),
     status: 200,
@@ -361,6 +372,7 @@ export const machineCommandRoutes: Route[] = [
     description:
       'What it can read from files again, and with swap more; as much as it can when no amount is given. The answer is what the host got back, which is 0 where it has no control groups.',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     body: Type.Object({ amount_mb: Type.Optional(Type.Integer({ minimum: 0 })) }),
     status: 200,

@@ -66,6 +66,7 @@ export const machineLogRoutes: Route[] = [
     summary: 'Read what a machine says',
     description: 'One JSON object a line, the oldest first. Works in every state.',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     query: Type.Object(LogQuery),
     streams: true,

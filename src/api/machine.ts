@@ -142,6 +142,7 @@ export const machineRoutes: Route[] = [
     summary: 'Show a machine',
     description: 'One that was destroyed is shown for an hour.',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     query: Type.Object({ include_leases: flag('With who holds a lease.') }),
     status: 200,
@@ -188,6 +189,7 @@ export const machineRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Destroy a machine',
     scope: 'write',
+    forItself: true,
     params: ByMachine,
     query: Type.Object({ force: flag('Also while it runs.'), kill: flag('The same.') }),
     status: 200,
@@ -207,6 +209,7 @@ export const machineRoutes: Route[] = [
     summary: 'List what happened to a machine',
     description: 'The newest first.',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     query: Type.Object({
       limit: Type.Optional(
@@ -235,6 +238,7 @@ export const machineRoutes: Route[] = [
     summary: 'List the versions of a machine',
     description: 'The newest first, at most a hundred.',
     scope: 'read',
+    forItself: true,
     params: ByMachine,
     status: 200,
     response: Type.Array(Type.Object({ version: Type.String(), user_config: ConfigView })),

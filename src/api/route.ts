@@ -86,6 +86,8 @@ export interface Route {
   rawBody?: true
   /** It may come without a token: what it is about is one in the body, or who asks is known otherwise. */
   mayLackToken?: true
+  /** A machine may ask it about itself without a token: `app_name` and `machine_id` of its parameters are then its own. */
+  forItself?: true
   /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
   streams?: true
   /** Of the answer, when it is not JSON. */

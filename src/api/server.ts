@@ -11,6 +11,7 @@ import Fastify, {
 } from 'fastify'
 import { requireToken } from '../actions/context.ts'
 import { runOnce } from '../actions/idempotency.ts'
+import { takeOwnToken } from '../actions/machine-itself.ts'
 import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
 import { machineHeader } from '../model/network.ts'
@@ -179,7 +180,7 @@ function admit(request: FastifyRequest): BerthError | undefined {
   if (operation?.rawBody) request.headers['content-type'] = rawType
   else if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
   const { authorization } = request.headers
-  if (operation?.mayLackToken && authorization === undefined) {
+  if ((operation?.mayLackToken && authorization === undefined) || asksAboutItself(operation, request)) {
     // No token is like this, and those who ask have one each.
     request.tokenHash = hashToken(String(request.headers[machineHeader] ?? request.ip))
     return undefined
@@ -190,6 +191,11 @@ function admit(request: FastifyRequest): BerthError | undefined {
   } catch (err) {
     return err as BerthError
   }
+}
+
+/** Who came in by the way that only machines have, and brought no token. */
+function asksAboutItself(operation: Route | undefined, { headers }: FastifyRequest): boolean {
+  return operation?.forItself === true && machineHeader in headers && headers.authorization === undefined
 }
 
 function addRoutes(server: FastifyInstance, options: ServerOptions): void {
@@ -243,6 +249,8 @@ function limitKey(operation: Route, request: FastifyRequest): string {
   return `${token} ${operation.id} ${JSON.stringify(request.params)}`
 }
 
+type OwnParams = Parameters<typeof takeOwnToken>[2]
+
 async function answer(
   options: ServerOptions,
   operation: Route,
@@ -251,6 +259,8 @@ async function answer(
   const ctx: LiveContext = { ...options.ground, area: options.area, tokenHash: request.tokenHash }
   const refusal = refusedInput(operation, request)
   const { params, query, body } = request
+  if (asksAboutItself(operation, request))
+    ctx.tokenHash = await takeOwnToken(ctx, String(request.headers[machineHeader]), params as OwnParams)
   if (refusal) {
     await requireToken(ctx)
     if (refusal.code !== 'bad_request') await operation.precheck?.({ ctx, params })

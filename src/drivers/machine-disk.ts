@@ -12,6 +12,7 @@ import { readTextIfPresent } from './file.ts'
 import { ensureDirectory, ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
 import { type MachineSpec, MachineStartError } from './machine.ts'
+import { ensureInside } from './machine-inside.ts'
 import { changeDirectory, type MachinePaths } from './machine-paths.ts'
 import { memoryGroup } from './machine-script.ts'
 import { prepareTraffic } from './machine-traffic.ts'
@@ -36,6 +37,7 @@ const secret = { mode: 0o600 }
 export function prepareMachine(home: Home, paths: MachinePaths, spec: MachineSpec, making: MachineMaking): void {
   for (const directory of [`${home.path}/machine`, paths.directory, `${home.path}/sandbox-base`])
     ensureDirectory(directory, { mode: 0o711 })
+  ensureInside(paths)
   for (const directory of ['root', 'lower']) ensureDirectory(`${paths.directory}/${directory}`, { mode: 0o711 })
   ensureDirectory(changeDirectory(home), { mode: 0o700 })
   for (const stream of ['stdout', 'stderr']) ensureDirectory(`${paths.log}/${stream}`, { mode: 0o700 })

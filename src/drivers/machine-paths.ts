@@ -25,6 +25,8 @@ export interface MachinePaths {
   /** Of the host's supervisor: the program, and what writes its standard error to disk. */
   supervisedName: string
   errorLogName: string
+  /** Shown inside as `/.fly`, not writable there: the socket of the platform. */
+  inside: string
   /** `stdout` and `stderr` below it. */
   log: string
   service: string
@@ -46,6 +48,7 @@ export function machinePaths(home: Pick<Home, 'path' | 'tree' | 'log'>, id: stri
     restarts: `${directory}/restarts`,
     wake: `${directory}/wake`,
     stderr: `${directory}/stderr`,
+    inside: `${directory}/api/inside`,
     supervisedName: `machine-${id}`,
     errorLogName: `machine-${id}-stderr`,
     log: `${home.log}/machine-${id}`,

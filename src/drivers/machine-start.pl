@@ -78,7 +78,7 @@ sub prepare_machine {
   mount_image($userns, $layers, !$config->{'keeps-root'});
   mount_volumes($userns, $config, @{$words{volumes}});
   my %found = in_root($userns, sub {
-    make_places('/proc', '/dev', '/sys');
+    make_places('/proc', '/dev', '/sys', '/.fly');
     write_files(@{$words{files}});
     my $user = find_user($words{user}[0]);
     if (!$userns && ($user->{uid} || $user->{gid})) {
@@ -94,6 +94,7 @@ sub prepare_machine {
       problem => [find_problem($words{argv}[0], $env{PATH})],
     );
   });
+  map_owners($userns, 'api/inside', 'root/.fly');
   return { %words, %found };
 }
 
@@ -114,16 +115,16 @@ sub mount_volumes {
   my ($userns, $config, @words) = @_;
   for (my $at = 0; my ($kind, $source, $path) = splice @words, 0, 3; $at++) {
     my $place = "root" . (in_root($userns, sub { make_directory($path); return (path => [real_path($path)]) }))[1][0];
-    die "refused: a volume cannot be mounted at $path\n" if $place !~ m{^root/.} || $place =~ m{^root/(proc|dev|sys)(/|$)};
+    die "refused: a volume cannot be mounted at $path\n" if $place !~ m{^root/.} || $place =~ m{^root/(proc|dev|sys|\.fly)(/|$)};
     if ($kind eq 'directory') {
       map_owners($userns, $source, $place, 1);
       next;
     }
     mkdir $_, 0711 for 'volume', "volume/$at";
-    wait_for_volume($source);
     # Nobody changes its size until it is mounted.
     open(my $lock, '<', $source) or die "the volume at $path: $!\n";
     flock($lock, 2) or die "the volume at $path: $!\n";
+    wait_for_volume($source);
     system('mount', '-t', 'ext4', '-o', 'loop,nosuid,nodev', $source, "volume/$at") == 0 or die "the volume at $path cannot be mounted\n";
     map_owners($userns, "volume/$at", $place, 1);
     my $staging = "volume/$at\0";

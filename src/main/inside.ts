@@ -3,13 +3,13 @@ import { answerInside } from '../api/inside.ts'
 import type { BoxDriver } from '../drivers/box.ts'
 import { listenInside } from '../drivers/box-inside.ts'
 import type { Home } from '../drivers/home.ts'
-import type { LocalSocket } from '../drivers/local-socket.ts'
 import { insideToken } from '../model/token.ts'
 import type { World } from '../reconcile/step.ts'
 import type { Db } from '../store/db.ts'
 import { listRunning, type RunningSandbox } from '../store/inside.ts'
 import type { SandboxFeed } from '../store/sandbox-feed.ts'
 import type { Foundation } from './foundation.ts'
+import { openSockets } from './sockets.ts'
 
 export interface Inside {
   /** A box that is ensured through these has its socket before it runs. */
@@ -31,55 +31,32 @@ type Ground = {
  * and of those that are deleted, it hears.
  */
 export function openInside({ home, db, world, log }: Ground, feed: SandboxFeed): Inside {
-  const open = new Map<string, Promise<LocalSocket>>()
   let server: FastifyInstance | undefined
   let unsubscribe = () => {}
 
   const answererOf = (answering: FastifyInstance, id: string, name: string) =>
     answerInside(answering, { name, token: insideToken(world.encryptionKey, id) })
-
-  async function ensure({ id, slot, name }: RunningSandbox): Promise<void> {
-    if (!server) return
-    const opening = open.get(id) ?? listenInside(home, { id, slot }, answererOf(server, id, name))
-    open.set(id, opening)
-    try {
-      await opening
-    } catch (error) {
-      if (open.get(id) === opening) open.delete(id)
-      throw error
-    }
-  }
-
-  async function remove(id: string): Promise<void> {
-    const opened = open.get(id)
-    open.delete(id)
-    await (await opened)?.close()
-  }
-
-  /** All, or those of `ids`. What is opened while the database is asked is newer than its answer. */
-  async function look(ids: string[] | null): Promise<void> {
-    const before = ids?.filter((id) => open.has(id)) ?? [...open.keys()]
-    const running = await listRunning(db, ids)
-    const wanted = new Set(running.map(({ id }) => id))
-    await Promise.all([...running.map(ensure), ...before.filter((id) => !wanted.has(id)).map(remove)])
-  }
+  const sockets = openSockets<RunningSandbox>(
+    (ids) => listRunning(db, ids),
+    ({ id, slot, name }) => listenInside(home, { id, slot }, answererOf(server!, id, name)),
+  )
 
   function lookLater(ids: string[] | null): void {
     // A connection that was lost is made again, and then everything is looked at.
-    look(ids).catch((err) => log.warn({ err }, 'could not open the sockets inside sandboxes'))
+    sockets.look(ids).catch((err) => log.warn({ err }, 'could not open the sockets inside sandboxes'))
   }
 
   return {
     boxes: {
       ...world.boxes,
       async ensureBox(spec) {
-        await ensure({ id: spec.id, slot: spec.slot, name: spec.hostname })
+        if (server) await sockets.ensure({ id: spec.id, slot: spec.slot, name: spec.hostname })
         return world.boxes.ensureBox(spec)
       },
     },
     async start(answering) {
       server = answering
-      await look(null)
+      await sockets.look(null)
       unsubscribe = feed.subscribe((change) => {
         if (change === undefined) lookLater(null)
         else if (change.what === 'sandbox') lookLater([change.sandboxId])
@@ -88,7 +65,7 @@ export function openInside({ home, db, world, log }: Ground, feed: SandboxFeed):
     async close() {
       unsubscribe()
       server = undefined
-      await Promise.all([...open.keys()].map(remove))
+      await sockets.close()
     },
   }
 }

@@ -27,6 +27,7 @@ import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { apiSocket, ensureEdge, keepCertificate } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { openInside } from './inside.ts'
+import { openMachineInside } from './machine-inside.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
@@ -38,7 +39,9 @@ export async function up(config: Config): Promise<void> {
   const feed = sandboxFeed(() => ground.databaseConfig)
   const changes = machineFeed(() => ground.databaseConfig)
   const inside = openInside(ground, feed)
-  const foundation = { ...ground, world: { ...ground.world, boxes: inside.boxes } }
+  const machineInside = openMachineInside(ground, changes)
+  const world = { ...ground.world, boxes: inside.boxes, machines: machineInside.machines }
+  const foundation = { ...ground, world }
   const edge = await ensureEdge(foundation)
   const certificate = keepCertificate(foundation)
   const metrics = createMetrics(version)
@@ -61,6 +64,7 @@ export async function up(config: Config): Promise<void> {
   }
   apiUrl = addresses.api
   await inside.start(servers.sandbox)
+  await machineInside.start(servers.platform)
   const forMachines = await listenForMachines(foundation, servers.platform)
   const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(foundation.home, addresses)
@@ -75,6 +79,7 @@ export async function up(config: Config): Promise<void> {
     servers.platform.close(),
     servers.sandbox.close(),
     inside.close(),
+    machineInside.close(),
     forMachines.close(),
     worker.stop(),
   ])

@@ -42,9 +42,9 @@ export function newTokenText(): string {
   return `berth_${randomText(43, base62)}`
 }
 
-/** With which a sandbox asks about itself. Only the platform can work it out, so that it need not be kept. */
-export function insideToken(key: Buffer, sandboxId: string): string {
-  let rest = BigInt(`0x${createHmac('sha256', key).update(`inside ${sandboxId}`).digest('hex')}`)
+/** With which a sandbox or a machine asks about itself. Only the platform can work it out, so that it need not be kept. */
+export function insideToken(key: Buffer, id: string): string {
+  let rest = BigInt(`0x${createHmac('sha256', key).update(`inside ${id}`).digest('hex')}`)
   let text = ''
   for (; text.length < 43; rest /= 62n) text += base62[Number(rest % 62n)]
   return `berth_${text}`

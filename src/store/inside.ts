@@ -16,3 +16,51 @@ export async function listRunning(db: Query, ids: string[] | null): Promise<Runn
   })
   return rows
 }
+
+export interface MachinePlace {
+  id: string
+  slot: number
+  networkNumber: number
+}
+
+/** The same of machines: those of which something may run. */
+export async function listRunningMachines(db: Query, ids: string[] | null): Promise<MachinePlace[]> {
+  const { rows } = await db.query<MachinePlace>({
+    name: ids ? 'some-running-machines' : 'all-running-machines',
+    text: `select id, slot, network_number as "networkNumber" from machine
+           where slot is not null and state not in ('created', 'stopped', 'failed') ${ids ? 'and id = any($1)' : ''}`,
+    values: ids ? [ids] : [],
+  })
+  return rows
+}
+
+/** Where the machine at this place in its private network belongs. */
+export async function findItself(
+  db: Query,
+  networkNumber: number,
+  slot: number,
+): Promise<{ machineId: string; appId: string; appName: string; orgId: string } | undefined> {
+  const { rows } = await db.query<{ machineId: string; appId: string; appName: string; orgId: string }>({
+    name: 'find-itself',
+    text: `select machine.id as "machineId", app.id as "appId", app.name as "appName", app.org_id as "orgId"
+           from machine join app on app.id = machine.app_id and app.state = 'active'
+           where machine.slot = $2 and machine.network_number = $1`,
+    values: [networkNumber, slot],
+  })
+  return rows[0]
+}
+
+/** With which a machine asks about itself. Repeating is harmless. */
+export async function ensureMachineToken(
+  db: Query,
+  { machineId, appId, orgId }: { machineId: string; appId: string; orgId: string },
+  hash: Buffer,
+): Promise<void> {
+  await db.query({
+    name: 'ensure-machine-token',
+    text: `insert into token (id, hash, kind, org_id, app_id, name, inside)
+           select $1, $2, 'app', $3, $4, 'machine', true
+           where not exists (select 1 from token where id = $1) on conflict do nothing`,
+    values: [machineId, hash, orgId, appId],
+  })
+}

@@ -6,6 +6,7 @@ import type { KeptConfig } from '../model/machine-config-check.ts'
 import type { Query, Tx } from './db.ts'
 import { machineDetails } from './machine.ts'
 import { insertMachineEvent } from './machine-event.ts'
+import { removeInsideToken } from './token.ts'
 import { transition } from './transition.ts'
 import { enqueue } from './work.ts'
 
@@ -305,6 +306,7 @@ async function resetChecks(tx: Tx, id: string, names: string[]): Promise<void> {
 /** Its uids and addresses may be given to another; what ran with them is gone. */
 export async function releaseMachine(tx: Tx, id: string): Promise<void> {
   await tx.query('delete from machine_check where machine_id = $1', [id])
+  await removeInsideToken(tx, id)
   await tx.query(
     `update machine set slot = null, secrets = null, destroyed_at = now(), lease_nonce = null, lease_until = null,
        next_start_at = null where id = $1`,

@@ -134,7 +134,7 @@ export async function revokeAppTokens(tx: Query, appId: string): Promise<void> {
   await tx.query('update token set revoked_at = coalesce(revoked_at, now()) where app_id = $1', [appId])
 }
 
-/** The sandbox of this id cannot ask about itself any more. */
-export async function removeInsideToken(tx: Query, sandboxId: string): Promise<void> {
-  await tx.query('delete from token where id = $1 and inside', [sandboxId])
+/** The sandbox or machine of this id cannot ask about itself any more. */
+export async function removeInsideToken(tx: Query, id: string): Promise<void> {
+  await tx.query('delete from token where id = $1 and inside', [id])
 }

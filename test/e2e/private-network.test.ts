@@ -1,6 +1,7 @@
 // Machines of real images in private networks, as their owners see them.
 import { execFile, execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
+import { request } from 'node:http'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
@@ -145,6 +146,13 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
       sub: expect.stringMatching(/^personal:apart:/),
       machine_id: apart.id,
     })
+    // About itself it needs none for anything, at the socket as well.
+    const itself = `/v1/apps/apart/machines/${apart.id}`
+    expect(JSON.parse(await ask(apart, itself))).toMatchObject({ id: apart.id, state: 'started' })
+    expect(await ask(front, itself)).toContain('401')
+    expect(await askAt(apart, itself)).toMatchObject({ status: 200, body: { id: apart.id } })
+    expect((await askAt(front, itself)).status).toBe(401)
+    expect(await exec(front, 'rm', '/.fly/api')).toContain('Read-only')
   })
 
   it('are found while they run, and only then', async () => {
@@ -184,6 +192,19 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(listed).not.toMatch(new RegExp(`berth-(private-)?${number}$`, 'm'))
   })
 })
+
+/** At the socket that it has. */
+function askAt(machine: Machine, path: string): Promise<{ status: number; body: object }> {
+  return new Promise((resolve, reject) => {
+    request({ socketPath: `/proc/${hostPid(machine)}/root/.fly/api`, path }, async (answer) => {
+      const chunks: Buffer[] = []
+      for await (const chunk of answer) chunks.push(chunk)
+      resolve({ status: answer.statusCode!, body: JSON.parse(Buffer.concat(chunks).toString()) })
+    })
+      .on('error', reject)
+      .end()
+  })
+}
 
 async function start(app: string, given: object = {}): Promise<Machine> {
   const made = await berth.call('POST', '/v1/apps', { app_name: app, org_slug: 'personal', ...given })

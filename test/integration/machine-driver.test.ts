@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { boxNetwork } from '../../src/drivers/box-network.ts'
@@ -87,6 +87,37 @@ describe('a start', () => {
     await until(async () => (await bench.machines.readLog(spec.id, 10)).some((said) => said.text === line))
     expect((await bench.machines.readLog(spec.id, 10)).find(({ text }) => text === line)?.stream).toBe('platform')
   })
+
+  it('tells it the names it has, and how to ask for those of others', async () => {
+    const plain = await bench.newMachine()
+    expect((await bench.sh(plain, 'cat /etc/hosts')).out).toMatch(/^127\.0\.0\.1 localhost machine-\d+$/m)
+    const dns = {
+      nameservers: ['192.0.2.1', '2001:db8::1'],
+      searches: ['a.internal', 'b'],
+      options: ['ndots:2', 'rotate'],
+    }
+    const spec = await bench.newMachine({ hostname: 'web', fqdn: 'web.example.com', dns })
+    const { out } = await bench.sh(spec, 'hostname; cat /etc/hostname /etc/hosts /etc/resolv.conf')
+    expect(out).toMatch(/^web\nweb\n127\.0\.1\.1 web\.example\.com web\n127\.0\.0\.1 localhost\n/)
+    if (isFull)
+      expect(out).toContain(
+        'nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch a.internal b\noptions ndots:2 rotate\n',
+      )
+  })
+
+  it.each([undefined, '-> etc', '-> /proc/1', 'a file'])(
+    'shows it the place of a socket that it cannot change, although the image has %j there',
+    async (link) => {
+      const spec = bench.newSpec()
+      const layers = link === undefined ? spec.layers : [...spec.layers, bench.newLayer({ '.fly': link })]
+      await bench.machines.startMachine({ ...spec, layers })
+      const { inside } = machinePaths(bench.home, spec.id)
+      writeFileSync(`${inside}/api`, 'socket')
+      const { out, err } = await bench.sh(spec, 'cat /.fly/api; ls -a /.fly | wc -l; rm /.fly/api; ls /etc/passwd')
+      expect(out).toMatch(/^socket3\n\/etc\/passwd\n$/)
+      expect(err).toContain('Read-only file system')
+    },
+  )
 
   it('that cannot succeed says why and leaves nothing running', async () => {
     const missing = bench.newSpec({ user: 'nobody-of-this-name' })
