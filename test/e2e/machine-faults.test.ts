@@ -335,12 +335,12 @@ test('what is killed comes back, and so does everything after a reboot', async (
   const [holding, stopped, suspended] = await Promise.all([started({ mounts }), started(), started()])
   expect((await berth.call('POST', '/v1/apps/shop/machines', { config: { image, mounts } })).status).toBe(412)
   expect((await berth.call('DELETE', `/v1/apps/shop/volumes/${volume}`)).status).toBe(412)
-  await ok('PUT', `/v1/apps/shop/volumes/${volume}/extend`, { size_gb: 2 })
   const full = await exec(
     holding,
     'dd if=/dev/zero of=/data/fill bs=1M count=1500; rm /data/fill; echo kept > /data/file; sync',
   )
   expect(full.stderr).toContain('No space left')
+  await ok('PUT', `/v1/apps/shop/volumes/${volume}/extend`, { size_gb: 2 })
   expect((await show(holding)).state).toBe('started')
   await ok('POST', `${machine(stopped)}/stop`)
   await ok('POST', `${machine(suspended)}/suspend`)

@@ -4,8 +4,11 @@ import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { connect } from 'node:net'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { networkTable } from '../../src/drivers/box-network.ts'
+import { removeCgroups } from '../../src/drivers/cgroup.ts'
 import type { MachineSpec } from '../../src/drivers/machine.ts'
 import { machinePaths } from '../../src/drivers/machine-paths.ts'
+import { privateTable } from '../../src/drivers/private-network.ts'
 import { isRoot, run } from '../../src/drivers/process.ts'
 import { boxAddress, machineAddress, resolverAddress, serviceAddress } from '../../src/model/network.ts'
 import type { TrafficPolicy } from '../../src/model/network-policy.ts'
@@ -157,6 +160,24 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     await bench.machines.startMachine(free)
     expect(existsSync(machinePaths(bench.home, held.spec.id).traffic)).toBe(false)
     expect(await (await enter(free)).reach(internet, open)).toBe(`outside ${open}`)
+  })
+
+  it('is held to it after everything outside the disk is gone, as after a reboot', async () => {
+    const [friend, held] = [await start(), await start({ ingress: ports([open]), egress: ports([closed]) })]
+    for (const inside of left.splice(0)) await inside.leave()
+    await bench.supervisor.stopTree()
+    await removeCgroups(bench.home)
+    await run('ip', ['link', 'del', `bn${bench.home.number}-1`])
+    for (const table of [networkTable(bench.home), privateTable(bench.home)])
+      await run('nft', ['delete', 'table', 'inet', table])
+    await bench.supervisor.ensureTree()
+    const [other, again] = [await enter(friend.spec), await enter(held.spec)]
+    for (const port of [open, closed]) await again.serve(port, `held ${port}`)
+    expect(await other.reach(again.address, open)).toBe(`held ${open}`)
+    expect(await other.tryReach(again.address, closed)).toBe('')
+    expect(await again.reach(internet, closed)).toBe(`outside ${closed}`)
+    expect(await again.tryReach(internet, open)).toBe('')
+    expect(await other.reach(internet, open)).toBe(`outside ${open}`)
   })
 })
 
