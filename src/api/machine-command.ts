@@ -94,6 +94,7 @@ export const machineCommandRoutes: Route[] = [
     id: 'restartMachine',
     tag: 'Machines',
     summary: 'Restart a machine',
+    description: 'One that runs or has failed; one that was stopped is started instead.',
     scope: 'write',
     forItself: true,
     params: ByMachine,
