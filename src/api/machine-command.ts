@@ -94,7 +94,7 @@ export const machineCommandRoutes: Route[] = [
     id: 'restartMachine',
     tag: 'Machines',
     summary: 'Restart a machine',
-    description: 'One that runs or has failed; one that was stopped is started instead.',
+    description: 'One that runs or has failed. One that was stopped has nothing to end: start it.',
     scope: 'write',
     forItself: true,
     params: ByMachine,

@@ -47,6 +47,22 @@ async function started(config: object = {}): Promise<string> {
 }
 
 describe('a machine', () => {
+  test('is heard page by page, every line once', async () => {
+    const init = { cmd: ['sh', '-c', 'for i in $(seq 1 2500); do echo "line $i"; done; while :; do sleep 1; done'] }
+    const ids = await Promise.all([started({ init }), started({ init })])
+    const heard = new Map<string, string[]>(ids.map((id) => [id, []]))
+    let token = '1'
+    await until(async () => {
+      const page = await berth.ok('GET', `/api/v1/apps/shop/logs?next_token=${token}`)
+      for (const { attributes } of page.data) heard.get(attributes.instance)?.push(attributes.message)
+      token = page.meta.next_token
+      return ids.every((id) => heard.get(id)!.length >= 2500)
+    })
+    const lines = Array.from({ length: 2500 }, (_, at) => `line ${at + 1}`)
+    for (const id of ids) expect(heard.get(id)!.filter((line) => line.startsWith('line'))).toEqual(lines)
+    for (const id of ids) await ok('DELETE', `/${id}?force=true`)
+  })
+
   test('is made, entered, stopped, started, updated, suspended and destroyed', async () => {
     const made = await create({ env: { COLOUR: 'blue' } }, { name: 'web' })
     expect(made).toMatchObject({ state: 'created', name: 'web' })
