@@ -52,8 +52,8 @@ export function openMachineInside({ home, db, world, log }: Ground, feed: Machin
         return world.machines.startMachine(spec)
       },
       async removeMachine(id, slot) {
-        await sockets.remove(id)
-        return world.machines.removeMachine(id, slot)
+        await world.machines.removeMachine(id, slot)
+        await sockets.remove(id) // whoever was connected is gone
       },
     },
     async start(answering) {

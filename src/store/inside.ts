@@ -23,12 +23,14 @@ export interface MachinePlace {
   networkNumber: number
 }
 
-/** The same of machines: those of which something may run. */
+const alive = `('starting', 'started', 'restarting', 'replacing', 'stopping', 'suspending', 'suspended')`
+
+/** The same of machines: those of which something may run, and is to. */
 export async function listRunningMachines(db: Query, ids: string[] | null): Promise<MachinePlace[]> {
   const { rows } = await db.query<MachinePlace>({
     name: ids ? 'some-running-machines' : 'all-running-machines',
     text: `select id, slot, network_number as "networkNumber" from machine
-           where slot is not null and state not in ('created', 'stopped', 'failed') ${ids ? 'and id = any($1)' : ''}`,
+           where slot is not null and state in ${alive} ${ids ? 'and id = any($1)' : ''}`,
     values: ids ? [ids] : [],
   })
   return rows
