@@ -1,7 +1,7 @@
 import type { LocalSocket } from '../drivers/local-socket.ts'
 
 export interface Sockets<T extends { id: string }> {
-  /** Afterwards it listens. */
+  /** Afterwards it listens, unless all are closed. */
   ensure(one: T): Promise<void>
   has(id: string): boolean
   remove(id: string): Promise<void>
@@ -16,8 +16,10 @@ export function openSockets<T extends { id: string }>(
   listen: (one: T) => Promise<LocalSocket>,
 ): Sockets<T> {
   const open = new Map<string, Promise<LocalSocket>>()
+  let isClosed = false
 
   async function ensure(one: T): Promise<void> {
+    if (isClosed) return
     const opening = open.get(one.id) ?? listen(one)
     open.set(one.id, opening)
     try {
@@ -45,6 +47,7 @@ export function openSockets<T extends { id: string }>(
       await Promise.all([...running.map(ensure), ...before.filter((id) => !wanted.has(id)).map(remove)])
     },
     async close() {
+      isClosed = true
       await Promise.all([...open.keys()].map(remove))
     },
   }

@@ -50,10 +50,12 @@ export const volumeSteps: Steps<typeof volumeStates, Volume> = {
   },
 
   async extending(volume, { db, volumes }) {
+    if (volume.machineId !== null && (await volumes.growsAtStart()))
+      return advance('grown', 'the machine sees the new size after its next start')
     // What is held still for a copy cannot grow.
     if (await isBeingCopied(db, volume.id)) return wait(1, 'a copy of it is being made')
-    const { needsRestart } = await volumes.extendVolume(volume.id, volume.sizeGb)
-    return advance('grown', needsRestart ? 'the machine sees the new size after its next start' : '')
+    await volumes.extendVolume(volume.id, volume.sizeGb)
+    return advance('grown')
   },
 
   async pending_destroy(volume) {

@@ -135,6 +135,7 @@ describe('what belongs to an app', () => {
     await inside(id, 'sh', '-c', 'echo kept > /data/file')
     expect(await said('volumes', 'list')).toMatch(new RegExp(`^${volume} +data +created +1 GB +local +${id} `, 'm'))
     expect(await said('volumes', 'extend', volume, '--size', '2')).toContain('has 2 GB')
+    await until(async () => (await json('volumes', 'show', volume)).state === 'created')
     await said('volumes', 'snapshots', 'create', volume)
     await until(async () => (await json('volumes', 'snapshots', 'list', volume))[0]?.status === 'created')
     expect((await run('volumes', 'destroy', volume, '--yes')).code).toBe(1)
