@@ -1,6 +1,8 @@
+import type { Backup } from '../model/backup.ts'
 import { requireClusterWriter } from '../model/caller.ts'
-import { conflict, invalid } from '../model/errors.ts'
-import { listBackups, queueBackup } from '../store/backup.ts'
+import { conflict, invalid, notFound } from '../model/errors.ts'
+import { labelTime } from '../model/restore.ts'
+import { findBackupByLabel, listBackups, queueBackup, setPinned } from '../store/backup.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
 import type { Context } from './context.ts'
 
@@ -16,4 +18,17 @@ export async function createBackup(ctx: Context, clusterId: string): Promise<voi
   await ctx.db.transaction(async (tx) => {
     if (!(await queueBackup(tx, cluster.id))) throw conflict('backup already in progress')
   })
+}
+
+/** Also of a cluster that is deleted: what is pinned of it is kept until nobody wants it any more. */
+export async function pinBackup(ctx: Context, clusterId: string, label: string, pinned: boolean): Promise<Backup> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
+  requireClusterWriter(caller)
+  // What is no label does not reach the database.
+  const isLabel = labelTime(label) !== undefined
+  const backup = isLabel ? await findBackupByLabel(ctx.db, cluster.id, label) : undefined
+  if (!backup) throw notFound(`Backup ${label} not found for cluster ${cluster.id}`)
+  const changed = await setPinned(ctx.db, cluster.id, label, pinned)
+  if (!changed) throw invalid(`backup ${label} is ${backup.state}; only a completed one can be pinned`)
+  return changed
 }

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
-import { createBackup, listBackupsOf } from '../actions/backup.ts'
+import { createBackup, listBackupsOf, pinBackup } from '../actions/backup.ts'
 import { forkCluster, getSource, restoreCluster, undeleteCluster } from '../actions/restore.ts'
-import { type Backup, BackupView, CreateBackup } from '../model/backup.ts'
+import { type Backup, BackupView, CreateBackup, PinBackup } from '../model/backup.ts'
 import { PostgresCluster } from '../model/cluster.ts'
 import { RestoreRequest } from '../model/restore.ts'
 import { type Micros, toRfc3339 } from '../model/time.ts'
@@ -111,9 +111,31 @@ export const backupRoutes: Route[] = [
     wrongType: 422,
     run: ({ ctx, params }) => createBackup(ctx, params.postgres_cluster_id),
   }),
+  route({
+    method: 'PATCH',
+    path: '/v1/postgres/{postgres_cluster_id}/backups/{backup_id}',
+    id: 'pinBackup',
+    tag: 'Postgres',
+    summary: 'Keep a backup for good, or no longer',
+    description:
+      'A pinned backup is not removed when it is older than the recovery window, and a deleted cluster is kept while one of its backups is pinned. The window does not grow by it: the log behind it goes as it would otherwise.',
+    scope: 'write',
+    params: Type.Object({ ...ById.properties, backup_id: Type.String({ description: 'The label of the backup.' }) }),
+    body: PinBackup,
+    status: 200,
+    response: Data(BackupView),
+    errors: {
+      404: 'There was no such cluster, or it has no such backup.',
+      422: '`pinned` is missing or not valid, or the backup is not completed.',
+    },
+    wrongType: 422,
+    run: async ({ ctx, params, body }) => {
+      return { data: backupView(await pinBackup(ctx, params.postgres_cluster_id, params.backup_id, body.pinned)) }
+    },
+  }),
 ]
 
-function backupView(backup: Backup & { failure: string | null }) {
+function backupView(backup: Backup & { failure?: string | null }) {
   const time = (value: Micros | null) => (value === null ? null : toRfc3339(value))
   const failure = backup.failure ?? backup.damage
   return {
@@ -124,6 +146,7 @@ function backupView(backup: Backup & { failure: string | null }) {
     started_at: time(backup.startedAt),
     finished_at: time(backup.finishedAt),
     verified_at: time(backup.verifiedAt),
+    pinned: backup.pinned,
     ...(failure === null ? {} : { failure }),
   }
 }

@@ -10,6 +10,7 @@ const completed: Backup = {
   started_at: '2026-11-15T09:00:00.25Z',
   finished_at: '2026-11-15T09:00:02.350001Z',
   verified_at: '2026-11-15T09:00:02.350001Z',
+  pinned: false,
 }
 const running: Backup = { ...completed, status: 'running', finished_at: null, verified_at: null }
 const failed: Backup = { ...running, status: 'failed', size_bytes: null, failure: 'disk full' }
@@ -31,6 +32,7 @@ async function berth(args: string[], json: boolean, ...lists: Backup[][]): Promi
     const path = url.replace('http://platform/v1/postgres', '')
     asked.push(`${method} ${path}`)
     if (method === 'POST') return new Response(null, { status: 202 })
+    if (method === 'PATCH') return new Response(JSON.stringify({ data: completed }))
     const data = path.startsWith('?') ? [{ id, name: 'shop' }] : lists.shift()
     return new Response(JSON.stringify({ data }))
   })
@@ -58,6 +60,11 @@ describe('backups', () => {
   it('say why they failed', async () => {
     await berth(['backups', 'shop'], false, [failed, completed])
     expect(printed.join('\n')).toMatch(/VERIFIED +FAILURE\n.* failed +- .* disk full\n.* completed .* -$/s)
+  })
+
+  it('say that they are pinned', async () => {
+    await berth(['backups', 'shop'], false, [{ ...completed, pinned: true }])
+    expect(printed.join('\n')).toContain('20261115-090000F  completed, pinned  42 MB')
   })
 
   it('are told to be on their way when there are none', async () => {
@@ -110,4 +117,13 @@ it.each([
   [172_800, '2 d'],
 ])('writes %d seconds as %s', (seconds, text) => {
   expect(spanText(seconds)).toBe(text)
+})
+
+it.each([
+  ['pin', 'Backup 20261115-090000F is kept for good.'],
+  ['unpin', 'Backup 20261115-090000F goes when the recovery window has passed it.'],
+])('%s says what it means', async (command, text) => {
+  await berth([command, 'shop', completed.id], false)
+  expect(asked.at(-1)).toBe(`PATCH /${id}/backups/${completed.id}`)
+  expect(printed).toEqual([text])
 })

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { bytesText } from './bytes.ts'
-import { request, type Session } from './client.ts'
+import { request, type Session, segment } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
 import { Failure } from './failure.ts'
 import { type Cell, printAnswer, table, timeText, visible } from './output.ts'
@@ -15,6 +15,7 @@ export interface Backup {
   started_at: string | null
   finished_at: string | null
   verified_at: string | null
+  pinned: boolean
   failure?: string
 }
 
@@ -35,6 +36,21 @@ export function addBackupCommands(postgres: Command, cli: WatchingCli): void {
     .option('--no-wait', 'return as soon as it is asked for')
     .action((given: string, options: BackupOptions) => takeBackup(cli, given, options))
   addExamples(backup, 'berth postgres backup shop', 'berth postgres backup shop --no-wait --json')
+  addPin(postgres, cli, 'pin', true, 'keep a backup for good, also past the recovery window')
+  addPin(postgres, cli, 'unpin', false, 'keep a backup no longer than others')
+}
+
+function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, about: string): void {
+  const command = takesCluster(postgres.command(name))
+    .argument('<backup>', 'its id, as "berth postgres backups" shows it')
+    .description(about)
+    .action(async (given: string, id: string, options: InOrg) => {
+      const path = `${await findCluster(cli, given, options)}/backups/${segment(id)}`
+      const answer = await request<Data<Backup>>(cli.session(), 'PATCH', path, { pinned })
+      const says = pinned ? 'is kept for good' : 'goes when the recovery window has passed it'
+      printAnswer(cli.terminal(), answer, () => `Backup ${answer.data.id} ${says}.`)
+    })
+  addExamples(command, `berth postgres ${name} shop 20261115-100000F`)
 }
 
 /** Newest first. */
@@ -55,7 +71,7 @@ export function backupTable(backups: Backup[], colors: boolean): string {
   const hasFailures = backups.some(({ failure }) => failure !== undefined)
   const rows = backups.map((backup): Cell[] => [
     backup.id,
-    backup.status,
+    backup.pinned ? `${backup.status}, pinned` : backup.status,
     backup.size_bytes === null ? null : bytesText(backup.size_bytes),
     timeText(backup.started_at),
     tookText(backup),

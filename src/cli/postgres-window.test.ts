@@ -14,6 +14,7 @@ function backup(finished: string, changes: Partial<Backup> = {}): Backup {
     started_at: at('09:00:00'),
     finished_at: at(finished),
     verified_at: at(finished),
+    pinned: false,
     ...changes,
   }
 }

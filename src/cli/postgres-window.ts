@@ -56,6 +56,7 @@ function whyNoWindow(status: string, backups: Backup[]): string {
   const newest = backups[0]
   if (!newest) return 'its first backup has not begun yet'
   if (newest.status === 'failed') return `its backup ${newest.id} failed: ${newest.failure ?? 'for an unknown reason'}`
+  if (newest.failure !== undefined) return `its backup ${newest.id} is damaged: ${newest.failure}`
   if (newest.status === 'completed') return `its archive has not gone on past backup ${newest.id} yet`
   return `its backup ${newest.id} is ${newest.status}`
 }
@@ -124,15 +125,20 @@ function holeText(length: number): string {
  * A backup restores the state at its end, which lies in a window. When it was found right, a little later, may be
  * past the window's edge.
  */
-function markAt(stretches: Stretch[], { status, finished_at }: Backup): number | undefined {
-  if (status !== 'completed' || finished_at === null) return undefined
-  const time = Date.parse(finished_at)
+function markAt(stretches: Stretch[], backup: Backup): number | undefined {
+  if (!isSound(backup)) return undefined
+  const time = Date.parse(backup.finished_at!)
   const index = stretches.findLastIndex(({ from, isHole }) => !isHole && from <= time)
   const stretch = stretches[index]
   if (!stretch) return undefined
   const before = stretches.slice(0, index).reduce((sum, { text }) => sum + text.length, 0)
   const part = stretch.to === stretch.from ? 0 : Math.min(1, (time - stretch.from) / (stretch.to - stretch.from))
   return before + Math.round(part * (stretch.text.length - 1))
+}
+
+/** One that was found damaged is still there, but of no use. */
+function isSound({ status, finished_at, failure }: Backup): boolean {
+  return status === 'completed' && finished_at !== null && failure === undefined
 }
 
 function withTimes(line: string, oldest: Window, newest: Window, width: number): string {
@@ -154,7 +160,7 @@ function holeLine(from: string, to: string): string {
 }
 
 function backupsText(backups: Backup[], now: number): string {
-  const completed = backups.filter(({ status }) => status === 'completed')
+  const completed = backups.filter(isSound)
   const newest = completed[0]
   if (!newest) return 'no backup of its own yet'
   const verified = newest.verified_at === null ? 'not verified' : `verified ${agoText(newest.verified_at, now)} ago`

@@ -29,7 +29,7 @@ export interface BackupFacts {
 
 export type BackupState =
   | { is: 'absent' }
-  | { is: 'running'; phase: 'copying' | 'verifying'; bytesDone: number; bytesTotal: number }
+  | { is: 'running'; bytesDone: number; bytesTotal: number; bytesVerified?: number }
   | { is: 'failed'; reason: string }
   | ({ is: 'done' } & BackupFacts)
 
@@ -96,9 +96,8 @@ const backupScript = `
   date -u +%s%6N > started_at || exit 12
   "$tools/pg_basebackup" "$@" || exit 11
   date -u +%s%6N > stopped_at || exit 12
-  echo verifying
   sync -f . &
-  nice -n 10 "$tools/pg_verifybackup" --no-parse-wal --quiet data || exit 13
+  nice -n 10 "$tools/pg_verifybackup" --no-parse-wal --progress data || exit 13
   wait $! || exit 12`
 
 function copyOptions(home: Home, id: string, label: string, spec: BackupSpec): string[] {
@@ -169,15 +168,18 @@ function factsOf({ timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes 
   return { timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes }
 }
 
-// One line a second from pg_basebackup: `  231768/1049347 kB (22%), 0/1 tablespace`.
-const progressForm = /^\s*(\d+)\/(\d+) kB \(/
+// One line a second from pg_basebackup: `  231768/1049347 kB (22%), 0/1 tablespace`, and then from pg_verifybackup:
+// `  231768/1049347 kB (22%) verified`.
+const progressForm = /^\s*(\d+)\/(\d+) kB \(\d+%\)( verified)?/
 const progressLines = 5
 
 function progressOf(log: string[]): BackupState {
-  const lines = log.map(withoutTime)
-  const [, done = 0, total = 0] = lines.findLast((line) => progressForm.test(line))?.match(progressForm) ?? []
-  const phase = lines.at(-1) === 'verifying' ? 'verifying' : 'copying'
-  return { is: 'running', phase, bytesDone: Number(done) * 1024, bytesTotal: Number(total) * 1024 }
+  const line = log.map(withoutTime).findLast((each) => progressForm.test(each))
+  const [, done = 0, total = 0, verified] = line?.match(progressForm) ?? []
+  const [bytes, bytesTotal] = [Number(done) * 1024, Number(total) * 1024]
+  // What is being verified has all arrived.
+  if (verified) return { is: 'running', bytesDone: bytesTotal, bytesTotal, bytesVerified: bytes }
+  return { is: 'running', bytesDone: bytes, bytesTotal }
 }
 
 const reasonLines = 3
@@ -185,7 +187,7 @@ const reasonLines = 3
 function reasonOf(state: JobState & { is: 'ended' }, known: Record<number, string>): string {
   const ended = state.signal ?? (state.exitCode === undefined ? 'a crash' : `exit code ${state.exitCode}`)
   const what = (state.exitCode !== undefined && known[state.exitCode]) || `It was ended by ${ended}`
-  const words = state.log.map(withoutTime).filter((line) => line !== 'verifying' && !progressForm.test(line))
+  const words = state.log.map(withoutTime).filter((line) => !progressForm.test(line))
   return [what, ...words.slice(-reasonLines).map((line) => line.trim())].join(': ')
 }
 

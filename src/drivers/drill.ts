@@ -89,6 +89,7 @@ function placeOf(home: Home, id: string): string {
 }
 
 const answerBytes = 10_000
+const answerMemoryKb = 1024 ** 2
 
 /** Which part failed, and how many of its last lines say why, among those that do. */
 const failures: Record<number, { what: string; lines: number; among?: RegExp }> = {
@@ -115,6 +116,7 @@ const ownSettings = ['search_path=', 'role=none', 'default_transaction_read_only
 
 // psql takes a text that begins with a backslash for a command of its own, which could become somebody else or start a
 // program; behind a line break all of it goes to the server. The limit of the server is one that the query may lift.
+// Of a long answer psql holds some rows at a time, and of long rows no more than the limit, in kilobytes, lets it.
 const contentsScript = `
   tools=$1 major=$2 place=$3 query=$4
   ${knowsPages}
@@ -150,8 +152,9 @@ const contentsScript = `
 
   [ -n "$query" ] || exit 0
   {
+    ulimit -v ${answerMemoryKb}
     PGUSER='${defaultUser}' PGDATABASE='${defaultDatabase}' PGOPTIONS='-c statement_timeout=60s' \\
-      timeout -k 5 90 "$tools/psql" -X -At -v VERBOSITY=terse -c "
+      timeout -k 5 90 "$tools/psql" -X -At -v VERBOSITY=terse -v FETCH_COUNT=100 -c "
 $query" < /dev/null
     echo $? > "$place/code"
   } | { head -c ${answerBytes} > "$place/answer"; cat > /dev/null; }

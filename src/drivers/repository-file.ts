@@ -12,7 +12,7 @@ import { type Lsn, parseSegmentName, segmentName, segmentNumber, segmentStart } 
 import { readTextIfPresent } from './file.ts'
 import { ensureDirectory } from './fresh.ts'
 import { baseEnvironment, run } from './process.ts'
-import type { BackupDescription, Repository, WalFile } from './repository.ts'
+import type { BackupDescription, Repository, WalFile, WalStretch } from './repository.ts'
 import { platformFiles } from './repository-platform.ts'
 import { findArchiveEnd, planWal } from './repository-wal.ts'
 import { findTail } from './wal-tail.ts'
@@ -37,7 +37,7 @@ export function fileRepository(root: string): Repository {
       const read = (number: bigint) => readSegment(place.archive(id, epoch), segmentName(timeline, number))
       return findTail(read, segmentNumber(from), segmentNumber(end) - 1n)
     },
-    removeWalBefore: (id, epoch, before) => removeWalBefore(place.archive(id, epoch), before),
+    removeWalBefore: (id, epoch, before, kept) => removeWalBefore(place.archive(id, epoch), before, kept),
     removeArchive: async (id, epoch) => discard(root, place.archive(id, epoch)),
 
     async stageBackup(id, label) {
@@ -134,11 +134,12 @@ async function readSegment(directory: string, name: string): Promise<Buffer> {
   return readFile(`${directory}/${name}`).catch(() => readFile(`${directory}/${name}.partial`))
 }
 
-// Names sort by place within a timeline. Stopped anywhere, what is left is still without a gap.
-async function removeWalBefore(directory: string, before: Lsn): Promise<number> {
+// Names sort by place within a timeline. Stopped anywhere, what is left is still without a gap it should not have.
+async function removeWalBefore(directory: string, before: Lsn, kept: WalStretch[] = []): Promise<number> {
   const endsBefore = (name: string) => {
     const segment = parseSegmentName(name)
-    return segment !== undefined && segmentStart(segment.number + 1n) <= before
+    if (segment === undefined || segmentStart(segment.number + 1n) > before) return false
+    return !kept.some(({ from, to }) => segmentNumber(from) <= segment.number && segment.number <= segmentNumber(to))
   }
   const names = listNames(directory).filter(endsBefore)
   for (const name of names) await rm(`${directory}/${name}`, { force: true })

@@ -27,6 +27,11 @@ export interface WalFile {
   bytes: number
 }
 
+export interface WalStretch {
+  from: Lsn
+  to: Lsn
+}
+
 export interface Repository {
   /** The directory into which the receiver of this epoch writes. Made if absent, owned by the platform. */
   ensureArchive(clusterId: string, epoch: number): Promise<string>
@@ -42,8 +47,8 @@ export interface Repository {
    * nobody writes to any more; undefined when there is no whole record.
    */
   archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<LogTail | undefined>
-  /** Removes the segments that end before this place, oldest first, and answers with how many. */
-  removeWalBefore(clusterId: string, epoch: number, before: Lsn): Promise<number>
+  /** Removes the segments that end before this place, oldest first, but for those kept; answers with how many. */
+  removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalStretch[]): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>
 
   /** A directory to make a backup in. What an interrupted attempt left there is gone. */

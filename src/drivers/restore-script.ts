@@ -3,6 +3,8 @@
 import { segmentBytes } from '../model/wal.ts'
 
 export const freshMark = '.copy~'
+/** What the verifier says, with a line a second about how far it is. */
+export const wordsFile = 'copy.words'
 /** Lies beside a copy that shares the blocks of a backup whose checksums have yet to be read. */
 export const unverifiedMark = 'copy.unverified'
 
@@ -27,11 +29,14 @@ export const damagedCode = 3
 const script = `
 umask 077
 directory=$1 backup=$2 label=$3 plan=$4 settings=$5 owner=$6 verifier=$7 trusted=$8
-data=$directory/data unverified=$directory/${unverifiedMark}
+data=$directory/data unverified=$directory/${unverifiedMark} said=$directory/${wordsFile}
 
 verify() {
-  words=$("$verifier" -n -e -q "$@" "$backup" 2>&1) && return
+  "$verifier" -n -e -P "$@" "$backup" > "$said" 2>&1
   code=$?
+  words=$(grep -v '^ *[0-9]*/[0-9]* kB (' "$said")
+  rm -f "$said"
+  [ $code != 0 ] || return 0
   case $words in
     'pg_verifybackup: error: '*)
       complaint="backup $label is damaged: $(echo "\${words#*error: }" | head -n 1)"

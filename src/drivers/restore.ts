@@ -21,6 +21,7 @@ import {
   freshMark,
   refusalCommand,
   unverifiedMark,
+  wordsFile,
 } from './restore-script.ts'
 import { manifestBytes, type RecoveryTarget, renderPlan, totalOf } from './restore-wal.ts'
 import type { Supervisor } from './supervisor.ts'
@@ -42,10 +43,13 @@ export interface RestoreSpec {
   trusted?: boolean | undefined
 }
 
+/** `damage` says what is wrong with the backup, if that is why. */
+type Failed = { is: 'failed'; reason: string; damage?: string | undefined }
+
 export type CopyState =
   | { is: 'absent' }
-  | { is: 'running'; bytesDone: number; bytesTotal: number }
-  | { is: 'failed'; reason: string }
+  | { is: 'running'; bytesDone: number; bytesTotal: number; bytesVerified: number }
+  | Failed
   | { is: 'done' }
 
 export type RecoveryState =
@@ -55,7 +59,7 @@ export type RecoveryState =
   | { is: 'failed'; reason: string }
   | { is: 'promoted'; endLsn: string; timeline: number }
 
-export type VerificationState = { is: 'running' } | { is: 'passed' } | { is: 'failed'; reason: string }
+export type VerificationState = { is: 'running' } | { is: 'passed' } | Failed
 
 export interface RestoreDriver {
   /**
@@ -114,6 +118,10 @@ function jobOf(id: string): string {
 
 function planOf(paths: ClusterPaths): string {
   return `${paths.directory}/copy.plan`
+}
+
+function wordsOf(paths: ClusterPaths): string {
+  return `${paths.directory}/${wordsFile}`
 }
 
 function isUnverified(paths: ClusterPaths): boolean {
@@ -192,22 +200,34 @@ async function inspectCopy({ home, jobs }: RestoreParts, id: string, patienceSec
   // Looked at again, because it may have come between the two looks.
   if (existsSync(paths.data)) return { is: 'done' }
   if (job.is === 'absent') return { is: 'absent' }
-  return { is: 'failed', reason: explainEnd(job) }
+  return failureOf(job)
 }
 
 async function inspectVerification({ home, jobs }: RestoreParts, id: string): Promise<VerificationState> {
   if (!isUnverified(clusterPaths(home, id))) return { is: 'passed' }
   const job = await jobs.inspectJob(jobOf(id))
-  return job.is === 'ended' && isDamage(job) ? { is: 'failed', reason: explainEnd(job) } : { is: 'running' }
+  return job.is === 'ended' && isDamage(job) ? failureOf(job) : { is: 'running' }
 }
 
 async function measureCopy(paths: ClusterPaths): Promise<CopyState> {
   const bytesTotal = totalOf(readTextIfPresent(planOf(paths)) ?? '0')
   // Files come and go under du, which then says so although its sum is as good as any.
-  const script = 'du -sbc -- "$1"* 2>/dev/null | tail -n 1'
-  const { stdout } = await run('sh', ['-c', script, 'measure', `${paths.directory}/${freshMark}`])
-  const bytes = Number.parseInt(stdout, 10) || 0
-  return { is: 'running', bytesDone: Math.min(bytes, bytesTotal), bytesTotal }
+  const script = 'du -sbc -- "$1"* 2>/dev/null | tail -n 1; tail -n 1 -- "$2" 2>/dev/null || :'
+  const words = wordsOf(paths)
+  const { stdout } = await run('sh', ['-c', script, 'measure', `${paths.directory}/${freshMark}`, words])
+  const [copied = '', verified = ''] = stdout.split('\n')
+  return {
+    is: 'running',
+    bytesDone: Math.min(Number.parseInt(copied, 10) || 0, bytesTotal),
+    bytesTotal,
+    // `  231768/1049347 kB (22%) verified`
+    bytesVerified: (Number.parseInt(verified, 10) || 0) * 1024,
+  }
+}
+
+function failureOf(job: EndedJob): Failed {
+  const reason = explainEnd(job)
+  return { is: 'failed', reason, ...(isDamage(job) && { damage: reason.replace(/^backup \S+ is damaged: /, '') }) }
 }
 
 function explainEnd(job: EndedJob): string {
@@ -226,5 +246,6 @@ async function removeCopy({ home, jobs }: RestoreParts, id: string): Promise<voi
     discard(home, `${paths.directory}/${entry}`)
   }
   rmSync(planOf(paths), { force: true })
+  rmSync(wordsOf(paths), { force: true })
   sweepTrash(home)
 }

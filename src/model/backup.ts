@@ -10,7 +10,7 @@ export const backupStates = defineStates({
   running: {
     commands: { abandon: 'failed' },
     outcomes: { completed: 'completed', failed: 'failed' },
-    deadlineMinutes: 10, // counted from the last byte that arrived
+    deadlineMinutes: 10, // counted from the last byte that arrived or was verified
   },
   completed: { commands: { expire: 'removing' } },
   failed: { commands: { expire: 'removing' } },
@@ -48,6 +48,10 @@ export const CreateBackup = Type.Object({
   ),
 })
 
+export const PinBackup = Type.Object({
+  pinned: Type.Boolean({ description: 'Whether it is kept for good, also past the recovery window.' }),
+})
+
 const OptionalTime = Type.Union([Type.String({ format: 'date-time' }), Type.Null()])
 
 export const BackupView = Type.Object(
@@ -61,6 +65,7 @@ export const BackupView = Type.Object(
     verified_at: Type.Union([Type.String({ format: 'date-time' }), Type.Null()], {
       description: 'When its checksums were last read and found right.',
     }),
+    pinned: Type.Boolean({ description: 'Whether it is kept for good.' }),
     failure: Type.Optional(Type.String({ description: 'Why a `failed` backup failed, or what a scrub found.' })),
   },
   { title: 'PostgresBackup' },

@@ -1,6 +1,9 @@
 // Places in the write-ahead log. An LSN is a bigint here and `16/B374D848` where people and PostgreSQL see it.
 export type Lsn = bigint
 
+/** No log reaches it. */
+export const lastLsn: Lsn = (1n << 64n) - 1n
+
 /** The clusters of the platform have segments of PostgreSQL's default size. */
 export const segmentBytes = 16n * 1024n * 1024n
 const segmentsPerId = 0x1_0000_0000n / segmentBytes

@@ -14,6 +14,7 @@ import {
   setBackupStarted,
 } from '../store/backup.ts'
 import { findOrgSlug, isClusterBeingMade, loadCluster } from '../store/cluster.ts'
+import type { Tx } from '../store/db.ts'
 import { releaseBase } from '../store/restore.ts'
 import { enqueue } from '../store/work.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
@@ -41,6 +42,8 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     if ((await countRunningBackups(db)) >= runningLimit) return wait(1, 'waiting for other backups on this machine')
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')
+    const noRoom = await findLackOfRoom(cluster, world)
+    if (noRoom) return advance('failed', noRoom)
     const maxRateKb = (await mustSpare(cluster, world)) ? busyRateKb(cluster) : undefined
     await world.backups.startBackup(cluster.id, backup.label, {
       toolchain: cluster.toolchain as Toolchain,
@@ -58,8 +61,10 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     if (seen.is === 'absent') return abandon(backup, world, 'the backup was interrupted')
     if (seen.is === 'failed') return abandon(backup, world, seen.reason)
     if (seen.is === 'running') {
-      const soon = seen.phase === 'verifying' ? 0.1 : 0.3
-      return wait(soon, `${seen.bytesDone} bytes so far`, (tx) => setBackupProgress(tx, backup.id, seen.bytesDone))
+      const { bytesDone, bytesVerified } = seen
+      const save = (tx: Tx) => setBackupProgress(tx, backup.id, bytesDone, bytesVerified ?? 0)
+      if (bytesVerified === undefined) return wait(0.3, `${bytesDone} bytes so far`, save)
+      return wait(0.1, `${bytesVerified} of ${bytesDone} bytes verified`, save)
     }
     const archive = await findCurrentArchive(db, cluster.id)
     if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'the archive was started anew meanwhile')
@@ -125,6 +130,22 @@ async function complete(backup: Backup, cluster: Cluster, world: World, facts: B
 async function abandon(backup: Backup, { backups }: World, reason: string) {
   await backups.abandonBackup(backup.clusterId, backup.label)
   return advance('failed', reason)
+}
+
+/** What the archives of the clusters may need until the backup is made. */
+const spareBytes = 128 * 1024 ** 2
+
+/** A backup that filled the disk would stop the archive of every cluster. */
+async function findLackOfRoom(cluster: Cluster, { postgres, repository }: World): Promise<string | undefined> {
+  const [row] = await postgres.query<{ bytes: string }>(
+    cluster.id,
+    'postgres',
+    'select sum(pg_database_size(oid))::text as bytes from pg_database',
+  )
+  const [free, needed] = [await repository.freeBytes(), Number(row!.bytes) + spareBytes]
+  if (free >= needed) return undefined
+  const [freeMb, neededMb] = [Math.floor(free / 1024 ** 2), Math.ceil(needed / 1024 ** 2)]
+  return `not enough disk space in the repository: ${freeMb} MB are free, ${neededMb} MB are needed`
 }
 
 /** The first backup is made as fast as it can be: until then nothing can be restored. */

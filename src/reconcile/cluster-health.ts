@@ -37,6 +37,7 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   const isDue = await isBackupDue(cluster, world)
   // What became ready a moment ago was seen to work.
   if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
+  await keepRetention(cluster, world)
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
   const archive = await keepArchive(cluster, world)
@@ -56,6 +57,14 @@ export async function keepHealthy(cluster: Cluster, world: World) {
 /** Once it is completed the cluster is looked at again. */
 function startBackup({ id }: Cluster) {
   return wait(lookSeconds, 'a backup is due', async (tx) => void (await queueBackup(tx, id)))
+}
+
+/** Also of a cluster that is not well: what should have gone may be what fills the disk. */
+async function keepRetention(cluster: Cluster, world: World): Promise<void> {
+  if (cluster.retentionAt !== null && !isOlder(cluster.retentionAt, retentionSeconds)) return
+  // Noted before it is done: a repository that refuses must not keep the cluster from being looked after.
+  await world.db.transaction((tx) => markRetention(tx, cluster.id))
+  await applyRetention(cluster, world)
 }
 
 const fine: Health = { status: 'ok', reason: '' }
@@ -114,10 +123,7 @@ async function lookClosely(cluster: Cluster, world: World, drill: Health | undef
   const seen = (await findEndpointProblem(cluster, world)) ?? (await keepQuota(cluster, world, used / provisioned))
   const health = seen === fine ? ((await findBackupProblem(cluster, world)) ?? drill ?? fine) : seen
   const isMeasured = cluster.storageMeasuredAt !== null && !isOlder(cluster.storageMeasuredAt, measureSeconds)
-  const isRetentionDue = cluster.retentionAt === null || isOlder(cluster.retentionAt, retentionSeconds)
-  if (isRetentionDue) await applyRetention(cluster, world)
   return wait(lookSeconds, health.reason || 'healthy', async (tx) => {
-    if (isRetentionDue) await markRetention(tx, cluster.id)
     await setHealth(tx, cluster.id, health)
     await setStorage(tx, cluster.id, { provisioned, used, publish: !isMeasured })
   })

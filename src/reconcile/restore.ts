@@ -8,17 +8,21 @@ import { seal } from '../model/secret.ts'
 import { newPassword } from '../model/user.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../model/wal.ts'
 import { type ArchiveBase, listWindows } from '../store/archive.ts'
+import { queueBackup } from '../store/backup.ts'
 import { loadCluster } from '../store/cluster.ts'
 import {
+  findOtherPlan,
   findPlanFor,
   findUnverifiedPlan,
+  insertPins,
+  pinsOf,
   type Restore,
   setRestoreDone,
   setRestorePlan,
   setRestoreProgress,
   setRestoreVerified,
 } from '../store/restore.ts'
-import { forgetScrub, isScrubbed } from '../store/scrub.ts'
+import { isScrubbed, noteDamage } from '../store/scrub.ts'
 import { deleteStoredUser, insertUser } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
 import { startPooler, waitForEndpoints } from './cluster.ts'
@@ -35,7 +39,7 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   const spec: RestoreSpec = { ...dataOptions(cluster), ...plan }
   return (
     (await copy(cluster, restore, spec, world)) ??
-    (await replay(cluster, spec, world)) ??
+    (await replay(cluster, restore, spec, world)) ??
     finish(cluster, restore, spec, world)
   )
 }
@@ -78,37 +82,65 @@ const archiveSeconds = 3
 /** Long enough to spare the machine that copies, and short enough to tell how far it is. */
 const patienceSeconds = 2
 
-async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, { db, restores }: World) {
+async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
+  const { db, restores } = world
   // A drill is there to read everything.
   const trusted = restore.purpose !== 'drill' && (await isScrubbed(db, spec.backup))
   await restores.startCopy(cluster.id, { ...spec, trusted })
   const seen = await restores.inspectCopy(cluster.id, patienceSeconds)
   if (seen.is === 'done') return undefined
+  if (seen.is === 'failed' && seen.damage !== undefined) return leaveDamaged(restore, seen.reason, seen.damage, world)
   if (seen.is === 'failed') return advance('failed', seen.reason)
   if (seen.is === 'absent') return wait(soon, 'starting the copy')
-  const { bytesDone, bytesTotal } = seen
-  await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal })
-  return wait(soon, `copied ${bytesDone} of ${bytesTotal} bytes`)
+  const { bytesDone, bytesTotal, bytesVerified } = seen
+  await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
+  return wait(soon, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
 }
 
-async function replay(cluster: Cluster, spec: RestoreSpec, { db, hosting, postgres, restores }: World) {
+/** One damaged backup must not keep a moment from being restored that an older one leads to as well. */
+async function leaveDamaged(restore: Restore, reason: string, damage: string, { db, restores }: World) {
+  const { clusterId } = restore
+  const plan = restore.plan!
+  await db.transaction((tx) => noteDamage(tx, plan.backup, damage))
+  if (!(await findOtherPlan(db, restore, plan))) return advance('failed', reason)
+  // Its end would be taken for that of the next copy.
+  await restores.remove(clusterId)
+  return wait(0, `${reason}; an older one is taken`, async (tx) => {
+    const other = await findOtherPlan(tx, restore, plan)
+    if (!other) return
+    await setRestorePlan(tx, clusterId, other)
+    await insertPins(tx, clusterId, pinsOf(other))
+  })
+}
+
+async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
+  const { db, hosting, postgres, restores } = world
   await postgres.ensureRunning(cluster.id, { ...clusterSpec(cluster, hosting), closed: true })
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
-  if (seen.is === 'failed') return advance('failed', seen.reason)
+  if (seen.is === 'failed') return leaveLog(restore, seen.reason)
   if (seen.is === 'ended-early') {
     await restores.continueToEnd(cluster.id, spec)
     return wait(soon, 'replaying to the end of the log')
   }
-  await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil: seen.replayedUntil })
-  return wait(soon, seen.replayedUntil ? `replayed until ${seen.replayedUntil}` : 'replaying')
+  const { replayedUntil, replayedLsn } = seen
+  await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
+  return wait(soon, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
+}
+
+/** Whatever is wrong with the log, a new backup of the source needs none of it. */
+function leaveLog({ sourceClusterId }: Restore, reason: string) {
+  return advance('failed', reason, async (tx) => {
+    const source = await loadCluster(tx, sourceClusterId)
+    if (source?.state === 'ready') await queueBackup(tx, source.id)
+  })
 }
 
 async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
   const { db, hosting, postgres, restores } = world
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
-  if (seen.is === 'failed') return advance('failed', seen.reason)
+  if (seen.is === 'failed') return leaveLog(restore, seen.reason)
   if (seen.is !== 'promoted') return wait(soon, 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   await restores.finish(cluster.id, spec)
@@ -131,7 +163,9 @@ export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   await restores.startVerification(cluster.id, { ...dataOptions(cluster), ...plan })
   const seen = await restores.inspectVerification(cluster.id)
   if (seen.is === 'running') return undefined
-  if (seen.is === 'failed') return advance('damaged', seen.reason, (tx) => forgetScrub(tx, plan.backup))
+  if (seen.is === 'failed') {
+    return advance('damaged', seen.reason, (tx) => noteDamage(tx, plan.backup, seen.damage ?? seen.reason))
+  }
   await restores.remove(cluster.id)
   return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))
 }

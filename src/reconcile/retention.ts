@@ -1,7 +1,13 @@
 import { backupStates } from '../model/backup.ts'
 import type { Cluster } from '../model/cluster.ts'
-import { parseLsn } from '../model/wal.ts'
-import { type ArchiveNeed, listArchiveNeeds, listExpiredBackups, removeEpoch } from '../store/retention.ts'
+import { lastLsn, parseLsn } from '../model/wal.ts'
+import {
+  type ArchiveNeed,
+  listArchiveNeeds,
+  listExpiredBackups,
+  removeEpoch,
+  separatePinned,
+} from '../store/retention.ts'
 import { transition } from '../store/transition.ts'
 import type { World } from './step.ts'
 
@@ -15,13 +21,17 @@ export async function applyRetention(cluster: Cluster, world: World): Promise<vo
       if (still.length === 1) await transition(tx, 'backup', backupStates, id, 'expire')
     })
   }
+  await separatePinned(world.db, cluster.id, world.keep.pitrDays)
   for (const need of await listArchiveNeeds(world.db, cluster.id)) await trim(cluster, need, world)
 }
 
 async function trim(cluster: Cluster, need: ArchiveNeed, { db, repository }: World): Promise<void> {
   if (need.isBusy) return
+  const kept = need.kept.map(({ from, to }) => ({ from: parseLsn(from), to: parseLsn(to) }))
   if (need.fromLsn !== null) {
-    await repository.removeWalBefore(cluster.id, need.epoch, parseLsn(need.fromLsn))
+    await repository.removeWalBefore(cluster.id, need.epoch, parseLsn(need.fromLsn), kept)
+  } else if (need.hasEnded && kept.length > 0) {
+    await repository.removeWalBefore(cluster.id, need.epoch, lastLsn, kept)
   } else if (need.hasEnded) {
     await repository.removeArchive(cluster.id, need.epoch)
     await db.transaction((tx) => removeEpoch(tx, cluster.id, need.epoch))

@@ -1,6 +1,7 @@
 import type { Toolchain } from '../drivers/toolchain.ts'
 import type { Cluster, Health } from '../model/cluster.ts'
 import { formatLsn, type Lsn, parseLsn, segmentName, segmentNumber, segmentStart } from '../model/wal.ts'
+import { findBackupFailure } from '../store/backup.ts'
 import { setHealth } from '../store/cluster.ts'
 import {
   breakEpoch,
@@ -50,10 +51,12 @@ async function lookAtScrub(cluster: Cluster, backup: ScrubbedBackup, world: Worl
   })
 }
 
-/** What is wrong with the backups, until a new one takes the place of a damaged one. */
+/** What is wrong with the backups, until a new one takes the place of a damaged or a failed one. */
 export async function findBackupProblem(cluster: Cluster, { db }: World): Promise<Health | undefined> {
   const damage = await findUnreplacedDamage(db, cluster.id)
-  return damage && damaged(damage)
+  if (damage) return damaged(damage)
+  const last = await findBackupFailure(db, cluster.id)
+  return last && { status: 'degraded', reason: `backup ${last.label} failed: ${last.failure}` }
 }
 
 function damaged({ label, damage }: { label: string; damage: string }): Health {

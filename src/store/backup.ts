@@ -51,13 +51,33 @@ export async function listBackups(db: Query, clusterId: string): Promise<(Backup
   return rows
 }
 
-/** Held against removal until the transaction ends. */
-export async function lockBackupByLabel(tx: Tx, clusterId: string, label: string): Promise<Backup | undefined> {
-  const { rows } = await tx.query<Backup>(
-    `select ${columns} from backup where cluster_id = $1 and label = $2 and state not in ('removing', 'removed') for share`,
-    [clusterId, label],
+/** Why the last backup that ended has failed, if it has. */
+export async function findBackupFailure(
+  db: Query,
+  clusterId: string,
+): Promise<{ label: string; failure: string } | undefined> {
+  const { rows } = await db.query<{ label: string; failure: string }>(
+    `select label, (
+       select note from event where kind = 'backup' and resource_id = last.id and to_state = 'failed'
+       order by event.id desc limit 1) as failure
+     from (
+       select id, label, state from backup where cluster_id = $1 and state in ('completed', 'failed')
+       order by label desc limit 1) last
+     where state = 'failed'`,
+    [clusterId],
   )
   return rows[0]
+}
+
+const byLabel = `select ${columns} from backup where cluster_id = $1 and label = $2 and state not in ('removing', 'removed')`
+
+export async function findBackupByLabel(db: Query, clusterId: string, label: string): Promise<Backup | undefined> {
+  return (await db.query<Backup>(byLabel, [clusterId, label])).rows[0]
+}
+
+/** Held against removal until the transaction ends. */
+export async function lockBackupByLabel(tx: Tx, clusterId: string, label: string): Promise<Backup | undefined> {
+  return (await tx.query<Backup>(`${byLabel} for share`, [clusterId, label])).rows[0]
 }
 
 /** The newest backup of an epoch that ended at or before a moment, held against removal while the transaction lasts. */
@@ -69,7 +89,7 @@ export async function findBackupBefore(
 ): Promise<Backup | undefined> {
   const { rows } = await db.query<Backup>(
     `select ${columns} from backup
-     where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null
+     where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not alone
        and stopped_at <= timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
      order by stopped_at desc limit 1 for share`,
     [clusterId, epoch, micros.toString()],
@@ -95,13 +115,13 @@ export async function setBackupStarted(tx: Tx, id: string, epoch: number): Promi
 }
 
 /** The next look tells it again, so that nobody waits for the disk. */
-export async function setBackupProgress(tx: Tx, id: string, bytes: number): Promise<void> {
+export async function setBackupProgress(tx: Tx, id: string, bytes: number, bytesVerified: number): Promise<void> {
   await Promise.all([
     commitWithoutDisk(tx),
     tx.query(
-      `update backup set progress_at = case when size_bytes is distinct from $2 then now() else progress_at end,
-         size_bytes = $2 where id = $1`,
-      [id, bytes],
+      `update backup set size_bytes = $2, bytes_verified = $3, progress_at = case
+         when (size_bytes, bytes_verified) is distinct from ($2, $3) then now() else progress_at end where id = $1`,
+      [id, bytes, bytesVerified],
     ),
   ])
 }
@@ -121,6 +141,20 @@ export async function setBackupFacts(tx: Tx, id: string, facts: BackupFacts): Pr
        finished_at = now(), verified_at = now() where id = $1`,
     [id, facts.timeline, facts.startLsn, facts.stopLsn, facts.stoppedAt, facts.sizeBytes],
   )
+}
+
+/** Undefined unless it is one that is completed. */
+export async function setPinned(
+  db: Query,
+  clusterId: string,
+  label: string,
+  pinned: boolean,
+): Promise<Backup | undefined> {
+  const { rows } = await db.query<Backup>(
+    `update backup set pinned = $3 where cluster_id = $1 and label = $2 and state = 'completed' returning ${columns}`,
+    [clusterId, label, pinned],
+  )
+  return rows[0]
 }
 
 export async function setScrubbed(tx: Tx, id: string, damage: string | null): Promise<void> {

@@ -1,7 +1,7 @@
 import type { Cluster } from '../model/cluster.ts'
 import { invalid } from '../model/errors.ts'
 import type { RestorePhase, RestorePlan } from '../model/restore.ts'
-import { type Micros, toRfc3339 } from '../model/time.ts'
+import { type Micros, nowMicros, toRfc3339 } from '../model/time.ts'
 import type { RecoveryWindow } from './archive.ts'
 import { findBackupBefore } from './backup.ts'
 import type { NewCluster } from './cluster.ts'
@@ -66,8 +66,10 @@ export interface RestoreProgress {
   phase: RestorePhase
   bytesDone?: number
   bytesTotal?: number
+  bytesVerified?: number
   /** As PostgreSQL prints it. */
   replayedUntil?: string | null
+  replayedLsn?: string | null
 }
 
 /**
@@ -79,10 +81,12 @@ export async function setRestoreProgress(db: Query, clusterId: string, progress:
     `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
      moved as (
        update restore set phase = $2, bytes_done = greatest(bytes_done, $3), bytes_total = coalesce($4, bytes_total),
-         replayed_until = coalesce($5, replayed_until)
+         replayed_until = coalesce($5, replayed_until), bytes_verified = greatest(bytes_verified, $6),
+         replayed_lsn = coalesce($7, replayed_lsn)
        from asynchronous
-       where cluster_id = $1 and (phase, bytes_done, replayed_until) is distinct from
-         ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until))
+       where cluster_id = $1 and (phase, bytes_done, replayed_until, bytes_verified, replayed_lsn) is distinct from
+         ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until), greatest(bytes_verified, $6),
+          coalesce($7::pg_lsn, replayed_lsn))
        returning cluster_id)
      update cluster set progress_at = now() from moved where id = cluster_id`,
     [
@@ -91,6 +95,8 @@ export async function setRestoreProgress(db: Query, clusterId: string, progress:
       progress.bytesDone ?? null,
       progress.bytesTotal ?? null,
       progress.replayedUntil ?? null,
+      progress.bytesVerified ?? null,
+      progress.replayedLsn ?? null,
     ],
   )
 }
@@ -202,6 +208,16 @@ export async function findPlanFor(
   }
   if (!window.base) throw invalid('point-in-time restore is unavailable: the backup it needs is being removed')
   return { backup: window.base.backup, pieces: [...window.base.pieces, own], ...rest }
+}
+
+/** The same from an older backup. Undefined when there is none, or it is this very backup that was asked for. */
+export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePlan): Promise<RestorePlan | undefined> {
+  if (restore.backupId !== null || restore.purpose === 'drill') return undefined
+  const own = plan.pieces.at(-1)!
+  const backup = await findBackupBefore(db, own.clusterId, own.epoch, restore.pitrTime ?? nowMicros())
+  if (!backup || backup.label === plan.backup.label) return undefined
+  const { clusterId, label, startLsn, stopLsn } = backup
+  return { ...plan, backup: { clusterId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own] }
 }
 
 /** As PostgreSQL reads it in `recovery_target_time`. */

@@ -1,14 +1,17 @@
 import type { Query, Tx } from './db.ts'
 
+/** The newest backup that is older than the window: nothing in the window needs one before it. */
+const edge = `edge as (
+  select max(stopped_at) as at from backup
+  where cluster_id = $1 and state = 'completed' and damage is null and stopped_at <= now() - interval '1 day' * $2)`
+
 /**
- * Backups that may go: those before the newest one that is older than the window, and failed ones that are as old,
- * unless somebody pinned them. With `only` the row is locked and looked at alone.
+ * Backups that may go: those that nothing in the window needs, and failed ones that are as old, unless somebody pinned
+ * them. With `only` the row is locked and looked at alone.
  */
 export async function listExpiredBackups(db: Query, clusterId: string, days: number, only?: string): Promise<string[]> {
   const { rows } = await db.query<{ id: string }>(
-    `with edge as (
-       select max(stopped_at) as at from backup
-       where cluster_id = $1 and state = 'completed' and damage is null and stopped_at <= now() - interval '1 day' * $2)
+    `with ${edge}
      select backup.id from backup, edge
      where backup.cluster_id = $1 and ($3::text is null or backup.id = $3) and not backup.pinned
        and ((backup.state = 'completed' and backup.stopped_at < edge.at)
@@ -20,6 +23,16 @@ export async function listExpiredBackups(db: Query, clusterId: string, days: num
   return rows.map((row) => row.id)
 }
 
+/** Pinned backups that would have gone otherwise: from now on only their own log is kept for them. */
+export async function separatePinned(db: Query, clusterId: string, days: number): Promise<void> {
+  await db.query(
+    `with ${edge}
+     update backup set alone = true from edge
+     where cluster_id = $1 and state = 'completed' and pinned and not alone and stopped_at < edge.at`,
+    [clusterId, days],
+  )
+}
+
 export interface ArchiveNeed {
   epoch: number
   hasEnded: boolean
@@ -27,6 +40,8 @@ export interface ArchiveNeed {
   isBusy: boolean
   /** Log before this place is not needed; null when nothing in the epoch is. */
   fromLsn: string | null
+  /** But for these stretches. */
+  kept: { from: string; to: string }[]
 }
 
 /** What of each epoch is still needed: by its backups, by pins, or because the cluster stands on its parent. */
@@ -36,9 +51,12 @@ export async function listArchiveNeeds(db: Query, clusterId: string): Promise<Ar
        exists (select 1 from backup where backup.cluster_id = $1 and state in ('queued', 'running')) as "isBusy",
        least(
          (select min(start_lsn) from backup
-          where backup.cluster_id = $1 and backup.epoch = archive.epoch and state = 'completed'),
+          where backup.cluster_id = $1 and backup.epoch = archive.epoch and state = 'completed' and not alone),
          (select min(from_lsn) from pin where pin.cluster_id = $1 and pin.epoch = archive.epoch),
-         case when archive.base is not null then archive.start_lsn end)::text as "fromLsn"
+         case when archive.base is not null then archive.start_lsn end)::text as "fromLsn",
+       array(
+         select json_build_object('from', start_lsn, 'to', stop_lsn) from backup
+         where backup.cluster_id = $1 and backup.epoch = archive.epoch and state = 'completed' and alone) as kept
      from archive where cluster_id = $1 order by archive.epoch`,
     [clusterId],
   )

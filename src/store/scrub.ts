@@ -1,5 +1,6 @@
 import { setScrubbed } from './backup.ts'
 import type { Query, Tx } from './db.ts'
+import { enqueue } from './work.ts'
 
 export interface ScrubbedBackup {
   id: string
@@ -75,9 +76,14 @@ export async function isScrubbed(db: Query, { clusterId, label }: Place): Promis
   return rows[0]!.fresh
 }
 
-/** Nobody relies on the last scrub any more. */
-export async function forgetScrub(tx: Tx, { clusterId, label }: Place): Promise<void> {
-  await tx.query('update backup set scrubbed_at = null where cluster_id = $1 and label = $2', [clusterId, label])
+/** A restore read it and found it wrong. Nobody relies on it any more, and its cluster takes another one. */
+export async function noteDamage(tx: Tx, { clusterId, label }: Place, damage: string): Promise<void> {
+  await tx.query(
+    `update backup set damage = $3, damaged_at = now(), scrubbed_at = null
+     where cluster_id = $1 and label = $2 and damage is null`,
+    [clusterId, label, damage],
+  )
+  await enqueue(tx, 'cluster', clusterId)
 }
 
 export interface Damage {
@@ -112,7 +118,7 @@ export async function findNeededLog(db: Query, clusterId: string): Promise<Neede
     `select archive.epoch, archive.timeline, min(backup.start_lsn)::text as "fromLsn", archive.latest_lsn::text as "toLsn"
      from archive join backup using (cluster_id, epoch, timeline)
      where archive.cluster_id = $1 and archive.ended_at is null and archive.latest_lsn is not null
-       and backup.state = 'completed' and backup.damage is null
+       and backup.state = 'completed' and backup.damage is null and not backup.alone
      group by archive.epoch, archive.timeline, archive.latest_lsn`,
     [clusterId],
   )

@@ -221,6 +221,14 @@ it('removes the segments that end before a place and nothing else', async () => 
   ])
 })
 
+it('leaves the segments of what is kept', async () => {
+  for (const number of [3, 4, 5, 6, 7]) await writeSegment(id, { number })
+  const kept = [{ from: parseLsn('0/4000028'), to: parseLsn('0/5000100') }]
+  expect(await repository.removeWalBefore(id, 1, parseLsn('0/7000000'), kept)).toBe(2)
+  const names = (await repository.listArchive(id, 1)).map((file) => file.name)
+  expect(names).toEqual([4n, 5n, 7n].map((number) => segmentName(1, number)))
+})
+
 it('plans every segment to the end, the last one cut there', async () => {
   for (const number of [254, 255, 256]) await writeSegment(id, { number })
   const last = '00000001000000010000000'

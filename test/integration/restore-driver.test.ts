@@ -219,10 +219,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(one.restored).toEqual({
       is: 'failed',
       reason: 'backup first is damaged: checksum mismatch for file "base/1/1255"',
+      damage: 'checksum mismatch for file "base/1/1255"',
     })
     expect(other.restored).toEqual({
       is: 'failed',
       reason: 'backup first is damaged: "base/1/1259" is present in the manifest but not on disk',
+      damage: '"base/1/1259" is present in the manifest but not on disk',
     })
     expect(existsSync(clusterPaths(bench.home, one.id).data)).toBe(false)
     expect(readdirSync(clusterPaths(bench.home, one.id).directory)).toEqual(['copy.plan'])

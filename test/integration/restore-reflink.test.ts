@@ -107,6 +107,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     const failed = {
       is: 'failed',
       reason: `backup first is damaged: checksum mismatch for file "${file}"`,
+      damage: `checksum mismatch for file "${file}"`,
     }
     expect(await untilVerified(target.id, spec)).toEqual(failed)
     // Not again and again.
@@ -124,6 +125,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(await untilCopied(bench.restores, target.id)).toEqual({
       is: 'failed',
       reason: expect.stringMatching(/^backup first is damaged: .*"global\/1213"/),
+      damage: expect.stringMatching(/^"global\/1213"/),
     })
     expect(existsSync(clusterPaths(bench.home, target.id).data)).toBe(false)
   })

@@ -41,6 +41,21 @@ async function settleUntilReady(id: string) {
   }
 }
 
+async function untilPlanned(id: string, label: string) {
+  await until(async () => {
+    await platform.sql(`update work set run_at = now(), leased_until = null`)
+    await platform.turn()
+    return (
+      (
+        await platform.sql(`select 1 from restore where cluster_id = $1 and plan -> 'backup' ->> 'label' = $2`, [
+          id,
+          label,
+        ])
+      ).length === 1
+    )
+  })
+}
+
 async function setLatest(at: string) {
   await platform.sql(`update archive set latest_at = $2, latest_lsn = '0/3000000' where cluster_id = $1`, [source, at])
 }
@@ -322,6 +337,108 @@ describe('a restore', () => {
     expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'deleted' }])
   })
 
+  test('takes an older backup when the one it would take is damaged, and the damage is known from then on', async () => {
+    await platform.sql(
+      `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at)
+       values ('older', $1, '20261031-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2)`,
+      [source, '2026-10-31T00:00:00Z'],
+    )
+    const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+    platform.fake.copySeen = {
+      is: 'failed',
+      reason: 'backup 20261101-095900F is damaged: checksum mismatch',
+      damage: 'checksum mismatch',
+    }
+    await untilPlanned(id, '20261031-000000F')
+    platform.fake.copySeen = undefined
+    const [{ plan }] = await platform.sql('select plan from restore')
+    expect(plan).toMatchObject({
+      backup: { clusterId: source, label: '20261031-000000F', startLsn: '0/1000028' },
+      pieces: [{ clusterId: source, epoch: 1, end: '0/3000000' }],
+      target: { kind: 'time', time: '2026-11-01 11:00:00+00' },
+    })
+    const pins = await platform.sql('select label from pin where holder_id = $1 order by label', [id])
+    expect(pins.map(({ label }) => label)).toEqual(['20261031-000000F', '20261101-095900F'])
+    await settleUntilReady(id)
+    expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data.status).toBe('ready')
+    expect(await restore({ backup_id: '20261101-095900F' })).toMatchObject({
+      status: 400,
+      body: { error: 'restore failed: backup 20261101-095900F is damaged: checksum mismatch' },
+    })
+    await until(async () => {
+      await settle()
+      return (await platform.sql(`select 1 from backup where cluster_id = $1`, [source])).length === 3
+    })
+  })
+
+  test.each([[{ backup_id: '20261101-095900F' }], [{ pitr_time: '2026-11-01T11:00:00Z' }]])(
+    'of a damaged backup fails when no other leads there: %j',
+    async (body) => {
+      const { id } = (await restore(body)).body.data
+      const reason = 'backup 20261101-095900F is damaged: checksum mismatch'
+      platform.fake.copySeen = { is: 'failed', reason, damage: 'checksum mismatch' }
+      await settle()
+      expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data).toMatchObject({
+        status: 'failed',
+        failure: reason,
+      })
+      expect(
+        await platform.sql('select damage from backup where cluster_id = $1 and damage is not null', [source]),
+      ).toEqual([{ damage: 'checksum mismatch' }])
+    },
+  )
+
+  test('that finds the log damaged has its source take a new backup', async () => {
+    const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+    const reason = 'the write-ahead log is damaged: replay ended at 0/2900000 instead of 0/3000000'
+    platform.fake.recoverySeen = { is: 'failed', reason }
+    await until(async () => {
+      await platform.sql(`update work set run_at = now(), leased_until = null`)
+      await platform.turn()
+      return (await platform.sql(`select 1 from cluster where id = $1 and state = 'failed'`, [id])).length === 1
+    })
+    expect(await platform.sql(`select cluster_id from backup where label <> '20261101-095900F'`)).toEqual([
+      { cluster_id: source },
+    ])
+  })
+
+  test.each([
+    [
+      'the checksums are read',
+      { copySeen: { is: 'running', bytesDone: 9, bytesTotal: 9, bytesVerified: 1 } },
+      { copySeen: { is: 'running', bytesDone: 9, bytesTotal: 9, bytesVerified: 2 } },
+    ],
+    [
+      'log without a commit is replayed',
+      { recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: '0/3000000' } },
+      { recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: '0/4000000' } },
+    ],
+  ] as const)('is not given up while %s, but is when nothing moves any more', async (_, first, second) => {
+    const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+    await platform.sql('delete from work where resource_id <> $1', [id])
+    const look = async (turns: number) => {
+      for (let i = 0; i < turns; i++) {
+        await platform.sql(`update work set run_at = now(), leased_until = null`)
+        await platform.turn()
+      }
+      return (await platform.call('GET', `/v1/postgres/${id}`)).body.data
+    }
+    const pass = () =>
+      platform.sql(`update cluster set progress_at = progress_at - interval '4 minutes' where id = $1`, [id])
+    Object.assign(platform.fake, first)
+    expect(await look(4)).toMatchObject({ status: 'initializing' })
+    await pass()
+    Object.assign(platform.fake, second)
+    expect(await look(1)).toMatchObject({ status: 'initializing' })
+    await pass()
+    expect(await look(1)).toMatchObject({ status: 'initializing' })
+    await pass()
+    expect(await look(1)).toMatchObject({
+      status: 'failed',
+      failure: expect.stringContaining('no progress in 5 minutes'),
+    })
+  })
+
   test('fifty times with one Idempotency-Key makes one', async () => {
     const replies = await Promise.all(
       Array.from({ length: 50 }, () =>
@@ -410,6 +527,27 @@ describe('fork and undelete', () => {
 })
 
 describe('backups', () => {
+  const health = async () => (await platform.call('GET', `/v1/postgres/${source}`)).body.data.health
+
+  async function lookClosely() {
+    await platform.sql('update cluster set quota_checked_at = null')
+    await settle()
+  }
+
+  /** Without the one that is due by now. */
+  async function oldLabels() {
+    return (await list()).map(({ id }: { id: string }) => id).filter((id: string) => id < '20261102')
+  }
+
+  /** One that nothing in the window needs. */
+  async function addOldBackup() {
+    await platform.sql(
+      `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at)
+       values ('old', $1, '20261001-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2)`,
+      [source, '2026-10-01T00:00:00Z'],
+    )
+  }
+
   const list = async () => (await platform.call('GET', `/v1/postgres/${source}/backups`)).body.data
 
   test('the first one is made by itself', async () => {
@@ -430,6 +568,102 @@ describe('backups', () => {
     await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
     await settle()
     expect((await list())[0]).toMatchObject({ status: 'failed', failure: platform.fake.backupProblem })
+  })
+
+  test('one is not given up while its checksums are read, but is when nothing moves any more', async () => {
+    await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
+    await platform.sql(`delete from work where kind <> 'backup'`)
+    const look = async (turns: number) => {
+      for (let i = 0; i < turns; i++) {
+        await platform.sql(`update work set run_at = now(), leased_until = null`)
+        await platform.turn()
+      }
+      return (await list())[0]
+    }
+    const verified = (bytesVerified: number) => ({ is: 'running', bytesDone: 9, bytesTotal: 9, bytesVerified }) as const
+    const pass = () => platform.sql(`update backup set progress_at = progress_at - interval '8 minutes'`)
+    platform.fake.backupSeen = verified(1)
+    expect(await look(2)).toMatchObject({ status: 'running', size_bytes: 9 })
+    await pass()
+    platform.fake.backupSeen = verified(2)
+    await look(1)
+    await pass()
+    expect(await look(1)).toMatchObject({ status: 'running', size_bytes: 9 })
+    await pass()
+    expect(await look(1)).toMatchObject({
+      status: 'failed',
+      failure: expect.stringContaining('no progress in 10 minutes'),
+    })
+  })
+
+  test('one that does not fit in the repository fails before it begins, which the health of the cluster tells', async () => {
+    platform.fake.repositoryFreeBytes = 100 * 1024 ** 2
+    await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
+    await settle()
+    const failure = 'not enough disk space in the repository: 100 MB are free, 167 MB are needed'
+    const [failed] = await list()
+    expect(failed).toMatchObject({ status: 'failed', failure })
+    expect(platform.fake.staged.get(source)).not.toBe(failed.id)
+    await lookClosely()
+    expect(await health()).toMatchObject({ status: 'degraded', reason: `backup ${failed.id} failed: ${failure}` })
+    platform.fake.repositoryFreeBytes = 10 ** 12
+    await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
+    await settle()
+    await lookClosely()
+    expect(await health()).toMatchObject({ status: 'ok' })
+  })
+
+  test('what nobody needs goes although the archive is not receiving', async () => {
+    await addOldBackup()
+    platform.fake.receiverProblem = true
+    await platform.sql('update cluster set retention_at = null')
+    await settle()
+    await settle()
+    expect(await oldLabels()).toEqual(['20261101-095900F'])
+    expect(await health()).toMatchObject({ status: 'degraded' })
+  })
+
+  test('one that is pinned stays, with its own log and without that behind it', async () => {
+    await addOldBackup()
+    const path = `/v1/postgres/${source}/backups/20261001-000000F`
+    expect(await platform.call('PATCH', path, { body: { pinned: true } })).toMatchObject({
+      status: 200,
+      body: { data: { id: '20261001-000000F', pinned: true } },
+    })
+    const window = async () => (await platform.call('GET', `/v1/postgres/${source}`)).body.data.recovery_window
+    expect((await window()).earliest).toBe('2026-10-01T00:00:00Z')
+    await platform.sql('update cluster set retention_at = null')
+    await settle()
+    expect(await oldLabels()).toEqual(['20261101-095900F', '20261001-000000F'])
+    expect((await window()).earliest).toBe('2026-11-01T10:00:00Z')
+    expect(platform.fake.trimmed).toContainEqual({ before: '0/2000028', kept: ['0/1000028 to 0/1000100'] })
+    expect((await restore({ pitr_time: '2026-10-15T00:00:00Z' })).status).toBe(422)
+    expect((await restore({ backup_id: '20261001-000000F' })).status).toBe(201)
+    expect((await platform.call('PATCH', path, { body: { pinned: false } })).body.data.pinned).toBe(false)
+    await platform.sql('delete from pin')
+    await platform.sql('update cluster set retention_at = null')
+    await settle()
+    await settle()
+    expect(await oldLabels()).toEqual(['20261101-095900F'])
+  })
+
+  test('pinning is refused to strangers and readers, and of what is not there', async () => {
+    const path = `/v1/postgres/${source}/backups/20261101-095900F`
+    const pin = (body: unknown, options: object = {}, to = path) => platform.call('PATCH', to, { body, ...options })
+    await platform.createOrg('acme')
+    const token = await platform.createToken('org', 'acme')
+    const reader = await platform.createToken('read', 'personal')
+    expect(await pin({ pinned: true }, { token })).toMatchObject({ status: 404, body: { error: 'Cluster not found' } })
+    expect((await pin({ pinned: true }, { token: reader })).status).toBe(401)
+    for (const body of [{}, { pinned: null }, { pinned: 'yes' }]) expect((await pin(body)).status).toBe(422)
+    for (const label of ['20261101-095901F', 'x', '%00']) {
+      const other = `/v1/postgres/${source}/backups/${label}`
+      const error = `Backup ${decodeURIComponent(label)} not found for cluster ${source}`
+      expect(await pin({ pinned: true }, {}, other)).toMatchObject({ status: 404, body: { error } })
+    }
+    await platform.sql(`update backup set state = 'failed'`)
+    expect(await pin({ pinned: true })).toMatchObject({ status: 422 })
+    expect(await platform.sql('select 1 from backup where pinned')).toEqual([])
   })
 
   test.each([{ type: 'weekly' }, { type: 5 }])('422 for %j', async (body) => {

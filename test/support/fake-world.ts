@@ -1,5 +1,5 @@
 import { generateKeyPairSync, type KeyObject, randomBytes } from 'node:crypto'
-import type { BackupDriver } from '../../src/drivers/backup.ts'
+import type { BackupDriver, BackupState } from '../../src/drivers/backup.ts'
 import type { BoxDriver, BoxSpec } from '../../src/drivers/box.ts'
 import type { CheckpointDriver } from '../../src/drivers/box-checkpoint.ts'
 import { renderRequest } from '../../src/drivers/box-enter.ts'
@@ -9,9 +9,10 @@ import type { PoolerDriver } from '../../src/drivers/pooler.ts'
 import type { ClusterProcess, PostgresDriver } from '../../src/drivers/postgres.ts'
 import type { ReceiverDriver } from '../../src/drivers/receiver.ts'
 import type { Repository } from '../../src/drivers/repository.ts'
-import type { RestoreDriver } from '../../src/drivers/restore.ts'
+import type { CopyState, RecoveryState, RestoreDriver } from '../../src/drivers/restore.ts'
 import type { VolumeDriver } from '../../src/drivers/volume.ts'
 import type { LiveContext } from '../../src/live/context.ts'
+import { formatLsn } from '../../src/model/wal.ts'
 import type { World } from '../../src/reconcile/step.ts'
 
 import { FakeImages, FakeMachines } from './fake-machines.ts'
@@ -28,8 +29,13 @@ export class FakeWorld {
   readonly receivers = new Set<string>()
   readonly staged = new Map<string, string>()
   readonly kept = new Set<string>()
+  receiverProblem = false
   backupProblem: string | undefined
   copyProblem: string | undefined
+  /** What is seen of them while they are on their way. */
+  backupSeen: BackupState | undefined
+  copySeen: CopyState | undefined
+  recoverySeen: RecoveryState | undefined
   /** Whether copies share the blocks of the backup, and what is wrong with those. */
   reflinks = false
   readonly unverified = new Set<string>()
@@ -67,6 +73,9 @@ export class FakeWorld {
   readonly logs = new Map<string, string[]>()
   readonly encryptionKey = randomBytes(32)
   freeBytes = 10 ** 12
+  repositoryFreeBytes = 10 ** 12
+  /** What was removed of archives. */
+  readonly trimmed: { before: string; kept: string[] }[] = []
   usedBytes = 40_000_000
   ports = { first: 15_000, last: 15_999 }
   boundPorts = new Set<number>()
@@ -170,6 +179,7 @@ export class FakeWorld {
         if (/alter system set/.test(text)) this.readOnly = 'on'
         if (/alter system reset/.test(text)) this.readOnly = 'off'
         if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
+        if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
         if (/from pg_database/.test(text)) return this.called([{ name: 'fly-db' }])
         if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
         if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
@@ -218,7 +228,7 @@ export class FakeWorld {
       },
       inspectSlot: (id, slot) => {
         if (this.slots.get(id) !== slot) return this.called({ is: 'absent' })
-        return this.called({ is: 'ok', active: true, restartLsn: 0x3000000n, flushLsn: 0x3000000n })
+        return this.called({ is: 'ok', active: !this.receiverProblem, restartLsn: 0x3000000n, flushLsn: 0x3000000n })
       },
       dropSlot: (id) => {
         this.slots.delete(id)
@@ -244,6 +254,7 @@ export class FakeWorld {
         return nothing()
       },
       inspectBackup: (id, label) => {
+        if (this.backupSeen) return this.called(this.backupSeen)
         if (this.backupProblem) return this.called({ is: 'failed', reason: this.backupProblem })
         if (this.staged.get(id) !== label) return this.called({ is: 'absent' })
         const times = { startedAt: new Date().toISOString(), stoppedAt: new Date(Date.now() - 60_000).toISOString() }
@@ -298,8 +309,11 @@ export class FakeWorld {
         if (this.verificationRuns || !this.blockProblem) return this.called({ is: 'running' })
         return this.called({ is: 'failed', reason: this.blockProblem })
       },
-      inspectCopy: () => this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' }),
-      inspectRecovery: () => this.called({ is: 'promoted', endLsn: '0/3000000', timeline: 2 }),
+      inspectCopy: () => {
+        if (this.copySeen) return this.called(this.copySeen)
+        return this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' })
+      },
+      inspectRecovery: () => this.called(this.recoverySeen ?? { is: 'promoted', endLsn: '0/3000000', timeline: 2 }),
       continueToEnd: () => this.called(undefined),
       finish: () => this.called(undefined),
       remove: () => this.called(undefined),
@@ -461,7 +475,12 @@ export class FakeWorld {
         this.kept.delete(`${id}/${label}`)
         return this.called(undefined)
       },
-      removeWalBefore: () => this.called(0),
+      removeWalBefore: (_id: string, _epoch: number, before: bigint, kept: { from: bigint; to: bigint }[] = []) => {
+        const words = kept.map(({ from, to }) => `${formatLsn(from)} to ${formatLsn(to)}`)
+        this.trimmed.push({ before: formatLsn(before), kept: words })
+        return this.called(0)
+      },
+      freeBytes: () => this.called(this.repositoryFreeBytes),
       removeArchive: () => this.called(undefined),
       archiveEnd: () => this.called(this.archiveEnd),
       archiveTail: () => this.called(undefined),
