@@ -183,12 +183,18 @@ function progressOf(log: string[]): BackupState {
 }
 
 const reasonLines = 3
+// What pg_basebackup says besides how far it is and what went wrong.
+const chatter = /^(waiting for checkpoint|pg_basebackup: removing )/
 
 function reasonOf(state: JobState & { is: 'ended' }, known: Record<number, string>): string {
   const ended = state.signal ?? (state.exitCode === undefined ? 'a crash' : `exit code ${state.exitCode}`)
   const what = (state.exitCode !== undefined && known[state.exitCode]) || `It was ended by ${ended}`
-  const words = state.log.map(withoutTime).filter((line) => !progressForm.test(line))
-  return [what, ...words.slice(-reasonLines).map((line) => line.trim())].join(': ')
+  const words = state.log.map((line) => withoutTime(line).trim())
+  const telling = words.filter((line) => !progressForm.test(line) && !chatter.test(line))
+  // An error may go on in further lines.
+  const error = telling.findLastIndex((line) => /^\S+: error: /.test(line))
+  const reasons = error < 0 ? telling.slice(-reasonLines) : [telling.slice(error, error + reasonLines).join(' ')]
+  return [what, ...reasons].join(': ')
 }
 
 interface Manifest {

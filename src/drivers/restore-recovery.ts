@@ -28,7 +28,7 @@ export async function inspectRecovery(parts: RestoreParts, id: string, spec: Res
   const paths = clusterPaths(parts.home, id)
   const answer = await askServer(parts, id)
   const lines = readLines(parts, paths)
-  if (answer?.recovering === false) return judge(await findTimelineStart(parts, id), spec, lines)
+  if (answer?.recovering === false) return judge(await findTimelineStart(parts, id), spec, lines, answer.until)
   const fatal = findFatal(lines)
   if (fatal !== undefined) return explainFatal(fatal, spec)
   return {
@@ -63,9 +63,10 @@ function readLines({ supervisor }: RestoreParts, paths: ClusterPaths): LogLine[]
   return mark === undefined ? [] : recoveryLines(supervisor.readLog(paths.service, logLines), mark)
 }
 
-function judge(start: TimelineStart, spec: RestoreSpec, lines: LogLine[]): RecoveryState {
+function judge(start: TimelineStart, spec: RestoreSpec, lines: LogLine[], replayedUntil: string | null): RecoveryState {
+  const { lsn, timeline } = start
   const shortfall = findShortfall(start, spec)
-  if (shortfall === undefined) return { is: 'promoted', endLsn: formatLsn(start.lsn), timeline: start.timeline }
+  if (shortfall === undefined) return { is: 'promoted', endLsn: formatLsn(lsn), timeline, replayedUntil }
   const complaint = findComplaint(lines)
   return { is: 'failed', reason: complaint === undefined ? shortfall : `${shortfall} (${complaint})` }
 }

@@ -57,7 +57,7 @@ export type RecoveryState =
   /** There is no transaction after the target, so that PostgreSQL did not find the place to stop: `continueToEnd`. */
   | { is: 'ended-early' }
   | { is: 'failed'; reason: string }
-  | { is: 'promoted'; endLsn: string; timeline: number }
+  | { is: 'promoted'; endLsn: string; timeline: number; replayedUntil: string | null }
 
 export type VerificationState = { is: 'running' } | { is: 'passed' } | Failed
 
@@ -77,8 +77,11 @@ export interface RestoreDriver {
   inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
   /** Starts the server again without a time: the cut is the target. */
   continueToEnd(id: string, spec: RestoreSpec): Promise<void>
-  /** Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. */
-  finish(id: string, spec: RestoreSpec): Promise<void>
+  /**
+   * Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. Answers
+   * with the bytes that were copied, which only the first call can tell.
+   */
+  finish(id: string, spec: RestoreSpec): Promise<number | undefined>
   /** Ends a copy and removes what it left; the data directory is the cluster's. */
   remove(id: string): Promise<void>
 }
@@ -101,7 +104,9 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
     continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
     async finish(id, spec) {
       await finishRecovery(parts, id, spec)
+      const plan = readTextIfPresent(planOf(clusterPaths(parts.home, id)))
       await removeCopy(parts, id)
+      return plan === undefined ? undefined : totalOf(plan)
     },
     remove: (id) => removeCopy(parts, id),
   }

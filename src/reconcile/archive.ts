@@ -30,7 +30,16 @@ export async function keepArchive(cluster: Cluster, world: World): Promise<Healt
   }
   if (slot.active) return undefined
   const until = slot.restartLsn === undefined ? '' : `; it has everything up to ${formatLsn(slot.restartLsn)}`
-  return { status: 'degraded', reason: `the archive is not receiving${until}` }
+  const why = await findReceiverError(cluster, world)
+  return { status: 'degraded', reason: `the archive is not receiving${why && `: ${why}`}${until}` }
+}
+
+/** What the receiver said before it ended, such as that its disk is full; that it lost its connection tells nothing. */
+async function findReceiverError(cluster: Cluster, { receiver }: World): Promise<string> {
+  const seen = await receiver.inspectReceiver(cluster.id)
+  const lines = seen.is === 'stopped' ? seen.log : []
+  const said = lines.map((line) => /error: (.*)$/.exec(line)?.[1]).filter((words) => words !== undefined)
+  return said.findLast((words) => words !== 'disconnected') ?? ''
 }
 
 async function startNextEpoch(cluster: Cluster, world: World, base: ArchiveBase | null): Promise<Archive> {

@@ -10,6 +10,7 @@ import { endOfRecords, formatLsn, parseLsn } from '../model/wal.ts'
 import { type ArchiveBase, listWindows } from '../store/archive.ts'
 import { queueBackup } from '../store/backup.ts'
 import { loadCluster } from '../store/cluster.ts'
+import type { Tx } from '../store/db.ts'
 import {
   findOtherPlan,
   findPlanFor,
@@ -143,17 +144,16 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   if (seen.is === 'failed') return leaveLog(restore, seen.reason)
   if (seen.is !== 'promoted') return wait(soon, 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
-  await restores.finish(cluster.id, spec)
-  if (cluster.scratch) return advance('ready', '', (tx) => setRestoreDone(tx, cluster.id, isVerified))
+  const bytes = await restores.finish(cluster.id, spec)
+  const save = (tx: Tx) => setRestoreDone(tx, cluster.id, { isVerified, bytes, replayedUntil: seen.replayedUntil })
+  if (cluster.scratch) return advance('ready', '', save)
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
   if (unreachable) return wait(1, unreachable)
-  return advance('ready', `restored from ${restore.sourceClusterId}`, (tx) =>
-    setRestoreDone(tx, cluster.id, isVerified),
-  )
+  return advance('ready', `restored from ${restore.sourceClusterId}`, save)
 }
 
 /** Sees the verification of a ready cluster's backup to its end. Undefined while there is nothing to say. */

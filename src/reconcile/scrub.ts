@@ -52,10 +52,10 @@ async function lookAtScrub(cluster: Cluster, backup: ScrubbedBackup, world: Worl
 }
 
 /** What is wrong with the backups, until a new one takes the place of a damaged or a failed one. */
-export async function findBackupProblem(cluster: Cluster, { db }: World): Promise<Health | undefined> {
+export async function findBackupProblem(cluster: Cluster, { db, keep }: World): Promise<Health | undefined> {
   const damage = await findUnreplacedDamage(db, cluster.id)
   if (damage) return damaged(damage)
-  const last = await findBackupFailure(db, cluster.id)
+  const last = await findBackupFailure(db, cluster.id, keep.backupIntervalSeconds)
   return last && { status: 'degraded', reason: `backup ${last.label} failed: ${last.failure}` }
 }
 

@@ -51,10 +51,11 @@ export async function listBackups(db: Query, clusterId: string): Promise<(Backup
   return rows
 }
 
-/** Why the last backup that ended has failed, if it has. */
+/** Why the last backup that ended has failed, if it has and there is none that is young enough. */
 export async function findBackupFailure(
   db: Query,
   clusterId: string,
+  intervalSeconds: number,
 ): Promise<{ label: string; failure: string } | undefined> {
   const { rows } = await db.query<{ label: string; failure: string }>(
     `select label, (
@@ -63,8 +64,10 @@ export async function findBackupFailure(
      from (
        select id, label, state from backup where cluster_id = $1 and state in ('completed', 'failed')
        order by label desc limit 1) last
-     where state = 'failed'`,
-    [clusterId],
+     where state = 'failed' and not exists (
+       select 1 from backup where cluster_id = $1 and state = 'completed' and damage is null
+         and started_at > now() - interval '1 second' * $2)`,
+    [clusterId, intervalSeconds],
   )
   return rows[0]
 }

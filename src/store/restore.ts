@@ -138,11 +138,20 @@ export async function releasePins(tx: Query, holderId: string): Promise<void> {
   await tx.query('delete from pin where holder_id = $1', [holderId])
 }
 
-export async function setRestoreDone(tx: Tx, clusterId: string, isVerified: boolean): Promise<void> {
+export interface RestoreEnd {
+  isVerified: boolean
+  bytes: number | undefined
+  /** As PostgreSQL prints it. */
+  replayedUntil: string | null
+}
+
+/** A small one may be done before anybody has looked how far it is. */
+export async function setRestoreDone(tx: Tx, clusterId: string, end: RestoreEnd): Promise<void> {
   await tx.query(
-    `update restore set phase = 'done', bytes_done = coalesce(bytes_total, bytes_done),
+    `update restore set phase = 'done', bytes_done = coalesce($3, bytes_total, bytes_done),
+       bytes_total = coalesce($3, bytes_total), replayed_until = coalesce($4, replayed_until),
        verified_at = case when $2 then now() end where cluster_id = $1`,
-    [clusterId, isVerified],
+    [clusterId, end.isVerified, end.bytes ?? null, end.replayedUntil],
   )
 }
 

@@ -194,7 +194,10 @@ it('fails when the cluster is not there', async () => {
   const cluster = clusters['17']
   await backups.startBackup(cluster.id, label, { toolchain: cluster.spec.toolchain, port: 1 })
   const state = await untilNot('running', cluster)
-  expect(state).toMatchObject({ is: 'failed', reason: expect.stringContaining('The copy failed: ') })
+  expect(state).toMatchObject({
+    is: 'failed',
+    reason: expect.stringMatching(/^The copy failed: pg_basebackup: error: /),
+  })
   await backups.abandonBackup(cluster.id, label)
 })
 
@@ -211,7 +214,7 @@ it('fails when the copy is killed, and leaves nothing when it is abandoned', asy
   expect(copies).toHaveLength(1)
   killProcess(copies[0]!.pid, 'SIGKILL')
   const state = await untilNot('running', cluster)
-  expect(state).toMatchObject({ is: 'failed', reason: expect.stringContaining('The copy failed') })
+  expect(state).toEqual({ is: 'failed', reason: expect.stringMatching(/^The copy failed/) })
   await backups.abandonBackup(id, label)
   await backups.abandonBackup(id, label)
   expect(await backups.inspectBackup(id, label)).toEqual({ is: 'absent' })

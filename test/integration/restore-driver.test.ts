@@ -99,7 +99,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
   it('restores to the end of a backup and nothing later', async () => {
     const { id, restored } = await restore({ kind: 'end' }, { pieces: [ownPiece(source.id, backup.stopLsn)] })
-    expect(restored).toEqual({ is: 'promoted', timeline: 2, endLsn: backup.stopLsn })
+    expect(restored).toEqual({ is: 'promoted', timeline: 2, endLsn: backup.stopLsn, replayedUntil: null })
     expect(await numbers(bench, id)).toEqual([1])
   })
 

@@ -30,12 +30,17 @@ export class FakeWorld {
   readonly staged = new Map<string, string>()
   readonly kept = new Set<string>()
   receiverProblem = false
+  readonly receiverLog = [
+    '2026-11-15 15:37:38.5  pg_receivewal: error: could not write 4 bytes to file "7.partial": No space left on device',
+    '2026-11-15 15:37:38.6  pg_receivewal: error: disconnected',
+  ]
   backupProblem: string | undefined
   copyProblem: string | undefined
   /** What is seen of them while they are on their way. */
   backupSeen: BackupState | undefined
   copySeen: CopyState | undefined
   recoverySeen: RecoveryState | undefined
+  readonly recovered = { endLsn: '0/3000000', timeline: 2, replayedUntil: '2026-11-01 10:59:00.123+00' }
   /** Whether copies share the blocks of the backup, and what is wrong with those. */
   reflinks = false
   readonly unverified = new Set<string>()
@@ -238,7 +243,10 @@ export class FakeWorld {
         this.receivers.add(id)
         return this.called(undefined)
       },
-      inspectReceiver: (id) => this.called(this.receivers.has(id) ? { is: 'running', pid: 9 } : { is: 'absent' }),
+      inspectReceiver: (id) => {
+        if (this.receiverProblem) return this.called({ is: 'stopped', log: this.receiverLog })
+        return this.called(this.receivers.has(id) ? { is: 'running', pid: 9 } : { is: 'absent' })
+      },
       removeReceiver: (id) => {
         this.receivers.delete(id)
         return this.called(undefined)
@@ -313,9 +321,9 @@ export class FakeWorld {
         if (this.copySeen) return this.called(this.copySeen)
         return this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' })
       },
-      inspectRecovery: () => this.called(this.recoverySeen ?? { is: 'promoted', endLsn: '0/3000000', timeline: 2 }),
+      inspectRecovery: () => this.called(this.recoverySeen ?? { is: 'promoted', ...this.recovered }),
       continueToEnd: () => this.called(undefined),
-      finish: () => this.called(undefined),
+      finish: () => this.called(50_000_000),
       remove: () => this.called(undefined),
     }
   }
