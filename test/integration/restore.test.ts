@@ -547,9 +547,8 @@ describe('backups', () => {
     await settle()
   }
 
-  /** Without the one that is due by now. */
-  async function oldLabels() {
-    return (await list()).map(({ id }: { id: string }) => id).filter((id: string) => id < '20261102')
+  async function labels() {
+    return (await list()).map(({ id }: { id: string }) => id)
   }
 
   /** One that nothing in the window needs. */
@@ -559,6 +558,18 @@ describe('backups', () => {
        values ('old', $1, '20261001-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2, now())`,
       [source, '2026-10-01T00:00:00Z'],
     )
+    // None is due, for which retention would wait.
+    await platform.sql(`update backup set started_at = now() where id <> 'old'`)
+  }
+
+  async function untilRetained() {
+    await platform.sql('update cluster set retention_at = null')
+    await until(async () => {
+      await settle()
+      return (
+        (await platform.sql('select 1 from cluster where id = $1 and retention_at is not null', [source])).length > 0
+      )
+    })
   }
 
   const list = async () => (await platform.call('GET', `/v1/postgres/${source}/backups`)).body.data
@@ -631,10 +642,8 @@ describe('backups', () => {
   test('what nobody needs goes although the archive is not receiving', async () => {
     await addOldBackup()
     platform.fake.receiverProblem = true
-    await platform.sql('update cluster set retention_at = null')
-    await settle()
-    await settle()
-    expect(await oldLabels()).toEqual(['20261101-095900F'])
+    await untilRetained()
+    expect(await labels()).toEqual(['20261101-095900F'])
     expect(await health()).toMatchObject({
       status: 'degraded',
       reason:
@@ -651,19 +660,16 @@ describe('backups', () => {
     })
     const window = async () => (await platform.call('GET', `/v1/postgres/${source}`)).body.data.recovery_window
     expect((await window()).earliest).toBe('2026-10-01T00:00:00Z')
-    await platform.sql('update cluster set retention_at = null')
-    await settle()
-    expect(await oldLabels()).toEqual(['20261101-095900F', '20261001-000000F'])
+    await untilRetained()
+    expect(await labels()).toEqual(['20261101-095900F', '20261001-000000F'])
     expect((await window()).earliest).toBe('2026-11-01T10:00:00Z')
     expect(platform.fake.trimmed).toContainEqual({ before: '0/2000028', kept: ['0/1000028 to 0/1000100'] })
     expect((await restore({ pitr_time: '2026-10-15T00:00:00Z' })).status).toBe(422)
     expect((await restore({ backup_id: '20261001-000000F' })).status).toBe(201)
     expect((await platform.call('PATCH', path, { body: { pinned: false } })).body.data.pinned).toBe(false)
     await platform.sql('delete from pin')
-    await platform.sql('update cluster set retention_at = null')
-    await settle()
-    await settle()
-    expect(await oldLabels()).toEqual(['20261101-095900F'])
+    await untilRetained()
+    expect(await labels()).toEqual(['20261101-095900F'])
   })
 
   test('pinning is refused to strangers and readers, and of what is not there', async () => {
