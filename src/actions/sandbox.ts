@@ -163,19 +163,7 @@ function noRoom(): BerthError {
   return new BerthError('rate_limited', `there are ${limit} sandboxes, as many as one machine can hold; delete some`, {
     status: 'concurrent_sprite_limit_exceeded',
     retryAfterSeconds: retrySeconds,
-    fields: {
-      limit,
-      window_seconds: 0,
-      retry_after_seconds: retrySeconds,
-      current_count: limit,
-      upgrade_available: false,
-      upgrade_url: '',
-    },
-    headers: {
-      'x-ratelimit-limit': String(limit),
-      'x-ratelimit-remaining': '0',
-      'x-ratelimit-reset': String(Math.ceil(Date.now() / 1000) + retrySeconds),
-    },
+    limit: { most: limit, windowSeconds: 0 },
   })
 }
 

@@ -26,12 +26,17 @@ export function rateLimiter(now: () => number = () => performance.now() / 1000) 
     }
   }
 
-  return function take(key: string, rate: Rate): void {
+  /** `status` is what programs are told where that says more. */
+  return function take(key: string, rate: Rate, status?: string): void {
     const bucket = buckets.get(key) ?? { tokens: rate.burst, at: now() }
     const tokens = Math.min(rate.burst, bucket.tokens + (now() - bucket.at) * rate.perSecond)
     if (tokens < 1) {
       const seconds = Math.ceil((1 - tokens) / rate.perSecond)
-      throw new BerthError('rate_limited', 'rate limit exceeded', { retryAfterSeconds: seconds })
+      throw new BerthError('rate_limited', 'rate limit exceeded', {
+        retryAfterSeconds: seconds,
+        limit: { most: rate.burst, windowSeconds: rate.burst / rate.perSecond },
+        ...(status && { status }),
+      })
     }
     if (buckets.size >= sweepAt) sweep(rate)
     buckets.set(key, { tokens: tokens - 1, at: now() })

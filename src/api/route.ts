@@ -96,6 +96,8 @@ export interface Route {
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */
   wrongType: 400 | 422
+  /** The code for programs when it is asked for too often, where clients know one of its own. */
+  rateLimited?: string
   /** The body of a refusal, where it is not the one of the address. */
   problem?(error: BerthError): object
   /** Refusals that come before those of the fields, such as an absent resource. */

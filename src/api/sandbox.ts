@@ -49,9 +49,10 @@ export const sandboxResourceRoutes: Route[] = [
       403: `${readOnly} Or: it is for one sandbox.`,
       404: noOrganization,
       409: 'The name is taken, also by another organization.',
-      429: `There are ${maxSandboxes} sandboxes; \`error\` is then \`concurrent_sprite_limit_exceeded\`.`,
+      429: `There are ${maxSandboxes} sandboxes; \`error\` is then \`concurrent_sprite_limit_exceeded\`. Or rate limits are on and it is asked for too often: \`sprite_creation_rate_limited\`.`,
     },
     wrongType: 400,
+    rateLimited: 'sprite_creation_rate_limited',
     run: async ({ ctx, body }) => sandboxView(ctx, await createSandbox(ctx, body)),
   }),
   route({

@@ -222,7 +222,8 @@ function addRoutes(server: FastifyInstance, options: ServerOptions): void {
           ...(operation.response ? { response: responseSchemas(operation) } : {}),
         },
         handler: async (request, reply) => {
-          take?.(limitKey(operation, request), operation.scope === 'read' ? readRate : writeRate)
+          const rate = operation.scope === 'read' ? readRate : writeRate
+          take?.(limitKey(operation, request), rate, operation.rateLimited)
           const result = await answer(options, operation, request)
           if (result instanceof StreamAnswer) return sendStream(result, request, reply, streams)
           return reply.status(result.status).send(result.body ?? undefined)

@@ -131,6 +131,7 @@ export async function prepareIn(
   if (ctx.sessions.list(sandbox.id).length >= mostSessionsPerSandbox) {
     throw new BerthError('rate_limited', `a sandbox runs at most ${mostSessionsPerSandbox} commands at once`, {
       retryAfterSeconds: 1,
+      limit: { most: mostSessionsPerSandbox, windowSeconds: 0 },
     })
   }
   if (request.tty) await loadTerminals()

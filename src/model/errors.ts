@@ -28,6 +28,8 @@ export interface ErrorDetails {
   fields?: Record<string, string | number | boolean | null>
   headers?: Record<string, string>
   retryAfterSeconds?: number
+  /** Of a refusal because there is too much of something: how much there may be, and in which time if that matters. */
+  limit?: { most: number; windowSeconds: number }
   /** Methods the path knows, for a 405. */
   allow?: string
   cause?: unknown
