@@ -10,6 +10,7 @@ import { readWay } from './box-disk.ts'
 import { type BoxPaths, boxPaths } from './box-paths.ts'
 import { boxQuota, hasSubvolumes } from './box-quota.ts'
 import { boxScript } from './box-script.ts'
+import { arrangeViews, hideCheckpoint, showCheckpoints } from './box-view.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { findFreezer } from './cgroup-freezer.ts'
 import { ensureDirectory } from './fresh.ts'
@@ -45,12 +46,15 @@ export interface CheckpointParts {
 export function checkpointDriver(parts: CheckpointParts): CheckpointDriver {
   const { home } = parts
   return {
-    makeCheckpoint: (spec, checkpoint) => {
+    makeCheckpoint: async (spec, checkpoint) => {
       const paths = boxPaths(home, spec.id)
-      return copyLayers(parts, spec, { from: paths.directory, place: placeOf(paths), name: checkName(checkpoint) })
+      const copy = { from: paths.directory, place: paths.checkpoints, name: checkName(checkpoint) }
+      const state = await copyLayers(parts, spec, copy)
+      if (state.is === 'done') await showCheckpoints(home, paths)
+      return state
     },
     prepareRestore: async (spec, from, kept) => {
-      const place = placeOf(boxPaths(home, spec.id))
+      const place = boxPaths(home, spec.id).checkpoints
       if (existsSync(`${place}/${checkName(kept)}`)) return { is: 'done' }
       const copy = { from: `${place}/${checkName(from)}`, place, name: preparedName(kept), isStill: true }
       return copyLayers(parts, spec, copy)
@@ -59,16 +63,11 @@ export function checkpointDriver(parts: CheckpointParts): CheckpointDriver {
     abandonCopy: (spec, checkpoint) => abandonCopy(parts, spec, checkName(checkpoint)),
     measureLayers: (id) => measureLayers(boxPaths(home, id)),
     tidy: (spec) => removeJobs(parts, spec),
-    removeCheckpoint: (id, checkpoint) =>
-      removeCheckpoint(home, `${placeOf(boxPaths(home, id))}/${checkName(checkpoint)}`),
+    removeCheckpoint: (id, checkpoint) => removeCheckpoint(home, boxPaths(home, id), checkName(checkpoint)),
   }
 }
 
 const script = boxScript('box-checkpoint.pl')
-
-function placeOf(paths: BoxPaths): string {
-  return `${paths.directory}/checkpoint`
-}
 
 function checkName(checkpoint: string): string {
   if (!/^[a-z0-9][a-z0-9-]*$/.test(checkpoint)) throw new Error(`not a checkpoint: ${JSON.stringify(checkpoint)}`)
@@ -205,13 +204,14 @@ async function removeSnapshot(directory: string): Promise<void> {
 
 /** Each layer by two renames; whichever of them was the last before a crash, the next turn goes on from there. */
 function swapLayers(home: Home, paths: BoxPaths, kept: string): void {
-  const place = placeOf(paths)
+  const place = paths.checkpoints
   const prepared = `${place}/${preparedName(kept)}`
   const keeping = `${place}/.kept~${kept}`
   if (!existsSync(`${place}/${kept}`)) {
     keepAndReplace(home, paths, prepared, keeping)
     renameSync(keeping, `${place}/${kept}`)
   }
+  arrangeViews(paths)
   discard(home, prepared)
 }
 
@@ -230,13 +230,16 @@ async function abandonCopy(parts: CheckpointParts, spec: BoxSpec, checkpoint: st
   const { home } = parts
   const paths = boxPaths(home, spec.id)
   await removeJobs(parts, spec)
-  for (const name of [checkpoint, preparedName(checkpoint)]) discard(home, `${placeOf(paths)}/.new~${name}`)
+  for (const name of [checkpoint, preparedName(checkpoint)]) discard(home, `${paths.checkpoints}/.new~${name}`)
   sweepTrash(home)
 }
 
-async function removeCheckpoint(home: Home, directory: string): Promise<void> {
-  if (existsSync(`${directory}/${subvolume}`)) return removeSnapshot(directory)
-  discard(home, directory)
+async function removeCheckpoint(home: Home, paths: BoxPaths, checkpoint: string): Promise<void> {
+  const directory = `${paths.checkpoints}/${checkpoint}`
+  hideCheckpoint(paths, checkpoint)
+  if (existsSync(`${directory}/${subvolume}`)) await removeSnapshot(directory)
+  else discard(home, directory)
+  await showCheckpoints(home, paths)
   sweepTrash(home)
 }
 

@@ -3,6 +3,17 @@ use strict;
 
 our %namespace;
 
+# What a box is started by: lines of a key and a value. There may be several of some, which are lists.
+sub read_config {
+  my ($file) = @_;
+  my %config = (limit => [], layer => []);
+  for (split /\n/, read_file($file) // die "no such box: $file\n") {
+    my ($key, $value) = split / /, $_, 2;
+    if (ref $config{$key}) { push @{$config{$key}}, $value } else { $config{$key} = $value }
+  }
+  return %config;
+}
+
 # Of the whole range. A process of the uid that owns it may enter it; that is the first one unless another is given.
 sub make_user_namespace {
   my ($uid, $owner) = @_;
@@ -58,17 +69,59 @@ sub map_owners {
   call('close', $tree);
 }
 
-# The layers of an image, lowest first. The answer is what an overlay calls them: relative paths, so that the list of
-# mounts inside does not tell where things lie on the host.
+# The layers of an image, lowest first. The answer is what an overlay calls them.
 sub map_layers {
   my ($userns, $layers) = @_;
-  my @names;
   for my $at (0 .. $#$layers) {
     mkdir "lower/$at", 0711;
     map_owners($userns, $layers->[$at], "lower/$at");
-    unshift @names, "lower/$at";
   }
-  return join ':', @names ? @names : 'lower';
+  return layer_names($layers);
+}
+
+# Relative paths, so that the list of mounts inside does not tell where things lie on the host.
+sub layer_names {
+  my ($layers) = @_;
+  return join ':', @$layers ? map { "lower/$_" } reverse 0 .. $#$layers : 'lower';
+}
+
+# The checkpoints that are to be seen inside: of each there is a directory, where it is mounted. To be called in the
+# directory of the box, where its layers are in place.
+sub views {
+  opendir(my $directory, 'shown/checkpoints') or return ();
+  return grep { /^[a-z0-9]/ } readdir $directory;
+}
+
+sub is_mounted {
+  my ($path) = @_;
+  return ((stat $path)[0] // 0) != ((stat "$path/..")[0] // 0);
+}
+
+# One that cannot be shown keeps no box from running.
+sub mount_view {
+  my ($view, $config) = @_;
+  my $target = "shown/checkpoints/$view";
+  my $copy = -d "checkpoint/$view/layer" ? "checkpoint/$view/layer" : "checkpoint/$view";
+  eval {
+    mount_root_view($copy, $target, $config);
+    mount_usr_view($copy, "$target/usr", $config) if !exists $config->{tools};
+    return 1;
+  } or print "cannot show the checkpoint $view: $@";
+}
+
+sub mount_root_view {
+  my ($copy, $target, $config) = @_;
+  my $lower = exists $config->{tools} ? layer_names($config->{layer}) : 'lower/base';
+  my $extra = $config->{way} eq 'full' ? '' : ',userxattr';
+  mount_at('overlay', $target, 'overlay', 1 | 2 | 4, "lowerdir=$copy/upper:$lower$extra"); # read-only, nosuid, nodev
+}
+
+# An ordinary user sees of it what was written.
+sub mount_usr_view {
+  my ($copy, $target, $config) = @_;
+  die "$target leads elsewhere\n" if -l $target;
+  return map_owners(undef, "$copy/upper-usr", $target) if $config->{way} ne 'full';
+  mount_at('overlay', $target, 'overlay', 1 | 2 | 4, "lowerdir=$copy/upper-usr:lower/mask:lower/usr");
 }
 
 1;

@@ -19,6 +19,10 @@ export interface BoxPaths {
   run: string
   /** `log/<service>/{stdout,stderr}`. */
   log: string
+  /** A directory of each checkpoint, with its layers. */
+  checkpoints: string
+  /** Shown inside as `/.sprite/checkpoints`: an empty directory for each checkpoint that can be seen there. */
+  views: string
   /** Shown inside as `/.sprite/policy`, not writable there. */
   policy: string
   /** Shown inside as `/.sprite/inside`, not writable there: the socket of the platform. */
@@ -73,6 +77,8 @@ export function boxPaths(home: Pick<Home, 'path'>, id: string): BoxPaths {
     service: `${directory}/service`,
     run: `${directory}/run`,
     log: `${directory}/log`,
+    checkpoints: `${directory}/checkpoint`,
+    views: `${directory}/shown/checkpoints`,
     policy: `${directory}/shown/policy`,
     inside: `${directory}/api/open`,
     config: `${directory}/box.conf`,

@@ -6,13 +6,7 @@ use strict;
 our ($machine, %namespace);
 require($0 =~ s{[^/]*$}{}r . $_) for 'box-lib.pl', 'box-mount.pl', 'box-netlink.pl';
 
-my (%config, @limits, @layers);
-for (split /\n/, read_file($ARGV[0]) // die "no such box: $ARGV[0]\n") {
-  my ($key, $value) = split / /, $_, 2;
-  if ($key eq 'limit') { push @limits, $value }
-  elsif ($key eq 'layer') { push @layers, $value }
-  else { $config{$key} = $value }
-}
+my %config = read_config($ARGV[0]);
 $machine = $config{machine};
 my $is_full = $config{way} eq 'full';
 # A machine runs the program of an image: its layers are those of the image, and nothing of the host is in it.
@@ -31,17 +25,18 @@ my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace(
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # slave, with all below
 if ($is_machine) {
-  my $program = prepare_machine($userns, \%config, \@layers);
+  my $program = prepare_machine($userns, \%config, $config{layer});
   finish_network($network) if $network;
   run_machine($userns, \%config, $program);
 }
-$has_image ? mount_box_image($userns, \%config, \@layers) : mount_layers($userns);
+$has_image ? mount_box_image($userns, \%config, $config{layer}) : mount_layers($userns);
+mount_view($_, \%config) for views();
 finish_network($network) if $network;
 give_way($userns);
 
 # A reboot took the groups and their limits away; the first were made again by whoever started this.
 sub set_limits {
-  for (@limits) {
+  for (@{$config{limit}}) {
     my ($file, $value) = split / /, $_, 2;
     write_file($file, $value) or print "cannot limit $file: $!\n";
   }
@@ -202,7 +197,7 @@ sub give_way {
     '--tmpfs', '/.sprite', '--dir', '/.sprite/logs', '--bind', 'log', '/.sprite/logs/services',
     '--ro-bind', 'shown/policy', '/.sprite/policy', '--ro-bind', 'shown/version.txt', '/.sprite/version.txt',
     '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--ro-bind', 'shown/bin', '/.sprite/bin',
-    '--ro-bind', 'api/open', '/.sprite/inside', '--symlink', 'inside/api.sock', '/.sprite/api.sock', '--remount-ro', '/.sprite',
+    '--ro-bind', 'shown/checkpoints', '/.sprite/checkpoints', '--ro-bind', 'api/open', '/.sprite/inside', '--symlink', 'inside/api.sock', '/.sprite/api.sock', '--remount-ro', '/.sprite',
     '--clearenv', '--setenv', 'PATH', $config{path}, '--setenv', 'LANG', 'C.UTF-8', '--setenv', 'HOME', '/home/sprite',
     '--chdir', '/', '--', split(/\t/, $config{command}),
   );

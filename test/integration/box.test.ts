@@ -241,7 +241,7 @@ describe('the file system', () => {
 
   it('shows what belongs to the platform, closed to change', async () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
-      /api.sock\nbin\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
+      /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
     const closed = await bench.sh(spec, 'find /.sprite -type d ! -perm -o=rx')
     expect(closed.out).toBe('')

@@ -1,4 +1,4 @@
-import { existsSync, globSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
+import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
 import type { BoxSpec } from '../../src/drivers/box.ts'
 import {
@@ -168,6 +168,43 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     }
   })
 
+  it('can be read inside while it is one of the last five, and not be changed', async () => {
+    await sh('echo seen > seen; chown 1234:5678 seen; mkdir -p /usr/local/seen; rm -f /usr/bin/tac')
+    await make('v20')
+    await sh('echo later > seen; touch /usr/bin/tac')
+    const view = '/.sprite/checkpoints/v20'
+    const look = `cd ${view} && cat home/sprite/seen && stat -c %u:%g home/sprite/seen && ls -d usr/local/seen etc/passwd
+      ls usr/bin/tac 2>&1 | grep -o 'No such file'`
+    const seen = 'seen\n1234:5678\netc/passwd\nusr/local/seen\nNo such file'
+    expect(await sh(look)).toBe(seen)
+    for (const attempt of [
+      `echo x > ${view}/home/sprite/seen`,
+      `rm -rf ${view}/home`,
+      `rmdir ${view}`,
+      `perl -e 'rename "${view}", "/x" or exit 1'`,
+      `umount ${view}`,
+      `mkdir /.sprite/checkpoints/v99`,
+      `mount -o remount,rw ${view}`,
+    ])
+      expect((await bench.sh(spec, attempt)).code, attempt).not.toBe(0)
+    expect((await bench.sh(spec, 'cat /proc/mounts')).out).not.toContain(bench.directory)
+    await bench.boxes.stopBox(spec.id)
+    await boxes().ensureBox(spec)
+    expect(await sh(look)).toBe(seen)
+    // Also while somebody is in it.
+    await sh(`cd ${view}/home/sprite && { sleep 1000 > /dev/null 2>&1 & }`)
+    for (const later of [21, 22, 23, 24, 25]) await make(`v${later}`)
+    expect(await sh('ls /.sprite/checkpoints')).toBe('v21\nv22\nv23\nv24\nv25')
+    await driver.removeCheckpoint(spec.id, 'v24')
+    expect(await sh('ls /.sprite/checkpoints')).toBe('v20\nv21\nv22\nv23\nv25')
+    expect(await sh(look)).toBe(seen)
+    await restore('v20', 'auto-20')
+    expect(await sh('ls /.sprite/checkpoints; cat seen /.sprite/checkpoints/auto-20/home/sprite/seen')).toBe(
+      'auto-20\nv21\nv22\nv23\nv25\nseen\nlater',
+    )
+    expect((await bench.sh(spec, 'grep -c " /.sprite/checkpoints/" /proc/mounts')).out.trim()).toBe('10')
+  })
+
   it('is gone when it was removed, and its sandbox without a trace', async () => {
     await make('v5')
     await driver.removeCheckpoint(spec.id, 'v5')
@@ -177,6 +214,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect(readdirSync(bench.home.tree).filter((name) => name.startsWith('checkpoint'))).toEqual([])
     await bench.boxes.removeBox(spec)
     expect(existsSync(directory)).toBe(false)
+    expect(readFileSync('/proc/self/mountinfo', 'utf8')).not.toContain(spec.id)
     await until(() => readdirSync(`${bench.home.path}/trash`).length === 0, 30)
   })
 })
