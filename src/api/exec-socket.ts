@@ -111,16 +111,15 @@ export function obey(session: ExecSession, message: ClientMessage | undefined): 
 }
 
 function sessionInfo(session: ExecSession, isOwner: boolean): string {
-  const { command, tty } = session.facts
   return JSON.stringify({
     type: 'session_info',
     session_id: session.id,
-    command,
+    command: session.command,
     created: Math.floor(session.createdAt.getTime() / 1000),
     cols: session.cols,
     rows: session.rows,
     is_owner: isOwner,
-    tty,
+    tty: session.facts.tty,
   })
 }
 

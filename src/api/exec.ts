@@ -172,10 +172,10 @@ function execAnswer(session: ExecSession, takesInput: boolean, body: RawBody | u
 }
 
 function sessionView(session: ExecSession): Static<typeof ExecSessionView> {
-  const { id, facts, createdAt, bytesPerSecond, isActive, lastActivityAt } = session
+  const { id, command, facts, createdAt, bytesPerSecond, isActive, lastActivityAt } = session
   return {
     id,
-    command: facts.command,
+    command,
     workdir: facts.workdir,
     created: createdAt.toISOString(),
     tty: facts.tty,

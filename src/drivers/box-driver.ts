@@ -5,19 +5,20 @@ import { turns } from '../model/turn.ts'
 import type { BoxDriver, BoxImage, BoxSpec, BoxState } from './box.ts'
 import { type BoxBase, ensureBase } from './box-base.ts'
 import { type BoxMaking, ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './box-disk.ts'
-import { type Entrance, renderEntry } from './box-enter.ts'
+import { type Entrance, renderEntry, requestOf } from './box-enter.ts'
 import { boxNetwork, ensureRules, removeLink } from './box-network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPaths, innerPathsOf } from './box-paths.ts'
 import { ensurePolicy, policiesPossible, removePolicy } from './box-policy.ts'
 import { abilityOf, type BoxAbility } from './box-probe.ts'
 import { findFirstProcess, findSupervised } from './box-process.ts'
 import { boxScript } from './box-script.ts'
+import { enterSpares } from './box-spare.ts'
 import { ensureTools, toolPath } from './box-tools.ts'
 import { type CgroupDriver, cgroupName } from './cgroup.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import type { ImageStore } from './image.ts'
-import { findCommand, isRoot, spawnWithPipes, waitUntil } from './process.ts'
+import { findCommand, isRoot, waitUntil } from './process.ts'
 import type { ServiceSpec } from './service-directory.ts'
 import type { Supervisor } from './supervisor.ts'
 import { discard, sweepTrash } from './trash.ts'
@@ -49,6 +50,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
   const starting = new Map<string, { spec: BoxSpec; running: Promise<void> }>()
   // A start in the middle of a stop would undo it, and the stop would wait in vain.
   const inTurn = turns()
+  const spares = enterSpares()
   return {
     isolation: async () => (await host.able()).isolation,
     policiesPossible,
@@ -65,10 +67,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     inspectBox: async (id) => inspectBox(home, id),
     stopBox: (id) => inTurn(id, () => supervisor.stopService(boxPaths(home, id).supervisedName)),
     removeBox: (spec) => inTurn(spec.id, () => removeBox(host, spec)),
-    spawnInBox(spec, command) {
-      const { program, args, env } = renderEntry(entranceOf(host, spec), command, false)
-      return spawnWithPipes(program, args, { env, cwd: '/' })
-    },
+    spawnInBox: (spec, command) => spares.start(requestOf(entranceOf(host, spec), command, false)),
     entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
     addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
   }
@@ -188,7 +187,7 @@ function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
     way,
     service: serviceOf(home, spec.id),
     uid: boxUid(home, spec.slot) ?? process.getuid!(),
-    cgroup: cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits),
+    cgroup: cgroups.findCgroup(cgroupOf(home, spec.id)),
     filter: filterFile(home),
     isMinimal: spec.isMinimal ?? false,
     home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,

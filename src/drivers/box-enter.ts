@@ -38,25 +38,31 @@ export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 const partBytes = 100_000
 
 export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: boolean): Entry {
+  return { ...enterer(), env: renderRequest(requestOf(entrance, command, terminal)) }
+}
+
+/** The program that enters, and what it is started with. */
+export function enterer(): Pick<Entry, 'program' | 'args'> {
+  return { program: findCommand('perl') ?? '/usr/bin/perl', args: [boxScript('box-enter.pl'), process.arch] }
+}
+
+/** What it is to do, in lists of words. */
+export function requestOf(entrance: Entrance, command: BoxCommand, terminal: boolean): Record<string, string[]> {
   const usual = entrance.machine?.env ?? usualEnvironment(entrance.home, entrance.image)
   const environment = { ...usual, ...command.env, ...entrance.env }
   return {
-    program: findCommand('perl') ?? '/usr/bin/perl',
-    args: [boxScript('box-enter.pl')],
-    env: renderRequest({
-      machine: [process.arch],
-      way: [entrance.way],
-      service: [entrance.service],
-      uid: [String(entrance.uid)],
-      ...(entrance.machine && { first: ['bwrap'], user: [entrance.machine.user] }),
-      cgroup: entrance.cgroup,
-      filter: [entrance.filter],
-      privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
-      terminal: [terminal ? '1' : ''],
-      dir: [command.dir ?? (entrance.image?.workingDir || entrance.home)],
-      env: Object.entries(environment).map(([name, value]) => `${variableName(name)}=${value}`),
-      argv: command.argv,
-    }),
+    machine: [process.arch],
+    way: [entrance.way],
+    service: [entrance.service],
+    uid: [String(entrance.uid)],
+    ...(entrance.machine && { first: ['bwrap'], user: [entrance.machine.user] }),
+    cgroup: entrance.cgroup,
+    filter: [entrance.filter],
+    privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
+    terminal: [terminal ? '1' : ''],
+    dir: [command.dir ?? (entrance.image?.workingDir || entrance.home)],
+    env: Object.entries(environment).map(([name, value]) => `${variableName(name)}=${value}`),
+    argv: command.argv,
   }
 }
 

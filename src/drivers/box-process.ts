@@ -85,6 +85,11 @@ export function findCommandPid(entered: number): number | undefined {
   return Number(/^NSpid:.*?(\d+)$/m.exec(status)?.[1]) || undefined
 }
 
+/** The path inside of what a command runs, once the program that entered the box for it has found it. */
+export function findCommandPath(entered: number): string | undefined {
+  return /^box-enter: ([^\0]+)/.exec(readOf(`/proc/${entered}/cmdline`) ?? '')?.[1]
+}
+
 function findChild(pid: number): number | undefined {
   return Number(readOf(`/proc/${pid}/task/${pid}/children`)?.split(' ')[0]) || undefined
 }

@@ -57,8 +57,10 @@ export function spawnWithPipes(
   command: string,
   args: string[],
   options: SpawnOptionsWithoutStdio,
+  pipes = 3,
 ): ChildProcessWithoutNullStreams {
-  const child = spawn(command, args, { ...options, stdio: 'pipe' })
+  const stdio = Array<'pipe'>(pipes).fill('pipe')
+  const child = spawn(command, args, { ...options, stdio }) as ChildProcessWithoutNullStreams
   if (child.stdout) return child
   ;(child as ChildProcess).on('error', () => undefined)
   throw new Error(`${basename(command)} could not be started: too many open files`)

@@ -1,4 +1,4 @@
-import { findCommandPid } from '../drivers/box-process.ts'
+import { findCommandPath, findCommandPid } from '../drivers/box-process.ts'
 import type { OutputStream } from '../model/exec.ts'
 import type { ExecProcess, ProcessEvents } from './exec-process.ts'
 import { Scrollback } from './exec-scrollback.ts'
@@ -18,7 +18,8 @@ export interface ExecReader {
 export interface SessionFacts {
   id: string
   sandboxId: string
-  command: string
+  /** As it was asked for. */
+  argv: [string, ...string[]]
   workdir: string
   tty: boolean
   /** Whether it takes input at all. */
@@ -59,6 +60,7 @@ export class ExecSession {
   readonly #tellEnd: (code: number) => void
   #paused = false
   #deserted: NodeJS.Timeout | undefined
+  #path: string | undefined
   #rate = { second: 0, bytes: 0, before: 0 }
 
   /** `onEnd` is called before anybody is told. */
@@ -161,6 +163,14 @@ export class ExecSession {
   get pid(): number | undefined {
     const { pid } = this.#process
     return pid === undefined ? undefined : findCommandPid(pid)
+  }
+
+  /** With the whole path of its program, as soon as that is known. */
+  get command(): string {
+    const { pid } = this.#process
+    if (this.#path === undefined && pid !== undefined) this.#path = findCommandPath(pid)
+    const [program, ...args] = this.facts.argv
+    return [this.#path ?? program, ...args].join(' ')
   }
 
   signal(signal: number): void {

@@ -92,7 +92,7 @@ function startSession(
   const command = { argv, env, ...(dir === undefined ? {} : { dir }) }
   const spec = boxSpec(sandbox)
   const facts = {
-    command: argv.join(' '),
+    argv,
     workdir: dir ?? (sandbox.image?.workingDir || sandboxHome),
     tty,
     stdin,

@@ -149,7 +149,7 @@ export function terminalCloseCode(code: number): number {
 export const ExecSessionView = Type.Object(
   {
     id: Type.String(),
-    command: Type.String(),
+    command: Type.String({ description: 'The path of its program, and its words.' }),
     workdir: Type.String(),
     created: Type.String({ format: 'date-time' }),
     tty: Type.Boolean(),

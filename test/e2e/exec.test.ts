@@ -109,7 +109,7 @@ describe('the client of the interface', () => {
     await until(() => out.includes('mark-2'))
     expect(out).toContain('30 100')
     const listed = await direct.listSessions()
-    expect(listed).toMatchObject([{ id, command: 'bash --norc', tty: true, isActive: true }])
+    expect(listed).toMatchObject([{ id, command: '/usr/bin/bash --norc', tty: true, isActive: true }])
 
     const again = direct.attachSession(id)
     let seen = ''

@@ -7,7 +7,8 @@ import type { BoxSpec } from '../../src/drivers/box.ts'
 import { handedOn } from '../../src/drivers/box-enter.ts'
 import { boxNetwork, networkTable } from '../../src/drivers/box-network.ts'
 import { boxPaths } from '../../src/drivers/box-paths.ts'
-import { findCommandPid } from '../../src/drivers/box-process.ts'
+import { findCommandPath, findCommandPid } from '../../src/drivers/box-process.ts'
+import { enterSpares } from '../../src/drivers/box-spare.ts'
 import { cgroupDriver, cgroupName, removeCgroups } from '../../src/drivers/cgroup.ts'
 import { isRoot, run as runOnHost } from '../../src/drivers/process.ts'
 import { findProcess, listProcesses } from '../../src/drivers/process-list.ts'
@@ -145,6 +146,51 @@ describe('commands', () => {
     expect(await state()).not.toBe('T\n')
     child.kill('SIGTERM')
     expect(await new Promise((resolve) => child.on('close', resolve))).toBe(143)
+  })
+
+  it('are known by the path of their program, also when it is given in part', async () => {
+    await bench.sh(spec, 'mkdir -p /srv/deep && ln -sf /usr/bin/sleep /srv/deep/nap')
+    const paths: [string, string][] = [
+      ['sleep', '/usr/bin/sleep'],
+      ['/usr/bin/sleep', '/usr/bin/sleep'],
+      ['./deep/nap', '/srv/deep/nap'],
+    ]
+    for (const [given, path] of paths) {
+      const child = bench.boxes.spawnInBox(spec, { argv: [given, '100'], dir: '/srv' })
+      await until(() => findCommandPath(child.pid!) === path)
+      child.kill('SIGTERM')
+      await new Promise((resolve) => child.on('close', resolve))
+    }
+  })
+
+  it('get what they were sent while they were being started', async () => {
+    for (let round = 0; round < 20; round += 1) {
+      const child = bench.boxes.spawnInBox(spec, { argv: ['sleep', '100'] })
+      child.kill('SIGTERM')
+      const [code, signal] = await new Promise<unknown[]>((resolve) => child.on('close', (...how) => resolve(how)))
+      // The first one had to be started itself, and may not have listened yet.
+      expect([143, 'SIGTERM']).toContain(code ?? signal)
+    }
+  })
+
+  it('start at once where the next one is waiting, which ends when nobody needs it', async () => {
+    const spares = enterSpares(1000)
+    const own = listProcesses().map(({ pid }) => pid)
+    const started = () => listProcesses().filter(({ pid, parent }) => parent === process.pid && !own.includes(pid))
+    const request = { privileges: ['standard'], cgroup: [], dir: ['/'], env: ['PATH=/usr/bin'], argv: ['true'] }
+    const first = spares.start({ ...request, way: ['none'], uid: [String(process.getuid!())], machine: [process.arch] })
+    expect(await new Promise((resolve) => first.on('close', resolve))).toBe(0)
+    await until(() => started().length > 0)
+    await until(() => started().length === 0)
+  })
+
+  it('start also when the one that was waiting was killed', async () => {
+    const children = () => listProcesses().filter(({ parent, name }) => parent === process.pid && name === 'perl')
+    await bench.run(spec, ['true'])
+    await until(() => children().length > 0)
+    for (const { pid } of children()) process.kill(pid, 'SIGKILL')
+    await until(() => children().length === 0)
+    expect((await bench.run(spec, ['echo', 'here'])).out).toBe('here\n')
   })
 
   it('end with everything in their group when the process outside is killed', async () => {
