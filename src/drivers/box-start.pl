@@ -69,6 +69,8 @@ sub start_network {
   open(my $outside, '<', '/proc/self/ns/net') or die "network namespace: $!\n";
   my @uplinks = default_links();
   call('unshare', $namespace{net});
+  # Also where the host has switched it off.
+  write_file('/proc/sys/net/ipv6/conf/lo/disable_ipv6', '0');
   bring_up('lo');
   # Any port is open to everybody inside, and everybody may ping.
   write_file('/proc/sys/net/ipv4/ip_unprivileged_port_start', '0');

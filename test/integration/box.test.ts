@@ -372,17 +372,29 @@ describe('supervision', () => {
   })
 })
 
+it('has both addresses of loopback', async () => {
+  const talk = `use Socket qw(:DEFAULT pack_sockaddr_in6 inet_pton); my $at = pack_sockaddr_in6(81, inet_pton(10, '::1'));
+    socket(S, 10, 1, 6); bind(S, $at) && listen(S, 1) or die $!; socket(C, 10, 1, 6); connect(C, $at) or die $!; print "own"`
+  expect(await bench.run(spec, ['perl', '-e', talk])).toMatchObject({ out: 'own', err: '' })
+})
+
 describe.runIf(isFull)('the network', () => {
   it('lets the host reach what listens inside, also on loopback only', async () => {
-    const serve = (address: string) =>
+    const serve = (family: number, address: string) =>
       bench.run(spec, [
         'perl',
         '-e',
-        `use Socket; socket(S, 2, 1, 6); setsockopt(S, 1, 2, 1); bind(S, sockaddr_in(8080, inet_aton('${address}'))) or die; listen(S, 5); accept(C, S); syswrite C, "hello"; close C`,
+        `use Socket qw(:DEFAULT pack_sockaddr_in6 inet_pton); my $address = inet_pton(${family}, '${address}');
+        my $at = ${family} == 2 ? sockaddr_in(8080, $address) : pack_sockaddr_in6(8080, $address);
+        socket(S, ${family}, 1, 6); setsockopt(S, 1, 2, 1); bind(S, $at) or die; listen(S, 5); accept(C, S); syswrite C, "hello"; close C`,
       ])
-    for (const address of ['127.0.0.1', '0.0.0.0']) {
-      const server = serve(address)
-      await until(async () => (await bench.sh(spec, 'grep -q ":1F90 00000000:0000 0A" /proc/net/tcp')).code === 0)
+    for (const [family, address] of [
+      [2, '127.0.0.1'],
+      [2, '0.0.0.0'],
+      [10, '::'],
+    ] as const) {
+      const server = serve(family, address)
+      await until(async () => (await bench.sh(spec, 'grep -q ":1F90 0*:0000 0A" /proc/net/tcp*')).code === 0)
       expect(await readFrom(bench.boxes.addressOf(spec), 8080)).toBe('hello')
       expect((await server).code).toBe(0)
     }
