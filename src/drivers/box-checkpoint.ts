@@ -124,7 +124,7 @@ function copier(paths: BoxPaths): string[] {
   // The C library sets the mode of what it may not open by way of /proc.
   const shown = ['--ro-bind', 'FROM', '/from', '--bind', 'TO', '/to', '--proc', '/proc']
   const user = isRoot() ? [] : ['--unshare-user', '--uid', '0', '--gid', '0']
-  const apart = ['--unshare-pid', '--unshare-net', '--unshare-ipc', '--cap-add', 'ALL', '--die-with-parent']
+  const apart = ['--unshare-pid', '--unshare-ipc', '--cap-add', 'ALL', '--die-with-parent']
   return ['bwrap', ...programs, ...shown, ...user, ...apart, ...cp]
 }
 

@@ -8,11 +8,16 @@ import { until } from '../support/until.ts'
 
 const ordinary = 65_534
 
+/** How a checkpoint is seen inside, of a box that runs and of one that was started again. */
+const views = Array(2).fill({ code: 0, out: 'kept\nusr/local\n' })
+
 /** Runs as another user: makes a box, tries the commands in it, removes it. Prints what it saw. */
 function program(directory: string, commands: string[][]): string {
   return `
     import { boxDriver } from 'drivers/box-driver.ts'
+    import { checkpointDriver } from 'drivers/box-checkpoint.ts'
     import { cgroupDriver } from 'drivers/cgroup.ts'
+    import { jobDriver } from 'drivers/job.ts'
     import { openHome } from 'drivers/home.ts'
     import { s6Supervisor } from 'drivers/supervisor.ts'
     const home = await openHome('${directory}/h', { uidBase: 300000 })
@@ -34,6 +39,13 @@ function program(directory: string, commands: string[][]): string {
       await boxes.stopBox(spec.id)
       await boxes.ensureBox(spec)
       seen.address = boxes.addressOf(spec)
+      const checkpoints = checkpointDriver({ home, jobs: jobDriver(supervisor), cgroups: cgroupDriver() })
+      while ((await checkpoints.makeCheckpoint(spec, 'v1')).is === 'running');
+      const look = ['sh', '-c', 'cd /.sprite/checkpoints/v1 && cat etc/kept && ls -d usr/local && ! touch etc/kept && ! rmdir .']
+      seen.views = [await run(look)]
+      await boxes.stopBox(spec.id)
+      await boxes.ensureBox(spec)
+      seen.views.push(await run(look))
       for (const argv of ${JSON.stringify(commands)}) seen.ended.push(await run(argv))
     } finally {
       await boxes.removeBox(spec)
@@ -70,7 +82,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
     expect(network.out).toBe('0\n')
     expect(escapes).toMatchObject({ code: 1, out: '' })
     expect(missing.code).toBe(127)
-    expect(seen).toMatchObject({ address: '127.0.0.1', after: { is: 'absent' } })
+    expect(seen).toMatchObject({ address: '127.0.0.1', views, after: { is: 'absent' } })
     await until(() => processesBelow(directory).length === 0)
     expect(existsSync(`${directory}/h/sandbox/ordinary`)).toBe(false)
   })
@@ -98,7 +110,7 @@ describe.runIf(isRoot())('as root without the right to make networks', () => {
       gap: expect.stringContaining('no network'),
     })
     expect(seen.ended.map(({ out }: { out: string }) => out)).toEqual(['0\nkept\n33\n', '0\n', 'own loopback'])
-    expect(seen).toMatchObject({ address: '127.0.0.1', after: { is: 'absent' } })
+    expect(seen).toMatchObject({ address: '127.0.0.1', views, after: { is: 'absent' } })
   })
 })
 
