@@ -1,5 +1,5 @@
-// The program that enters boxes takes longer to start than to enter. So the next one is started while one works, and waits
-// to be told what to do. It is in no box until then, and ends when nobody needs it for a while, or with this process.
+// The program that enters boxes takes longer to start than to enter. So the next one is started when one has ended, and
+// waits to be told what to do. It is in no box until then, and ends when nobody needs it for a while, or with this process.
 import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import type { Socket } from 'node:net'
 import { enterer, renderWords } from './box-enter.ts'
@@ -13,6 +13,9 @@ export interface EnterSpares {
 
 /** Whoever runs commands one after the other notices the difference. */
 const longMs = 10_000
+
+/** Whoever waits for a command is told of its end first: starting a program holds everybody up. */
+const afterMs = 1
 
 const ordersAt = 3
 
@@ -56,7 +59,7 @@ export function enterSpares(keptMs = longMs): EnterSpares {
       const program = take()
       const orders = ordersOf(program)
       orders.end(words, () => orders.destroy())
-      setImmediate(prepare)
+      program.once('exit', () => setTimeout(prepare, afterMs).unref())
       return program
     },
   }
