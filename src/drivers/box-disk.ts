@@ -72,6 +72,7 @@ function showFiles(paths: BoxPaths, making: BoxMaking): void {
 const guide = `This is a sandbox of Berth: a Linux system of its own with a disk that stays.
 Commands run as root in /home/sprite. Package managers work if there is a network.
 Services are kept running by the platform; what they print is in /.sprite/logs/services.
+The newest checkpoints can be read below /.sprite/checkpoints.
 What listens on port 8080, or on the port of the service that has an http_port, is reached by the URL of the sandbox.
 The command sprite-env (in /.sprite/bin) defines and controls services, makes and restores checkpoints and says for how
 long you are busy; "sprite-env" alone shows how. It speaks HTTP on the socket /.sprite/api.sock, as you can:

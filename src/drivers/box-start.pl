@@ -199,7 +199,9 @@ sub give_way {
     '--tmpfs', '/.sprite', '--dir', '/.sprite/logs', '--bind', 'log', '/.sprite/logs/services',
     '--ro-bind', 'shown/policy', '/.sprite/policy', '--ro-bind', 'shown/version.txt', '/.sprite/version.txt',
     '--ro-bind', 'shown/llm.txt', '/.sprite/llm.txt', '--ro-bind', 'shown/bin', '/.sprite/bin',
-    '--ro-bind', 'shown/checkpoints', '/.sprite/checkpoints', '--ro-bind', 'api/open', '/.sprite/inside', '--symlink', 'inside/api.sock', '/.sprite/api.sock', '--remount-ro', '/.sprite',
+    # One that was prepared by an older version has no such directory yet.
+    '--ro-bind-try', 'shown/checkpoints', '/.sprite/checkpoints',
+    '--ro-bind', 'api/open', '/.sprite/inside', '--symlink', 'inside/api.sock', '/.sprite/api.sock', '--remount-ro', '/.sprite',
     '--clearenv', '--setenv', 'PATH', $config{path}, '--setenv', 'LANG', 'C.UTF-8', '--setenv', 'HOME', '/home/sprite',
     '--chdir', '/', '--', split(/\t/, $config{command}),
   );
