@@ -1,6 +1,6 @@
 // The whole configuration, read from the environment in this one place.
 import { availableParallelism, homedir } from 'node:os'
-import { isAbsolute, resolve } from 'node:path'
+import { resolve } from 'node:path'
 import { parsePools } from '../model/ip.ts'
 
 export interface Listen {
@@ -12,7 +12,7 @@ export interface Config {
   home: string
   apiListen: Listen
   sandboxListen: Listen
-  /** Where the services of sandboxes answer, each under its own host name below the domain. */
+  /** Where apps and sandboxes answer, each under a host name of its own. */
   edgeListen: Listen
   sandboxDomain: string
   edgeWorkers: number
@@ -74,7 +74,7 @@ export const settings: Setting[] = [
   {
     name: 'BERTH_EDGE_LISTEN',
     fallback: '127.0.0.1:4282',
-    about: 'services of sandboxes, by their host names; port 0 picks a free one once',
+    about: 'apps and sandboxes, by their host names; port 0 picks a free one once',
   },
   { name: 'BERTH_SANDBOX_DOMAIN', fallback: 'sandbox.localhost', about: 'a sandbox answers at <name>.<this domain>' },
   {
@@ -118,12 +118,13 @@ export const settings: Setting[] = [
   { name: 'BERTH_LOG_LEVEL', fallback: 'info', about: 'fatal, error, warn, info, debug or trace' },
 ]
 
+/** Paths become absolute: what runs under the supervisor starts in another directory. */
 export function readConfig(environment: Environment = process.env): Config {
   const raw = (name: string) => {
     return environment[name]?.trim() || settings.find((setting) => setting.name === name)!.fallback
   }
   const config: Config = {
-    home: readHome(raw('BERTH_HOME')),
+    home: resolve(raw('BERTH_HOME')),
     apiListen: readListen('BERTH_API_LISTEN', raw('BERTH_API_LISTEN')),
     sandboxListen: readListen('BERTH_SANDBOX_LISTEN', raw('BERTH_SANDBOX_LISTEN')),
     edgeListen: readListen('BERTH_EDGE_LISTEN', raw('BERTH_EDGE_LISTEN')),
@@ -143,7 +144,7 @@ export function readConfig(environment: Environment = process.env): Config {
     pgHost: raw('BERTH_PG_HOST'),
     pgPorts: readRange('BERTH_PG_PORTS', raw('BERTH_PG_PORTS')),
     pgBins: readBins(raw('BERTH_PG16_BIN'), raw('BERTH_PG17_BIN')),
-    repository: raw('BERTH_REPOSITORY') || `${readHome(raw('BERTH_HOME'))}/repository`,
+    repository: resolve(raw('BERTH_REPOSITORY') || `${raw('BERTH_HOME')}/repository`),
     pitrDays: readNumber('BERTH_PITR_DAYS', raw('BERTH_PITR_DAYS'), 1, 3650),
     backupIntervalSeconds: readDuration('BERTH_BACKUP_INTERVAL', raw('BERTH_BACKUP_INTERVAL')),
     drillIntervalSeconds:
@@ -199,10 +200,6 @@ function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host)
 }
 
-function readHome(value: string): string {
-  return isAbsolute(value) ? value : resolve(value)
-}
-
 function readListen(name: string, value: string): Listen {
   const match = /^(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})$/.exec(value)
   const port = Number(match?.[3])
@@ -225,7 +222,7 @@ function readIssuer(name: string, value: string): string | undefined {
 function readTls(certFile: string, keyFile: string): Config['tls'] {
   if (!certFile && !keyFile) return undefined
   if (!certFile || !keyFile) throw new Error('BERTH_TLS_CERT and BERTH_TLS_KEY must be set together')
-  return { certFile, keyFile }
+  return { certFile: resolve(certFile), keyFile: resolve(keyFile) }
 }
 
 function readSwitch(name: string, value: string): boolean {
@@ -262,7 +259,7 @@ function readRange(name: string, value: string): { first: number; last: number }
 }
 
 function readBins(bin16: string, bin17: string): Config['pgBins'] {
-  return { ...(bin16 ? { 16: bin16 } : {}), ...(bin17 ? { 17: bin17 } : {}) }
+  return { ...(bin16 ? { 16: resolve(bin16) } : {}), ...(bin17 ? { 17: resolve(bin17) } : {}) }
 }
 
 function readDuration(name: string, value: string): number {

@@ -175,16 +175,20 @@ function bootTarget(): string {
   return isRoot() ? 'multi-user.target' : 'default.target'
 }
 
-/** Every setting that is set and not secret. Paths are made absolute, because the units run elsewhere. */
+/** Every setting that is set and not secret. Paths are absolute, because the units run elsewhere. */
 function listVariables(config: Config, { environment }: InstallOptions): [string, string][] {
-  const absolute = new Map(Object.entries({ BERTH_HOME: config.home, ...tlsFiles(config) }))
-  const given = describeConfig(environment).filter(({ name, set }) => set && !isSecret(name))
-  const others = given.filter(({ name }) => !absolute.has(name)).map(({ name, value }) => [name, value] as const)
-  return [...absolute, ...others].map(([name, value]) => [name, value])
-}
-
-function tlsFiles({ tls }: Config): Record<string, string> {
-  return tls ? { BERTH_TLS_CERT: resolve(tls.certFile), BERTH_TLS_KEY: resolve(tls.keyFile) } : {}
+  const paths: Record<string, string | undefined> = {
+    BERTH_TLS_CERT: config.tls?.certFile,
+    BERTH_TLS_KEY: config.tls?.keyFile,
+    BERTH_PG16_BIN: config.pgBins[16],
+    BERTH_PG17_BIN: config.pgBins[17],
+    BERTH_REPOSITORY: config.repository,
+  }
+  const given = describeConfig(environment).filter(({ name, set }) => set && name !== 'BERTH_HOME' && !isSecret(name))
+  return [
+    ['BERTH_HOME', config.home],
+    ...given.map(({ name, value }): [string, string] => [name, paths[name] ?? value]),
+  ]
 }
 
 function isSecret(name: string): boolean {

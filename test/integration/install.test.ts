@@ -98,6 +98,13 @@ describe('the units', () => {
     }
   })
 
+  it('name paths as they are from everywhere', async () => {
+    const paths = ['BERTH_TLS_CERT', 'BERTH_TLS_KEY', 'BERTH_REPOSITORY', 'BERTH_PG16_BIN', 'BERTH_PG17_BIN']
+    await installUnits(Object.fromEntries(paths.map((name) => [name, `here/${name}`])))
+    const lines = unit('berth')
+    for (const name of paths) expect(lines).toContain(`Environment=${name}=${process.cwd()}/here/${name}`)
+  })
+
   it('quote what systemd would take apart', async () => {
     home = `${directory}/a b"c%d`
     await installUnits()
