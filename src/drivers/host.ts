@@ -19,6 +19,7 @@ const versionArguments = {
   bwrap: ['--version'],
   ip: ['-V'],
   nft: ['--version'],
+  dnsmasq: ['--version'],
 }
 
 export type HostCommand = keyof typeof versionArguments

@@ -1,5 +1,6 @@
 import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
+import { areOnOneDevice, nearestExisting } from '../drivers/host.ts'
 import { openDatabase } from '../store/db.ts'
 import { type Config, refuseOpenListeners } from './config.ts'
 import { type Finding, ok, problem, warning } from './doctor-finding.ts'
@@ -63,6 +64,15 @@ export function checkSecretFile(file: string, cost: string): Finding {
   const mode = (entry.mode & 0o777).toString(8).padStart(3, '0')
   if ((entry.mode & 0o077) === 0) return ok(`${file}, mode ${mode}`)
   return problem(`${file} has mode ${mode} and is open to other users`, cost, `chmod 600 ${file}`)
+}
+
+export function checkRepository({ home, repository }: Config): Finding {
+  if (!areOnOneDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
+  return warning(
+    `${repository} is on the same disk as the home`,
+    'When that disk is lost, clusters are lost together with their backups.',
+    'set BERTH_REPOSITORY to a directory on another disk',
+  )
 }
 
 export async function checkDatabase(url: string | undefined): Promise<Finding> {

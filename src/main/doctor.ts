@@ -24,7 +24,7 @@ import { ensureToolchain, findPackage, type Toolchain } from '../drivers/toolcha
 import type { PostgresMajor } from '../model/cluster.ts'
 import type { Config, Listen } from './config.ts'
 import { asRoot, type Check, type Finding, ok, problem, warning } from './doctor-finding.ts'
-import { checkDatabase, checkSecretFile, checkTls } from './doctor-safety.ts'
+import { checkDatabase, checkRepository, checkSecretFile, checkTls } from './doctor-safety.ts'
 import { checkStorage, sandboxChecks } from './doctor-sandbox.ts'
 
 export interface DoctorReport {
@@ -59,6 +59,7 @@ function listChecks(config: Config): Record<string, Check> {
     'control groups': checkControlGroups,
     ...sandboxChecks,
     home: () => checkHome(config.home),
+    repository: () => checkRepository(config),
     'disk space': () => checkDisk(config.home),
     'copy on write': () => checkReflink(config.home),
     'sandbox storage': () => checkStorage(nearestExisting(config.home)),
@@ -135,6 +136,12 @@ const programs: Program[] = [
     command: 'nft',
     missing: 'warning',
     cost: 'Without nftables, apps and sandboxes have no network.',
+  },
+  {
+    package: 'dnsmasq-base',
+    command: 'dnsmasq',
+    missing: 'warning',
+    cost: 'Without dnsmasq-base, sandboxes cannot be given rules about the names they may reach.',
   },
 ]
 

@@ -154,6 +154,17 @@ describe('a home', () => {
   })
 })
 
+describe('a repository', () => {
+  it('on the disk of the home is told, with what that means', async () => {
+    const found = await check('repository', { BERTH_REPOSITORY: join(home, 'kept') })
+    expect(found).toMatchObject({ level: 'warning', found: `${home}/kept is on the same disk as the home` })
+  })
+
+  it('on another disk is fine', async () => {
+    expect(await check('repository', { BERTH_REPOSITORY: '/proc/kept' })).toMatchObject({ level: 'ok' })
+  })
+})
+
 describe('TLS files', () => {
   function writePair(days: [number, number], key = newKey()) {
     const files = { BERTH_TLS_CERT: join(home, 'cert.pem'), BERTH_TLS_KEY: join(home, 'key.pem') }
@@ -209,7 +220,14 @@ describe('an external state database', () => {
 const canMount = isRoot() && spawnSync('unshare', ['-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']).status === 0
 
 describe.runIf(canMount)('a machine', () => {
-  const programs = { s6: 's6-svscan', pgbouncer: 'pgbouncer', bubblewrap: 'bwrap', iproute2: 'ip', nftables: 'nft' }
+  const programs = {
+    s6: 's6-svscan',
+    pgbouncer: 'pgbouncer',
+    bubblewrap: 'bwrap',
+    iproute2: 'ip',
+    nftables: 'nft',
+    'dnsmasq-base': 'dnsmasq',
+  }
 
   it('without the programs is told what each is for', async () => {
     const hide = Object.values(programs).map((program) => {
