@@ -49,6 +49,18 @@ it('follows pages and shows them as one', async () => {
   expect(JSON.parse(printed.join(''))).toEqual({ total_apps: 2, apps: [app('a'), app('b')] })
 })
 
+it('shows where an app answers, once it has an address', async () => {
+  const show = ['apps', 'show', 'a']
+  await berth(show, false, [200, app('a')], [200, { ips: [{ type: 'private_v6' }] }])
+  expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" gives it an address')
+  const url = 'http://a.example:4282/'
+  const shared: Answer = [200, { ips: [{ type: 'shared_v4' }] }]
+  await berth(show, false, [200, app('a')], shared, [200, { data: { app: { appUrl: url } } }])
+  expect(printed.at(-1)).toContain(`url           ${url}`)
+  await berth(show, true, [200, app('a')])
+  expect(JSON.parse(printed.at(-1)!)).toEqual(app('a'))
+})
+
 it('waits until a destroyed app is gone', async () => {
   const there: Answer = [200, app('a')]
   await berth(['apps', 'destroy', 'a', '--force', '--yes'], false, there, [202, {}], there, [404, { error: 'gone' }])

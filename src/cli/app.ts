@@ -4,6 +4,7 @@ import { request, requestIfPresent, type Session, segment } from './client.ts'
 import { addExamples, type Cli, defaultOrg } from './command.ts'
 import { Failure } from './failure.ts'
 import { block, confirm, countText, printAnswer, table, visible } from './output.ts'
+import { findUrl } from './release.ts'
 
 interface AppItem {
   id: string
@@ -118,11 +119,14 @@ async function collectApps(session: Session, org: string): Promise<AppPage> {
 
 async function showApp(cli: Cli, name: string): Promise<void> {
   const terminal = cli.terminal()
-  const app = await getApp(cli.session(), name)
+  const session = cli.session()
+  const app = await getApp(session, name)
+  const url = terminal.json ? undefined : await findUrl(session, app.name)
   const pairs: [string, string | number][] = [
     ['name', app.name],
     ['id', app.id],
     ['status', app.status],
+    ['url', url ?? 'none; "berth ips allocate-v4 --shared" gives it an address'],
     ['organization', app.organization.slug],
     ['network', app.network],
     ['machines', app.machine_count],

@@ -45,7 +45,7 @@ export interface DeployResult {
   created: string[]
   updated: string[]
   destroyed: string[]
-  url?: string
+  url: string | undefined
 }
 
 interface Surroundings {
@@ -93,7 +93,7 @@ export async function runDeployment(around: Surroundings, deployment: Deployment
       created,
       updated: plan.changes.map(({ machine }) => machine.id),
       destroyed: plan.leftOver.map(({ id }) => id),
-      ...(await urlOf(session, app)),
+      url: await findUrl(session, app),
     }
   } catch (error) {
     await endRelease(session, release, 'failed').catch(() => undefined)
@@ -228,10 +228,3 @@ export async function destroyMachine({ session, app, progress }: Omit<Roll, 'wai
 }
 
 const destroySeconds = 330 // a program may take five minutes to stop
-
-async function urlOf(session: Session, app: string): Promise<{ url?: string }> {
-  const { ips } = await request<{ ips: { type: string }[] }>(session, 'GET', `/v1/apps/${segment(app)}/ip_assignments`)
-  if (ips.every(({ type }) => type === 'private_v6')) return {}
-  const url = await findUrl(session, app)
-  return url === undefined ? {} : { url }
-}

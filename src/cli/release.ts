@@ -1,5 +1,5 @@
 // Deployments are noted down at the platform as releases, in the words of its GraphQL interface.
-import { request, type Session } from './client.ts'
+import { request, type Session, segment } from './client.ts'
 import { Refusal } from './failure.ts'
 
 export interface Release {
@@ -26,11 +26,12 @@ export async function endRelease(session: Session, { id }: Release, status: 'com
   await ask(session, query, { input: { releaseId: id, status } })
 }
 
-/** Where the edge answers for it. */
+/** Where the edge answers for it; undefined while it has no address that the edge knows it by. */
 export async function findUrl(session: Session, app: string): Promise<string | undefined> {
+  const { ips } = await request<{ ips: { type: string }[] }>(session, 'GET', `/v1/apps/${segment(app)}/ip_assignments`)
+  if (ips.every(({ type }) => type === 'private_v6')) return undefined
   const query = 'query($name: String!) { app(name: $name) { appUrl } }'
-  const answer = await ask<{ app: { appUrl: string | null } }>(session, query, { name: app })
-  return answer.app.appUrl ?? undefined
+  return (await ask<{ app: { appUrl: string } }>(session, query, { name: app })).app.appUrl
 }
 
 async function ask<T>(session: Session, query: string, variables: object): Promise<T> {
