@@ -68,7 +68,7 @@ export async function up(config: Config): Promise<void> {
   const forMachines = await listenForMachines(foundation, servers.platform)
   const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(foundation.home, addresses)
-  announce(foundation, addresses)
+  announce(foundation, addresses, settings)
 
   const signal = await stopping
   foundation.log.info({ signal }, 'stopping')
@@ -168,7 +168,7 @@ function writeAddresses(home: Home, addresses: Addresses): void {
   renameSync(fresh, home.addressesFile)
 }
 
-function announce({ config, home, log }: Foundation, addresses: Addresses): void {
+function announce({ config, home, log }: Foundation, addresses: Addresses, settings: PlatformSettings): void {
   log.info({ ...addresses, home: home.path, version }, 'answering')
   if (!process.stdout.isTTY) return
   const token = config.token ? 'BERTH_TOKEN' : home.tokenFile
@@ -177,11 +177,13 @@ function announce({ config, home, log }: Foundation, addresses: Addresses): void
       `Berth ${version} is up.`,
       '',
       `  platform API   ${addresses.api}   (reference: ${addresses.api}/docs)`,
-      `  sandbox API    ${addresses.sandbox}`,
-      `  edge           ${addresses.edge}   (sandboxes: ${new URL(addresses.edge).protocol}//<name>.${config.sandboxDomain}:${new URL(addresses.edge).port})`,
+      `  sandbox API    ${addresses.sandbox}   (reference: ${addresses.sandbox}/docs)`,
+      `  apps           ${settings.appUrl('<app>')}`,
+      `  sandboxes      ${settings.sandboxUrl('<sandbox>')}`,
       `  root token     ${token}`,
       `  log            ${controlPlaneLog(home)}`,
       '',
+      'In another terminal, "./berth postgres create shop" makes a first cluster; "./berth --help" shows all commands.',
       'Ctrl-C stops the control plane; everything it runs goes on. "./berth down" stops it all.',
     ].join('\n'),
   )
