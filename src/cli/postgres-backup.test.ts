@@ -27,11 +27,17 @@ beforeEach(() => {
 
 afterEach(() => vi.unstubAllGlobals())
 
+let begins: () => Response
+
+beforeEach(() => {
+  begins = () => new Response(null, { status: 202 })
+})
+
 async function berth(args: string[], json: boolean, ...lists: Backup[][]): Promise<void> {
   vi.stubGlobal('fetch', async (url: string, { method }: { method: string }) => {
     const path = url.replace('http://platform/v1/postgres', '')
     asked.push(`${method} ${path}`)
-    if (method === 'POST') return new Response(null, { status: 202 })
+    if (method === 'POST') return begins()
     if (method === 'PATCH') return new Response(JSON.stringify({ data: completed }))
     const data = path.startsWith('?') ? [{ id, name: 'shop' }] : lists.shift()
     return new Response(JSON.stringify({ data }))
@@ -98,6 +104,14 @@ describe('backup', () => {
   it('prints only the backup as it ended with --json', async () => {
     await berth(['backup', 'shop'], true, [running], [running], [completed])
     expect({ shown, answer: JSON.parse(printed.join('')) }).toEqual({ shown: '', answer: { data: completed } })
+  })
+
+  it('waits for the one that is in progress already', async () => {
+    begins = () => new Response('{"error": "backup already in progress"}', { status: 409 })
+    await berth(['backup', 'shop'], false, [running], [completed])
+    expect(printed[0]).toBe('A backup is in progress already; waiting for that one.')
+    expect(printed[1]).toContain('Backup 20261115-090000F is completed')
+    await expect(berth(['backup', 'shop', '--no-wait'], false)).rejects.toThrow('backup already in progress')
   })
 
   it('does not wait when told so', async () => {

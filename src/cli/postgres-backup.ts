@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import { bytesText } from './bytes.ts'
 import { request, type Session, segment } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
-import { Failure } from './failure.ts'
+import { Failure, Refusal } from './failure.ts'
 import { type Cell, printAnswer, table, timeText, visible } from './output.ts'
 import { type Data, findCluster, type InOrg, takesCluster } from './postgres-find.ts'
 import { type ProgressStream, startProgress, watch } from './progress.ts'
@@ -86,7 +86,7 @@ async function takeBackup(cli: WatchingCli, given: string, options: BackupOption
   const terminal = cli.terminal()
   const session = cli.session()
   const path = await findCluster(cli, given, options)
-  await request(session, 'POST', `${path}/backups`, {})
+  await beginBackup(cli, path, options.wait)
   // Only one is under way at a time, so that the newest is the one that was asked for.
   const [begun] = (await listBackups(session, path)).data
   if (!begun) throw new Failure(`the backup of cluster ${given} is gone`)
@@ -96,15 +96,29 @@ async function takeBackup(cli: WatchingCli, given: string, options: BackupOption
   if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform does not say why'}`)
 }
 
+/** One that is in progress will hold all that is there now, so that who waits can as well wait for that one. */
+async function beginBackup(cli: WatchingCli, path: string, waits: boolean): Promise<void> {
+  try {
+    await request(cli.session(), 'POST', `${path}/backups`, {})
+  } catch (error) {
+    if (!(waits && error instanceof Refusal && error.status === 409)) throw error
+    const terminal = cli.terminal()
+    if (!terminal.json) terminal.note('A backup is in progress already; waiting for that one.')
+  }
+}
+
 async function watchBackup(cli: WatchingCli, path: string, { id }: Backup): Promise<Backup> {
   const session = cli.session()
   const look = async () => (await listBackups(session, path)).data.find((backup) => backup.id === id)
   const ended = await watch(startProgress(cli.terminal(), cli.progress), look, (backup) => {
-    const isUnderWay = backup?.status === 'queued' || backup?.status === 'running'
-    return isUnderWay ? underWayText(backup, cli.progress.isTTY === true) : undefined
+    return backup && isUnderWay(backup) ? underWayText(backup, cli.progress.isTTY === true) : undefined
   })
   if (!ended) throw new Failure(`backup ${id} was removed`)
   return ended
+}
+
+export function isUnderWay({ status }: Backup): boolean {
+  return status === 'queued' || status === 'running'
 }
 
 /** Where a line cannot be rewritten, each new size would be one more. */

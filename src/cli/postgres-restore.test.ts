@@ -150,8 +150,10 @@ describe('the commands', () => {
   it('restore a time and tell at the end where it is', async () => {
     const replaying: Answer = [200, { data: made({ restore: { phase: 'replaying', replayed_until: null } }) }]
     const time = '2026-11-15 10:02:03+01:00'
-    await berth(['restore', 'shop', '--to', time, '--name', 'new'], false, listed, created, replaying, ready)
-    expect(asked).toEqual(['GET ?org_slug=personal', `POST /${id}/restore`, `GET /${newId}`, `GET /${newId}`])
+    const answers = [listed, shownSource, created, replaying, ready]
+    await berth(['restore', 'shop', '--to', time, '--name', 'new'], false, ...answers)
+    const watched = [`GET /${newId}`, `GET /${newId}`]
+    expect(asked).toEqual(['GET ?org_slug=personal', `GET /${id}`, `POST /${id}/restore`, ...watched])
     expect(bodies).toEqual([{ pitr_time: time, name: 'new' }])
     expect(shown).toBe('replaying (0 s)\n')
     expect(printed.join('\n')).toBe(`Restoring into cluster new (${newId}).
@@ -182,11 +184,40 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(printed.at(-1)).toContain('See how it comes along with: berth postgres show new')
   })
 
+  const young: Answer = [200, { data: { ...source, recovery_window: null } }]
+
   it('say why there is nothing to restore to', async () => {
-    const young: Answer = [200, { data: { ...source, recovery_window: null } }]
-    const attempt = berth(['restore', 'shop', '--to', '5m-ago'], false, listed, young, [200, { data: [] }])
+    const args = ['restore', 'shop', '--to', '5m-ago', '--no-wait']
+    const attempt = berth(args, false, listed, young, [200, { data: [] }])
     await expect(attempt).rejects.toThrow('its first backup has not begun yet')
+    const hasFailed: Answer = [200, { data: [{ id: 'x', status: 'failed', failure: 'disk full' }] }]
+    const hopeless = berth(['restore', 'shop', '--to', 'latest'], false, listed, young, hasFailed)
+    await expect(hopeless).rejects.toThrow('its backup x failed: disk full')
     expect(bodies).toEqual([])
+  })
+
+  it('wait for the first backup', async () => {
+    const answers: Answer[] = [young, [200, { data: [] }], young, [200, { data: [{ id: 'x', status: 'running' }] }]]
+    await berth(['restore', 'shop', '--to', 'latest'], false, listed, ...answers, shownSource, created, ready)
+    expect(shown).toContain('Cluster shop waits for its first backup')
+    expect(bodies).toEqual([{ pitr_time: latest }])
+  })
+
+  it.each([
+    ['2026-11-15T11:02:02.5+01:00', '2026-11-15T11:02:02.5+01:00'],
+    ['1s-ago', '2026-11-15T10:02:02.000Z'],
+  ])('wait until the archive has %s', async (to, time) => {
+    const later = { ...source, recovery_window: { earliest: latest, latest: '2026-11-15T10:02:02.9Z' } }
+    const answers: Answer[] = [shownSource, [200, { data: later }], created, ready]
+    await berth(['restore', 'shop', '--to', to], false, listed, ...answers)
+    expect(shown).toContain('The archive is about to have that moment')
+    expect(bodies).toEqual([{ pitr_time: time }])
+  })
+
+  it('do not wait for the future', async () => {
+    const refused: Answer = [422, { error: 'pitr_time is outside the recovery window' }]
+    const attempt = berth(['restore', 'shop', '--to', '2026-11-15T10:02:04Z'], false, listed, shownSource, refused)
+    await expect(attempt).rejects.toThrow('outside the recovery window')
   })
 
   it('fail with the reason of the platform', async () => {

@@ -4,7 +4,7 @@ import { request, segment } from './client.ts'
 import { addExamples, type Cli, defaultOrg } from './command.ts'
 import { Failure, Misuse } from './failure.ts'
 import { block, type Cell, printAnswer, visible } from './output.ts'
-import { listBackups, type WatchingCli } from './postgres-backup.ts'
+import { type Backup, isUnderWay, listBackups, type WatchingCli } from './postgres-backup.ts'
 import { type Data, findCluster, type InOrg, listClusters, takesCluster } from './postgres-find.ts'
 import { noWindowText, type RecoverableCluster, readPlatformClock } from './postgres-window.ts'
 import { startProgress, watch } from './progress.ts'
@@ -115,23 +115,71 @@ async function restoreCluster(cli: WatchingCli, given: string, options: RestoreO
   if (backup === undefined && to === undefined)
     throw new Misuse('say what to restore with --backup <id> or --to <time>')
   const path = await findCluster(cli, given, options)
-  const target = to ? { pitr_time: await findTime(cli, path, to) } : { backup_id: backup }
+  const target = to ? { pitr_time: await findTime(cli, path, to, options.wait) } : { backup_id: backup }
   const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
   await followUntilReady(cli, created, options.wait)
 }
 
-async function findTime(cli: Cli, path: string, moment: Moment): Promise<string> {
+async function findTime(cli: WatchingCli, path: string, moment: Moment, waits: boolean): Promise<string> {
+  if (moment.is === 'at' && !waits) return moment.time
+  const now = await readPlatformClock(cli.session())
+  const { cluster, backups } = await watchWindow(cli, path, waits ? waitingFor(moment, now) : () => undefined)
   if (moment.is === 'at') return moment.time
-  const session = cli.session()
-  const { data: source } = await request<Data<RecoverableCluster>>(session, 'GET', path)
-  if (!source.recovery_window) throw new Failure(noWindowText(source, (await listBackups(session, path)).data))
-  const { latest } = source.recovery_window
-  const { time, isClamped } = resolveMoment(moment, latest, await readPlatformClock(session))
+  if (!cluster.recovery_window) throw new Failure(noWindowText(cluster, backups))
+  const { latest } = cluster.recovery_window
+  const { time, isClamped } = resolveMoment(moment, latest, now)
   const terminal = cli.terminal()
   if (isClamped && !terminal.json) {
     terminal.note(`The recovery window ends at ${latest}, which is before the moment asked for: restoring to its end.`)
   }
   return time
+}
+
+interface Source {
+  cluster: RecoverableCluster
+  /** Listed when they tell why there is no window. */
+  backups: Backup[]
+}
+
+function watchWindow(
+  cli: WatchingCli,
+  path: string,
+  waitsFor: (source: Source) => string | undefined,
+): Promise<Source> {
+  const session = cli.session()
+  const look = async () => {
+    const { data: cluster } = await request<Data<RecoverableCluster>>(session, 'GET', path)
+    return { cluster, backups: cluster.recovery_window ? [] : (await listBackups(session, path)).data }
+  }
+  return watch(startProgress(cli.terminal(), cli.progress), look, waitsFor)
+}
+
+// Well above the three seconds by which a window trails the clock, and the second in which a first backup begins.
+const windowSeconds = 10
+
+/** A window begins with the first backup and trails the clock. Both come by themselves, while the source is well. */
+function waitingFor(moment: Moment, now: number): (source: Source) => string | undefined {
+  const end = Date.now() + windowSeconds * 1000
+  // The clock is read to the second, so that what is in the same second is not in the future.
+  const isPast = (time: number) => time < now + 1000
+  return ({ cluster, backups: [newest] }) => {
+    if (cluster.status !== 'ready') return undefined
+    const isLate = Date.now() > end
+    const window = cluster.recovery_window
+    if (!window) {
+      const isComing = newest ? isUnderWay(newest) : !isLate
+      return isComing ? `Cluster ${visible(cluster.name)} waits for its first backup` : undefined
+    }
+    const time = momentMillis(moment, now)
+    const isComing = time !== undefined && Date.parse(window.latest) < time && isPast(time) && !isLate
+    return isComing ? 'The archive is about to have that moment' : undefined
+  }
+}
+
+/** Undefined for the end of the window, wherever that is. */
+function momentMillis(moment: Moment, now: number): number | undefined {
+  if (moment.is === 'latest') return undefined
+  return moment.is === 'at' ? Date.parse(moment.time) : now - moment.seconds * 1000
 }
 
 async function forkCluster(cli: WatchingCli, given: string, options: NewOptions): Promise<void> {
