@@ -17,7 +17,6 @@ import {
   nearestExisting,
   readOpenFileLimit,
   supportsReflink,
-  tryBind,
 } from '../drivers/host.ts'
 import { isExecutable, isRoot, run } from '../drivers/process.ts'
 import { ensureToolchain, findPackage, type Toolchain } from '../drivers/toolchain.ts'
@@ -26,6 +25,7 @@ import type { Config, Listen } from './config.ts'
 import { asRoot, type Check, type Finding, ok, problem, warning } from './doctor-finding.ts'
 import { checkDatabase, checkRepository, checkSecretFile, checkTls } from './doctor-safety.ts'
 import { checkStorage, sandboxChecks } from './doctor-sandbox.ts'
+import { addressText, inspectListen, type Listener } from './listen.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
@@ -66,9 +66,9 @@ function listChecks(config: Config): Record<string, Check> {
     memory: checkMemory,
     'open files': checkOpenFiles,
     clock: checkClock,
-    'platform API': () => checkListen('api', 'BERTH_API_LISTEN', config.apiListen, config.home),
-    'sandbox API': () => checkListen('sandbox', 'BERTH_SANDBOX_LISTEN', config.sandboxListen, config.home),
-    edge: () => checkListen('edge', 'BERTH_EDGE_LISTEN', config.edgeListen, config.home),
+    'platform API': () => checkListen('api', config.apiListen, config.home),
+    'sandbox API': () => checkListen('sandbox', config.sandboxListen, config.home),
+    edge: () => checkListen('edge', config.edgeListen, config.home),
     TLS: () => checkTls(config),
     token: () => checkSecretFile(`${config.home}/token`, 'Whoever can read it is the administrator of this platform.'),
     key: () => checkSecretFile(`${config.home}/key`, 'Whoever can read it can decrypt the stored secrets.'),
@@ -309,37 +309,16 @@ function checkClock(): Finding {
   )
 }
 
-async function checkListen(
-  part: 'api' | 'sandbox' | 'edge',
-  setting: string,
-  listen: Listen,
-  home: string,
-): Promise<Finding> {
-  const { host, port } = listen
-  const address = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
-  const binding = await tryBind(host, port)
-  if (binding.free) return ok(port === 0 ? `${address}, a free port is picked at start` : `${address} is free`)
-  if (binding.code === 'EADDRINUSE' && findOwnPort(part, home) === port) return ok(`${address}, taken by this platform`)
-  const reasons: Record<string, string> = {
-    EADDRINUSE: 'is in use by another program',
-    EADDRNOTAVAIL: 'is not an address of this machine',
-    EACCES: 'needs more rights: ports below 1024 are for root',
-    ENOTFOUND: 'has a name that does not resolve',
-  }
-  const found = `${address} ${reasons[binding.code] ?? `cannot be listened on: ${binding.code}`}`
-  const look = binding.code === 'EADDRINUSE' ? `; to see who listens: ${asRoot(`ss -ltnp 'sport = :${port}'`)}` : ''
+async function checkListen(part: Listener, listen: Listen, home: string): Promise<Finding> {
+  const address = addressText(listen)
+  const found = await inspectListen(part, listen, home)
+  if (found.is === 'free')
+    return ok(listen.port === 0 ? `${address}, a free port is picked at start` : `${address} is free`)
+  if (found.is === 'own') return ok(`${address}, taken by this platform`)
+  const look = `; to see who listens: ${asRoot(`ss -ltnp 'sport = :${listen.port}'`)}`
   return problem(
-    found,
+    `${address} ${found.why}`,
     'The platform cannot listen there and does not start.',
-    `set ${setting} to another address${look}`,
+    `set ${found.setting} to another address${found.code === 'EADDRINUSE' ? look : ''}`,
   )
-}
-
-/** By the port alone: a name or a wildcard stands in the file as the address that it became. */
-function findOwnPort(part: 'api' | 'sandbox' | 'edge', home: string): number | undefined {
-  const text = readTextIfPresent(`${home}/run/addresses.json`)
-  const address: string | undefined = text === undefined ? undefined : JSON.parse(text)[part]
-  if (address === undefined) return undefined
-  const { port, protocol } = new URL(address)
-  return port === '' ? { 'http:': 80, 'https:': 443 }[protocol] : Number(port)
 }

@@ -27,6 +27,7 @@ import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { apiSocket, ensureEdge, keepCertificate } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { openInside } from './inside.ts'
+import { refuseTakenListeners } from './listen.ts'
 import { openMachineInside } from './machine-inside.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
@@ -34,6 +35,7 @@ import { version } from './version.ts'
 /** Runs the control plane in this process until it is told to stop. What it supervises goes on without it. */
 export async function up(config: Config): Promise<void> {
   refuseOpenListeners(config)
+  await refuseTakenListeners(config)
   const stopping = stopSignal()
   const ground = await layFoundation(config)
   const feed = sandboxFeed(() => ground.databaseConfig)
@@ -145,9 +147,6 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
   try {
     return await server.listen({ host, port, backlog: 1024 })
   } catch (cause) {
-    const code = (cause as NodeJS.ErrnoException).code
-    if (code === 'EADDRINUSE')
-      throw new Error(`${host}:${port} is in use; set ${setting} to another address`, { cause })
     throw new Error(`listen on ${host}:${port} (${setting})`, { cause })
   }
 }

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, readFileSync, readlinkSync, renameSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, renameSync, rmSync, statSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -165,14 +165,27 @@ describe('a platform', () => {
     await until(() => berth.output.includes('BERTH_TLS_CERT'))
   })
 
-  test('says which setting to change when a port is taken', async () => {
+  test('says which setting to change when a port is taken, and leaves nothing behind', async () => {
     const one = newBerth()
     await one.up()
-    const two = newBerth({ BERTH_API_LISTEN: new URL(one.addresses.api).host })
-    const child = two.spawn('up')
-    await until(() => child.exitCode !== null)
-    expect(child.exitCode).toBe(1)
-    await until(() => /in use; set BERTH_API_LISTEN/.test(two.output))
+    for (const part of ['api', 'sandbox', 'edge'] as const) {
+      const setting = `BERTH_${part.toUpperCase()}_LISTEN`
+      const two = newBerth({ [setting]: new URL(one.addresses[part]).host })
+      const child = two.spawn('up')
+      await until(() => child.exitCode !== null)
+      expect(child.exitCode).toBe(1)
+      await until(() => two.output.includes(`is in use by another program; set ${setting}`))
+      expect(existsSync(`${two.home}/tree`)).toBe(false)
+    }
+  })
+
+  test('says that it is up already when it is started again', async () => {
+    const one = newBerth()
+    await one.up()
+    const { host } = new URL(one.addresses.api)
+    one.environment.BERTH_API_LISTEN = host
+    const stderr = `error: a platform runs in ${one.home} already, at ${host}\n`
+    await expect(one.cli('up')).rejects.toMatchObject({ code: 1, stderr })
   })
 
   test('speaks TLS with the files it is given', async () => {
