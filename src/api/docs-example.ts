@@ -1,6 +1,7 @@
 import { type Content, type Json, type Operation, type Shape, text } from './docs-shape.ts'
 
-export function curlOf({ method, path, parameters, body, needsToken }: Operation): string {
+/** `urlVariable` is the variable of the shell that holds the address. */
+export function curlOf({ method, path, parameters, body, needsToken }: Operation, urlVariable: string): string {
   const address = path.replace(/\{(\w+)\}/g, (_, name: string) => {
     const shape = parameters.find((parameter) => parameter.place === 'path' && parameter.name === name)?.shape
     return encodeURIComponent(String(shape ? exampleOf(shape, name, true) : name))
@@ -11,7 +12,7 @@ export function curlOf({ method, path, parameters, body, needsToken }: Operation
   const headers = parameters.filter(({ place, required }) => place === 'header' && required)
   const verb = method === 'get' ? '' : ` -X ${method.toUpperCase()}`
   return [
-    `curl${verb} "$BERTH_URL${address}${query.length > 0 ? `?${query.join('&')}` : ''}"`,
+    `curl${verb} "$${urlVariable}${address}${query.length > 0 ? `?${query.join('&')}` : ''}"`,
     ...(needsToken ? ['-H "Authorization: Bearer $BERTH_TOKEN"'] : []),
     ...headers.map(({ name, shape }) => `-H ${shellQuoted(`${name}: ${exampleOf(shape, name, true)}`)}`),
     ...bodyArguments(body),

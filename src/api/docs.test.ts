@@ -1,11 +1,12 @@
 import { expect, test } from 'vitest'
-import { docsPage } from './docs.ts'
+import { docsAt, docsPage } from './docs.ts'
 import { type OpenApiDocument, openApiDocument } from './openapi.ts'
-import { platformRoutes } from './platform.ts'
+import { platformRoutes, sandboxRoutes } from './platform.ts'
 
 type Json = Record<string, unknown>
 
 const platform = openApiDocument('platform', platformRoutes)
+const platformPage = docsPage(platform)
 
 function documentWith(operation: Json, schemas: Json = {}): OpenApiDocument {
   return {
@@ -38,17 +39,16 @@ function curlOf(page: string, id: string): string {
 test.each(platformRoutes)(
   '$id has an anchor, a link to it, its method and its path',
   ({ id, method, path, summary }) => {
-    const page = docsPage(platform)
-    const article = articleOf(page, id)
+    const article = articleOf(platformPage, id)
     expect(article).toContain(`>${method}</span>`)
     expect(article).toContain(`<code>${path}</code>`)
     expect(article).toContain(summary)
-    expect(page).toContain(`<a href="#${id}">`)
+    expect(platformPage).toContain(`<a href="#${id}">`)
   },
 )
 
 test('every anchor exists once and every link leads to one', () => {
-  const page = docsPage(platform)
+  const page = platformPage
   const ids = [...page.matchAll(/ id="([^"]+)"/g)].map((match) => match[1])
   const links = [...page.matchAll(/href="#([^"]+)"/g)].map((match) => match[1])
   expect(new Set(ids).size).toBe(ids.length)
@@ -56,7 +56,7 @@ test('every anchor exists once and every link leads to one', () => {
 })
 
 test('the page runs no script and loads nothing', () => {
-  const page = docsPage(platform)
+  const page = platformPage
   expect(page).not.toMatch(/<script|\ssrc=|\son\w+=|@import|url\(/i)
   expect(page).not.toMatch(/href\s*=\s*["']?(https?:)?\/\//i)
 })
@@ -165,7 +165,7 @@ test('alternatives that only ask for fields are told as such and met by the exam
 })
 
 test('the curl example has the placeholders, the path filled in, and only what a caller would send', () => {
-  const page = docsPage(platform)
+  const page = platformPage
   expect(curlOf(page, 'createApp')).toBe(`curl -X POST &quot;$BERTH_URL/v1/apps&quot; \\
   -H &quot;Authorization: Bearer $BERTH_TOKEN&quot; \\
   -H &#39;Content-Type: application/json&#39; \\
@@ -216,4 +216,12 @@ test('the same document gives the same page', () => {
 
 test('a document without operations is still a page', () => {
   expect(docsPage(openApiDocument('sandbox', []))).toContain('<h1>Berth sandboxes API</h1>')
+})
+
+test('examples lead to the address at which the page was found', () => {
+  const page = docsPage(openApiDocument('sandbox', sandboxRoutes), 'BERTH_SANDBOX_URL')
+  expect(docsAt(page, 'http', '[::1]:4281')).toContain('export BERTH_SANDBOX_URL=&#39;http://[::1]:4281&#39;')
+  expect(curlOf(page, 'createSandbox')).toContain('&quot;$BERTH_SANDBOX_URL/v1/sandboxes&quot;')
+  expect(page).not.toContain('$BERTH_URL')
+  expect(docsAt(page, 'http', '<b>$&')).toBe(page)
 })

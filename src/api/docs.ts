@@ -28,8 +28,18 @@ const deepest = 5
 /** A request body of more rows than this starts folded; the example beside it tells most of it. */
 const longTable = 12
 
-/** The API reference as one page that needs no script and loads nothing. */
-export function docsPage(document: OpenApiDocument): string {
+const exampleAddress = 'https://berth.example.com'
+
+/** The page as it is for those who reached it at this address, so that its examples lead there. */
+export function docsAt(page: string, protocol: string, host: string): string {
+  return /^[\w.:[\]-]+$/.test(host) ? page.replace(exampleAddress, `${protocol}://${host}`) : page
+}
+
+/**
+ * The API reference as one page that needs no script and loads nothing. `urlVariable` is the variable of the shell that
+ * its examples and the command line find the address in.
+ */
+export function docsPage(document: OpenApiDocument, urlVariable = 'BERTH_URL'): string {
   const operations = operationsOf(document)
   const groups = groupByTag(document, operations)
   const { title, summary } = document.info
@@ -49,9 +59,9 @@ export function docsPage(document: OpenApiDocument): string {
 ${pageHead(document, operations.length)}
 ${sidebar(text(title), groups)}
 <main id="reference">
-${startSection(document)}
+${startSection(document, urlVariable)}
 ${errorSection(operations)}
-${groups.map(tagSection)}
+${groups.map((group) => tagSection(group, urlVariable))}
 </main>
 </body>
 </html>
@@ -102,13 +112,14 @@ function methodBadge(method: string, label = method): Html {
   return html`<span class="method ${method}">${label.toUpperCase()}</span>`
 }
 
-function startSection({ info, components }: OpenApiDocument): Html {
+function startSection({ info, components }: OpenApiDocument, urlVariable: string): Html {
   const schemes = Object.values(components.securitySchemes) as Json[]
-  const settings = "export BERTH_URL='https://berth.example.com'\nexport BERTH_TOKEN='berth_…'"
+  const settings = `export ${urlVariable}='${exampleAddress}'\nexport BERTH_TOKEN='berth_…'`
   return html`<section class="start" aria-labelledby="start-authentication">
 <div class="told"><h2 id="start-authentication">Authentication</h2>
 <div class="prose">${prose(text(info.description))}${schemes.map((scheme) => html`<p>Send ${inline(text(scheme.description))} with each request.</p>`)}
-<p>The examples on this page read the address of your installation and your token from the environment; set both once and every example can be pasted as it stands.</p></div></div>
+<p>The examples on this page read the address of your installation and your token from the environment; set both once and every example can be pasted as it stands.</p>
+<p>The root token is the one in the file <code>token</code> of the home of the platform; <code>berth tokens create</code> makes others.</p></div></div>
 <div class="shown">${sample('Once per shell', html`<code class="all">${settings}</code>`, 'click to select')}</div>
 </section>`
 }
@@ -125,17 +136,17 @@ ${fieldTable('Fields of an error', content.shape, 'Present', 'always')}</div>
 </section>`
 }
 
-function tagSection({ name, description, operations }: Group): Html {
+function tagSection({ name, description, operations }: Group, urlVariable: string): Html {
   const id = `tag-${slug(name)}`
   return html`<section class="tag" aria-labelledby="${id}">
 <h2 id="${id}">${name}</h2>
 ${description ? html`<p class="lead">${inline(description)}</p>` : ''}
-${operations.map(operationArticle)}
+${operations.map((operation) => operationArticle(operation, urlVariable))}
 </section>
 `
 }
 
-function operationArticle(operation: Operation): Html {
+function operationArticle(operation: Operation, urlVariable: string): Html {
   const { id, method, path, summary, description, responses } = operation
   const done = responses.filter(({ status }) => status < '4')
   const refused = responses.filter(({ status }) => status >= '4')
@@ -149,7 +160,7 @@ ${bodyPart(operation.body)}
 ${done.map(responsePart)}
 ${errorPart(refused)}
 </div>
-<div class="shown">${sample('Request', html`<code class="all">${curlOf(operation)}</code>`, 'click to select')}
+<div class="shown">${sample('Request', html`<code class="all">${curlOf(operation, urlVariable)}</code>`, 'click to select')}
 ${done.map(({ status, content }) => (content ? jsonSample(`Response ${status}`, content.shape) : ''))}</div>
 </article>
 `

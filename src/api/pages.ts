@@ -5,7 +5,7 @@ import { listIdentityKeys } from '../live/identity.ts'
 import { forbidden, unavailable } from '../model/errors.ts'
 import { discovery } from '../model/identity.ts'
 import { readTokenHash } from './auth.ts'
-import { docsPage } from './docs.ts'
+import { docsAt, docsPage } from './docs.ts'
 import { openApiDocument } from './openapi.ts'
 import type { ServerOptions } from './server.ts'
 
@@ -39,15 +39,15 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
 
   if (area === 'platform') addIdentityPages(server, ground)
 
-  server.get('/docs', async (_request, reply) => {
-    docsHtml ??= docsPage(openApiDocument(area, routes))
+  server.get('/docs', async (request, reply) => {
+    docsHtml ??= docsPage(openApiDocument(area, routes), area === 'platform' ? 'BERTH_URL' : 'BERTH_SANDBOX_URL')
     return reply
       .type('text/html; charset=utf-8')
       .header(
         'content-security-policy',
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
       )
-      .send(docsHtml)
+      .send(docsAt(docsHtml, request.protocol, request.host))
   })
 
   server.get('/', async (_request, reply) => reply.redirect('/docs'))
