@@ -31,7 +31,7 @@ function shellQuoted(value: string): string {
 }
 
 /** Optional fields that nearly every caller sends, and that an example reads oddly without. */
-const telling = /^(name|app_name|org_slug|region|image|size|version)$/
+const telling = /^(name|app_name|org_slug|image|cmd)$/
 
 /** A value that fits the shape; a lean one leaves out what a caller would normally leave out. */
 export function exampleOf(shape: Shape, name: string, lean: boolean): unknown {
@@ -80,11 +80,16 @@ const formatExamples: Record<string, string> = {
 
 const nameExamples: [RegExp, string][] = [
   [/^app(_name)?$/, 'demo'],
-  [/(^|_)org(anization)?(_slug)?$|^slug$/, 'acme'],
+  [/(^|_)org(anization)?(_slug)?$/, 'personal'],
+  [/^slug$/, 'acme'],
+  [/hostname$/, 'shop.example.com'],
+  [/^database$/, 'fly-db'],
+  [/^extension$/, 'pg_trgm'],
   [/(^|_)(id|instance)$/, 'k3v9x2m7q4w8z1c5'],
   [/^token$/, 'berth_…'],
   [/_at$/, '2026-01-01T00:00:00Z'],
   [/url$/, 'https://example.com'],
+  [/^cmd$/, 'ls'],
   [/image$/, 'docker.io/library/nginx:1.29'],
   [/network$/, 'default'],
   [/region$/, 'local'],

@@ -1,5 +1,8 @@
+import { Value } from 'typebox/value'
 import { expect, test } from 'vitest'
 import { docsAt, docsPage } from './docs.ts'
+import { exampleOf } from './docs-example.ts'
+import { operationsOf } from './docs-shape.ts'
 import { type OpenApiDocument, openApiDocument } from './openapi.ts'
 import { platformRoutes, sandboxRoutes } from './platform.ts'
 
@@ -171,10 +174,34 @@ test('the curl example has the placeholders, the path filled in, and only what a
   -H &#39;Content-Type: application/json&#39; \\
   -d &#39;{
     &quot;app_name&quot;: &quot;demo&quot;,
-    &quot;org_slug&quot;: &quot;acme&quot;
+    &quot;org_slug&quot;: &quot;personal&quot;
   }&#39;`)
   expect(curlOf(page, 'getApp')).toContain('curl &quot;$BERTH_URL/v1/apps/demo&quot;')
-  expect(curlOf(page, 'listApps')).toContain('/v1/apps?org_slug=acme&quot;')
+  expect(curlOf(page, 'listApps')).toContain('/v1/apps?org_slug=personal&quot;')
+})
+
+test.each([
+  ['createCluster', { org_slug: 'personal', name: 'shop', plan: 'basic', pg_major_version: '17' }],
+  ['restoreCluster', { pitr_time: '2026-01-01T12:00:00Z', name: 'shop-again' }],
+  ['createMachine', { config: { image: 'docker.io/library/nginx:1.29' } }],
+  ['changeSecrets', { values: { API_KEY: 'abc' } }],
+  ['allocateIp', { type: 'shared_v4' }],
+])('the example of %s is one that the platform would do', (id, body) => {
+  const sent = curlOf(platformPage, id)
+    .split('-d &#39;')[1]!
+    .replace(/&#39;$/, '')
+    .replaceAll('&quot;', '"')
+  expect(JSON.parse(sent)).toEqual(body)
+})
+
+const bodies = [...platformRoutes, ...sandboxRoutes].flatMap(({ id, body }) => (body ? [[id, body] as const] : []))
+
+const operations = [platform, openApiDocument('sandbox', sandboxRoutes)].flatMap(operationsOf)
+
+test.each(bodies)('the example of %s has the form that its schema asks for', (id, body) => {
+  const operation = operations.find((one) => one.id === id)
+  const example = exampleOf(operation!.body!.shape, '', true)
+  expect(Value.Errors(body, example)).toEqual([])
 })
 
 test('a quote in an example does not end the shell argument', () => {

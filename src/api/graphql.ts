@@ -5,7 +5,7 @@ import { refusalView } from './graphql-view.ts'
 import { type Route, route } from './route.ts'
 
 const GraphqlRequest = Type.Object({
-  query: Type.String({ description: 'A GraphQL document.' }),
+  query: Type.String({ description: 'A GraphQL document.', examples: ['{ organizations { nodes { slug } } }'] }),
   variables: Type.Optional(Type.Union([Type.Object({}), Type.Null()], { description: 'The values of its variables.' })),
   operationName: Type.Optional(
     Type.Union([Type.String(), Type.Null()], { description: 'Which of several operations of the document to run.' }),

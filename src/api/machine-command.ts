@@ -32,7 +32,10 @@ import {
 } from './machine.ts'
 import { type Route, route } from './route.ts'
 
-const Signal = Type.Union([Type.String(), Type.Integer()], { description: 'A name such as `SIGTERM`, or a number.' })
+const Signal = Type.Union([Type.String(), Type.Integer()], {
+  description: 'A name such as `SIGTERM`, or a number.',
+  examples: ['SIGHUP'],
+})
 const Duration = Type.Union([Type.String(), Type.Integer()], {
   description: 'Such as `10s`, or nanoseconds; then it is ended with SIGKILL. At most 5 minutes.',
 })
@@ -233,21 +236,24 @@ export const machineCommandRoutes: Route[] = [
     scope: 'write',
     forItself: true,
     params: ByMachine,
-    body: Type.Object({
-      command: Type.Optional(Type.Array(Type.String(), { description: 'Word by word.' })),
-      cmd: Type.Optional(Type.String({ description: 'The same as one text, for older clients.' })),
-      container: Type.Optional(Type.String({ description: 'Refused: there are none.' })),
-      machine: Type.Optional(Type.Boolean({ description: 'Without effect.' })),
-      stdin: Type.Optional(Type.String({ description: 'What it reads.' })),
-      timeout: Type.Optional(
-        Type.Integer({
-          minimum: 0,
-          maximum: longestExecSeconds,
-          description: `Seconds until it is killed; ${presetExecSeconds} when omitted.`,
-          refusal: `timeout must be from 0 to ${longestExecSeconds} seconds`,
-        }),
-      ),
-    }),
+    body: Type.Object(
+      {
+        command: Type.Optional(Type.Array(Type.String(), { description: 'Word by word.' })),
+        cmd: Type.Optional(Type.String({ description: 'The same as one text, for older clients.' })),
+        container: Type.Optional(Type.String({ description: 'Refused: there are none.' })),
+        machine: Type.Optional(Type.Boolean({ description: 'Without effect.' })),
+        stdin: Type.Optional(Type.String({ description: 'What it reads.' })),
+        timeout: Type.Optional(
+          Type.Integer({
+            minimum: 0,
+            maximum: longestExecSeconds,
+            description: `Seconds until it is killed; ${presetExecSeconds} when omitted.`,
+            refusal: `timeout must be from 0 to ${longestExecSeconds} seconds`,
+          }),
+        ),
+      },
+      { examples: [{ command: ['uname', '-a'] }] },
+    ),
     nullsAbsent: true,
     status: 200,
     response: Type.Object({
@@ -350,7 +356,7 @@ export const machineCommandRoutes: Route[] = [
     scope: 'write',
     forItself: true,
     params: ByMachine,
-    body: Type.Object({ limit_mb: Type.Integer({ minimum: 1 }) }),
+    body: Type.Object({ limit_mb: Type.Integer({ minimum: 1, examples: [512] }) }),
     status: 200,
     response: MemoryView,
     errors: {

@@ -91,6 +91,7 @@ const ByKey = Type.Object({ ...ByMachine.properties, key: Type.String({ descript
 const MetadataChange = Type.Object({
   metadata: Type.Record(Type.String(), Type.Union([Type.String(), Type.Null()]), {
     description: 'Empty and null values remove their key.',
+    examples: [{ role: 'web' }],
   }),
   machine_version: Type.Optional(Type.String({ description: 'Refuse unless the machine has this version now.' })),
   updated_at: Type.Optional(Type.String({ description: 'Without effect.' })),

@@ -46,6 +46,7 @@ const KeyView = Type.Object(keyFields, { title: 'SecretKey' })
 const ChangedKeyView = Type.Object({ ...keyFields, ...versionFields }, { title: 'ChangedSecretKey' })
 const Kind = Type.String({
   description: `One of ${secretKeyTypes.map((type) => `\`${type}\``).join(', ')}.`,
+  examples: ['hs256'],
 })
 
 const forbidden = `${foreign} Or: ${readOnly}`

@@ -78,6 +78,7 @@ export const secretRoutes: Route[] = [
     body: Type.Object({
       values: Type.Record(Type.String(), Type.Unsafe<string | null>({ type: ['string', 'null'] }), {
         description: `By name; null removes one, also one that is not there. ${values}`,
+        examples: [{ API_KEY: 'abc' }],
       }),
     }),
     status: 200,

@@ -100,7 +100,10 @@ export const serviceRoutes: Route[] = [
     body: Type.Object(
       {
         name: Type.String({ description: 'The service.' }),
-        signal: Type.Union([Type.String(), Type.Integer()], { description: '`TERM`, `SIGTERM` or 15, in any case.' }),
+        signal: Type.Union([Type.String(), Type.Integer()], {
+          description: '`TERM`, `SIGTERM` or 15, in any case.',
+          examples: ['SIGHUP'],
+        }),
       },
       { title: 'SignalService', additionalProperties: false },
     ),

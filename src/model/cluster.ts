@@ -165,22 +165,25 @@ export function generateClusterName(): string {
   return `${pick(adjectives)}-${pick(nouns)}-${randomInt(1000, 10_000)}`
 }
 
-export const CreateCluster = Type.Object({
-  org_slug: Type.String({ description: 'The organization in which the cluster is created.' }),
-  region: Type.Optional(Type.String({ description: 'A region code; the first configured one when omitted.' })),
-  plan: Type.String({ description: `One of ${plans.map((plan) => `\`${plan.name}\``).join(', ')}, in any case.` }),
-  name: Type.Optional(Type.String({ description: 'Unique in the organization; generated when omitted or blank.' })),
-  disk_size_gb: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: 'Gigabytes; 10 when omitted.' })),
-  pg_major_version: Type.Optional(Type.Enum([...postgresMajors], { description: '`16` when omitted.' })),
-  postgis_enabled: Type.Optional(Type.Boolean({ description: 'Whether PostGIS may be enabled in its databases.' })),
-  pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
-  synchronous_archive: Type.Optional(
-    Type.Boolean({
-      description: 'A commit waits until the archive has it: nothing is lost with the disk of the cluster.',
-    }),
-  ),
-  drill_query: Type.Optional(DrillQuery),
-})
+export const CreateCluster = Type.Object(
+  {
+    org_slug: Type.String({ description: 'The organization in which the cluster is created.' }),
+    region: Type.Optional(Type.String({ description: 'A region code; the first configured one when omitted.' })),
+    plan: Type.String({ description: `One of ${plans.map((plan) => `\`${plan.name}\``).join(', ')}, in any case.` }),
+    name: Type.Optional(Type.String({ description: 'Unique in the organization; generated when omitted or blank.' })),
+    disk_size_gb: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: 'Gigabytes; 10 when omitted.' })),
+    pg_major_version: Type.Optional(Type.Enum([...postgresMajors], { description: '`16` when omitted.' })),
+    postgis_enabled: Type.Optional(Type.Boolean({ description: 'Whether PostGIS may be enabled in its databases.' })),
+    pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
+    synchronous_archive: Type.Optional(
+      Type.Boolean({
+        description: 'A commit waits until the archive has it: nothing is lost with the disk of the cluster.',
+      }),
+    ),
+    drill_query: Type.Optional(DrillQuery),
+  },
+  { examples: [{ org_slug: 'personal', name: 'shop', plan: 'basic', pg_major_version: '17' }] },
+)
 export type CreateCluster = Static<typeof CreateCluster>
 
 const OptionalBytes = (description: string) => Type.Union([Type.Integer(), Type.Null()], { description })

@@ -20,27 +20,30 @@ export interface Ip {
   createdAt: Micros
 }
 
-export const CreateIp = Type.Object({
-  type: Type.Enum([...ipTypes, ...egressTypes], {
-    description:
-      '`v4` and `v6` are for this app alone, `shared_v4` for all that have it, `private_v6` is reached from a private network only. Egress addresses are refused.',
-  }),
-  region: Type.Optional(Type.String({ maxLength: 32, description: '`global` when omitted.' })),
-  org_slug: Type.Optional(
-    Type.String({ description: 'With `private_v6`: the organization of the network; that of the app when omitted.' }),
-  ),
-  network: Type.Optional(
-    Type.String({
-      description: 'With `private_v6`: the network from which it is reached; that of the app when omitted.',
+export const CreateIp = Type.Object(
+  {
+    type: Type.Enum([...ipTypes, ...egressTypes], {
+      description:
+        '`v4` and `v6` are for this app alone, `shared_v4` for all that have it, `private_v6` is reached from a private network only. Egress addresses are refused.',
     }),
-  ),
-  service_name: Type.Optional(
-    Type.String({
-      pattern: '^[A-Za-z0-9_.-]{0,63}$',
-      refusal: 'service_name must be at most 63 letters, digits, dashes, underscores and dots',
-    }),
-  ),
-})
+    region: Type.Optional(Type.String({ maxLength: 32, description: '`global` when omitted.' })),
+    org_slug: Type.Optional(
+      Type.String({ description: 'With `private_v6`: the organization of the network; that of the app when omitted.' }),
+    ),
+    network: Type.Optional(
+      Type.String({
+        description: 'With `private_v6`: the network from which it is reached; that of the app when omitted.',
+      }),
+    ),
+    service_name: Type.Optional(
+      Type.String({
+        pattern: '^[A-Za-z0-9_.-]{0,63}$',
+        refusal: 'service_name must be at most 63 letters, digits, dashes, underscores and dots',
+      }),
+    ),
+  },
+  { examples: [{ type: 'shared_v4' }] },
+)
 export type CreateIp = Static<typeof CreateIp>
 
 /** A range of addresses to give to apps. */

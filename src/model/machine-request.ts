@@ -25,7 +25,7 @@ export const CreateMachine = Type.Object(
       }),
     ),
   },
-  { title: 'CreateMachine' },
+  { title: 'CreateMachine', examples: [{ config: { image: 'docker.io/library/nginx:1.29' } }] },
 )
 export type CreateMachine = Static<typeof CreateMachine>
 
@@ -34,7 +34,7 @@ export const UpdateMachine = Type.Object(
     ...CreateMachine.properties,
     current_version: Type.Optional(Type.String({ description: 'Refuse unless the machine has this version now.' })),
   },
-  { title: 'UpdateMachine' },
+  { title: 'UpdateMachine', examples: [{ config: { image: 'docker.io/library/nginx:1.29' } }] },
 )
 export type UpdateMachine = Static<typeof UpdateMachine>
 

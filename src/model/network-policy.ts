@@ -53,7 +53,16 @@ export const PutNetworkPolicy = Type.Object(
     selector: Selector,
     rules: Type.Optional(Type.Array(Rule, { maxItems: mostRules })),
   },
-  strict,
+  {
+    ...strict,
+    examples: [
+      {
+        name: 'web out',
+        selector: { all: true },
+        rules: [{ action: 'allow', direction: 'egress', ports: [{ protocol: 'tcp', port: 443 }] }],
+      },
+    ],
+  },
 )
 export type PutNetworkPolicy = Static<typeof PutNetworkPolicy>
 

@@ -23,7 +23,7 @@ export const NetworkPolicyBody = Type.Object(
           action: Type.Optional(Type.Enum(['allow', 'deny'])),
           include: Type.Optional(Type.Enum(['defaults'], { description: 'The names that most programs need.' })),
         },
-        strict,
+        { ...strict, examples: [{ domain: '*.example.com', action: 'allow' }] },
       ),
       { maxItems: maxRules },
     ),

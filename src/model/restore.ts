@@ -12,7 +12,7 @@ export const RestoreRequest = Type.Object(
     ),
     name: Blank('Name of the new cluster; generated when omitted or blank.'),
   },
-  { title: 'RestoreRequest' },
+  { title: 'RestoreRequest', examples: [{ pitr_time: '2026-01-01T12:00:00Z', name: 'shop-again' }] },
 )
 export type RestoreRequest = Static<typeof RestoreRequest>
 

@@ -132,34 +132,38 @@ const Environment = Type.Record(Type.String(), Type.String(), {
   description: 'Variables of every command and service.',
 })
 
-export const CreateSandbox = Type.Object({
-  name: Type.String({
-    pattern: sandboxNamePattern.source,
-    description: 'Part of its URL, so unique over all organizations; lowercase letters, digits and dashes, at most 63.',
-    refusal: 'name must be 1 to 63 lowercase letters, digits and dashes, not starting or ending with a dash',
-  }),
-  org_slug: Type.Optional(
-    Type.String({
-      pattern: slugPattern,
-      description: "The organization; the token's own when omitted, `personal` for a root token.",
-      refusal: 'org_slug is not the slug of an organization',
+export const CreateSandbox = Type.Object(
+  {
+    name: Type.String({
+      pattern: sandboxNamePattern.source,
+      description:
+        'Part of its URL, so unique over all organizations; lowercase letters, digits and dashes, at most 63.',
+      refusal: 'name must be 1 to 63 lowercase letters, digits and dashes, not starting or ending with a dash',
     }),
-  ),
-  organization: Type.Optional(
-    Type.String({
-      pattern: slugPattern,
-      description: 'The same as `org_slug`.',
-      refusal: 'organization is not the slug of an organization',
-    }),
-  ),
-  config: Type.Optional(Type.Object({ ...SandboxConfig.properties, image: Image })),
-  image: Image,
-  environment: Type.Optional(Environment),
-  labels: Type.Optional(Labels),
-  url_settings: Type.Optional(UrlSettings),
-  wait_for_capacity: Type.Optional(Type.Boolean({ description: 'Taken and without effect: there is no queue.' })),
-  runtime: Type.Optional(Type.Enum(['default', 'dev'], { description: 'Taken and without effect: there is one.' })),
-})
+    org_slug: Type.Optional(
+      Type.String({
+        pattern: slugPattern,
+        description: "The organization; the token's own when omitted, `personal` for a root token.",
+        refusal: 'org_slug is not the slug of an organization',
+      }),
+    ),
+    organization: Type.Optional(
+      Type.String({
+        pattern: slugPattern,
+        description: 'The same as `org_slug`.',
+        refusal: 'organization is not the slug of an organization',
+      }),
+    ),
+    config: Type.Optional(Type.Object({ ...SandboxConfig.properties, image: Image })),
+    image: Image,
+    environment: Type.Optional(Environment),
+    labels: Type.Optional(Labels),
+    url_settings: Type.Optional(UrlSettings),
+    wait_for_capacity: Type.Optional(Type.Boolean({ description: 'Taken and without effect: there is no queue.' })),
+    runtime: Type.Optional(Type.Enum(['default', 'dev'], { description: 'Taken and without effect: there is one.' })),
+  },
+  { examples: [{ name: 'demo' }] },
+)
 export type CreateSandbox = Static<typeof CreateSandbox>
 
 export const UpdateSandbox = Type.Object({

@@ -64,7 +64,11 @@ export const PutService = Type.Object(
     ),
     health: orNull(HealthBody),
   },
-  { title: 'PutService', additionalProperties: false },
+  {
+    title: 'PutService',
+    additionalProperties: false,
+    examples: [{ cmd: 'python3', args: ['-m', 'http.server', '8080'], http_port: 8080 }],
+  },
 )
 export type PutService = Static<typeof PutService>
 

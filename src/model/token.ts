@@ -62,6 +62,7 @@ export const CreateToken = Type.Object({
   org_slug: Type.Optional(Type.String({ description: 'The organization it is for; every kind but `root` needs one.' })),
   kind: Type.Enum([...tokenKinds], {
     description: '`root` may do all, `org` all in one organization, `read` only reads there, `sandbox` one sandbox.',
+    examples: ['org'],
   }),
   sandbox: Type.Optional(
     Type.String({

@@ -50,13 +50,16 @@ export const Credentials = Type.Object(
 export const CreateDatabase = Type.Object({ name: Identifier('The name of the new database.') })
 export const DatabaseView = Type.Object({ name: Type.String() }, { title: 'PostgresDatabase' })
 
-export const EnableExtension = Type.Object({
-  name: Identifier('The name of the extension.'),
-  schema: Type.Optional(Type.String({ maxLength: identifierBytes, description: 'Where its objects go.' })),
-  create_schema: Type.Optional(
-    Type.Boolean({ description: 'Create the schema if absent.', refusal: 'create_schema must be true or false' }),
-  ),
-})
+export const EnableExtension = Type.Object(
+  {
+    name: Identifier('The name of the extension.'),
+    schema: Type.Optional(Type.String({ maxLength: identifierBytes, description: 'Where its objects go.' })),
+    create_schema: Type.Optional(
+      Type.Boolean({ description: 'Create the schema if absent.', refusal: 'create_schema must be true or false' }),
+    ),
+  },
+  { examples: [{ name: 'pg_trgm' }] },
+)
 export type EnableExtension = Static<typeof EnableExtension>
 
 export const ExtensionView = Type.Object(
