@@ -61,7 +61,7 @@ async function attachApp(cli: Cli, given: string, app: string, options: AttachOp
     cli.terminal(),
     answer,
     () =>
-      `Attached app ${visible(app)} to cluster ${visible(given)}. Machines that are made or updated from now on see ${visible(options.variable)}.`,
+      `Attached app ${visible(app)} to cluster ${visible(given)}. Machines that are made or updated from now on see ${visible(options.variable)}; "berth secrets deploy -a ${visible(app)}" gives it to those that run.`,
   )
 }
 

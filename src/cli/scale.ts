@@ -74,8 +74,12 @@ async function scaleCount(cli: MachineCli, words: string[], options: CountOption
     progress.end()
   }
   const result = { created, destroyed: surplus.map(({ id }) => id), counts: Object.fromEntries(counts) }
-  const sizes = [...counts].map(([group, count]) => `${visible(group)}: ${countText(count, 'machine')}`).join(', ')
-  printAnswer(terminal, result, () => `App ${visible(app)} has ${sizes}.`)
+  printAnswer(terminal, result, () => `App ${visible(app)} has ${countsText(counts, groups.size)}.`)
+}
+
+function countsText(counts: Map<string, number>, groups: number): string {
+  const inGroup = (group: string) => (groups === 1 ? '' : ` in group ${visible(group)}`)
+  return [...counts].map(([group, count]) => `${countText(count, 'machine')}${inGroup(group)}`).join(', ')
 }
 
 /** First those that do not run, then the newest. */

@@ -44,7 +44,15 @@ export function buildProgram(streams: Streams): Command {
 The token comes from BERTH_TOKEN, or else from the local home. "berth config" shows all settings.
 Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
     )
-  addExamples(program, 'berth up', 'berth apps create demo', 'berth apps list --json', 'berth help apps')
+  addExamples(
+    program,
+    'berth up',
+    'berth postgres create shop',
+    'berth postgres restore shop --to 5m-ago',
+    'berth deploy -a web --image nginx --internal-port 80',
+    'berth sandbox create demo',
+    'berth help postgres restore',
+  )
   const cli: Cli = {
     session: () => openSession(settings(), program.opts<{ url?: string }>().url),
     terminal: () => ({ ...streams, json: program.opts<{ json?: true }>().json === true }),
@@ -205,7 +213,9 @@ function settings(): Config {
 }
 
 function pointToHelp(command: Command, path: string): void {
-  command.showHelpAfterError(`"${path} --help" shows what is possible.`)
+  const runsProgram = command.registeredArguments.some((argument) => /^(command|arguments)$/.test(argument.name()))
+  const hint = runsProgram ? 'Write -- before options of the program that is run. ' : ''
+  command.showHelpAfterError(`${hint}"${path} --help" shows what is possible.`)
   if (command.commands.length > 0) command.helpCommand('help [command]', 'show help of a command')
   for (const each of command.commands) pointToHelp(each, `${path} ${each.name()}`)
 }

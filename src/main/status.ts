@@ -12,7 +12,14 @@ export interface StatusReport {
   sandbox: string | null
   edge: string | null
   answering: boolean
-  services: { name: string; state: 'up' | 'down'; pid: number | null; since: string }[]
+  services: ServiceReport[]
+}
+
+interface ServiceReport {
+  name: string
+  state: 'up' | 'down'
+  pid: number | null
+  since: string
 }
 
 const answerMillis = 2_000
@@ -24,14 +31,15 @@ export async function status(config: Config): Promise<StatusReport> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const supervisor = openSupervisor(home)
   const addresses = readAddresses(home)
+  const tree = supervisor.inspectTree().is
   return {
     home: home.path,
-    tree: supervisor.inspectTree().is,
+    tree,
     api: addresses.api ?? null,
     sandbox: addresses.sandbox ?? null,
     edge: addresses.edge ?? null,
     answering: await answers(addresses.api),
-    services: await Promise.all(supervisor.listServices().map((name) => describe(supervisor, name))),
+    services: await Promise.all(supervisor.listServices().map((name) => describe(supervisor, name, tree === 'up'))),
   }
 }
 
@@ -45,8 +53,9 @@ async function answers(api: string | undefined): Promise<boolean> {
   return reply?.ok === true
 }
 
-async function describe(supervisor: Supervisor, name: string): Promise<StatusReport['services'][number]> {
+/** Without its tree a service is down, and nobody noted since when. */
+async function describe(supervisor: Supervisor, name: string, isWatched: boolean): Promise<ServiceReport> {
   const state = await supervisor.inspectService(name)
   if (state.is === 'up') return { name, state: 'up', pid: state.pid, since: toRfc3339(state.since) }
-  return { name, state: 'down', pid: null, since: state.is === 'down' ? toRfc3339(state.since) : '' }
+  return { name, state: 'down', pid: null, since: state.is === 'down' && isWatched ? toRfc3339(state.since) : '' }
 }

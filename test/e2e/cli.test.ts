@@ -130,6 +130,8 @@ describe('a command that cannot be run as given', () => {
     [['tokens', 'create', '--kind', 'org', '--expires', 'soon'], 'Write a number and a unit'],
     [['completion', 'tcsh'], 'Allowed choices are bash, zsh, fish'],
     [['apps', 'show', '..'], '".." is not a name'],
+    [['sandbox', 'exec', 'demo', 'ls', '-l'], 'Write -- before options of the program'],
+    [['postgres', 'connect', 'shop', '-c', 'select 1'], 'Write -- before options of the program'],
     [['--url', 'nowhere', 'apps', 'list'], '--url must be an address such as'],
   ])('%j exits with 2 and says why', async (args, sentence) => {
     const { code, out, err } = await run(args)

@@ -163,7 +163,7 @@ test('a machine that does not get well stops the deployment and says why', async
 }, 120_000)
 
 test('machines are added and taken away, and secrets reach them without a failed request', async () => {
-  expect(await said('scale', 'count', '3')).toBe('App shop has app: 3 machines.\n')
+  expect(await said('scale', 'count', '3')).toBe('App shop has 3 machines.\n')
   expect(await said('scale', 'show')).toMatch(/^app +3 +shared +1 +256 MB +local$/m)
   expect((await run('scale', 'count', '1')).err).toContain('use --yes')
   expect(await json('scale', 'count', '2', '--yes')).toMatchObject({
