@@ -40,7 +40,8 @@ export class AppExchange extends MachineExchange {
     const { client, head } = this
     this.port = findPort(this.app, client.peer.port, client.peer.secure, this.parts.edgePort)
     if (!this.port?.http) {
-      this.refuse(new Refusal(404, 'not_found', `the app ${this.app.name} offers no HTTP on this port`))
+      const lack = this.app.targets.length === 0 ? 'has no machine with a service yet' : 'offers no HTTP on this port'
+      this.refuse(new Refusal(404, 'not_found', `the app ${this.app.name} ${lack}`))
       return
     }
     const isPrivate = client.address !== undefined && this.app.privateAddresses.includes(client.address)

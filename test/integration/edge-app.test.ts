@@ -38,6 +38,12 @@ test('an app answers under its name once it has an address, and not without', as
   await until(async () => (await ask(closed)).status === 404)
 })
 
+test('an app without machines says so', async () => {
+  const empty = await edge.app()
+  const reply = await ask(empty)
+  expect([reply.status, json(reply).message]).toEqual([404, `the app ${empty} has no machine with a service yet`])
+})
+
 test('names below an app lead to it when it asked for that, and custom names when they are its', async () => {
   const [wide, narrow] = [await edge.app({ subdomains: true }), await edge.app()]
   await edge.backendOf(wide, say('wide'))
