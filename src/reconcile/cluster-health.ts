@@ -10,6 +10,7 @@ import { queueDrill, readDrillSchedule } from '../store/drill.ts'
 import { markRetention } from '../store/retention.ts'
 import { keepArchive } from './archive.ts'
 import { fullMessage, probeEndpoints, startPooler } from './cluster.ts'
+import { findTakenPoolerPort, findTakenServerPort } from './cluster-port.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
 import { findBackupProblem, keepScrubbed } from './scrub.ts'
@@ -93,13 +94,20 @@ async function findProcessProblem(cluster: Cluster, world: World): Promise<Healt
   const refused = await problemOf(() => world.postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting)))
   const server = await world.postgres.inspect(cluster.id)
   if (server.is !== 'ready') {
-    const last = refused || ('log' in server ? server.log.at(-1) : undefined)
+    const taken = await findTakenServerPort(cluster, world)
+    const last = refused || (taken && keepsPort(taken)) || ('log' in server ? server.log.at(-1) : undefined)
     return { status: 'down', reason: last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}` }
   }
   const poolerRefused = refused || (await problemOf(() => startPooler(cluster, world)))
   if (poolerRefused) return { status: 'degraded', reason: poolerRefused }
   const front = await world.pooler.inspectPooler(cluster.id)
-  return front.is === 'running' ? undefined : { status: 'degraded', reason: `the pooler is ${front.is}` }
+  if (front.is === 'running') return undefined
+  const taken = await findTakenPoolerPort(cluster, world)
+  return { status: 'degraded', reason: `the pooler is ${front.is}${taken ? `: ${keepsPort(taken)}` : ''}` }
+}
+
+function keepsPort(port: number): string {
+  return `another program listens on port ${port}, which clients know; it starts as soon as the port is free`
 }
 
 async function problemOf(work: () => Promise<void>): Promise<string> {

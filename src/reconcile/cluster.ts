@@ -13,6 +13,7 @@ import { forgetKept, mustKeepDeleted } from '../store/retention.ts'
 import { findStoredUser, listStoredUsers } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
 import { keepHealthy } from './cluster-health.ts'
+import { leaveTakenPorts, noFreePorts, pickPorts } from './cluster-port.ts'
 import { initializeRestored } from './restore.ts'
 import { advance, type Steps, type World, wait } from './step.ts'
 
@@ -34,8 +35,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     if (toolchain instanceof Error) return advance('failed', fullMessage(toolchain))
     if (cluster.directPort !== null) return advance('placed')
     const ports = await pickPorts(hosting, await usedPorts(db))
-    if (!ports)
-      return advance('failed', `no free ports in ${hosting.ports.first}-${hosting.ports.last}; widen BERTH_PG_PORTS`)
+    if (!ports) return advance('failed', noFreePorts(hosting))
     const { uids } = hosting
     const uid = uids ? randomInt(uids.first, uids.last + 1) : null
     return advance('placed', '', async (tx) => {
@@ -46,6 +46,8 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
 
   async initializing(cluster, world) {
     const { postgres } = world
+    const moved = await leaveTakenPorts(cluster, world)
+    if (moved) return moved
     const restore = await findRestore(world.db, cluster.id)
     if (restore) return initializeRestored(cluster, restore, world)
     const failed = await noSpaceMeansFailed(postgres.ensureData(cluster.id, dataOptions(cluster)))
@@ -100,20 +102,6 @@ async function findProblem(hosting: World['hosting']): Promise<string | undefine
   const free = await hosting.freeBytes()
   if (free >= leastFreeBytes) return undefined
   return `not enough disk space: ${Math.floor(free / 1024 / 1024)} MB are free, ${leastFreeBytes / 1024 / 1024} MB are needed`
-}
-
-/** Starts at a random place, so that clusters made at the same time rarely want the same ports. */
-async function pickPorts(hosting: World['hosting'], used: Set<number>): Promise<[number, number] | undefined> {
-  const { first, last } = hosting.ports
-  const count = last - first + 1
-  const start = randomInt(count)
-  const picked: number[] = []
-  for (let i = 0; i < count; i++) {
-    const port = first + ((start + i) % count)
-    if (!used.has(port) && (await hosting.canBind(port))) picked.push(port)
-    if (picked.length === 2) return [picked[0]!, picked[1]!]
-  }
-  return undefined
 }
 
 /** Knows every database that is there now; one that comes later is added by whoever makes it. */

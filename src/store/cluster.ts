@@ -231,6 +231,12 @@ export async function reservePorts(tx: Tx, id: string, direct: number, pooler: n
   await tx.query('update cluster set direct_port = $2, pooler_port = $3 where id = $1', [id, direct, pooler])
 }
 
+/** Of a cluster whose ports nobody was told yet. */
+export async function changePorts(tx: Tx, id: string, direct: number, pooler: number): Promise<void> {
+  await tx.query('delete from cluster_port where cluster_id = $1', [id])
+  await reservePorts(tx, id, direct, pooler)
+}
+
 /** Gives back everything the cluster held in the state database; the row itself stays for the list of deleted ones. */
 export async function releaseCluster(tx: Tx, id: string): Promise<void> {
   for (const table of ['cluster_port', 'cluster_user', 'attachment']) {

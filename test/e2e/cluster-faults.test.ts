@@ -1,5 +1,7 @@
 import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end, kill } from '../support/berth.ts'
 import {
@@ -100,6 +102,29 @@ describe('a ready cluster', () => {
       expect((await show(berth, id)).status).toBe('ready')
     } finally {
       renameSync(`${control}.away`, control)
+    }
+    await untilBack()
+    await kept()
+  }, 180_000)
+
+  test('keeps its port when another program takes it, says which one, and comes back once it is free', async () => {
+    const { endpoints } = await show(berth, id)
+    const { port } = endpoints.primary.direct
+    const control = `${berth.home}/clusters/${id}/data/global/pg_control`
+    const thief = createServer()
+    renameSync(control, `${control}.away`)
+    try {
+      process.kill(postmasterPid(berth, id), 'SIGKILL')
+      await until(async () => /pg_control/.test((await show(berth, id)).health.reason), 30)
+      thief.listen(port, '127.0.0.1')
+      await once(thief, 'listening')
+      renameSync(`${control}.away`, control)
+      const reason = `another program listens on port ${port}, which clients know; it starts as soon as the port is free`
+      await until(async () => (await show(berth, id)).health.reason === `PostgreSQL is stopped: ${reason}`, 30)
+      expect((await show(berth, id)).endpoints).toEqual(endpoints)
+    } finally {
+      if (existsSync(`${control}.away`)) renameSync(`${control}.away`, control)
+      thief.close()
     }
     await untilBack()
     await kept()

@@ -641,6 +641,38 @@ describe('ports', () => {
     const { primary } = (await show(await ready())).body.data.endpoints
     expect([primary.direct.port, primary.pooler.port].sort()).toEqual([15_001, 15_004])
   })
+
+  async function placed(): Promise<{ id: string; direct: number; pooler: number }> {
+    const id = await created()
+    await platform.turn()
+    const [ports] = await platform.sql('select direct_port as direct, pooler_port as pooler from cluster')
+    return { id, ...ports }
+  }
+
+  test.each(['direct', 'pooler'] as const)(
+    'are others when somebody takes the %s one before the start',
+    async (which) => {
+      const { id, ...ports } = await placed()
+      fake.boundPorts.add(ports[which])
+      await settle()
+      const { status, endpoints } = (await show(id)).body.data
+      expect(status).toBe('ready')
+      const { direct, pooler } = endpoints.primary
+      expect([direct.port, pooler.port]).not.toContain(ports[which])
+      expect(await platform.sql('select port, purpose from cluster_port order by purpose')).toEqual([
+        { port: direct.port, purpose: 'direct' },
+        { port: pooler.port, purpose: 'pooler' },
+      ])
+    },
+  )
+
+  test('that are taken before the start and have no successors let the cluster fail', async () => {
+    fake.ports = { first: 15_000, last: 15_001 }
+    const { id, direct } = await placed()
+    fake.boundPorts.add(direct)
+    await settle()
+    expect((await show(id)).body.data.failure).toBe('no free ports in 15000-15001; widen BERTH_PG_PORTS')
+  })
 })
 
 describe('the health of a ready cluster', () => {
@@ -662,6 +694,35 @@ describe('the health of a ready cluster', () => {
     expect(after).toMatchObject({ status: 'ok', reason: '' })
     expect(after.since > down.since).toBe(true)
     expect(await eventsOf(id)).toEqual(['placed', 'ready'])
+  })
+
+  test('names the port that another program took while the server was away, and the port stays', async () => {
+    const id = await ready()
+    const { primary } = (await show(id)).body.data.endpoints
+    fake.neverStarts = true
+    fake.kill(id)
+    fake.boundPorts.add(primary.direct.port)
+    const { health, endpoints } = await look(id)
+    expect(health).toMatchObject({
+      status: 'down',
+      reason: `PostgreSQL is stopped: another program listens on port ${primary.direct.port}, which clients know; it starts as soon as the port is free`,
+    })
+    expect(endpoints.primary).toEqual(primary)
+    fake.neverStarts = false
+    await look(id)
+    expect((await look(id)).health).toMatchObject({ status: 'ok' })
+  })
+
+  test('names the port that another program took while the pooler was away', async () => {
+    const id = await ready()
+    const { port } = (await show(id)).body.data.endpoints.primary.pooler
+    fake.poolerNeverStarts = true
+    fake.poolers.delete(id)
+    fake.boundPorts.add(port)
+    expect((await look(id)).health).toMatchObject({
+      status: 'degraded',
+      reason: `the pooler is stopped: another program listens on port ${port}, which clients know; it starts as soon as the port is free`,
+    })
   })
 
   test('is degraded while the pooler is away', async () => {
