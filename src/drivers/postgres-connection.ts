@@ -51,6 +51,10 @@ const ownSettings: Record<string, string> = {
   idle_session_timeout: '0',
   session_replication_role: 'origin',
   standard_conforming_strings: 'on',
+  // Verifiers of passwords are among our words, and tenants read statistics and logs.
+  track_activities: 'off',
+  'pg_stat_statements.track': 'none',
+  log_min_error_statement: 'panic',
 }
 
 /** Connections through the platform's socket, a few for each database in use, closed when idle. */

@@ -5,6 +5,7 @@ import { chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { defaultDatabase, defaultUser } from '../model/cluster.ts'
 import { freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
+import { roleChain, sharing } from './postgres-rights.ts'
 import { isRoot, run } from './process.ts'
 import type { Toolchain } from './toolchain.ts'
 import { hasLibrary } from './toolchain-tools.ts'
@@ -13,17 +14,15 @@ export const superuser = 'postgres'
 export const poolerUser = 'berth_pooler'
 
 /**
- * `pg_read_all_data` and `pg_write_all_data` cover every table, view, sequence and schema, whoever makes it and
- * whenever. Admins act as their group (`SET role`), so that what one of them makes belongs to all of them. Acting as
- * the group, an admin could not even end his own sessions without `pg_signal_backend`.
+ * Admins act as their group (`SET role`), so that what one of them makes belongs to all of them. Acting as the group, an
+ * admin could not even end his own sessions without `pg_signal_backend`.
  */
 const roles = `
   CREATE ROLE schema_admin NOLOGIN;
   CREATE ROLE writer NOLOGIN;
   CREATE ROLE reader NOLOGIN;
-  GRANT pg_read_all_data, pg_write_all_data, pg_monitor, pg_signal_backend TO schema_admin;
-  GRANT pg_read_all_data, pg_write_all_data TO writer;
-  GRANT pg_read_all_data TO reader;
+  ${roleChain.trim()}
+  GRANT pg_monitor, pg_signal_backend TO schema_admin;
   CREATE ROLE ${poolerUser} LOGIN;
   GRANT pg_use_reserved_connections TO ${poolerUser};
   CREATE ROLE "${defaultUser}" LOGIN IN ROLE schema_admin;
@@ -52,6 +51,7 @@ const lookup = `
 // Somebody connected to template1 would keep every database from being made, and the other one is the platform's.
 const database = `
   CREATE DATABASE "${defaultDatabase}" OWNER schema_admin STRATEGY file_copy;
+
   REVOKE CONNECT ON DATABASE ${superuser}, template1 FROM PUBLIC;
 `
 
@@ -82,10 +82,10 @@ interface TemplateSteps {
 function templateSteps(toolchain: Toolchain): TemplateSteps {
   const builtin = ['--locale-provider=builtin', '--builtin-locale=C.UTF-8']
   const locale = ['--locale=C.UTF-8', ...(toolchain.major === '16' ? [] : builtin)]
-  const statements = hasLibrary(toolchain, 'pg_stat_statements') ? 'CREATE EXTENSION pg_stat_statements;\n' : ''
+  const statements = hasLibrary(toolchain, 'pg_stat_statements') ? '\n  CREATE EXTENSION pg_stat_statements;\n' : ''
   return {
     initdb: ['--username', superuser, '--auth=trust', '--encoding=UTF8', '--data-checksums', ...locale],
-    template1: roles + lookup + statements,
+    template1: roles + lookup + sharing + statements,
     postgres: database,
   }
 }
@@ -116,17 +116,7 @@ async function runSingle(
   database: string,
   sql: string,
 ): Promise<void> {
-  // In this mode each line is a statement.
-  const input = statementsOf(sql).map((statement) => `${statement.replaceAll('\n', ' ')}\n`)
-  await run(`${toolchain.bin}/postgres`, ['--single', '-D', data, '-c', 'exit_on_error=on', database], {
-    uid,
-    input: input.join(''),
-  })
-}
-
-function statementsOf(sql: string): string[] {
-  return sql
-    .split(/;$/m)
-    .map((statement) => statement.trim())
-    .filter((statement) => statement !== '')
+  // With -j what stands between empty lines happens together; without, each line is a statement.
+  const args = ['--single', '-j', '-D', data, '-c', 'exit_on_error=on', database]
+  await run(`${toolchain.bin}/postgres`, args, { uid, input: sql })
 }

@@ -1,5 +1,6 @@
 import { clusterSpec } from '../drivers/cluster-spec.ts'
 import { listDatabases } from '../drivers/postgres-database.ts'
+import { ensureRights } from '../drivers/postgres-rights.ts'
 import { type Cluster, defaultDatabase, type Health } from '../model/cluster.ts'
 import { type DrillSchedule, isDrillDue, passed } from '../model/drill.ts'
 import { nowMicros } from '../model/time.ts'
@@ -126,6 +127,7 @@ function isQuotaDue(cluster: Cluster): boolean {
 
 /** Asks through both endpoints as a client would, and measures the disk. */
 async function lookClosely(cluster: Cluster, world: World, drill: Health | undefined) {
+  await ensureRights(world.postgres, cluster.id)
   const used = await world.postgres.measure(cluster.id)
   const provisioned = cluster.diskSizeGb * 1024 ** 3
   const seen = (await findEndpointProblem(cluster, world)) ?? (await keepQuota(cluster, world, used / provisioned))

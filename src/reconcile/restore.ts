@@ -1,4 +1,5 @@
 import { clusterSpec, dataOptions } from '../drivers/cluster-spec.ts'
+import { ensureRights } from '../drivers/postgres-rights.ts'
 import { forgetForeignPasswords, listUsers, setPassword } from '../drivers/postgres-role.ts'
 import { waitUntil } from '../drivers/process.ts'
 import type { RestoreSpec } from '../drivers/restore.ts'
@@ -147,6 +148,7 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const bytes = await restores.finish(cluster.id, spec)
   const save = (tx: Tx) => setRestoreDone(tx, cluster.id, { isVerified, bytes, replayedUntil: seen.replayedUntil })
   if (cluster.scratch) return advance('ready', '', save)
+  await ensureRights(postgres, cluster.id)
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))

@@ -186,6 +186,7 @@ export class FakeWorld {
         if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
         if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
         if (/from pg_database/.test(text)) return this.called([{ name: 'fly-db' }])
+        if (/pg_read_all_data/.test(text)) return this.called([])
         if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
         if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
         if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
