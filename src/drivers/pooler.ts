@@ -6,10 +6,12 @@ import type { PoolMode } from '../model/cluster.ts'
 import type { Plan } from '../model/plan.ts'
 import { ensureDirectory, ensureFile } from './fresh.ts'
 import type { Home } from './home.ts'
+import { askConsole, type PoolerAddress, userFile } from './pooler-console.ts'
+import { endPooledSessions, type PooledSessions } from './pooler-session.ts'
 import { accepts } from './port.ts'
 import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
 import { poolerUser } from './postgres-template.ts'
-import { findCommand, run } from './process.ts'
+import { findCommand, run, waitUntil } from './process.ts'
 import { forgetReload, needsReload, writeConfiguration } from './service-reload.ts'
 import type { Supervisor } from './supervisor.ts'
 
@@ -35,11 +37,15 @@ export interface PoolerDriver {
   reloadPooler(id: string): Promise<void>
   /** Ends the sessions of all clients. */
   restartPooler(id: string): Promise<void>
+  /** Ends what clients have open through it, at once; none of them is told why. */
+  endSessions(id: string, address: PoolerAddress, which: PooledSessions): Promise<void>
   removePooler(id: string): Promise<void>
 }
 
 const logLines = 20
 const reserveSeconds = 3
+// It takes some milliseconds, more only where clients of a name that is listed no more keep it from being forgotten.
+const reloadSeconds = 2
 // A connection that nobody uses costs the cluster some megabytes, and another one some milliseconds.
 const idleSeconds = 10
 
@@ -50,6 +56,12 @@ export function poolerDriver({ home, supervisor }: { home: Home; supervisor: Sup
     inspectPooler: (id) => inspectPooler(supervisor, serviceOf(id)),
     reloadPooler: (id) => supervisor.signalService(serviceOf(id), 'SIGHUP'),
     restartPooler: (id) => supervisor.restartService(serviceOf(id)),
+    endSessions: async (id, address, which) => {
+      const state = await supervisor.inspectService(serviceOf(id))
+      // One that does not listen yet has nobody.
+      if (state.is !== 'up' || !(await accepts(address.listen, address.port))) return
+      await endPooledSessions(clusterPaths(home, id), state.pid, address, which)
+    },
     removePooler: (id) => supervisor.removeService(serviceOf(id)),
   }
 }
@@ -76,13 +88,18 @@ async function ensurePooler(home: Home, supervisor: Supervisor, id: string, spec
   if (!needsReload(paths.pooler) || !(await accepts(spec.listen, spec.port))) return
   await supervisor.signalService(paths.poolerService, 'SIGHUP')
   forgetReload(paths.pooler)
+  await waitUntil(() => hasRead(paths, spec), reloadSeconds)
 }
 
-function userFile(paths: ClusterPaths): string {
-  return `${paths.pooler}/userlist.txt`
+/** A signal is answered by nobody; but whoever made a database may connect to it right after. */
+async function hasRead(paths: ClusterPaths, spec: PoolerSpec): Promise<boolean> {
+  const rows = await askConsole<{ name: string }>(paths, spec, 'show databases').catch(() => [])
+  const known = new Set(rows.map(({ name }) => name))
+  const named = namedDatabases(spec)
+  return named.has('*') || ([...named].every((name) => known.has(name)) && known.size === named.size + 1)
 }
 
-// Nobody needs it: the cluster trusts the pooler. But without one, anybody could log in to the pooler as its own user.
+// The cluster trusts the pooler without. The platform asks the pooler with it about its clients.
 function ensureOwnPassword(paths: ClusterPaths, uid: number | undefined): void {
   if (existsSync(userFile(paths))) return
   const line = `"${poolerUser}" "${randomBytes(24).toString('hex')}"\n`
@@ -107,11 +124,13 @@ export function renderPooler(paths: ClusterPaths, spec: PoolerSpec, [major = 1, 
   const settings = {
     listen_addr: spec.listen,
     listen_port: spec.port,
-    // Without a socket of its own there is no console to reach.
+    // On a socket of its own, the user of the cluster could do everything at the console.
     unix_socket_dir: '',
     pool_mode: spec.poolMode,
     auth_type: 'scram-sha-256',
     auth_file: userFile(paths),
+    // May look at the console, and change nothing.
+    stats_users: poolerUser,
     auth_query: 'SELECT username, password FROM pg_berth.lookup($1)',
     max_client_conn: plan.poolerClients,
     default_pool_size: plan.databaseConnections,
@@ -138,10 +157,13 @@ export function renderPooler(paths: ClusterPaths, spec: PoolerSpec, [major = 1, 
 
 // The user who asks for passwords is named with each database, so that there is none for the database of the console.
 // PgBouncer's file takes plain names only: any other opens it to all names.
-function databaseLines(paths: ClusterPaths, { databases, postgresPort }: PoolerSpec): string[] {
-  const server = `host='${paths.sockets.replaceAll("'", "''")}' port=${postgresPort} auth_user=${poolerUser}`
-  const keys = new Set(databases.map((name) => (/^[A-Za-z0-9_.-]+$/.test(name) ? name : '*')))
-  return [...keys].map((key) => `${key} = ${server}`)
+function databaseLines(paths: ClusterPaths, spec: PoolerSpec): string[] {
+  const server = `host='${paths.sockets.replaceAll("'", "''")}' port=${spec.postgresPort} auth_user=${poolerUser}`
+  return [...namedDatabases(spec)].map((key) => `${key} = ${server}`)
+}
+
+function namedDatabases({ databases }: PoolerSpec): Set<string> {
+  return new Set(databases.map((name) => (/^[A-Za-z0-9_.-]+$/.test(name) ? name : '*')))
 }
 
 async function inspectPooler(supervisor: Supervisor, service: string): Promise<PoolerProcess> {

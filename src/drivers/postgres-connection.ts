@@ -139,8 +139,16 @@ export interface ProbeTarget {
   ca?: string
 }
 
-/** Asks a question as any client would, and throws unless there is the right answer in time. */
-export async function probe({ timeoutSeconds = 5, ca, ...target }: ProbeTarget): Promise<void> {
+/** Asks a question as any client would, and throws unless there is an answer in time. */
+export async function probe(target: ProbeTarget): Promise<void> {
+  await askOnce(target, 'select 1')
+}
+
+/** In a session of its own. */
+export async function askOnce<R extends Row>(
+  { timeoutSeconds = 5, ca, ...target }: ProbeTarget,
+  text: string,
+): Promise<R[]> {
   const client = new pg.Client({
     ...target,
     ...(ca !== undefined && { ssl: { ca, servername: target.host } }),
@@ -151,7 +159,7 @@ export async function probe({ timeoutSeconds = 5, ca, ...target }: ProbeTarget):
   client.on('error', () => undefined)
   try {
     await client.connect()
-    await client.query('select 1')
+    return (await client.query<R>(text)).rows
   } catch (cause) {
     throw new Error(`ask ${target.host}:${target.port} a question`, { cause })
   } finally {

@@ -1,4 +1,3 @@
-import { poolerSpec } from '../drivers/cluster-spec.ts'
 import { createDatabase, dropDatabase, listDatabases } from '../drivers/postgres-database.ts'
 import {
   type DatabaseExtension,
@@ -10,6 +9,7 @@ import type { Cluster } from '../model/cluster.ts'
 import { BerthError, badRequest, type ErrorCode, invalid, notFound } from '../model/errors.ts'
 import { type EnableExtension, reservedDatabases } from '../model/user.ts'
 import { getReadyCluster, type LiveContext, withDeadline } from './context.ts'
+import { endPooled, tellPooler } from './pooler.ts'
 
 export type { DatabaseExtension }
 
@@ -31,11 +31,7 @@ export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, n
   refuseReserved(name)
   await withDeadline(dropDatabase(ctx.postgres, cluster.id, name), 'the cluster')
   await tellPooler(ctx, cluster)
-}
-
-async function tellPooler({ postgres, pooler, hosting }: LiveContext, cluster: Cluster): Promise<void> {
-  const databases = await listDatabases(postgres, cluster.id)
-  await withDeadline(pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases)), 'the pooler')
+  await endPooled(ctx, cluster, { database: name })
 }
 
 export async function listExtensionsOf(

@@ -6,6 +6,7 @@ import { turns } from '../model/turn.ts'
 import { type ClusterUser, type CreateUser, isReservedUser, newPassword, type UserRole } from '../model/user.ts'
 import { deleteStoredUser, findStoredUser, insertUser, setStoredPassword, setStoredRole } from '../store/user.ts'
 import { getReadyCluster, type LiveContext, withDeadline } from './context.ts'
+import { endPooled } from './pooler.ts'
 
 export interface UserCredentials {
   username: string
@@ -56,6 +57,7 @@ export async function deleteClusterUser(ctx: LiveContext, clusterId: string, use
   await inTurn(cluster.id, username, async () => {
     await withDeadline(dropUser(ctx.postgres, cluster.id, username), 'the cluster')
     await deleteStoredUser(ctx.db, cluster.id, username)
+    await endPooled(ctx, cluster, { user: username })
   })
 }
 
@@ -82,6 +84,7 @@ export async function rotatePassword(
     const password = newPassword()
     await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
     await setStoredPassword(ctx.db, cluster.id, username, seal(ctx.encryptionKey, Buffer.from(password)))
+    if (killSessions) await endPooled(ctx, cluster, { user: username })
     return { username, password }
   })
 }

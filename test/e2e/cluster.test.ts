@@ -14,6 +14,7 @@ import {
   destroy,
   type Endpoint,
   lookClosely,
+  readyCluster,
   untilReady,
   type Way,
   ways,
@@ -347,6 +348,27 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       } finally {
         await cluster.deleteUser('fresh')
       }
+    })
+
+    test('who are deleted or get a new password lose what they have open through a pooler of transactions', async () => {
+      const id = await readyCluster(berth, { pg_major_version: major, pool_mode: 'transaction' })
+      const users = `/v1/postgres/${id}/users`
+      for (const username of ['leaving', 'renewed']) {
+        expect((await berth.call('POST', users, { username, role: 'reader' })).status).toBe(201)
+      }
+      const open = async (user?: string) => {
+        const client = await connect(await accessOf(berth, id, user), 'pooler')
+        await client.query('select 1')
+        return { client, ended: new Promise((resolve) => client.once('end', resolve)) }
+      }
+      const [leaving, renewed, staying] = [await open('leaving'), await open('renewed'), await open()]
+      expect((await berth.call('DELETE', `${users}/leaving`)).status).toBe(204)
+      await leaving.ended
+      expect((await berth.call('POST', `${users}/renewed/rotate_password`, { kill_sessions: true })).status).toBe(200)
+      await renewed.ended
+      expect((await staying.client.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+      await staying.client.end()
+      expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
     })
 
     test('who are made ten times at once are one, whose password is the one that is shown', async () => {

@@ -1,4 +1,5 @@
 import { readFileSync, statSync } from 'node:fs'
+import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createDatabase, dropDatabase, listDatabases } from '../../src/drivers/postgres-database.ts'
 import { dropUser, setPassword, setRole } from '../../src/drivers/postgres-role.ts'
@@ -7,6 +8,8 @@ import { ask, type ClusterBench, connect, openBench, type TestCluster } from '..
 import { until } from '../support/until.ts'
 
 let bench: ClusterBench
+
+const untilEnded = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve))
 
 beforeAll(async () => {
   bench = await openBench()
@@ -119,6 +122,37 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await client.end().catch(() => undefined)
   })
 
+  it.each(['session', 'transaction'] as const)(
+    'ends what a user has open in %s mode, and nobody else',
+    async (mode) => {
+      const name = `ending in ${mode}`
+      await bench.addUser(cluster, name, 'reader')
+      await bench.startPooler(cluster, { poolMode: mode })
+      const ca = readFileSync(`${bench.home.path}/ca/ca.crt`, 'utf8')
+      const used = await connect(port, { user: name })
+      const unused = await connect(port, { user: name })
+      const encrypted = await connect(port, { user: name, ssl: { ca, servername: 'pg.test' } })
+      const other = await connect(port)
+      await Promise.all([used, encrypted, other].map((client) => client.query('select 1')))
+      const ended = Promise.all([used, unused, encrypted].map(untilEnded))
+      await bench.poolers.endSessions(cluster.id, cluster.pooler, { user: name })
+      await ended
+      expect((await other.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+      expect(await ask(port, 'select 1 as one', { user: name })).toEqual([{ one: 1 }])
+      await other.end()
+      await bench.startPooler(cluster)
+    },
+  )
+
+  it('ends what is open in a database', async () => {
+    const [there, other] = await Promise.all([connect(port), connect(port)])
+    await bench.poolers.endSessions(cluster.id, cluster.pooler, { database: 'another one' })
+    expect((await there.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+    const ended = Promise.all([there, other].map(untilEnded))
+    await bench.poolers.endSessions(cluster.id, cluster.pooler, { database: 'fly-db' })
+    await ended
+  })
+
   it('speaks TLS with a certificate that clients can verify', async () => {
     const ca = readFileSync(`${bench.home.path}/ca/ca.crt`, 'utf8')
     for (const at of [port, cluster.spec.port]) {
@@ -195,5 +229,6 @@ describe('one pooler', () => {
     await bench.poolers.removePooler(cluster.id)
     expect(await bench.poolers.inspectPooler(cluster.id)).toEqual({ is: 'absent' })
     await bench.poolers.removePooler(cluster.id)
+    await bench.poolers.endSessions(cluster.id, cluster.pooler, { user: 'fly-user' })
   })
 })

@@ -219,6 +219,7 @@ export class FakeWorld {
       inspectPooler: (id) => this.called(this.poolers.has(id) ? { is: 'running', pid: 8 } : { is: 'stopped', log: [] }),
       reloadPooler: nothing,
       restartPooler: nothing,
+      endSessions: nothing,
       removePooler: (id) => {
         this.poolers.delete(id)
         return nothing()

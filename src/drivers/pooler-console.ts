@@ -1,0 +1,24 @@
+// PgBouncer tells about itself when asked with its own password, which the platform made for it.
+import { readFileSync } from 'node:fs'
+import { localHost } from './port.ts'
+import { askOnce, type Row } from './postgres-connection.ts'
+import type { ClusterPaths } from './postgres-paths.ts'
+import { poolerUser } from './postgres-template.ts'
+
+export interface PoolerAddress {
+  listen: string
+  port: number
+}
+
+export function userFile(paths: ClusterPaths): string {
+  return `${paths.pooler}/userlist.txt`
+}
+
+export function askConsole<R extends Row>(
+  paths: ClusterPaths,
+  { listen, port }: PoolerAddress,
+  text: string,
+): Promise<R[]> {
+  const password = /" "(\w+)"/.exec(readFileSync(userFile(paths), 'utf8'))![1]!
+  return askOnce<R>({ host: localHost(listen), port, user: poolerUser, password, database: 'pgbouncer' }, text)
+}
