@@ -9,6 +9,7 @@ import {
   defaultDatabase,
   defaultUser,
   findCluster,
+  getPassword,
   type InOrg,
   takesCluster,
 } from './postgres-find.ts'
@@ -49,12 +50,8 @@ async function attachApp(cli: Cli, given: string, app: string, options: AttachOp
   }
   await refuseTaken(cli, secrets, app, options.variable)
   const { direct, pooler } = cluster.private_endpoints ?? cluster.endpoints.primary
-  const { data } = await request<Data<{ password: string }>>(
-    session,
-    'GET',
-    `${path}/users/${segment(options.user)}/credentials`,
-  )
-  const url = connectionString(options.direct ? direct : pooler, data.password, options.user, options.database)
+  const password = await getPassword(cli, path, given, options.user)
+  const url = connectionString(options.direct ? direct : pooler, password, options.user, options.database)
   const answer = await request(session, 'POST', `${path}/attachments`, { app_name: app })
   await request(session, 'POST', secrets, { values: { [options.variable]: url } })
   printAnswer(

@@ -1,5 +1,5 @@
 import { type Command, Option } from 'commander'
-import { request, segment } from './client.ts'
+import { request } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
 import { Failure } from './failure.ts'
 import { printAnswer } from './output.ts'
@@ -10,6 +10,7 @@ import {
   defaultUser,
   type Endpoint,
   findCluster,
+  getPassword,
   type InOrg,
   takesCluster,
 } from './postgres-find.ts'
@@ -59,19 +60,13 @@ async function connectTo(
   args: string[],
   { user, database, ...options }: ConnectOptions,
 ): Promise<void> {
-  const session = cli.session()
   const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
+  const { data: cluster } = await request<Data<Cluster>>(cli.session(), 'GET', path)
   if (!cluster.endpoints) {
     throw new Failure(`cluster ${cluster.name} is ${cluster.status}; one can connect to it once it is ready`)
   }
   const { direct, pooler } = cluster.endpoints.primary
-  const credentials = await request<Data<{ password: string }>>(
-    session,
-    'GET',
-    `${path}/users/${segment(user)}/credentials`,
-  )
-  const { password } = credentials.data
+  const password = await getPassword(cli, path, given, user)
   await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
 }
 

@@ -79,6 +79,16 @@ export async function findCluster(cli: Cli, given: string, { org }: InOrg): Prom
   return `/v1/postgres/${segment(await findClusterId(cli.session(), given, org))}`
 }
 
+/** With which a user logs in. */
+export async function getPassword(cli: Cli, path: string, given: string, user: string): Promise<string> {
+  const credentials = `${path}/users/${segment(user)}/credentials`
+  const found = await requestIfPresent<Data<{ password: string }>>(cli.session(), credentials)
+  if (found) return found.data.password
+  throw new Failure(
+    `cluster ${given} has no user ${user}; choose one with --user, "berth postgres users list ${given}" shows all`,
+  )
+}
+
 async function findClusterId(session: Session, given: string, org: string): Promise<string> {
   const looksLikeId = idPattern.test(given)
   // An id is good in every organization, also for a token that may not see this one.

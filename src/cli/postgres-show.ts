@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { bytesText } from './bytes.ts'
-import { request, segment } from './client.ts'
+import { request } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
 import { Misuse } from './failure.ts'
 import { block, type Cell, printAnswer, timeText } from './output.ts'
@@ -11,12 +11,14 @@ import {
   defaultUser,
   type Endpoint,
   findCluster,
+  getPassword,
   type InOrg,
   takesCluster,
 } from './postgres-find.ts'
 
 interface ShowOptions extends InOrg {
   reveal?: true
+  user: string
 }
 
 const hidden = '***'
@@ -25,6 +27,7 @@ export function addShowCommand(postgres: Command, cli: Cli): void {
   const show = takesCluster(postgres.command('show'))
     .description('show a cluster, how it is doing, and its connection strings')
     .option('--reveal', 'show the password in the connection strings')
+    .option('--user <name>', 'the user in the connection strings', defaultUser)
     .action((given: string, options: ShowOptions) => showCluster(cli, given, options))
   addExamples(show, 'berth postgres show shop', 'berth postgres show shop --reveal', 'berth postgres show shop --json')
 }
@@ -32,20 +35,17 @@ export function addShowCommand(postgres: Command, cli: Cli): void {
 async function showCluster(cli: Cli, given: string, options: ShowOptions): Promise<void> {
   const terminal = cli.terminal()
   if (options.reveal && terminal.json) {
-    throw new Misuse(`--reveal is for people; "berth postgres users credentials ${given} ${defaultUser}" knows --json`)
+    throw new Misuse(`--reveal is for people; "berth postgres users credentials ${given} ${options.user}" knows --json`)
   }
   const path = await findCluster(cli, given, options)
   const answer = await request<Data<Cluster>>(cli.session(), 'GET', path)
-  const password = options.reveal && answer.data.endpoints ? await getPassword(cli, path) : hidden
-  printAnswer(terminal, answer, () => block(describeCluster(answer.data, password), terminal.colors))
+  const { user } = options
+  const password = options.reveal && answer.data.endpoints ? await getPassword(cli, path, given, user) : hidden
+  printAnswer(terminal, answer, () => block(describeCluster(answer.data, user, password), terminal.colors))
 }
 
-async function getPassword(cli: Cli, path: string): Promise<string> {
-  const credentials = `${path}/users/${segment(defaultUser)}/credentials`
-  return (await request<Data<{ password: string }>>(cli.session(), 'GET', credentials)).data.password
-}
-
-export function describeCluster(cluster: Cluster, password: string): [string, Cell][] {
+function describeCluster(cluster: Cluster, user: string, password: string): [string, Cell][] {
+  const link = (endpoint: Endpoint) => connectionString(endpoint, password, user)
   const { health, endpoints, private_endpoints: inside, failure } = cluster
   return [
     ['name', cluster.name],
@@ -68,13 +68,13 @@ export function describeCluster(cluster: Cluster, password: string): [string, Ce
     ['recovery window', windowText(cluster)],
     ['last drill', drillText(cluster)],
     ['apps', cluster.attached_apps.map(({ name }) => name).join(', ')],
-    ['direct', endpoints && connectionString(endpoints.primary.direct, password)],
-    ['pooler', endpoints && connectionString(endpoints.primary.pooler, password)],
+    ['direct', endpoints && link(endpoints.primary.direct)],
+    ['pooler', endpoints && link(endpoints.primary.pooler)],
     ...(inside === undefined
       ? []
       : ([
-          ['direct for machines', connectionString(inside.direct, password)],
-          ['pooler for machines', connectionString(inside.pooler, password)],
+          ['direct for machines', link(inside.direct)],
+          ['pooler for machines', link(inside.pooler)],
         ] satisfies [string, Cell][])),
   ]
 }
@@ -100,7 +100,7 @@ function storageText({ storage_used_bytes: used, storage_provisioned_bytes: prov
 export function connectionString(
   { host, port }: Endpoint,
   password: string,
-  user = defaultUser,
+  user: string,
   database = defaultDatabase,
 ): string {
   const address = host.includes(':') ? `[${host}]` : host

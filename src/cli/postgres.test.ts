@@ -163,6 +163,18 @@ describe('show', () => {
     expect(printed.join('\n')).toContain('postgresql://fly-user:p%2Fw@db:15001/fly-db')
   })
 
+  it('takes another user, and says how to choose one when the usual one is gone', async () => {
+    await berth(['show', 'shop', '--user', 'a b', '--reveal'], false, ...known(), ok({ password: 'pw' }))
+    expect(printed.join('\n')).toContain('postgresql://a%20b:pw@db:15001/fly-db')
+    const gone: Answer = [404, { error: 'User not found' }]
+    const how = 'cluster shop has no user fly-user; choose one with --user, "berth postgres users list shop" shows all'
+    for (const words of [
+      ['show', 'shop', '--reveal'],
+      ['connect', 'shop'],
+    ])
+      await expect(berth(words, false, ...known(), gone)).rejects.toThrow(how)
+  })
+
   it('tells what is wrong', async () => {
     const health = { status: 'down', reason: 'PostgreSQL is stopped', since: '2026-01-02T03:04:06.000Z' }
     await berth(['show', 'shop'], false, ...known({ health }))
