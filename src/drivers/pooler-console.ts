@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { localHost } from './port.ts'
 import { askOnce, type Row } from './postgres-connection.ts'
 import type { ClusterPaths } from './postgres-paths.ts'
-import { poolerUser } from './postgres-template.ts'
+import { poolerUser } from './postgres-rights.ts'
 
 export interface PoolerAddress {
   listen: string

@@ -1,6 +1,7 @@
 import { reservedDatabases } from '../model/user.ts'
 import type { PostgresDriver } from './postgres.ts'
 import { reservedName } from './postgres-error.ts'
+import { letPoolerConnect } from './postgres-rights.ts'
 import type { Asker } from './postgres-role.ts'
 import { quoteIdentifier } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
@@ -9,7 +10,7 @@ export async function listDatabases(postgres: Asker, id: string): Promise<string
   const rows = await postgres.query<{ name: string }>(
     id,
     superuser,
-    'select datname as name from pg_database where not datistemplate and datallowconn and not datname = any($1) order by 1',
+    'select datname as name from pg_database where datallowconn and not datname = any($1) order by 1',
     [[...reservedDatabases]],
   )
   return rows.map((row) => row.name)
@@ -19,6 +20,7 @@ export async function listDatabases(postgres: Asker, id: string): Promise<string
 export async function createDatabase(postgres: Asker, id: string, name: string): Promise<void> {
   if (reservedDatabases.has(name)) throw reservedName(name)
   await postgres.query(id, superuser, `CREATE DATABASE ${quoteIdentifier(name)} OWNER schema_admin`)
+  await postgres.query(id, superuser, letPoolerConnect(name))
 }
 
 /** Ends every session in it, those of the pooler as well. */

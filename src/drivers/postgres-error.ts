@@ -13,6 +13,7 @@ const refusals: Record<string, Refusal> = {
   '42622': invalid, // name_too_long
   '42704': notFound, // undefined_object: there is no such role or extension
   '42710': conflict, // duplicate_object
+  '42809': conflict, // wrong_object_type: a template is not dropped
   '42939': invalid, // reserved_name
   '42P04': conflict, // duplicate_database
   '42P06': conflict, // duplicate_schema
@@ -28,7 +29,7 @@ export function explainError(error: unknown, doing: string): Error {
   if (error instanceof BerthError) return error
   const { code = '', message = String(error) } = error as { code?: string; message?: string }
   const refuse = refusals[code]
-  if (refuse) return refuse(capitalized(message))
+  if (refuse) return refuse(capitalized(withoutDirectories(message)))
   // Without a code: the timeouts of the client itself.
   const isPassing = passing.test(code) || /timeout|Connection terminated/.test(message)
   if (isPassing) return unavailable('The cluster does not answer at the moment', new Error(doing, { cause: error }))
@@ -37,6 +38,11 @@ export function explainError(error: unknown, doing: string): Error {
 
 function capitalized(message: string): string {
   return message.charAt(0).toUpperCase() + message.slice(1)
+}
+
+/** Where the platform lies is nobody's business. */
+function withoutDirectories(message: string): string {
+  return message.replaceAll(/"\/[^"]*\/([^"/]+)"/g, '"$1"')
 }
 
 export const reservedName = (name: string) => badRequest(`${name} is reserved`)

@@ -3,6 +3,14 @@
 // view of statistics. So a trigger of every database grants what is made as it is made, whoever makes it.
 import type { PostgresDriver } from './postgres.ts'
 import type { Asker } from './postgres-role.ts'
+import { quoteIdentifier } from './postgres-sql.ts'
+
+export const poolerUser = 'berth_pooler'
+
+/** Its owner may take the right to connect from everybody; the pooler then still has to ask who may come. */
+export function letPoolerConnect(database: string): string {
+  return `GRANT CONNECT ON DATABASE ${quoteIdentifier(database)} TO ${poolerUser}`
+}
 
 /** Each role may do what the lesser one may. */
 export const roleChain = `
@@ -75,7 +83,10 @@ export async function ensureRights(
     // What the end of its deletion was lost of can be connected to no more.
     `select datname as name from pg_database where datallowconn and datconnlimit <> -2 and datname <> 'postgres'`,
   )
-  for (const { name } of databases) await shareDatabase(postgres, id, name)
+  for (const { name } of databases) {
+    await shareDatabase(postgres, id, name)
+    if (name !== 'template1') await postgres.query(id, 'postgres', letPoolerConnect(name))
+  }
   // Somebody connected to it keeps databases from being made.
   await postgres.closeConnections(id, 'template1')
   await postgres.query(id, 'postgres', `${roleChain} REVOKE ${oldRoles} FROM schema_admin, writer, reader`)

@@ -4,9 +4,10 @@ import { notFound } from '../model/errors.ts'
 import { isReservedUser, type UserRole, userRoles } from '../model/user.ts'
 import type { Query } from './postgres-connection.ts'
 import { reservedName } from './postgres-error.ts'
+import { poolerUser } from './postgres-rights.ts'
 import { scramVerifier } from './postgres-scram.ts'
 import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
-import { poolerUser, superuser } from './postgres-template.ts'
+import { superuser } from './postgres-template.ts'
 
 /** What these functions need of a `PostgresDriver`. */
 export interface Asker {

@@ -5,13 +5,12 @@ import { chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { defaultDatabase, defaultUser } from '../model/cluster.ts'
 import { freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
-import { roleChain, sharing } from './postgres-rights.ts'
+import { letPoolerConnect, poolerUser, roleChain, sharing } from './postgres-rights.ts'
 import { isRoot, run } from './process.ts'
 import type { Toolchain } from './toolchain.ts'
 import { hasLibrary } from './toolchain-tools.ts'
 
 export const superuser = 'postgres'
-export const poolerUser = 'berth_pooler'
 
 /**
  * Admins act as their group (`SET role`), so that what one of them makes belongs to all of them. Acting as the group, an
@@ -52,6 +51,7 @@ const lookup = `
 const database = `
   CREATE DATABASE "${defaultDatabase}" OWNER schema_admin STRATEGY file_copy;
 
+  ${letPoolerConnect(defaultDatabase)};
   REVOKE CONNECT ON DATABASE ${superuser}, template1 FROM PUBLIC;
 `
 

@@ -112,6 +112,15 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     },
   )
 
+  it('leads to a database that its owner closed to everybody who is not named', async () => {
+    await createDatabase(bench.postgres, cluster.id, 'closed')
+    await ask(cluster.spec.port, 'revoke all on database closed from public', { database: 'closed' })
+    await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+    expect(await ask(port, 'select 1 as one', { database: 'closed' })).toEqual([{ one: 1 }])
+    await dropDatabase(bench.postgres, cluster.id, 'closed')
+    await bench.startPooler(cluster)
+  })
+
   it('refuses a user who was dropped', async () => {
     await bench.addUser(cluster, 'going', 'writer')
     const client = await connect(port, { user: 'going' })

@@ -253,6 +253,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(client.query('select 1')).rejects.toThrow()
     await expect(dropDatabase(bench.postgres, id, 'shop "x"')).rejects.toMatchObject({ code: 'not_found' })
     await expect(dropDatabase(bench.postgres, id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
+    await createDatabase(bench.postgres, id, 'pattern')
+    await ask(port, 'alter database pattern is_template true')
+    expect(await listDatabases(bench.postgres, id)).toEqual(['fly-db', 'pattern'])
+    await expect(dropDatabase(bench.postgres, id, 'pattern')).rejects.toMatchObject({ code: 'conflict' })
+    await ask(port, 'alter database pattern is_template false')
+    await dropDatabase(bench.postgres, id, 'pattern')
   })
 
   it('enables and disables extensions', async () => {
