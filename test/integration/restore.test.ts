@@ -19,16 +19,17 @@ beforeEach(async () => {
   await setLatest('2026-11-01T12:00:00Z')
 })
 
+/** As long as it takes: a second backup in one second waits for the next one. */
 async function settle() {
-  for (let i = 0; i < 200; i++) {
+  await until(async () => {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
-    if (!(await platform.turn())) return
+    if (!(await platform.turn())) return true
     const busy = await platform.sql(
-      `select 1 from cluster where state not in ('ready', 'failed', 'deleted') union all select 1 from backup where state in ('queued', 'running')`,
+      `select 1 from cluster where state not in ('ready', 'failed', 'deleted', 'purged') union all select 1 from backup where state in ('queued', 'running')`,
     )
     const backed = await platform.sql(`select 1 from backup where state = 'completed'`)
-    if (busy.length === 0 && backed.length > 0) return
-  }
+    return busy.length === 0 && backed.length > 0
+  })
 }
 
 /** No further: the first backup of its own changes what it stands on. */
@@ -534,8 +535,11 @@ describe('fork and undelete', () => {
     await settle()
     expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'deleted' }])
     await platform.sql('delete from pin where holder_id = $1', [id])
-    for (let i = 0; i < 3; i++) await settle()
-    expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'purged' }])
+    await until(async () => {
+      await settle()
+      const [{ state }] = await platform.sql('select state from cluster where id = $1', [source])
+      return state === 'purged'
+    })
   })
 })
 
