@@ -350,6 +350,7 @@ describe('a restore', () => {
   })
 
   test('takes an older backup when the one it would take is damaged, and the damage is known from then on', async () => {
+    await platform.sql('update cluster set retention_at = now()') // it would take the older one for no longer needed
     await platform.sql(
       `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
        values ('older', $1, '20261031-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2, now())`,
