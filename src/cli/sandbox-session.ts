@@ -4,7 +4,7 @@ import type { Session } from './client.ts'
 import { Failure } from './failure.ts'
 import type { Streams } from './sandbox-find.ts'
 import { ScreenModes } from './sandbox-screen.ts'
-import { type Closed, openSocket, sendAll, whenClosed } from './socket.ts'
+import { type Closed, type OnMessage, openSocket, sendAll, whenClosed } from './socket.ts'
 
 export interface Joined {
   streams: Streams
@@ -35,7 +35,7 @@ const endOfTyping = Buffer.from([0x04])
 /** Runs the command that the path names, or joins the one that runs already. */
 export async function runSession(session: Session, path: string, joined: Joined): Promise<Outcome> {
   const client = new SessionClient(joined)
-  const socket = await openSocket(session, path, (data, isBinary) => client.message(data, isBinary))
+  const socket = await openSocket(session, path, client.message)
   return client.follow(socket)
 }
 
@@ -56,11 +56,8 @@ class SessionClient {
   }
 
   async follow(socket: WebSocket): Promise<Outcome> {
-    this.#socket = socket
-    const closing = whenClosed(socket)
     try {
-      if (this.#info) this.#start()
-      return await this.#outcome(await closing)
+      return await this.#outcome(await whenClosed(socket))
     } finally {
       this.#isOver = true
       for (const undo of this.#undo.reverse()) undo()
@@ -76,7 +73,9 @@ class SessionClient {
     throw new Failure(lossText(closed, this.#info))
   }
 
-  message(data: Buffer, isBinary: boolean): void {
+  /** The first ones may come together with the connection, and a signal right after them. */
+  readonly message: OnMessage = (data, isBinary, socket) => {
+    this.#socket = socket
     const { output, errors } = this.#joined.streams
     if (!isBinary) this.#obey(JSON.parse(String(data)))
     else if (this.#info?.tty) {
@@ -91,7 +90,7 @@ class SessionClient {
     if (message.type === 'exit') this.#code = message.exit_code
     if (message.type !== 'session_info') return
     this.#info = message
-    if (this.#socket) this.#start()
+    this.#start()
   }
 
   /** No faster than it is read here. */

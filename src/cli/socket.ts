@@ -3,7 +3,7 @@ import type { IncomingMessage } from 'node:http'
 import { type RawData, WebSocket } from 'ws'
 import { refusal, type Session, unreachable } from './client.ts'
 
-export type OnMessage = (data: Buffer, isBinary: boolean) => void
+export type OnMessage = (data: Buffer, isBinary: boolean, socket: WebSocket) => void
 
 /**
  * An open connection. What is refused is thrown, with the sentence of the platform. The first message may come together
@@ -14,7 +14,7 @@ export function openSocket(session: Session, path: string, onMessage: OnMessage)
     headers: { authorization: `Bearer ${session.token}` },
     perMessageDeflate: false,
   })
-  socket.on('message', (data, isBinary) => onMessage(bytesOf(data), isBinary))
+  socket.on('message', (data, isBinary) => onMessage(bytesOf(data), isBinary, socket))
   return new Promise((resolve, reject) => {
     // After the handshake it says nothing any more: a connection that breaks is closed next, and that is dealt with.
     const fail = (error: Error) => reject(unreachable(session, error))

@@ -209,7 +209,9 @@ describe('console', () => {
     const [, id] = /berth sandbox console demo --attach (\d+)/.exec(first.seen)!
     expect(first.seen).toContain('\u001b[?25h') // the cursor is back
 
-    expect((await sandbox('sessions', 'demo')).out).toMatch(new RegExp(`^${id} +terminal .* bash --norc$`, 'm'))
+    expect((await sandbox('sessions', 'demo')).out).toMatch(
+      new RegExp(`^${id} +terminal .* /usr/bin/bash --norc$`, 'm'),
+    )
     const second = new Console(['console', 'demo', '--attach', id!])
     second.type('echo still $MARK\r')
     await second.sees('still here')
