@@ -9,7 +9,8 @@ export type Side = [server: BareServer, load: Load]
 
 /** Requests per second of both, with the processor time of each request, which a busy machine changes least. */
 export async function compareRates(ours: Side, theirs: Side): Promise<Ratio & { detail: string }> {
-  for (const [server, load] of [ours, theirs]) await applyLoad(server.url, load, 2)
+  // Until what is used often is compiled.
+  for (const [server, load] of [ours, theirs]) await applyLoad(server.url, load, 5)
   const costs: [number[], number[]] = [[], []]
   const ratio = await interleave(
     () => rateOf(ours, costs[0]),
