@@ -24,6 +24,7 @@ import {
   lockMachine,
   setConfig,
   setLease,
+  transactionWithSlot,
 } from '../store/machine-change.ts'
 import { sealSecretsForMachine } from '../store/secret.ts'
 import { transition } from '../store/transition.ts'
@@ -33,9 +34,6 @@ import type { Context } from './context.ts'
 import { requireCommand } from './machine-command.ts'
 import { changeLeasedMachine, type MachineKey, newNonce } from './machine-lease.ts'
 
-/** Two that take the last slots from both ends at once meet; the one that comes second looks again. */
-const slotTries = 5
-
 export async function createMachine(ctx: Context, appName: string, input: CreateMachine): Promise<MachineDetails> {
   const { caller, app } = await getMachineApp(ctx.db, ctx.tokenHash, appName)
   requireWriter(caller)
@@ -43,14 +41,7 @@ export async function createMachine(ctx: Context, appName: string, input: Create
   const region = chooseMachineRegion(ctx.settings, input.region)
   const name = checkName(input.name)
   if (config.guest.memory_mb > ctx.settings.memoryMb) throw withoutHost()
-  for (let tries = 1; ; tries++) {
-    try {
-      return await ctx.db.transaction((tx) => create(tx, ctx, { caller, app, config, region, name, input }))
-    } catch (error) {
-      const { code, table } = error as { code?: string; table?: string }
-      if (code !== '23505' || table !== 'box_slot' || tries === slotTries) throw error
-    }
-  }
+  return transactionWithSlot(ctx.db, (tx) => create(tx, ctx, { caller, app, config, region, name, input }))
 }
 
 interface Creation {

@@ -47,6 +47,15 @@ describe('request', () => {
     })
   })
 
+  it('names the option of the command where the platform names a parameter of the request', async () => {
+    const body = { error: 'machines are still running: 1; stop them first or delete with force=true' }
+    const refusal = await request(await serve(422, JSON.stringify(body)), 'DELETE', '/').catch((error) => error)
+    expect(refusal).toMatchObject({
+      message: 'machines are still running: 1; stop them first or delete with --force',
+      body,
+    })
+  })
+
   it('finds the sentence in the form of the sandbox address too', async () => {
     const session = await serve(404, '{"error":"not_found","message":"no such sandbox"}')
     await expect(request(session, 'GET', '/')).rejects.toThrow(/^no such sandbox$/)

@@ -23,7 +23,12 @@ export async function request<T>(
 
 export function refusal(session: Session, status: number, text: string): Refusal {
   const answer = readAnswer(session, status, text)
-  return new Refusal(status, sentenceOf(answer) ?? `the platform answered with status ${status}`, answer)
+  return new Refusal(status, inOurWords(sentenceOf(answer)) ?? `the platform answered with status ${status}`, answer)
+}
+
+/** Commands whose request may carry this parameter have an option for it. */
+function inOurWords(sentence: string | undefined): string | undefined {
+  return sentence?.replaceAll('force=true', '--force')
 }
 
 /** `undefined` when the platform says there is no such thing. */

@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { accessSync, constants, existsSync, readFileSync, statSync } from 'node:fs'
 import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
+import { userInfo } from 'node:os'
 import { dirname } from 'node:path'
 import { commandExists, findCommand, run } from './process.ts'
 
@@ -173,6 +174,15 @@ function exists(path: string): boolean {
     return statSync(path, { throwIfNoEntry: false }) !== undefined
   } catch (error) {
     return (error as NodeJS.ErrnoException).code !== 'ENOTDIR'
+  }
+}
+
+/** Undefined when the machine knows the user by his number only. */
+export function findUserName(): string | undefined {
+  try {
+    return userInfo().username
+  } catch {
+    return undefined
   }
 }
 

@@ -9,14 +9,17 @@ const refusals: Record<string, Refusal> = {
   '2BP01': conflict, // dependent_objects_still_exist
   '3D000': notFound, // invalid_catalog_name: there is no such database
   '3F000': invalid, // invalid_schema_name
+  '42501': invalid, // insufficient_privilege, where we act in the name of tenants
   '42602': invalid, // invalid_name
   '42622': invalid, // name_too_long
   '42704': notFound, // undefined_object: there is no such role or extension
   '42710': conflict, // duplicate_object
+  '42723': conflict, // duplicate_function
   '42809': conflict, // wrong_object_type: a template is not dropped
   '42939': invalid, // reserved_name
   '42P04': conflict, // duplicate_database
   '42P06': conflict, // duplicate_schema
+  '42P07': conflict, // duplicate_table
   '55006': conflict, // object_in_use
   '55P03': conflict, // lock_not_available
   '58P01': invalid, // undefined_file: the library of an extension is not installed

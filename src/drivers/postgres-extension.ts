@@ -1,4 +1,5 @@
-import { notFound } from '../model/errors.ts'
+import { invalid, notFound } from '../model/errors.ts'
+import type { Row } from './postgres-connection.ts'
 import { reservedName } from './postgres-error.ts'
 import type { Asker } from './postgres-role.ts'
 import { quoteIdentifier } from './postgres-sql.ts'
@@ -62,29 +63,96 @@ export async function enableExtension(
   name: string,
   { schema, createSchema = false }: EnableOptions = {},
 ): Promise<void> {
-  const [known] = await postgres.query<{ schema: string | null }>(
+  const offered = await listOffered(postgres, id, database)
+  const steps = planInstall(offered, name, schema)
+  if (createSchema && schema !== undefined && !isAlone(offered.get(name)!)) steps.unshift(createSchemaFor(schema))
+  await postgres.query(id, database, steps.join('; '))
+}
+
+interface Offered extends Row {
+  name: string
+  /** The only one it may be in. */
+  schema: string | null
+  trusted: boolean
+  relocatable: boolean
+  requires: string[]
+  installed: boolean
+}
+
+async function listOffered(postgres: Asker, id: string, database: string): Promise<Map<string, Offered>> {
+  const rows = await postgres.query<Offered>(
     id,
     database,
-    'select schema from pg_available_extension_versions where name = $1 limit 1',
-    [name],
+    `select name, schema, trusted, relocatable, coalesce(requires::text[], '{}') as requires,
+       installed_version is not null as installed
+     from pg_available_extension_versions join pg_available_extensions using (name)
+     where version = default_version`,
   )
-  if (known === undefined || refused.test(name)) throw notFound(`Extension ${name} not found`)
-  // Some insist on a schema; the others would go where our search path leads, which is nowhere.
-  const place = schema ?? known.schema ?? 'public'
-  const needsSchema = createSchema || place === known.schema
-  const prepare = needsSchema && place !== 'pg_catalog' ? createSchemaFor(place) : ''
-  const fixed = known.schema === null || schema !== undefined ? `SCHEMA ${quoteIdentifier(place)}` : ''
-  await postgres.query(id, database, `${prepare} CREATE EXTENSION ${quoteIdentifier(name)} ${fixed} CASCADE`)
-  if (name === 'postgres_fdw') await shareWrapper(postgres, id, database)
+  return new Map(rows.map((row) => [row.name, row]))
+}
+
+function planInstall(
+  offered: Map<string, Offered>,
+  name: string,
+  schema: string | undefined,
+  planned = new Set<string>(),
+): string[] {
+  const extension = offered.get(name)
+  if (extension === undefined || refused.test(name)) throw notFound(`Extension ${name} not found`)
+  if (schema !== undefined && schema !== extension.schema && isSystemSchema(schema)) {
+    throw invalid(`extension ${name} cannot be in schema ${schema}, which is part of PostgreSQL`)
+  }
+  planned.add(name)
+  const needed = extension.requires.map(
+    (other) => offered.get(other) ?? { name: other, schema: null, installed: false },
+  )
+  const missing = needed.filter((other) => !other.installed && !planned.has(other.name))
+  return [
+    ...missing.flatMap((other) => planInstall(offered, other.name, other.schema ?? schema, planned)),
+    ...installOne(extension, schema),
+  ]
+}
+
+function isSystemSchema(name: string): boolean {
+  return name.startsWith('pg_') || name === 'information_schema'
+}
+
+/**
+ * Scripts of extensions run as superuser and look for what they name in the schema they install into, where a tenant
+ * may have put things of the same names before. Those that PostgreSQL trusts are written with that in mind, and a tenant
+ * may install them himself, so it is done in his name. The script of any other runs where only the platform makes
+ * things, and what it made is then moved or given away.
+ */
+function installOne(extension: Offered, schema: string | undefined): string[] {
+  const { name, trusted, relocatable } = extension
+  const create = `CREATE EXTENSION ${quoteIdentifier(name)}`
+  if (trusted) {
+    // Some insist on a schema; the others would go where our search path leads, which is nowhere.
+    const place = schema ?? (extension.schema === null ? 'public' : undefined)
+    const into = place === undefined ? '' : `SCHEMA ${quoteIdentifier(place)}`
+    return ['SET LOCAL ROLE schema_admin', `${create} ${into}`, 'SET LOCAL ROLE none']
+  }
+  if (relocatable) {
+    const move = `ALTER EXTENSION ${quoteIdentifier(name)} SET SCHEMA ${quoteIdentifier(schema ?? 'public')}`
+    return [`${create} SCHEMA pg_berth`, move, ...sharesOf(name)]
+  }
+  if (!isAlone(extension)) return [create]
+  const own = quoteIdentifier(schema ?? extension.schema ?? name)
+  return [`CREATE SCHEMA ${own}`, `${create} SCHEMA ${own}`, `ALTER SCHEMA ${own} OWNER TO schema_admin`]
+}
+
+/** Its schema is made with it: it cannot be moved into one that is there. */
+function isAlone({ trusted, relocatable, schema }: Offered): boolean {
+  return !trusted && !relocatable && schema !== 'pg_catalog'
 }
 
 function createSchemaFor(name: string): string {
-  return `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(name)} AUTHORIZATION schema_admin;`
+  return `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(name)} AUTHORIZATION schema_admin`
 }
 
 // Without it only a superuser could name a server.
-async function shareWrapper(postgres: Asker, id: string, database: string): Promise<void> {
-  await postgres.query(id, database, 'GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO schema_admin')
+function sharesOf(name: string): string[] {
+  return name === 'postgres_fdw' ? ['GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO schema_admin'] : []
 }
 
 /** What depends on it is a `conflict`, or goes with it. */

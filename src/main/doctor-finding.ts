@@ -26,3 +26,7 @@ export function problem(found: string, cost: string, fix: string): Finding {
 export function asRoot(command: string): string {
   return isRoot() ? command : `sudo ${command}`
 }
+
+export function nameUserCommand(): string {
+  return asRoot(`useradd --uid ${process.getuid?.()} berth`)
+}

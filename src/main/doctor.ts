@@ -5,8 +5,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { readTextIfPresent } from '../drivers/file.ts'
 import type { Home } from '../drivers/home.ts'
 import {
+  type ControlGroups,
   canWrite,
   findLibrary,
+  findUserName,
   type HostCommand,
   inspectCommand,
   inspectControlGroups,
@@ -22,9 +24,10 @@ import { isExecutable, isRoot, run } from '../drivers/process.ts'
 import { ensureToolchain, findPackage, type Toolchain } from '../drivers/toolchain.ts'
 import type { PostgresMajor } from '../model/cluster.ts'
 import type { Config, Listen } from './config.ts'
-import { asRoot, type Check, type Finding, ok, problem, warning } from './doctor-finding.ts'
+import { asRoot, type Check, type Finding, nameUserCommand, ok, problem, warning } from './doctor-finding.ts'
 import { checkDatabase, checkRepository, checkSecretFile, checkTls } from './doctor-safety.ts'
 import { checkStorage, sandboxChecks } from './doctor-sandbox.ts'
+import { nextCommands } from './install.ts'
 import { addressText, inspectListen, type Listener } from './listen.ts'
 
 export interface DoctorReport {
@@ -53,6 +56,7 @@ function listChecks(config: Config): Record<string, Check> {
     Node: checkNode,
     ...Object.fromEntries(programs.map((program) => [program.package, () => checkProgram(program)])),
     libreadline8: checkReadline,
+    user: checkUser,
     'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
     'PostgreSQL 16': () => checkToolchain('16', config, false),
     'user namespaces': checkUserNamespaces,
@@ -161,6 +165,13 @@ function checkReadline(): Finding {
   )
 }
 
+function checkUser(): Finding {
+  const name = findUserName()
+  if (name !== undefined) return ok(name)
+  const cost = 'PostgreSQL makes nothing for such a user, and the platform does not start.'
+  return problem(`number ${process.getuid?.()}, without a name`, cost, nameUserCommand())
+}
+
 async function checkToolchain(major: PostgresMajor, config: Config, required: boolean): Promise<Finding> {
   const packaged = (await findPackage(major))?.version
   const copy = `${config.home}/toolchain/postgres-${packaged}`
@@ -220,8 +231,17 @@ function checkControlGroups(): Finding {
   return warning(
     groups.kind === 'none' ? 'none' : `${groups.kind}, without the right to limit ${lacking.join(', ')}`,
     'Without them, apps and sandboxes can use all memory and processors of this machine.',
-    isRoot() ? 'mount cgroup2 at /sys/fs/cgroup, writable' : 'run Berth as root, or install it with ./berth install',
+    isRoot()
+      ? 'mount cgroup2 at /sys/fs/cgroup, writable'
+      : delegateCommands(groups, existsSync('/run/systemd/system')),
   )
+}
+
+/** An ordinary user has what systemd hands over to him, and only in version 2. */
+export function delegateCommands({ kind, writable }: ControlGroups, hasSystemd: boolean): string {
+  if (kind !== 'v2' || !hasSystemd) return 'run Berth as root'
+  if (writable.length === 0) return ['./berth install', ...nextCommands].join(' && ')
+  return `sudo systemctl edit user@.service, add the lines [Service] and Delegate=${neededControllers.join(' ')}, and log in again`
 }
 
 function checkHome(home: string): Finding {

@@ -4,9 +4,10 @@ import { createMetrics, type Metrics } from '../api/metrics.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/platform.ts'
 import type { Area } from '../api/problem.ts'
 import { buildServer } from '../api/server.ts'
+import { Failure } from '../cli/failure.ts'
 import { ensureAuthority } from '../drivers/certificate.ts'
 import type { Home } from '../drivers/home.ts'
-import { measureMemory } from '../drivers/host.ts'
+import { findUserName, measureMemory } from '../drivers/host.ts'
 import { identityKey } from '../drivers/identity-key.ts'
 import { type LocalSocket, listenLed } from '../drivers/local-socket.ts'
 import { lookUpName } from '../drivers/name.ts'
@@ -24,6 +25,7 @@ import type { PlatformSettings } from '../model/settings.ts'
 import { type MachineFeed, machineFeed } from '../store/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox-feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
+import { nameUserCommand } from './doctor-finding.ts'
 import { apiSocket, ensureEdge, keepCertificate } from './edge-service.ts'
 import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { openInside } from './inside.ts'
@@ -36,6 +38,7 @@ import { version } from './version.ts'
 export async function up(config: Config): Promise<void> {
   refuseOpenListeners(config)
   await refuseTakenListeners(config)
+  refuseNamelessUser()
   const stopping = stopSignal()
   const ground = await layFoundation(config)
   const feed = sandboxFeed(() => ground.databaseConfig)
@@ -87,6 +90,14 @@ export async function up(config: Config): Promise<void> {
   ])
   await Promise.all([feed.close(), changes.close()])
   await leaveFoundation(foundation)
+}
+
+/** PostgreSQL makes nothing for a user whose number has no name. Before anything is started, which would stay. */
+function refuseNamelessUser(): void {
+  if (findUserName() !== undefined) return
+  throw new Failure(
+    `user ${process.getuid?.()} has no name on this machine, and PostgreSQL needs one; give it a name (${nameUserCommand()}), or start Berth as another user`,
+  )
 }
 
 type CertificateParts = 'readAuthority' | 'identityKey' | 'lookUpName'

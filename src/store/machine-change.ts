@@ -3,7 +3,7 @@ import type { EventSource, ImageRef, MachineDetails } from '../model/machine.ts'
 import { machineStates } from '../model/machine.ts'
 import type { MachineConfig } from '../model/machine-config.ts'
 import type { KeptConfig } from '../model/machine-config-check.ts'
-import type { Query, Tx } from './db.ts'
+import type { Db, Query, Tx } from './db.ts'
 import { machineDetails } from './machine.ts'
 import { insertMachineEvent } from './machine-event.ts'
 import { removeInsideToken } from './token.ts'
@@ -31,6 +31,21 @@ export type InsertedMachine =
 
 // Any number that nothing else of ours locks on.
 const slotLock = 0x736c6f74
+
+/** Two that take the last slots from both ends at once meet; the one that comes second looks again. */
+const slotTries = 5
+
+/** For `insertMachine`, which runs again with all around it when a sandbox took the slot first. */
+export async function transactionWithSlot<R>(db: Db, body: (tx: Tx) => Promise<R>): Promise<R> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await db.transaction(body)
+    } catch (error) {
+      const { code, table } = error as { code?: string; table?: string }
+      if (code !== '23505' || table !== 'box_slot' || tries === slotTries) throw error
+    }
+  }
+}
 
 /** Takes the highest free slot: sandboxes take the lowest. Those who take one here wait for each other. */
 export async function insertMachine(

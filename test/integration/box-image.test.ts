@@ -194,13 +194,28 @@ it('a checkpoint brings back what was written over the image', async () => {
   await bench.sh(spec, 'echo before > /data/file; rm -rf /var')
   expect(await ended(() => driver.makeCheckpoint(spec, 'v1'))).toEqual({ is: 'done' })
   await bench.sh(spec, 'echo after > /data/file; mkdir /var; rm /bin/cat')
+  await seesCheckpoint('v1')
   expect(await ended(() => driver.prepareRestore(spec, 'v1', 'auto-1'))).toEqual({ is: 'done' })
   await bench.boxes.stopBox(spec.id)
   await driver.swapLayers(spec, 'auto-1')
   await bench.boxes.ensureBox(spec)
   await driver.tidy(spec)
   expect((await bench.sh(spec, 'cat /data/file; ls -d /var')).out).toBe('before\n')
+  await seesCheckpoint('v1')
+  expect((await bench.sh(spec, 'cat /.sprite/checkpoints/auto-1/data/file; ls /.sprite/checkpoints')).out).toBe(
+    'after\nauto-1\nv1\n',
+  )
 })
+
+/** With what the image has and without what was removed from it; it cannot be changed. */
+async function seesCheckpoint(name: string): Promise<void> {
+  const look = `cd /.sprite/checkpoints/${name} && busybox cat data/file && ls -d bin/cat var
+    echo x > data/file; rmdir /.sprite/checkpoints/${name}; mkdir /.sprite/checkpoints/mine`
+  const { out, err } = await bench.sh(spec, look)
+  expect(out).toBe('before\nbin/cat\n')
+  expect(err).toMatch(/var: No such file/)
+  expect(err.match(/Read-only|Permission denied|busy/g)).toHaveLength(3)
+}
 
 describe('an image', () => {
   const busybox = () => busyboxImage().layers[0]!.files

@@ -1,6 +1,6 @@
 import { execFile, spawnSync } from 'node:child_process'
 import { generateKeyPairSync, type KeyObject, sign } from 'node:crypto'
-import { chmodSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -9,7 +9,7 @@ import { openHome } from '../../src/drivers/home.ts'
 import { isRoot } from '../../src/drivers/process.ts'
 import { ensureToolchain } from '../../src/drivers/toolchain.ts'
 import { readConfig } from '../../src/main/config.ts'
-import { doctor } from '../../src/main/doctor.ts'
+import { delegateCommands, doctor } from '../../src/main/doctor.ts'
 import { canRunAs, temporaryDirectory } from '../support/temporary-home.ts'
 
 const source = new URL('../../src/main/', import.meta.url).pathname
@@ -128,6 +128,44 @@ describe('secrets in the home', () => {
     expect(await check(name)).toMatchObject({ level: 'ok', found: `${file}, mode 600` })
     chmodSync(file, 0o640)
     expect(await check(name)).toMatchObject({ level: 'problem', fix: `chmod 600 ${file}` })
+  })
+})
+
+describe('control groups of an ordinary user', () => {
+  const groups = { kind: 'v2' as const, controllers: ['cpu', 'memory', 'pids'], writable: [] as string[] }
+
+  it('are handed over to the units that are installed', () => {
+    const install = /^\.\/berth install && systemctl .*daemon-reload && systemctl .*enable --now berth-tree berth/
+    expect(delegateCommands(groups, true)).toMatch(install)
+  })
+
+  it('that lack one need more for all sessions of the user', () => {
+    const fix = delegateCommands({ ...groups, writable: ['memory', 'pids'] }, true)
+    expect(fix).toMatch(/systemctl edit user@\.service.*Delegate=cpu memory pids/)
+  })
+
+  it('need root where nobody hands them over', () => {
+    expect(delegateCommands(groups, false)).toBe('run Berth as root')
+    expect(delegateCommands({ ...groups, kind: 'v1' }, true)).toBe('run Berth as root')
+  })
+})
+
+const nameless = 471_147
+
+describe.runIf(canRunAs(nameless))('a user whom the machine knows by number only', () => {
+  const berth = (command: string) => {
+    const launcher = new URL('../../berth', import.meta.url).pathname
+    const env = { ...settings({ BERTH_HOME: `${home}/h` }), HOME: home, PATH: process.env.PATH }
+    return spawnSync(launcher, [command], { uid: nameless, gid: nameless, env, encoding: 'utf8' })
+  }
+
+  it('is told to get a name, and nothing is started', () => {
+    chownSync(home, nameless, nameless)
+    const { status, stderr } = berth('up')
+    expect(stderr).toContain(`(sudo useradd --uid ${nameless} berth)`)
+    expect(status).toBe(1)
+    expect(existsSync(`${home}/h`)).toBe(false)
+    expect(berth('doctor').stdout).toContain(`number ${nameless}, without a name`)
   })
 })
 

@@ -115,6 +115,83 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
+  describe('an extension', () => {
+    const enable = (name: string, options = {}) => enableExtension(bench.postgres, cluster.id, database, name, options)
+    const database = 'extended'
+    const tenant = (sql: string) => ask(port, sql, { database })
+    const placeOf = async (name: string) =>
+      (
+        await admin(
+          `select extnamespace::regnamespace::text as schema, extowner::regrole::text as owner from pg_extension where extname = '${name}'`,
+          database,
+        )
+      )[0]
+
+    beforeAll(async () => {
+      await createDatabase(bench.postgres, cluster.id, database)
+      await tenant('create schema apart; create extension cube schema apart')
+    })
+
+    it('that PostgreSQL trusts belongs to the admins, as if they had made it', async () => {
+      await enable('citext')
+      expect(await placeOf('citext')).toEqual({ schema: 'public', owner: 'schema_admin' })
+      await tenant(`drop extension citext; revoke create on database ${database} from schema_admin`)
+      await expect(enable('citext')).rejects.toMatchObject({ code: 'invalid' })
+      await tenant(`grant create on database ${database} to schema_admin`)
+    })
+
+    it('does not take up what a tenant put where it goes', async () => {
+      await tenant(
+        `create function public.spring(apart.cube) returns bool language plpgsql as $$ begin raise 'ran as %', current_user; end $$;
+         create domain public.cube as apart.cube check (public.spring(value));
+         create function public.cube_distance(public.cube, public.cube) returns float8 language sql as 'select 1.0::float8'`,
+      )
+      await enable('earthdistance')
+      expect(await placeOf('earthdistance')).toEqual({ schema: 'public', owner: 'postgres' })
+      expect(
+        await admin(
+          `select typbasetype::regtype::text as base from pg_type where oid = 'public.earth'::regtype`,
+          database,
+        ),
+      ).toEqual([{ base: 'apart.cube' }])
+      await tenant('drop domain public.cube cascade')
+    })
+
+    it('gives way to what a tenant put where it goes, and leaves nothing', async () => {
+      await tenant(
+        `create function public.dblink_get_connections() returns text[] language sql as 'select null::text[]'`,
+      )
+      await expect(enable('dblink')).rejects.toMatchObject({ code: 'conflict' })
+      expect(await placeOf('dblink')).toBeUndefined()
+      await enable('dblink', { schema: 'links', createSchema: true })
+      expect(await placeOf('dblink')).toEqual({ schema: 'links', owner: 'postgres' })
+      expect(await tenant('select links.dblink_get_connections() as open')).toEqual([{ open: null }])
+    })
+
+    it('that cannot be moved gets a schema of its own, which is then the admins', async () => {
+      await expect(enable('xml2', { schema: 'public' })).rejects.toMatchObject({ code: 'conflict' })
+      await enable('xml2')
+      expect(await placeOf('xml2')).toEqual({ schema: 'xml2', owner: 'postgres' })
+      expect(await tenant(`select xml2.xml_valid('<a/>') as valid`)).toEqual([{ valid: true }])
+      await tenant('create table xml2.mine (id int)')
+    })
+
+    it.each(['pg_catalog', 'pg_berth', 'pg_toast', 'information_schema'])('is not put into %s', async (schema) => {
+      for (const name of ['hstore', 'pageinspect']) {
+        await expect(enable(name, { schema })).rejects.toMatchObject({ code: 'invalid' })
+      }
+    })
+
+    it('leaves nothing among what is the platform’s', async () => {
+      expect(
+        await admin(
+          `select proname from pg_proc where pronamespace = 'pg_berth'::regnamespace and proname !~ '^(lookup|share|share_new)$'`,
+          database,
+        ),
+      ).toEqual([])
+    })
+  })
+
   describe('what is made', () => {
     const makers = {
       'an admin': (sql: string) => as('schema_admin', sql),
