@@ -5,6 +5,7 @@ import { commandsIn } from '../model/states.ts'
 import type { Micros } from '../model/time.ts'
 import { listWindows, type RecoveryWindow } from './archive.ts'
 import { insertCluster } from './cluster.ts'
+import { markUndescribed } from './cluster-describe.ts'
 import type { Query, Tx } from './db.ts'
 import { findPlanFor, inherited, insertPins, insertRestore, pinsOf } from './restore.ts'
 import { lockState, transition } from './transition.ts'
@@ -28,6 +29,7 @@ export async function queueDrill(tx: Tx, clusterId: string): Promise<boolean> {
 
 export async function setDrillQuery(tx: Tx, clusterId: string, query: string | null): Promise<void> {
   await tx.query('update cluster set drill_query = $2 where id = $1', [clusterId, query])
+  await markUndescribed(tx, clusterId)
 }
 
 export async function loadDrill(db: Query, id: string): Promise<Drill | undefined> {

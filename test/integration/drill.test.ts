@@ -277,6 +277,15 @@ describe('the drill query', () => {
     expect(await drill({ drill_query: ' ' })).not.toHaveProperty('answer')
   })
 
+  test('is told to the repository', async () => {
+    await ask({ drill_query: 'select 1' })
+    await until(async () => {
+      await look()
+      return fake.descriptions.get(source)?.drillQuery === 'select 1'
+    })
+    expect(await platform.sql('select 1 from cluster where undescribed_since is not null')).toEqual([])
+  })
+
   test.each([
     ['a number', 5],
     ['a list', ['select 1']],
