@@ -28,7 +28,11 @@ export async function queueDrill(tx: Tx, clusterId: string): Promise<boolean> {
 }
 
 export async function setDrillQuery(tx: Tx, clusterId: string, query: string | null): Promise<void> {
-  await tx.query('update cluster set drill_query = $2 where id = $1', [clusterId, query])
+  await tx.query(
+    `update cluster set drill_query = $2,
+       drill_query_at = case when drill_query is distinct from $2 then now() else drill_query_at end where id = $1`,
+    [clusterId, query],
+  )
   await markUndescribed(tx, clusterId)
 }
 
@@ -77,11 +81,15 @@ interface Moment {
   lsn: string
 }
 
-/** A recorded sample of the window or its newest edge, each as likely as the others. */
+/**
+ * A recorded sample of the window or its newest edge, each as likely as the others. Samples from before the drill query
+ * was set do not count: what it asks about may be younger.
+ */
 async function pickMoment(db: Query, clusterId: string, window: RecoveryWindow): Promise<Moment> {
   const { rows } = await db.query<Moment>(
     `select at, lsn::text as lsn from (
-       select at, lsn from sample where cluster_id = $1 and epoch = $2
+       select at, lsn from sample join cluster on cluster.id = cluster_id
+       where cluster_id = $1 and epoch = $2 and (drill_query is null or at >= drill_query_at)
          and at between timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
          and timestamptz 'epoch' + $4::bigint * interval '1 microsecond'
        union
