@@ -1,15 +1,29 @@
 import { appNamePattern } from '../model/app.ts'
 import { requireClusterWriter } from '../model/caller.ts'
 import { notFound } from '../model/errors.ts'
-import { type Attachment, attachApp, detachApp } from '../store/attachment.ts'
+import { checkSecret } from '../model/secret.ts'
+import { type Attachment, attachApp, detachApp, noteAttachmentSecret } from '../store/attachment.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
-import type { Context } from './context.ts'
+import { type Context, checked } from './context.ts'
+import { type NewSecret, setSecretWith } from './secret.ts'
 
-export async function attach(ctx: Context, clusterId: string, appName: string): Promise<Attachment> {
+/** A secret is set together with the attachment, and goes with it unless it was changed since. */
+export async function attach(
+  ctx: Context,
+  clusterId: string,
+  appName: string,
+  secret?: NewSecret,
+): Promise<Attachment> {
+  await checked(ctx, () => secret && checkSecret(secret.name, secret.value))
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
   const attachment = await ctx.db.transaction(async (tx) => {
-    return appNamePattern.test(appName) ? attachApp(tx, cluster.id, cluster.orgId, appName) : undefined
+    const made = appNamePattern.test(appName) ? await attachApp(tx, cluster.id, cluster.orgId, appName) : undefined
+    if (made && secret) {
+      const digest = await setSecretWith(ctx, tx, made.appId, secret)
+      await noteAttachmentSecret(tx, cluster.id, made.appId, { name: secret.name, digest })
+    }
+    return made
   })
   if (!attachment) throw notFound('App not found')
   return attachment
@@ -18,7 +32,7 @@ export async function attach(ctx: Context, clusterId: string, appName: string): 
 export async function detach(ctx: Context, clusterId: string, appName: string): Promise<void> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
-  if (!appNamePattern.test(appName) || !(await detachApp(ctx.db, cluster.id, appName))) {
-    throw notFound(`App ${appName} is not attached to cluster ${cluster.id}`)
-  }
+  const isDetached =
+    appNamePattern.test(appName) && (await ctx.db.transaction((tx) => detachApp(tx, cluster.id, appName)))
+  if (!isDetached) throw notFound(`App ${appName} is not attached to cluster ${cluster.id}`)
 }

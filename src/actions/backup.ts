@@ -28,7 +28,9 @@ export async function pinBackup(ctx: Context, clusterId: string, label: string, 
   const isLabel = labelTime(label) !== undefined
   const backup = isLabel ? await findBackupByLabel(ctx.db, cluster.id, label) : undefined
   if (!backup) throw notFound(`Backup ${label} not found for cluster ${cluster.id}`)
-  const changed = await setPinned(ctx.db, cluster.id, label, pinned)
-  if (!changed) throw invalid(`backup ${label} is ${backup.state}; only a completed one can be pinned`)
-  return changed
+  return ctx.db.transaction(async (tx) => {
+    const changed = await setPinned(tx, cluster.id, label, pinned)
+    if (!changed) throw invalid(`backup ${label} is ${backup.state}; only a completed one can be pinned`)
+    return changed
+  })
 }

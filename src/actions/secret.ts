@@ -69,6 +69,17 @@ export async function setSecret(
   return { version, secret: secrets.find((one) => one.name === name)! }
 }
 
+export interface NewSecret {
+  name: string
+  value: string
+}
+
+/** Together with something else, of an app that the caller may change. Answers with its digest. */
+export async function setSecretWith(ctx: Context, tx: Tx, appId: string, { name, value }: NewSecret): Promise<string> {
+  const { secrets } = await changeWith(tx, appId, () => put(ctx, tx, appId, name, value))
+  return secrets.find((one) => one.name === name)!.digest
+}
+
 export async function deleteSecret(ctx: Context, appName: string, name: string): Promise<number> {
   const { version } = await change(ctx, appName, async (tx, appId) => {
     if (name.includes('\0') || (await removeSecrets(tx, appId, [name])) === 0) throw secretNotFound()
@@ -82,15 +93,17 @@ async function change(
   body: (tx: Tx, appId: string) => Promise<void>,
 ): Promise<SecretList> {
   const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
-  return ctx.db.transaction(async (tx) => {
-    // First, because it makes the others wait.
-    if ((await nextSecretsVersion(tx, app.id)) === undefined) throw appNotFound()
-    await body(tx, app.id)
-    const { count, bytes } = await measureSecrets(tx, app.id)
-    if (count > maxSecrets) throw badRequest(`an app has at most ${maxSecrets} secrets`)
-    if (bytes > maxSecretBytes) throw badRequest(`all secrets of an app together have at most ${maxSecretBytes} bytes`)
-    return listSecrets(tx, app.id)
-  })
+  return ctx.db.transaction((tx) => changeWith(tx, app.id, () => body(tx, app.id)))
+}
+
+async function changeWith(tx: Tx, appId: string, body: () => Promise<void>): Promise<SecretList> {
+  // First, because it makes the others wait.
+  if ((await nextSecretsVersion(tx, appId)) === undefined) throw appNotFound()
+  await body()
+  const { count, bytes } = await measureSecrets(tx, appId)
+  if (count > maxSecrets) throw badRequest(`an app has at most ${maxSecrets} secrets`)
+  if (bytes > maxSecretBytes) throw badRequest(`all secrets of an app together have at most ${maxSecretBytes} bytes`)
+  return listSecrets(tx, appId)
 }
 
 async function put(ctx: Context, tx: Tx, appId: string, name: string, value: string): Promise<void> {

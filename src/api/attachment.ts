@@ -23,14 +23,25 @@ export const attachmentRoutes: Route[] = [
     description: 'Records that the app uses the cluster. Answers 200 instead of 201 when it was attached before.',
     scope: 'write',
     params: ById,
-    body: Type.Object({ app_name: Type.String({ description: 'An app of the same organization.' }) }),
+    body: Type.Object({
+      app_name: Type.String({ description: 'An app of the same organization.' }),
+      secret: Type.Optional(
+        Type.Object(
+          { name: Type.String(), value: Type.String() },
+          {
+            description:
+              'A secret of the app to set with it, such as where the cluster is. Detaching removes it, unless it was changed since.',
+          },
+        ),
+      ),
+    }),
     status: 201,
     otherStatus: 200,
     response: Data(AttachmentView),
     errors: { 404: `${noCluster} Or: its organization has no such app.`, 422: 'A field is missing or not valid.' },
     wrongType: 422,
     run: async ({ ctx, params, body }) => {
-      const { attachedAt, isNew } = await attach(ctx, params.postgres_cluster_id, body.app_name)
+      const { attachedAt, isNew } = await attach(ctx, params.postgres_cluster_id, body.app_name, body.secret)
       const data = {
         postgres_cluster_id: params.postgres_cluster_id,
         app_name: body.app_name,
@@ -45,6 +56,7 @@ export const attachmentRoutes: Route[] = [
     id: 'detachApp',
     tag: 'Postgres',
     summary: 'Detach an app from a cluster',
+    description: 'A secret that was set with the attachment is removed, unless it was changed since.',
     scope: 'write',
     params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
     status: 204,

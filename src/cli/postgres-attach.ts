@@ -34,7 +34,9 @@ export function addAttachCommands(postgres: Command, cli: Cli): void {
   addExamples(attach, 'berth postgres attach shop web', 'berth postgres attach shop web --variable ORDERS_URL --direct')
 
   const detach = takesCluster(postgres.command('detach'))
-    .description('note that an app uses a cluster no longer; the secret of the app stays')
+    .description(
+      'note that an app uses a cluster no longer; the secret that attach set goes, unless it was changed since',
+    )
     .argument('<app>', 'the name of the app')
     .action((given: string, app: string, options: InOrg) => detachApp(cli, given, app, options))
   addExamples(detach, 'berth postgres detach shop web')
@@ -43,17 +45,16 @@ export function addAttachCommands(postgres: Command, cli: Cli): void {
 async function attachApp(cli: Cli, given: string, app: string, options: AttachOptions): Promise<void> {
   const session = cli.session()
   const path = await findCluster(cli, given, options)
-  const secrets = `/v1/apps/${segment(app)}/secrets`
   const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
   if (!cluster.endpoints) {
     throw new Failure(`cluster ${cluster.name} is ${cluster.status}; an app can be attached once it is ready`)
   }
-  await refuseTaken(cli, secrets, app, options.variable)
+  await refuseTaken(cli, app, options.variable)
   const { direct, pooler } = cluster.private_endpoints ?? cluster.endpoints.primary
   const password = await getPassword(cli, path, given, options.user)
   const url = connectionString(options.direct ? direct : pooler, password, options.user, options.database)
-  const answer = await request(session, 'POST', `${path}/attachments`, { app_name: app })
-  await request(session, 'POST', secrets, { values: { [options.variable]: url } })
+  const secret = { name: options.variable, value: url }
+  const answer = await request(session, 'POST', `${path}/attachments`, { app_name: app, secret })
   printAnswer(
     cli.terminal(),
     answer,
@@ -63,16 +64,28 @@ async function attachApp(cli: Cli, given: string, app: string, options: AttachOp
 }
 
 /** What is there may be the only place that knows another database. */
-async function refuseTaken(cli: Cli, secrets: string, app: string, variable: string): Promise<void> {
-  const found = await request<{ secrets: { name: string }[] }>(cli.session(), 'GET', secrets)
-  if (!found.secrets.some(({ name }) => name === variable)) return
+async function refuseTaken(cli: Cli, app: string, variable: string): Promise<void> {
+  if (!(await listSecretNames(cli, app)).includes(variable)) return
   throw new Failure(
     `app ${app} has a secret ${variable} already; remove it first or choose another name with --variable`,
   )
 }
 
+async function listSecretNames(cli: Cli, app: string): Promise<string[]> {
+  const path = `/v1/apps/${segment(app)}/secrets`
+  const { secrets } = await request<{ secrets: { name: string }[] }>(cli.session(), 'GET', path)
+  return secrets.map(({ name }) => name)
+}
+
 async function detachApp(cli: Cli, given: string, app: string, options: InOrg): Promise<void> {
   const path = await findCluster(cli, given, options)
-  const answer = await request(cli.session(), 'DELETE', `${path}/attachments/${segment(app)}`)
-  printAnswer(cli.terminal(), answer, () => `Detached app ${visible(app)} from cluster ${visible(given)}.`)
+  const before = await listSecretNames(cli, app)
+  await request(cli.session(), 'DELETE', `${path}/attachments/${segment(app)}`)
+  const after = await listSecretNames(cli, app)
+  const removed = before.filter((name) => !after.includes(name))
+  printAnswer(cli.terminal(), { data: { removed_secrets: removed } }, () => {
+    const says = `Detached app ${visible(app)} from cluster ${visible(given)}`
+    if (removed.length === 0) return `${says}. The secrets of the app stay.`
+    return `${says}. Machines that are made or updated from now on do not see ${removed.map(visible).join(', ')} any more.`
+  })
 }

@@ -245,7 +245,6 @@ describe('what belongs to a cluster', () => {
       'DELETE databases/fly-db/extensions/hstore?force=true',
       undefined,
     ],
-    [['detach', 'shop', 'web'], 'DELETE attachments/web', undefined],
   ])('%j asks for %s', async (args, question, body) => {
     await berth(args, true, listed(summary), [204, {}])
     expect(asked.at(-1)).toBe(question.replace(' ', ` /postgres/${id}/`))
@@ -279,19 +278,15 @@ describe('what belongs to a cluster', () => {
       [200, { secrets: [{ name: 'A' }] }],
       credentials,
       attached,
-      [200, {}],
     )
     expect(asked.slice(1)).toEqual([
       `GET /postgres/${id}`,
       'GET /apps/web/secrets',
       `GET /postgres/${id}/users/fly-user/credentials`,
       `POST /postgres/${id}/attachments`,
-      'POST /apps/web/secrets',
     ])
-    expect(bodies).toEqual([
-      { app_name: 'web' },
-      { values: { DATABASE_URL: 'postgresql://fly-user:p%40ss@db:15001/fly-db' } },
-    ])
+    const secret = { name: 'DATABASE_URL', value: 'postgresql://fly-user:p%40ss@db:15001/fly-db' }
+    expect(bodies).toEqual([{ app_name: 'web', secret }])
     expect(printed.join('')).toContain('see DATABASE_URL')
   })
 
@@ -302,17 +297,18 @@ describe('what belongs to a cluster', () => {
       [[], 'x.pg'],
       [['--direct'], 'direct.x'],
     ] as const) {
-      const answers: Answer[] = [ok(reached), [200, { secrets: [] }], credentials, attached, [200, {}]]
+      const answers: Answer[] = [ok(reached), [200, { secrets: [] }], credentials, attached]
       await berth(['attach', 'shop', 'web', ...way], false, listed(summary), ...answers)
-      const url = `postgresql://fly-user:p%40ss@${host}:5432/fly-db`
-      expect(bodies.at(-1)).toEqual({ values: { DATABASE_URL: url } })
+      const value = `postgresql://fly-user:p%40ss@${host}:5432/fly-db`
+      expect(bodies.at(-1)).toEqual({ app_name: 'web', secret: { name: 'DATABASE_URL', value } })
     }
   })
 
   it('is told to an app under another name, as another user', async () => {
     const args = ['attach', 'shop', 'web', '--variable', 'ORDERS', '--user', 'a', '--database', 'orders', '--direct']
-    await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, attached, [200, {}])
-    expect(bodies.at(-1)).toEqual({ values: { ORDERS: 'postgresql://a:p%40ss@db:15000/orders' } })
+    await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, attached)
+    const secret = { name: 'ORDERS', value: 'postgresql://a:p%40ss@db:15000/orders' }
+    expect(bodies.at(-1)).toEqual({ app_name: 'web', secret })
     expect(JSON.parse(printed.join(''))).toEqual(attached[1])
   })
 
@@ -324,6 +320,20 @@ describe('what belongs to a cluster', () => {
     const early = ok(starting('creating'))
     await expect(berth(['attach', 'shop', 'web'], false, listed(summary), early)).rejects.toThrow('once it is ready')
     expect(bodies).toEqual([])
+  })
+
+  it.each([
+    [['A'], '. Machines that are made or updated from now on do not see B any more.', ['B']],
+    [['A', 'B'], '. The secrets of the app stay.', []],
+  ])('says which secrets went with an app: of A and B are left %j', async (left, says, removed) => {
+    const secrets = (names: string[]): Answer => [200, { secrets: names.map((name) => ({ name })) }]
+    const answers: Answer[] = [listed(summary), secrets(['A', 'B']), [204, {}], secrets(left)]
+    await berth(['detach', 'shop', 'web'], false, ...answers)
+    expect(asked.at(-2)).toBe(`DELETE /postgres/${id}/attachments/web`)
+    expect(printed.join('')).toContain(`Detached app web from cluster shop${says}`)
+    printed.length = 0
+    await berth(['detach', 'shop', 'web'], true, ...answers)
+    expect(JSON.parse(printed.join(''))).toEqual({ data: { removed_secrets: removed } })
   })
 
   it('shows the log as lines that move no cursor', async () => {

@@ -1,18 +1,20 @@
 // The repository in a directory of a local or mounted filesystem:
 //   <root>/<cluster>/archive/<epoch>/000000010000000000000007…
 //   <root>/<cluster>/backups/<label>/{data/,backup.json}
+//   <root>/<cluster>/cluster.json
 //   <root>/.platform/…
 // All of it belongs to the platform alone. A name without a dot in front stands for something whole.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, renameSync } from 'node:fs'
 import { open, readFile, rm, stat, statfs } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { type Lsn, parseSegmentName, segmentName, segmentNumber, segmentStart } from '../model/wal.ts'
 import { readTextIfPresent } from './file.ts'
-import { ensureDirectory } from './fresh.ts'
+import { ensureDirectory, freshName, removeAbandoned } from './fresh.ts'
 import { baseEnvironment, run } from './process.ts'
-import type { BackupDescription, Repository, WalFile, WalStretch } from './repository.ts'
+import type { BackupDescription, ClusterDescription, Repository, WalFile, WalStretch } from './repository.ts'
 import { platformFiles } from './repository-platform.ts'
 import { findArchiveEnd, planWal } from './repository-wal.ts'
 import { findTail } from './wal-tail.ts'
@@ -57,6 +59,12 @@ export function fileRepository(root: string): Repository {
 
     planWal: (pieces, from) => planWal({ list, path: place.archive }, pieces, from),
 
+    async describeCluster(id, description) {
+      ensureDirectories(root, place.cluster(id))
+      await removeAbandoned(place.cluster(id))
+      await replaceDurably(place.cluster(id), 'cluster.json', toText(description))
+    },
+    findDescription: async (id) => readDescription(`${place.cluster(id)}/cluster.json`),
     listClusters: async () => listNames(root).filter((name) => idForm.test(name)),
     removeCluster: async (id) => discard(root, place.cluster(id)),
     async freeBytes() {
@@ -155,7 +163,7 @@ async function commitBackup(root: string, place: Places, description: BackupDesc
     return discard(root, staged)
   }
   if (!existsSync(`${staged}/data`)) throw new Error(`Backup ${label} of ${clusterId} is not staged`)
-  await writeDurably(`${staged}/backup.json`, `${JSON.stringify(description, null, 2)}\n`)
+  await writeDurably(`${staged}/backup.json`, toText(description))
   await run('sync', ['-f', staged], { timeoutSeconds: syncSeconds })
   renameSync(staged, place.backup(clusterId, label))
   await syncDirectory(`${place.cluster(clusterId)}/backups`)
@@ -163,6 +171,22 @@ async function commitBackup(root: string, place: Places, description: BackupDesc
 
 function plain(description: BackupDescription): unknown {
   return JSON.parse(JSON.stringify(description))
+}
+
+function toText(description: BackupDescription | ClusterDescription): string {
+  return `${JSON.stringify(description, null, 2)}\n`
+}
+
+async function replaceDurably(directory: string, name: string, text: string): Promise<void> {
+  const fresh = freshName(directory)
+  try {
+    await writeDurably(fresh, text)
+    renameSync(fresh, `${directory}/${name}`)
+    await syncDirectory(directory)
+  } catch (cause) {
+    await rm(fresh, { force: true })
+    throw new Error(`keep ${name} in ${directory}`, { cause })
+  }
 }
 
 async function writeDurably(file: string, text: string): Promise<void> {
@@ -177,12 +201,16 @@ async function syncDirectory(path: string): Promise<void> {
 }
 
 function findBackup(directory: string): BackupDescription | undefined {
-  const text = readTextIfPresent(`${directory}/backup.json`)
+  return readDescription(`${directory}/backup.json`)
+}
+
+function readDescription<T extends BackupDescription | ClusterDescription>(file: string): T | undefined {
+  const text = readTextIfPresent(file)
   if (text === undefined) return undefined
   try {
     return JSON.parse(text)
   } catch (cause) {
-    throw new Error(`read the description in ${directory}`, { cause })
+    throw new Error(`read the description in ${dirname(file)}`, { cause })
   }
 }
 

@@ -22,6 +22,13 @@ export interface BackupDescription {
   settings: Record<string, unknown>
 }
 
+/** What the owner of a cluster wishes for it and could not be told from its backups. */
+export interface ClusterDescription {
+  drillQuery: string | null
+  /** The labels of backups that are kept for good. */
+  pinned: string[]
+}
+
 export interface WalFile {
   name: string
   bytes: number
@@ -73,6 +80,9 @@ export interface Repository {
    */
   planWal(pieces: WalPiece[], from: Lsn): Promise<PlannedWal[]>
 
+  /** In place of what was said before, at once. */
+  describeCluster(clusterId: string, description: ClusterDescription): Promise<void>
+  findDescription(clusterId: string): Promise<ClusterDescription | undefined>
   listClusters(): Promise<string[]>
   removeCluster(clusterId: string): Promise<void>
   freeBytes(): Promise<number>

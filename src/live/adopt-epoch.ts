@@ -20,32 +20,46 @@ type Tail = NonNullable<Awaited<ReturnType<Archives['archiveTail']>>>
 
 /**
  * The newest unbroken stretch counts. A backup before a hole in it is kept as a damaged one: its window would promise
- * moments that nobody has.
+ * moments that nobody has. One that is pinned may have lost the log behind it when the window passed it, and stands alone.
  */
-export async function readEpoch(repository: Archives, descriptions: BackupDescription[]): Promise<ReadEpoch> {
+export async function readEpoch(
+  repository: Archives,
+  descriptions: BackupDescription[],
+  pinned: Set<string>,
+): Promise<ReadEpoch> {
   const backups: AdoptedBackup[] = []
   const sound: BackupDescription[] = []
   let tail: Tail | undefined
   let end: bigint | undefined
   for (const description of descriptions.toReversed()) {
-    const { clusterId, epoch, timeline } = description
-    const from = parseLsn(description.startLsn)
-    const reached = await repository.archiveEnd(clusterId, epoch, timeline, from)
-    const found = tail ?? (await repository.archiveTail(clusterId, epoch, timeline, from))
-    const isSound = found !== undefined && found.end >= parseLsn(description.stopLsn) && (!tail || reached === end)
+    const { clusterId, epoch, timeline, startLsn } = description
+    const reached = await repository.archiveEnd(clusterId, epoch, timeline, parseLsn(startLsn))
+    const found = tail ?? (await tailFrom(repository, description))
+    const isSound = hasEndOf(description, found) && (!tail || reached === end)
+    const isPinned = pinned.has(description.label)
+    const isAlone = !isSound && isPinned && hasEndOf(description, await tailFrom(repository, description))
     if (isSound) {
       tail = found
       end = reached
       sound.push(description)
     }
-    backups.push(backupOf(description, isSound ? null : 'the write-ahead log it needs is not whole'))
+    const damage = isSound || isAlone ? null : 'the write-ahead log it needs is not whole'
+    backups.push({ ...backupOf(description), damage, pinned: isPinned, alone: isAlone })
   }
   return { backups, epoch: tail && epochOf(sound, tail) }
 }
 
-function backupOf(description: BackupDescription, damage: string | null): AdoptedBackup {
+function tailFrom(repository: Archives, { clusterId, epoch, timeline, startLsn }: BackupDescription) {
+  return repository.archiveTail(clusterId, epoch, timeline, parseLsn(startLsn))
+}
+
+function hasEndOf({ stopLsn }: BackupDescription, tail: Tail | undefined): boolean {
+  return tail !== undefined && tail.end >= parseLsn(stopLsn)
+}
+
+function backupOf(description: BackupDescription) {
   const { label, epoch, timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes } = description
-  return { id: newId(), label, epoch, timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes, damage }
+  return { id: newId(), label, epoch, timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes }
 }
 
 /** Newest first. The edge is where the samples of the source would have put it, or a little before. */

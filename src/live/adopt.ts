@@ -10,6 +10,7 @@ import {
   postgresMajors,
   type RecordedToolchain,
 } from '../model/cluster.ts'
+import { presentQuery } from '../model/drill.ts'
 import { notFound, unauthorized } from '../model/errors.ts'
 import { slugPattern } from '../model/org.ts'
 import { findPlan } from '../model/plan.ts'
@@ -64,22 +65,24 @@ async function adoptAll(ctx: LiveContext, caller: Caller, orgSlug: string | unde
 
 /** What was adopted, or why nothing was. */
 async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: string | undefined) {
-  const described = await ctx.repository.listBackups(id).catch((error: Error) => error.message)
-  if (typeof described === 'string') return described
+  const found = await readDescriptions(ctx, id).catch((error: Error) => error.message)
+  if (typeof found === 'string') return found
+  const { described, drillQuery, pinned } = found
   const newest = described.at(-1)
   if (!newest) return 'it has no completed backup'
   const major = postgresMajors.find((known) => known === newest.pgMajor)
   if (!major) return `it is of PostgreSQL ${newest.pgMajor}`
   const { toolchain, note } = await chooseToolchain(ctx, major, newest)
   const settings = settingsOf(ctx, newest)
-  const epochs = await readEpochs(ctx, described)
+  const epochs = await readEpochs(ctx, described, pinned)
   const backups = epochs.flatMap((epoch) => epoch.backups)
   const slug = orgSlug ?? (slugForm.test(newest.orgSlug) ? newest.orgSlug : 'personal')
   await ctx.db.transaction(async (tx) => {
     await insertOrgOnce(tx, slug, slug)
     const org = (await findOrg(tx, caller, slug))!
     const createdAt = described[0]!.startedAt
-    const cluster: AdoptedCluster = { ...settings, id, orgId: org.id, pgMajor: major, toolchain, createdAt }
+    const facts = { id, orgId: org.id, pgMajor: major, toolchain, drillQuery, createdAt }
+    const cluster: AdoptedCluster = { ...settings, ...facts }
     if (!(await insertAdoptedCluster(tx, cluster, note))) return
     for (const backup of backups) await insertAdoptedBackup(tx, id, backup)
     for (const { epoch } of epochs) if (epoch) await insertAdoptedEpoch(tx, id, epoch)
@@ -88,9 +91,15 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
   return { id, name: settings.name, backups: backups.length, windows: windows.length }
 }
 
-async function readEpochs({ repository }: LiveContext, described: BackupDescription[]) {
+async function readDescriptions({ repository }: LiveContext, id: string) {
+  const described = await repository.listBackups(id)
+  const wishes = await repository.findDescription(id)
+  return { described, drillQuery: presentQuery(wishes?.drillQuery), pinned: new Set(wishes?.pinned) }
+}
+
+async function readEpochs({ repository }: LiveContext, described: BackupDescription[], pinned: Set<string>) {
   const byEpoch = Map.groupBy(described, ({ epoch }) => epoch)
-  return Promise.all([...byEpoch.values()].map((descriptions) => readEpoch(repository, descriptions)))
+  return Promise.all([...byEpoch.values()].map((descriptions) => readEpoch(repository, descriptions, pinned)))
 }
 
 /** The installation it was made with, or one of the same version when that went with the home. */

@@ -101,6 +101,8 @@ export interface Cluster {
   drillQuery: string | null
   scratch: boolean
   retentionAt: Micros | null
+  /** Since when the repository does not know its pins and its drill query; null when it does. */
+  undescribedSince: Micros | null
 }
 
 /** What a reader is shown of a cluster, with times as the database prints them in JSON. */

@@ -11,6 +11,7 @@ import { queueDrill, readDrillSchedule } from '../store/drill.ts'
 import { markRetention } from '../store/retention.ts'
 import { keepArchive } from './archive.ts'
 import { fullMessage, probeEndpoints, startPooler } from './cluster.ts'
+import { keepDescribed } from './cluster-describe.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './cluster-port.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
@@ -40,11 +41,13 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   // What became ready a moment ago was seen to work.
   if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
   await keepRetention(cluster, world)
+  const untold = await problemOf(() => keepDescribed(cluster, world))
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
   const archive = await keepArchive(cluster, world)
   if (archive) return wait(worriedLookSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
   if (isDue) return startBackup(cluster)
+  if (untold) return wait(worriedLookSeconds, untold, (tx) => setHealth(tx, cluster.id, degraded(untold)))
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub
   const schedule = await readDrillSchedule(world.db, cluster.id)
@@ -71,6 +74,10 @@ async function keepRetention(cluster: Cluster, world: World): Promise<void> {
 
 const fine: Health = { status: 'ok', reason: '' }
 
+function degraded(reason: string): Health {
+  return { status: 'degraded', reason }
+}
+
 /** Only a close look can tell that what was wrong at the last one is right again. What a drill found is known without. */
 function needsCloseLook(cluster: Cluster, drill: Health | undefined): boolean {
   const { health, healthReason } = cluster
@@ -87,7 +94,7 @@ async function mayDrill(cluster: Cluster, schedule: DrillSchedule, { db, keep }:
 
 function findDrillProblem({ result }: DrillSchedule): Health | undefined {
   if (result === null || result === passed) return undefined
-  return { status: 'degraded', reason: `the last restore drill ${result}` }
+  return degraded(`the last restore drill ${result}`)
 }
 
 /** What cannot be started is not well either, so that a refusal of a driver is said to whoever looks at the cluster. */
@@ -100,11 +107,11 @@ async function findProcessProblem(cluster: Cluster, world: World): Promise<Healt
     return { status: 'down', reason: last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}` }
   }
   const poolerRefused = refused || (await problemOf(() => startPooler(cluster, world)))
-  if (poolerRefused) return { status: 'degraded', reason: poolerRefused }
+  if (poolerRefused) return degraded(poolerRefused)
   const front = await world.pooler.inspectPooler(cluster.id)
   if (front.is === 'running') return undefined
   const taken = await findTakenPoolerPort(cluster, world)
-  return { status: 'degraded', reason: `the pooler is ${front.is}${taken ? `: ${keepsPort(taken)}` : ''}` }
+  return degraded(`the pooler is ${front.is}${taken ? `: ${keepsPort(taken)}` : ''}`)
 }
 
 function keepsPort(port: number): string {
@@ -158,7 +165,7 @@ async function findEndpointProblem(cluster: Cluster, world: World): Promise<Heal
   const database = databases.find((name) => name === defaultDatabase) ?? databases[0]
   const reason = database && (await problemOf(() => probeEndpoints(cluster, world, database)))
   // Who says no to a password answers; the tenant may have changed it in the database itself.
-  return !reason || /authentication failed/.test(reason) ? undefined : { status: 'degraded', reason }
+  return !reason || /authentication failed/.test(reason) ? undefined : degraded(reason)
 }
 
 /** A session may still override the setting, to delete what fills the disk. */

@@ -12,6 +12,7 @@ import { findRestore, releasePins } from '../store/restore.ts'
 import { forgetKept, mustKeepDeleted } from '../store/retention.ts'
 import { findStoredUser, listStoredUsers } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
+import { keepDescribed } from './cluster-describe.ts'
 import { keepHealthy } from './cluster-health.ts'
 import { leaveTakenPorts, noFreePorts, pickPorts } from './cluster-port.ts'
 import { initializeRestored } from './restore.ts'
@@ -90,9 +91,13 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     })
   },
 
-  async deleted(cluster, { db, repository, keep }) {
+  async deleted(cluster, world) {
+    const { db, repository, keep } = world
     const mustKeep = !cluster.scratch && (await mustKeepDeleted(db, cluster.id, keep.deletedDays))
-    if (mustKeep) return wait(3600, 'keeping its backups')
+    if (mustKeep) {
+      await keepDescribed(cluster, world)
+      return wait(3600, 'keeping its backups')
+    }
     await repository.removeCluster(cluster.id)
     return advance('purged', '', (tx) => forgetKept(tx, cluster.id))
   },

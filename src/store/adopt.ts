@@ -22,6 +22,9 @@ export interface AdoptedBackup {
   stoppedAt: string
   sizeBytes: number
   damage: string | null
+  pinned: boolean
+  /** Only its own log is there for it. */
+  alone: boolean
 }
 
 export interface AdoptedEpoch {
@@ -45,8 +48,8 @@ export async function listKnownClusters(db: Query, ids: string[]): Promise<Set<s
 export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note: string): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, created_at, state, deleted_at)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'deleted', now()) on conflict (id) do nothing`,
+       synchronous_archive, toolchain, created_at, drill_query, state, deleted_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'deleted', now()) on conflict (id) do nothing`,
     [
       cluster.id,
       cluster.orgId,
@@ -60,6 +63,7 @@ export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note
       cluster.synchronousArchive,
       JSON.stringify(cluster.toolchain),
       cluster.createdAt,
+      cluster.drillQuery ?? null,
     ],
   )
   if (rowCount === 0) return false
@@ -75,8 +79,8 @@ export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note
 export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: AdoptedBackup): Promise<void> {
   await tx.query(
     `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, created_at, started_at,
-       stopped_at, finished_at, size_bytes, damage)
-     values ($1, $2, $3, 'completed', $4, $5, $6, $7, $8, $8, $9, $9, $10, $11)`,
+       stopped_at, finished_at, size_bytes, damage, pinned, alone)
+     values ($1, $2, $3, 'completed', $4, $5, $6, $7, $8, $8, $9, $9, $10, $11, $12, $13)`,
     [
       backup.id,
       clusterId,
@@ -89,6 +93,8 @@ export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: Ado
       backup.stoppedAt,
       backup.sizeBytes,
       backup.damage,
+      backup.pinned,
+      backup.alone,
     ],
   )
 }

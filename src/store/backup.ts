@@ -2,6 +2,7 @@ import type { Backup } from '../model/backup.ts'
 import { newId } from '../model/ids.ts'
 import { labelTime, newLabel } from '../model/restore.ts'
 import { nowMicros } from '../model/time.ts'
+import { markUndescribed } from './cluster-describe.ts'
 import { commitWithoutDisk, type Query, type Tx } from './db.ts'
 import { enqueue } from './work.ts'
 
@@ -146,14 +147,15 @@ export async function setBackupFacts(tx: Tx, id: string, facts: BackupFacts): Pr
   )
 }
 
-/** Undefined unless it is one that is completed. */
+/** Undefined unless it is one that is completed. The cluster first, which is locked before its backups when it goes. */
 export async function setPinned(
-  db: Query,
+  tx: Tx,
   clusterId: string,
   label: string,
   pinned: boolean,
 ): Promise<Backup | undefined> {
-  const { rows } = await db.query<Backup>(
+  await markUndescribed(tx, clusterId)
+  const { rows } = await tx.query<Backup>(
     `update backup set pinned = $3 where cluster_id = $1 and label = $2 and state = 'completed' returning ${columns}`,
     [clusterId, label, pinned],
   )

@@ -25,6 +25,7 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
   cluster.storage_used_bytes as "storageUsedBytes", cluster.storage_measured_at as "storageMeasuredAt",
   cluster.quota_checked_at as "quotaCheckedAt", cluster.synchronous_archive as "synchronousArchive",
   cluster.drill_query as "drillQuery", cluster.scratch, cluster.retention_at as "retentionAt",
+  cluster.undescribed_since as "undescribedSince",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort"`
 
 /** What a reader is shown. It is answered as one column: a row of thirty costs the client more than it costs the server. */
@@ -166,8 +167,9 @@ export interface NewCluster {
 export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: string[] = []): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, scratch, drill_query)
-     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13
+       synchronous_archive, toolchain, scratch, drill_query, undescribed_since)
+     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13,
+       case when $13::text is not null then now() end
      from unnest($3::text[]) with ordinality as wanted (name, position)
      where not exists (select from cluster taken
        where taken.org_id = $2 and taken.name = wanted.name and taken.state not in ('deleted', 'purged'))

@@ -5,6 +5,7 @@ import { commandsIn } from '../model/states.ts'
 import type { Micros } from '../model/time.ts'
 import { listWindows, type RecoveryWindow } from './archive.ts'
 import { insertCluster } from './cluster.ts'
+import { markUndescribed } from './cluster-describe.ts'
 import type { Query, Tx } from './db.ts'
 import { findPlanFor, inherited, insertPins, insertRestore, pinsOf } from './restore.ts'
 import { lockState, transition } from './transition.ts'
@@ -27,7 +28,12 @@ export async function queueDrill(tx: Tx, clusterId: string): Promise<boolean> {
 }
 
 export async function setDrillQuery(tx: Tx, clusterId: string, query: string | null): Promise<void> {
-  await tx.query('update cluster set drill_query = $2 where id = $1', [clusterId, query])
+  await tx.query(
+    `update cluster set drill_query = $2,
+       drill_query_at = case when drill_query is distinct from $2 then now() else drill_query_at end where id = $1`,
+    [clusterId, query],
+  )
+  await markUndescribed(tx, clusterId)
 }
 
 export async function loadDrill(db: Query, id: string): Promise<Drill | undefined> {
@@ -75,11 +81,15 @@ interface Moment {
   lsn: string
 }
 
-/** A recorded sample of the window or its newest edge, each as likely as the others. */
+/**
+ * A recorded sample of the window or its newest edge, each as likely as the others. Samples from before the drill query
+ * was set do not count: what it asks about may be younger.
+ */
 async function pickMoment(db: Query, clusterId: string, window: RecoveryWindow): Promise<Moment> {
   const { rows } = await db.query<Moment>(
     `select at, lsn::text as lsn from (
-       select at, lsn from sample where cluster_id = $1 and epoch = $2
+       select at, lsn from sample join cluster on cluster.id = cluster_id
+       where cluster_id = $1 and epoch = $2 and (drill_query is null or at >= drill_query_at)
          and at between timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
          and timestamptz 'epoch' + $4::bigint * interval '1 microsecond'
        union

@@ -1,6 +1,7 @@
-import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth } from '../support/berth.ts'
 import { accessOf, ask, createCluster, destroy, untilReady } from '../support/client.ts'
@@ -12,6 +13,7 @@ const environment = { BERTH_REPOSITORY: repository, BERTH_DRILL_INTERVAL: 'off' 
 const lost = new Berth(environment)
 const fresh = new Berth(environment)
 const settings = { name: 'shop', pg_major_version: '17', disk_size_gb: 7, pool_mode: 'transaction', region: 'fra' }
+const drillQuery = 'select count(*) > 0 from public.number'
 let id = ''
 let rows = 0
 let returned = ''
@@ -33,7 +35,7 @@ const numbers = async (berth: Berth, cluster: string) => {
 beforeAll(async () => {
   await lost.up()
   await lost.call('POST', '/v1/orgs', { slug: 'acme' })
-  id = await createCluster(lost, { ...settings, org_slug: 'acme' })
+  id = await createCluster(lost, { ...settings, org_slug: 'acme', drill_query: drillQuery })
   await untilReady(lost, id)
   await ask(await accessOf(lost, id), 'direct', 'create table public.number (n int primary key)')
   await insert(lost, id, ++rows)
@@ -43,8 +45,17 @@ beforeAll(async () => {
   }, 60)
   while (rows < 20) await insert(lost, id, ++rows)
   await until(() => platformFiles().some((name) => name.endsWith('.sql.gz')), 60)
+  await pinBackup()
   await untilArchived()
 }, 180_000)
+
+async function pinBackup(): Promise<void> {
+  const { body } = await lost.call('GET', `/v1/postgres/${id}/backups`)
+  const label = body.data[0].id
+  expect((await lost.call('PATCH', `/v1/postgres/${id}/backups/${label}`, { pinned: true })).status).toBe(200)
+  const told = { drillQuery, pinned: [label] }
+  await until(() => isDeepStrictEqual(JSON.parse(readFileSync(`${repository}/${id}/cluster.json`, 'utf8')), told), 30)
+}
 
 function platformFiles(): string[] {
   return existsSync(`${repository}/.platform`) ? readdirSync(`${repository}/.platform`) : []
@@ -112,6 +123,13 @@ test('what came back lives on', async () => {
     const { body } = await fresh.call('GET', `/v1/postgres/${returned}/backups`)
     return body.data.some((backup: { status: string }) => backup.status === 'completed')
   }, 60)
+}, 180_000)
+
+test('its drills ask what they asked before', async () => {
+  expect((await fresh.call('POST', `/v1/postgres/${returned}/drills`, {})).status).toBe(202)
+  const drill = async () => (await fresh.call('GET', `/v1/postgres/${returned}/drills`)).body.data[0]
+  await until(async () => (await drill()).status === 'done', 120)
+  expect(await drill()).toMatchObject({ result: 'ok', answer: 't' })
 }, 180_000)
 
 test('deleting and undeleting it once more loses nothing either', async () => {

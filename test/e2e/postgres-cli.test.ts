@@ -245,7 +245,11 @@ describe('what belongs to a cluster', () => {
     await client.connect()
     expect((await client.query('select session_user')).rows).toEqual([{ session_user: 'fly-user' }])
     await client.end()
-    expect(await said('detach', 'seventeen', 'web')).toBe('Detached app web from cluster seventeen.\n')
+    expect(await said('detach', 'seventeen', 'web')).toBe(
+      'Detached app web from cluster seventeen. Machines that are made or updated from now on do not see DATABASE_URL any more.\n',
+    )
+    expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
+    expect(await json('detach', 'seventeen', 'web')).toEqual({ removed_secrets: ['DATABASE_URL'] })
     expect((await json('show', 'seventeen')).attached_apps).toEqual([])
     const unknown = await postgres('attach', 'seventeen', 'nothing')
     expect(unknown).toEqual({ code: 1, out: '', err: 'error: app not found\n' })

@@ -1020,6 +1020,67 @@ describe('attachments', () => {
     expect((await attach(id, 'web')).status).toBe(201)
   })
 
+  describe('with a secret', () => {
+    const url = { name: 'DATABASE_URL', value: 'postgresql://here' }
+    const attachWith = (id: string, secret: unknown) =>
+      platform.call('POST', `/v1/postgres/${id}/attachments`, { body: { app_name: 'web', secret } })
+    const secrets = async () => {
+      const { body } = await platform.call('GET', '/v1/apps/web/secrets?show_secrets=true')
+      return body.secrets.map(({ name, value }: Record<string, string>) => `${name}=${value}`)
+    }
+    const version = async () => (await platform.sql(`select secrets_version from app where name = 'web'`))[0]
+
+    test('set it, take it back when they end, and can be made again', async () => {
+      const id = await created()
+      await platform.createApp('web')
+      await platform.call('POST', '/v1/apps/web/secrets', { body: { values: { OTHER: url.value } } })
+      for (let i = 0; i < 2; i++) {
+        expect((await attachWith(id, url)).status).toBe(201)
+        expect((await attachWith(id, { ...url, name: 'DIRECT_URL' })).status).toBe(200)
+        expect(await secrets()).toEqual([
+          'DATABASE_URL=postgresql://here',
+          'DIRECT_URL=postgresql://here',
+          'OTHER=postgresql://here',
+        ])
+        const before = await version()
+        expect((await detach(id, 'web')).status).toBe(204)
+        expect(await secrets()).toEqual(['OTHER=postgresql://here'])
+        expect(await version()).not.toEqual(before)
+      }
+    })
+
+    test('leave one that was changed since', async () => {
+      const id = await created()
+      await platform.createApp('web')
+      await attachWith(id, url)
+      await platform.call('POST', '/v1/apps/web/secrets', { body: { values: { DATABASE_URL: 'elsewhere' } } })
+      expect((await detach(id, 'web')).status).toBe(204)
+      expect(await secrets()).toEqual(['DATABASE_URL=elsewhere'])
+    })
+
+    test('are all made or none', async () => {
+      const id = await created()
+      await platform.createApp('web')
+      for (const secret of [
+        { ...url, name: '1' },
+        { ...url, value: 'a\u0000b' },
+      ]) {
+        expect((await attachWith(id, secret)).status).toBe(400)
+      }
+      for (const secret of [{ name: 'A' }, 'A', { ...url, value: 5 }]) {
+        expect((await attachWith(id, secret)).status).toBe(422)
+      }
+      expect([await attached(id), await secrets()]).toEqual([[], []])
+    })
+
+    test('twenty at once do not wait for each other in a circle', async () => {
+      const id = await created()
+      await platform.createApp('web')
+      const replies = await Promise.all(Array.from({ length: 20 }, () => attachWith(id, url)))
+      expect(replies.map((reply) => reply.status).sort()).toEqual([...Array(19).fill(200), 201])
+    })
+  })
+
   test('end with the app, and a new app of its name is another one', async () => {
     const id = await ready()
     await platform.createApp('web')

@@ -277,6 +277,31 @@ describe('the drill query', () => {
     expect(await drill({ drill_query: ' ' })).not.toHaveProperty('answer')
   })
 
+  test('is not asked about moments before it was set, but for the newest', async () => {
+    for (let i = 0; i < 6; i++) expect((await drill({ drill_query: 'select 1' })).target).toBe(edge)
+    await platform.sql(`update cluster set drill_query_at = '2026-11-01T11:00:00Z'`)
+    for (let i = 0; i < 6; i++) expect(['2026-11-01T11:00:00Z', edge]).toContain((await drill()).target)
+  })
+
+  test('counts as set when it is another one', async () => {
+    const setAt = async (drill_query: string) => {
+      await drill({ drill_query })
+      return (await platform.sql('select drill_query_at::text as at from cluster'))[0].at
+    }
+    const first = await setAt('select 1')
+    expect(await setAt('select 1')).toBe(first)
+    expect(await setAt('select 2')).not.toBe(first)
+  })
+
+  test('is told to the repository', async () => {
+    await ask({ drill_query: 'select 1' })
+    await until(async () => {
+      await look()
+      return fake.descriptions.get(source)?.drillQuery === 'select 1'
+    })
+    expect(await platform.sql('select 1 from cluster where undescribed_since is not null')).toEqual([])
+  })
+
   test.each([
     ['a number', 5],
     ['a list', ['select 1']],

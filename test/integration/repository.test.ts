@@ -59,6 +59,16 @@ it('shows a backup only when it is committed, whole and described', async () => 
   expect(await repository.listClusters()).toContain(id)
 })
 
+it('keeps what it was told last of a cluster, until that goes', async () => {
+  expect(await repository.findDescription(id)).toBeUndefined()
+  await repository.describeCluster(id, { drillQuery: null, pinned: [label] })
+  await repository.describeCluster(id, { drillQuery: 'select 1', pinned: [] })
+  expect(await repository.findDescription(id)).toEqual({ drillQuery: 'select 1', pinned: [] })
+  expect(readdirSync(`${root}/${id}`)).toEqual(['cluster.json'])
+  await repository.removeCluster(id)
+  expect(await repository.findDescription(id)).toBeUndefined()
+})
+
 it('commits again without harm, but never something else under the same label', async () => {
   await stage()
   await repository.commitBackup(describe())

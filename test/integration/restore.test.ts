@@ -677,6 +677,28 @@ describe('backups', () => {
     expect(await labels()).toEqual(['20261101-095900F'])
   })
 
+  test('pins are told to the repository, again when it refused, and of a deleted cluster too', async () => {
+    const label = '20261101-095900F'
+    const pin = (pinned: boolean) =>
+      platform.call('PATCH', `/v1/postgres/${source}/backups/${label}`, { body: { pinned } })
+    const told = () => platform.fake.descriptions.get(source)
+    await platform.sql('update backup set started_at = now()')
+    platform.fake.describeProblem = 'No space left on device'
+    expect((await pin(true)).status).toBe(200)
+    expect(told()).toBeUndefined()
+    await settle()
+    expect(await health()).toMatchObject({ status: 'degraded', reason: 'No space left on device' })
+    platform.fake.describeProblem = undefined
+    await lookClosely()
+    expect(told()).toEqual({ drillQuery: null, pinned: [label] })
+    expect(await health()).toMatchObject({ status: 'ok' })
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await settle()
+    await pin(false)
+    await settle()
+    expect(told()).toEqual({ drillQuery: null, pinned: [] })
+  })
+
   test('pinning is refused to strangers and readers, and of what is not there', async () => {
     const path = `/v1/postgres/${source}/backups/20261101-095900F`
     const pin = (body: unknown, options: object = {}, to = path) => platform.call('PATCH', to, { body, ...options })

@@ -8,9 +8,10 @@ import type { Hosting } from '../../src/drivers/hosting.ts'
 import type { PoolerDriver } from '../../src/drivers/pooler.ts'
 import type { ClusterProcess, PostgresDriver } from '../../src/drivers/postgres.ts'
 import type { ReceiverDriver } from '../../src/drivers/receiver.ts'
-import type { Repository } from '../../src/drivers/repository.ts'
+import type { BackupDescription, ClusterDescription, Repository } from '../../src/drivers/repository.ts'
 import type { CopyState, RecoveryState, RestoreDriver } from '../../src/drivers/restore.ts'
 import type { VolumeDriver } from '../../src/drivers/volume.ts'
+import type { LogTail } from '../../src/drivers/wal-tail.ts'
 import type { LiveContext } from '../../src/live/context.ts'
 import { formatLsn } from '../../src/model/wal.ts'
 import type { World } from '../../src/reconcile/step.ts'
@@ -29,6 +30,12 @@ export class FakeWorld {
   readonly receivers = new Set<string>()
   readonly staged = new Map<string, string>()
   readonly kept = new Set<string>()
+  /** What the repository was told of clusters. */
+  readonly descriptions = new Map<string, ClusterDescription>()
+  describeProblem: string | undefined
+  /** Backups that are there to be adopted, and where the log behind them ends. */
+  readonly described: BackupDescription[] = []
+  archiveTail: LogTail | undefined
   receiverProblem = false
   readonly receiverLog = [
     '2026-11-15 15:37:38.5  pg_receivewal: error: could not write 4 bytes to file "7.partial": No space left on device',
@@ -493,10 +500,18 @@ export class FakeWorld {
       freeBytes: () => this.called(this.repositoryFreeBytes),
       removeArchive: () => this.called(undefined),
       archiveEnd: () => this.called(this.archiveEnd),
-      archiveTail: () => this.called(undefined),
-      listClusters: () => this.called([]),
+      archiveTail: () => this.called(this.archiveTail),
+      findDescription: (id: string) => this.called(this.descriptions.get(id)),
+      listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
+      describeCluster: (id: string, description: ClusterDescription) => {
+        if (this.describeProblem) throw new Error(this.describeProblem)
+        this.descriptions.set(id, description)
+        return this.called(undefined)
+      },
+      listClusters: () => this.called([...new Set(this.described.map(({ clusterId }) => clusterId))]),
       removeCluster: (id: string) => {
         for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
+        this.descriptions.delete(id)
         return this.called(undefined)
       },
     } as unknown as Repository
