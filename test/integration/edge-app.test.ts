@@ -40,8 +40,8 @@ test('an app answers under its name once it has an address, and not without', as
 
 test('an app without machines says so', async () => {
   const empty = await edge.app()
-  const reply = await ask(empty)
-  expect([reply.status, json(reply).message]).toEqual([404, `the app ${empty} has no machine with a service yet`])
+  await until(async () => json(await ask(empty)).message === `the app ${empty} has no machine with a service yet`)
+  expect((await ask(empty)).status).toBe(404)
 })
 
 test('names below an app lead to it when it asked for that, and custom names when they are its', async () => {
