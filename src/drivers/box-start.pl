@@ -240,7 +240,12 @@ bwrap=$!
 while :; do
   wait $bwrap
   code=$?
-  kill -0 $bwrap 2>/dev/null || exit $code
+  kill -0 $bwrap 2>/dev/null && continue
+  # Where a signal broke the wait off, its code is that of the signal, and the true one is still to be had.
+  wait $bwrap 2>/dev/null
+  last=$?
+  [ $last = 127 ] && exit $code
+  exit $last
 done
 END
 }
