@@ -1,6 +1,6 @@
 import { createServer } from 'node:net'
 import { expect, it } from 'vitest'
-import { accepts, canBind } from './port.ts'
+import { accepts, canBind, localHost } from './port.ts'
 
 it('tells a free port from a taken one', async () => {
   const server = createServer()
@@ -18,4 +18,13 @@ it('tells a free port from a taken one', async () => {
 
 it('finds an address that this machine does not have unusable', async () => {
   expect(await canBind('192.0.2.1', 0)).toBe(false)
+})
+
+it.each([
+  ['*', '127.0.0.1'],
+  ['0.0.0.0', '127.0.0.1'],
+  ['::', '::1'],
+  ['192.0.2.1, 127.0.0.1', '192.0.2.1'],
+])('reaches who listens on %s at %s', (hosts, address) => {
+  expect(localHost(hosts)).toBe(address)
 })

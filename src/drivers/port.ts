@@ -21,8 +21,9 @@ function canBindOne(host: string, port: number): Promise<boolean> {
 /** Where this machine itself reaches who listens there, by the first of several addresses. */
 export function localHost(hosts: string): string {
   const host = hosts.split(',')[0]!.trim()
-  // Who listens everywhere listens on this machine's own address.
-  return ['*', '0.0.0.0', '::'].includes(host) ? '127.0.0.1' : host
+  // Who listens everywhere listens on this machine's own address; PostgreSQL and PgBouncer only on that of the same kind.
+  if (host === '*' || host === '0.0.0.0') return '127.0.0.1'
+  return host === '::' ? '::1' : host
 }
 
 /** Whether somebody listens there. */

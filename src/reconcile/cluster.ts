@@ -1,5 +1,6 @@
 import { randomInt } from 'node:crypto'
 import { clusterSpec, dataOptions, poolerSpec } from '../drivers/cluster-spec.ts'
+import { localHost } from '../drivers/port.ts'
 import type { ProbeTarget } from '../drivers/postgres-connection.ts'
 import { listDatabases } from '../drivers/postgres-database.ts'
 import { setPassword } from '../drivers/postgres-role.ts'
@@ -135,15 +136,8 @@ async function listEndpoints(
   const user = await findStoredUser(db, cluster.id, defaultUser)
   if (!user) return [] // its owner deleted the default user, so nobody's password is known for sure
   const password = unseal(encryptionKey, user.password).toString()
-  const target = { host: probeAddress(hosting.listen), user: defaultUser, password, database }
+  const target = { host: localHost(hosting.listen), user: defaultUser, password, database }
   return [cluster.directPort!, cluster.poolerPort!].map((port) => ({ ...target, port }))
-}
-
-/** A wildcard is no address to connect to. */
-function probeAddress(listen: string): string {
-  const first = listen.split(',')[0]!.trim()
-  if (first === '*' || first === '0.0.0.0') return '127.0.0.1'
-  return first === '::' ? '::1' : first
 }
 
 /** A server starts in a few hundredths of a second, so it is worth a moment; what takes longer is looked at next turn. */
