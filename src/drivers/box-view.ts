@@ -7,7 +7,7 @@ import type { BoxPaths } from './box-paths.ts'
 import { boxScript } from './box-script.ts'
 import { ensureDirectory } from './fresh.ts'
 import type { Home } from './home.ts'
-import { findCommand, run } from './process.ts'
+import { run } from './process.ts'
 
 const shownCheckpoints = 5
 
@@ -15,7 +15,7 @@ const shownCheckpoints = 5
 export async function showCheckpoints(home: Home, paths: BoxPaths): Promise<void> {
   if (!arrangeViews(paths)) return
   const service = `${home.tree}/${paths.supervisedName}`
-  await run(findCommand('perl') ?? 'perl', [boxScript('box-view.pl'), paths.config, service])
+  await run('perl', [boxScript('box-view.pl'), paths.config, service])
 }
 
 /** For the next start of the box. False where there are no places to mount at. */

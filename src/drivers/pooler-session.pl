@@ -1,21 +1,23 @@
-# Ends connections of a process as if the other side had closed them: pooler-session.pl <pid>. Its input names the other
-# sides, one on a line, as address and port. Where the host lets nobody reach into the process, it leaves them alone.
+# Ends connections of a process as if the other side had closed them: pooler-session.pl <machine> <pid>. Its input names
+# the other sides, one on a line, as address and port. Where the host lets nobody reach into the process, it leaves them
+# alone.
 use strict;
 use Socket qw(AF_INET AF_INET6 inet_ntop sockaddr_family unpack_sockaddr_in unpack_sockaddr_in6);
 
-my ($pidfd_open, $pidfd_getfd) = (434, 438);
+our $machine;
+require($0 =~ s{[^/]*$}{}r . 'box-lib.pl');
 
-my $pid = shift;
+($machine, my $pid) = @ARGV;
 chomp(my @sides = <STDIN>);
 my %ending = map { $_ => 1 } @sides;
 
-my $process = syscall($pidfd_open, $pid + 0, 0);
+my $process = attempt('pidfd_open', $pid + 0, 0);
 exit 0 if $process < 0;
 
 for my $file (glob "/proc/$pid/fd/*") {
   my ($number) = $file =~ m{(\d+)$};
   next if (readlink($file) // '') !~ /^socket:/;
-  my $copy = syscall($pidfd_getfd, $process, $number + 0, 0);
+  my $copy = attempt('pidfd_getfd', $process, $number + 0, 0);
   next if $copy < 0 || !open(my $socket, '+<&=', $copy);
   my $address = getpeername($socket) or next;
   shutdown($socket, 2) if $ending{side($address)};

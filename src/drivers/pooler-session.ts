@@ -4,7 +4,7 @@
 import { boxScript } from './box-script.ts'
 import { askConsole, type PoolerAddress } from './pooler-console.ts'
 import type { ClusterPaths } from './postgres-paths.ts'
-import { findCommand, run } from './process.ts'
+import { run } from './process.ts'
 
 /** All sessions of a user, or all in a database. */
 export type PooledSessions = { user: string } | { database: string }
@@ -28,5 +28,5 @@ export async function endPooledSessions(
   )
   if (ending.length === 0) return
   const sides = ending.map(({ addr, port }) => `${addr} ${port}\n`)
-  await run(findCommand('perl')!, [boxScript('pooler-session.pl'), String(pid)], { input: sides.join('') })
+  await run('perl', [boxScript('pooler-session.pl'), process.arch, String(pid)], { input: sides.join('') })
 }

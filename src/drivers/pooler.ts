@@ -33,10 +33,6 @@ export interface PoolerDriver {
   /** Afterwards the pooler runs by this spec or is about to. It uses the certificate of the cluster. */
   ensurePooler(id: string, spec: PoolerSpec): Promise<void>
   inspectPooler(id: string): Promise<PoolerProcess>
-  /** Reads its files again, the certificate as well. */
-  reloadPooler(id: string): Promise<void>
-  /** Ends the sessions of all clients. */
-  restartPooler(id: string): Promise<void>
   /** Ends what clients have open through it, at once; none of them is told why. */
   endSessions(id: string, address: PoolerAddress, which: PooledSessions): Promise<void>
   removePooler(id: string): Promise<void>
@@ -54,8 +50,6 @@ export function poolerDriver({ home, supervisor }: { home: Home; supervisor: Sup
   return {
     ensurePooler: (id, spec) => ensurePooler(home, supervisor, id, spec),
     inspectPooler: (id) => inspectPooler(supervisor, serviceOf(id)),
-    reloadPooler: (id) => supervisor.signalService(serviceOf(id), 'SIGHUP'),
-    restartPooler: (id) => supervisor.restartService(serviceOf(id)),
     endSessions: async (id, address, which) => {
       const state = await supervisor.inspectService(serviceOf(id))
       // One that does not listen yet has nobody.

@@ -91,7 +91,6 @@ export function apiSocket(home: Pick<Home, 'run'>): string {
   return `${home.run}/api.sock`
 }
 
-/** For names that have no certificate of their own. */
 type CertificateGround = {
   config: Pick<Config, 'domain' | 'sandboxDomain'>
   home: Home
@@ -99,6 +98,7 @@ type CertificateGround = {
   supervisor: Pick<Foundation['supervisor'], 'signalService'>
 }
 
+/** For names that have no certificate of their own. */
 async function ensureOwnCertificate({ config, home, log }: Omit<CertificateGround, 'supervisor'>) {
   const directory = `${home.path}/edge-tls`
   const hosts = [`*.${config.domain}`, config.domain, `*.${config.sandboxDomain}`, config.sandboxDomain]

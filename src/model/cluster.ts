@@ -60,6 +60,10 @@ export interface Health {
   reason: string
 }
 
+export function degraded(reason: string): Health {
+  return { status: 'degraded', reason }
+}
+
 export interface RecordedToolchain {
   major: PostgresMajor
   version: string

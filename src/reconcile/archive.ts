@@ -1,5 +1,5 @@
 import type { Toolchain } from '../drivers/toolchain.ts'
-import type { Cluster, Health } from '../model/cluster.ts'
+import { type Cluster, degraded, type Health } from '../model/cluster.ts'
 import { formatLsn } from '../model/wal.ts'
 import { type Archive, type ArchiveBase, findCurrentArchive, listArchives, startEpoch } from '../store/archive.ts'
 import type { World } from './step.ts'
@@ -23,15 +23,12 @@ export async function keepArchive(cluster: Cluster, world: World): Promise<Healt
   if (slot.is !== 'ok') {
     if (slot.is === 'lost') await world.receiver.dropSlot(cluster.id, archive.slot)
     await startNextEpoch(cluster, world, null)
-    return {
-      status: 'degraded',
-      reason: 'the archive lost its place in the log and was started anew; a backup follows',
-    }
+    return degraded('the archive lost its place in the log and was started anew; a backup follows')
   }
   if (slot.active) return undefined
   const until = slot.restartLsn === undefined ? '' : `; it has everything up to ${formatLsn(slot.restartLsn)}`
   const why = await findReceiverError(cluster, world)
-  return { status: 'degraded', reason: `the archive is not receiving${why && `: ${why}`}${until}` }
+  return degraded(`the archive is not receiving${why && `: ${why}`}${until}`)
 }
 
 /** What the receiver said before it ended, such as that its disk is full; that it lost its connection tells nothing. */

@@ -1,7 +1,7 @@
 import { clusterSpec } from '../drivers/cluster-spec.ts'
 import { listDatabases } from '../drivers/postgres-database.ts'
 import { ensureRights } from '../drivers/postgres-rights.ts'
-import { type Cluster, defaultDatabase, type Health } from '../model/cluster.ts'
+import { type Cluster, defaultDatabase, degraded, type Health } from '../model/cluster.ts'
 import { type DrillSchedule, isDrillDue, passed } from '../model/drill.ts'
 import { nowMicros } from '../model/time.ts'
 import { findCurrentArchive, listWindows } from '../store/archive.ts'
@@ -73,10 +73,6 @@ async function keepRetention(cluster: Cluster, world: World): Promise<void> {
 }
 
 const fine: Health = { status: 'ok', reason: '' }
-
-function degraded(reason: string): Health {
-  return { status: 'degraded', reason }
-}
 
 /** Only a close look can tell that what was wrong at the last one is right again. What a drill found is known without. */
 function needsCloseLook(cluster: Cluster, drill: Health | undefined): boolean {

@@ -1,5 +1,5 @@
 import type { Toolchain } from '../drivers/toolchain.ts'
-import type { Cluster, Health } from '../model/cluster.ts'
+import { type Cluster, degraded, type Health } from '../model/cluster.ts'
 import { formatLsn, type Lsn, parseLsn, segmentName, segmentNumber, segmentStart } from '../model/wal.ts'
 import { findBackupFailure } from '../store/backup.ts'
 import { setHealth } from '../store/cluster.ts'
@@ -56,11 +56,11 @@ export async function findBackupProblem(cluster: Cluster, { db, keep }: World): 
   const damage = await findUnreplacedDamage(db, cluster.id)
   if (damage) return damaged(damage)
   const last = await findBackupFailure(db, cluster.id, keep.backupIntervalSeconds)
-  return last && { status: 'degraded', reason: `backup ${last.label} failed: ${last.failure}` }
+  return last && degraded(`backup ${last.label} failed: ${last.failure}`)
 }
 
 function damaged({ label, damage }: { label: string; damage: string }): Health {
-  return { status: 'degraded', reason: `backup ${label} is damaged, and a new one follows: ${damage}` }
+  return degraded(`backup ${label} is damaged, and a new one follows: ${damage}`)
 }
 
 interface Hole {
@@ -83,5 +83,5 @@ async function findHole(cluster: Cluster, { db, repository }: World): Promise<Ho
   const hole = end ?? segmentStart(segmentNumber(from))
   const name = segmentName(log.timeline, segmentNumber(hole))
   const reason = `WAL segment ${name} is missing in the archive, which is started anew; a backup follows`
-  return { epoch: log.epoch, lsn: formatLsn(hole), health: { status: 'degraded', reason } }
+  return { epoch: log.epoch, lsn: formatLsn(hole), health: degraded(reason) }
 }

@@ -1,6 +1,7 @@
 import { beforeEach, expect, test } from 'vitest'
 import { newId } from '../../src/model/ids.ts'
 import { parseLsn } from '../../src/model/wal.ts'
+import { describedBackup } from '../support/backup-description.ts'
 import { usePlatform } from '../support/platform.ts'
 
 const platform = usePlatform()
@@ -11,21 +12,7 @@ beforeEach(() => {
   id = newId()
   platform.fake.archiveEnd = parseLsn('0/4000000')
   platform.fake.archiveTail = { end: parseLsn('0/3000200'), newestCommit: undefined }
-  platform.fake.described.push({
-    clusterId: id,
-    clusterName: 'shop',
-    orgSlug: 'acme',
-    label,
-    epoch: 1,
-    pgMajor: '17',
-    timeline: 1,
-    startLsn: '0/3000028',
-    stopLsn: '0/3000120',
-    startedAt: '2026-11-15T10:02:03.000001Z',
-    stoppedAt: '2026-11-15T10:02:09.123456Z',
-    sizeBytes: 5,
-    settings: {},
-  })
+  platform.fake.described.push(describedBackup({ clusterId: id, label }))
 })
 
 async function adopt(): Promise<void> {

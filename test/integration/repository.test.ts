@@ -5,6 +5,7 @@ import type { BackupDescription, Repository } from '../../src/drivers/repository
 import { fileRepository } from '../../src/drivers/repository-file.ts'
 import { newId } from '../../src/model/ids.ts'
 import { historyName, parseLsn, segmentBytes, segmentName, segmentStart, type WalPiece } from '../../src/model/wal.ts'
+import { describedBackup } from '../support/backup-description.ts'
 import { removeTemporaryHome, startProgram, temporaryDirectory } from '../support/temporary-home.ts'
 import { until } from '../support/until.ts'
 
@@ -21,22 +22,7 @@ beforeEach(() => {
 afterAll(() => removeTemporaryHome(directory))
 
 function describe(change: Partial<BackupDescription> = {}): BackupDescription {
-  return {
-    clusterId: id,
-    clusterName: 'shop',
-    orgSlug: 'acme',
-    label,
-    epoch: 1,
-    pgMajor: '17',
-    timeline: 1,
-    startLsn: '0/3000028',
-    stopLsn: '0/3000120',
-    startedAt: '2026-11-15T10:02:03.000001Z',
-    stoppedAt: '2026-11-15T10:02:09.123456Z',
-    sizeBytes: 5,
-    settings: { plan: 'basic', disk_size_gb: 10 },
-    ...change,
-  }
+  return describedBackup({ clusterId: id, label, ...change })
 }
 
 async function stage(name = label): Promise<string> {

@@ -224,8 +224,6 @@ export class FakeWorld {
         return nothing()
       },
       inspectPooler: (id) => this.called(this.poolers.has(id) ? { is: 'running', pid: 8 } : { is: 'stopped', log: [] }),
-      reloadPooler: nothing,
-      restartPooler: nothing,
       endSessions: nothing,
       removePooler: (id) => {
         this.poolers.delete(id)
