@@ -137,8 +137,8 @@ export interface Ratio {
   disturbed: boolean
 }
 
-const rounds = 6
-const mostRounds = 8
+const rounds = 11
+const mostRounds = 15
 type Pair = [measured: number, reference: number]
 
 /**

@@ -268,17 +268,7 @@ async function answer(
     throw refusal
   }
   const { headers } = request
-  const call = {
-    ctx,
-    params,
-    query,
-    body,
-    headers,
-    // Few ask for it, and to read it takes longer than most of the rest.
-    get search() {
-      return new URLSearchParams(request.url.split('?')[1])
-    },
-  }
+  const call = { ctx, params, query, body, headers, search: searchOf(request.url) }
   const key = headers['idempotency-key']
   if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
   const path = request.url.split('?')[0]!
@@ -288,6 +278,14 @@ async function answer(
     (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
     (error) => problemBody(options.area, error),
   )
+}
+
+const noSearch = new URLSearchParams()
+
+/** Few requests have one, and to read it takes longer than most of the rest. */
+function searchOf(url: string): URLSearchParams {
+  const start = url.indexOf('?')
+  return start < 0 ? noSearch : new URLSearchParams(url.slice(start))
 }
 
 async function run(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer | StreamAnswer> {

@@ -106,8 +106,8 @@ export async function getClusterDetails(
   ])
   requireCaller(row)
   if (!row?.cluster || clusterStatus(row.cluster.state) === 'deleted') throw notFound('Cluster not found')
-  const { hasExtras: hasMore, ...cluster } = row.cluster
-  return { ...cluster, ...(more ?? (hasMore ? await findExtras(db, cluster.id) : noExtras)) }
+  const { cluster } = row
+  return Object.assign(cluster, more ?? (cluster.hasExtras ? await findExtras(db, cluster.id) : noExtras))
 }
 
 type DetailsRow = Caller & { cluster: (ClusterDetails & { hasExtras: boolean }) | null }
