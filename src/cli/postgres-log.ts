@@ -18,7 +18,7 @@ const followMillis = 1000
 
 export function addLogCommand(postgres: Command, cli: Cli): void {
   const logs = takesCluster(postgres.command('logs'))
-    .description('show what the server of a cluster logs')
+    .description('show what the server of a cluster logs, with times in UTC')
     .option('-n, --lines <count>', 'how many of the last lines', parseWholeNumber, 100)
     .option('-f, --follow', 'go on with new lines as they come')
     .action((given: string, options: LogOptions) => printLog(cli, given, options))
