@@ -120,6 +120,11 @@ See connection strings:  berth postgres show shop --reveal`)
     await expect(berth(['create'], false, made, gone)).rejects.toThrow('cluster shop is deleted')
   })
 
+  it('refuses an empty name, which is none that was omitted', async () => {
+    await expect(berth(['create', ' '], false)).rejects.toThrow('the name is empty')
+    expect(asked).toEqual([])
+  })
+
   it('does not wait when told so', async () => {
     const created = { ...starting('creating'), organization: { slug: 'acme' } }
     await berth(['create', '--no-wait', '--org', 'acme'], false, [201, { data: created }])

@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander'
 import { request, requestIfPresent, segment } from './client.ts'
 import { addExamples, type Cli, defaultOrg } from './command.ts'
-import { Failure } from './failure.ts'
+import { Failure, Misuse } from './failure.ts'
 import { parseWholeNumber } from './number.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from './output.ts'
 import { addAdoptCommand } from './postgres-adopt.ts'
@@ -99,6 +99,8 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
 
 async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
+  // The platform would generate one, which is not what a variable that is not set should do.
+  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to have one generated')
   const created = await request<Data<Cluster>>(cli.session(), 'POST', '/v1/postgres', {
     name,
     org_slug: options.org,
