@@ -33,7 +33,7 @@ const Role = Type.Enum([...userRoles], {
 export const identifierBytes = 63
 
 /** No path of an operation can hold a dot or two: clients take them for steps, also encoded ones. */
-const Identifier = (field: string, description: string) =>
+export const Identifier = (field: string, description: string) =>
   Type.String({
     minLength: 1,
     maxLength: identifierBytes,
