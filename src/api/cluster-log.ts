@@ -12,7 +12,7 @@ export const clusterLogRoutes: Route[] = [
     id: 'getClusterLog',
     tag: 'Postgres',
     summary: 'Show the log of the server',
-    description: 'Its last lines, oldest first, each with its time in front. Works in every state.',
+    description: 'Its last lines, oldest first, each with its time in UTC in front. Works in every state.',
     scope: 'read',
     params: ById,
     query: Type.Object({

@@ -9,7 +9,7 @@ import {
   listExtensionsOf,
 } from '../live/database.ts'
 import { changeUserRole, createClusterUser, deleteClusterUser, getCredentials, listClusterUsers } from '../live/user.ts'
-import { CreateDatabase, UserRoleChange, userRoles } from '../model/user.ts'
+import { CreateDatabase, Identifier, UserRoleChange, userRoles } from '../model/user.ts'
 import { accessOf } from './flyctl-postgres.ts'
 import { ById, families, internalRoute, noCluster, notReady } from './flyctl-route.ts'
 import type { Route } from './route.ts'
@@ -26,8 +26,8 @@ const ByExtension = Type.Object({
 
 const NewUser = Type.Object(
   {
-    username: Type.Optional(Type.String({ minLength: 1, maxLength: 63 })),
-    user_name: Type.Optional(Type.String({ minLength: 1, maxLength: 63, description: 'The same as `username`.' })),
+    username: Type.Optional(Identifier('username', 'The name of the new user.')),
+    user_name: Type.Optional(Identifier('user_name', 'The same as `username`.')),
     role: Type.Optional(Type.Enum([...userRoles])),
     db_name: Type.Optional(Type.String({ description: 'For which database to make the connection string.' })),
   },

@@ -26,9 +26,11 @@ export function refusal(session: Session, status: number, text: string): Refusal
   return new Refusal(status, inOurWords(sentenceOf(answer)) ?? `the platform answered with status ${status}`, answer)
 }
 
-/** Commands whose request may carry this parameter have an option for it. */
+/** Commands whose request may carry one of these parameters have an option for it. */
+const optionOf = { 'force=true': '--force', disk_size_gb: '--disk', postgis_enabled: '--postgis' }
+
 function inOurWords(sentence: string | undefined): string | undefined {
-  return sentence?.replaceAll('force=true', '--force')
+  return Object.entries(optionOf).reduce((text, [field, option]) => text?.replaceAll(field, option), sentence)
 }
 
 /** `undefined` when the platform says there is no such thing. */

@@ -16,6 +16,11 @@ export class Misuse extends Error {
   override readonly name = 'Misuse'
 }
 
+/** Somebody stopped the waiting. What was waited for goes on. */
+export class Interruption extends Error {
+  override readonly name = 'Interruption'
+}
+
 /** What was asked for is known, and it did not happen: the platform is away, or the person answered no. */
 export class Failure extends Error {
   override readonly name = 'Failure'

@@ -8,7 +8,9 @@ import {
   type Data,
   defaultDatabase,
   defaultUser,
+  explainMissingDatabase,
   findCluster,
+  getEndpoints,
   getPassword,
   type InOrg,
   takesCluster,
@@ -46,12 +48,13 @@ async function attachApp(cli: Cli, given: string, app: string, options: AttachOp
   const session = cli.session()
   const path = await findCluster(cli, given, options)
   const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
-  if (!cluster.endpoints) {
-    throw new Failure(`cluster ${cluster.name} is ${cluster.status}; an app can be attached once it is ready`)
-  }
+  const outside = getEndpoints(cluster, 'an app can be attached')
   await refuseTaken(cli, app, options.variable)
-  const { direct, pooler } = cluster.private_endpoints ?? cluster.endpoints.primary
-  const password = await getPassword(cli, path, given, options.user)
+  const { direct, pooler } = cluster.private_endpoints ?? outside
+  const password = await getPassword(cli, path, given, options)
+  // A secret that leads to no database would be noticed only by the machines that use it.
+  const missing = await explainMissingDatabase(cli, path, given, options)
+  if (missing !== undefined) throw new Failure(missing)
   const url = connectionString(options.direct ? direct : pooler, password, options.user, options.database)
   const secret = { name: options.variable, value: url }
   const answer = await request(session, 'POST', `${path}/attachments`, { app_name: app, secret })

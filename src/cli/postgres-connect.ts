@@ -1,15 +1,16 @@
 import { type Command, Option } from 'commander'
 import { request } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
-import { Failure } from './failure.ts'
-import { printAnswer } from './output.ts'
+import { printAnswer, visible } from './output.ts'
 import {
   type Cluster,
   type Data,
   defaultDatabase,
   defaultUser,
   type Endpoint,
+  explainMissingDatabase,
   findCluster,
+  getEndpoints,
   getPassword,
   type InOrg,
   takesCluster,
@@ -21,8 +22,11 @@ export interface PsqlTarget extends Endpoint {
   database: string
 }
 
-/** Hands the terminal to psql, and this process its exit code when it ends. */
-export type RunPsql = (target: PsqlTarget, args: string[]) => Promise<void>
+/** Hands the terminal to psql. Its exit code is returned, and becomes that of this process. */
+export type RunPsql = (target: PsqlTarget, args: string[]) => Promise<number>
+
+/** What psql exits with when it has no connection, or none any more. */
+const lostConnection = 2
 
 interface ConnectOptions extends InOrg {
   pooler?: true
@@ -58,16 +62,18 @@ async function connectTo(
   cli: Cli & { runPsql: RunPsql },
   given: string,
   args: string[],
-  { user, database, ...options }: ConnectOptions,
+  options: ConnectOptions,
 ): Promise<void> {
   const path = await findCluster(cli, given, options)
   const { data: cluster } = await request<Data<Cluster>>(cli.session(), 'GET', path)
-  if (!cluster.endpoints) {
-    throw new Failure(`cluster ${cluster.name} is ${cluster.status}; one can connect to it once it is ready`)
-  }
-  const { direct, pooler } = cluster.endpoints.primary
-  const password = await getPassword(cli, path, given, user)
-  await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
+  const { direct, pooler } = getEndpoints(cluster, 'one can connect to it')
+  const password = await getPassword(cli, path, given, options)
+  const { user, database } = options
+  const code = await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
+  if (code !== lostConnection) return
+  // The pooler says of a missing database only that nobody can log in to it. A cluster that is down tells nothing here.
+  const missing = await explainMissingDatabase(cli, path, given, options).catch(() => undefined)
+  if (missing !== undefined) cli.terminal().note(visible(missing))
 }
 
 async function printAuthority(cli: Cli): Promise<void> {

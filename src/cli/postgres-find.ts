@@ -80,13 +80,42 @@ export async function findCluster(cli: Cli, given: string, { org }: InOrg): Prom
 }
 
 /** With which a user logs in. */
-export async function getPassword(cli: Cli, path: string, given: string, user: string): Promise<string> {
+export async function getPassword(
+  cli: Cli,
+  path: string,
+  given: string,
+  { org, user }: InOrg & { user: string },
+): Promise<string> {
   const credentials = `${path}/users/${segment(user)}/credentials`
   const found = await requestIfPresent<Data<{ password: string }>>(cli.session(), credentials)
   if (found) return found.data.password
   throw new Failure(
-    `cluster ${given} has no user ${user}; choose one with --user, "berth postgres users list ${given}" shows all`,
+    `cluster ${given} has no user ${user}; choose one with --user, "berth postgres users list ${wordsFor(given, org)}" shows all`,
   )
+}
+
+/** What a command is told, and the organization if it would take another one. */
+export function wordsFor(given: string, org: string): string {
+  return org === defaultOrg ? given : `${given} --org ${org}`
+}
+
+/** At which a cluster is reached; `what` is possible then. */
+export function getEndpoints({ name, status, endpoints, failure }: Cluster, what: string): Endpoints {
+  if (endpoints) return endpoints.primary
+  if (failure !== undefined) throw new Failure(`cluster ${name} failed: ${failure}`)
+  throw new Failure(`cluster ${name} is ${status}; ${what} once it is ready`)
+}
+
+/** Undefined for a database that the cluster has. */
+export async function explainMissingDatabase(
+  cli: Cli,
+  path: string,
+  given: string,
+  { org, database }: InOrg & { database: string },
+): Promise<string | undefined> {
+  const { data } = await request<Data<{ name: string }[]>>(cli.session(), 'GET', `${path}/databases`)
+  if (data.some(({ name }) => name === database)) return undefined
+  return `cluster ${given} has no database ${database}; choose one with --database, "berth postgres databases list ${wordsFor(given, org)}" shows all`
 }
 
 async function findClusterId(session: Session, given: string, org: string): Promise<string> {

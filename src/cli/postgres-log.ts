@@ -1,9 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Command } from 'commander'
-import { request } from './client.ts'
+import { request, requestIfPresent } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
 import { parseWholeNumber } from './number.ts'
-import { printAnswer, visible } from './output.ts'
+import { printAnswer, type Terminal, visible } from './output.ts'
 import { type Data, findCluster, type InOrg, takesCluster } from './postgres-find.ts'
 
 interface LogOptions extends InOrg {
@@ -11,12 +11,14 @@ interface LogOptions extends InOrg {
   follow?: true
 }
 
+type LogAnswer = Data<{ lines: string[] }>
+
 const mostLines = 1000 // the most the platform gives at once
 const followMillis = 1000
 
 export function addLogCommand(postgres: Command, cli: Cli): void {
   const logs = takesCluster(postgres.command('logs'))
-    .description('show what the server of a cluster logs')
+    .description('show what the server of a cluster logs, with times in UTC')
     .option('-n, --lines <count>', 'how many of the last lines', parseWholeNumber, 100)
     .option('-f, --follow', 'go on with new lines as they come')
     .action((given: string, options: LogOptions) => printLog(cli, given, options))
@@ -24,26 +26,40 @@ export function addLogCommand(postgres: Command, cli: Cli): void {
 }
 
 async function printLog(cli: Cli, given: string, options: LogOptions): Promise<void> {
-  const session = cli.session()
   const path = await findCluster(cli, given, options)
-  const read = (lines: number) => request<Data<{ lines: string[] }>>(session, 'GET', `${path}/logs?lines=${lines}`)
-  const first = await read(options.lines)
-  if (first.data.lines.length > 0 || !options.follow) printLines(cli, first)
-  if (!options.follow) return
-  for (let seen = first.data.lines; ; ) {
-    await delay(followMillis)
-    const { lines } = (await read(mostLines)).data
-    const fresh = linesAfter(seen, lines)
-    if (fresh.length > 0) printLines(cli, { data: { lines: fresh } })
-    seen = lines
-  }
+  const first = await request<LogAnswer>(cli.session(), 'GET', `${path}/logs?lines=${options.lines}`)
+  if (options.follow) await followLog(cli, given, `${path}/logs?lines=${mostLines}`, first.data.lines)
+  else printLines(cli.terminal(), first)
 }
 
-function printLines(cli: Cli, answer: Data<{ lines: string[] }>): void {
-  const { lines } = answer.data
+/** Until the cluster is deleted. */
+async function followLog(cli: Cli, given: string, path: string, first: string[]): Promise<void> {
   const terminal = cli.terminal()
-  if (lines.length === 0 && !terminal.json) terminal.note('The log is empty.')
-  else printAnswer(terminal, answer, () => lines.map(lineText).join('\n'))
+  printNewLines(terminal, first)
+  for (let seen = first; ; ) {
+    await delay(followMillis)
+    const answer = await requestIfPresent<LogAnswer>(cli.session(), path)
+    if (!answer) break
+    const { lines } = answer.data
+    printNewLines(terminal, linesAfter(seen, lines))
+    seen = lines
+  }
+  if (!terminal.json) terminal.note(`Cluster ${visible(given)} is deleted.`)
+}
+
+function printLines(terminal: Terminal, answer: LogAnswer): void {
+  if (answer.data.lines.length === 0 && !terminal.json) terminal.note('The log is empty.')
+  else printAnswer(terminal, answer, () => linesText(answer.data.lines))
+}
+
+/** JSON without an end has a document on each line, so that readers know where one ends. */
+function printNewLines(terminal: Terminal, lines: string[]): void {
+  if (lines.length === 0) return
+  terminal.print(terminal.json ? JSON.stringify({ data: { lines } }) : linesText(lines))
+}
+
+function linesText(lines: string[]): string {
+  return lines.map(lineText).join('\n')
 }
 
 /** Further lines of a message start with a tab. */

@@ -5,7 +5,7 @@ import { addExamples, type Cli, defaultOrg } from './command.ts'
 import { Failure, Misuse } from './failure.ts'
 import { block, type Cell, printAnswer, visible } from './output.ts'
 import { type Backup, isUnderWay, listBackups, type WatchingCli } from './postgres-backup.ts'
-import { type Data, findCluster, type InOrg, listClusters, takesCluster } from './postgres-find.ts'
+import { type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './postgres-find.ts'
 import { noWindowText, type RecoverableCluster, readPlatformClock } from './postgres-window.ts'
 import { startProgress, watch } from './progress.ts'
 
@@ -270,8 +270,7 @@ function failureText({ name, id, status, failure }: RestoredCluster): string {
 
 function restoredText(cluster: RestoredCluster, colors: boolean): string {
   const { name, id, status, endpoints, restore } = cluster
-  const org = cluster.organization.slug
-  const which = visible(org === defaultOrg ? name : `${name} --org ${org}`)
+  const which = visible(wordsFor(name, cluster.organization.slug))
   const state = restore?.pitr_time ?? restore?.backup_id
   const overview: [string, Cell][] = [
     ['name', name],

@@ -14,6 +14,7 @@ import {
   getPassword,
   type InOrg,
   takesCluster,
+  wordsFor,
 } from './postgres-find.ts'
 
 interface ShowOptions extends InOrg {
@@ -35,13 +36,13 @@ export function addShowCommand(postgres: Command, cli: Cli): void {
 async function showCluster(cli: Cli, given: string, options: ShowOptions): Promise<void> {
   const terminal = cli.terminal()
   if (options.reveal && terminal.json) {
-    throw new Misuse(`--reveal is for people; "berth postgres users credentials ${given} ${options.user}" knows --json`)
+    const command = `berth postgres users credentials ${wordsFor(`${given} ${options.user}`, options.org)}`
+    throw new Misuse(`--reveal is for people; "${command}" knows --json`)
   }
   const path = await findCluster(cli, given, options)
   const answer = await request<Data<Cluster>>(cli.session(), 'GET', path)
-  const { user } = options
-  const password = options.reveal && answer.data.endpoints ? await getPassword(cli, path, given, user) : hidden
-  printAnswer(terminal, answer, () => block(describeCluster(answer.data, user, password), terminal.colors))
+  const password = options.reveal && answer.data.endpoints ? await getPassword(cli, path, given, options) : hidden
+  printAnswer(terminal, answer, () => block(describeCluster(answer.data, options.user, password), terminal.colors))
 }
 
 function describeCluster(cluster: Cluster, user: string, password: string): [string, Cell][] {

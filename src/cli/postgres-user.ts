@@ -2,7 +2,7 @@ import { Argument, type Command, Option } from 'commander'
 import { request, segment } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
 import { block, printAnswer, table, visible } from './output.ts'
-import { type Data, findCluster, type InOrg, takesCluster } from './postgres-find.ts'
+import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './postgres-find.ts'
 
 interface User {
   username: string
@@ -100,8 +100,10 @@ async function createUser(cli: Cli, given: string, username: string, options: In
   const path = await findCluster(cli, given, options)
   const { role } = options
   const answer = await request<Data<User>>(cli.session(), 'POST', `${path}/users`, { username, role })
-  const hint = `"berth postgres users credentials" shows its password.`
-  printAnswer(cli.terminal(), answer, () => `Created user ${visible(username)} with the role ${role}. ${hint}`)
+  const command = `berth postgres users credentials ${wordsFor(`${given} ${username}`, options.org)}`
+  printAnswer(cli.terminal(), answer, () => {
+    return visible(`Created user ${username} with the role ${role}. "${command}" shows its password.`)
+  })
 }
 
 async function changeRole(cli: Cli, given: string, username: string, role: string, options: InOrg): Promise<void> {

@@ -11,6 +11,7 @@ let printed: string[]
 let shown = ''
 let ran: [PsqlTarget, string[]][]
 let answers: Answer[]
+let psqlCode: number
 
 beforeEach(() => {
   asked = []
@@ -18,6 +19,7 @@ beforeEach(() => {
   printed = []
   shown = ''
   ran = []
+  psqlCode = 0
   vi.stubGlobal('fetch', async (url: string, { method, body }: { method: string; body?: string }) => {
     asked.push(`${method} ${url.replace('http://platform/v1', '')}`)
     if (body) bodies.push(JSON.parse(body))
@@ -36,7 +38,10 @@ async function berth(args: string[], json: boolean, ...given: Answer[]): Promise
     session: () => ({ url: 'http://platform', token: 'berth_x' }),
     terminal: () => ({ json, colors: false, print, note: print }),
     progress: { write: (text) => (shown += text) },
-    runPsql: async (target, psqlArguments) => void ran.push([target, psqlArguments]),
+    runPsql: async (target, psqlArguments) => {
+      ran.push([target, psqlArguments])
+      return psqlCode
+    },
   })
   await program.parseAsync(['pg', ...args], { from: 'user' })
 }
@@ -101,8 +106,23 @@ See connection strings:  berth postgres show shop --reveal`)
       'cluster shop failed: no free ports in 15000-15001',
     )
     expect(printed).toEqual([])
-    await expect(berth(['create'], true, made, ok(failed))).rejects.toThrow('no free ports')
+    await expect(berth(['create'], true, made, ok(failed))).rejects.toMatchObject({
+      message: 'cluster shop failed: no free ports in 15000-15001',
+      details: ['It keeps its name until it is gone: berth postgres destroy shop'],
+    })
     expect(JSON.parse(printed.join(''))).toEqual({ data: failed })
+  })
+
+  it('says so when somebody deletes it meanwhile', async () => {
+    const made: Answer = [201, { data: starting('creating') }]
+    const gone: Answer = [404, { error: 'Cluster not found' }]
+    await expect(berth(['create'], false, made, ok(starting('deleting')))).rejects.toThrow('cluster shop is deleting')
+    await expect(berth(['create'], false, made, gone)).rejects.toThrow('cluster shop is deleted')
+  })
+
+  it('refuses an empty name, which is none that was omitted', async () => {
+    await expect(berth(['create', ' '], false)).rejects.toThrow('the name is empty')
+    expect(asked).toEqual([])
   })
 
   it('does not wait when told so', async () => {
@@ -110,6 +130,13 @@ See connection strings:  berth postgres show shop --reveal`)
     await berth(['create', '--no-wait', '--org', 'acme'], false, [201, { data: created }])
     expect(asked).toEqual(['POST /postgres'])
     expect(printed.join('\n')).toContain('berth postgres show shop --org acme')
+  })
+})
+
+describe('list', () => {
+  it('says how to make the first one', async () => {
+    await berth(['list', '--org', 'acme'], false, listed())
+    expect(printed).toEqual(['No clusters in acme; "berth postgres create --org acme" makes one.'])
   })
 })
 
@@ -173,6 +200,9 @@ describe('show', () => {
       ['connect', 'shop'],
     ])
       await expect(berth(words, false, ...known(), gone)).rejects.toThrow(how)
+    await expect(berth(['connect', 'shop', '--org', 'acme'], false, ...known(), gone)).rejects.toThrow(
+      '"berth postgres users list shop --org acme" shows all',
+    )
   })
 
   it('tells what is wrong', async () => {
@@ -219,10 +249,27 @@ describe('connect', () => {
     expect(ran).toMatchObject([[{ port: 15_001, user: 'a/b', database: 'orders' }, ['-c', 'select 1']]])
   })
 
+  it('names a database that is not there when psql has no connection', async () => {
+    psqlCode = 2
+    const missing =
+      'cluster shop has no database gone; choose one with --database, "berth postgres databases list shop" shows all'
+    const connect = (...databases: Answer[]) =>
+      berth(['connect', 'shop', '--database', 'gone'], false, ...answersTo(), ...databases)
+    await connect(ok([{ name: 'fly-db' }]))
+    expect(printed).toEqual([missing])
+    await connect(ok([{ name: 'gone' }]))
+    await connect([503, { error: 'the cluster did not answer' }])
+    expect(printed).toEqual([missing])
+  })
+
   it('refuses both endpoints at once, and a cluster that has none yet', async () => {
     await expect(berth(['connect', 'shop', '--pooler', '--direct'], false)).rejects.toThrow('cannot be used with')
     await expect(berth(['connect', 'shop'], false, listed(summary), ok(starting('creating')))).rejects.toThrow(
       'cluster shop is creating; one can connect to it once it is ready',
+    )
+    const failed = ok({ ...starting('failed'), failure: 'full' })
+    await expect(berth(['connect', 'shop'], false, listed(summary), failed)).rejects.toThrow(
+      'cluster shop failed: full',
     )
     expect(ran).toEqual([])
   })
@@ -267,6 +314,7 @@ describe('what belongs to a cluster', () => {
   })
 
   const credentials = ok({ username: 'fly-user', password: 'p@ss' })
+  const databases = ok([{ name: 'fly-db' }, { name: 'orders' }])
   const attached: Answer = [201, { data: { app_name: 'web' } }]
 
   it('is told to an app by a secret', async () => {
@@ -277,12 +325,14 @@ describe('what belongs to a cluster', () => {
       ok(cluster()),
       [200, { secrets: [{ name: 'A' }] }],
       credentials,
+      databases,
       attached,
     )
     expect(asked.slice(1)).toEqual([
       `GET /postgres/${id}`,
       'GET /apps/web/secrets',
       `GET /postgres/${id}/users/fly-user/credentials`,
+      `GET /postgres/${id}/databases`,
       `POST /postgres/${id}/attachments`,
     ])
     const secret = { name: 'DATABASE_URL', value: 'postgresql://fly-user:p%40ss@db:15001/fly-db' }
@@ -297,7 +347,7 @@ describe('what belongs to a cluster', () => {
       [[], 'x.pg'],
       [['--direct'], 'direct.x'],
     ] as const) {
-      const answers: Answer[] = [ok(reached), [200, { secrets: [] }], credentials, attached]
+      const answers: Answer[] = [ok(reached), [200, { secrets: [] }], credentials, databases, attached]
       await berth(['attach', 'shop', 'web', ...way], false, listed(summary), ...answers)
       const value = `postgresql://fly-user:p%40ss@${host}:5432/fly-db`
       expect(bodies.at(-1)).toEqual({ app_name: 'web', secret: { name: 'DATABASE_URL', value } })
@@ -306,10 +356,20 @@ describe('what belongs to a cluster', () => {
 
   it('is told to an app under another name, as another user', async () => {
     const args = ['attach', 'shop', 'web', '--variable', 'ORDERS', '--user', 'a', '--database', 'orders', '--direct']
-    await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, attached)
+    await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, databases, attached)
     const secret = { name: 'ORDERS', value: 'postgresql://a:p%40ss@db:15000/orders' }
     expect(bodies.at(-1)).toEqual({ app_name: 'web', secret })
     expect(JSON.parse(printed.join(''))).toEqual(attached[1])
+  })
+
+  it('is not told to an app with a database that it does not have', async () => {
+    const answers: Answer[] = [ok(cluster()), [200, { secrets: [] }], credentials, databases]
+    await expect(
+      berth(['attach', 'shop', 'web', '--database', 'gone'], false, listed(summary), ...answers),
+    ).rejects.toThrow(
+      'cluster shop has no database gone; choose one with --database, "berth postgres databases list shop" shows all',
+    )
+    expect(bodies).toEqual([])
   })
 
   it('does not take the place of a secret that an app has', async () => {

@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander'
 import { request, requestIfPresent, segment } from './client.ts'
 import { addExamples, type Cli, defaultOrg } from './command.ts'
-import { Failure } from './failure.ts'
+import { Failure, Misuse } from './failure.ts'
 import { parseWholeNumber } from './number.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from './output.ts'
 import { addAdoptCommand } from './postgres-adopt.ts'
@@ -10,7 +10,15 @@ import { addBackupCommands } from './postgres-backup.ts'
 import { addConnectCommands, type RunPsql } from './postgres-connect.ts'
 import { addDatabaseCommands } from './postgres-database.ts'
 import { addDrillCommands } from './postgres-drill.ts'
-import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster } from './postgres-find.ts'
+import {
+  type Cluster,
+  type Data,
+  findCluster,
+  type InOrg,
+  listClusters,
+  takesCluster,
+  wordsFor,
+} from './postgres-find.ts'
 import { addLogCommand } from './postgres-log.ts'
 import { addRestoreCommands } from './postgres-restore.ts'
 import { addShowCommand } from './postgres-show.ts'
@@ -91,6 +99,8 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
 
 async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
+  // The platform would generate one, which is not what a variable that is not set should do.
+  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to have one generated')
   const created = await request<Data<Cluster>>(cli.session(), 'POST', '/v1/postgres', {
     name,
     org_slug: options.org,
@@ -105,20 +115,26 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
   const cluster = answer.data
   const hasFailed = options.wait && cluster.status !== 'ready'
   if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => creationText(cluster, terminal.colors))
-  if (hasFailed) throw new Failure(failureText(cluster))
+  if (hasFailed) throw creationFailure(cluster)
 }
 
-function failureText({ name, status, failure }: Cluster): string {
-  return failure === undefined ? `cluster ${name} is ${status}` : `cluster ${name} failed: ${failure}`
+function creationFailure({ name, organization, status, failure }: Cluster): Failure {
+  if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
+  const remedy = `It keeps its name until it is gone: berth postgres destroy ${wordsFor(name, organization.slug)}`
+  return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
 }
 
 /** Without a limit of its own: the platform gives up on what takes too long, and says why. */
-function watchUntilSettled(cli: PostgresCli, { id, name }: Cluster): Promise<Data<Cluster>> {
+function watchUntilSettled(cli: PostgresCli, cluster: Cluster): Promise<Data<Cluster>> {
+  const { id, name, organization } = cluster
   const session = cli.session()
+  const gone = { data: { ...cluster, status: 'deleted' } }
+  const where = `berth postgres show ${wordsFor(name, organization.slug)}`
   return watch(
     startProgress(cli.terminal(), cli.progress),
-    () => request<Data<Cluster>>(session, 'GET', `/v1/postgres/${segment(id)}`),
+    async () => (await requestIfPresent<Data<Cluster>>(session, `/v1/postgres/${segment(id)}`)) ?? gone,
     ({ data }) => (settled.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
+    `Cluster ${name} is still being created. See how it comes along with: ${where}`,
   )
 }
 
@@ -126,8 +142,7 @@ const settled = new Set(['ready', 'failed', 'deleting', 'deleted'])
 
 function creationText(cluster: Cluster, colors: boolean): string {
   const { name, id, status, endpoints } = cluster
-  const org = cluster.organization.slug
-  const which = visible(org === defaultOrg ? name : `${name} --org ${org}`)
+  const which = visible(wordsFor(name, cluster.organization.slug))
   if (!endpoints) {
     const overview = block(Object.entries({ name, id, status }), colors)
     return `${overview}\n\nSee how it comes along with: berth postgres show ${which}`
@@ -157,7 +172,8 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
   const terminal = cli.terminal()
   const answer = await listClusters(cli.session(), org, includeDeleted)
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`No clusters in ${visible(org)}; "berth postgres create" makes one.`)
+    const command = wordsFor('berth postgres create', org)
+    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" makes one.`)
   }
   const rows = answer.data.map((cluster) => [
     cluster.name,
@@ -200,6 +216,7 @@ async function watchUntilGone(cli: PostgresCli, path: string, name: string): Pro
     startProgress(cli.terminal(), cli.progress),
     () => requestIfPresent<Data<Cluster>>(session, path),
     (seen) => (seen && Date.now() < end ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
+    `Cluster ${name} is still being destroyed.`,
   )
   if (rest) {
     throw new Failure(`cluster ${name} is not gone after ${destroySeconds} seconds; its deletion goes on`)

@@ -1,4 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
+import { Interruption } from './failure.ts'
 import type { Terminal } from './output.ts'
 
 /** Standard error, or what stands for it. */
@@ -52,21 +53,26 @@ function plainLines(stream: ProgressStream, lineOf: LineOf): Progress {
   }
 }
 
-/** Looks again and again until what is seen needs no more waiting. */
+/** Looks again and again until what is seen needs no more waiting. After Ctrl-C `goesOn` says what that does not end. */
 export async function watch<T>(
   progress: Progress,
   look: () => Promise<T>,
   waitsFor: (seen: T) => string | undefined,
+  goesOn?: string,
 ): Promise<T> {
+  const interruption = Promise.withResolvers<never>()
+  const interrupt = () => interruption.reject(new Interruption(goesOn))
+  if (goesOn !== undefined) process.once('SIGINT', interrupt)
   try {
     for (;;) {
-      const seen = await look()
+      const seen = await Promise.race([look(), interruption.promise])
       const status = waitsFor(seen)
       if (status === undefined) return seen
       progress.show(status)
-      await delay(pollMillis)
+      await Promise.race([delay(pollMillis), interruption.promise])
     }
   } finally {
+    process.off('SIGINT', interrupt)
     progress.end()
   }
 }

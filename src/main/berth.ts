@@ -6,7 +6,7 @@ import { addCertificateCommands } from '../cli/certificate.ts'
 import { addExamples, type Cli } from '../cli/command.ts'
 import { addCompletionCommand } from '../cli/completion.ts'
 import { addDeployCommand } from '../cli/deploy.ts'
-import { Failure, Misuse, Refusal } from '../cli/failure.ts'
+import { Failure, Interruption, Misuse, Refusal } from '../cli/failure.ts'
 import { addIpCommands } from '../cli/ip.ts'
 import { addMachineCommands, type MachineCli } from '../cli/machine.ts'
 import { addLogsCommand } from '../cli/machine-log.ts'
@@ -25,7 +25,8 @@ import { openSandboxSession, openSession } from './session.ts'
 import type { StatusReport } from './status.ts'
 import { version } from './version.ts'
 
-const exitCodes = { done: 0, refused: 1, misused: 2 }
+// Like shells, 128 and the number of the signal.
+const exitCodes = { done: 0, refused: 1, misused: 2, interrupted: 130 }
 
 type Streams = Omit<Terminal, 'json'>
 
@@ -38,11 +39,12 @@ export function buildProgram(streams: Streams): Command {
     .helpOption('-h, --help', 'show help')
     .configureHelp({ showGlobalOptions: true })
     .exitOverride()
+    .configureOutput({ writeErr: (text) => wantsJson(program) || process.stderr.write(text) })
     .addHelpText(
       'after',
       `
 The token comes from BERTH_TOKEN, or else from the local home. "berth config" shows all settings.
-Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
+Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given, 130 interrupted.`,
     )
   addExamples(
     program,
@@ -55,7 +57,7 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
   )
   const cli: Cli = {
     session: () => openSession(settings(), program.opts<{ url?: string }>().url),
-    terminal: () => ({ ...streams, json: program.opts<{ json?: true }>().json === true }),
+    terminal: () => ({ ...streams, json: wantsJson(program) }),
   }
   const machineCli: MachineCli = { ...cli, progress: process.stderr, readInput, setExitCode }
   program.commandsGroup('Apps:')
@@ -85,6 +87,10 @@ Exit codes: 0 done, 1 refused or failed, 2 the command cannot be run as given.`,
   addCompletionCommand(program, cli)
   pointToHelp(program, 'berth')
   return program
+}
+
+function wantsJson(program: Command): boolean {
+  return program.opts<{ json?: true }>().json === true
 }
 
 function setExitCode(code: number): void {
@@ -170,9 +176,11 @@ async function runInstall(terminal: Terminal, options: { print?: true; directory
   printAnswer(terminal, lines, () => [...lines, ...next].join('\n'))
 }
 
-async function runPsql(target: PsqlTarget, args: string[]): Promise<void> {
+async function runPsql(target: PsqlTarget, args: string[]): Promise<number> {
   const { connect } = await import('./connect.ts')
-  process.exitCode = await connect(settings(), target, args)
+  const code = await connect(settings(), target, args)
+  process.exitCode = code
+  return code
 }
 
 function statusText(report: StatusReport, colors: boolean): string {
@@ -226,7 +234,7 @@ async function main(): Promise<void> {
   try {
     await program.parseAsync()
   } catch (error) {
-    const code = report({ ...streams, json: program.opts<{ json?: true }>().json === true }, error as Error)
+    const code = report({ ...streams, json: wantsJson(program) }, error as Error)
     // What a failed start left open, such as connections, must not keep the process.
     process.exit(code)
   }
@@ -250,6 +258,10 @@ async function ask(question: string): Promise<string> {
   const terminal = createInterface({ input: process.stdin, output: process.stderr })
   try {
     return await terminal.question(question)
+  } catch (error) {
+    if ((error as Error).name !== 'AbortError') throw error
+    process.stderr.write('\n') // Ctrl-C and Ctrl-D leave the cursor behind the question, and answer nothing
+    return ''
   } finally {
     terminal.close()
   }
@@ -257,19 +269,28 @@ async function ask(question: string): Promise<string> {
 
 /** Says what went wrong and returns the exit code for it. */
 function report(terminal: Terminal, error: Error): number {
-  // The parser has said its sentence already. Help that was asked for is no error.
-  if (error instanceof CommanderError) return error.exitCode === 0 ? exitCodes.done : exitCodes.misused
-  const known = error instanceof Refusal || error instanceof Misuse || error instanceof Failure
+  if (error instanceof CommanderError) return reportParser(terminal, error)
+  const known = [Refusal, Misuse, Failure, Interruption].some((kind) => error instanceof kind)
   const sentence = known ? error.message : causes(error).join(': ')
   const details = error instanceof Failure ? error.details : []
   if (terminal.json) {
     const more = details.length > 0 ? { details } : {}
     terminal.note(JSON.stringify(error instanceof Refusal ? error.body : { error: sentence, ...more }))
   } else {
-    terminal.note(`error: ${visible(sentence)}`)
+    terminal.note(`${error instanceof Interruption ? '' : 'error: '}${visible(sentence)}`)
     for (const line of details) terminal.note(visible(line))
   }
+  if (error instanceof Interruption) return exitCodes.interrupted
   return error instanceof Misuse ? exitCodes.misused : exitCodes.refused
+}
+
+/** To people the parser has said its sentence already. Help that was asked for is no error. */
+function reportParser(terminal: Terminal, error: CommanderError): number {
+  if (error.exitCode === 0) return exitCodes.done
+  const isIncomplete = error.code === 'commander.help'
+  const sentence = isIncomplete ? 'a command is missing; --help lists them' : error.message.replace(/^error: /, '')
+  if (terminal.json) terminal.note(JSON.stringify({ error: sentence.replaceAll('\n', ' ') }))
+  return exitCodes.misused
 }
 
 function causes(error: Error): string[] {

@@ -32,9 +32,17 @@ const Role = Type.Enum([...userRoles], {
 /** PostgreSQL keeps 63 bytes of a name and cuts the rest without a word. */
 export const identifierBytes = 63
 
-const Identifier = (description: string) => Type.String({ minLength: 1, maxLength: identifierBytes, description })
+/** No path of an operation can hold a dot or two: clients take them for steps, also encoded ones. */
+export const Identifier = (field: string, description: string) =>
+  Type.String({
+    minLength: 1,
+    maxLength: identifierBytes,
+    pattern: '^(?!\\.{1,2}$)',
+    description,
+    refusal: `${field} must be 1 to ${identifierBytes} characters, and not "." or ".."`,
+  })
 
-export const CreateUser = Type.Object({ username: Identifier('The name of the new user.'), role: Role })
+export const CreateUser = Type.Object({ username: Identifier('username', 'The name of the new user.'), role: Role })
 export type CreateUser = Static<typeof CreateUser>
 
 export const UserView = Type.Object({ username: Type.String(), role: Role }, { title: 'PostgresUser' })
@@ -47,12 +55,12 @@ export const Credentials = Type.Object(
   { title: 'PostgresCredentials' },
 )
 
-export const CreateDatabase = Type.Object({ name: Identifier('The name of the new database.') })
+export const CreateDatabase = Type.Object({ name: Identifier('name', 'The name of the new database.') })
 export const DatabaseView = Type.Object({ name: Type.String() }, { title: 'PostgresDatabase' })
 
 export const EnableExtension = Type.Object(
   {
-    name: Identifier('The name of the extension.'),
+    name: Identifier('name', 'The name of the extension.'),
     schema: Type.Optional(Type.String({ maxLength: identifierBytes, description: 'Where its objects go.' })),
     create_schema: Type.Optional(
       Type.Boolean({ description: 'Create the schema if absent.', refusal: 'create_schema must be true or false' }),

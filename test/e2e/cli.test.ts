@@ -139,6 +139,15 @@ describe('a command that cannot be run as given', () => {
     expect(err).toContain(sentence)
   })
 
+  it.each([
+    [['apps', 'list', '--jsno'], "unknown option '--jsno' (Did you mean --json?)"],
+    [['apps', 'create'], "missing required argument 'name'"],
+    [['postgres'], 'a command is missing; --help lists them'],
+  ])('%j says why as JSON with --json', async (args, sentence) => {
+    const { code, out, err } = await berth(...args, '--json')
+    expect({ code, out, err: JSON.parse(err) }).toEqual({ code: 2, out: '', err: { error: sentence } })
+  })
+
   it('is also one with a setting that is not valid', async () => {
     const { code, err } = await run(['apps', 'list'], { env: { BERTH_LOG_LEVEL: 'loud' } })
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('BERTH_LOG_LEVEL must be one of') })
@@ -215,6 +224,8 @@ describe('apps', () => {
     expect(no.code).toBe(1)
     expect(no.out).toContain('Destroy app cli-asked of organization personal with 0 machines and 0 volumes? [y/N]')
     expect(await json('apps', 'show', 'cli-asked')).toMatchObject({ name: 'cli-asked' })
+    const noAnswer = await berthAtTerminal('apps destroy cli-asked', { input: '\u0004' })
+    expect(noAnswer).toMatchObject({ code: 1, out: expect.stringMatching(/\r\nerror: nothing was changed\r\n$/) })
     expect(await berthAtTerminal('apps destroy cli-asked', { input: 'y\n' })).toMatchObject({ code: 0 })
     expect((await berth('apps', 'show', 'cli-asked')).code).toBe(1)
   })

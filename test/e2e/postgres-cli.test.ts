@@ -1,7 +1,11 @@
-import { spawn } from 'node:child_process'
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Readable } from 'node:stream'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
@@ -17,10 +21,12 @@ interface Result {
 }
 
 async function run(args: string[], program = launcher, environment: Record<string, string> = {}): Promise<Result> {
-  const child = spawn(program, args, {
-    env: { ...platform.environment, ...environment },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
+  return resultOf(
+    spawn(program, args, { env: { ...platform.environment, ...environment }, stdio: ['ignore', 'pipe', 'pipe'] }),
+  )
+}
+
+async function resultOf(child: ChildProcessByStdio<null, Readable, Readable>): Promise<Result> {
   const ended = new Promise<number | null>((resolve, reject) => child.once('close', resolve).once('error', reject))
   const [out, err] = await Promise.all(
     [child.stdout, child.stderr].map(async (stream) => (await stream.toArray()).join('')),
@@ -29,6 +35,10 @@ async function run(args: string[], program = launcher, environment: Record<strin
 }
 
 const postgres = (...args: string[]) => run(['postgres', ...args])
+
+function startPostgres(...args: string[]) {
+  return spawn(launcher, ['postgres', ...args], { env: platform.environment, stdio: ['ignore', 'pipe', 'pipe'] })
+}
 
 async function said(...args: string[]): Promise<string> {
   const { code, out, err } = await postgres(...args)
@@ -79,6 +89,24 @@ describe('creating', () => {
     expect(await said('destroy', 'brief', '--yes', '--json')).toBe('{}\n')
   })
 
+  it('goes on after Ctrl-C, which is said', async () => {
+    // Of a platform on which it never ends.
+    const data = { id: '0123456789abcdef', name: 'left', status: 'creating', organization: { slug: 'personal' } }
+    const slow = createServer((_, reply) => void reply.end(JSON.stringify({ data }))).listen(0, '127.0.0.1')
+    try {
+      await once(slow, 'listening')
+      const url = `http://127.0.0.1:${(slow.address() as AddressInfo).port}`
+      const creating = startPostgres('create', 'left', '--url', url)
+      creating.stderr.once('data', () => creating.kill('SIGINT'))
+      const { code, out, err } = await resultOf(creating)
+      expect({ code, out }).toEqual({ code: 130, out: '' })
+      expect(err).toMatch(/^Cluster left is creating \(\d+ s\)\nCluster left is still being created\. .+ show left\n$/)
+    } finally {
+      slow.closeAllConnections()
+      slow.close()
+    }
+  })
+
   it("is refused with the platform's own sentence", async () => {
     const [huge, taken, wide, big] = await Promise.all([
       postgres('create', '--plan', 'huge'),
@@ -89,7 +117,8 @@ describe('creating', () => {
     const sentence = 'error: plan must be one of basic, starter, launch, scale, Performance\n'
     expect(huge).toEqual({ code: 1, out: '', err: sentence })
     expect(taken).toEqual({ code: 1, out: '', err: 'error: name seventeen has already been taken\n' })
-    expect([wide.code, big.code]).toEqual([1, 2])
+    expect(wide).toEqual({ code: 1, out: '', err: 'error: --disk must be <= 500\n' })
+    expect(big.code).toBe(2)
   })
 })
 
@@ -147,6 +176,7 @@ describe('connecting', () => {
     ])
     expect(failed).toEqual({ code: 1, out: '', err: expect.stringContaining('division by zero') })
     expect(lost).toMatchObject({ code: 2, err: expect.stringContaining('"nowhere" does not exist') })
+    expect(lost.err).toContain('cluster seventeen has no database nowhere; choose one with --database')
     expect(stranger).toMatchObject({ code: 1, err: expect.stringContaining('seventeen has no user stranger') })
   })
 
@@ -212,6 +242,9 @@ describe('what belongs to a cluster', () => {
     expect(await json('users', 'list', 'seventeen')).toEqual([{ username: 'fly-user', role: 'schema_admin' }])
     const reserved = await postgres('users', 'delete', 'seventeen', 'postgres')
     expect(reserved).toEqual({ code: 1, out: '', err: 'error: user postgres is reserved\n' })
+    const dots = await postgres('users', 'create', 'seventeen', '..', '--role', 'reader')
+    const sentence = 'username must be 1 to 63 characters, and not "." or ".."'
+    expect(dots).toEqual({ code: 1, out: '', err: `error: ${sentence}\n` })
   })
 
   it('has databases with extensions', async () => {
@@ -259,7 +292,7 @@ describe('what belongs to a cluster', () => {
     expect(await said('logs', 'seventeen')).toContain('database system is ready to accept connections')
     expect((await json('logs', 'seventeen', '-n', '1')).lines).toHaveLength(1)
     expect((await postgres('logs', 'seventeen', '-n', '0')).err).toBe('error: lines must be from 1 to 1000\n')
-    const following = spawn(launcher, ['pg', 'logs', 'seventeen', '-n', '1', '-f'], { env: platform.environment })
+    const following = startPostgres('logs', 'seventeen', '-n', '1', '-f')
     let out = ''
     following.stdout.on('data', (text) => {
       out += text
@@ -280,8 +313,14 @@ describe('destroying', () => {
   it('leaves nothing, and says so', async () => {
     const { id } = await json('show', 'sixteen')
     expect((await postgres('destroy', 'sixteen')).err).toContain('use --yes')
+    const following = startPostgres('logs', 'sixteen', '-f', '--json')
+    const followed = resultOf(following)
+    await new Promise((resolve) => following.stdout.once('data', resolve))
     const { code, out } = await postgres('destroy', 'sixteen', '--yes')
     expect({ code, out }).toEqual({ code: 0, out: 'Destroyed cluster sixteen.\n' })
+    const log = await followed
+    expect(log).toMatchObject({ code: 0, err: '' })
+    for (const line of log.out.trimEnd().split('\n')) expect(JSON.parse(line).data.lines).not.toEqual([])
     expect((await postgres('show', id)).err).toBe('error: Cluster not found\n')
     expect((await json('list')).map(({ name }: { name: string }) => name)).toEqual(['seventeen'])
     // A backup that ran ends in its own time, when it sees that its cluster is gone.

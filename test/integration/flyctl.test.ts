@@ -293,6 +293,7 @@ describe('flyctl mpg', () => {
     })
     expect((await call('POST', `${base}/users`, { role: 'reader' })).status).toBe(422)
     expect((await call('POST', `${base}/users`, { username: 'postgres', role: 'reader' })).status).toBe(400)
+    expect((await call('POST', `${base}/users`, { username: '..', role: 'reader' })).status).toBe(422)
     const basic =
       'query ($appName: String!) { appbasic: app(name: $appName) { id name platformVersion organization { id slug rawSlug paidPlan } } }'
     expect((await graphql(basic, { appName: 'shop' })).appbasic.organization.rawSlug).toBe('personal')
