@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { Failure } from '../cli/failure.ts'
 import { readTextIfPresent } from '../drivers/file.ts'
 import { tryBind } from '../drivers/host.ts'
+import { s6Supervisor } from '../drivers/supervisor.ts'
 import type { Config, Listen } from './config.ts'
 
 export type Listener = 'api' | 'sandbox' | 'edge'
@@ -22,7 +23,7 @@ export async function inspectListen(part: Listener, { host, port }: Listen, home
   const binding = await tryBind(host, port)
   if (binding.free) return { is: 'free' }
   const { code } = binding
-  if (code === 'EADDRINUSE' && findOwnPort(part, home) === port) return { is: 'own' }
+  if (code === 'EADDRINUSE' && (await isOwn(part, port, home))) return { is: 'own' }
   return { is: 'refused', code, why: reasons[code] ?? `cannot be listened on: ${code}`, setting: settingOf[part] }
 }
 
@@ -51,6 +52,18 @@ export async function refuseTakenListeners(config: Config): Promise<void> {
 
 export function addressText({ host, port }: Listen): string {
   return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
+}
+
+async function isOwn(part: Listener, port: number, home: string): Promise<boolean> {
+  return findOwnPort(part, home) === port || (part === 'edge' && (await findEdgePort(home)) === port)
+}
+
+/** The edge runs on without the control plane, with which the other addresses go. */
+async function findEdgePort(home: string): Promise<number | undefined> {
+  const supervisor = s6Supervisor({ treeDirectory: `${home}/tree`, logDirectory: `${home}/log` })
+  const state = await supervisor.inspectService('edge')
+  const text = state.is === 'up' ? readTextIfPresent(`${home}/edge.json`) : undefined
+  return text === undefined ? undefined : JSON.parse(text).port
 }
 
 /** By the port alone: a name or a wildcard stands in the file as the address that it became. */

@@ -7,10 +7,12 @@ import { promisify } from 'node:util'
 import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { openHome } from '../../src/drivers/home.ts'
 import { isRoot } from '../../src/drivers/process.ts'
+import { s6Supervisor } from '../../src/drivers/supervisor.ts'
 import { ensureToolchain } from '../../src/drivers/toolchain.ts'
 import { readConfig } from '../../src/main/config.ts'
 import { delegateCommands, doctor } from '../../src/main/doctor.ts'
 import { canRunAs, temporaryDirectory } from '../support/temporary-home.ts'
+import { until } from '../support/until.ts'
 
 const source = new URL('../../src/main/', import.meta.url).pathname
 const directories: string[] = []
@@ -107,6 +109,28 @@ describe('an address of a listener', () => {
     writeFileSync(join(home, 'run/addresses.json'), JSON.stringify({ sandbox: `http://127.0.0.1:${port}` }))
     expect(await check('sandbox API', { BERTH_SANDBOX_LISTEN: `127.0.0.1:${port}` })).toMatchObject({ level: 'ok' })
     expect(await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })).toMatchObject({ level: 'problem' })
+  })
+
+  it('that the edge keeps while the rest is stopped is fine', async () => {
+    const port = await listen()
+    const environment = { BERTH_EDGE_LISTEN: `127.0.0.1:${port}` }
+    writeFileSync(join(home, 'edge.json'), JSON.stringify({ port }))
+    expect(await check('edge', environment)).toMatchObject({ level: 'problem' })
+    const place = { treeDirectory: join(home, 'tree'), logDirectory: join(home, 'log') }
+    for (const directory of Object.values(place)) mkdirSync(directory)
+    const supervisor = s6Supervisor(place)
+    try {
+      await supervisor.ensureTree()
+      await supervisor.ensureService('edge', { command: ['sleep', '1000'] })
+      await until(async () => (await supervisor.inspectService('edge')).is === 'up')
+      expect(await check('edge', environment)).toMatchObject({
+        level: 'ok',
+        found: expect.stringContaining('this platform'),
+      })
+    } finally {
+      await supervisor.stopTree()
+    }
+    expect(await check('edge', environment)).toMatchObject({ level: 'problem' })
   })
 
   it('of another machine is a problem', async () => {
