@@ -4,7 +4,7 @@ import { request, type Session, segment } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
 import { Failure, Refusal } from './failure.ts'
 import { type Cell, printAnswer, table, timeText, visible } from './output.ts'
-import { type Data, findCluster, type InOrg, takesCluster } from './postgres-find.ts'
+import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './postgres-find.ts'
 import { type ProgressStream, startProgress, watch } from './progress.ts'
 
 export interface Backup {
@@ -90,9 +90,10 @@ async function takeBackup(cli: WatchingCli, given: string, options: BackupOption
   // Only one is under way at a time, so that the newest is the one that was asked for.
   const [begun] = (await listBackups(session, path)).data
   if (!begun) throw new Failure(`the backup of cluster ${given} is gone`)
-  const backup = options.wait ? await watchBackup(cli, path, begun) : begun
+  const which = wordsFor(given, options.org)
+  const backup = options.wait ? await watchBackup(cli, path, begun, which) : begun
   const hasFailed = backup.status === 'failed'
-  if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => takenText(backup, given))
+  if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => takenText(backup, which))
   if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform does not say why'}`)
 }
 
@@ -107,12 +108,14 @@ async function beginBackup(cli: WatchingCli, path: string, waits: boolean): Prom
   }
 }
 
-async function watchBackup(cli: WatchingCli, path: string, { id }: Backup): Promise<Backup> {
+async function watchBackup(cli: WatchingCli, path: string, { id }: Backup, which: string): Promise<Backup> {
   const session = cli.session()
-  const look = async () => (await listBackups(session, path)).data.find((backup) => backup.id === id)
-  const ended = await watch(startProgress(cli.terminal(), cli.progress), look, (backup) => {
-    return backup && isUnderWay(backup) ? underWayText(backup, cli.progress.isTTY === true) : undefined
-  })
+  const ended = await watch(
+    startProgress(cli.terminal(), cli.progress),
+    async () => (await listBackups(session, path)).data.find((backup) => backup.id === id),
+    (backup) => (backup && isUnderWay(backup) ? underWayText(backup, cli.progress.isTTY === true) : undefined),
+    `Backup ${id} goes on. See how it comes along with: berth postgres backups ${which}`,
+  )
   if (!ended) throw new Failure(`backup ${id} was removed`)
   return ended
 }
@@ -127,15 +130,15 @@ function underWayText({ id, status, size_bytes }: Backup, isRewritten: boolean):
   return `Backup ${id} is ${status}${size}`
 }
 
-function takenText(backup: Backup, given: string): string {
+function takenText(backup: Backup, which: string): string {
   const { id, status, size_bytes, verified_at } = backup
   if (status !== 'completed') {
-    return `Backup ${id} is ${status}. See how it comes along with: berth postgres backups ${visible(given)}`
+    return `Backup ${id} is ${status}. See how it comes along with: berth postgres backups ${visible(which)}`
   }
   const checked = verified_at === null ? '' : ', every checksum read and right'
   return [
     `Backup ${id} is completed: ${bytesText(size_bytes ?? 0)} in ${tookText(backup)}${checked}.`,
-    `Restore it with: berth postgres restore ${visible(given)} --backup ${id}`,
+    `Restore it with: berth postgres restore ${visible(which)} --backup ${id}`,
   ].join('\n')
 }
 

@@ -4,7 +4,7 @@ import { addExamples, type Cli } from './command.ts'
 import { Failure } from './failure.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from './output.ts'
 import { spanText, type WatchingCli } from './postgres-backup.ts'
-import { type Data, findCluster, type InOrg, takesCluster } from './postgres-find.ts'
+import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './postgres-find.ts'
 import { startProgress, watch } from './progress.ts'
 
 interface Drill {
@@ -68,27 +68,37 @@ async function runDrill(cli: WatchingCli, given: string, options: DrillOptions):
   // Only one is under way at a time, so that the newest is the one that was asked for.
   const [begun] = (await listDrills(session, path)).data
   if (!begun) throw new Failure(`the drill of cluster ${given} is gone`)
-  const drill = options.wait ? await watchDrill(cli, path, given, begun) : begun
+  const which = wordsFor(given, options.org)
+  const drill = options.wait ? await watchDrill(cli, path, begun, { given, which }) : begun
   const isBad = drill.result !== null && drill.result !== 'ok'
-  if (terminal.json || !isBad) printAnswer(terminal, { data: drill }, () => drillText(drill, given, terminal.colors))
+  if (terminal.json || !isBad) printAnswer(terminal, { data: drill }, () => drillText(drill, which, terminal.colors))
   if (isBad) throw new Failure(`the drill of cluster ${given} ${drill.result}`)
 }
 
-async function watchDrill(cli: WatchingCli, path: string, given: string, { id }: Drill): Promise<Drill> {
+async function watchDrill(
+  cli: WatchingCli,
+  path: string,
+  { id }: Drill,
+  { given, which }: { given: string; which: string },
+): Promise<Drill> {
   const session = cli.session()
-  const look = async () => (await listDrills(session, path)).data.find((drill) => drill.id === id)
-  const ended = await watch(startProgress(cli.terminal(), cli.progress), look, (drill) => {
-    if (!drill || drill.status === 'done') return undefined
-    return visible(`Drill of ${given}: ${drill.progress ?? drill.status}`)
-  })
+  const ended = await watch(
+    startProgress(cli.terminal(), cli.progress),
+    async () => (await listDrills(session, path)).data.find((drill) => drill.id === id),
+    (drill) => {
+      if (!drill || drill.status === 'done') return undefined
+      return visible(`Drill of ${given}: ${drill.progress ?? drill.status}`)
+    },
+    `The drill goes on. See how it comes along with: berth postgres drills ${which}`,
+  )
   if (!ended) throw new Failure(`the drill of cluster ${given} is gone`)
   return ended
 }
 
-function drillText(drill: Drill, given: string, colors: boolean): string {
+function drillText(drill: Drill, which: string, colors: boolean): string {
   const { status, result, target, seconds, answer } = drill
   if (result === null) {
-    return `The drill is ${status}. See how it comes along with: berth postgres drills ${visible(given)}`
+    return `The drill is ${status}. See how it comes along with: berth postgres drills ${visible(which)}`
   }
   const facts: [string, Cell][] = [
     ['result', result],

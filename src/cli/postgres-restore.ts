@@ -220,7 +220,7 @@ async function followUntilReady(cli: WatchingCli, created: Data<RestoredCluster>
 }
 
 /** Without a limit of its own: the platform gives up on what takes too long, and says why. */
-function watchRestore(cli: WatchingCli, { id, name }: RestoredCluster): Promise<Data<RestoredCluster>> {
+function watchRestore(cli: WatchingCli, { id, name, organization }: RestoredCluster): Promise<Data<RestoredCluster>> {
   const session = cli.session()
   const terminal = cli.terminal()
   if (!terminal.json) terminal.note(`Restoring into cluster ${visible(name)} (${id}).`)
@@ -231,6 +231,7 @@ function watchRestore(cli: WatchingCli, { id, name }: RestoredCluster): Promise<
       const isUnderWay = status === 'creating' || status === 'initializing'
       return isUnderWay ? phaseText(restore, cli.progress.isTTY === true) : undefined
     },
+    `The restore goes on. See how it comes along with: berth postgres show ${wordsFor(name, organization.slug)}`,
   )
 }
 
