@@ -1,9 +1,10 @@
 import pg from 'pg'
-import { unavailable } from '../model/errors.ts'
+import { notFound, unavailable } from '../model/errors.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { explainError } from './postgres-error.ts'
 import { clusterPaths } from './postgres-paths.ts'
+import { isIdentifier } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
 
 export type Row = Record<string, unknown>
@@ -62,6 +63,8 @@ export function openConnections(home: Home): Connections {
   const pools = new Map<string, pg.Pool>()
 
   function poolFor(use: Use, id: string, database: string): pg.Pool {
+    // Of no name PostgreSQL makes that of its superuser, it cuts a long one, and takes what follows a zero byte for settings.
+    if (!isIdentifier(database)) throw notFound(`Database "${database}" does not exist`)
     const key = `${id}/${findPort(home, id)}/${use}/${database}`
     const known = pools.get(key)
     if (known) return known
