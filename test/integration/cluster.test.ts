@@ -497,6 +497,10 @@ describe('on the way to ready', () => {
     await platform.sql('update work set run_at = now()')
     expect(await platform.turn()).toMatchObject({ result: 'wait' })
     expect(await platform.sql('select note from work')).toEqual([{ note: 'stopped' }])
+    expect(await platform.call('GET', `/v1/postgres/${id}/users`)).toMatchObject({
+      status: 422,
+      body: { error: 'Cluster is failed; it will not become ready' },
+    })
     return data.failure
   }
 
