@@ -27,6 +27,8 @@ export interface Connections {
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
+// So much less than the other that whoever waits for a lock is told so.
+const lockTimeoutMs = 5_000
 
 /**
  * A connection costs the cluster a process with some megabytes, and more with every catalog that a question on it has
@@ -48,7 +50,7 @@ const ownSettings: Record<string, string> = {
   default_transaction_read_only: 'off',
   default_transaction_isolation: 'read\\ committed',
   statement_timeout: String(timeoutMs),
-  lock_timeout: '0',
+  lock_timeout: String(lockTimeoutMs),
   idle_session_timeout: '0',
   session_replication_role: 'origin',
   standard_conforming_strings: 'on',

@@ -23,7 +23,7 @@ const refusals: Record<string, Refusal> = {
   '42P07': conflict, // duplicate_table
   '55000': invalid, // object_not_in_prerequisite_state: its owner closed the database to everybody
   '55006': conflict, // object_in_use
-  '55P03': conflict, // lock_not_available
+  '55P03': () => unavailable('Another session has locked what this changes; it works once that one is done'), // lock_not_available
   '58P01': invalid, // undefined_file: the library of an extension is not installed
 }
 

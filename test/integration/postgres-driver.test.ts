@@ -411,6 +411,21 @@ it('goes through its life step by step, each of which may be repeated', async ()
   await until(() => readdirSync(`${bench.home.path}/trash`).length === 0)
 })
 
+it('says that a lock is in the way, and goes on once it is gone', async () => {
+  const cluster = await bench.startCluster('17')
+  const { port } = cluster.spec
+  await bench.addUser(cluster, 'owner', 'schema_admin')
+  await ask(port, 'set role none; create table public.held (id int)', { user: 'owner' })
+  const other = await connect(port)
+  await other.query('begin; lock table held')
+  const drop = () => dropUser(bench.postgres, cluster.id, 'owner')
+  await expect(drop()).rejects.toMatchObject({ code: 'unavailable', message: expect.stringContaining('locked') })
+  await other.query('rollback')
+  await drop()
+  await other.end()
+  await bench.postgres.remove(cluster.id)
+})
+
 it('says why a server does not start', async () => {
   const { id, spec } = await bench.newCluster('17')
   await bench.postgres.ensureData(id, spec)
