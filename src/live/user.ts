@@ -93,10 +93,16 @@ export async function rotatePassword(
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
   return inTurn(cluster.id, username, async () => {
-    if (!(await findStoredUser(ctx.db, cluster.id, username))) throw userNotFound()
+    const user = await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')
+    if (!user) throw userNotFound()
+    // Also before anything changes: where the pooler does not answer, nobody would be told the new password.
+    if (killSessions) await endPooled(ctx, cluster, { user: username })
     const password = newPassword()
     await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
-    await setStoredPassword(ctx.db, cluster.id, username, seal(ctx.encryptionKey, Buffer.from(password)))
+    const sealed = seal(ctx.encryptionKey, Buffer.from(password))
+    // None is kept of a user whose creation was stopped on the way.
+    const isFirst = await insertUser(ctx.db, cluster.id, { username, role: user.role, password: sealed })
+    if (!isFirst) await setStoredPassword(ctx.db, cluster.id, username, sealed)
     if (killSessions) await endPooled(ctx, cluster, { user: username })
     return { username, password }
   })
