@@ -4,7 +4,7 @@ import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { explainError } from './postgres-error.ts'
 import { clusterPaths } from './postgres-paths.ts'
-import { isIdentifier } from './postgres-sql.ts'
+import { findNameProblem } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
 
 export type Row = Record<string, unknown>
@@ -27,7 +27,7 @@ export interface Connections {
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
-// So much less than the other that whoever waits for a lock is told so.
+// Less than the first, so that whoever waits for a lock is told of it, and not that nobody answers.
 const lockTimeoutMs = 5_000
 
 /**
@@ -66,7 +66,7 @@ export function openConnections(home: Home): Connections {
 
   function poolFor(use: Use, id: string, database: string): pg.Pool {
     // Of no name PostgreSQL makes that of its superuser, it cuts a long one, and takes what follows a zero byte for settings.
-    if (!isIdentifier(database)) throw notFound(`Database "${database}" does not exist`)
+    if (findNameProblem(database)) throw notFound(`Database "${database}" does not exist`)
     const key = `${id}/${findPort(home, id)}/${use}/${database}`
     const known = pools.get(key)
     if (known) return known
