@@ -1,5 +1,6 @@
 import type { Backup } from '../model/backup.ts'
 import { requireClusterWriter } from '../model/caller.ts'
+import { requireReady } from '../model/cluster.ts'
 import { conflict, invalid, notFound } from '../model/errors.ts'
 import { labelTime } from '../model/restore.ts'
 import { findBackupByLabel, listBackups, queueBackup, setPinned } from '../store/backup.ts'
@@ -14,7 +15,7 @@ export async function listBackupsOf(ctx: Context, clusterId: string) {
 export async function createBackup(ctx: Context, clusterId: string): Promise<void> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
-  if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; it can be backed up once it is ready`)
+  requireReady(cluster, 'it can be backed up')
   await ctx.db.transaction(async (tx) => {
     if (!(await queueBackup(tx, cluster.id))) throw conflict('backup already in progress')
   })

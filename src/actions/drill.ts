@@ -1,4 +1,5 @@
 import { requireClusterWriter } from '../model/caller.ts'
+import { requireReady } from '../model/cluster.ts'
 import { type CreateDrill, presentQuery } from '../model/drill.ts'
 import { conflict, invalid } from '../model/errors.ts'
 import { hasWindow } from '../store/archive.ts'
@@ -14,7 +15,7 @@ export async function listDrillsOf(ctx: Context, clusterId: string): Promise<Lis
 export async function createDrill(ctx: Context, clusterId: string, input: CreateDrill): Promise<void> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
-  if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; a drill can run once it is ready`)
+  requireReady(cluster, 'a drill can run')
   if (!(await hasWindow(ctx.db, cluster.id))) throw invalid('a drill is unavailable: no backup has completed yet')
   await ctx.db.transaction(async (tx) => {
     if (!(await queueDrill(tx, cluster.id))) throw conflict('drill already in progress')

@@ -38,8 +38,9 @@ export async function runOnce(
     .update(JSON.stringify([request.query, request.body]))
     .digest()
   return ctx.db.transaction(async (tx) => {
-    if (!(await lockKey(tx, key))) throw conflict('a request with this Idempotency-Key is still running')
-    const first = await findAnswer(tx, key)
+    const known = await findAnswer(tx, key)
+    if (!known && !(await lockKey(tx, key))) throw conflict('a request with this Idempotency-Key is still running')
+    const first = known ?? (await findAnswer(tx, key)) // what was running a moment ago may have ended
     if (first) {
       if (!first.fingerprint.equals(fingerprint)) {
         throw invalid('this Idempotency-Key was used with another request; use a new key')

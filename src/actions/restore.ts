@@ -1,6 +1,6 @@
 import type { Backup } from '../model/backup.ts'
 import { requireClusterWriter } from '../model/caller.ts'
-import type { Cluster, ClusterDetails } from '../model/cluster.ts'
+import { type Cluster, type ClusterDetails, requireReady } from '../model/cluster.ts'
 import { BerthError, badRequest, invalid, notFound } from '../model/errors.ts'
 import { newId } from '../model/ids.ts'
 import { labelTime, parseTime, type RestorePlan, type RestoreRequest, restoredName } from '../model/restore.ts'
@@ -114,7 +114,7 @@ export async function forkCluster(
   name: string | undefined | null,
 ): Promise<ClusterDetails> {
   const source = await getSource(ctx, clusterId)
-  if (source.state !== 'ready') throw invalid(`Cluster is ${source.state}; it can be forked once it is ready`)
+  requireReady(source, 'it can be forked')
   if (!(await hasWindow(ctx.db, source.id))) throw invalid('fork is unavailable: no backup has completed yet')
   return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
 }

@@ -69,7 +69,11 @@ export const databaseRoutes: Route[] = [
     params: ByName,
     status: 200,
     response: Data(DatabaseView),
-    errors: { 400: reserved, 404: noDatabase, 422: notReady },
+    errors: {
+      400: reserved,
+      404: noDatabase,
+      422: `It is a template, or a prepared transaction is open in it. Or: ${notReady}`,
+    },
     wrongType: 400,
     run: async ({ ctx, params }) => {
       await dropClusterDatabase(ctx, params.postgres_cluster_id, params.database)
@@ -86,7 +90,7 @@ export const databaseRoutes: Route[] = [
     params: ByName,
     status: 200,
     response: Data(Type.Array(ExtensionView)),
-    errors: { 400: reserved, 404: noDatabase, 422: notReady },
+    errors: { 400: reserved, 404: noDatabase, 422: `The database is closed to everybody. Or: ${notReady}` },
     wrongType: 400,
     run: async ({ ctx, params }) => {
       const extensions = await listExtensionsOf(ctx, params.postgres_cluster_id, params.database)

@@ -6,7 +6,7 @@ import { createCluster, deleteCluster, getCluster, listClustersOf } from '../act
 import { getCaller } from '../actions/context.ts'
 import { getOrg } from '../actions/org.ts'
 import { getSource, restoreCluster } from '../actions/restore.ts'
-import { getCredentials } from '../live/user.ts'
+import { findCredentials } from '../live/user.ts'
 import type { Backup } from '../model/backup.ts'
 import { type ClusterDetails, defaultDatabase, defaultUser, privateNames, privatePort } from '../model/cluster.ts'
 import { notFound } from '../model/errors.ts'
@@ -253,8 +253,11 @@ function statusOf({ state }: ClusterDetails): string {
 export async function accessOf(ctx: Asked, cluster: ClusterDetails, user = defaultUser, database = defaultDatabase) {
   const status = cluster.state === 'ready' ? 'ready' : cluster.state === 'failed' ? 'error' : 'initializing'
   const about = { status, user, dbname: database }
-  if (status !== 'ready' || (await getCaller(ctx)).kind === 'read') return { ...about, password: '', pgbouncer_uri: '' }
-  const { password } = await getCredentials(ctx, cluster.id, user)
+  const mayKnow = status === 'ready' && (await getCaller(ctx)).kind !== 'read'
+  // Its owner may have deleted the default user.
+  const known = mayKnow ? await findCredentials(ctx, cluster.id, user) : undefined
+  if (!known) return { ...about, password: '', pgbouncer_uri: '' }
+  const { password } = known
   const { pgHost, privateNetworkGap } = ctx.settings
   const isPrivate = privateNetworkGap === undefined
   const place = isPrivate ? `${privateNames(cluster.id).pooler}:${privatePort}` : `${pgHost}:${cluster.poolerPort}`

@@ -50,8 +50,9 @@ export function refusalOf(errors: ErrorObject[], status: 400 | 422): BerthError 
 }
 
 function sentenceOf(error: ErrorObject): string {
-  const schema = error.parentSchema as { refusal?: string; enum?: unknown[] } | undefined
-  if (schema?.refusal && error.keyword !== 'type') return schema.refusal
+  const schema = error.parentSchema as { refusal?: string; enum?: unknown[]; type?: string } | undefined
+  // Of most fields it is about their values; a boolean has no wrong ones.
+  if (schema?.refusal && (error.keyword !== 'type' || schema.type === 'boolean')) return schema.refusal
   const field = error.instancePath.slice(1).replaceAll('/', '.')
   if (error.keyword === 'required') return `${joined(field, error.params.missingProperty)} is required`
   if (error.keyword === 'additionalProperties')

@@ -1,5 +1,6 @@
 // PgBouncer tells about itself when asked with its own password, which the platform made for it.
 import { readFileSync } from 'node:fs'
+import { unavailable } from '../model/errors.ts'
 import { localHost } from './port.ts'
 import { askOnce, type Row } from './postgres-connection.ts'
 import type { ClusterPaths } from './postgres-paths.ts'
@@ -14,11 +15,16 @@ export function userFile(paths: ClusterPaths): string {
   return `${paths.pooler}/userlist.txt`
 }
 
-export function askConsole<R extends Row>(
+export async function askConsole<R extends Row>(
   paths: ClusterPaths,
   { listen, port }: PoolerAddress,
   text: string,
 ): Promise<R[]> {
   const password = /" "(\w+)"/.exec(readFileSync(userFile(paths), 'utf8'))![1]!
-  return askOnce<R>({ host: localHost(listen), port, user: poolerUser, password, database: 'pgbouncer' }, text)
+  const target = { host: localHost(listen), port, user: poolerUser, password, database: 'pgbouncer' }
+  try {
+    return await askOnce<R>(target, text)
+  } catch (cause) {
+    throw unavailable('The pooler does not answer at the moment', cause)
+  }
 }

@@ -1,9 +1,10 @@
 import pg from 'pg'
-import { unavailable } from '../model/errors.ts'
+import { notFound, unavailable } from '../model/errors.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { explainError } from './postgres-error.ts'
 import { clusterPaths } from './postgres-paths.ts'
+import { findNameProblem } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
 
 export type Row = Record<string, unknown>
@@ -26,6 +27,8 @@ export interface Connections {
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
+// Less than the first, so that whoever waits for a lock is told of it, and not that nobody answers.
+const lockTimeoutMs = 5_000
 
 /**
  * A connection costs the cluster a process with some megabytes, and more with every catalog that a question on it has
@@ -47,7 +50,7 @@ const ownSettings: Record<string, string> = {
   default_transaction_read_only: 'off',
   default_transaction_isolation: 'read\\ committed',
   statement_timeout: String(timeoutMs),
-  lock_timeout: '0',
+  lock_timeout: String(lockTimeoutMs),
   idle_session_timeout: '0',
   session_replication_role: 'origin',
   standard_conforming_strings: 'on',
@@ -62,6 +65,8 @@ export function openConnections(home: Home): Connections {
   const pools = new Map<string, pg.Pool>()
 
   function poolFor(use: Use, id: string, database: string): pg.Pool {
+    // Of no name PostgreSQL makes that of its superuser, it cuts a long one, and takes what follows a zero byte for settings.
+    if (findNameProblem(database)) throw notFound(`Database "${database}" does not exist`)
     const key = `${id}/${findPort(home, id)}/${use}/${database}`
     const known = pools.get(key)
     if (known) return known

@@ -6,6 +6,7 @@ type Refusal = (message: string) => BerthError
 const refusals: Record<string, Refusal> = {
   '0A000': invalid, // feature_not_supported, such as an extension that cannot be moved
   '22023': invalid, // invalid_parameter_value
+  '23505': () => conflict('Another request makes the same at this moment'), // unique_violation, of a catalog
   '2BP01': conflict, // dependent_objects_still_exist
   '3D000': notFound, // invalid_catalog_name: there is no such database
   '3F000': invalid, // invalid_schema_name
@@ -20,13 +21,14 @@ const refusals: Record<string, Refusal> = {
   '42P04': conflict, // duplicate_database
   '42P06': conflict, // duplicate_schema
   '42P07': conflict, // duplicate_table
+  '55000': invalid, // object_not_in_prerequisite_state: its owner closed the database to everybody
   '55006': conflict, // object_in_use
-  '55P03': conflict, // lock_not_available
+  '55P03': () => unavailable('Another session has locked what this changes; it works once that one is done'), // lock_not_available
   '58P01': invalid, // undefined_file: the library of an extension is not installed
 }
 
 // Classes of codes, and what the system says when nobody listens: it will answer again.
-const passing = /^(08|53|57|ECONN|ENOENT|EPIPE|ETIMEDOUT)/
+const passing = /^(08|40|53|57|ECONN|ENOENT|EPIPE|ETIMEDOUT)/
 
 export function explainError(error: unknown, doing: string): Error {
   if (error instanceof BerthError) return error

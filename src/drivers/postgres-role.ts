@@ -60,10 +60,9 @@ function grantRole(name: string, role: UserRole): string {
   return `GRANT ${role} TO ${user}; ALTER ROLE ${user} ${acting};`
 }
 
-/** A change ends the sessions of the user: what a session may do is partly settled when it begins. */
+/** Ends the sessions of the user: what a session may do is partly settled when it begins. */
 export async function setRole(postgres: Asker, id: string, { name, role }: User): Promise<void> {
-  const known = await getUser(postgres, id, name)
-  if (known.role === role) return
+  await getUser(postgres, id, name)
   const user = quoteIdentifier(name)
   await postgres.query(id, superuser, `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`)
   await endSessions(postgres, id, name)

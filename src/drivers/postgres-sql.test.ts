@@ -10,6 +10,7 @@ it('refuses names that PostgreSQL would not keep as they are', () => {
   expect(() => quoteIdentifier('a\0b')).toThrow('zero byte')
   expect(() => quoteIdentifier('')).toThrow('empty')
   expect(() => quoteIdentifier('ä'.repeat(32))).toThrow('63 bytes')
+  expect(() => quoteIdentifier('a\ud83d')).toThrow('surrogate')
 })
 
 it('quotes values', () => {

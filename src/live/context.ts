@@ -9,8 +9,8 @@ import type { PostgresDriver } from '../drivers/postgres.ts'
 import type { Repository } from '../drivers/repository.ts'
 import type { VolumeDriver } from '../drivers/volume.ts'
 import { requireClusterWriter } from '../model/caller.ts'
-import type { Cluster } from '../model/cluster.ts'
-import { invalid, unavailable } from '../model/errors.ts'
+import { type Cluster, requireReady } from '../model/cluster.ts'
+import { unavailable } from '../model/errors.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { getVisibleCluster } from '../store/cluster.ts'
 import type { Db } from '../store/db.ts'
@@ -73,6 +73,6 @@ export async function withDeadline<T>(answer: Promise<T>, what: string): Promise
 export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<Cluster> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
   if (access === 'write') requireClusterWriter(caller)
-  if (cluster.state !== 'ready') throw invalid(`Cluster is ${cluster.state}; this works once it is ready`)
+  requireReady(cluster, 'this works')
   return cluster
 }

@@ -29,7 +29,7 @@ export async function createClusterDatabase(ctx: LiveContext, clusterId: string,
 export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(name)
-  await withDeadline(dropDatabase(ctx.postgres, cluster.id, name), 'the cluster')
+  await withDeadline(said('conflict', dropDatabase(ctx.postgres, cluster.id, name)), 'the cluster')
   await tellPooler(ctx, cluster)
   await endPooled(ctx, cluster, { database: name })
 }

@@ -46,6 +46,10 @@ export async function changeUserRole(
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
   await inTurn(cluster.id, username, async () => {
+    const user = await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')
+    // Kept once all of a change is done: after one that was stopped on the way it is another one.
+    const kept = await findStoredUser(ctx.db, cluster.id, username)
+    if (user?.role === role && kept?.role === role) return
     await withDeadline(setRole(ctx.postgres, cluster.id, { name: username, role }), 'the cluster')
     await setStoredRole(ctx.db, cluster.id, username, role)
   })
@@ -62,12 +66,21 @@ export async function deleteClusterUser(ctx: LiveContext, clusterId: string, use
 }
 
 export async function getCredentials(ctx: LiveContext, clusterId: string, username: string): Promise<UserCredentials> {
+  const found = await findCredentials(ctx, clusterId, username)
+  if (!found) throw userNotFound()
+  return found
+}
+
+export async function findCredentials(
+  ctx: LiveContext,
+  clusterId: string,
+  username: string,
+): Promise<UserCredentials | undefined> {
   // A password lets its holder write, so a token that may only read does not get it.
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
   const user = await findStoredUser(ctx.db, cluster.id, username)
-  if (!user) throw userNotFound()
-  return { username, password: unseal(ctx.encryptionKey, user.password).toString() }
+  return user && { username, password: unseal(ctx.encryptionKey, user.password).toString() }
 }
 
 /** Stored only after the cluster took it: until then the old one is the one that works. */
@@ -80,10 +93,16 @@ export async function rotatePassword(
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   refuseReserved(username)
   return inTurn(cluster.id, username, async () => {
-    if (!(await findStoredUser(ctx.db, cluster.id, username))) throw userNotFound()
+    const user = await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')
+    if (!user) throw userNotFound()
+    // Also before anything changes: where the pooler does not answer, nobody would be told the new password.
+    if (killSessions) await endPooled(ctx, cluster, { user: username })
     const password = newPassword()
     await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
-    await setStoredPassword(ctx.db, cluster.id, username, seal(ctx.encryptionKey, Buffer.from(password)))
+    const sealed = seal(ctx.encryptionKey, Buffer.from(password))
+    // None is kept of a user whose creation was stopped on the way.
+    const isFirst = await insertUser(ctx.db, cluster.id, { username, role: user.role, password: sealed })
+    if (!isFirst) await setStoredPassword(ctx.db, cluster.id, username, sealed)
     if (killSessions) await endPooled(ctx, cluster, { user: username })
     return { username, password }
   })

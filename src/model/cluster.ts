@@ -1,6 +1,7 @@
 import { randomInt } from 'node:crypto'
 import { type Static, type TSchema, type TSchemaOptions, Type } from 'typebox'
 import { DrillQuery, type LastDrill, LastDrillView } from './drill.ts'
+import { invalid } from './errors.ts'
 import { OrganizationReference } from './org.ts'
 import { plans } from './plan.ts'
 import { defineStates, type State } from './states.ts'
@@ -31,6 +32,13 @@ export const clusterStatuses = ['creating', 'initializing', 'ready', 'deleting',
 /** What callers read: to them a cluster whose backups are gone as well is still deleted. */
 export function clusterStatus(state: State<typeof clusterStates>): (typeof clusterStatuses)[number] {
   return state === 'purged' ? 'deleted' : state
+}
+
+/** Refuses what only a ready cluster can do, and says when it can if it ever will. */
+export function requireReady({ state }: Pick<Cluster, 'state'>, can: string): void {
+  if (state === 'ready') return
+  const isComing = state === 'creating' || state === 'initializing'
+  throw invalid(`Cluster is ${state}; ${isComing ? `${can} once it is ready` : 'it will not become ready'}`)
 }
 
 export const postgresMajors = ['16', '17'] as const

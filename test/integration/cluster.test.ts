@@ -461,6 +461,38 @@ describe('deleting a cluster', () => {
   })
 })
 
+describe('the password of a user', () => {
+  const rotate = (id: string) => {
+    const request = { body: { kill_sessions: true }, headers: { 'idempotency-key': 'k1' } }
+    return platform.call('POST', `/v1/postgres/${id}/users/fly-user/rotate_password`, request)
+  }
+  const credentials = async (id: string) =>
+    (await platform.call('GET', `/v1/postgres/${id}/users/fly-user/credentials`)).body.data
+
+  test('stays as it is when the pooler does not say who has sessions', async () => {
+    const id = await ready()
+    const before = await credentials(id)
+    fake.clusters.get(id)!.password = false
+    fake.poolerSilent = true
+    expect((await rotate(id)).status).toBe(503)
+    expect(fake.clusters.get(id)!.password).toBe(false)
+    expect(await credentials(id)).toEqual(before)
+    fake.poolerSilent = false
+    const rotated = await rotate(id)
+    expect(rotated.status).toBe(200)
+    expect(await credentials(id)).toEqual(rotated.body.data)
+    expect(rotated.body.data.password).not.toBe(before.password)
+  })
+
+  test('is made anew also when none was kept', async () => {
+    const id = await ready()
+    await platform.sql('delete from cluster_user')
+    const rotated = await rotate(id)
+    expect(rotated.status).toBe(200)
+    expect(await credentials(id)).toEqual(rotated.body.data)
+  })
+})
+
 describe('on the way to ready', () => {
   test('a cluster is placed, initialized, and then ready', async () => {
     const id = await created()
@@ -497,6 +529,10 @@ describe('on the way to ready', () => {
     await platform.sql('update work set run_at = now()')
     expect(await platform.turn()).toMatchObject({ result: 'wait' })
     expect(await platform.sql('select note from work')).toEqual([{ note: 'stopped' }])
+    expect(await platform.call('GET', `/v1/postgres/${id}/users`)).toMatchObject({
+      status: 422,
+      body: { error: 'Cluster is failed; it will not become ready' },
+    })
     return data.failure
   }
 

@@ -247,6 +247,9 @@ describe('flyctl mpg', () => {
     expect(ready.credentials.pgbouncer_uri).toMatch(
       new RegExp(`^postgresql://fly-user:${ready.credentials.password}@${id}.pg.internal:5432/fly-db$`),
     )
+    await platform.sql('delete from cluster_user') // as when its owner deletes the default user
+    const closed = (await call('GET', `/api/v1/postgresv2/${id}`)).body
+    expect(closed.credentials).toEqual({ ...ready.credentials, password: '', pgbouncer_uri: '' })
     const list = (await call('GET', '/api/v1/organizations/personal/postgres')).body.data
     expect(list).toMatchObject([{ id, mpgd_cluster_id: id, version: 2, name: 'main', attached_apps: [] }])
 

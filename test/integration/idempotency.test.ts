@@ -58,6 +58,12 @@ describe('a POST with an Idempotency-Key', () => {
     expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
   })
 
+  test('that was answered is answered to fifty at once', async () => {
+    const first = await create('k1', shop)
+    const replies = await Promise.all(Array.from({ length: 50 }, () => create('k1', shop)))
+    for (const reply of replies) expect(reply).toMatchObject({ status: 201, body: first.body })
+  })
+
   test('keeps the answer encrypted, and for a day', async () => {
     const made = await create('k1', { kind: 'org', org_slug: 'personal' }, { url: '/v1/tokens' })
     const [row] = await platform.sql('select answer from idempotency')

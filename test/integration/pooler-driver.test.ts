@@ -213,6 +213,17 @@ describe('one pooler', () => {
     await bench.startPooler(cluster)
   })
 
+  it('that does not answer is said to be away for the moment', async () => {
+    const stopped = await pid()
+    process.kill(stopped, 'SIGSTOP')
+    try {
+      const ending = bench.poolers.endSessions(cluster.id, cluster.pooler, { user: 'fly-user' })
+      await expect(ending).rejects.toMatchObject({ code: 'unavailable' })
+    } finally {
+      process.kill(stopped, 'SIGCONT')
+    }
+  })
+
   it('takes a new pool mode without ending anybody, and a new port with a restart', async () => {
     const before = await pid()
     await until(async () => {

@@ -284,6 +284,32 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await ask(port, `select ('a=>1'::hstore -> 'a') as a`)).toEqual([{ a: '1' }])
   })
 
+  it('has no database whose name cannot be one, nor takes it for another or for settings', async () => {
+    const long = 'x'.repeat(63)
+    await createDatabase(bench.postgres, id, long)
+    const names = ['', 'fly-db\0search_path\0public', 'x\0database\0postgres', `${long}y`, 'fly-db\ud800']
+    for (const name of names) {
+      const asked = listDatabaseExtensions(bench.postgres, id, name)
+      await expect(asked, JSON.stringify(name)).rejects.toMatchObject({ code: 'not_found' })
+    }
+    await dropDatabase(bench.postgres, id, long)
+  })
+
+  it('says of what two make at once that it is there, to one of them', async () => {
+    const outcomes = async (work: () => Promise<unknown>) => {
+      const attempts = await Promise.allSettled(Array.from({ length: 4 }, work))
+      return attempts.map((one) => (one.status === 'rejected' ? one.reason.code : 'made')).sort()
+    }
+    for (const round of [1, 2, 3]) {
+      const made = await outcomes(() => createDatabase(bench.postgres, id, `twin ${round}`))
+      expect(made).toEqual(['conflict', 'conflict', 'conflict', 'made'])
+      await dropDatabase(bench.postgres, id, `twin ${round}`)
+      const enabled = await outcomes(() => enableExtension(bench.postgres, id, 'fly-db', 'ltree'))
+      expect(enabled).toEqual(['conflict', 'conflict', 'conflict', 'made'])
+      await disableExtension(bench.postgres, id, 'fly-db', 'ltree')
+    }
+  })
+
   it('asks in its own words, whatever a tenant makes of his database', async () => {
     await createDatabase(bench.postgres, id, 'trap')
     await ask(port, 'create schema evil', { database: 'trap' })
@@ -383,6 +409,21 @@ it('goes through its life step by step, each of which may be repeated', async ()
   expect(bench.supervisor.listServices().filter((name) => name.includes(id))).toEqual([])
   expect(processesBelow(paths.directory)).toEqual([])
   await until(() => readdirSync(`${bench.home.path}/trash`).length === 0)
+})
+
+it('says that a lock is in the way, and goes on once it is gone', async () => {
+  const cluster = await bench.startCluster('17')
+  const { port } = cluster.spec
+  await bench.addUser(cluster, 'owner', 'schema_admin')
+  await ask(port, 'set role none; create table public.held (id int)', { user: 'owner' })
+  const other = await connect(port)
+  await other.query('begin; lock table held')
+  const drop = () => dropUser(bench.postgres, cluster.id, 'owner')
+  await expect(drop()).rejects.toMatchObject({ code: 'unavailable', message: expect.stringContaining('locked') })
+  await other.query('rollback')
+  await drop()
+  await other.end()
+  await bench.postgres.remove(cluster.id)
 })
 
 it('says why a server does not start', async () => {

@@ -13,6 +13,7 @@ import type { CopyState, RecoveryState, RestoreDriver } from '../../src/drivers/
 import type { VolumeDriver } from '../../src/drivers/volume.ts'
 import type { LogTail } from '../../src/drivers/wal-tail.ts'
 import type { LiveContext } from '../../src/live/context.ts'
+import { unavailable } from '../../src/model/errors.ts'
 import { formatLsn } from '../../src/model/wal.ts'
 import type { World } from '../../src/reconcile/step.ts'
 
@@ -96,6 +97,7 @@ export class FakeWorld {
   startProblem: string | undefined
   neverStarts = false
   poolerNeverStarts = false
+  poolerSilent = false
   probeProblem: string | undefined
   readOnly = 'off'
   created = 0
@@ -224,7 +226,7 @@ export class FakeWorld {
         return nothing()
       },
       inspectPooler: (id) => this.called(this.poolers.has(id) ? { is: 'running', pid: 8 } : { is: 'stopped', log: [] }),
-      endSessions: nothing,
+      endSessions: () => (this.poolerSilent ? Promise.reject(unavailable('no answer')) : nothing()),
       removePooler: (id) => {
         this.poolers.delete(id)
         return nothing()
