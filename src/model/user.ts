@@ -11,10 +11,10 @@ export interface ClusterUser {
 
 /** Roles the platform itself or PostgreSQL needs; nobody may create, change or drop them. */
 export function isReservedUser(username: string): boolean {
-  return reservedUsers.has(username) || username.startsWith('pg_') || username.startsWith('berth')
+  return reservedUsers.has(username) || /^(pg|berth)_/.test(username)
 }
 
-const reservedUsers = new Set(['postgres', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
+const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
 /** The platform's own, and names that mean something else to the pooler. */
 export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer', '*'])
