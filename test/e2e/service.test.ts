@@ -243,7 +243,11 @@ describe('a service', () => {
     await untilPrinted('sig', 'ready\nusr\nurg\n')
     expect((await send('SIGNOPE')).status).toBe(400)
     expect((await send(9)).status).toBe(204)
-    await until(async () => ((await state('sig')).pid ?? pid) !== pid)
+    // With its new process it is starting at first.
+    await until(async () => {
+      const now = await state('sig')
+      return now.status === 'running' && now.pid !== pid
+    })
     expect(await state('sig')).toMatchObject({ status: 'running', restart_count: 1 })
     await act('sig', 'stop', 'timeout=100ms')
     expect((await send('TERM')).status).toBe(409)
