@@ -22,7 +22,7 @@ import type { Metrics } from './metrics.ts'
 import { addPages } from './pages.ts'
 import { type Area, asBerthError, problemBody, problemHeaders } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
-import { Answer, type Call, type Route, type SocketRoute, StreamAnswer } from './route.ts'
+import { Answer, type Call, type Route, readSearch, type SocketRoute, StreamAnswer } from './route.ts'
 import { addSockets } from './socket.ts'
 import { refusalOf, schemaCompiler } from './validation.ts'
 
@@ -268,7 +268,7 @@ async function answer(
     throw refusal
   }
   const { headers } = request
-  const call = { ctx, params, query, body, headers, search: searchOf(request.url) }
+  const call = { ctx, params, query, body, headers, search: readSearch(request.url) }
   const key = headers['idempotency-key']
   if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
   const path = request.url.split('?')[0]!
@@ -278,14 +278,6 @@ async function answer(
     (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
     (error) => problemBody(options.area, error),
   )
-}
-
-const noSearch = new URLSearchParams()
-
-/** Few requests have one, and to read it takes longer than most of the rest. */
-function searchOf(url: string): URLSearchParams {
-  const start = url.indexOf('?')
-  return start < 0 ? noSearch : new URLSearchParams(url.slice(start))
 }
 
 async function run(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer | StreamAnswer> {

@@ -7,7 +7,7 @@ import { type WebSocket, WebSocketServer } from 'ws'
 import { badRequest, notFound } from '../model/errors.ts'
 import { readTokenHash } from './auth.ts'
 import { asBerthError, problemBody, problemHeaders } from './problem.ts'
-import type { OpenSocket, SocketRoute } from './route.ts'
+import { type OpenSocket, readSearch, type SocketRoute } from './route.ts'
 import { headersOf, type ServerOptions, withAliases } from './server.ts'
 
 interface Matched {
@@ -71,7 +71,7 @@ async function open(
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
   if (request.headers.upgrade?.toLowerCase() !== 'websocket') throw badRequest('only websocket is spoken here')
-  const search = new URLSearchParams(request.url?.split('?')[1])
+  const search = readSearch(request.url ?? '')
   const ctx = { ...options.ground, area: options.area, tokenHash }
   return found.route.open({ ctx, params: found.params, headers: request.headers, search })
 }
