@@ -8,6 +8,7 @@ import { readOpenFileLimit } from '../drivers/host.ts'
 import { accepts, canBind, localHost } from '../drivers/port.ts'
 import { findPrivateGap } from '../drivers/private-network.ts'
 import { isRoot, waitUntil } from '../drivers/process.ts'
+import { s6Supervisor } from '../drivers/supervisor.ts'
 import { type BoxPlaces, type EdgeSettings, stopMillis } from '../edge/settings.ts'
 import { certificateKey } from '../model/certificate.ts'
 import { defaultPools } from '../model/ip.ts'
@@ -26,14 +27,22 @@ export interface RunningEdge {
   port: number
 }
 
-function settingsFile(home: Home): string {
-  return `${home.path}/edge.json`
+function settingsFile(home: string): string {
+  return `${home}/edge.json`
+}
+
+/** Of an edge that runs, also on without the control plane, with which the other addresses go. */
+export async function findEdgePort(home: string): Promise<number | undefined> {
+  const supervisor = s6Supervisor({ treeDirectory: `${home}/tree`, logDirectory: `${home}/log` })
+  const state = await supervisor.inspectService(service)
+  const text = state.is === 'up' ? readTextIfPresent(settingsFile(home)) : undefined
+  return text === undefined ? undefined : (JSON.parse(text) as EdgeSettings).port
 }
 
 /** Afterwards the edge runs by these settings. It is told of changes and replaces its workers one generation at a time. */
 export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
   const { config, home, supervisor } = foundation
-  const file = settingsFile(home)
+  const file = settingsFile(home.path)
   const before = readTextIfPresent(file)
   const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, before) }
   const ownTls = await ensureOwnCertificate(foundation)

@@ -2,8 +2,8 @@ import { existsSync } from 'node:fs'
 import { Failure } from '../cli/failure.ts'
 import { readTextIfPresent } from '../drivers/file.ts'
 import { tryBind } from '../drivers/host.ts'
-import { s6Supervisor } from '../drivers/supervisor.ts'
 import type { Config, Listen } from './config.ts'
+import { findEdgePort } from './edge-service.ts'
 
 export type Listener = 'api' | 'sandbox' | 'edge'
 
@@ -56,14 +56,6 @@ export function addressText({ host, port }: Listen): string {
 
 async function isOwn(part: Listener, port: number, home: string): Promise<boolean> {
   return findOwnPort(part, home) === port || (part === 'edge' && (await findEdgePort(home)) === port)
-}
-
-/** The edge runs on without the control plane, with which the other addresses go. */
-async function findEdgePort(home: string): Promise<number | undefined> {
-  const supervisor = s6Supervisor({ treeDirectory: `${home}/tree`, logDirectory: `${home}/log` })
-  const state = await supervisor.inspectService('edge')
-  const text = state.is === 'up' ? readTextIfPresent(`${home}/edge.json`) : undefined
-  return text === undefined ? undefined : JSON.parse(text).port
 }
 
 /** By the port alone: a name or a wildcard stands in the file as the address that it became. */
