@@ -1,79 +1,20 @@
-import { Command } from 'commander'
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { addPostgresCommands } from './postgres.ts'
-import type { PsqlTarget } from './postgres-connect.ts'
-
-type Answer = [status: number, body: object]
-
-let asked: string[]
-let bodies: unknown[]
-let printed: string[]
-let shown = ''
-let ran: [PsqlTarget, string[]][]
-let answers: Answer[]
-let psqlCode: number
-
-beforeEach(() => {
-  asked = []
-  bodies = []
-  printed = []
-  shown = ''
-  ran = []
-  psqlCode = 0
-  vi.stubGlobal('fetch', async (url: string, { method, body }: { method: string; body?: string }) => {
-    asked.push(`${method} ${url.replace('http://platform/v1', '')}`)
-    if (body) bodies.push(JSON.parse(body))
-    const [status, answer] = answers.shift() ?? [500, { error: 'not expected' }]
-    return new Response(status === 204 ? null : JSON.stringify(answer), { status })
-  })
-})
-
-afterEach(() => vi.unstubAllGlobals())
-
-async function berth(args: string[], json: boolean, ...given: Answer[]): Promise<void> {
-  answers = given
-  const program = new Command('berth').exitOverride().configureOutput({ writeErr: () => {} })
-  const print = (text: string) => printed.push(text)
-  addPostgresCommands(program, {
-    session: () => ({ url: 'http://platform', token: 'berth_x' }),
-    terminal: () => ({ json, colors: false, print, note: print }),
-    progress: { write: (text) => (shown += text) },
-    runPsql: async (target, psqlArguments) => {
-      ran.push([target, psqlArguments])
-      return psqlCode
-    },
-  })
-  await program.parseAsync(['pg', ...args], { from: 'user' })
-}
-
-const id = '0123456789abcdef'
-
-const summary = { id, name: 'shop', status: 'ready', region: 'local', plan: 'basic', attached_apps: [] }
-
-function cluster(changes: object = {}) {
-  return {
-    ...summary,
-    organization: { name: 'Personal', slug: 'personal' },
-    pg_major_version: '17',
-    cpu_kind: 'shared',
-    cpus: 2,
-    memory_mb: 1024,
-    disk_size_gb: 10,
-    replicas: 1,
-    postgis_enabled: false,
-    pool_mode: 'session',
-    created_at: '2026-01-02T03:04:05.678Z',
-    storage_provisioned_bytes: null,
-    storage_used_bytes: null,
-    endpoints: { primary: { direct: { host: 'db', port: 15_000 }, pooler: { host: 'db', port: 15_001 } } },
-    health: { status: 'ok', reason: '', since: '2026-01-02T03:04:06.000Z' },
-    ...changes,
-  }
-}
-
-const ok = (data: unknown): Answer => [200, { data }]
-const listed = (...clusters: object[]): Answer => ok(clusters)
-const starting = (status: string) => cluster({ status, endpoints: undefined, health: undefined })
+import { describe, expect, it } from 'vitest'
+import {
+  type Answer,
+  asked,
+  berth,
+  bodies,
+  cluster,
+  exitPsqlWith,
+  id,
+  listed,
+  ok,
+  printed,
+  ran,
+  shown,
+  starting,
+  summary,
+} from '../../test/support/postgres-cli.ts'
 
 describe('create', () => {
   it('shows how it comes along, and at the end where the cluster is', async () => {
@@ -149,7 +90,7 @@ describe('naming a cluster', () => {
   it('takes an id of another organization, also one that the token does not see', async () => {
     const refused: Answer = [404, { error: 'organization not found' }]
     for (const list of [listed(), refused]) {
-      asked = []
+      asked.length = 0
       await berth(['users', 'list', id], true, list, ok([]))
       expect(asked.at(-1)).toBe(`GET /postgres/${id}/users`)
     }
@@ -250,7 +191,7 @@ describe('connect', () => {
   })
 
   it('names a database that is not there when psql has no connection', async () => {
-    psqlCode = 2
+    exitPsqlWith(2)
     const missing =
       'cluster shop has no database gone; choose one with --database, "berth postgres databases list shop" shows all'
     const connect = (...databases: Answer[]) =>
@@ -311,89 +252,6 @@ describe('what belongs to a cluster', () => {
     await berth(args, true, listed(summary), ok(data))
     expect(asked.at(-1)).toBe(question.replace(' ', ` /postgres/${id}/`))
     expect(JSON.parse(printed.join(''))).toEqual({ data })
-  })
-
-  const credentials = ok({ username: 'fly-user', password: 'p@ss' })
-  const databases = ok([{ name: 'fly-db' }, { name: 'orders' }])
-  const attached: Answer = [201, { data: { app_name: 'web' } }]
-
-  it('is told to an app by a secret', async () => {
-    await berth(
-      ['attach', 'shop', 'web'],
-      false,
-      listed(summary),
-      ok(cluster()),
-      [200, { secrets: [{ name: 'A' }] }],
-      credentials,
-      databases,
-      attached,
-    )
-    expect(asked.slice(1)).toEqual([
-      `GET /postgres/${id}`,
-      'GET /apps/web/secrets',
-      `GET /postgres/${id}/users/fly-user/credentials`,
-      `GET /postgres/${id}/databases`,
-      `POST /postgres/${id}/attachments`,
-    ])
-    const secret = { name: 'DATABASE_URL', value: 'postgresql://fly-user:p%40ss@db:15001/fly-db' }
-    expect(bodies).toEqual([{ app_name: 'web', secret }])
-    expect(printed.join('')).toContain('see DATABASE_URL')
-  })
-
-  it('is told to an app as its machines reach it', async () => {
-    const inside = (host: string) => ({ host, port: 5432 })
-    const reached = { ...cluster(), private_endpoints: { direct: inside('direct.x'), pooler: inside('x.pg') } }
-    for (const [way, host] of [
-      [[], 'x.pg'],
-      [['--direct'], 'direct.x'],
-    ] as const) {
-      const answers: Answer[] = [ok(reached), [200, { secrets: [] }], credentials, databases, attached]
-      await berth(['attach', 'shop', 'web', ...way], false, listed(summary), ...answers)
-      const value = `postgresql://fly-user:p%40ss@${host}:5432/fly-db`
-      expect(bodies.at(-1)).toEqual({ app_name: 'web', secret: { name: 'DATABASE_URL', value } })
-    }
-  })
-
-  it('is told to an app under another name, as another user', async () => {
-    const args = ['attach', 'shop', 'web', '--variable', 'ORDERS', '--user', 'a', '--database', 'orders', '--direct']
-    await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, databases, attached)
-    const secret = { name: 'ORDERS', value: 'postgresql://a:p%40ss@db:15000/orders' }
-    expect(bodies.at(-1)).toEqual({ app_name: 'web', secret })
-    expect(JSON.parse(printed.join(''))).toEqual(attached[1])
-  })
-
-  it('is not told to an app with a database that it does not have', async () => {
-    const answers: Answer[] = [ok(cluster()), [200, { secrets: [] }], credentials, databases]
-    await expect(
-      berth(['attach', 'shop', 'web', '--database', 'gone'], false, listed(summary), ...answers),
-    ).rejects.toThrow(
-      'cluster shop has no database gone; choose one with --database, "berth postgres databases list shop" shows all',
-    )
-    expect(bodies).toEqual([])
-  })
-
-  it('does not take the place of a secret that an app has', async () => {
-    const taken: Answer = [200, { secrets: [{ name: 'DATABASE_URL' }] }]
-    await expect(berth(['attach', 'shop', 'web'], false, listed(summary), ok(cluster()), taken)).rejects.toThrow(
-      '--variable',
-    )
-    const early = ok(starting('creating'))
-    await expect(berth(['attach', 'shop', 'web'], false, listed(summary), early)).rejects.toThrow('once it is ready')
-    expect(bodies).toEqual([])
-  })
-
-  it.each([
-    [['A'], '. Machines that are made or updated from now on do not see B any more.', ['B']],
-    [['A', 'B'], '. The secrets of the app stay.', []],
-  ])('says which secrets went with an app: of A and B are left %j', async (left, says, removed) => {
-    const secrets = (names: string[]): Answer => [200, { secrets: names.map((name) => ({ name })) }]
-    const answers: Answer[] = [listed(summary), secrets(['A', 'B']), [204, {}], secrets(left)]
-    await berth(['detach', 'shop', 'web'], false, ...answers)
-    expect(asked.at(-2)).toBe(`DELETE /postgres/${id}/attachments/web`)
-    expect(printed.join('')).toContain(`Detached app web from cluster shop${says}`)
-    printed.length = 0
-    await berth(['detach', 'shop', 'web'], true, ...answers)
-    expect(JSON.parse(printed.join(''))).toEqual({ data: { removed_secrets: removed } })
   })
 
   it('shows the log as lines that move no cursor', async () => {
