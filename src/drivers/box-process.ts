@@ -39,20 +39,27 @@ export function findFirstProcess(service: string): number | undefined {
   return first && isFirst(first, 's6-svscan') ? first : undefined
 }
 
-const firstStatus = /^Name:\t([^\n]*)\n.*^NSpid:\t[\t0-9]*\t1\n/ms
-
 function isFirst(pid: number, name: string): boolean {
-  return firstStatus.exec(readOf(`/proc/${pid}/status`) ?? '')?.[1] === name
+  const { command, inside } = readNames(pid)
+  return inside === 1 && command === name
+}
+
+/** What a process is called, and its number in the box that it is in. */
+function readNames(pid: number): { command: string | undefined; inside: number | undefined } {
+  const status = readOf(`/proc/${pid}/status`) ?? ''
+  const inside = Number(/^NSpid:\t.*\t(\d+)$/m.exec(status)?.[1]) || undefined
+  return { command: /^Name:\t(.*)$/m.exec(status)?.[1], inside }
 }
 
 /**
- * The program of a machine, under what buries its orphans. It counts as soon as it is no longer bwrap, which it was
- * before it became what it was to run.
+ * The program of a machine: the second process of the box, under what buries its orphans. Those are children of the
+ * first as well, and outlive the program by a moment. It counts as soon as it is no longer bwrap, which it was before it
+ * became what it was to run.
  */
 export function findProgram(service: string): { first: number; program: number } | undefined {
   const first = findReaper(service)
   const program = first && findChild(first)
-  if (!program) return undefined
+  if (!program || readNames(program).inside !== 2) return undefined
   const [ours, its] = [first, program].map(identifyExecutable)
   return ours !== undefined && its !== undefined && ours !== its ? { first, program } : undefined
 }
@@ -81,8 +88,7 @@ function identifyExecutable(pid: number): string | undefined {
 export function findCommandPid(entered: number): number | undefined {
   const children = readOf(`/proc/${entered}/task/${entered}/children`)?.trim().split(' ') ?? []
   if (children.length < 2) return undefined
-  const status = readOf(`/proc/${children.at(-1)}/status`) ?? ''
-  return Number(/^NSpid:.*?(\d+)$/m.exec(status)?.[1]) || undefined
+  return readNames(Number(children.at(-1))).inside
 }
 
 /** The path inside of what a command runs, once the program that entered the box for it has found it. */

@@ -8,7 +8,8 @@ import type { BoxSpec } from '../../src/drivers/box.ts'
 import { boxNetwork } from '../../src/drivers/box-network.ts'
 import { boxPaths } from '../../src/drivers/box-paths.ts'
 import { cgroupDriver } from '../../src/drivers/cgroup.ts'
-import { isRoot, run } from '../../src/drivers/process.ts'
+import { isRoot } from '../../src/drivers/process.ts'
+import { startBeside } from '../support/beside.ts'
 import { type BoxBench, openBoxBench } from '../support/box.ts'
 import type { Ended } from '../support/child.ts'
 import { isRunning } from '../support/temporary-home.ts'
@@ -278,18 +279,11 @@ describe('the network', () => {
 async function startOutside() {
   const serve =
     'use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(8099, INADDR_ANY)); listen(S, 5); $| = 1; print "up"; while (accept(C, S)) { syswrite C, "reached"; close C }'
-  const machine = spawn('unshare', ['-n', 'perl', '-e', serve])
-  await new Promise((resolve) => machine.stdout.once('data', resolve))
-  const link = `bxtest${machine.pid}`
-  const inside = (...args: string[]) => run('nsenter', ['-t', String(machine.pid), '-n', ...args])
-  await run('ip', ['link', 'add', link, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', String(machine.pid)])
-  await run('ip', ['addr', 'add', '203.0.113.1/24', 'dev', link])
-  await run('ip', ['addr', 'add', '10.213.0.1/24', 'dev', link])
-  await run('ip', ['link', 'set', link, 'up'])
-  await inside('ip', 'addr', 'add', '203.0.113.2/24', 'dev', 'eth0')
-  await inside('ip', 'addr', 'add', '10.213.0.2/24', 'dev', 'eth0')
-  await inside('ip', 'link', 'set', 'eth0', 'up')
-  writeFileSync(`/proc/sys/net/ipv4/conf/${link}/forwarding`, '1')
+  const { machine } = await startBeside(
+    ['203.0.113.1/25', '10.213.0.1/24'],
+    ['203.0.113.2/25', '10.213.0.2/24'],
+    ['perl', '-e', serve],
+  )
   return {
     port: 8099,
     publicAddress: '203.0.113.2',

@@ -95,6 +95,22 @@ describe('supervision', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
   })
 
+  it('takes no process that outlives the program for it', async () => {
+    const spec = await bench.newMachine({ script: 'sleep 100 & wait', restart: always })
+    const program = await bench.pidOf(spec)
+    const first = parentOf(program)
+    const childrenOf = (pid: number) => listProcesses().filter(({ parent }) => parent === pid)
+    await until(() => childrenOf(program).length === 1)
+    killProcess(first, 'SIGSTOP')
+    killProcess(program, 'SIGKILL')
+    await until(() => childrenOf(first).some(({ name }) => name === 'sleep'))
+    expect(bench.look(spec).is).toBe('waiting')
+    killProcess(first, 'SIGCONT')
+    await until(() => bench.exits(spec).length === 1)
+    expect(await bench.pidOf(spec)).not.toBe(program)
+    await bench.machines.removeMachine(spec.id, spec.slot)
+  })
+
   it('brings the loggers back when they are killed', async () => {
     const spec = await bench.newMachine({
       script: 'trap "echo out; echo err >&2" USR1; echo ready; while :; do sleep 0.02; done',

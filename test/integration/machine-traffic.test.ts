@@ -17,7 +17,7 @@ import { type MachineBench, openMachineBench, waiting } from '../support/machine
 import { type Inside, insideOf } from '../support/private-network.ts'
 import { until } from '../support/until.ts'
 
-const internet = '203.0.113.10'
+const internet = '203.0.113.130'
 const [open, closed] = [8080, 9090]
 
 let outside: Beside
@@ -29,7 +29,7 @@ const ports = (tcp: number[] = [], udp: number[] = []) => ({ tcp, udp })
 
 describe.runIf(isRoot())('a machine under network policies', () => {
   beforeAll(async () => {
-    outside = await startBeside(['203.0.113.1/24'], [`${internet}/24`], ['sh', '-c', 'echo up; exec cat'])
+    outside = await startBeside(['203.0.113.129/25'], [`${internet}/25`], ['sh', '-c', 'echo up; exec cat'])
     world = insideOf(outside.machine.pid!)
     for (const port of [open, closed]) await world.serve(port, `outside ${port}`)
     bench = await openMachineBench()

@@ -9,7 +9,8 @@ export interface Beside {
 
 /**
  * A machine that the host is linked to, for what boxes reach outside: the addresses of both ends, and a program that
- * prints something once it is there. It goes with the program.
+ * prints something once it is there. It goes with the program. Files of tests run at the same time: each has addresses
+ * that are in no network of another.
  */
 export async function startBeside(ours: string[], theirs: string[], program: [string, ...string[]]): Promise<Beside> {
   const machine = spawn('unshare', ['-n', ...program])
