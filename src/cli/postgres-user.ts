@@ -1,7 +1,7 @@
 import { Argument, type Command, Option } from 'commander'
 import { request, segment } from './client.ts'
 import { addExamples, type Cli } from './command.ts'
-import { block, printAnswer, table, visible } from './output.ts'
+import { block, confirm, printAnswer, table, visible } from './output.ts'
 import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './postgres-find.ts'
 
 interface User {
@@ -57,7 +57,10 @@ function addUserChanges(users: Command, cli: Cli): void {
 
   const remove = takesUser(users.command('delete'))
     .description('delete a user; its sessions end, and what it owns goes to the schema admins')
-    .action((given: string, username: string, options: InOrg) => deleteUser(cli, given, username, options))
+    .option('-y, --yes', 'do not ask')
+    .action((given: string, username: string, options: InOrg & { yes?: true }) => {
+      return deleteUser(cli, given, username, options)
+    })
   addExamples(remove, 'berth postgres users delete shop reporting')
 }
 
@@ -112,9 +115,12 @@ async function changeRole(cli: Cli, given: string, username: string, role: strin
   printAnswer(cli.terminal(), answer, () => `User ${visible(username)} has the role ${role} now.`)
 }
 
-async function deleteUser(cli: Cli, given: string, username: string, options: InOrg): Promise<void> {
-  const answer = await request(cli.session(), 'DELETE', await findUser(cli, given, username, options))
-  printAnswer(cli.terminal(), answer, () => `Deleted user ${visible(username)}.`)
+async function deleteUser(cli: Cli, given: string, username: string, options: InOrg & { yes?: true }): Promise<void> {
+  const terminal = cli.terminal()
+  const path = await findUser(cli, given, username, options)
+  if (!options.yes) await confirm(terminal, `Delete user ${username} of cluster ${given}?`)
+  const answer = await request(cli.session(), 'DELETE', path)
+  printAnswer(terminal, answer, () => `Deleted user ${visible(username)}.`)
 }
 
 async function showCredentials(cli: Cli, given: string, username: string, options: InOrg): Promise<void> {

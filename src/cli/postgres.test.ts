@@ -220,7 +220,7 @@ describe('what belongs to a cluster', () => {
   it.each([
     [['users', 'create', 'shop', 'a', '--role', 'reader'], 'POST users', { username: 'a', role: 'reader' }],
     [['users', 'role', 'shop', 'a"b', 'writer'], 'PATCH users/a%22b', { role: 'writer' }],
-    [['users', 'delete', 'shop', 'a'], 'DELETE users/a', undefined],
+    [['users', 'delete', 'shop', 'a', '-y'], 'DELETE users/a', undefined],
     [['databases', 'create', 'shop', 'a'], 'POST databases', { name: 'a' }],
     [['databases', 'drop', 'shop', 'a', '-y'], 'DELETE databases/a', undefined],
     [
@@ -259,7 +259,10 @@ describe('what belongs to a cluster', () => {
     expect(printed).toEqual(['a\u{fffd}[2J\n    b'])
   })
 
-  it('is not dropped without a word', async () => {
-    await expect(berth(['databases', 'drop', 'shop', 'a'], false, listed(summary))).rejects.toThrow('use --yes')
+  it.each([
+    ['databases', 'drop'],
+    ['users', 'delete'],
+  ])('is not gone by %s %s without a word', async (...words) => {
+    await expect(berth([...words, 'shop', 'a'], false, listed(summary))).rejects.toThrow('use --yes')
   })
 })

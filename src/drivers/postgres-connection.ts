@@ -60,6 +60,9 @@ const ownSettings: Record<string, string> = {
   log_min_error_statement: 'panic',
 }
 
+/** Those that older servers do not know. */
+const newerSettings: Record<string, Record<string, string>> = { 17: { transaction_timeout: '0' } }
+
 /** Connections through the platform's socket, a few for each database in use, closed when idle. */
 export function openConnections(home: Home): Connections {
   const pools = new Map<string, pg.Pool>()
@@ -111,7 +114,7 @@ function openPool(home: Home, id: string, database: string, use: Use): pg.Pool {
     port: findPort(home, id),
     user: superuser,
     database,
-    options: Object.entries(ownSettings)
+    options: Object.entries({ ...ownSettings, ...newerSettings[findMajor(home, id)] })
       .map(([name, value]) => `-c ${name}=${value}`)
       .join(' '),
     application_name: 'berth',
@@ -124,6 +127,10 @@ function openPool(home: Home, id: string, database: string, use: Use): pg.Pool {
   // The server ended an idle connection, by a restart for example; the next query opens another.
   pool.on('error', () => undefined)
   return pool
+}
+
+function findMajor(home: Home, id: string): string {
+  return readTextIfPresent(`${clusterPaths(home, id).data}/PG_VERSION`)?.trim() ?? ''
 }
 
 /** The fourth line of the server's lock file. The name of the socket ends with it. */

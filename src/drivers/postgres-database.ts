@@ -7,13 +7,21 @@ import { quoteIdentifier } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
 
 export async function listDatabases(postgres: Asker, id: string): Promise<string[]> {
-  const rows = await postgres.query<{ name: string }>(
+  return (await findDatabases(postgres, id)).map(({ name }) => name)
+}
+
+/** Those that nobody has closed to everybody. */
+export async function listOpenDatabases(postgres: Asker, id: string): Promise<string[]> {
+  return (await findDatabases(postgres, id)).filter(({ open }) => open).map(({ name }) => name)
+}
+
+function findDatabases(postgres: Asker, id: string): Promise<{ name: string; open: boolean }[]> {
+  return postgres.query(
     id,
     superuser,
-    'select datname as name from pg_database where datallowconn and not datname = any($1) order by 1',
+    'select datname as name, datallowconn as open from pg_database where not datname = any($1) order by 1',
     [[...reservedDatabases]],
   )
-  return rows.map((row) => row.name)
 }
 
 /** With all that the template has. Refuses a name that is taken with `conflict`. */

@@ -1,12 +1,12 @@
 import { poolerSpec } from '../drivers/cluster-spec.ts'
 import type { PooledSessions } from '../drivers/pooler-session.ts'
-import { listDatabases } from '../drivers/postgres-database.ts'
+import { listOpenDatabases } from '../drivers/postgres-database.ts'
 import type { Cluster } from '../model/cluster.ts'
 import { type LiveContext, withDeadline } from './context.ts'
 
 /** The databases that it leads to are those that are there now. */
 export async function tellPooler({ postgres, pooler, hosting }: LiveContext, cluster: Cluster): Promise<void> {
-  const databases = await listDatabases(postgres, cluster.id)
+  const databases = await listOpenDatabases(postgres, cluster.id)
   await withDeadline(pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases)), 'the pooler')
 }
 

@@ -1,5 +1,5 @@
 import { clusterSpec } from '../drivers/cluster-spec.ts'
-import { listDatabases } from '../drivers/postgres-database.ts'
+import { listOpenDatabases } from '../drivers/postgres-database.ts'
 import { ensureRights } from '../drivers/postgres-rights.ts'
 import { type Cluster, defaultDatabase, degraded, type Health } from '../model/cluster.ts'
 import { type DrillSchedule, isDrillDue, passed } from '../model/drill.ts'
@@ -156,7 +156,7 @@ async function isBackupDue(cluster: Cluster, { db, keep }: World): Promise<boole
 }
 
 async function findEndpointProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  const databases = await listDatabases(world.postgres, cluster.id)
+  const databases = await listOpenDatabases(world.postgres, cluster.id)
   // The tenant may have dropped the one that every cluster starts with.
   const database = databases.find((name) => name === defaultDatabase) ?? databases[0]
   const reason = database && (await problemOf(() => probeEndpoints(cluster, world, database)))

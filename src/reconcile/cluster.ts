@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto'
 import { clusterSpec, dataOptions, poolerSpec } from '../drivers/cluster-spec.ts'
 import { localHost } from '../drivers/port.ts'
 import type { ProbeTarget } from '../drivers/postgres-connection.ts'
-import { listDatabases } from '../drivers/postgres-database.ts'
+import { listOpenDatabases } from '../drivers/postgres-database.ts'
 import { setPassword } from '../drivers/postgres-role.ts'
 import { waitUntil } from '../drivers/process.ts'
 import { type Cluster, type clusterStates, defaultDatabase, defaultUser } from '../model/cluster.ts'
@@ -112,7 +112,7 @@ async function findProblem(hosting: World['hosting']): Promise<string | undefine
 
 /** Knows every database that is there now; one that comes later is added by whoever makes it. */
 export async function startPooler(cluster: Cluster, { pooler, postgres, hosting }: World): Promise<void> {
-  const databases = await listDatabases(postgres, cluster.id)
+  const databases = await listOpenDatabases(postgres, cluster.id)
   await pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases))
 }
 

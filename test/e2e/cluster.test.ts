@@ -471,6 +471,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
         const refusal = { status: 422, body: { error: expect.stringMatching(/"closed" is not currently accepting/) } }
         expect(await cluster.setRole('fallen', 'reader')).toMatchObject(refusal)
         expect(await cluster.extensions('closed')).toMatchObject(refusal)
+        expect((await cluster.call('GET', 'databases')).body.data).toContainEqual({ name: 'closed' })
         await ask(owner, 'direct', 'alter database closed allow_connections true')
         expect((await cluster.setRole('fallen', 'reader')).status).toBe(204)
         const drop = await attempt(fallen, 'direct', 'drop table kept', { database: 'closed' })

@@ -238,9 +238,9 @@ describe('what belongs to a cluster', () => {
       new RegExp(`^password +${rotated.password}$`, 'm'),
     )
     expect((await postgres('connect', 'seventeen', '--user', name, ...whoAmI)).out).toBe(`${name}\n`)
-    expect(await said('users', 'delete', 'seventeen', name)).toBe(`Deleted user ${name}.\n`)
+    expect(await said('users', 'delete', 'seventeen', name, '--yes')).toBe(`Deleted user ${name}.\n`)
     expect(await json('users', 'list', 'seventeen')).toEqual([{ username: 'fly-user', role: 'schema_admin' }])
-    const reserved = await postgres('users', 'delete', 'seventeen', 'postgres')
+    const reserved = await postgres('users', 'delete', 'seventeen', 'postgres', '--yes')
     expect(reserved).toEqual({ code: 1, out: '', err: 'error: user postgres is reserved\n' })
     const dots = await postgres('users', 'create', 'seventeen', '..', '--role', 'reader')
     const sentence = 'username must be 1 to 63 characters, and not "." or ".."'

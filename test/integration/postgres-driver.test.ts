@@ -324,6 +324,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
        alter database trap set statement_timeout = 1`,
       { database: 'trap' },
     )
+    if (major === '17') await ask(port, 'alter database trap set transaction_timeout = 1')
     expect((await listDatabaseExtensions(bench.postgres, id, 'trap')).length).toBeGreaterThan(20)
     await enableExtension(bench.postgres, id, 'trap', 'citext')
     await dropDatabase(bench.postgres, id, 'trap')
