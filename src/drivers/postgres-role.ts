@@ -4,6 +4,7 @@ import { notFound } from '../model/errors.ts'
 import { isReservedUser, type UserRole, userRoles } from '../model/user.ts'
 import type { Query } from './postgres-connection.ts'
 import { reservedName } from './postgres-error.ts'
+import { endPreparedOf, endPreparedRoleChanges } from './postgres-prepared.ts'
 import { poolerUser } from './postgres-rights.ts'
 import { scramVerifier } from './postgres-scram.ts'
 import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
@@ -64,8 +65,9 @@ function grantRole(name: string, role: UserRole): string {
 export async function setRole(postgres: Asker, id: string, { name, role }: User): Promise<void> {
   await getUser(postgres, id, name)
   const user = quoteIdentifier(name)
+  await endWork(postgres, id, name)
   await postgres.query(id, superuser, `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`)
-  await endSessions(postgres, id, name)
+  await endWork(postgres, id, name)
   await reassignOwned(postgres, id, name)
 }
 
@@ -85,6 +87,8 @@ export async function setPassword(
 ): Promise<void> {
   await getUser(postgres, id, name)
   const secret = quoteLiteral(scramVerifier(password))
+  if (killSessions) await endSessions(postgres, id, name)
+  await endPreparedRoleChanges(postgres, id)
   await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${secret}`)
   if (killSessions) await endSessions(postgres, id, name)
 }
@@ -92,15 +96,17 @@ export async function setPassword(
 /** What the user owns goes to the admins. */
 export async function dropUser(postgres: Asker, id: string, name: string): Promise<void> {
   await getUser(postgres, id, name)
-  // First, so that no session begins while the rest goes on, also after a crash.
+  await endWork(postgres, id, name)
+  // So that no session begins while the rest goes on, also after a crash.
   await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
-  await endSessions(postgres, id, name)
+  await endWork(postgres, id, name)
   await reassignOwned(postgres, id, name)
   await postgres.query(id, superuser, `DROP ROLE ${quoteIdentifier(name)}`)
 }
 
 /** Takes the password from every login role that is not one of the platform's users. */
 export async function forgetForeignPasswords(postgres: Asker, id: string): Promise<void> {
+  await endPreparedRoleChanges(postgres, id)
   const known = (await listUsers(postgres, id)).map((user) => user.name)
   const foreign = await postgres.query<{ name: string }>(
     id,
@@ -111,6 +117,15 @@ export async function forgetForeignPasswords(postgres: Asker, id: string): Promi
   )
   for (const { name } of foreign)
     await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD NULL`)
+}
+
+/**
+ * Also before a change, not only after it: everybody may change the password and the settings of himself, and a
+ * transaction in which he did and that stays open would keep all others from changing or dropping him.
+ */
+async function endWork(postgres: Asker, id: string, name: string): Promise<void> {
+  await endSessions(postgres, id, name)
+  await endPreparedOf(postgres, id, name)
 }
 
 async function endSessions(postgres: Asker, id: string, name: string): Promise<void> {
