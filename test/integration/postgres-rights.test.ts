@@ -182,6 +182,15 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
+    it.each(['a"b', "it's", '$1', 'a\\b'])('is not put where PostgreSQL allows none, such as %s', async (schema) => {
+      await createDatabase(bench.postgres, cluster.id, 'quoted')
+      const options = { schema, createSchema: true }
+      await expect(
+        enableExtension(bench.postgres, cluster.id, 'quoted', 'earthdistance', options),
+      ).rejects.toMatchObject({ code: 'invalid' })
+      await dropDatabase(bench.postgres, cluster.id, 'quoted')
+    })
+
     it('leaves nothing among what is the platform’s', async () => {
       expect(
         await admin(
