@@ -9,6 +9,7 @@ import { poolerUser } from './postgres-rights.ts'
 import { scramVerifier } from './postgres-scram.ts'
 import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
+import { waitUntil } from './process.ts'
 
 /** What these functions need of a `PostgresDriver`. */
 export interface Asker {
@@ -21,6 +22,8 @@ export interface User {
 }
 
 const reservedUsers: readonly string[] = [superuser, poolerUser, ...userRoles]
+// A little more than what a change waits for a lock.
+const changeSeconds = 6
 // The rights of a session that is being ended are gone only with it.
 const endSessionMs = 5000
 
@@ -65,9 +68,8 @@ function grantRole(name: string, role: UserRole): string {
 export async function setRole(postgres: Asker, id: string, { name, role }: User): Promise<void> {
   await getUser(postgres, id, name)
   const user = quoteIdentifier(name)
-  await endWork(postgres, id, name)
-  await postgres.query(id, superuser, `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`)
-  await endWork(postgres, id, name)
+  const change = `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`
+  await changeAtWork(postgres, id, name, change)
   await reassignOwned(postgres, id, name)
 }
 
@@ -86,20 +88,17 @@ export async function setPassword(
   { killSessions = false }: { killSessions?: boolean } = {},
 ): Promise<void> {
   await getUser(postgres, id, name)
-  const secret = quoteLiteral(scramVerifier(password))
-  if (killSessions) await endSessions(postgres, id, name)
+  const change = `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${quoteLiteral(scramVerifier(password))}`
+  if (killSessions) return changeAtWork(postgres, id, name, change)
   await endPreparedRoleChanges(postgres, id)
-  await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${secret}`)
-  if (killSessions) await endSessions(postgres, id, name)
+  await postgres.query(id, superuser, change)
 }
 
 /** What the user owns goes to the admins. */
 export async function dropUser(postgres: Asker, id: string, name: string): Promise<void> {
   await getUser(postgres, id, name)
-  await endWork(postgres, id, name)
-  // So that no session begins while the rest goes on, also after a crash.
-  await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
-  await endWork(postgres, id, name)
+  // First, so that no session begins while the rest goes on, also after a crash.
+  await changeAtWork(postgres, id, name, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
   await reassignOwned(postgres, id, name)
   await postgres.query(id, superuser, `DROP ROLE ${quoteIdentifier(name)}`)
 }
@@ -120,12 +119,24 @@ export async function forgetForeignPasswords(postgres: Asker, id: string): Promi
 }
 
 /**
- * Also before a change, not only after it: everybody may change the password and the settings of himself, and a
- * transaction in which he did and that stays open would keep all others from changing or dropping him.
+ * Ends what the user does, after the change and for as long as the change has to wait: everybody may change his own
+ * password and settings, and a transaction in which he did keeps all others from changing him. Who begins another one
+ * meanwhile waits behind us.
  */
-async function endWork(postgres: Asker, id: string, name: string): Promise<void> {
-  await endSessions(postgres, id, name)
-  await endPreparedOf(postgres, id, name)
+async function changeAtWork(postgres: Asker, id: string, name: string, change: string): Promise<void> {
+  let isOver = false
+  const changing = postgres.query(id, superuser, change).finally(() => {
+    isOver = true
+  })
+  changing.catch(() => undefined) // thrown below, once nothing else is under way
+  const isChanged = async () => {
+    await endSessions(postgres, id, name)
+    await endPreparedOf(postgres, id, name)
+    return isOver
+  }
+  await waitUntil(isChanged, changeSeconds)
+  await changing
+  await isChanged()
 }
 
 async function endSessions(postgres: Asker, id: string, name: string): Promise<void> {

@@ -3,6 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { endPrepared } from '../../src/drivers/postgres-prepared.ts'
 import { dropUser, forgetForeignPasswords, setPassword, setRole } from '../../src/drivers/postgres-role.ts'
 import { ask, type ClusterBench, connect, openBench, password, type TestCluster } from '../support/cluster.ts'
+import { until } from '../support/until.ts'
 
 let bench: ClusterBench
 
@@ -31,6 +32,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   const asHimself = (sql: string) => ask(port, sql, { user: 'stubborn' })
   const listPrepared = async () =>
     (await bench.postgres.query(id, 'postgres', 'select gid from pg_prepared_xacts order by 1')).map(({ gid }) => gid)
+
+  const askAboutSessions = async (what: string) =>
+    bench.postgres.query(id, 'postgres', `select ${what} as seen from pg_stat_activity where usename = 'stubborn'`)
+  const endSessions = () => askAboutSessions('pg_terminate_backend(pid)')
+  const listSessions = async () => (await askAboutSessions('pid')).length
 
   describe('a user', () => {
     const operations = {
@@ -62,6 +68,27 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
         await asHimself(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
         await operate()
       })
+    })
+
+    it('is dropped although he comes back again and again', async () => {
+      let isOut = false
+      const comeBack = async () => {
+        while (!isOut) {
+          const client = await connect(port, { user: 'stubborn' }).catch(() => undefined)
+          const ended = client && new Promise((resolve) => client.once('end', resolve))
+          client?.query(`begin; ${changes.password}`).catch(() => undefined)
+          await ended
+        }
+      }
+      const sessions = Array.from({ length: 10 }, comeBack)
+      try {
+        await until(async () => (await listSessions()) > 5)
+        await dropUser(bench.postgres, id, 'stubborn')
+      } finally {
+        isOut = true
+        await endSessions()
+        await Promise.all(sessions)
+      }
     })
 
     it('takes what he prepared along, in every database, and nothing of others', async () => {
