@@ -89,7 +89,7 @@ export async function setPassword(
 ): Promise<void> {
   await getUser(postgres, id, name)
   const change = `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${quoteLiteral(scramVerifier(password))}`
-  if (killSessions) return changeAtWork(postgres, id, name, change)
+  if (killSessions) return changeAtWork(postgres, id, name, change, endPreparedRoleChanges)
   await endPreparedRoleChanges(postgres, id)
   await postgres.query(id, superuser, change)
 }
@@ -123,7 +123,13 @@ export async function forgetForeignPasswords(postgres: Asker, id: string): Promi
  * password and settings, and a transaction in which he did keeps all others from changing him. Who begins another one
  * meanwhile waits behind us.
  */
-async function changeAtWork(postgres: Asker, id: string, name: string, change: string): Promise<void> {
+async function changeAtWork(
+  postgres: Asker,
+  id: string,
+  name: string,
+  change: string,
+  endPrepared = endPreparedOf,
+): Promise<void> {
   let isOver = false
   const changing = postgres.query(id, superuser, change).finally(() => {
     isOver = true
@@ -131,7 +137,7 @@ async function changeAtWork(postgres: Asker, id: string, name: string, change: s
   changing.catch(() => undefined) // thrown below, once nothing else is under way
   const isChanged = async () => {
     await endSessions(postgres, id, name)
-    await endPreparedOf(postgres, id, name)
+    await endPrepared(postgres, id, name)
     return isOver
   }
   await waitUntil(isChanged, changeSeconds)

@@ -1,5 +1,6 @@
 import type pg from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { createDatabase, dropDatabase } from '../../src/drivers/postgres-database.ts'
 import { endPrepared } from '../../src/drivers/postgres-prepared.ts'
 import { dropUser, forgetForeignPasswords, setPassword, setRole } from '../../src/drivers/postgres-role.ts'
 import { ask, type ClusterBench, connect, openBench, password, type TestCluster } from '../support/cluster.ts'
@@ -91,10 +92,20 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
+    it('is dropped although what he prepared is in a database that is closed, and stays so', async () => {
+      await createDatabase(bench.postgres, id, 'closed')
+      await ask(port, `begin; ${changes.setting}; prepare transaction 'far'`, { user: 'stubborn', database: 'closed' })
+      await ask(port, 'alter database closed allow_connections false')
+      await dropUser(bench.postgres, id, 'stubborn')
+      expect(await listPrepared()).toEqual([])
+      await expect(ask(port, 'select 1', { database: 'closed' })).rejects.toThrow('not currently accepting connections')
+      await dropDatabase(bench.postgres, id, 'closed')
+    })
+
     it('takes what he prepared along, in every database, and nothing of others', async () => {
       await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
       await asHimself(`begin; lock table number in access share mode; prepare transaction 'his'`)
-      await setPassword(bench.postgres, id, 'stubborn', password)
+      await setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true })
       expect(await listPrepared()).toEqual(['his', 'of an admin'])
       await dropUser(bench.postgres, id, 'stubborn')
       expect(await listPrepared()).toEqual(['of an admin'])
