@@ -112,7 +112,15 @@ const pagesScript = `
   "$tools/pg_checksums" --check --pgdata="$data" > /dev/null || exit 10`
 
 // The tenant may have given his database settings, which would hold for the superuser too.
-const ownSettings = ['search_path=', 'role=none', 'default_transaction_read_only=off', 'statement_timeout=0']
+const ownSettings = [
+  'search_path=',
+  'role=none',
+  'default_transaction_read_only=off',
+  'statement_timeout=0',
+  'lock_timeout=0',
+  'idle_session_timeout=0',
+  'local_preload_libraries=',
+]
 
 // psql takes a text that begins with a backslash for a command of its own, which could become somebody else or start a
 // program; behind a line break all of it goes to the server. The limit of the server is one that the query may lift.
@@ -120,7 +128,9 @@ const ownSettings = ['search_path=', 'role=none', 'default_transaction_read_only
 const contentsScript = `
   tools=$1 major=$2 place=$3 query=$4
   ${knowsPages}
-  as_superuser() { PGUSER=${superuser} PGOPTIONS='${ownSettings.map((setting) => `-c ${setting}`).join(' ')}' "$@"; }
+  settings='${ownSettings.map((setting) => `-c ${setting}`).join(' ')}'
+  [ "$major" -lt 17 ] || settings="$settings -c transaction_timeout=0"
+  as_superuser() { PGUSER=${superuser} PGOPTIONS=$settings "$@"; }
   # Not as an option, which may be more than a name: databases are named by the tenant.
   ask() { as_superuser env PGDATABASE="$1" "$tools/psql" -X -At -v ON_ERROR_STOP=1 -c "$2"; }
 

@@ -52,6 +52,8 @@ const ownSettings: Record<string, string> = {
   statement_timeout: String(timeoutMs),
   lock_timeout: String(lockTimeoutMs),
   idle_session_timeout: '0',
+  // One that is not there would let nobody in.
+  local_preload_libraries: '',
   session_replication_role: 'origin',
   standard_conforming_strings: 'on',
   // Verifiers of passwords are among our words, and tenants read statistics and logs.

@@ -6,6 +6,7 @@ type Refusal = (message: string) => BerthError
 const refusals: Record<string, Refusal> = {
   '0A000': invalid, // feature_not_supported, such as an extension that cannot be moved
   '22023': invalid, // invalid_parameter_value
+  '22P02': invalid, // invalid_text_representation: an extension cannot be in a schema whose name has a quote
   '23505': () => conflict('Another request makes the same at this moment'), // unique_violation, of a catalog
   '2BP01': conflict, // dependent_objects_still_exist
   '3D000': notFound, // invalid_catalog_name: there is no such database

@@ -19,10 +19,24 @@ export const roleChain = `
 `
 
 /**
- * Temporary objects are of one session. The trigger counts as a part of plpgsql, so that a dump leaves it out: who
+ * Everybody may make large objects otherwise, and they stay. What PostgreSQL itself grants at the beginning is left out
+ * of dumps, and so is this.
+ */
+const largeObjects = `
+  SET LOCAL allow_system_table_mods = on;
+  REVOKE EXECUTE ON FUNCTION lo_creat, lo_create, lo_from_bytea FROM PUBLIC;
+  GRANT EXECUTE ON FUNCTION lo_creat, lo_create, lo_from_bytea TO writer;
+  INSERT INTO pg_catalog.pg_init_privs (objoid, classoid, objsubid, privtype, initprivs)
+  SELECT oid, 'pg_catalog.pg_proc'::regclass, 0, 'i', proacl FROM pg_catalog.pg_proc
+  WHERE proname IN ('lo_creat', 'lo_create', 'lo_from_bytea');
+`
+
+/**
+ * Temporary objects are of one session. A view that is replaced keeps its grants, unlike one whose type is as new as our
+ * transaction: its owner may have revoked some. The trigger counts as a part of plpgsql, so that a dump leaves it out: who
  * loads the dump into another cluster may make no triggers of this kind.
  */
-export const sharing = `
+export const sharing = `${largeObjects}
   CREATE FUNCTION pg_berth.share(class oid, object oid) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -46,7 +60,9 @@ export const sharing = `
     AS $$
       BEGIN
         PERFORM pg_berth.share(classid, objid) FROM pg_event_trigger_ddl_commands()
-        WHERE classid IN ('pg_class'::regclass, 'pg_namespace'::regclass) AND command_tag ~ '^(CREATE|SELECT) ';
+        WHERE classid IN ('pg_class'::regclass, 'pg_namespace'::regclass) AND command_tag ~ '^(CREATE|SELECT) '
+          AND NOT EXISTS (SELECT FROM pg_class JOIN pg_type ON pg_type.oid = reltype
+            WHERE classid = 'pg_class'::regclass AND pg_class.oid = objid AND relkind = 'v' AND age(pg_type.xmin) > 0);
       END
     $$;
   REVOKE ALL ON FUNCTION pg_berth.share, pg_berth.share_new FROM PUBLIC;

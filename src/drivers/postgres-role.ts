@@ -4,10 +4,12 @@ import { notFound } from '../model/errors.ts'
 import { isReservedUser, type UserRole, userRoles } from '../model/user.ts'
 import type { Query } from './postgres-connection.ts'
 import { reservedName } from './postgres-error.ts'
+import { endPreparedOf, endPreparedRoleChanges } from './postgres-prepared.ts'
 import { poolerUser } from './postgres-rights.ts'
 import { scramVerifier } from './postgres-scram.ts'
 import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
+import { waitUntil } from './process.ts'
 
 /** What these functions need of a `PostgresDriver`. */
 export interface Asker {
@@ -20,6 +22,8 @@ export interface User {
 }
 
 const reservedUsers: readonly string[] = [superuser, poolerUser, ...userRoles]
+// A little more than what a change waits for a lock.
+const changeSeconds = 6
 // The rights of a session that is being ended are gone only with it.
 const endSessionMs = 5000
 
@@ -64,8 +68,8 @@ function grantRole(name: string, role: UserRole): string {
 export async function setRole(postgres: Asker, id: string, { name, role }: User): Promise<void> {
   await getUser(postgres, id, name)
   const user = quoteIdentifier(name)
-  await postgres.query(id, superuser, `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`)
-  await endSessions(postgres, id, name)
+  const change = `REVOKE ${userRoles.join(', ')} FROM ${user}; ${grantRole(name, role)}`
+  await changeAtWork(postgres, id, name, change)
   await reassignOwned(postgres, id, name)
 }
 
@@ -84,23 +88,24 @@ export async function setPassword(
   { killSessions = false }: { killSessions?: boolean } = {},
 ): Promise<void> {
   await getUser(postgres, id, name)
-  const secret = quoteLiteral(scramVerifier(password))
-  await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${secret}`)
-  if (killSessions) await endSessions(postgres, id, name)
+  const change = `ALTER ROLE ${quoteIdentifier(name)} PASSWORD ${quoteLiteral(scramVerifier(password))}`
+  if (killSessions) return changeAtWork(postgres, id, name, change, endPreparedRoleChanges)
+  await endPreparedRoleChanges(postgres, id)
+  await postgres.query(id, superuser, change)
 }
 
 /** What the user owns goes to the admins. */
 export async function dropUser(postgres: Asker, id: string, name: string): Promise<void> {
   await getUser(postgres, id, name)
   // First, so that no session begins while the rest goes on, also after a crash.
-  await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
-  await endSessions(postgres, id, name)
+  await changeAtWork(postgres, id, name, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
   await reassignOwned(postgres, id, name)
   await postgres.query(id, superuser, `DROP ROLE ${quoteIdentifier(name)}`)
 }
 
 /** Takes the password from every login role that is not one of the platform's users. */
 export async function forgetForeignPasswords(postgres: Asker, id: string): Promise<void> {
+  await endPreparedRoleChanges(postgres, id)
   const known = (await listUsers(postgres, id)).map((user) => user.name)
   const foreign = await postgres.query<{ name: string }>(
     id,
@@ -111,6 +116,33 @@ export async function forgetForeignPasswords(postgres: Asker, id: string): Promi
   )
   for (const { name } of foreign)
     await postgres.query(id, superuser, `ALTER ROLE ${quoteIdentifier(name)} PASSWORD NULL`)
+}
+
+/**
+ * Ends what the user does, after the change and for as long as the change has to wait: everybody may change his own
+ * password and settings, and a transaction in which he did keeps all others from changing him. Who begins another one
+ * meanwhile waits behind us.
+ */
+async function changeAtWork(
+  postgres: Asker,
+  id: string,
+  name: string,
+  change: string,
+  endPrepared = endPreparedOf,
+): Promise<void> {
+  let isOver = false
+  const changing = postgres.query(id, superuser, change).finally(() => {
+    isOver = true
+  })
+  changing.catch(() => undefined) // thrown below, once nothing else is under way
+  const isChanged = async () => {
+    await endSessions(postgres, id, name)
+    await endPrepared(postgres, id, name)
+    return isOver
+  }
+  await waitUntil(isChanged, changeSeconds)
+  await changing
+  await isChanged()
 }
 
 async function endSessions(postgres: Asker, id: string, name: string): Promise<void> {

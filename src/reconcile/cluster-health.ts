@@ -1,7 +1,6 @@
 import { clusterSpec } from '../drivers/cluster-spec.ts'
-import { listOpenDatabases } from '../drivers/postgres-database.ts'
 import { ensureRights } from '../drivers/postgres-rights.ts'
-import { type Cluster, defaultDatabase, degraded, type Health } from '../model/cluster.ts'
+import { type Cluster, degraded, type Health } from '../model/cluster.ts'
 import { type DrillSchedule, isDrillDue, passed } from '../model/drill.ts'
 import { nowMicros } from '../model/time.ts'
 import { findCurrentArchive, listWindows } from '../store/archive.ts'
@@ -156,10 +155,7 @@ async function isBackupDue(cluster: Cluster, { db, keep }: World): Promise<boole
 }
 
 async function findEndpointProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  const databases = await listOpenDatabases(world.postgres, cluster.id)
-  // The tenant may have dropped the one that every cluster starts with.
-  const database = databases.find((name) => name === defaultDatabase) ?? databases[0]
-  const reason = database && (await problemOf(() => probeEndpoints(cluster, world, database)))
+  const reason = await problemOf(() => probeEndpoints(cluster, world))
   // Who says no to a password answers; the tenant may have changed it in the database itself.
   return !reason || /authentication failed/.test(reason) ? undefined : degraded(reason)
 }

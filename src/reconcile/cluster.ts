@@ -123,20 +123,21 @@ async function setPasswords(cluster: Cluster, { db, postgres, encryptionKey }: W
 }
 
 /** What `ready` promises: a client gets an answer through both endpoints. */
-export async function probeEndpoints(cluster: Cluster, world: World, database: string): Promise<void> {
-  const targets = await listEndpoints(cluster, world, database)
+export async function probeEndpoints(cluster: Cluster, world: World): Promise<void> {
+  const targets = await listEndpoints(cluster, world)
   await Promise.all(targets.map(world.postgres.probe))
 }
 
-async function listEndpoints(
-  cluster: Cluster,
-  { db, encryptionKey, hosting }: World,
-  database = defaultDatabase,
-): Promise<ProbeTarget[]> {
-  const user = await findStoredUser(db, cluster.id, defaultUser)
+/** The server, then the pooler. */
+async function listEndpoints(cluster: Cluster, world: World): Promise<ProbeTarget[]> {
+  const user = await findStoredUser(world.db, cluster.id, defaultUser)
   if (!user) return [] // its owner deleted the default user, so nobody's password is known for sure
-  const password = unseal(encryptionKey, user.password).toString()
-  const target = { host: localHost(hosting.listen), user: defaultUser, password, database }
+  const databases = await listOpenDatabases(world.postgres, cluster.id)
+  // The tenant may have dropped or closed the one that every cluster starts with, and all others as well.
+  const database = databases.find((name) => name === defaultDatabase) ?? databases[0]
+  if (database === undefined) return []
+  const password = unseal(world.encryptionKey, user.password).toString()
+  const target = { host: localHost(world.hosting.listen), user: defaultUser, password, database }
   return [cluster.directPort!, cluster.poolerPort!].map((port) => ({ ...target, port }))
 }
 
@@ -153,17 +154,32 @@ async function waitForServer(cluster: Cluster, { postgres }: World): Promise<str
 export async function waitForEndpoints(cluster: Cluster, world: World): Promise<string | undefined> {
   const targets = await listEndpoints(cluster, world)
   const problems = await Promise.all(targets.map((target) => waitForAnswer(target, world)))
-  return problems.find((problem) => problem !== '')
+  if (isOwnersRefusal(problems[0])) return undefined
+  const problem = problems.find((found) => found !== undefined)
+  return problem && fullMessage(problem)
 }
 
-async function waitForAnswer(target: ProbeTarget, { postgres }: World): Promise<string> {
-  let problem = ''
+async function waitForAnswer(target: ProbeTarget, { postgres }: World): Promise<Error | undefined> {
+  let problem: Error | undefined
   const answers = async () => {
-    problem = await postgres.probe(target).then(() => '', fullMessage)
-    return problem === ''
+    problem = await postgres.probe(target).then(
+      () => undefined,
+      (err: Error) => err,
+    )
+    return problem === undefined || isOwnersRefusal(problem)
   }
   await waitUntil(answers, patienceSeconds)
   return problem
+}
+
+/**
+ * A server that is restored says no as its source did, when the owner lets nobody connect or set what ends every session
+ * at once. It is as he wants it, and its health tells. What the codes mean: transaction_timeout, insufficient_privilege,
+ * too_many_connections, idle_session_timeout, undefined_file, which is a library that every session loads.
+ */
+function isOwnersRefusal(problem: Error | undefined): boolean {
+  const { code = '' } = (problem?.cause ?? {}) as { code?: string }
+  return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }
 
 async function noSpaceMeansFailed(work: Promise<void>): Promise<string | undefined> {

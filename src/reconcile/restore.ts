@@ -1,4 +1,5 @@
 import { clusterSpec, dataOptions } from '../drivers/cluster-spec.ts'
+import { endPrepared } from '../drivers/postgres-prepared.ts'
 import { ensureRights } from '../drivers/postgres-rights.ts'
 import { forgetForeignPasswords, listUsers, setPassword } from '../drivers/postgres-role.ts'
 import { waitUntil } from '../drivers/process.ts'
@@ -147,7 +148,11 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   const bytes = await restores.finish(cluster.id, spec)
   const save = (tx: Tx) => setRestoreDone(tx, cluster.id, { isVerified, bytes, replayedUntil: seen.replayedUntil })
-  if (cluster.scratch) return advance('ready', '', save)
+  if (cluster.scratch) {
+    // The checks of a drill would wait for ever for a lock that came along, and other drills for this one.
+    await endPrepared(postgres, cluster.id)
+    return advance('ready', '', save)
+  }
   await ensureRights(postgres, cluster.id)
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))

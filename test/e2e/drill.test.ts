@@ -121,6 +121,18 @@ describe.each(['16', '17'])('a drill of PostgreSQL %s', (major) => {
   })
 })
 
+test('a drill does not wait for what a transaction locks that was prepared', { timeout: 180_000 }, async () => {
+  const id = ids['17']!
+  const access = await accessOf(berth, id)
+  const lock = `begin; lock table number in access exclusive mode; prepare transaction 'it''s open'`
+  await ask(access, 'direct', lock)
+  const locked = Date.now()
+  await until(async () => Date.parse((await show(id)).recovery_window.latest) > locked, 120)
+  // From now on only such moments are chosen.
+  expect(await drill(id, { drill_query: 'select 1' })).toMatchObject({ result: 'ok' })
+  await ask(access, 'direct', `rollback prepared 'it''s open'`)
+})
+
 describe('the drill query', () => {
   test('is SQL of the default user and nothing more', { timeout: 180_000 }, async () => {
     const id = ids['17']!

@@ -497,6 +497,22 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     expect(bench.supervisor.listServices().filter((name) => name.startsWith('drill-'))).toEqual([])
   })
 
+  test('pass whatever a tenant made of his database', { timeout: 120_000 }, async () => {
+    const settings = { statement_timeout: 1, idle_session_timeout: 1, local_preload_libraries: 'nowhere' }
+    const set = Object.entries({ ...settings, ...(major === '17' && { transaction_timeout: 1 }) })
+    const change = (how: (name: string, value: unknown) => string) =>
+      bench.postgres.query(
+        cluster.id,
+        'postgres',
+        set.map(([name, value]) => `alter database "fly-db" ${how(name, value)}`).join(';'),
+      )
+    await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, closed: true })
+    await untilReady(bench.postgres, cluster.id)
+    await change((name, value) => `set ${name} = '${value}'`)
+    expect(await checkContents()).toEqual({ is: 'passed', answer: null })
+    await change((name) => `reset ${name}`)
+  })
+
   test('take nothing but SQL from the owner', { timeout: 120_000 }, async () => {
     const mark = `${bench.home.path}/clusters/${cluster.id}/drill/escaped`
     for (const query of [`\\! touch ${mark}`, '\\c - postgres', `select 1 \\g | touch ${mark}`]) {

@@ -321,6 +321,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
        alter database trap set search_path = evil, pg_catalog;
        alter database trap set role = 'reader';
        alter database trap set default_transaction_read_only = on;
+       alter database trap set local_preload_libraries = 'nowhere';
        alter database trap set statement_timeout = 1`,
       { database: 'trap' },
     )

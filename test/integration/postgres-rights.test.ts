@@ -182,6 +182,15 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
+    it.each(['a"b', "it's", '$1', 'a\\b'])('is not put where PostgreSQL allows none, such as %s', async (schema) => {
+      await createDatabase(bench.postgres, cluster.id, 'quoted')
+      const options = { schema, createSchema: true }
+      await expect(
+        enableExtension(bench.postgres, cluster.id, 'quoted', 'earthdistance', options),
+      ).rejects.toMatchObject({ code: 'invalid' })
+      await dropDatabase(bench.postgres, cluster.id, 'quoted')
+    })
+
     it('leaves nothing among what is the platform’s', async () => {
       expect(
         await admin(
@@ -254,6 +263,35 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'drop extension hstore')
     })
 
+    it('and revoked by its owner stays revoked when it is replaced', async () => {
+      const replace = 'create or replace view public.narrow as select n, n * 2 as twice from public.wide'
+      await as(
+        'schema_admin',
+        'create table public.wide as select 1 as n; create view public.narrow as select n from public.wide',
+      )
+      expect(await as('reader', 'select * from narrow')).toEqual([{ n: 1 }])
+      await as('schema_admin', 'revoke all on public.narrow from reader, writer')
+      await as('schema_admin', replace)
+      await as('schema_admin', `begin; savepoint s; ${replace}; commit`)
+      for (const role of ['reader', 'writer'] as const) {
+        await expect(as(role, 'select * from narrow')).rejects.toThrow('permission denied')
+      }
+      await as('schema_admin', `begin; savepoint s; drop view public.narrow; ${replace}; commit`)
+      expect(await as('reader', 'select * from narrow')).toEqual([{ n: 1, twice: 2 }])
+      await as('schema_admin', 'drop table public.wide cascade')
+    })
+
+    it('as a large object is made by those who may write', async () => {
+      await createDatabase(bench.postgres, cluster.id, 'another')
+      for (const database of ['fly-db', 'another']) {
+        for (const make of ['lo_creat(-1)', 'lo_create(0)', `lo_from_bytea(0, 'x')`]) {
+          await expect(as('reader', `select ${make}`, database)).rejects.toThrow('permission denied')
+          await as('writer', `select lo_unlink(${make})`, database)
+        }
+      }
+      await dropDatabase(bench.postgres, cluster.id, 'another')
+    })
+
     it('for one session only stays with it', async () => {
       await as('reader', 'create temp table mine (id int); insert into mine values (1)')
     })
@@ -273,7 +311,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     for (const database of ['fly-db', 'old', 'template1']) {
       await admin(
         `alter extension plpgsql drop event trigger berth_share; drop event trigger berth_share;
-         drop function pg_berth.share, pg_berth.share_new`,
+         drop function pg_berth.share, pg_berth.share_new;
+         set local allow_system_table_mods = on; delete from pg_init_privs where initprivs::text ~ 'writer';
+         grant execute on function lo_creat, lo_create, lo_from_bytea to public`,
         database,
       )
     }
@@ -298,7 +338,8 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'create table public.after (id serial)', database)
       await as('writer', 'insert into after default values', database)
       expect(await as('reader', 'select id from after', database)).toEqual([{ id: 1 }])
-      await expect(as('reader', 'select * from pg_authid', database)).rejects.toThrow('permission denied')
+      for (const sql of ['select * from pg_authid', 'select lo_create(0)'])
+        await expect(as('reader', sql, database)).rejects.toThrow('permission denied')
       await expect(as('writer', 'delete from pg_stat_database_conflicts', database)).rejects.toThrow(
         'permission denied',
       )

@@ -234,6 +234,29 @@ describe('a restore', () => {
     })
   })
 
+  test('becomes ready although the tenant dropped the database that every cluster starts with', async () => {
+    for (const databases of [['shop'], []]) {
+      platform.fake.databases = databases
+      const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+      await settleUntilReady(id)
+      expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data.status).toBe('ready')
+    }
+  })
+
+  test('becomes ready although the owner lets nobody connect, and its health tells', async () => {
+    platform.fake.probeProblem = 'too many connections for database "fly-db"'
+    platform.fake.probeCode = '53300'
+    const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+    await settleUntilReady(id)
+    const show = async () => (await platform.call('GET', `/v1/postgres/${id}`)).body.data
+    expect((await show()).status).toBe('ready')
+    await until(async () => {
+      await settle()
+      return (await show()).health.status === 'degraded'
+    })
+    expect((await show()).health.reason).toContain('too many connections')
+  })
+
   test('that fails says why and can be deleted', async () => {
     platform.fake.copyProblem = 'backup 20261101-095900F is damaged: checksum mismatch'
     const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.id

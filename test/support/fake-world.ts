@@ -99,6 +99,9 @@ export class FakeWorld {
   poolerNeverStarts = false
   poolerSilent = false
   probeProblem: string | undefined
+  /** What PostgreSQL would say with the problem. */
+  probeCode: string | undefined
+  databases = ['fly-db']
   readOnly = 'off'
   created = 0
   calls = 0
@@ -194,8 +197,9 @@ export class FakeWorld {
         if (/alter system reset/.test(text)) this.readOnly = 'off'
         if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
         if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
-        if (/from pg_database/.test(text)) return this.called([{ name: 'fly-db' }])
+        if (/from pg_database/.test(text)) return this.called(this.databases.map((name) => ({ name, open: true })))
         if (/pg_read_all_data/.test(text)) return this.called([])
+        if (/pg_prepared_xacts/.test(text)) return this.called([])
         if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
         if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
         if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
@@ -204,7 +208,11 @@ export class FakeWorld {
       }) as unknown as PostgresDriver['query'],
       watch: (() => this.called([])) as unknown as PostgresDriver['watch'],
       closeConnections: () => this.called(undefined),
-      probe: () => (this.probeProblem ? Promise.reject(new Error(this.probeProblem)) : this.called(undefined)),
+      probe: ({ database }) => {
+        const problem = this.probeProblem ?? (this.databases.includes(database) ? undefined : 'no such database')
+        if (problem === undefined) return this.called(undefined)
+        return Promise.reject(new Error(problem, { cause: { code: this.probeCode } }))
+      },
       measure: () => this.called(this.usedBytes),
       stop: (id) => {
         const cluster = this.clusters.get(id)
