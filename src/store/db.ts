@@ -55,8 +55,10 @@ export function openDatabase(config: pg.PoolConfig): Database {
     pipeline: true, // statements of a transaction that do not wait for each other go at once
   })
   const reader = openReader(settings)
-  // Without a listener an idle connection that the server closes would end the process; the next query reports it.
+  // Without a listener a connection that the server closes would end the process, be it idle or in a transaction between
+  // two statements; the next query reports it.
   pool.on('error', () => {})
+  pool.on('connect', (client) => client.on('error', () => {}))
   const query = ((text: string, values?: unknown[]) => answered(pool.query(text, values))) as pg.Pool['query']
   return {
     pool,
