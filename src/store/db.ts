@@ -200,8 +200,8 @@ async function answered<R>(answer: Promise<R>): Promise<R> {
   }
 }
 
-// Shutting down, starting up, crashed, or too many connections: all pass by themselves.
-const passingStates = new Set(['57P01', '57P02', '57P03', '53300', '08000', '08003', '08006'])
+// Shutting down, starting up, crashed, too many connections, or no room: all pass without a change of ours.
+const passingStates = new Set(['57P01', '57P02', '57P03', '53100', '53300', '08000', '08003', '08006'])
 const passingErrors = new Set(['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'EAGAIN'])
 const passingMessages = /connection terminated|timeout exceeded when trying to connect|not queryable|client was closed/i
 

@@ -30,3 +30,8 @@ it('says that the database is away when the connection of a transaction is cut b
     { answer: 4 },
   ])
 })
+
+it('says that the database is away when its disk is full', async () => {
+  const full = `do $$ begin raise exception 'no room' using errcode = 'disk_full'; end $$`
+  await expect(database.db.query(full)).rejects.toMatchObject({ code: 'unavailable' })
+})
