@@ -128,7 +128,13 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
     beforeStart: [clearStaleLocks(paths.data, `${paths.sockets}/.s.PGSQL.${spec.port}.lock`)],
     cgroup: spec.cgroup,
   })
+  if (await lacksSocket(supervisor, paths, spec.port)) await supervisor.restartService(paths.service)
   if (needsReload(paths.directory)) await reload(supervisor, paths)
+}
+
+/** A server makes its socket at its start only: without it neither the platform nor the pooler gets in any more. */
+async function lacksSocket(supervisor: Supervisor, paths: ClusterPaths, port: number): Promise<boolean> {
+  return !existsSync(`${paths.sockets}/.s.PGSQL.${port}`) && (await inspect(supervisor, paths)).is === 'ready'
 }
 
 // Outside the data directory, so that a backup does not bring the settings of another cluster along.

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createDatabase, dropDatabase, listDatabases } from '../../src/drivers/postgres-database.ts'
@@ -360,6 +360,16 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
     expect(await ask(port, 'select id from kept')).toEqual([{ id: 1 }])
     expect(await bench.postgres.query(id, 'fly-db', 'select id from public.kept')).toEqual([{ id: 1 }])
+  })
+
+  it('is started again when somebody removed its socket', async () => {
+    const pid = await untilReady(bench.postgres, id)
+    await bench.postgres.closeConnections(id)
+    rmSync(clusterPaths(bench.home, id).sockets, { recursive: true })
+    await expect(admin('select 1')).rejects.toMatchObject({ code: 'unavailable' })
+    await bench.postgres.ensureRunning(id, cluster.spec)
+    expect(await untilReady(bench.postgres, id)).not.toBe(pid)
+    expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
   })
 
   it('is measured', async () => {
