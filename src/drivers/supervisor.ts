@@ -93,6 +93,10 @@ const signalLetters = {
 async function ensureService(place: ServicePlace, name: string, spec: ServiceSpec): Promise<void> {
   if (!treeAnswers(place)) throw new Error(`start service ${name}: the supervision tree is not running`)
   const definition = renderDefinition(place, name, spec)
+  // It appeared whole, so that somebody else removed what it lacks; s6 does not take up the half of a service again.
+  if (existsSync(serviceDirectory(place, name)) && !existsSync(`${serviceDirectory(place, name)}/log`)) {
+    await removeService(place, name)
+  }
   mkdirSync(`${place.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
   if (spec.once) {
     ensureFirstDefinition(place, name, definition)

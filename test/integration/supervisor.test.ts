@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { isRoot, run, waitUntil } from '../../src/drivers/process.ts'
 import { isStopped, killProcess, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
@@ -162,6 +162,17 @@ it('starts a new service also when the root of the tree was stopped with a signa
   process.kill(supervisorOf(place.treeDirectory), 'SIGSTOP')
   await supervisor.ensureService('new', sleeper)
   expect(isRunning(await pidOf('new'))).toBe(true)
+})
+
+it('makes a service anew whose half was removed', async () => {
+  await supervisor.ensureService('half', { command: ['sh', '-c', 'echo said; exec sleep 1000'] })
+  const pid = await pidOf('half')
+  const logger = supervisorOf(`${place.treeDirectory}/half/log`)
+  rmSync(`${place.treeDirectory}/half/log`, { recursive: true })
+  await supervisor.ensureService('half', { command: ['sh', '-c', 'echo said; exec sleep 1000'] })
+  expect(isRunning(await pidOf('half'))).toBe(true)
+  expect(await eventually(() => ![pid, logger].some(isRunning))).toBe(true)
+  expect(await eventually(() => supervisor.readLog('half', 1)[0]?.endsWith('said') ?? false)).toBe(true)
 })
 
 it('keeps a stopped service down until it is started again', async () => {
