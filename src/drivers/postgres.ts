@@ -1,6 +1,6 @@
 // A managed cluster in the outside world: its data directory, its server under the supervisor, and a way to ask it.
 // Every function may be stopped anywhere and run again.
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, realpathSync } from 'node:fs'
 import { totalmem } from 'node:os'
 import type { Plan } from '../model/plan.ts'
 import { ensureServerCertificate } from './certificate.ts'
@@ -12,9 +12,11 @@ import { type DataOptions, ensureClusterDirectory, ensureData } from './postgres
 import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
 import { clusterSettings, renderAccess, renderSettings, splitSettings } from './postgres-settings.ts'
 import { run, waitUntil } from './process.ts'
+import { filterProcesses, findWorkingDirectory } from './process-list.ts'
 import { forgetReload, needsReload, noteReload, writeConfiguration } from './service-reload.ts'
 import { clearStaleLocks } from './state-database.ts'
 import type { Supervisor } from './supervisor.ts'
+import { killUntilGone } from './supervisor-tree.ts'
 import type { Toolchain } from './toolchain.ts'
 import { hasLibrary } from './toolchain-tools.ts'
 import { discard, sweepTrash } from './trash.ts'
@@ -215,7 +217,19 @@ async function remove({ home, supervisor }: PostgresParts, id: string): Promise<
   // No reason to wait long for the shutdown of what is thrown away.
   await supervisor.stopService(paths.service, { timeoutSeconds: 1 })
   await supervisor.removeService(paths.service)
+  await endRemains(paths)
   discard(home, paths.sockets)
   discard(home, paths.directory)
   sweepTrash(home)
+}
+
+/**
+ * The processes of a server have sessions of their own and write over the environment they were started with, so that the
+ * supervisor does not find one that outlives it. All of them work in the data directory.
+ */
+async function endRemains({ data }: ClusterPaths): Promise<void> {
+  if (!existsSync(data)) return
+  const directory = realpathSync(data)
+  const gone = await killUntilGone(() => filterProcesses(({ pid }) => findWorkingDirectory(pid) === directory))
+  if (!gone) throw new Error(`end the processes in ${data}: they survive SIGKILL`)
 }
