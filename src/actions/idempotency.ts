@@ -1,10 +1,11 @@
 // A request repeated with the same Idempotency-Key gets the first answer again. The answer is written in the transaction
-// of the change it reports, so there is no moment at which a crash could leave one without the other.
+// of the change it reports, so there is no moment at which a crash could leave one without the other; only of a change
+// out in the world it is written after.
 import { createHash } from 'node:crypto'
 import { BerthError, badRequest, conflict, invalid } from '../model/errors.ts'
 import { seal, unseal } from '../model/secret.ts'
-import { type Db, joinTransaction, type Tx } from '../store/db.ts'
-import { findAnswer, lockKey, putAnswer, type RequestKey } from '../store/idempotency.ts'
+import { type Db, joinTransaction, type Query } from '../store/db.ts'
+import { findAnswer, lockKey, putAnswer, type RequestKey, type StoredAnswer } from '../store/idempotency.ts'
 import { type Context, requireToken } from './context.ts'
 
 export interface Answer {
@@ -19,6 +20,9 @@ export interface RepeatableRequest {
   body: unknown
 }
 
+type Change = (db: Db) => Promise<Answer>
+type RefusalOf = (error: BerthError) => unknown
+
 /**
  * Runs `change` once for all requests with this key; `refusalOf` turns an error into the answer the caller reads, which
  * is kept as well, unless it is a 5xx.
@@ -26,43 +30,90 @@ export interface RepeatableRequest {
 export async function runOnce(
   ctx: Context,
   request: RepeatableRequest,
-  change: (db: Db) => Promise<Answer>,
-  refusalOf: (error: BerthError) => unknown,
+  change: Change,
+  refusalOf: RefusalOf,
 ): Promise<Answer> {
-  if (!/^[\x21-\x7e]{1,255}$/.test(request.key)) {
-    throw badRequest('Idempotency-Key must be 1 to 255 visible ASCII characters')
-  }
-  const { tokenId } = await requireToken(ctx)
-  const key: RequestKey = { tokenId, path: request.path, key: request.key }
-  const fingerprint = createHash('sha256')
-    .update(JSON.stringify([request.query, request.body]))
-    .digest()
+  const asked = await identify(ctx, request)
   return ctx.db.transaction(async (tx) => {
-    const known = await findAnswer(tx, key)
-    if (!known && !(await lockKey(tx, key))) throw conflict('a request with this Idempotency-Key is still running')
-    const first = known ?? (await findAnswer(tx, key)) // what was running a moment ago may have ended
-    if (first) {
-      if (!first.fingerprint.equals(fingerprint)) {
-        throw invalid('this Idempotency-Key was used with another request; use a new key')
-      }
-      return { status: first.status, body: JSON.parse(unseal(ctx.encryptionKey, first.answer).toString()) }
-    }
-    const answer = await attempt(tx, change, refusalOf)
-    const text = Buffer.from(JSON.stringify(answer.body ?? null))
-    await putAnswer(tx, key, { fingerprint, status: answer.status, answer: seal(ctx.encryptionKey, text) })
+    const known = await findAnswer(tx, asked.key)
+    if (!known && !(await lockKey(tx, asked.key))) throw stillRunning()
+    const first = known ?? (await findAnswer(tx, asked.key)) // what was running a moment ago may have ended
+    if (first) return repeated(ctx, asked, first)
+    const answer = await attempt(
+      () => joinTransaction(tx).transaction((inner) => change(joinTransaction(inner))),
+      refusalOf,
+    )
+    await keep(ctx, tx, asked, answer)
     return answer
   })
 }
 
-async function attempt(
-  tx: Tx,
-  change: (db: Db) => Promise<Answer>,
-  refusalOf: (error: BerthError) => unknown,
+const running = new Set<string>()
+
+/**
+ * The same for a change out in the world, which no transaction undoes: none is open meanwhile, because who waits for the
+ * world would keep a connection from all others. After a crash in between, the repeat runs the change again.
+ */
+export async function runOnceOutside(
+  ctx: Context,
+  request: RepeatableRequest,
+  change: Change,
+  refusalOf: RefusalOf,
 ): Promise<Answer> {
+  const asked = await identify(ctx, request)
+  const known = await findAnswer(ctx.db, asked.key)
+  if (known) return repeated(ctx, asked, known)
+  const name = JSON.stringify(asked.key)
+  if (running.has(name)) throw stillRunning()
+  running.add(name)
   try {
-    return await joinTransaction(tx).transaction((inner) => change(joinTransaction(inner)))
+    const first = await findAnswer(ctx.db, asked.key) // what was running a moment ago may have ended
+    if (first) return repeated(ctx, asked, first)
+    const answer = await attempt(() => change(ctx.db), refusalOf)
+    await keep(ctx, ctx.db, asked, answer)
+    return answer
+  } finally {
+    running.delete(name)
+  }
+}
+
+interface Asked {
+  key: RequestKey
+  fingerprint: Buffer
+}
+
+async function identify(ctx: Context, request: RepeatableRequest): Promise<Asked> {
+  if (!/^[\x21-\x7e]{1,255}$/.test(request.key)) {
+    throw badRequest('Idempotency-Key must be 1 to 255 visible ASCII characters')
+  }
+  const { tokenId } = await requireToken(ctx)
+  const fingerprint = createHash('sha256')
+    .update(JSON.stringify([request.query, request.body]))
+    .digest()
+  return { key: { tokenId, path: request.path, key: request.key }, fingerprint }
+}
+
+function stillRunning(): BerthError {
+  return conflict('a request with this Idempotency-Key is still running')
+}
+
+function repeated(ctx: Context, { fingerprint }: Asked, first: StoredAnswer): Answer {
+  if (!first.fingerprint.equals(fingerprint)) {
+    throw invalid('this Idempotency-Key was used with another request; use a new key')
+  }
+  return { status: first.status, body: JSON.parse(unseal(ctx.encryptionKey, first.answer).toString()) }
+}
+
+async function attempt(change: () => Promise<Answer>, refusalOf: RefusalOf): Promise<Answer> {
+  try {
+    return await change()
   } catch (err) {
     if (err instanceof BerthError && err.statusCode < 500) return { status: err.statusCode, body: refusalOf(err) }
     throw err
   }
+}
+
+async function keep(ctx: Context, db: Query, { key, fingerprint }: Asked, { status, body }: Answer): Promise<void> {
+  const text = Buffer.from(JSON.stringify(body ?? null))
+  await putAnswer(db, key, { fingerprint, status, answer: seal(ctx.encryptionKey, text) })
 }

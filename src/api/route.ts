@@ -98,6 +98,11 @@ export interface Route {
   forItself?: true
   /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
   streams?: true
+  /**
+   * What it changes is out in the world, where nothing is rolled back: with an `Idempotency-Key` as well, what it keeps is
+   * kept at once, and no transaction is open while it waits.
+   */
+  outside?: true
   /** Of the answer, when it is not JSON. */
   contentType?: 'application/octet-stream' | 'application/x-ndjson' | 'text/plain'
   /** The refusals of this operation beyond those every operation has: status → when. */

@@ -1,6 +1,6 @@
 // A managed cluster in the outside world: its data directory, its server under the supervisor, and a way to ask it.
 // Every function may be stopped anywhere and run again.
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, realpathSync } from 'node:fs'
 import { totalmem } from 'node:os'
 import type { Plan } from '../model/plan.ts'
 import { ensureServerCertificate } from './certificate.ts'
@@ -12,9 +12,11 @@ import { type DataOptions, ensureClusterDirectory, ensureData } from './postgres
 import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
 import { clusterSettings, renderAccess, renderSettings, splitSettings } from './postgres-settings.ts'
 import { run, waitUntil } from './process.ts'
+import { filterProcesses, findWorkingDirectory } from './process-list.ts'
 import { forgetReload, needsReload, noteReload, writeConfiguration } from './service-reload.ts'
 import { clearStaleLocks } from './state-database.ts'
 import type { Supervisor } from './supervisor.ts'
+import { killUntilGone } from './supervisor-tree.ts'
 import type { Toolchain } from './toolchain.ts'
 import { hasLibrary } from './toolchain-tools.ts'
 import { discard, sweepTrash } from './trash.ts'
@@ -128,7 +130,13 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
     beforeStart: [clearStaleLocks(paths.data, `${paths.sockets}/.s.PGSQL.${spec.port}.lock`)],
     cgroup: spec.cgroup,
   })
+  if (await lacksSocket(supervisor, paths, spec.port)) await supervisor.restartService(paths.service)
   if (needsReload(paths.directory)) await reload(supervisor, paths)
+}
+
+/** A server makes its socket at its start only: without it neither the platform nor the pooler gets in any more. */
+async function lacksSocket(supervisor: Supervisor, paths: ClusterPaths, port: number): Promise<boolean> {
+  return !existsSync(`${paths.sockets}/.s.PGSQL.${port}`) && (await inspect(supervisor, paths)).is === 'ready'
 }
 
 // Outside the data directory, so that a backup does not bring the settings of another cluster along.
@@ -209,7 +217,19 @@ async function remove({ home, supervisor }: PostgresParts, id: string): Promise<
   // No reason to wait long for the shutdown of what is thrown away.
   await supervisor.stopService(paths.service, { timeoutSeconds: 1 })
   await supervisor.removeService(paths.service)
+  await endRemains(paths)
   discard(home, paths.sockets)
   discard(home, paths.directory)
   sweepTrash(home)
+}
+
+/**
+ * The processes of a server have sessions of their own and write over the environment they were started with, so that the
+ * supervisor does not find one that outlives it. All of them work in the data directory.
+ */
+async function endRemains({ data }: ClusterPaths): Promise<void> {
+  if (!existsSync(data)) return
+  const directory = realpathSync(data)
+  const gone = await killUntilGone(() => filterProcesses(({ pid }) => findWorkingDirectory(pid) === directory))
+  if (!gone) throw new Error(`end the processes in ${data}: they survive SIGKILL`)
 }

@@ -56,6 +56,11 @@ export function findWorkingDirectory(pid: number): string | undefined {
   return readProc(() => readlinkSync(`/proc/${pid}/cwd`))
 }
 
+/** Whether a signal made it stand still until another one lets it go on. */
+export function isStopped(pid: number): boolean {
+  return /^State:\s+T/m.test(readProc(() => readSmall(`/proc/${pid}/status`)) ?? '')
+}
+
 /** The environment a process was started with, as `NAME=value` entries; empty when it is not ours to read. */
 export function readEnvironment(pid: number): string[] {
   return readProc(() => readSmall(`/proc/${pid}/environ`))?.split('\0') ?? []

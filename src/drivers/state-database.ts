@@ -110,7 +110,8 @@ async function findUid(user: string): Promise<number> {
 /**
  * A command to run before PostgreSQL. After a reboot the process that a lock file names may be a stranger with the same
  * uid, and a crash can leave the file empty: PostgreSQL refuses both for ever. Such a file goes away, but only when no
- * process works in the data directory, as every process of a PostgreSQL does.
+ * process works in the data directory, as every process of a PostgreSQL does. Those whose server is gone are ended: one
+ * that does not notice, in the middle of a long query for example, keeps the next server from starting.
  */
 export function clearStaleLocks(data: string, socketLock: string): string[] {
   const script = `
@@ -118,7 +119,13 @@ export function clearStaleLocks(data: string, socketLock: string): string[] {
     for lock in "$data/postmaster.pid" "$2"; do
       [ -e "$lock" ] || continue
       pid=$(head -n 1 "$lock" | tr -d ' -')
-      if [ -n "$pid" ] && ! kill -0 "$pid" 2>/dev/null; then continue; fi
+      if [ -n "$pid" ] && ! kill -0 "$pid" 2>/dev/null; then
+        for directory in /proc/[0-9]*/cwd; do
+          process=\${directory%/cwd}
+          if [ "$directory" -ef "$data" ]; then kill -9 "\${process#/proc/}" || :; fi
+        done
+        continue
+      fi
       for directory in /proc/[0-9]*/cwd; do
         if [ "$directory" -ef "$data" ]; then exit 0; fi
       done

@@ -161,6 +161,11 @@ function supervisionProcesses(place: ServicePlace): Process[] {
     .sort((a, b) => s6Programs.indexOf(a.name) - s6Programs.indexOf(b.name))
 }
 
+/** Those that somebody stopped with a signal go on and do what they were told meanwhile; others take no notice. */
+export function resumeSupervision(place: ServicePlace): void {
+  for (const { pid } of supervisionProcesses(place)) killProcess(pid, 'SIGCONT')
+}
+
 function isBelow(place: ServicePlace, directory: string | undefined): boolean {
   return `${directory}/`.startsWith(`${place.treeDirectory}/`)
 }

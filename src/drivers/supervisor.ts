@@ -3,6 +3,7 @@ import { rm } from 'node:fs/promises'
 import type { Micros } from '../model/time.ts'
 import { readTextIfPresent } from './file.ts'
 import { run, waitUntil } from './process.ts'
+import { findProcess, isStopped, killProcess } from './process-list.ts'
 import {
   clearDown,
   clearPendingChange,
@@ -28,6 +29,7 @@ import {
   listServiceNames,
   processesOfService,
   rescanTree,
+  resumeSupervision,
   stopTree,
   type TreeState,
   tellSupervisor,
@@ -91,10 +93,15 @@ const signalLetters = {
 async function ensureService(place: ServicePlace, name: string, spec: ServiceSpec): Promise<void> {
   if (!treeAnswers(place)) throw new Error(`start service ${name}: the supervision tree is not running`)
   const definition = renderDefinition(place, name, spec)
+  // It appeared whole, so that somebody else removed what it lacks; s6 does not take up the half of a service again.
+  if (existsSync(serviceDirectory(place, name)) && !existsSync(`${serviceDirectory(place, name)}/log`)) {
+    await removeService(place, name)
+  }
   mkdirSync(`${place.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
   if (spec.once) {
     ensureFirstDefinition(place, name, definition)
-    return ensureSupervised(place, name)
+    await ensureSupervised(place, name)
+    return resumeStopped(place, name)
   }
   const isNew = !existsSync(serviceDirectory(place, name))
   ensureDefinition(place, name, definition)
@@ -106,6 +113,7 @@ async function ensureService(place: ServicePlace, name: string, spec: ServiceSpe
     clearPendingChange(place, name)
     return
   }
+  await resumeStopped(place, name)
   const state = await inspectService(place, name)
   if (isMarkedDown(place, name) || (state.is !== 'absent' && !state.wanted)) await startService(place, name)
 }
@@ -116,7 +124,23 @@ async function ensureSupervised(place: ServicePlace, name: string): Promise<void
     isSupervised(directory) && isSupervised(`${directory}/log`) && existsSync(`${directory}/supervise/status`)
   if (isReady()) return
   rescanTree(place, 'a')
-  if (!(await waitUntil(isReady, 15))) throw new Error(`supervise service ${name}: s6 did not take it up`)
+  if (await waitUntil(isReady, 5)) return
+  resumeSupervision(place)
+  if (!(await waitUntil(isReady, 10))) throw new Error(`supervise service ${name}: s6 did not take it up`)
+}
+
+/**
+ * Whoever stopped a process with a signal may be gone. One that reads the log and stands still blocks the service as soon
+ * as the pipe is full, and a supervisor that does takes no notice of the end of what it watches.
+ */
+async function resumeStopped(place: ServicePlace, name: string): Promise<void> {
+  const directory = serviceDirectory(place, name)
+  for (const part of [directory, `${directory}/log`]) {
+    const status = await readStatus(part)
+    if (status?.is !== 'up') continue
+    if (isStopped(status.pid)) killProcess(status.pid, 'SIGCONT')
+    if (!findProcess(status.pid)) resumeSupervision(place)
+  }
 }
 
 async function startService(place: ServicePlace, name: string): Promise<void> {
@@ -167,6 +191,7 @@ async function takeDown(place: ServicePlace, name: string, timeoutSeconds: numbe
     return state.is === 'absent' || (state.is === 'down' && !state.wanted && !state.finishing)
   }
   if (await waitUntil(isDown, timeoutSeconds)) return
+  resumeSupervision(place)
   control(place, name, 'k')
   if (!(await waitUntil(isDown, 10))) throw new Error(`stop service ${name}: it survives SIGKILL`)
 }
@@ -230,6 +255,7 @@ async function unsupervise(place: ServicePlace, directory: string): Promise<void
   if (treeAnswers(place)) rescanTree(place, 'an')
   if (await waitUntil(isFree, 1)) return
   // Left over from a tree that was killed: the new one does not know them, so they are told directly.
+  resumeSupervision(place)
   for (const part of parts.filter(isSupervised)) tellSupervisor(part, 'xd')
   if (!(await waitUntil(isFree, 10))) throw new Error(`end the supervision of ${directory}`)
 }

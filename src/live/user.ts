@@ -4,7 +4,14 @@ import { badRequest, conflict, notFound } from '../model/errors.ts'
 import { seal, unseal } from '../model/secret.ts'
 import { turns } from '../model/turn.ts'
 import { type ClusterUser, type CreateUser, isReservedUser, newPassword, type UserRole } from '../model/user.ts'
-import { deleteStoredUser, findStoredUser, insertUser, setStoredPassword, setStoredRole } from '../store/user.ts'
+import {
+  deleteStoredUser,
+  findStoredUser,
+  insertUser,
+  putNextPassword,
+  setStoredRole,
+  settleNextPassword,
+} from '../store/user.ts'
 import { getReadyCluster, type LiveContext, withDeadline } from './context.ts'
 import { endPooled } from './pooler.ts'
 
@@ -83,7 +90,7 @@ export async function findCredentials(
   return user && { username, password: unseal(ctx.encryptionKey, user.password).toString() }
 }
 
-/** Stored only after the cluster took it: until then the old one is the one that works. */
+/** Shown only after the cluster took it: until then the old one is the one that works. What is stopped in between ends by itself. */
 export async function rotatePassword(
   ctx: LiveContext,
   clusterId: string,
@@ -98,11 +105,10 @@ export async function rotatePassword(
     // Also before anything changes: where the pooler does not answer, nobody would be told the new password.
     if (killSessions) await endPooled(ctx, cluster, { user: username })
     const password = newPassword()
+    const next = { username, role: user.role, password: seal(ctx.encryptionKey, Buffer.from(password)) }
+    await putNextPassword(ctx.db, cluster.id, next)
     await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
-    const sealed = seal(ctx.encryptionKey, Buffer.from(password))
-    // None is kept of a user whose creation was stopped on the way.
-    const isFirst = await insertUser(ctx.db, cluster.id, { username, role: user.role, password: sealed })
-    if (!isFirst) await setStoredPassword(ctx.db, cluster.id, username, sealed)
+    await settleNextPassword(ctx.db, cluster.id, next)
     if (killSessions) await endPooled(ctx, cluster, { user: username })
     return { username, password }
   })

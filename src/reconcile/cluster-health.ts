@@ -9,7 +9,7 @@ import { setHealth, setStorage } from '../store/cluster.ts'
 import { queueDrill, readDrillSchedule } from '../store/drill.ts'
 import { markRetention } from '../store/retention.ts'
 import { keepArchive } from './archive.ts'
-import { fullMessage, probeEndpoints, startPooler } from './cluster.ts'
+import { finishPasswords, fullMessage, probeEndpoints, startPooler } from './cluster.ts'
 import { keepDescribed } from './cluster-describe.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './cluster-port.ts'
 import { keepVerified } from './restore.ts'
@@ -43,6 +43,7 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   const untold = await problemOf(() => keepDescribed(cluster, world))
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
+  await finishPasswords(cluster, world)
   const archive = await keepArchive(cluster, world)
   if (archive) return wait(worriedLookSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
   if (isDue) return startBackup(cluster)

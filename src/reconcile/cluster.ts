@@ -3,7 +3,7 @@ import { clusterSpec, dataOptions, poolerSpec } from '../drivers/cluster-spec.ts
 import { localHost } from '../drivers/port.ts'
 import type { ProbeTarget } from '../drivers/postgres-connection.ts'
 import { listOpenDatabases } from '../drivers/postgres-database.ts'
-import { setPassword } from '../drivers/postgres-role.ts'
+import { findUser, setPassword } from '../drivers/postgres-role.ts'
 import { waitUntil } from '../drivers/process.ts'
 import { type Cluster, type clusterStates, defaultDatabase, defaultUser } from '../model/cluster.ts'
 import { unseal } from '../model/secret.ts'
@@ -11,7 +11,7 @@ import { endArchives } from '../store/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../store/cluster.ts'
 import { findRestore, releasePins } from '../store/restore.ts'
 import { forgetKept, mustKeepDeleted } from '../store/retention.ts'
-import { findStoredUser, listStoredUsers } from '../store/user.ts'
+import { findStoredUser, listNextPasswords, listStoredUsers, settleNextPassword } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
 import { keepDescribed } from './cluster-describe.ts'
 import { keepHealthy } from './cluster-health.ts'
@@ -119,6 +119,15 @@ export async function startPooler(cluster: Cluster, { pooler, postgres, hosting 
 async function setPasswords(cluster: Cluster, { db, postgres, encryptionKey }: World): Promise<void> {
   for (const user of await listStoredUsers(db, cluster.id)) {
     await setPassword(postgres, cluster.id, user.username, unseal(encryptionKey, user.password).toString())
+  }
+}
+
+/** Who asked for a new password may have been stopped when the cluster had it and the platform did not show it yet. */
+export async function finishPasswords(cluster: Cluster, { db, postgres, encryptionKey }: World): Promise<void> {
+  for (const next of await listNextPasswords(db, cluster.id)) {
+    const user = await findUser(postgres, cluster.id, next.username)
+    if (user) await setPassword(postgres, cluster.id, user.name, unseal(encryptionKey, next.password).toString())
+    await settleNextPassword(db, cluster.id, next)
   }
 }
 

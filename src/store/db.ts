@@ -55,8 +55,10 @@ export function openDatabase(config: pg.PoolConfig): Database {
     pipeline: true, // statements of a transaction that do not wait for each other go at once
   })
   const reader = openReader(settings)
-  // Without a listener an idle connection that the server closes would end the process; the next query reports it.
+  // Without a listener a connection that the server closes would end the process, be it idle or in a transaction between
+  // two statements; the next query reports it.
   pool.on('error', () => {})
+  pool.on('connect', (client) => client.on('error', () => {}))
   const query = ((text: string, values?: unknown[]) => answered(pool.query(text, values))) as pg.Pool['query']
   return {
     pool,
@@ -198,8 +200,8 @@ async function answered<R>(answer: Promise<R>): Promise<R> {
   }
 }
 
-// Shutting down, starting up, crashed, or too many connections: all pass by themselves.
-const passingStates = new Set(['57P01', '57P02', '57P03', '53300', '08000', '08003', '08006'])
+// Shutting down, starting up, crashed, too many connections, or no room: all pass without a change of ours.
+const passingStates = new Set(['57P01', '57P02', '57P03', '53100', '53300', '08000', '08003', '08006'])
 const passingErrors = new Set(['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'EAGAIN'])
 const passingMessages = /connection terminated|timeout exceeded when trying to connect|not queryable|client was closed/i
 

@@ -21,8 +21,8 @@ export async function lockKey(tx: Tx, request: RequestKey): Promise<boolean> {
   return rows[0]!.locked
 }
 
-export async function findAnswer(tx: Tx, request: RequestKey): Promise<StoredAnswer | undefined> {
-  const { rows } = await tx.query<StoredAnswer>(
+export async function findAnswer(db: Query, request: RequestKey): Promise<StoredAnswer | undefined> {
+  const { rows } = await db.query<StoredAnswer>(
     `select fingerprint, status, answer from idempotency
      where token_id = $1 and path = $2 and key = $3 and created_at > now() - interval '24 hours'`,
     [request.tokenId, request.path, request.key],

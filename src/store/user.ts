@@ -40,17 +40,43 @@ export async function setStoredRole(db: Query, clusterId: string, username: stri
   ])
 }
 
-export async function setStoredPassword(
+/** Beside the one that works until the cluster has taken this. */
+export async function putNextPassword(db: Query, clusterId: string, user: StoredUser): Promise<void> {
+  await db.query(
+    `insert into cluster_user (cluster_id, username, role, password, next_password, next_password_at)
+     values ($1, $2, $3, $4, $4, now())
+     on conflict (cluster_id, username) do update set next_password = $4, next_password_at = now()`,
+    [clusterId, user.username, user.role, user.password],
+  )
+}
+
+/** The cluster has taken it. */
+export async function settleNextPassword(
   db: Query,
   clusterId: string,
-  username: string,
-  password: Buffer,
+  { username, password }: Pick<StoredUser, 'username' | 'password'>,
 ): Promise<void> {
-  await db.query('update cluster_user set password = $3 where cluster_id = $1 and username = $2', [
-    clusterId,
-    username,
-    password,
-  ])
+  await db.query(
+    `update cluster_user set password = next_password, next_password = null, next_password_at = null
+     where cluster_id = $1 and username = $2 and next_password = $3`,
+    [clusterId, username, password],
+  )
+}
+
+// Above the 10 s after which whoever tells the cluster gives up.
+const tellingSeconds = 15
+
+/** Those that nobody tells the cluster any more. */
+export async function listNextPasswords(
+  db: Query,
+  clusterId: string,
+): Promise<Pick<StoredUser, 'username' | 'password'>[]> {
+  const { rows } = await db.query<Pick<StoredUser, 'username' | 'password'>>(
+    `select username, next_password as password from cluster_user
+     where cluster_id = $1 and next_password_at < now() - make_interval(secs => $2) order by username`,
+    [clusterId, tellingSeconds],
+  )
+  return rows
 }
 
 export async function deleteStoredUser(db: Query, clusterId: string, username: string): Promise<void> {

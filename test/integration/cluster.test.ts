@@ -462,8 +462,8 @@ describe('deleting a cluster', () => {
 })
 
 describe('the password of a user', () => {
-  const rotate = (id: string) => {
-    const request = { body: { kill_sessions: true }, headers: { 'idempotency-key': 'k1' } }
+  const rotate = (id: string, key = 'k1') => {
+    const request = { body: { kill_sessions: true }, headers: { 'idempotency-key': key } }
     return platform.call('POST', `/v1/postgres/${id}/users/fly-user/rotate_password`, request)
   }
   const credentials = async (id: string) =>
@@ -484,12 +484,61 @@ describe('the password of a user', () => {
     expect(rotated.body.data.password).not.toBe(before.password)
   })
 
+  test('is the one that is shown, wherever whoever made a new one was stopped', async () => {
+    const id = await ready()
+    for (let call = 1, isDone = false; !isDone; call++) {
+      const before = await credentials(id)
+      fake.clusters.get(id)!.password = false
+      fake.breakCall(call)
+      isDone = (await rotate(id, `stopped-${call}`)).status === 200
+      fake.breakCall(0)
+      await platform.sql(`update cluster_user set next_password_at = now() - interval '1 minute'`)
+      await look(id)
+      const isOther = (await credentials(id)).password !== before.password
+      expect({ call, isOther }).toEqual({ call, isOther: fake.clusters.get(id)!.password })
+    }
+    expect(await platform.sql('select next_password from cluster_user')).toEqual([{ next_password: null }])
+  })
+
+  test('that many wait for at once keeps nobody else from an answer', async () => {
+    const id = await ready()
+    const held = Promise.withResolvers<void>()
+    const asked = Promise.withResolvers<void>()
+    fake.onCall = () => {
+      asked.resolve()
+      return held.promise
+    }
+    const waiting = Array.from({ length: 12 }, (_, i) => rotate(id, `waiting-${i}`))
+    await asked.promise
+    try {
+      expect(
+        (await platform.call('POST', '/v1/apps', { body: { app_name: 'web', org_slug: 'personal' } })).status,
+      ).toBe(201)
+    } finally {
+      fake.onCall = () => undefined
+      held.resolve()
+    }
+    for (const reply of await Promise.all(waiting)) expect(reply.status).toBe(200)
+  })
+
   test('is made anew also when none was kept', async () => {
     const id = await ready()
     await platform.sql('delete from cluster_user')
     const rotated = await rotate(id)
     expect(rotated.status).toBe(200)
     expect(await credentials(id)).toEqual(rotated.body.data)
+  })
+})
+
+describe('a database', () => {
+  test('that is made while the supervisor is away is answered with 503, and told to the pooler later', async () => {
+    const id = await ready()
+    fake.poolerProblem = 'the supervision tree is not running'
+    const made = await platform.call('POST', `/v1/postgres/${id}/databases`, { body: { name: 'more' } })
+    expect(made).toMatchObject({ status: 503, body: { error: 'The pooler does not answer at the moment' } })
+    expect((await look(id)).health).toMatchObject({ status: 'degraded', reason: 'the supervision tree is not running' })
+    fake.poolerProblem = undefined
+    expect((await look(id)).health.status).toBe('ok')
   })
 })
 

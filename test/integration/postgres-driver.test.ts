@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createDatabase, dropDatabase, listDatabases } from '../../src/drivers/postgres-database.ts'
@@ -22,6 +22,7 @@ import {
 import {
   canRunAs,
   firstLine,
+  isRunning,
   processesBelow,
   removeTemporaryHome,
   startProgram,
@@ -362,9 +363,45 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await bench.postgres.query(id, 'fly-db', 'select id from public.kept')).toEqual([{ id: 1 }])
   })
 
+  it('comes back also when a process of the killed server does not notice', async () => {
+    const pid = await untilReady(bench.postgres, id)
+    const [left] = await admin<{ pid: number }>(`select pid from pg_stat_activity where backend_type = 'checkpointer'`)
+    process.kill(left!.pid, 'SIGSTOP')
+    process.kill(pid, 'SIGKILL')
+    await until(async () => {
+      const state = await bench.postgres.inspect(id)
+      return state.is === 'ready' && state.pid !== pid
+    })
+    expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
+    await until(() => !isRunning(left!.pid))
+  })
+
+  it('is started again when somebody removed its socket', async () => {
+    const pid = await untilReady(bench.postgres, id)
+    await bench.postgres.closeConnections(id)
+    rmSync(clusterPaths(bench.home, id).sockets, { recursive: true })
+    await expect(admin('select 1')).rejects.toMatchObject({ code: 'unavailable' })
+    await bench.postgres.ensureRunning(id, cluster.spec)
+    expect(await untilReady(bench.postgres, id)).not.toBe(pid)
+    expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
+  })
+
   it('is measured', async () => {
     expect(await bench.postgres.measure(id)).toBeGreaterThan(30_000_000)
   })
+})
+
+it('removes a cluster with a process that outlives its server', async () => {
+  const { id } = await bench.startCluster('17')
+  const pid = await untilReady(bench.postgres, id)
+  const [left] = await bench.postgres.query<{ pid: number }>(
+    id,
+    'postgres',
+    `select pid from pg_stat_activity where backend_type = 'checkpointer'`,
+  )
+  process.kill(left!.pid, 'SIGSTOP')
+  await bench.postgres.remove(id)
+  await until(() => ![pid, left!.pid].some(isRunning))
 })
 
 it('makes clusters that PostgreSQL does not take for one another', async () => {

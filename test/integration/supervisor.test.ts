@@ -1,9 +1,9 @@
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { isRoot, run, waitUntil } from '../../src/drivers/process.ts'
-import { killProcess, readEnvironment } from '../../src/drivers/process-list.ts'
+import { isStopped, killProcess, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
 import type { ServiceSpec } from '../../src/drivers/service-directory.ts'
-import { parseStatusFile, parseStatusLine, statusFields } from '../../src/drivers/service-status.ts'
+import { parseStatusFile, parseStatusLine, readStatus, statusFields } from '../../src/drivers/service-status.ts'
 import { s6Supervisor } from '../../src/drivers/supervisor.ts'
 import {
   firstLine,
@@ -117,6 +117,62 @@ it('keeps one process of a service when s6-supervise is killed', async () => {
   expect(await eventually(async () => !isRunning(pid) && (await supervisor.inspectService('orphan')).is === 'up')).toBe(
     true,
   )
+})
+
+function supervisorOf(directory: string): number {
+  const watches = ({ pid }: { pid: number }) => readlinkSync(`/proc/${pid}/cwd`) === directory
+  return listProcesses().find((found) => /^s6-s/.test(found.name) && watches(found))!.pid
+}
+
+it('lets a service and its log go on that somebody stopped with a signal', async () => {
+  await supervisor.ensureService('still', sleeper)
+  const both = [await pidOf('still')]
+  await eventually(async () => {
+    const logger = await readStatus(`${place.treeDirectory}/still/log`)
+    if (logger?.is === 'up') both.push(logger.pid)
+    return both.length === 2
+  })
+  for (const pid of both) process.kill(pid, 'SIGSTOP')
+  expect(await eventually(() => both.every(isStopped))).toBe(true)
+  await supervisor.ensureService('still', sleeper)
+  expect(await eventually(() => !both.some(isStopped))).toBe(true)
+})
+
+it('starts a service again whose supervisor was stopped with a signal before it ended', async () => {
+  await supervisor.ensureService('unnoticed', sleeper)
+  const pid = await pidOf('unnoticed')
+  process.kill(supervisorOf(`${place.treeDirectory}/unnoticed`), 'SIGSTOP')
+  process.kill(pid, 'SIGKILL')
+  expect(await eventually(() => !isRunning(pid))).toBe(true)
+  await supervisor.ensureService('unnoticed', sleeper)
+  expect(await eventually(async () => (await pidOf('unnoticed')) !== pid)).toBe(true)
+})
+
+it('removes a service whose supervisor was stopped with a signal', async () => {
+  await supervisor.ensureService('deaf', { ...sleeper, stopTimeoutSeconds: 1 })
+  const pid = await pidOf('deaf')
+  const watcher = supervisorOf(`${place.treeDirectory}/deaf`)
+  process.kill(watcher, 'SIGSTOP')
+  await supervisor.removeService('deaf')
+  expect([pid, watcher].some(isRunning)).toBe(false)
+  expect(await supervisor.inspectService('deaf')).toEqual({ is: 'absent' })
+})
+
+it('starts a new service also when the root of the tree was stopped with a signal', async () => {
+  process.kill(supervisorOf(place.treeDirectory), 'SIGSTOP')
+  await supervisor.ensureService('new', sleeper)
+  expect(isRunning(await pidOf('new'))).toBe(true)
+})
+
+it('makes a service anew whose half was removed', async () => {
+  await supervisor.ensureService('half', { command: ['sh', '-c', 'echo said; exec sleep 1000'] })
+  const pid = await pidOf('half')
+  const logger = supervisorOf(`${place.treeDirectory}/half/log`)
+  rmSync(`${place.treeDirectory}/half/log`, { recursive: true })
+  await supervisor.ensureService('half', { command: ['sh', '-c', 'echo said; exec sleep 1000'] })
+  expect(isRunning(await pidOf('half'))).toBe(true)
+  expect(await eventually(() => ![pid, logger].some(isRunning))).toBe(true)
+  expect(await eventually(() => supervisor.readLog('half', 1)[0]?.endsWith('said') ?? false)).toBe(true)
 })
 
 it('keeps a stopped service down until it is started again', async () => {

@@ -98,6 +98,7 @@ export class FakeWorld {
   neverStarts = false
   poolerNeverStarts = false
   poolerSilent = false
+  poolerProblem: string | undefined
   probeProblem: string | undefined
   /** What PostgreSQL would say with the problem. */
   probeCode: string | undefined
@@ -230,6 +231,7 @@ export class FakeWorld {
     const nothing = () => this.called(undefined)
     return {
       ensurePooler: (id) => {
+        if (this.poolerProblem) return Promise.reject(new Error(this.poolerProblem))
         if (!this.poolerNeverStarts) this.poolers.add(id)
         return nothing()
       },
