@@ -1,2 +1,3 @@
--- A password that the cluster is being told, and since when: whoever is stopped on the way is followed by the loop.
+-- A password that the cluster is being told, and since when: of whoever is stopped on the way the loop finds out whether the
+-- cluster has it.
 alter table cluster_user add column next_password bytea, add column next_password_at timestamptz;

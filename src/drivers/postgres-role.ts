@@ -6,7 +6,7 @@ import type { Query } from './postgres-connection.ts'
 import { reservedName } from './postgres-error.ts'
 import { endPreparedOf, endPreparedRoleChanges } from './postgres-prepared.ts'
 import { poolerUser } from './postgres-rights.ts'
-import { scramVerifier } from './postgres-scram.ts'
+import { isVerifierOf, scramVerifier } from './postgres-scram.ts'
 import { quoteIdentifier, quoteLiteral } from './postgres-sql.ts'
 import { superuser } from './postgres-template.ts'
 import { waitUntil } from './process.ts'
@@ -92,6 +92,17 @@ export async function setPassword(
   if (killSessions) return changeAtWork(postgres, id, name, change, endPreparedRoleChanges)
   await endPreparedRoleChanges(postgres, id)
   await postgres.query(id, superuser, change)
+}
+
+/** Whether it is the one that the cluster knows. */
+export async function hasPassword(postgres: Asker, id: string, name: string, password: string): Promise<boolean> {
+  const rows = await postgres.query<{ verifier: string | null }>(
+    id,
+    superuser,
+    'select rolpassword as verifier from pg_authid where rolname = $1',
+    [name],
+  )
+  return isVerifierOf(rows[0]?.verifier ?? '', password)
 }
 
 /** What the user owns goes to the admins. */

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { scramVerifier } from './postgres-scram.ts'
+import { isVerifierOf, scramVerifier } from './postgres-scram.ts'
 
 it('computes what PostgreSQL would keep', () => {
   // The password, the salt and the keys of the example in RFC 7677.
@@ -11,6 +11,12 @@ it('computes what PostgreSQL would keep', () => {
 
 it('salts', () => {
   expect(scramVerifier('pencil')).not.toBe(scramVerifier('pencil'))
+})
+
+it('knows a password by its verifier', () => {
+  expect(isVerifierOf(scramVerifier('pencil'), 'pencil')).toBe(true)
+  expect(isVerifierOf(scramVerifier('pencil'), 'Pencil')).toBe(false)
+  expect(isVerifierOf('md5a8f3d1f0a3a2e5a0e6f0a3a2e5a0e6f0', 'pencil')).toBe(false)
 })
 
 it('refuses what clients would normalize differently', () => {

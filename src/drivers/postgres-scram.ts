@@ -14,6 +14,12 @@ export function scramVerifier(password: string, salt: Buffer = randomBytes(saltB
   return `SCRAM-SHA-256$${iterations}:${salt.toString('base64')}$${storedKey}:${serverKey}`
 }
 
+/** Whether this is what PostgreSQL keeps of a password that the platform made. */
+export function isVerifierOf(verifier: string, password: string): boolean {
+  const salt = /^SCRAM-SHA-256\$\d+:([^$]+)\$/.exec(verifier)?.[1]
+  return salt !== undefined && scramVerifier(password, Buffer.from(salt, 'base64')) === verifier
+}
+
 function keyed(key: Buffer, text: string): Buffer {
   return createHmac('sha256', key).update(text).digest()
 }

@@ -12,7 +12,7 @@ import { type DataOptions, ensureClusterDirectory, ensureData } from './postgres
 import { type ClusterPaths, clusterPaths } from './postgres-paths.ts'
 import { clusterSettings, renderAccess, renderSettings, splitSettings } from './postgres-settings.ts'
 import { run, waitUntil } from './process.ts'
-import { filterProcesses, findWorkingDirectory } from './process-list.ts'
+import { filterProcesses, findWorkingDirectory, type Process } from './process-list.ts'
 import { forgetReload, needsReload, noteReload, writeConfiguration } from './service-reload.ts'
 import { clearStaleLocks } from './state-database.ts'
 import type { Supervisor } from './supervisor.ts'
@@ -230,6 +230,7 @@ async function remove({ home, supervisor }: PostgresParts, id: string): Promise<
 async function endRemains({ data }: ClusterPaths): Promise<void> {
   if (!existsSync(data)) return
   const directory = realpathSync(data)
-  const gone = await killUntilGone(() => filterProcesses(({ pid }) => findWorkingDirectory(pid) === directory))
+  const isOfServer = ({ pid, name }: Process) => name === 'postgres' && findWorkingDirectory(pid) === directory
+  const gone = await killUntilGone(() => filterProcesses(isOfServer))
   if (!gone) throw new Error(`end the processes in ${data}: they survive SIGKILL`)
 }

@@ -122,7 +122,8 @@ export function clearStaleLocks(data: string, socketLock: string): string[] {
       if [ -n "$pid" ] && ! kill -0 "$pid" 2>/dev/null; then
         for directory in /proc/[0-9]*/cwd; do
           process=\${directory%/cwd}
-          if [ "$directory" -ef "$data" ]; then kill -9 "\${process#/proc/}" || :; fi
+          [ "$directory" -ef "$data" ] || continue
+          if [ "$(cat "$process/comm" 2>/dev/null)" = postgres ]; then kill -9 "\${process#/proc/}" || :; fi
         done
         continue
       fi

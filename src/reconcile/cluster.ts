@@ -3,7 +3,7 @@ import { clusterSpec, dataOptions, poolerSpec } from '../drivers/cluster-spec.ts
 import { localHost } from '../drivers/port.ts'
 import type { ProbeTarget } from '../drivers/postgres-connection.ts'
 import { listOpenDatabases } from '../drivers/postgres-database.ts'
-import { findUser, setPassword } from '../drivers/postgres-role.ts'
+import { hasPassword, setPassword } from '../drivers/postgres-role.ts'
 import { waitUntil } from '../drivers/process.ts'
 import { type Cluster, type clusterStates, defaultDatabase, defaultUser } from '../model/cluster.ts'
 import { unseal } from '../model/secret.ts'
@@ -11,7 +11,13 @@ import { endArchives } from '../store/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../store/cluster.ts'
 import { findRestore, releasePins } from '../store/restore.ts'
 import { forgetKept, mustKeepDeleted } from '../store/retention.ts'
-import { findStoredUser, listNextPasswords, listStoredUsers, settleNextPassword } from '../store/user.ts'
+import {
+  dropNextPassword,
+  findStoredUser,
+  listNextPasswords,
+  listStoredUsers,
+  settleNextPassword,
+} from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
 import { keepDescribed } from './cluster-describe.ts'
 import { keepHealthy } from './cluster-health.ts'
@@ -122,12 +128,15 @@ async function setPasswords(cluster: Cluster, { db, postgres, encryptionKey }: W
   }
 }
 
-/** Who asked for a new password may have been stopped when the cluster had it and the platform did not show it yet. */
+/**
+ * Who made a new password may have been stopped before or after the cluster had it. The one that it has is shown, and no
+ * other is given to it: a request that failed is not done later.
+ */
 export async function finishPasswords(cluster: Cluster, { db, postgres, encryptionKey }: World): Promise<void> {
   for (const next of await listNextPasswords(db, cluster.id)) {
-    const user = await findUser(postgres, cluster.id, next.username)
-    if (user) await setPassword(postgres, cluster.id, user.name, unseal(encryptionKey, next.password).toString())
-    await settleNextPassword(db, cluster.id, next)
+    const password = unseal(encryptionKey, next.password).toString()
+    const isTaken = await hasPassword(postgres, cluster.id, next.username, password)
+    await (isTaken ? settleNextPassword : dropNextPassword)(db, cluster.id, next)
   }
 }
 

@@ -50,11 +50,13 @@ export async function putNextPassword(db: Query, clusterId: string, user: Stored
   )
 }
 
+type Password = Pick<StoredUser, 'username' | 'password'>
+
 /** The cluster has taken it. */
 export async function settleNextPassword(
   db: Query,
   clusterId: string,
-  { username, password }: Pick<StoredUser, 'username' | 'password'>,
+  { username, password }: Password,
 ): Promise<void> {
   await db.query(
     `update cluster_user set password = next_password, next_password = null, next_password_at = null
@@ -63,15 +65,20 @@ export async function settleNextPassword(
   )
 }
 
+/** The cluster has not taken it. Of a user whose only one it was, none is known. */
+export async function dropNextPassword(db: Query, clusterId: string, { username, password }: Password): Promise<void> {
+  const values = [clusterId, username, password]
+  const chosen = 'cluster_id = $1 and username = $2 and next_password = $3'
+  await db.query(`delete from cluster_user where ${chosen} and password = $3`, values)
+  await db.query(`update cluster_user set next_password = null, next_password_at = null where ${chosen}`, values)
+}
+
 // Above the 10 s after which whoever tells the cluster gives up.
 const tellingSeconds = 15
 
 /** Those that nobody tells the cluster any more. */
-export async function listNextPasswords(
-  db: Query,
-  clusterId: string,
-): Promise<Pick<StoredUser, 'username' | 'password'>[]> {
-  const { rows } = await db.query<Pick<StoredUser, 'username' | 'password'>>(
+export async function listNextPasswords(db: Query, clusterId: string): Promise<Password[]> {
+  const { rows } = await db.query<Password>(
     `select username, next_password as password from cluster_user
      where cluster_id = $1 and next_password_at < now() - make_interval(secs => $2) order by username`,
     [clusterId, tellingSeconds],

@@ -26,6 +26,7 @@ export class FakeWorld {
   certificate = { fullchain: '', privateKey: '' }
   private key: KeyObject | undefined
   readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
+  readonly verifiers = new Map<string, string>()
   readonly poolers = new Set<string>()
   readonly slots = new Map<string, string>()
   readonly receivers = new Set<string>()
@@ -193,7 +194,11 @@ export class FakeWorld {
         return this.postgres.inspect(id)
       },
       query: (async (id: string, _database: string, text: string) => {
-        if (/ALTER ROLE .* PASSWORD/.test(text)) this.clusters.get(id)!.password = true
+        const verifier = /ALTER ROLE .* PASSWORD '(.*)'/.exec(text)?.[1]
+        if (verifier) {
+          this.clusters.get(id)!.password = true
+          this.verifiers.set(id, verifier)
+        }
         if (/alter system set/.test(text)) this.readOnly = 'on'
         if (/alter system reset/.test(text)) this.readOnly = 'off'
         if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
@@ -204,6 +209,7 @@ export class FakeWorld {
         if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
         if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
         if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
+        if (/rolpassword as verifier/.test(text)) return this.called([{ verifier: this.verifiers.get(id) }])
         if (/from pg_authid/.test(text)) return this.called([])
         return this.called([{ name: 'fly-user', role: 'schema_admin' }])
       }) as unknown as PostgresDriver['query'],
