@@ -254,10 +254,9 @@ describe('a copy that is cut off', () => {
     const driver = openDriver(bench)
     await bench.sh(spec, 'echo all > f')
     const place = `${bench.home.path}/sandbox/${spec.id}/checkpoint`
-    const copying = endlessDriver(bench).makeCheckpoint(spec, 'v1')
+    expect(await endlessDriver(bench).makeCheckpoint(spec, 'v1')).toEqual({ is: 'running' })
     await until(() => existsSync(`${place}/.new~v1/upper`))
     await stopCopies(bench.home, jobDriver(bench.supervisor))
-    expect(await copying).toEqual({ is: 'running' })
     expect(readdirSync(bench.home.tree).filter((name) => name.startsWith('checkpoint'))).toEqual([])
     await bench.boxes.stopBox(spec.id)
     expect(await bench.boxes.inspectBox(spec.id)).toEqual({ is: 'down' })
