@@ -307,9 +307,21 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
 
 describe('logs', () => {
   it('keep both streams apart and in order, over a stop and a start', async () => {
-    const spec = await bench.newMachine({ script: 'echo one; sleep 0.05; echo two >&2; sleep 0.05; printf three' })
-    await until(() => bench.look(spec).is === 'down')
-    await until(async () => (await bench.machines.readLog(spec.id, 100)).length === 4)
+    // Each stream has a logger of its own, which says when a line came.
+    const script =
+      'trap "echo two >&2" USR1; trap "printf three; exit 0" USR2; echo one; while :; do sleep 0.02; done'
+    const spec = bench.newSpec({ script })
+    const live = async (before: number) => {
+      const untilLines = (count: number) =>
+        until(async () => (await bench.machines.readLog(spec.id, 100)).length === before + count)
+      await bench.machines.startMachine(spec)
+      await untilLines(1)
+      await bench.machines.signalMachine(spec.id, 'USR1')
+      await untilLines(2)
+      await bench.machines.signalMachine(spec.id, 'USR2')
+      await untilLines(4)
+    }
+    await live(0)
     expect((await bench.machines.readLog(spec.id, 100)).map(({ stream, text }) => [stream, text])).toEqual([
       ['stdout', 'one'],
       ['stderr', 'two'],
@@ -317,8 +329,7 @@ describe('logs', () => {
       ['platform', 'exited with code 0'],
     ])
     expect((await bench.machines.readLog(spec.id, 1)).map(({ text }) => text)).toEqual(['exited with code 0'])
-    await bench.machines.startMachine(spec)
-    await until(async () => (await bench.machines.readLog(spec.id, 100)).length === 8)
+    await live(4)
     expect(await bench.machines.readLog('00000000000000', 5)).toEqual([])
   })
 
