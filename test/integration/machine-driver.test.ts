@@ -308,8 +308,7 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
 describe('logs', () => {
   it('keep both streams apart and in order, over a stop and a start', async () => {
     // Each stream has a logger of its own, which says when a line came.
-    const script =
-      'trap "echo two >&2" USR1; trap "printf three; exit 0" USR2; echo one; while :; do sleep 0.02; done'
+    const script = 'trap "echo two >&2" USR1; trap "printf three; exit 0" USR2; echo one; while :; do sleep 0.02; done'
     const spec = bench.newSpec({ script })
     const live = async (before: number) => {
       const untilLines = (count: number) =>
