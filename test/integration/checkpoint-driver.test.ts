@@ -215,7 +215,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     await bench.boxes.removeBox(spec)
     expect(existsSync(directory)).toBe(false)
     expect(readFileSync('/proc/self/mountinfo', 'utf8')).not.toContain(spec.id)
-    await until(() => readdirSync(`${bench.home.path}/trash`).length === 0, 30)
+    await until(() => readdirSync(`${bench.home.path}/trash`).length === 0)
   })
 })
 

@@ -226,7 +226,7 @@ describe.runIf(hasGroups)('limits', () => {
   it('end a program that takes too much memory, and say so', async () => {
     const script = 'x=1; while :; do x=$x$x; done'
     const spec = await bench.newMachine({ script, limits: { memoryMb: 32, cpus: 1, pids: 50 } })
-    await until(() => bench.look(spec).is === 'down', 30)
+    await until(() => bench.look(spec).is === 'down')
     expect(bench.exits(spec)).toMatchObject([{ oomKilled: true, signal: 9 }])
     await bench.untilPrinted(spec, 'out of memory')
     const calm = { ...spec, instanceId: 'calm', argv: ['sh', '-c', 'exit 1'] }
