@@ -44,10 +44,10 @@ function isFirst(pid: number, name: string): boolean {
   return inside === 1 && command === name
 }
 
-/** What a process is called, and its number in the box that it is in. */
+/** What a process is called, and its number in the box that it is in, or on the host when it is in none. */
 function readNames(pid: number): { command: string | undefined; inside: number | undefined } {
   const status = readOf(`/proc/${pid}/status`) ?? ''
-  const inside = Number(/^NSpid:\t.*\t(\d+)$/m.exec(status)?.[1]) || undefined
+  const inside = Number(/^NSpid:.*\t(\d+)$/m.exec(status)?.[1]) || undefined
   return { command: /^Name:\t(.*)$/m.exec(status)?.[1], inside }
 }
 

@@ -88,7 +88,7 @@ export function machineDriver(options: MachineOptions): MachineDriver {
     stopMachine: (id, how) => afterStart(id, () => stopMachine(host, id, how)),
     async signalMachine(id, signal) {
       const found = findProgram(pathsOf(id).service)
-      if (found) process.kill(found.program, readSignal(signal))
+      if (found) killProcess(found.program, readSignal(signal))
       return found !== undefined
     },
     freezeMachine: (id) => afterStart(id, () => freezeMachine(host, id)),

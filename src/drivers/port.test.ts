@@ -1,11 +1,12 @@
 import { createServer } from 'node:net'
 import { expect, it } from 'vitest'
+import { freePort } from '../../test/support/port.ts'
 import { accepts, canBind, localHost } from './port.ts'
 
 it('tells a free port from a taken one', async () => {
   const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as { port: number }
+  const port = await freePort()
+  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
   expect(await canBind('127.0.0.1', port)).toBe(false)
   expect(await canBind('0.0.0.0', port)).toBe(false)
   expect(await canBind('127.0.0.2, 127.0.0.1', port)).toBe(false)

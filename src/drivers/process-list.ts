@@ -99,7 +99,7 @@ function readProc<T>(read: () => T): T | undefined {
 }
 
 /** Harmless when the process has ended meanwhile. */
-export function killProcess(pid: number, signal: NodeJS.Signals): void {
+export function killProcess(pid: number, signal: NodeJS.Signals | number): void {
   try {
     process.kill(pid, signal)
   } catch (error) {

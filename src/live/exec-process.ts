@@ -7,6 +7,7 @@ import type { Readable } from 'node:stream'
 import type { ReadStream } from 'node:tty'
 import type * as Pty from '@lydell/node-pty'
 import type { BoxDriver } from '../drivers/box.ts'
+import { killProcess } from '../drivers/process-list.ts'
 import { type OutputStream, stderrByte, stdoutByte } from '../model/exec.ts'
 
 export interface ExecProcess {
@@ -80,7 +81,8 @@ export function startWithPipes(child: ChildProcess, events: ProcessEvents): Exec
     resize: () => undefined,
     // Not by the child's own way to do it, which refuses those that have no name.
     signal(signal) {
-      if (child.pid !== undefined && child.exitCode === null && child.signalCode === null) sendSignal(child.pid, signal)
+      if (child.pid !== undefined && child.exitCode === null && child.signalCode === null)
+        killProcess(child.pid, signal)
     },
     pause() {
       paused = true
@@ -191,7 +193,7 @@ export function startOnTerminal(
       }
     },
     signal(signal) {
-      if (!ended) sendSignal(terminal.pid, signal)
+      if (!ended) killProcess(terminal.pid, signal)
     },
     pause: () => stream.pause(),
     resume: () => stream.resume(),
@@ -242,13 +244,5 @@ function tryWrite(fd: number, data: Buffer): number {
     return writeSync(fd, data)
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EAGAIN' ? 0 : data.length
-  }
-}
-
-function sendSignal(pid: number, signal: number): void {
-  try {
-    process.kill(pid, signal)
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }

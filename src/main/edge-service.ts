@@ -20,7 +20,8 @@ import { version } from './version.ts'
 
 const service = 'edge'
 const program = new URL('edge.ts', import.meta.url).pathname
-const startSeconds = 15
+/** As long as the state database has: processes take their time on a machine where everything starts at once. */
+const startSeconds = 60
 
 export interface RunningEdge {
   url: string

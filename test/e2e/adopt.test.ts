@@ -54,7 +54,7 @@ async function pinBackup(): Promise<void> {
   const label = body.data[0].id
   expect((await lost.call('PATCH', `/v1/postgres/${id}/backups/${label}`, { pinned: true })).status).toBe(200)
   const told = { drillQuery, pinned: [label] }
-  await until(() => isDeepStrictEqual(JSON.parse(readFileSync(`${repository}/${id}/cluster.json`, 'utf8')), told), 30)
+  await until(() => isDeepStrictEqual(JSON.parse(readFileSync(`${repository}/${id}/cluster.json`, 'utf8')), told))
 }
 
 function platformFiles(): string[] {
@@ -67,7 +67,7 @@ async function untilArchived(): Promise<void> {
   await until(async () => {
     const { body } = await lost.call('GET', `/v1/postgres/${id}`)
     return body.data.recovery_window?.latest > written
-  }, 30)
+  })
 }
 
 afterAll(async () => {

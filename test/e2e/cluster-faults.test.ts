@@ -50,8 +50,8 @@ describe('a ready cluster', () => {
   }
   const untilBack = async () => {
     const access = await accessOf(berth, id)
-    for (const way of ways) await until(async () => (await attempt(access, way)) === true, 30)
-    await until(async () => (await show(berth, id)).health.status === 'ok', 30)
+    for (const way of ways) await until(async () => (await attempt(access, way)) === true)
+    await until(async () => (await show(berth, id)).health.status === 'ok')
   }
 
   test('comes back by itself with the same data when its server is killed', async () => {
@@ -96,8 +96,8 @@ describe('a ready cluster', () => {
     renameSync(control, `${control}.away`)
     try {
       process.kill(postmasterPid(berth, id), 'SIGKILL')
-      await until(async () => (await show(berth, id)).health.status === 'down', 30)
-      await until(async () => /pg_control/.test((await show(berth, id)).health.reason), 30)
+      await until(async () => (await show(berth, id)).health.status === 'down')
+      await until(async () => /pg_control/.test((await show(berth, id)).health.reason))
       const reply = await berth.call('GET', `/v1/postgres/${id}/users`)
       expect(reply.status).toBe(503)
       expect(Number(reply.headers.get('retry-after'))).toBeGreaterThan(0)
@@ -117,12 +117,12 @@ describe('a ready cluster', () => {
     renameSync(control, `${control}.away`)
     try {
       process.kill(postmasterPid(berth, id), 'SIGKILL')
-      await until(async () => /pg_control/.test((await show(berth, id)).health.reason), 30)
+      await until(async () => /pg_control/.test((await show(berth, id)).health.reason))
       thief.listen(port, '127.0.0.1')
       await once(thief, 'listening')
       renameSync(`${control}.away`, control)
       const reason = `another program listens on port ${port}, which clients know; it starts as soon as the port is free`
-      await until(async () => (await show(berth, id)).health.reason === `PostgreSQL is stopped: ${reason}`, 30)
+      await until(async () => (await show(berth, id)).health.reason === `PostgreSQL is stopped: ${reason}`)
       expect((await show(berth, id)).endpoints).toEqual(endpoints)
     } finally {
       if (existsSync(`${control}.away`)) renameSync(`${control}.away`, control)

@@ -78,7 +78,7 @@ function startup(user: string): Buffer {
 function firstWord({ port }: Endpoint, user: string): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const socket = connectSocket(port, '127.0.0.1', () => socket.write(startup(user)))
-    socket.setTimeout(10_000, () => socket.destroy(new Error('no word in 10 s')))
+    socket.setTimeout(30_000, () => socket.destroy(new Error('no word in 30 s')))
     socket.once('error', reject)
     socket.once('data', (data) => {
       socket.destroy()

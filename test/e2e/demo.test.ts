@@ -3,6 +3,7 @@ import { chmodSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, it } from 'vitest'
+import { platformPorts } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 const script = new URL('../../scripts/demo.sh', import.meta.url).pathname
@@ -13,7 +14,12 @@ chmodSync(directory, 0o711)
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
 async function runDemo(): Promise<{ code: number | null; out: string; err: string }> {
-  const env = { PATH: process.env.PATH ?? '', HOME: process.env.HOME ?? '/', TMPDIR: directory }
+  const env = {
+    PATH: process.env.PATH ?? '',
+    HOME: process.env.HOME ?? '/',
+    TMPDIR: directory,
+    BERTH_PG_PORTS: `${platformPorts.first}-${platformPorts.last}`,
+  }
   const child = spawn(script, { env, stdio: ['ignore', 'pipe', 'pipe'] })
   const ended = new Promise<number | null>((resolve, reject) => child.once('close', resolve).once('error', reject))
   const [out, err] = await Promise.all(

@@ -148,9 +148,9 @@ test('the next one updates one machine after the other, and no request fails mea
 
 test('a machine that does not get well stops the deployment and says why', async () => {
   write({ version: 'broken', path: '/missing' })
-  const { code, out, err } = await run('deploy', '--wait-timeout', '6')
+  const { code, out, err } = await run('deploy', '--wait-timeout', '15')
   expect({ code, out }).toEqual({ code: 1, out: '' })
-  expect(err).toMatch(/^error: machine \w+: servicecheck-00-http-8080 does not pass after 6 s: .*404/m)
+  expect(err).toMatch(/^error: machine \w+: servicecheck-00-http-8080 does not pass after 15 s: .*404/m)
   expect(err).toMatch(/^The last lines of machine \w+:\n {2}.*serving broken$/ms)
   expect((await machines()).map(({ config }) => config.env!.VERSION).sort()).toEqual(['broken', 'two'])
   expect((await ask('shop')).body).toBe('two\n')

@@ -174,7 +174,7 @@ describe('the address of a sandbox', () => {
     let nextAt = 0
     await until(async () => {
       const { state } = JSON.parse((await call('GET', `${path}/services/web`)).body)
-      nextAt = state.restart_count >= 4 ? Date.parse(state.next_restart_at) : 0
+      nextAt = state.restart_count >= 5 ? Date.parse(state.next_restart_at) : 0
       return nextAt > Date.now()
     })
     await call('PUT', `${path}/fs/write?path=ready&workingDir=/home/sprite`)

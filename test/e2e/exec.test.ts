@@ -132,7 +132,7 @@ describe('the client of the interface', () => {
       return id !== ''
     })
     const events = []
-    for await (const event of await direct.killSession(id, 'SIGTERM', '5s')) events.push(event)
+    for await (const event of await direct.killSession(id, 'SIGTERM', '30s')) events.push(event)
     expect(events.map((event) => event.type)).toEqual(['signal', 'exited', 'complete'])
     expect(events.at(-1)).toMatchObject({ exitCode: 143 })
     expect(await command.wait()).toBe(143)
@@ -164,7 +164,7 @@ describe('a socket', () => {
     const client = await run(['cat'], '&stdin=true')
     for (let from = 0; from < data.length; from += 500_000) client.stdin(data.subarray(from, from + 500_000))
     client.endStdin()
-    expect(await client.exit(30)).toBe(0)
+    expect(await client.exit()).toBe(0)
     expect(client.bytes(1).equals(data)).toBe(true)
   })
 

@@ -100,7 +100,9 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     const url = await attach('apart')
     expect(await ask(machines.apart, url)).toBe('fly-user fly-db')
     const known = (await lookUp(machines.apart, url.hostname))!
-    const held = spawn(...commandOf(machines.apart, url, known, 'hold'), { stdio: ['ignore', 'pipe', 'inherit'] })
+    const held = spawn(...commandOf(machines.apart, url, known, { hold: 'yes' }), {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
     const ended = once(held, 'exit')
     try {
       expect(String(await once(held.stdout, 'data'))).toBe('fly-user fly-db\n')
@@ -120,11 +122,11 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     await Promise.all(berth.children.map((child) => end(child)))
     const inside = ['-t', hostPid(machines.web)!, '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', url.hostname]
     expect((await run('nsenter', inside)).stdout).toContain(known)
-    expect(await tryAsk(machines.web, url, known)).toBe('fly-user fly-db')
+    expect(await askAt(machines.web, url, known)).toBe('fly-user fly-db')
     // The process that carries the bytes is started over by itself.
     const { stdout: edge } = await run('s6-svstat', ['-o', 'pid', `${berth.home}/tree/edge`])
     process.kill(Number(edge), 'SIGKILL')
-    await until(async () => (await tryAsk(machines.web, url, known)) === 'fly-user fly-db', 60)
+    await until(async () => (await askAt(machines.web, url, known)) === 'fly-user fly-db', 60)
     await berth.up()
   })
 
@@ -192,42 +194,58 @@ async function ask(machine: Machine, url: URL): Promise<string> {
   await until(async () => (await lookUp(machine, url.hostname)) !== undefined)
   const address = (await lookUp(machine, url.hostname))!
   await lets(address, url, machine)
-  return tryAsk(machine, url, address)
+  return askAt(machine, url, address)
 }
 
 /** The edge listens a moment after the name is known. */
 async function lets(address: string, url: URL, machine = machines.web): Promise<void> {
-  await until(async () => (await tryAsk(machine, url, address)) !== '')
+  await until(async () => (await askAt(machine, url, address)) !== '')
 }
 
 const client = `
   const pg = (await import(process.argv[1])).default
-  const [, , text, host, ca] = process.argv
+  const [, , text, host, ca, seconds, hold] = process.argv
   const url = new URL(text)
   const client = new pg.Client({
     host, port: Number(url.port), user: decodeURIComponent(url.username), password: decodeURIComponent(url.password),
-    database: url.pathname.slice(1), ssl: { ca, servername: url.hostname }, connectionTimeoutMillis: 1500,
+    database: url.pathname.slice(1), ssl: { ca, servername: url.hostname }, connectionTimeoutMillis: seconds * 1000,
   })
   client.on('error', () => {})
   try {
     await client.connect()
     const { rows } = await client.query('select session_user || $$ $$ || current_database() as text')
     console.log(rows[0].text)
-    if (process.argv[5]) await new Promise((resolve) => client.once('end', resolve))
+    if (hold) await new Promise((resolve) => client.once('end', resolve))
   } catch (error) {
     console.error(error)
   }
   process.exit()
 `
 
+interface Manner {
+  /** For the connection. */
+  seconds?: number
+  hold?: string
+}
+
 /** From the network of a machine, or from the host's, with a program of the host. */
-async function tryAsk(machine: Machine | undefined, url: URL, address: string): Promise<string> {
-  const { stdout } = await run(...commandOf(machine, url, address))
+async function askAt(machine: Machine | undefined, url: URL, address: string, manner?: Manner): Promise<string> {
+  const { stdout } = await run(...commandOf(machine, url, address, manner))
   return stdout.trim()
 }
 
-function commandOf(machine: Machine | undefined, url: URL, address: string, hold = ''): [string, string[]] {
-  const words = [import.meta.resolve('pg'), url.href, address, authority, hold]
+/** For what gets no answer, which takes this long to see. */
+function tryAsk(machine: Machine | undefined, url: URL, address: string): Promise<string> {
+  return askAt(machine, url, address, { seconds: 1.5 })
+}
+
+function commandOf(
+  machine: Machine | undefined,
+  url: URL,
+  address: string,
+  { seconds = 20, hold = '' }: Manner = {},
+): [string, string[]] {
+  const words = [import.meta.resolve('pg'), url.href, address, authority, String(seconds), hold]
   const pid = machine ? hostPid(machine)! : String(process.pid)
   return ['nsenter', ['-t', pid, '-n', process.execPath, '--input-type=module', '-e', client, ...words]]
 }

@@ -122,7 +122,7 @@ describe('a machine', () => {
       expect(shown.failure).toContain(why)
       expect(processesOf(id)).toEqual([])
     }
-  }, 60_000)
+  })
 
   test('follows its restart policy, and tells how its program ended', async () => {
     const once = await create({ init: { exec: ['sh', '-c', 'exit 3'] }, restart: { policy: 'no' } })
@@ -173,7 +173,7 @@ describe('a machine', () => {
     const second = await started(config)
     expect(await exec(second, 'cat /data/file')).toBe('kept')
     await ok('DELETE', `/${second}?force=true`)
-  }, 60_000)
+  })
 
   test('is followed while it speaks, and so is one that comes later', async () => {
     const gone = new AbortController()
@@ -191,7 +191,7 @@ describe('a machine', () => {
     gone.abort()
     expect(text).toContain(`"instance":"${id}"`)
     await ok('DELETE', `/${id}?force=true`)
-  }, 60_000)
+  })
 
   test('is looked after by its checks', async () => {
     const checks = {

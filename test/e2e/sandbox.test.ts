@@ -282,7 +282,7 @@ describe('checkpoints', () => {
     connect()
     sprite = client.sprite('saved')
     // The state before the restore is listed when the restore has come to its end.
-    await until(async () => (await automatic(sprite))[0] !== automaticBefore[0], 30)
+    await until(async () => (await automatic(sprite))[0] !== automaticBefore[0])
     expect(await sh(sprite, 'cat big/f* | md5sum | cmp - sum && echo same')).toBe('same')
     expect((await sprite.listCheckpoints()).length).toBe(before.length + 1)
     expect(await checkpoint(sprite)).toMatch(/^v\d+$/)

@@ -337,7 +337,7 @@ describe('output', () => {
     // Before it was there it was not found; nobody else was kept waiting until the platform gave up.
     expect(statuses.slice(statuses.indexOf(200)).every((status) => status === 200)).toBe(true)
     expect(statuses).toContain(200)
-    await until(async () => (await call('GET', `${servicePath('flood')}/logs?lines=1`)).events[0]?.data === 'end\n', 30)
+    await until(async () => (await call('GET', `${servicePath('flood')}/logs?lines=1`)).events[0]?.data === 'end\n')
     expect(await state('flood')).toMatchObject({ status: 'running' })
     await remove('flood')
   })

@@ -197,7 +197,7 @@ describe('commands', () => {
     const child = bench.boxes.spawnInBox(spec, { argv: ['sh', '-c', 'sleep 987 & echo ready; wait'] })
     await new Promise((resolve) => child.stdout!.once('data', resolve))
     const listed = () => bench.sh(spec, 'pgrep -f "sleep 98[7]" | wc -l')
-    expect((await listed()).out.trim()).toBe('2')
+    await until(async () => (await listed()).out.trim() === '2')
     child.kill('SIGKILL')
     await until(async () => (await listed()).out.trim() === '0')
   })

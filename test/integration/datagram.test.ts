@@ -5,7 +5,7 @@ import type { Target } from '../../src/edge/app.ts'
 import { createDatagrams, type Datagrams } from '../../src/edge/datagram.ts'
 import { startEcho, startTalker, type Talker } from '../support/datagram.ts'
 import { type NewMachine, useEdge } from '../support/edge.ts'
-import { freePort } from '../support/edge-process.ts'
+import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 const edge = useEdge()

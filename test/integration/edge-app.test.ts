@@ -5,7 +5,7 @@ import { connect, createServer as createTcpServer } from 'node:net'
 import { expect, test, vi } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
 import { type Reply, useEdge } from '../support/edge.ts'
-import { freePorts } from '../support/port.ts'
+import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 // Longer than a busy machine needs for what a request waits for here.
@@ -22,8 +22,6 @@ async function body(request: IncomingMessage): Promise<string> {
   for await (const chunk of request) text += chunk
   return text
 }
-
-const freePort = async () => (await freePorts(1))[0]!
 
 test('an app answers under its name once it has an address, and not without', async () => {
   const [open, closed] = [await edge.app(), await edge.app({ ip: null })]

@@ -1,6 +1,7 @@
 import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net'
 import { expect, test } from 'vitest'
-import { freePort, useEdgeProcess, web } from '../support/edge-process.ts'
+import { useEdgeProcess, web } from '../support/edge-process.ts'
+import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 const edge = useEdgeProcess()

@@ -5,7 +5,7 @@ import { expect, inject, test } from 'vitest'
 import { hashToken } from '../../src/model/token.ts'
 import { insertToken } from '../../src/store/token.ts'
 import { useEdge } from '../support/edge.ts'
-import { freePorts } from '../support/port.ts'
+import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 // Longer than a busy machine needs for what a request waits for here.
@@ -21,8 +21,6 @@ async function ask(host: string, headers: Record<string, string> = {}, { port } 
 }
 
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)
-
-const freePort = async () => (await freePorts(1))[0]!
 
 const isEnqueued = async (id: string) => {
   const { rows } = await edge.database.db.query(`select 1 from work where kind = 'sandbox' and resource_id = $1`, [id])

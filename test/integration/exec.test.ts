@@ -194,7 +194,7 @@ describe('a command on a socket', () => {
     await untilStill()
     expect((await sessions()).count).toBe(1)
     client.socket.resume()
-    expect(await client.exit(20)).toBe(0)
+    expect(await client.exit()).toBe(0)
     expect(client.bytes(1).length).toBe(60_000_000)
     expect(client.output(2)).toBe('done\n')
   })

@@ -33,7 +33,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     world = insideOf(outside.machine.pid!)
     for (const port of [open, closed]) await world.serve(port, `outside ${port}`)
     bench = await openMachineBench()
-  }, 60_000)
+  })
 
   afterEach(async () => {
     for (const inside of left) await inside.leave()

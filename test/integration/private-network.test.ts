@@ -116,6 +116,8 @@ describe.runIf(isRoot())('machines of private networks', () => {
   it('cannot send from an address of another', async () => {
     const [first, second, third] = [await start(1, 1), await start(1, 2), await start(1, 3)]
     await second.serve(80, 'second')
+    // Otherwise nothing is sent but the question where it is, whose failure is remembered for a while.
+    await first.run('ip', '-6', 'neigh', 'replace', second.address, 'lladdr', await linkAddress(second), 'dev', 'eth1')
     // As another that is there, as one that is not, as one of another network: by an address of its own or without.
     const strange = [third.address, third.address.replace(/3:2$/, '9:2'), 'fdaa:0:77:0:1:0:1:2']
     for (const address of strange) {
@@ -236,6 +238,10 @@ async function listenAt(address: string, port: number, word: string): Promise<nu
   servers.push(server)
   await new Promise<void>((resolve, reject) => server.once('error', reject).listen(port, address, resolve))
   return (server.address() as { port: number }).port
+}
+
+async function linkAddress(machine: PlainMachine): Promise<string> {
+  return /link\/ether (\S+)/.exec(await machine.run('ip', '-o', 'link', 'show', 'eth1'))![1]!
 }
 
 /** How many packets from this address arrive at a machine meanwhile. */

@@ -1,7 +1,13 @@
-import { existsSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { isRoot, run, waitUntil } from '../../src/drivers/process.ts'
-import { isStopped, killProcess, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
+import {
+  findWorkingDirectory,
+  isStopped,
+  killProcess,
+  listProcesses,
+  readEnvironment,
+} from '../../src/drivers/process-list.ts'
 import type { ServiceSpec } from '../../src/drivers/service-directory.ts'
 import { parseStatusFile, parseStatusLine, readStatus, statusFields } from '../../src/drivers/service-status.ts'
 import { s6Supervisor } from '../../src/drivers/supervisor.ts'
@@ -120,7 +126,8 @@ it('keeps one process of a service when s6-supervise is killed', async () => {
 })
 
 function supervisorOf(directory: string): number {
-  const watches = ({ pid }: { pid: number }) => readlinkSync(`/proc/${pid}/cwd`) === directory
+  // Those of others may end while they are looked at.
+  const watches = ({ pid }: { pid: number }) => findWorkingDirectory(pid) === directory
   return listProcesses().find((found) => /^s6-s/.test(found.name) && watches(found))!.pid
 }
 

@@ -19,7 +19,8 @@ export function useDatabase(): { db: Database; config: pg.ClientConfig } {
   const name = `test_${randomBytes(6).toString('hex')}`
   beforeAll(async () => {
     await admin(`create database ${name} template ${templateDatabase} strategy file_copy`)
-    handle.config = { ...inject('server'), database: name }
+    // However busy the machine is: a connection that comes late is no database that is away.
+    handle.config = { ...inject('server'), database: name, connectionTimeoutMillis: 30_000 }
     handle.db = openDatabase(handle.config)
   })
   afterAll(async () => {

@@ -3,23 +3,16 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
-import { type AddressInfo, createServer as createTcpServer } from 'node:net'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import type { EdgeSettings } from '../../src/edge/settings.ts'
 import { useDatabase } from './db.ts'
+import { freePort } from './port.ts'
 import { until } from './until.ts'
 
 const program = new URL('../../src/main/edge.ts', import.meta.url).pathname
-
-export async function freePort(): Promise<number> {
-  const server = createTcpServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
 
 /** A service of the web, as machines are configured. */
 export const web = (internal: number, extra: object = {}) => ({

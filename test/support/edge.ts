@@ -241,7 +241,7 @@ export function useEdge(
   }
 
   beforeAll(async () => {
-    own = openDatabase({ ...database.config, max: 3, connectionTimeoutMillis: 500 })
+    own = openDatabase({ ...database.config, max: 3 })
     const pool = new UpstreamPool()
     const { table } = edge
     const onError = (error: unknown) => edge.errors.push(error)

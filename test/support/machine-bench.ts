@@ -124,8 +124,13 @@ export async function openMachineBench(ability?: BoxAbility, directory = tempora
     newLayer,
     look,
     async pidOf(spec) {
-      await until(() => look(spec).is === 'up')
-      return (look(spec) as { pid: number }).pid
+      let pid = 0
+      await until(() => {
+        const found = look(spec)
+        if (found.is === 'up') pid = found.pid
+        return found.is === 'up'
+      })
+      return pid
     },
     exits(spec) {
       const found = look(spec)

@@ -21,6 +21,10 @@ export async function freePorts(count: number): Promise<number[]> {
   return found
 }
 
+export async function freePort(): Promise<number> {
+  return (await freePorts(1))[0]!
+}
+
 function isFree(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const server = createServer()

@@ -2,10 +2,11 @@
 import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { type AddressInfo, createServer as createListener } from 'node:net'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Blob, type ImageSpec, type MadeImage, makeImage } from './image.ts'
+import { freePort } from './port.ts'
 import { until } from './until.ts'
 
 export interface Registry {
@@ -40,14 +41,6 @@ export async function startRegistry(): Promise<Registry> {
     throw error
   }
   return { host, close }
-}
-
-async function freePort(): Promise<number> {
-  const listener = createListener()
-  await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
-  const { port } = listener.address() as AddressInfo
-  await new Promise((resolve) => listener.close(resolve))
-  return port
 }
 
 export interface PushedImage {
