@@ -5,7 +5,7 @@ import { createDatabase, dropDatabase, listDatabases } from '../../src/drivers/p
 import { disableExtension, enableExtension, listDatabaseExtensions } from '../../src/drivers/postgres-extension.ts'
 import { readIdentifier } from '../../src/drivers/postgres-identity.ts'
 import { clusterPaths } from '../../src/drivers/postgres-paths.ts'
-import { createUser, dropUser, listUsers, setPassword, setRole } from '../../src/drivers/postgres-role.ts'
+import { createUser, dropUser, hasPassword, listUsers, setPassword, setRole } from '../../src/drivers/postgres-role.ts'
 import { isRoot, run } from '../../src/drivers/process.ts'
 import { ensureTools, hasPostgis, listExtensions } from '../../src/drivers/toolchain-tools.ts'
 import { newId } from '../../src/model/ids.ts'
@@ -233,6 +233,8 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.addUser(cluster, 'p', 'reader')
     const client = await connect(port, { user: 'p' })
     await setPassword(bench.postgres, id, 'p', 'second')
+    const knows = (password: string) => hasPassword(bench.postgres, id, 'p', password)
+    expect([await knows('first'), await knows('second')]).toEqual([false, true])
     await client.query('select 1')
     await setPassword(bench.postgres, id, 'p', 'third', { killSessions: true })
     await expect(client.query('select 1')).rejects.toThrow()
