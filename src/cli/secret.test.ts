@@ -12,6 +12,7 @@ it.each([
   [`A="one two"\nB='x'\nC=a"b"`, { A: 'one two', B: 'x', C: 'a"b"' }],
   ['KEY="""one\ntwo """\nB=', { KEY: 'one\ntwo ', B: '' }],
   ['KEY="""one"""', { KEY: 'one' }],
+  ['KEY="""\tone \r\ntwo\r\n""" \r\nB=1 ', { KEY: '\tone \ntwo\n', B: '1' }],
   ['A=b=c', { A: 'b=c' }],
 ])('reads %j', (text, values) => {
   expect(parseVariables(text)).toEqual(values)

@@ -90,17 +90,18 @@ export function parseVariables(text: string): Record<string, string> {
   const values = new Map<string, string>()
   const lines = text.split('\n')
   for (let i = 0; i < lines.length; i++) {
-    const line = lines[i]!.replace(/^\s*export\s+/, '').trim()
+    const line = lines[i]!.replace(/^\s*export\s+/, '').trimStart()
     if (line === '' || line.startsWith('#')) continue
     const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/s.exec(line)
     if (!match) throw new Misuse(`line ${i + 1} is not of the kind NAME=VALUE`)
     const [, name, value] = match as unknown as [string, string, string]
     if (!value.startsWith('"""')) {
-      values.set(name, /^(["'])(.*)\1$/s.exec(value)?.[2] ?? value)
+      const trimmed = value.trimEnd()
+      values.set(name, /^(["'])(.*)\1$/s.exec(trimmed)?.[2] ?? trimmed)
       continue
     }
     const begin = i
-    let whole = value.slice(3)
+    let whole = value.slice(3).replace(/\r$/, '')
     while (!whole.trimEnd().endsWith('"""')) {
       if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the """ are not closed`)
       whole += `\n${lines[i]!.replace(/\r$/, '')}`
