@@ -67,7 +67,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     await ensureArchive(cluster, world, null)
     await startPooler(cluster, world)
     const unreachable = await waitForEndpoints(cluster, world)
-    return unreachable ? wait(1, unreachable) : advance('ready')
+    return unreachable ? wait(1, fullMessage(unreachable)) : advance('ready')
   },
 
   ready: keepHealthy,
@@ -169,12 +169,11 @@ async function waitForServer(cluster: Cluster, { postgres }: World): Promise<str
   return last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}`
 }
 
-export async function waitForEndpoints(cluster: Cluster, world: World): Promise<string | undefined> {
+/** What keeps clients from the server, or else from the pooler. */
+export async function waitForEndpoints(cluster: Cluster, world: World): Promise<Error | undefined> {
   const targets = await listEndpoints(cluster, world)
   const problems = await Promise.all(targets.map((target) => waitForAnswer(target, world)))
-  if (isOwnersRefusal(problems[0])) return undefined
-  const problem = problems.find((found) => found !== undefined)
-  return problem && fullMessage(problem)
+  return problems.find((problem) => problem !== undefined)
 }
 
 async function waitForAnswer(target: ProbeTarget, { postgres }: World): Promise<Error | undefined> {
@@ -184,20 +183,10 @@ async function waitForAnswer(target: ProbeTarget, { postgres }: World): Promise<
       () => undefined,
       (err: Error) => err,
     )
-    return problem === undefined || isOwnersRefusal(problem)
+    return problem === undefined
   }
   await waitUntil(answers, patienceSeconds)
   return problem
-}
-
-/**
- * A server that is restored says no as its source did, when the owner lets nobody connect or set what ends every session
- * at once. It is as he wants it, and its health tells. What the codes mean: transaction_timeout, insufficient_privilege,
- * too_many_connections, idle_session_timeout, undefined_file, which is a library that every session loads.
- */
-function isOwnersRefusal(problem: Error | undefined): boolean {
-  const { code = '' } = (problem?.cause ?? {}) as { code?: string }
-  return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }
 
 async function noSpaceMeansFailed(work: Promise<void>): Promise<string | undefined> {

@@ -28,7 +28,7 @@ import {
 import { isScrubbed, noteDamage } from '../store/scrub.ts'
 import { deleteStoredUser, insertUser } from '../store/user.ts'
 import { ensureArchive } from './archive.ts'
-import { startPooler, waitForEndpoints } from './cluster.ts'
+import { fullMessage, startPooler, waitForEndpoints } from './cluster.ts'
 import { advance, type World, wait } from './step.ts'
 
 /** A short look again: recovery of a small cluster takes a tenth of a second. */
@@ -159,8 +159,18 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
-  if (unreachable) return wait(1, unreachable)
+  if (unreachable && !isOwnersRefusal(unreachable)) return wait(1, fullMessage(unreachable))
   return advance('ready', `restored from ${restore.sourceClusterId}`, save)
+}
+
+/**
+ * A server that is restored says no as its source did, when the owner lets nobody connect or set what ends every session
+ * at once. It is as he wants it, and its health tells. What the codes mean: transaction_timeout, insufficient_privilege,
+ * too_many_connections, idle_session_timeout, undefined_file, which is a library that every session loads.
+ */
+function isOwnersRefusal({ cause }: Error): boolean {
+  const { code = '' } = (cause ?? {}) as { code?: string }
+  return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }
 
 /** Sees the verification of a ready cluster's backup to its end. Undefined while there is nothing to say. */

@@ -1,3 +1,4 @@
+import { inspect } from 'node:util'
 import { describe, expect, test } from 'vitest'
 import { isVerifierOf } from '../../src/drivers/postgres-scram.ts'
 import { breakable } from '../support/breakable.ts'
@@ -27,7 +28,7 @@ async function settle(turns = 60): Promise<void> {
     await platform.sql(`update work set run_at = now() where resource_id in (${underWay})`)
     if (!(await platform.turn().catch(() => true))) return
   }
-  throw new Error(`not settled after ${turns} turns: ${JSON.stringify(await platform.sql('select * from work'))}`)
+  throw new Error(`not settled after ${turns} turns: ${inspect(await platform.sql('select * from work'))}`)
 }
 
 async function ready(extra: object = {}): Promise<string> {
@@ -460,6 +461,17 @@ describe('deleting a cluster', () => {
     await settle()
     expect((await ask()).status).toBe(404)
   })
+})
+
+test('is not ready before its endpoints answer, whatever they say meanwhile', async () => {
+  fake.probeProblem = 'sorry, too many clients already'
+  fake.probeCode = '53300'
+  const id = await created()
+  await expect(settle(3)).rejects.toThrow('not settled')
+  expect((await show(id)).body.data.status).toBe('initializing')
+  fake.probeProblem = undefined
+  await settle()
+  expect((await show(id)).body.data.status).toBe('ready')
 })
 
 describe('the password of a user', () => {
