@@ -18,6 +18,8 @@ export interface RepeatableRequest {
   path: string
   query: unknown
   body: unknown
+  /** The change is out in the world. */
+  outside?: boolean | undefined
 }
 
 type Change = (db: Db) => Promise<Answer>
@@ -33,16 +35,18 @@ export async function runOnce(
   change: Change,
   refusalOf: RefusalOf,
 ): Promise<Answer> {
-  const asked = await identify(ctx, request)
+  const asked = { ...(await identify(ctx, request)), change, refusalOf }
+  return request.outside ? runOutside(ctx, asked) : runInTransaction(ctx, asked)
+}
+
+function runInTransaction(ctx: Context, asked: Asked): Promise<Answer> {
   return ctx.db.transaction(async (tx) => {
     const known = await findAnswer(tx, asked.key)
     if (!known && !(await lockKey(tx, asked.key))) throw stillRunning()
     const first = known ?? (await findAnswer(tx, asked.key)) // what was running a moment ago may have ended
     if (first) return repeated(ctx, asked, first)
-    const answer = await attempt(
-      () => joinTransaction(tx).transaction((inner) => change(joinTransaction(inner))),
-      refusalOf,
-    )
+    const change = () => joinTransaction(tx).transaction((inner) => asked.change(joinTransaction(inner)))
+    const answer = await attempt(change, asked.refusalOf)
     await keep(ctx, tx, asked, answer)
     return answer
   })
@@ -51,16 +55,10 @@ export async function runOnce(
 const running = new Set<string>()
 
 /**
- * The same for a change out in the world, which no transaction undoes: none is open meanwhile, because who waits for the
- * world would keep a connection from all others. After a crash in between, the repeat runs the change again.
+ * What is done out in the world no transaction undoes. None is open meanwhile, because who waits for the world would keep
+ * a connection from all others. After a crash in between, the repeat runs the change again.
  */
-export async function runOnceOutside(
-  ctx: Context,
-  request: RepeatableRequest,
-  change: Change,
-  refusalOf: RefusalOf,
-): Promise<Answer> {
-  const asked = await identify(ctx, request)
+async function runOutside(ctx: Context, asked: Asked): Promise<Answer> {
   const known = await findAnswer(ctx.db, asked.key)
   if (known) return repeated(ctx, asked, known)
   const name = JSON.stringify(asked.key)
@@ -69,7 +67,7 @@ export async function runOnceOutside(
   try {
     const first = await findAnswer(ctx.db, asked.key) // what was running a moment ago may have ended
     if (first) return repeated(ctx, asked, first)
-    const answer = await attempt(() => change(ctx.db), refusalOf)
+    const answer = await attempt(() => asked.change(ctx.db), asked.refusalOf)
     await keep(ctx, ctx.db, asked, answer)
     return answer
   } finally {
@@ -80,9 +78,11 @@ export async function runOnceOutside(
 interface Asked {
   key: RequestKey
   fingerprint: Buffer
+  change: Change
+  refusalOf: RefusalOf
 }
 
-async function identify(ctx: Context, request: RepeatableRequest): Promise<Asked> {
+async function identify(ctx: Context, request: RepeatableRequest): Promise<Pick<Asked, 'key' | 'fingerprint'>> {
   if (!/^[\x21-\x7e]{1,255}$/.test(request.key)) {
     throw badRequest('Idempotency-Key must be 1 to 255 visible ASCII characters')
   }

@@ -10,7 +10,7 @@ import Fastify, {
   LogController,
 } from 'fastify'
 import { requireToken } from '../actions/context.ts'
-import { runOnce, runOnceOutside } from '../actions/idempotency.ts'
+import { runOnce } from '../actions/idempotency.ts'
 import { takeOwnToken } from '../actions/machine-itself.ts'
 import type { LiveContext } from '../live/context.ts'
 import { BerthError, badRequest, notFound } from '../model/errors.ts'
@@ -271,11 +271,10 @@ async function answer(
   const call = { ctx, params, query, body, headers, search: readSearch(request.url) }
   const key = headers['idempotency-key']
   if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
-  const repeatable = { key: String(key), path: request.url.split('?')[0]!, query, body }
-  const once = operation.outside ? runOnceOutside : runOnce
-  return once(
+  const path = request.url.split('?')[0]!
+  return runOnce(
     ctx,
-    repeatable,
+    { key: String(key), path, query, body, outside: operation.outside },
     (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
     (error) => problemBody(options.area, error),
   )
