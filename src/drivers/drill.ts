@@ -5,6 +5,7 @@ import { defaultDatabase, defaultUser } from '../model/cluster.ts'
 import { ensureDirectory } from './fresh.ts'
 import type { Home } from './home.ts'
 import { type JobDriver, type JobState, withoutTime } from './job.ts'
+import { sessionOptions } from './postgres-connection.ts'
 import { clusterPaths } from './postgres-paths.ts'
 import { superuser } from './postgres-template.ts'
 import { run } from './process.ts'
@@ -55,7 +56,9 @@ export function drillDriver({ home, jobs }: DrillParts): DrillDriver {
     async startContents(id, spec) {
       const tools = await ensureTools(spec.toolchain)
       ensureDirectory(placeOf(home, id), { mode: 0o700, uid: spec.uid })
-      const values = [tools, spec.toolchain.major, placeOf(home, id), spec.query ?? '']
+      const { major } = spec.toolchain
+      const options = sessionOptions(major, { statementMs: 0, lockMs: 0 })
+      const values = [tools, major, placeOf(home, id), spec.query ?? '', options]
       const command = ['/bin/sh', '-c', contentsScript, 'drill', ...values]
       const env = { PGHOST: clusterPaths(home, id).sockets, PGPORT: String(spec.port), PGAPPNAME: 'berth-drill' }
       await jobs.ensureJob(contentsJob(home, id), { command, env, uid: spec.uid, cgroup: spec.cgroup, niceness })
@@ -111,26 +114,13 @@ const pagesScript = `
   knows_pages || exit 0
   "$tools/pg_checksums" --check --pgdata="$data" > /dev/null || exit 10`
 
-// The tenant may have given his database settings, which would hold for the superuser too.
-const ownSettings = [
-  'search_path=',
-  'role=none',
-  'default_transaction_read_only=off',
-  'statement_timeout=0',
-  'lock_timeout=0',
-  'idle_session_timeout=0',
-  'local_preload_libraries=',
-]
-
 // psql takes a text that begins with a backslash for a command of its own, which could become somebody else or start a
 // program; behind a line break all of it goes to the server. The limit of the server is one that the query may lift.
 // Of a long answer psql holds some rows at a time, and of long rows no more than the limit, in kilobytes, lets it.
 const contentsScript = `
-  tools=$1 major=$2 place=$3 query=$4
+  tools=$1 major=$2 place=$3 query=$4 options=$5
   ${knowsPages}
-  settings='${ownSettings.map((setting) => `-c ${setting}`).join(' ')}'
-  [ "$major" -lt 17 ] || settings="$settings -c transaction_timeout=0"
-  as_superuser() { PGUSER=${superuser} PGOPTIONS=$settings "$@"; }
+  as_superuser() { PGUSER=${superuser} PGOPTIONS=$options "$@"; }
   # Not as an option, which may be more than a name: databases are named by the tenant.
   ask() { as_superuser env PGDATABASE="$1" "$tools/psql" -X -At -v ON_ERROR_STOP=1 -c "$2"; }
 

@@ -49,8 +49,6 @@ const ownSettings: Record<string, string> = {
   role: 'none',
   default_transaction_read_only: 'off',
   default_transaction_isolation: 'read\\ committed',
-  statement_timeout: String(timeoutMs),
-  lock_timeout: String(lockTimeoutMs),
   idle_session_timeout: '0',
   // One that is not there would let nobody in.
   local_preload_libraries: '',
@@ -64,6 +62,14 @@ const ownSettings: Record<string, string> = {
 
 /** Those that older servers do not know. */
 const newerSettings: Record<string, Record<string, string>> = { 17: { transaction_timeout: '0' } }
+
+/** The options of a session of the superuser that no tenant has a say in. */
+export function sessionOptions(major: string, limits: { statementMs: number; lockMs: number }): string {
+  const timeouts = { statement_timeout: String(limits.statementMs), lock_timeout: String(limits.lockMs) }
+  return Object.entries({ ...ownSettings, ...newerSettings[major], ...timeouts })
+    .map(([name, value]) => `-c ${name}=${value}`)
+    .join(' ')
+}
 
 /** Connections through the platform's socket, a few for each database in use, closed when idle. */
 export function openConnections(home: Home): Connections {
@@ -116,9 +122,7 @@ function openPool(home: Home, id: string, database: string, use: Use): pg.Pool {
     port: findPort(home, id),
     user: superuser,
     database,
-    options: Object.entries({ ...ownSettings, ...newerSettings[findMajor(home, id)] })
-      .map(([name, value]) => `-c ${name}=${value}`)
-      .join(' '),
+    options: sessionOptions(findMajor(home, id), { statementMs: timeoutMs, lockMs: lockTimeoutMs }),
     application_name: 'berth',
     ...uses[use],
     connectionTimeoutMillis: connectTimeoutMs,
