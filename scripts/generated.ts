@@ -1,13 +1,13 @@
-import { openApiDocument } from '../src/api/openapi.ts'
-import { platformRoutes, sandboxRoutes } from '../src/api/platform.ts'
-import { appStates } from '../src/model/app.ts'
-import { backupStates } from '../src/model/backup.ts'
-import { clusterStates } from '../src/model/cluster.ts'
-import { drillStates } from '../src/model/drill.ts'
-import { machineStates } from '../src/model/machine.ts'
-import { sandboxStates } from '../src/model/sandbox.ts'
+import { openApiDocument } from '../src/api/http/openapi.ts'
+import { platformRoutes, sandboxRoutes } from '../src/api/routes.ts'
+import { appStates } from '../src/model/app/app.ts'
+import { machineStates } from '../src/model/app/machine.ts'
+import { snapshotStates, volumeStates } from '../src/model/app/volume.ts'
+import { backupStates } from '../src/model/postgres/backup.ts'
+import { clusterStates } from '../src/model/postgres/cluster.ts'
+import { drillStates } from '../src/model/postgres/drill.ts'
+import { sandboxStates } from '../src/model/sandbox/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
-import { snapshotStates, volumeStates } from '../src/model/volume.ts'
 
 /** Path → text of every file that is derived from the code. */
 export function generatedFiles(): Record<string, string> {

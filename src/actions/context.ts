@@ -1,8 +1,8 @@
-import { requireCaller, requireSandboxCaller } from '../model/caller.ts'
+import { requireCaller, requireSandboxCaller } from '../model/account/caller.ts'
+import type { Caller } from '../model/account/token.ts'
 import type { PlatformSettings } from '../model/settings.ts'
-import type { Caller } from '../model/token.ts'
+import { findCaller, findToken } from '../store/account/token.ts'
 import type { Db } from '../store/db.ts'
-import { findCaller, findToken } from '../store/token.ts'
 
 /** Who is asking, and what with. Built once per request by the API. */
 export interface Context {

@@ -1,7 +1,7 @@
 import type pg from 'pg'
-import type { ApiSettings } from './api.ts'
-import type { DatabaseSettings } from './database.ts'
-import type { NamesSettings } from './names.ts'
+import type { NamesSettings } from './dns/server.ts'
+import type { ApiSettings } from './tcp/api.ts'
+import type { DatabaseSettings } from './tcp/database.ts'
 
 /** Where boxes are: at addresses of their own that follow from the number of the home, at the host's, or nowhere. */
 export type BoxPlaces = { homeNumber: number } | 'host' | 'none'

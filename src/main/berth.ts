@@ -1,26 +1,26 @@
 // The command line. What a command needs is imported when it runs, so that help and completion stay fast.
 import { createInterface } from 'node:readline/promises'
 import { Command, CommanderError } from 'commander'
-import { addAppCommands } from '../cli/app.ts'
-import { addCertificateCommands } from '../cli/certificate.ts'
+import { addOrgCommands } from '../cli/account/org.ts'
+import { addTokenCommands } from '../cli/account/token.ts'
+import { addAppCommands } from '../cli/app/app.ts'
+import { addCertificateCommands } from '../cli/app/certificate.ts'
+import { addDeployCommand } from '../cli/app/deploy.ts'
+import { addIpCommands } from '../cli/app/ip.ts'
+import { addMachineCommands, type MachineCli } from '../cli/app/machine.ts'
+import { addLogsCommand } from '../cli/app/machine-log.ts'
+import { addScaleCommands } from '../cli/app/scale.ts'
+import { addSecretCommands } from '../cli/app/secret.ts'
+import { addVolumeCommands } from '../cli/app/volume.ts'
 import { addExamples, type Cli } from '../cli/command.ts'
 import { addCompletionCommand } from '../cli/completion.ts'
-import { addDeployCommand } from '../cli/deploy.ts'
 import { Failure, Interruption, Misuse, Refusal } from '../cli/failure.ts'
-import { addIpCommands } from '../cli/ip.ts'
-import { addMachineCommands, type MachineCli } from '../cli/machine.ts'
-import { addLogsCommand } from '../cli/machine-log.ts'
-import { addOrgCommands } from '../cli/org.ts'
 import { block, type Cell, printAnswer, type Terminal, table, timeText, visible } from '../cli/output.ts'
-import { addPostgresCommands } from '../cli/postgres.ts'
-import type { PsqlTarget } from '../cli/postgres-connect.ts'
-import { addSandboxCommands } from '../cli/sandbox.ts'
-import { addScaleCommands } from '../cli/scale.ts'
-import { addSecretCommands } from '../cli/secret.ts'
-import { addTokenCommands } from '../cli/token.ts'
-import { addVolumeCommands } from '../cli/volume.ts'
+import { addPostgresCommands } from '../cli/postgres/commands.ts'
+import type { PsqlTarget } from '../cli/postgres/connect.ts'
+import { addSandboxCommands } from '../cli/sandbox/commands.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
-import type { DoctorReport } from './doctor.ts'
+import type { DoctorReport } from './doctor/doctor.ts'
 import { openSandboxSession, openSession } from './session.ts'
 import type { StatusReport } from './status.ts'
 import { version } from './version.ts'
@@ -149,7 +149,7 @@ function addLookCommands(program: Command, cli: Cli): void {
     .command('doctor')
     .description('check this machine for what the platform needs; exits with 1 when there is a problem')
     .action(async () => {
-      const report = await (await import('./doctor.ts')).doctor(settings())
+      const report = await (await import('./doctor/doctor.ts')).doctor(settings())
       const terminal = cli.terminal()
       printAnswer(terminal, report, () => doctorText(report, terminal.colors))
       if (report.checks.some(({ level }) => level === 'problem')) process.exitCode = exitCodes.refused

@@ -1,7 +1,7 @@
 // The whole configuration, read from the environment in this one place.
 import { availableParallelism, homedir } from 'node:os'
 import { resolve } from 'node:path'
-import { parsePools } from '../model/ip.ts'
+import { parsePools } from '../model/app/ip.ts'
 
 export interface Listen {
   host: string

@@ -5,9 +5,9 @@ import { chmodSync, existsSync, mkdirSync, renameSync, writeFileSync } from 'nod
 import { homedir } from 'node:os'
 import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { readTextIfPresent } from '../drivers/file.ts'
-import { openHome } from '../drivers/home.ts'
-import { baseEnvironment, findCommand, isRoot } from '../drivers/process.ts'
+import { readTextIfPresent } from '../drivers/host/file.ts'
+import { openHome } from '../drivers/host/home.ts'
+import { baseEnvironment, findCommand, isRoot } from '../drivers/host/process.ts'
 import { type Config, describeConfig, settings } from './config.ts'
 
 export interface InstallOptions {

@@ -1,9 +1,9 @@
 import { existsSync } from 'node:fs'
 import { Failure } from '../cli/failure.ts'
-import { readTextIfPresent } from '../drivers/file.ts'
-import { tryBind } from '../drivers/host.ts'
+import { tryBind } from '../drivers/host/facts.ts'
+import { readTextIfPresent } from '../drivers/host/file.ts'
 import type { Config, Listen } from './config.ts'
-import { findEdgePort } from './edge-service.ts'
+import { findEdgePort } from './edge/service.ts'
 
 export type Listener = 'api' | 'sandbox' | 'edge'
 

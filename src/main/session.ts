@@ -1,6 +1,6 @@
 import type { Session } from '../cli/client.ts'
 import { Failure, Misuse } from '../cli/failure.ts'
-import { readTextIfPresent } from '../drivers/file.ts'
+import { readTextIfPresent } from '../drivers/host/file.ts'
 import type { Config } from './config.ts'
 
 interface Addresses {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
+import { machineIdPattern } from './app/machine.ts'
 import { newMachineId, newUlid, ulidPattern } from './ids.ts'
-import { machineIdPattern } from './machine.ts'
 
 test('ids of one process grow, also within a millisecond and when the clock is set back', () => {
   const now = Date.now()

@@ -1,4 +1,4 @@
-import type { PostgresMajor } from './cluster.ts'
+import type { PostgresMajor } from './postgres/cluster.ts'
 
 /** What the operator configured and what this installation can do, as far as a request needs to know. */
 export interface PlatformSettings {

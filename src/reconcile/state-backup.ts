@@ -1,6 +1,6 @@
 // Backs up the state database itself. It is no step of the loop: there is no resource to look at, and the loop depends on
 // the database that is dumped.
-import type { StateDumpDriver } from '../drivers/state-dump.ts'
+import type { StateDumpDriver } from '../drivers/state/dump.ts'
 
 export interface StateBackup {
   /** Called with each turn of the loop: what it brought into being is worth a dump soon. */

@@ -1,10 +1,10 @@
 // What the edge knows of the platform. It holds a copy in memory, so a route costs no query and outlives the database.
 
-import type { CheckResult, MachineState } from '../model/machine.ts'
-import type { MachineConfig, MachineService } from '../model/machine-config.ts'
+import type { CheckResult, MachineState } from '../model/app/machine.ts'
+import type { MachineConfig, MachineService } from '../model/app/machine-config.ts'
+import { launchMachine, lockMachine } from './app/machine-change.ts'
 import type { Query, Tx } from './db.ts'
-import { launchMachine, lockMachine } from './machine-change.ts'
-import { useSandbox } from './sandbox.ts'
+import { useSandbox } from './sandbox/sandbox.ts'
 import { lockState } from './transition.ts'
 import { enqueue } from './work.ts'
 

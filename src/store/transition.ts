@@ -1,8 +1,8 @@
+import type { EventSource } from '../model/app/machine.ts'
 import { notFound } from '../model/errors.ts'
-import type { EventSource } from '../model/machine.ts'
 import { isWorking, nextState, type StateTable } from '../model/states.ts'
+import { noteTransition } from './app/machine-event.ts'
 import type { Tx } from './db.ts'
-import { noteTransition } from './machine-event.ts'
 import { enqueue } from './work.ts'
 
 /** Resource tables that have a `state` column. The name goes into SQL text, so it comes from this list only. */

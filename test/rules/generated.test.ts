@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { createConfig, lintFromString } from '@redocly/openapi-core'
 import { expect, test } from 'vitest'
 import { generatedFiles } from '../../scripts/generated.ts'
-import { platformRoutes } from '../../src/api/platform.ts'
+import { platformRoutes } from '../../src/api/routes.ts'
 
 const files = generatedFiles()
 

@@ -1,4 +1,4 @@
-import type { BackupDescription } from '../../src/drivers/repository.ts'
+import type { BackupDescription } from '../../src/drivers/repository/driver.ts'
 
 /** A backup as the repository describes it. */
 export function describedBackup(

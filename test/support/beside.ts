@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
-import { type RunOutput, run } from '../../src/drivers/process.ts'
+import { type RunOutput, run } from '../../src/drivers/host/process.ts'
 
 export interface Beside {
   machine: ChildProcess

@@ -12,7 +12,7 @@ import { useDatabase } from './db.ts'
 import { freePort } from './port.ts'
 import { until } from './until.ts'
 
-const program = new URL('../../src/main/edge.ts', import.meta.url).pathname
+const program = new URL('../../src/main/edge/process.ts', import.meta.url).pathname
 
 /** A service of the web, as machines are configured. */
 export const web = (internal: number, extra: object = {}) => ({

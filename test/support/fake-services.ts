@@ -1,6 +1,6 @@
-import type { BoxServices } from '../../src/drivers/box-service.ts'
-import type { LogItem, LogReader } from '../../src/drivers/box-service-log.ts'
-import type { ServiceProcess } from '../../src/model/service-state.ts'
+import type { LogItem, LogReader } from '../../src/drivers/box/service/log.ts'
+import type { BoxServices } from '../../src/drivers/box/service/service.ts'
+import type { ServiceProcess } from '../../src/model/sandbox/service-state.ts'
 
 export interface FakeService {
   process: ServiceProcess

@@ -1,8 +1,8 @@
 // The commands of `berth postgres` against a platform that answers what a test says.
 import { Command } from 'commander'
 import { afterEach, beforeEach, vi } from 'vitest'
-import { addPostgresCommands } from '../../src/cli/postgres.ts'
-import type { PsqlTarget } from '../../src/cli/postgres-connect.ts'
+import { addPostgresCommands } from '../../src/cli/postgres/commands.ts'
+import type { PsqlTarget } from '../../src/cli/postgres/connect.ts'
 
 export type Answer = [status: number, body: object]
 

@@ -1,10 +1,10 @@
 import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
-import { boxScript } from '../../src/drivers/box-script.ts'
-import type { Home } from '../../src/drivers/home.ts'
-import { privateConfig } from '../../src/drivers/private-network.ts'
-import { baseEnvironment } from '../../src/drivers/process.ts'
+import type { Home } from '../../src/drivers/host/home.ts'
+import { baseEnvironment } from '../../src/drivers/host/process.ts'
+import { driverProgram } from '../../src/drivers/host/program.ts'
+import { privateConfig } from '../../src/drivers/network/private.ts'
 import { machineAddress } from '../../src/model/network.ts'
 
 /** A network namespace, worked in with programs of the host. */
@@ -34,7 +34,7 @@ const program = `
   use strict;
   our (%namespace, $machine);
   my ($directory, $file, $arch) = @ARGV;
-  require "$directory/$_" for qw(box-lib.pl box-netlink.pl private-network.pl);
+  require "$directory/$_" for qw(box/lib.pl network/netlink.pl network/private.pl);
   $machine = $arch;
   my %config = map { split / /, $_, 2 } split /\\n/, read_file($file);
   open(my $outside, '<', '/proc/self/ns/net') or die;
@@ -88,7 +88,7 @@ export async function startPlainMachine(
   const file = `${home.path}/plain-${slot}.conf`
   const config = Object.entries(privateConfig(home, networkNumber, slot))
   writeFileSync(file, config.map(([key, value]) => `${key} ${value}\n`).join(''))
-  const directory = boxScript('').replace(/\/$/, '')
+  const directory = driverProgram('').replace(/\/$/, '')
   const argv = ['-t', String(hostPid), '-n', 'perl', '-e', program, directory, file, process.arch]
   const holder = spawn('nsenter', argv, { env: baseEnvironment })
   await saysUp(holder)

@@ -1,12 +1,17 @@
-import { type BackupDriver, backupDriver } from '../../src/drivers/backup.ts'
-import { type JobDriver, jobDriver } from '../../src/drivers/job.ts'
-import { type ReceiverDriver, receiverDriver } from '../../src/drivers/receiver.ts'
-import type { Repository } from '../../src/drivers/repository.ts'
-import { fileRepository } from '../../src/drivers/repository-file.ts'
-import { type RecoveryState, type RestoreDriver, type RestoreSpec, restoreDriver } from '../../src/drivers/restore.ts'
-import { ensureTools } from '../../src/drivers/toolchain-tools.ts'
-import type { PostgresMajor } from '../../src/model/cluster.ts'
-import { parseLsn, type WalPiece } from '../../src/model/wal.ts'
+import { type BackupDriver, backupDriver } from '../../src/drivers/postgres/backup.ts'
+import { type ReceiverDriver, receiverDriver } from '../../src/drivers/postgres/receiver.ts'
+import {
+  type RecoveryState,
+  type RestoreDriver,
+  type RestoreSpec,
+  restoreDriver,
+} from '../../src/drivers/postgres/restore/restore.ts'
+import { ensureTools } from '../../src/drivers/postgres/toolchain/tools.ts'
+import { fileRepository } from '../../src/drivers/repository/directory.ts'
+import type { Repository } from '../../src/drivers/repository/driver.ts'
+import { type JobDriver, jobDriver } from '../../src/drivers/s6/job.ts'
+import type { PostgresMajor } from '../../src/model/postgres/cluster.ts'
+import { parseLsn, type WalPiece } from '../../src/model/postgres/wal.ts'
 import { type ClusterBench, openBench, type TestCluster } from './cluster.ts'
 import { until } from './until.ts'
 

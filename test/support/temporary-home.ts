@@ -2,8 +2,13 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { chmodSync, chownSync, mkdtempSync, realpathSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { findProcess, findWorkingDirectory, listProcesses, readEnvironment } from '../../src/drivers/process-list.ts'
-import { s6Supervisor } from '../../src/drivers/supervisor.ts'
+import {
+  findProcess,
+  findWorkingDirectory,
+  listProcesses,
+  readEnvironment,
+} from '../../src/drivers/host/process-list.ts'
+import { s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import { removeDirectory } from './directory.ts'
 
 export const drivers = new URL('../../src/drivers/', import.meta.url).pathname
@@ -68,5 +73,7 @@ export async function firstLine(program: ReturnType<typeof startProgram>): Promi
 /** Whether a user other than ours can run this checkout. */
 export function canRunAs(uid: number): boolean {
   if (process.getuid?.() !== 0) return false
-  return spawnSync(process.execPath, ['-e', `require('fs').readFileSync('${drivers}process.ts')`], { uid }).status === 0
+  return (
+    spawnSync(process.execPath, ['-e', `require('fs').readFileSync('${drivers}host/process.ts')`], { uid }).status === 0
+  )
 }

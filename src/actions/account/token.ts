@@ -1,0 +1,123 @@
+import { requireCaller, requireWriter } from '../../model/account/caller.ts'
+import { mintMacaroon } from '../../model/account/macaroon.ts'
+import type { Org } from '../../model/account/org.ts'
+import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../../model/account/token.ts'
+import type { ValidToken } from '../../model/account/token-check.ts'
+import { parseDuration } from '../../model/duration.ts'
+import { badRequest, forbidden, invalid, notFound } from '../../model/errors.ts'
+import { newId } from '../../model/ids.ts'
+import { insertToken, listTokens, listValidTokens, revokeToken } from '../../store/account/token.ts'
+import { getWritableApp } from '../../store/app/visible.ts'
+import { type Context, checked, getCaller } from '../context.ts'
+import { getOrg } from './org.ts'
+
+export interface IssuedToken {
+  id: string
+  /** Shown this once; only its hash is kept. */
+  token: string
+  kind: CreateToken['kind']
+}
+
+export async function createToken(ctx: Context, input: CreateToken): Promise<IssuedToken> {
+  const caller = await getCaller(ctx)
+  requireIssuer(caller, input.kind)
+  const org = input.kind === 'root' ? undefined : await getOrg(ctx, caller, requireOrg(input))
+  const id = newId()
+  const token = textOf(input, id, org)
+  await insertToken(ctx.db, {
+    id,
+    hash: hashToken(token),
+    kind: input.kind,
+    orgId: org?.id ?? null,
+    sandbox: requireSandbox(input),
+    name: input.name ?? '',
+    expiresInSeconds: input.expires_in_seconds ?? null,
+  })
+  return { id, token, kind: input.kind }
+}
+
+function textOf(input: CreateToken, tokenId: string, org: Org | undefined): string {
+  if (input.format !== 'fm2') return newTokenText()
+  const from = Math.floor(Date.now() / 1000)
+  return mintMacaroon({
+    tokenId,
+    ...(org ? { organization: { numericId: org.numericId, readOnly: input.kind === 'read' } } : {}),
+    ...(input.expires_in_seconds ? { validity: { from, until: from + input.expires_in_seconds } } : {}),
+  })
+}
+
+const longestExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
+
+/** For this app alone. One of these cannot make another. */
+export async function createDeployToken(
+  ctx: Context,
+  appName: string,
+  expiry: string | undefined,
+  name?: string,
+): Promise<Pick<IssuedToken, 'id' | 'token'>> {
+  const lifetimeMs = await checked(ctx, () => readExpiry(expiry))
+  await getCaller(ctx)
+  const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  const id = newId()
+  const token = newTokenText()
+  await insertToken(ctx.db, {
+    id,
+    hash: hashToken(token),
+    kind: 'app',
+    orgId: app.orgId,
+    sandbox: null,
+    appId: app.id,
+    name: name || `deploys ${app.name}`,
+    expiresInSeconds: lifetimeMs === null ? null : lifetimeMs / 1000,
+  })
+  return { id, token }
+}
+
+export function readExpiry(expiry: string | undefined): number | null {
+  if (!expiry) return null
+  const time = parseDuration(expiry)
+  if (time !== undefined && time > 0 && time <= longestExpiryMs) return time
+  throw badRequest('expiry must be a duration such as 24h or 1h30m, at most a hundred years')
+}
+
+/** Only those for this app, if one is given. */
+export async function listTokensOf(ctx: Context, orgSlug: string | undefined, appId?: string): Promise<Token[]> {
+  const caller = await getCaller(ctx)
+  requireWriter(caller)
+  const orgId = orgSlug === undefined ? caller.orgId : (await getOrg(ctx, caller, orgSlug)).id
+  return listTokens(ctx.db, orgId, appId)
+}
+
+export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
+  const caller = await getCaller(ctx)
+  requireWriter(caller)
+  // The pattern keeps what cannot be an id, such as a NUL byte, away from the database.
+  if (!/^[a-z0-9]{1,16}$/.test(id) || !(await revokeToken(ctx.db, caller, id))) throw notFound('token not found')
+}
+
+export async function getCurrentToken(ctx: Context): Promise<ValidToken> {
+  const [token] = await listValidTokens(ctx.db, [ctx.tokenHash])
+  return requireCaller(token)
+}
+
+/** An organization's own token may hand out narrower ones, never one as strong as itself. */
+function requireIssuer(caller: Caller, kind: CreateToken['kind']): void {
+  requireWriter(caller)
+  if (caller.kind !== 'root' && (kind === 'root' || kind === 'org')) {
+    throw forbidden(`only a root token may create tokens of kind ${kind}`)
+  }
+}
+
+function requireOrg(input: CreateToken): string {
+  if (!input.org_slug) throw invalid(`org_slug is required for a token of kind ${input.kind}`)
+  return input.org_slug
+}
+
+function requireSandbox(input: CreateToken): string | null {
+  if ((input.kind === 'sandbox') === (input.sandbox !== undefined)) return input.sandbox ?? null
+  throw invalid(
+    input.kind === 'sandbox'
+      ? 'sandbox is required for a token of kind sandbox'
+      : 'sandbox goes with kind sandbox only',
+  )
+}

@@ -1,0 +1,109 @@
+import { requireCaller, requireWriter } from '../../model/account/caller.ts'
+import {
+  type AppSummary,
+  appNamePattern,
+  appStates,
+  type CreateApp,
+  defaultNetwork,
+  type NewlyMade,
+  networkPattern,
+  runningMachineStates,
+} from '../../model/app/app.ts'
+import { invalid } from '../../model/errors.ts'
+import { newId } from '../../model/ids.ts'
+import { revokeAppTokens } from '../../store/account/token.ts'
+import { findApp, insertApp, listApps, runningMachines } from '../../store/app/app.ts'
+import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
+import { lockState, transition } from '../../store/transition.ts'
+import { organizationNotFound, slugOrNotFound } from '../account/org.ts'
+import { type Context, checked } from '../context.ts'
+import { readCursor, writeCursor } from '../cursor.ts'
+
+export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMade> {
+  const app = await checked(ctx, () => ({
+    id: newId(),
+    name: checkName(input.app_name ?? input.name),
+    orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
+    network: checkNetwork(ctx, input.network || defaultNetwork),
+    enableSubdomains: input.enable_subdomains ?? false,
+  }))
+  const made = await insertApp(ctx.db, ctx.tokenHash, app)
+  requireWriter(requireCaller(made?.caller))
+  if (!made?.orgFound) throw organizationNotFound()
+  if (!made.app) throw invalid('Validation failed: Name has already been taken', { status: 'name_taken' })
+  return made.app
+}
+
+export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
+  return (await getVisibleApp(ctx.db, ctx.tokenHash, name)).app
+}
+
+/** Names are one namespace, so that those of other organizations count. */
+export async function isNameFree(ctx: Context, name: string): Promise<boolean> {
+  if (!appNamePattern.test(name)) return false
+  const found = await findApp(ctx.db, ctx.tokenHash, name)
+  requireCaller(found?.caller)
+  return !found?.app
+}
+
+export interface AppQuery {
+  org_slug: string
+  app_role?: string
+  limit?: number
+  cursor?: string
+}
+
+export async function listAppsOf(ctx: Context, query: AppQuery) {
+  const { orgSlug, after } = await checked(ctx, () => ({
+    orgSlug: slugOrNotFound(required('org_slug', query.org_slug)),
+    after: query.cursor === undefined ? '' : readCursor('cursor', appNamePattern, query.cursor),
+  }))
+  const limit = query.app_role ? 0 : (query.limit ?? null)
+  // One more than asked for tells whether another page follows.
+  const list = await listApps(ctx.db, ctx.tokenHash, orgSlug, after, limit === null ? null : limit + 1)
+  requireCaller(list?.caller)
+  if (!list?.orgFound) throw organizationNotFound()
+  // No app has a role here.
+  if (query.app_role) return { total: 0, apps: [] }
+  const more = limit !== null && list.apps.length > limit
+  const apps = more ? list.apps.slice(0, limit) : list.apps
+  return { total: list.total, apps, nextCursor: more ? writeCursor(apps.at(-1)!.name) : undefined }
+}
+
+/** The app is gone for every reader when this returns; what it owns is removed in the background. */
+export async function deleteApp(ctx: Context, name: string, force: boolean): Promise<void> {
+  const app = await getWritableApp(ctx.db, ctx.tokenHash, name)
+  await ctx.db.transaction(async (tx) => {
+    if ((await lockState(tx, 'app', app.id)) !== 'active') throw appNotFound()
+    const running = force ? [] : await runningMachines(tx, app.id, runningMachineStates)
+    if (running.length > 0) throw stillRunning(running)
+    await transition(tx, 'app', appStates, app.id, 'delete')
+    await revokeAppTokens(tx, app.id)
+  })
+}
+
+function stillRunning(machines: string[]) {
+  const shown = machines.slice(0, 10).join(', ') + (machines.length > 10 ? ` and ${machines.length - 10} more` : '')
+  return invalid(`machines are still running: ${shown}; stop them first or delete with force=true`)
+}
+
+function required(field: string, value: string | undefined): string {
+  if (value === undefined || value === '') throw invalid(`${field} is required`)
+  return value
+}
+
+function checkName(name: string | undefined): string {
+  if (!appNamePattern.test(required('app_name', name))) {
+    throw invalid('Validation failed: Name under 63 chars using numbers, lowercase letters and dashes')
+  }
+  return name!
+}
+
+/** An app that is to be shut off from its siblings is not made where nothing would shut it off. */
+function checkNetwork({ settings }: Context, network: string): string {
+  if (!networkPattern.test(network)) {
+    throw invalid('network must start with a letter and hold at most 63 letters, digits and dashes')
+  }
+  if (network === defaultNetwork || settings.privateNetworkGap === undefined) return network
+  throw invalid(`network: there are no private networks on this platform: ${settings.privateNetworkGap}`)
+}

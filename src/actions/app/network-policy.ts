@@ -1,0 +1,87 @@
+import { type AppPolicy, mostPolicies, type PutNetworkPolicy, readPolicy } from '../../model/app/network-policy.ts'
+import { badRequest, invalid, notFound } from '../../model/errors.ts'
+import { newId } from '../../model/ids.ts'
+import {
+  countPolicies,
+  findStrangers,
+  insertPolicy,
+  listPolicies,
+  nextPoliciesVersion,
+  removePolicy,
+  replacePolicy,
+  wakeHeld,
+} from '../../store/app/network-policy.ts'
+import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
+import type { Tx } from '../../store/db.ts'
+import type { Context } from '../context.ts'
+
+/** What the machines of an app that run are to be held to. */
+export interface PolicyChange {
+  appId: string
+  version: number
+}
+
+export async function listPoliciesOf(ctx: Context, appName: string): Promise<AppPolicy[]> {
+  const { app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  return (await listPolicies(ctx.db, app.id)).policies
+}
+
+export async function getPolicy(ctx: Context, appName: string, id: string): Promise<AppPolicy> {
+  const policy = (await listPoliciesOf(ctx, appName)).find((one) => one.id === id)
+  if (!policy) throw policyNotFound()
+  return policy
+}
+
+/** A new one, or another content of the one with this id. What nobody would enforce is refused, not kept. */
+export async function putPolicy(
+  ctx: Context,
+  appName: string,
+  body: PutNetworkPolicy,
+  isEnforced: boolean,
+): Promise<{ policy: AppPolicy; change: PolicyChange }> {
+  const { id: appId } = await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  if (!isEnforced)
+    throw invalid('network policies cannot be enforced on this host: Berth must run as root, with nft and ip')
+  const policy: AppPolicy = { ...readPolicy(body), id: body.id || newId() }
+  const change = await changePolicies(ctx, appId, async (tx) => {
+    await requireMachines(tx, appId, policy)
+    if (body.id) {
+      if (!(await replacePolicy(tx, appId, policy))) throw policyNotFound()
+      return
+    }
+    if ((await countPolicies(tx, appId)) >= mostPolicies)
+      throw badRequest(`an app has at most ${mostPolicies} network policies; delete one first`)
+    await insertPolicy(tx, appId, policy)
+  })
+  return { policy, change }
+}
+
+export async function deletePolicy(ctx: Context, appName: string, id: string): Promise<PolicyChange> {
+  const { id: appId } = await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  return changePolicies(ctx, appId, async (tx) => {
+    if (id.includes('\0') || !(await removePolicy(tx, appId, id))) throw policyNotFound()
+  })
+}
+
+function changePolicies(ctx: Context, appId: string, change: (tx: Tx) => Promise<void>): Promise<PolicyChange> {
+  return ctx.db.transaction(async (tx) => {
+    // First, because it makes the others wait.
+    const version = await nextPoliciesVersion(tx, appId)
+    if (version === undefined) throw appNotFound()
+    await change(tx)
+    await wakeHeld(tx, appId)
+    return { appId, version }
+  })
+}
+
+/** A mistake in an id would leave the machine that was meant unprotected. */
+async function requireMachines(tx: Tx, appId: string, { selector }: AppPolicy): Promise<void> {
+  const ids = (selector.machines ?? []).map(({ id }) => id.replaceAll('\0', ''))
+  const [stranger] = ids.length > 0 ? await findStrangers(tx, appId, ids) : []
+  if (stranger !== undefined)
+    throw badRequest(`selector.machines: the app has no machine ${JSON.stringify(stranger.slice(0, 64))}`)
+}
+
+function policyNotFound() {
+  return notFound('network policy not found')
+}

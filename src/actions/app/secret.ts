@@ -1,0 +1,143 @@
+import { requireWriter } from '../../model/account/caller.ts'
+import {
+  checkSecret,
+  maxSecretBytes,
+  maxSecrets,
+  type Secret,
+  seal,
+  secretDigest,
+  unseal,
+} from '../../model/app/secret.ts'
+import { BerthError, badRequest, notFound } from '../../model/errors.ts'
+import {
+  listSecrets,
+  measureSecrets,
+  nextSecretsVersion,
+  putSecret,
+  removeSecrets,
+  type SecretList,
+} from '../../store/app/secret.ts'
+import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
+import type { Tx } from '../../store/db.ts'
+import { type Context, checked } from '../context.ts'
+
+export interface ShownSecret extends Omit<Secret, 'value'> {
+  /** Only when it was asked for. */
+  value?: string
+}
+
+export interface SecretQuery {
+  /** Values too. */
+  show: boolean
+  /** Nothing older than this. */
+  minVersion: number
+}
+
+export async function listSecretsOf(ctx: Context, appName: string, query: SecretQuery): Promise<ShownSecret[]> {
+  const appId = await getReadable(ctx, appName, query)
+  const { version, secrets } = await listSecrets(ctx.db, appId)
+  requireVersion(version, query)
+  return secrets.map((secret) => shown(ctx, secret, query.show))
+}
+
+export async function getSecret(ctx: Context, appName: string, name: string, query: SecretQuery): Promise<ShownSecret> {
+  const appId = await getReadable(ctx, appName, query)
+  const { version, secrets } = await listSecrets(ctx.db, appId)
+  requireVersion(version, query)
+  const secret = secrets.find((one) => one.name === name)
+  if (!secret) throw secretNotFound()
+  return shown(ctx, secret, query.show)
+}
+
+/** All or none of them. Null removes one, also one that is not there. */
+export async function changeSecrets(
+  ctx: Context,
+  appName: string,
+  values: Record<string, string | null>,
+): Promise<{ version: number; secrets: ShownSecret[] }> {
+  const changes = Object.entries(values)
+  await checked(ctx, () => {
+    for (const [name, value] of changes) checkSecret(name, value)
+  })
+  const { version, secrets } = await change(ctx, appName, async (tx, appId) => {
+    const removed = changes.filter(([, value]) => value === null).map(([name]) => name)
+    if (removed.length > 0) await removeSecrets(tx, appId, removed)
+    for (const [name, value] of changes) if (value !== null) await put(ctx, tx, appId, name, value)
+  })
+  return { version, secrets: secrets.map((secret) => shown(ctx, secret, false)) }
+}
+
+export async function setSecret(
+  ctx: Context,
+  appName: string,
+  name: string,
+  value: string,
+): Promise<{ version: number; secret: ShownSecret }> {
+  const { version, secrets } = await changeSecrets(ctx, appName, Object.fromEntries([[name, value]]))
+  return { version, secret: secrets.find((one) => one.name === name)! }
+}
+
+export interface NewSecret {
+  name: string
+  value: string
+}
+
+/** Together with something else, of an app that the caller may change. Answers with its digest. */
+export async function setSecretWith(ctx: Context, tx: Tx, appId: string, { name, value }: NewSecret): Promise<string> {
+  const { secrets } = await changeWith(tx, appId, () => put(ctx, tx, appId, name, value))
+  return secrets.find((one) => one.name === name)!.digest
+}
+
+export async function deleteSecret(ctx: Context, appName: string, name: string): Promise<number> {
+  const { version } = await change(ctx, appName, async (tx, appId) => {
+    if (name.includes('\0') || (await removeSecrets(tx, appId, [name])) === 0) throw secretNotFound()
+  })
+  return version
+}
+
+async function change(
+  ctx: Context,
+  appName: string,
+  body: (tx: Tx, appId: string) => Promise<void>,
+): Promise<SecretList> {
+  const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
+  return ctx.db.transaction((tx) => changeWith(tx, app.id, () => body(tx, app.id)))
+}
+
+async function changeWith(tx: Tx, appId: string, body: () => Promise<void>): Promise<SecretList> {
+  // First, because it makes the others wait.
+  if ((await nextSecretsVersion(tx, appId)) === undefined) throw appNotFound()
+  await body()
+  const { count, bytes } = await measureSecrets(tx, appId)
+  if (count > maxSecrets) throw badRequest(`an app has at most ${maxSecrets} secrets`)
+  if (bytes > maxSecretBytes) throw badRequest(`all secrets of an app together have at most ${maxSecretBytes} bytes`)
+  return listSecrets(tx, appId)
+}
+
+async function put(ctx: Context, tx: Tx, appId: string, name: string, value: string): Promise<void> {
+  const digest = secretDigest(ctx.encryptionKey, appId, value)
+  await putSecret(tx, appId, { name, digest, value: seal(ctx.encryptionKey, Buffer.from(value)) })
+}
+
+async function getReadable(ctx: Context, appName: string, { show }: SecretQuery): Promise<string> {
+  const { caller, app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  if (show) requireWriter(caller)
+  return app.id
+}
+
+function shown(ctx: Context, secret: Secret, withValue: boolean): ShownSecret {
+  const { value, ...rest } = secret
+  return withValue ? { ...rest, value: unseal(ctx.encryptionKey, value).toString() } : rest
+}
+
+function requireVersion(version: number, { minVersion }: SecretQuery): void {
+  if (version >= minVersion) return
+  throw new BerthError(
+    'precondition_failed',
+    `the secrets of this app are at version ${version}, older than ${minVersion}`,
+  )
+}
+
+function secretNotFound() {
+  return notFound('secret not found')
+}

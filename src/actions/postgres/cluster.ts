@@ -1,0 +1,107 @@
+import { requireClusterWriter } from '../../model/account/caller.ts'
+import { chooseRegion } from '../../model/account/region.ts'
+import { seal } from '../../model/app/secret.ts'
+import { BerthError, invalid } from '../../model/errors.ts'
+import { newId } from '../../model/ids.ts'
+import {
+  type ClusterDetails,
+  type CreateCluster,
+  clusterNamePattern,
+  clusterStates,
+  defaultUser,
+  generateClusterName,
+} from '../../model/postgres/cluster.ts'
+import { presentQuery } from '../../model/postgres/drill.ts'
+import { findPlan, plans } from '../../model/postgres/plan.ts'
+import { newPassword } from '../../model/postgres/user.ts'
+import type { PlatformSettings } from '../../model/settings.ts'
+import type { Tx } from '../../store/db.ts'
+import {
+  getClusterDetails,
+  getVisibleCluster,
+  insertCluster,
+  listClusters,
+  type NewCluster,
+} from '../../store/postgres/cluster.ts'
+import { insertUser } from '../../store/postgres/user.ts'
+import { lockState, transition } from '../../store/transition.ts'
+import { enqueue } from '../../store/work.ts'
+import { getOrg } from '../account/org.ts'
+import { type Context, checked, getCaller } from '../context.ts'
+
+export async function createCluster(ctx: Context, input: CreateCluster): Promise<ClusterDetails> {
+  const settings = await checked(ctx, () => checkInput(ctx.settings, input))
+  const caller = await getCaller(ctx)
+  requireClusterWriter(caller)
+  const org = await getOrg(ctx, caller, input.org_slug)
+  const id = newId()
+  await ctx.db.transaction((tx) => makeCluster(ctx, tx, { ...settings, id, orgId: org.id }))
+  return getCluster(ctx, id)
+}
+
+/** The row, its first user and its work, in the caller's transaction. */
+async function makeCluster(ctx: Context, tx: Tx, cluster: NewCluster): Promise<void> {
+  if (!(await insertCluster(tx, cluster))) throw invalid(`name ${cluster.name} has already been taken`)
+  const password = seal(ctx.encryptionKey, Buffer.from(newPassword()))
+  await insertUser(tx, cluster.id, { username: defaultUser, role: 'schema_admin', password })
+  await enqueue(tx, 'cluster', cluster.id)
+}
+
+export async function getCluster(ctx: Context, id: string): Promise<ClusterDetails> {
+  return getClusterDetails(ctx.db, ctx.tokenHash, id)
+}
+
+export async function listClustersOf(
+  ctx: Context,
+  orgSlug: string,
+  includeDeleted: boolean,
+): Promise<ClusterDetails[]> {
+  if (orgSlug === '') await checked(ctx, () => required('org_slug'))
+  const org = await getOrg(ctx, await getCaller(ctx), orgSlug)
+  return listClusters(ctx.db, org.id, includeDeleted)
+}
+
+/** Repeating while it is being deleted is harmless; once it is deleted the answer is 410. */
+export async function deleteCluster(ctx: Context, id: string): Promise<void> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id, { deleted: true })
+  requireClusterWriter(caller)
+  await ctx.db.transaction(async (tx) => {
+    const state = await lockState(tx, 'cluster', cluster.id)
+    if (state === 'deleted' || state === 'purged') throw new BerthError('gone', 'Cluster is already deleted')
+    if (state !== 'deleting') await transition(tx, 'cluster', clusterStates, cluster.id, 'delete')
+  })
+}
+
+function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewCluster, 'id' | 'orgId'> {
+  if (input.org_slug === '') required('org_slug')
+  const plan = findPlan(input.plan)
+  if (!plan) throw invalid(`plan must be one of ${plans.map((known) => known.name).join(', ')}`)
+  const region = chooseRegion(settings, input.region)
+  if (region instanceof BerthError) throw region
+  const pgMajor = input.pg_major_version ?? '16'
+  if (input.postgis_enabled && !settings.postgisMajors.includes(pgMajor)) {
+    throw invalid(`postgis_enabled: the PostgreSQL ${pgMajor} installation of this platform has no PostGIS`)
+  }
+  return {
+    name: checkClusterName(input.name) ?? generateClusterName(),
+    plan: plan.name,
+    pgMajor,
+    diskSizeGb: input.disk_size_gb ?? 10,
+    region,
+    postgisEnabled: input.postgis_enabled ?? false,
+    poolMode: input.pool_mode ?? 'session',
+    synchronousArchive: input.synchronous_archive ?? false,
+    drillQuery: presentQuery(input.drill_query),
+  }
+}
+
+/** Undefined for a name that is omitted or blank. */
+export function checkClusterName(name: string | undefined | null): string | undefined {
+  if (name === undefined || name === null || name.trim() === '') return undefined
+  if (clusterNamePattern.test(name)) return name
+  throw invalid('name must be 1 to 63 lowercase letters, digits and dashes, not starting or ending with a dash')
+}
+
+function required(field: string): never {
+  throw invalid(`${field} is required`)
+}

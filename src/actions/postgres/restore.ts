@@ -1,0 +1,211 @@
+import { requireClusterWriter } from '../../model/account/caller.ts'
+import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts'
+import { newId } from '../../model/ids.ts'
+import type { Backup } from '../../model/postgres/backup.ts'
+import { type Cluster, type ClusterDetails, requireReady } from '../../model/postgres/cluster.ts'
+import {
+  labelTime,
+  parseTime,
+  type RestorePlan,
+  type RestoreRequest,
+  restoredName,
+} from '../../model/postgres/restore.ts'
+import { type Micros, nowMicros, toRfc3339 } from '../../model/time.ts'
+import { joinTransaction, type Tx } from '../../store/db.ts'
+import { hasWindow, listWindows, type RecoveryWindow } from '../../store/postgres/archive.ts'
+import { lockBackupByLabel } from '../../store/postgres/backup.ts'
+import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } from '../../store/postgres/cluster.ts'
+import {
+  findPlanFor,
+  inherited,
+  insertPins,
+  insertRestore,
+  type NewRestore,
+  pinsOf,
+} from '../../store/postgres/restore.ts'
+import { enqueue } from '../../store/work.ts'
+import type { Context } from '../context.ts'
+import { checkClusterName } from './cluster.ts'
+
+/** The source, if it may be restored by this caller. Runs before the body is looked at: 404 comes before 422. */
+export async function getSource(ctx: Context, clusterId: string): Promise<Cluster> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
+  requireClusterWriter(caller)
+  if (cluster.state === 'deleting') throw notFound('Cluster not found')
+  return cluster
+}
+
+/** Under load every wait for the database costs more than its statement, so that what can goes at once. */
+export async function restoreCluster(ctx: Context, clusterId: string, input: RestoreRequest): Promise<ClusterDetails> {
+  const { backupId, time } = await checkedAfterSource(ctx, clusterId, () => checkRequest(input))
+  return ctx.db.transaction(async (tx) => {
+    const isLabel = backupId !== undefined && labelTime(backupId) !== undefined
+    const [source, backup] = await Promise.all([
+      getSource(ctx, clusterId),
+      isLabel ? lockBackupByLabel(tx, clusterId, backupId) : undefined,
+    ])
+    const resolved = time === undefined ? resolveBackup(source, backupId!, backup) : await resolveTime(tx, source, time)
+    const restore: NewRestore = {
+      clusterId: newId(),
+      sourceClusterId: source.id,
+      backupId: backupId ?? null,
+      pitrTime: time ?? null,
+      plan: resolved.plan,
+      purpose: 'restore',
+    }
+    return makeRestored(ctx, tx, source, present(input.name), resolved.at, restore, resolved.plan)
+  })
+}
+
+/** Of two refusals, that of the source comes first. */
+async function checkedAfterSource<T>(ctx: Context, clusterId: string, check: () => T): Promise<T> {
+  try {
+    return check()
+  } catch (refusal) {
+    await getSource(ctx, clusterId)
+    throw refusal
+  }
+}
+
+function checkRequest(input: RestoreRequest): { backupId?: string | undefined; time?: Micros | undefined } {
+  const backupId = present(input.backup_id)
+  const pitrTime = present(input.pitr_time)
+  if (backupId === undefined && pitrTime === undefined) throw invalid('one of backup_id or pitr_time is required')
+  if (backupId !== undefined && pitrTime !== undefined) throw invalid('backup_id and pitr_time are mutually exclusive')
+  return { backupId, time: pitrTime === undefined ? undefined : checkTime(pitrTime) }
+}
+
+interface Resolved {
+  plan: RestorePlan
+  /** What a generated name tells: the backup's start or the point in time. */
+  at: Micros
+}
+
+function resolveBackup(source: Cluster, label: string, backup: Backup | undefined): Resolved {
+  if (!backup) throw notFound(`Backup ${label} not found for cluster ${source.id}`)
+  if (backup.state !== 'completed') throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
+  if (backup.damage !== null) throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}`)
+  const { startLsn, stopLsn, timeline, epoch } = backup
+  return {
+    at: labelTime(label)!,
+    plan: {
+      backup: { clusterId: source.id, label, startLsn: startLsn!, stopLsn: stopLsn! },
+      pieces: [{ clusterId: source.id, epoch: epoch!, timeline: timeline!, end: stopLsn! }],
+      // The cut is the target: PostgreSQL stops at its own "immediate" only before a further record, and there is none.
+      target: { kind: 'end' },
+      timeline: timeline!,
+    },
+  }
+}
+
+async function resolveTime(tx: Tx, source: Cluster, time: Micros): Promise<Resolved> {
+  const windows = await listWindows(tx, source.id)
+  const window = windows.find(({ earliest, latest }) => earliest <= time && time <= latest)
+  if (!window) throw refuseTime(source, windows, time)
+  return { at: time, plan: await findPlanFor(tx, source.id, window, time) }
+}
+
+function refuseTime(source: Cluster, windows: RecoveryWindow[], time: Micros): BerthError {
+  const newest = windows.at(-1)
+  if (!newest) {
+    const reason = source.state === 'ready' ? 'no backup has completed yet' : `the cluster is ${source.state}`
+    return invalid(`point-in-time restore is unavailable: ${reason}`)
+  }
+  const after = windows.findIndex((window) => time < window.earliest)
+  if (after > 0) {
+    const [from, to] = [windows[after - 1]!.latest, windows[after]!.earliest]
+    return invalid(`pitr_time is in a gap of the archive (${toRfc3339(from)} to ${toRfc3339(to)})`)
+  }
+  const { earliest, latest } = newest
+  return invalid(`pitr_time is outside the recovery window ${toRfc3339(earliest)} to ${toRfc3339(latest)}`)
+}
+
+/** A copy of the source as it is now. Up to where is asked of the source itself, in the background. */
+export async function forkCluster(
+  ctx: Context,
+  clusterId: string,
+  name: string | undefined | null,
+): Promise<ClusterDetails> {
+  const source = await getSource(ctx, clusterId)
+  requireReady(source, 'it can be forked')
+  if (!(await hasWindow(ctx.db, source.id))) throw invalid('fork is unavailable: no backup has completed yet')
+  return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
+}
+
+/** A new cluster from what is kept of a deleted one, up to its end. */
+export async function undeleteCluster(
+  ctx: Context,
+  clusterId: string,
+  name: string | undefined | null,
+): Promise<ClusterDetails> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
+  requireClusterWriter(caller)
+  if (cluster.state === 'purged') throw new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
+  if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
+  if (!(await hasWindow(ctx.db, cluster.id)))
+    throw invalid('undelete is unavailable: the cluster had no completed backup')
+  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete')
+}
+
+async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
+  return ctx.db.transaction(async (tx) => {
+    const window = (await listWindows(tx, source.id)).at(-1)!
+    const plan = await findPlanFor(tx, source.id, window)
+    const restore: NewRestore = {
+      clusterId: newId(),
+      sourceClusterId: source.id,
+      backupId: null,
+      pitrTime: null,
+      plan: null,
+      purpose,
+    }
+    return makeRestored(ctx, tx, source, name, nowMicros(), restore, plan)
+  })
+}
+
+/** The new cluster's row, its restore, its work, and what it needs kept, in the caller's transaction. */
+async function makeRestored(
+  ctx: Context,
+  tx: Tx,
+  source: Cluster,
+  name: string | undefined,
+  at: Micros,
+  restore: NewRestore,
+  needed: RestorePlan,
+): Promise<ClusterDetails> {
+  const id = restore.clusterId
+  const cluster = { ...inherited(source), id }
+  const chosen = checkClusterName(name)
+  if (chosen === undefined) await insertWithGeneratedName(tx, source, cluster, at)
+  else if (!(await insertCluster(tx, { ...cluster, name: chosen })))
+    throw invalid(`name ${chosen} has already been taken`)
+  const inserted = [insertRestore(tx, restore), insertPins(tx, id, pinsOf(needed)), enqueue(tx, 'cluster', id)]
+  const [details] = await Promise.all([
+    getClusterDetails(joinTransaction(tx), ctx.tokenHash, id, { extras: true }),
+    ...inserted,
+  ])
+  return details
+}
+
+// A backup may be restored many times: many names are tried at once.
+async function insertWithGeneratedName(tx: Tx, source: Cluster, cluster: Omit<NewCluster, 'name'>, at: Micros) {
+  for (let count = 20; ; count += 20) {
+    const others = Array.from({ length: count }, (_, index) => restoredName(source.name, at, index + 2))
+    if (await insertCluster(tx, { ...cluster, name: restoredName(source.name, at, 1) }, others)) return
+  }
+}
+
+/** Null and blank strings count as absent. */
+function present(value: string | null | undefined): string | undefined {
+  return value === undefined || value === null || value.trim() === '' ? undefined : value
+}
+
+function checkTime(text: string): Micros {
+  const time = parseTime(text)
+  if (time === undefined) throw invalid('pitr_time must be an RFC 3339 timestamp with a UTC offset')
+  return time
+}
+
+function forkName(source: string): string {
+  return `${source.slice(0, 58).replace(/-+$/, '')}-fork`
+}

@@ -1,0 +1,127 @@
+import { Type } from 'typebox'
+import { createToken, getCurrentToken, listTokensOf, revokeTokenById } from '../../actions/account/token.ts'
+import { CreateToken, callerEmail, type Token, tokenKinds } from '../../model/account/token.ts'
+import { type Micros, toRfc3339 } from '../../model/time.ts'
+import { type Route, route } from '../http/route.ts'
+
+export const TokenKindView = Type.Enum([...tokenKinds, 'app'])
+const OptionalTime = Type.Union([Type.String({ format: 'date-time' }), Type.Null()])
+
+const TokenView = Type.Object(
+  {
+    id: Type.String(),
+    kind: TokenKindView,
+    org_slug: Type.Union([Type.String(), Type.Null()]),
+    sandbox: Type.Union([Type.String(), Type.Null()]),
+    name: Type.String(),
+    created_at: Type.String({ format: 'date-time' }),
+    expires_at: OptionalTime,
+    revoked_at: OptionalTime,
+  },
+  { title: 'Token' },
+)
+
+export const tokenRoutes: Route[] = [
+  route({
+    method: 'POST',
+    path: '/v1/tokens',
+    id: 'createToken',
+    tag: 'Tokens',
+    summary: 'Create a token',
+    description: 'The token is in this answer and nowhere else; the platform keeps only its hash.',
+    scope: 'write',
+    body: CreateToken,
+    status: 201,
+    response: Type.Object({ id: Type.String(), token: Type.String(), kind: TokenKindView }, { title: 'IssuedToken' }),
+    errors: {
+      403: 'The token may only read, or may not hand out a token of this kind.',
+      404: 'The organization is unknown or not visible to this token.',
+      422: 'A field is missing or not valid.',
+    },
+    wrongType: 422,
+    run: ({ ctx, body }) => createToken(ctx, body),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/tokens',
+    id: 'listTokens',
+    tag: 'Tokens',
+    summary: 'List tokens, newest first',
+    scope: 'read',
+    query: Type.Object({
+      org_slug: Type.Optional(Type.String({ description: 'Only those of this organization.' })),
+    }),
+    status: 200,
+    response: Type.Object({ tokens: Type.Array(TokenView) }, { title: 'TokenList' }),
+    errors: {
+      403: 'A read token may not see the other tokens.',
+      404: 'The organization is unknown or not visible to this token.',
+    },
+    wrongType: 400,
+    run: async ({ ctx, query }) => ({ tokens: (await listTokensOf(ctx, query.org_slug)).map(tokenView) }),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/tokens/current',
+    id: 'currentToken',
+    tag: 'Tokens',
+    summary: 'Show what the token of this request is',
+    scope: 'read',
+    status: 200,
+    response: Type.Object(
+      {
+        tokens: Type.Array(
+          Type.Object({
+            token_id: Type.String(),
+            kind: TokenKindView,
+            org_slug: Type.Union([Type.String(), Type.Null()]),
+            organization: Type.Union([Type.String(), Type.Null()]),
+            user: Type.String({ description: 'What a token is called where clients want a person.' }),
+            apps: Type.Array(Type.String(), { description: 'The apps it is limited to; none means all it may see.' }),
+            source_machine_id: Type.String(),
+            restricted_to_machine: Type.String(),
+          }),
+        ),
+      },
+      { title: 'CurrentToken' },
+    ),
+    errors: {},
+    wrongType: 400,
+    run: async ({ ctx }) => {
+      const token = await getCurrentToken(ctx)
+      const about = { token_id: token.tokenId, kind: token.kind, org_slug: token.orgSlug, organization: token.orgSlug }
+      const apps = token.appName === null ? [] : [token.appName]
+      return {
+        tokens: [{ ...about, user: callerEmail(token), apps, source_machine_id: '', restricted_to_machine: '' }],
+      }
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/tokens/{token_id}',
+    id: 'revokeToken',
+    tag: 'Tokens',
+    summary: 'Revoke a token',
+    description: 'It stops working with the next request.',
+    scope: 'write',
+    params: Type.Object({ token_id: Type.String({ description: 'The id of the token, not the token itself.' }) }),
+    status: 204,
+    errors: { 403: 'The token may only read.', 404: 'The organization of this token has no such token.' },
+    wrongType: 400,
+    run: ({ ctx, params }) => revokeTokenById(ctx, params.token_id),
+  }),
+]
+
+function tokenView(token: Token) {
+  const time = (value: Micros | null) => (value === null ? null : toRfc3339(value))
+  return {
+    id: token.id,
+    kind: token.kind,
+    org_slug: token.orgSlug,
+    sandbox: token.sandbox,
+    name: token.name,
+    created_at: toRfc3339(token.createdAt),
+    expires_at: time(token.expiresAt),
+    revoked_at: time(token.revokedAt),
+  }
+}

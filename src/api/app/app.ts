@@ -1,0 +1,172 @@
+import { Type } from 'typebox'
+import { createDeployToken } from '../../actions/account/token.ts'
+import { createApp, deleteApp, getApp, listAppsOf } from '../../actions/app/app.ts'
+import {
+  AppDetails,
+  AppPage,
+  type AppSummary,
+  appStatus,
+  CreateApp,
+  CreatedApp,
+  type NewlyMade,
+} from '../../model/app/app.ts'
+import { networkPrefix } from '../../model/network.ts'
+import type { PlatformSettings } from '../../model/settings.ts'
+import { toMillis } from '../../model/time.ts'
+import { organizationView } from '../account/org.ts'
+import { type Route, route } from '../http/route.ts'
+
+export const ByName = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
+
+export const notFound = 'No app has this name; the name is free.'
+export const foreign = 'The app belongs to an organization this token may not see.'
+export const readOnly = 'The token may only read.'
+
+export const appRoutes: Route[] = [
+  route({
+    method: 'POST',
+    path: '/v1/apps',
+    id: 'createApp',
+    tag: 'Apps',
+    summary: 'Create an app',
+    description:
+      'An app given a `network` of its own is cut off from the other apps of its organization on the private network.',
+    scope: 'write',
+    body: CreateApp,
+    status: 201,
+    response: CreatedApp,
+    errors: {
+      403: readOnly,
+      404: 'The organization is unknown or not visible to this token.',
+      422: 'A field is missing or not valid, or the name is taken (`status` is then `name_taken`).',
+    },
+    wrongType: 422,
+    run: async ({ ctx, body }) => createdView(await createApp(ctx, body)),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps',
+    id: 'listApps',
+    tag: 'Apps',
+    summary: 'List the apps of an organization',
+    description: 'Ordered by name. Without `limit` all apps are in one answer.',
+    scope: 'read',
+    query: Type.Object({
+      org_slug: Type.String({ description: 'The organization to list apps for.' }),
+      app_role: Type.Optional(Type.String({ description: 'Only those with this role, which no app has here.' })),
+      limit: Type.Optional(
+        Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many apps in one answer.' }),
+      ),
+      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+    }),
+    status: 200,
+    response: AppPage,
+    errors: {
+      404: 'The organization is unknown or not visible to this token.',
+      422: '`org_slug` is missing, or a parameter is not valid.',
+    },
+    wrongType: 422,
+    run: async ({ ctx, query }) => {
+      const { total, apps, nextCursor } = await listAppsOf(ctx, query)
+      return { total_apps: total, apps: apps.map(itemView), ...(nextCursor ? { next_cursor: nextCursor } : {}) }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}',
+    id: 'getApp',
+    tag: 'Apps',
+    summary: 'Show an app',
+    scope: 'read',
+    params: ByName,
+    status: 200,
+    response: AppDetails,
+    errors: { 403: foreign, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings),
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/apps/{app_name}',
+    id: 'deleteApp',
+    tag: 'Apps',
+    summary: 'Delete an app',
+    description: 'The name is free at once; what the app owned is removed in the background.',
+    scope: 'write',
+    params: ByName,
+    query: Type.Object({
+      force: Type.Optional(
+        Type.Enum(['true', 'false', '1', '0'], {
+          description: 'Stop all machines and delete the app at once.',
+          refusal: 'force must be true, false, 1 or 0',
+        }),
+      ),
+    }),
+    status: 202,
+    errors: {
+      403: `${foreign} Or: ${readOnly}`,
+      404: notFound,
+      422: 'Machines are still running and `force` was not given; the message names them.',
+    },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => {
+      await deleteApp(ctx, params.app_name, query.force === 'true' || query.force === '1')
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/deploy_token',
+    id: 'createDeployToken',
+    tag: 'Apps',
+    summary: 'Make a token for one app',
+    description:
+      'It may do with this app what a token of its organization may, and nothing else. It ends with the app. It is in this answer and nowhere else.',
+    scope: 'write',
+    params: ByName,
+    body: Type.Object({
+      expiry: Type.Optional(Type.String({ description: 'A duration such as `24h`; it does not end when omitted.' })),
+    }),
+    nullsAbsent: true,
+    status: 200,
+    response: Type.Object({ token: Type.String() }, { title: 'DeployToken' }),
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const { token } = await createDeployToken(ctx, params.app_name, body.expiry)
+      return { token }
+    },
+  }),
+]
+
+function createdView(app: NewlyMade) {
+  return {
+    id: app.id,
+    created_at: toMillis(app.createdAt),
+    name: app.name,
+    status: 'pending',
+    network: app.network,
+    organization: organizationView({ name: app.orgName, slug: app.orgSlug, numericId: app.orgNumericId }),
+    internal_numeric_id: app.numericId,
+  }
+}
+
+function appView(app: AppSummary, settings: PlatformSettings) {
+  return {
+    ...itemView(app),
+    ...(app.networkNumber ? { network_cidr: networkPrefix(settings.homeNumber, app.networkNumber) } : {}),
+    cname_target: new URL(settings.appUrl(app.name)).hostname,
+  }
+}
+
+function itemView(app: AppSummary) {
+  return {
+    id: app.id,
+    name: app.name,
+    machine_count: app.machineCount,
+    volume_count: app.volumeCount,
+    network: app.network,
+    status: appStatus(app),
+    organization: organizationView({ name: app.orgName, slug: app.orgSlug, numericId: app.orgNumericId }),
+    internal_numeric_id: app.numericId,
+  }
+}

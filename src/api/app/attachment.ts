@@ -1,0 +1,67 @@
+import { Type } from 'typebox'
+import { attach, detach } from '../../actions/app/attachment.ts'
+import { toRfc3339 } from '../../model/time.ts'
+import { Answer, type Route, route } from '../http/route.ts'
+import { ById, Data, noCluster } from '../postgres/cluster.ts'
+
+const AttachmentView = Type.Object(
+  {
+    postgres_cluster_id: Type.String(),
+    app_name: Type.String(),
+    attached_at: Type.String({ format: 'date-time' }),
+  },
+  { title: 'PostgresAttachment' },
+)
+
+export const attachmentRoutes: Route[] = [
+  route({
+    method: 'POST',
+    path: '/v1/postgres/{postgres_cluster_id}/attachments',
+    id: 'attachApp',
+    tag: 'Postgres',
+    summary: 'Attach an app to a cluster',
+    description: 'Records that the app uses the cluster. Answers 200 instead of 201 when it was attached before.',
+    scope: 'write',
+    params: ById,
+    body: Type.Object({
+      app_name: Type.String({ description: 'An app of the same organization.' }),
+      secret: Type.Optional(
+        Type.Object(
+          { name: Type.String(), value: Type.String() },
+          {
+            description:
+              'A secret of the app to set with it, such as where the cluster is. Detaching removes it, unless it was changed since.',
+          },
+        ),
+      ),
+    }),
+    status: 201,
+    otherStatus: 200,
+    response: Data(AttachmentView),
+    errors: { 404: `${noCluster} Or: its organization has no such app.`, 422: 'A field is missing or not valid.' },
+    wrongType: 422,
+    run: async ({ ctx, params, body }) => {
+      const { attachedAt, isNew } = await attach(ctx, params.postgres_cluster_id, body.app_name, body.secret)
+      const data = {
+        postgres_cluster_id: params.postgres_cluster_id,
+        app_name: body.app_name,
+        attached_at: toRfc3339(attachedAt),
+      }
+      return new Answer(isNew ? 201 : 200, { data })
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/postgres/{postgres_cluster_id}/attachments/{app_name}',
+    id: 'detachApp',
+    tag: 'Postgres',
+    summary: 'Detach an app from a cluster',
+    description: 'A secret that was set with the attachment is removed, unless it was changed since.',
+    scope: 'write',
+    params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
+    status: 204,
+    errors: { 404: `${noCluster} Or: the app is not attached to it.` },
+    wrongType: 400,
+    run: ({ ctx, params }) => detach(ctx, params.postgres_cluster_id, params.app_name),
+  }),
+]

@@ -1,0 +1,90 @@
+import { Type } from 'typebox'
+import { allocateIp, listIpsOf, releaseIpOf } from '../../actions/app/ip.ts'
+import { CreateIp, type Ip, ipTypes } from '../../model/app/ip.ts'
+import { toRfc3339 } from '../../model/time.ts'
+import { type Route, route } from '../http/route.ts'
+import { ByName, foreign, notFound, readOnly } from './app.ts'
+
+const IpView = Type.Object(
+  {
+    ip: Type.String(),
+    type: Type.Enum([...ipTypes]),
+    region: Type.String(),
+    service_name: Type.String(),
+    shared: Type.Boolean({ description: 'By several apps, told apart by the names that clients ask for.' }),
+    egress: Type.Boolean({ description: 'Always false.' }),
+    network: Type.Optional(
+      Type.Object(
+        { name: Type.String(), org_slug: Type.String() },
+        { description: 'Of a `private_v6` address: from where it is reached.' },
+      ),
+    ),
+    created_at: Type.String({ format: 'date-time' }),
+  },
+  { title: 'IpAssignment' },
+)
+
+export const ipRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/ip_assignments',
+    id: 'listIps',
+    tag: 'Addresses',
+    summary: 'List the addresses of an app, oldest first',
+    scope: 'read',
+    params: ByName,
+    status: 200,
+    response: Type.Object({ ips: Type.Array(IpView) }, { title: 'IpAssignmentList' }),
+    errors: { 403: foreign, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params }) => ({ ips: (await listIpsOf(ctx, params.app_name)).map(ipView) }),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/ip_assignments',
+    id: 'allocateIp',
+    tag: 'Addresses',
+    summary: 'Give an app an address',
+    description: 'The app answers there, and at its name below the domain, as soon as it has one.',
+    scope: 'write',
+    params: ByName,
+    body: CreateIp,
+    nullsAbsent: true,
+    status: 200,
+    response: IpView,
+    errors: {
+      403: `${foreign} Or: ${readOnly}`,
+      404: `${notFound} Or: the organization is unknown or not visible to this token.`,
+      409: 'The app has the shared address already.',
+    },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => ipView(await allocateIp(ctx, params.app_name, body)),
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/apps/{app_name}/ip_assignments/{ip}',
+    id: 'releaseIp',
+    tag: 'Addresses',
+    summary: 'Take an address from an app',
+    description: 'It is given to another app after all that were never given.',
+    scope: 'write',
+    params: Type.Object({ ...ByName.properties, ip: Type.String({ description: 'The address.' }) }),
+    status: 204,
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it does not have this address.` },
+    wrongType: 400,
+    run: ({ ctx, params }) => releaseIpOf(ctx, params.app_name, params.ip),
+  }),
+]
+
+function ipView(ip: Ip) {
+  return {
+    ip: ip.ip,
+    type: ip.type,
+    region: ip.region,
+    service_name: ip.serviceName ?? '',
+    shared: ip.shared,
+    egress: false,
+    ...(ip.network && { network: { name: ip.network.name, org_slug: ip.network.org.slug } }),
+    created_at: toRfc3339(ip.createdAt),
+  }
+}

@@ -1,0 +1,252 @@
+import { Type } from 'typebox'
+import { createMachine, getMachine, listMachinesOf, updateMachine } from '../../actions/app/machine.ts'
+import { deleteMachineOf, listEventsOf, listVersionsOf } from '../../actions/app/machine-command.ts'
+import { checked } from '../../actions/context.ts'
+import { machineStates } from '../../model/app/machine.ts'
+import { CreateMachine, UpdateMachine } from '../../model/app/machine-request.ts'
+import { badRequest } from '../../model/errors.ts'
+import type { StateTable } from '../../model/states.ts'
+import { type Call, type Route, route } from '../http/route.ts'
+import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
+
+export const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
+export const ByMachine = Type.Object({
+  ...ByApp.properties,
+  machine_id: Type.String({ description: 'The id of the machine.' }),
+})
+
+export const appAbsent = 'No app has this name.'
+export const machineAbsent = `${appAbsent} Or: it has no such machine.`
+export const foreignApp = 'The app belongs to an organization this token may not see.'
+export const notAllowed = `${foreignApp} Or: the token may only read.`
+export const leased = 'Somebody else holds a lease; send its nonce as `fly-machine-lease-nonce`.'
+export const wrongStateNow = 'Its state does not allow it now.'
+
+export const Ok = Type.Object({ ok: Type.Boolean() })
+
+// Clients also give the name alone.
+const flagWords = ['true', 'false', '1', '0', ''] as const
+export const flag = (description: string) => Type.Optional(Type.Enum([...flagWords], { description }))
+export const isSet = (word: (typeof flagWords)[number] | undefined) => word === 'true' || word === '1' || word === ''
+
+export const listFilters = {
+  include_deleted: flag('Also those that are gone.'),
+  region: Type.Optional(Type.String({ description: 'Only those in this region.' })),
+  state: Type.Optional(Type.String({ description: 'Only those in one of these states, with commas between.' })),
+  summary: flag('Without configuration, events and checks.'),
+}
+
+/** For lists by the time of the last change. */
+export const changeQuery = {
+  updated_after: Type.Optional(Type.String({ description: 'Only those that changed after this time.' })),
+  cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+  limit: Type.Optional(
+    Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many; 1000 when omitted.' }),
+  ),
+}
+
+/** RFC 3339, with all its digits, so that what follows is asked for exactly. */
+export function changeTime(updatedText: string | undefined): string {
+  return updatedText === undefined ? '' : `${updatedText.replace(' ', 'T').replace(/\+00$/, '')}Z`
+}
+
+/** Where a machine is, and what the caller says about its lease. */
+export function keyOf(call: {
+  params: { app_name: string; machine_id: string }
+  headers: Call<never, never, never>['headers']
+}) {
+  const nonce = call.headers['fly-machine-lease-nonce']
+  return {
+    app: call.params.app_name,
+    id: call.params.machine_id,
+    nonce: nonce === undefined ? undefined : String(nonce),
+  }
+}
+
+interface ListFilter {
+  include_deleted?: (typeof flagWords)[number]
+  region?: string
+  state?: string
+}
+
+export function readFilter(query: ListFilter, known: StateTable = machineStates) {
+  const states = query.state ? query.state.split(',').map((state) => state.trim()) : null
+  const unknown = states?.find((state) => !(state in known))
+  if (unknown !== undefined) throw badRequest(`state must be of ${Object.keys(known).join(', ')}`)
+  const includeDeleted = isSet(query.include_deleted) || states?.includes('destroyed') === true
+  return { includeDeleted, region: query.region || null, states }
+}
+
+const metadataPrefix = 'metadata.'
+
+/** Parameters such as `metadata.role=web`. */
+function readMetadata(search: URLSearchParams): Record<string, string> {
+  const given = [...search].filter(([name]) => name.startsWith(metadataPrefix))
+  return Object.fromEntries(given.map(([name, value]) => [name.slice(metadataPrefix.length), value]))
+}
+
+export const machineRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/machines',
+    id: 'listMachines',
+    tag: 'Machines',
+    summary: 'List the machines of an app',
+    description: 'The oldest first. `metadata.<key>=<value>` lists only those that have it; several must all fit.',
+    scope: 'read',
+    params: ByApp,
+    query: Type.Object({ ...listFilters, include_leases: flag('With who holds a lease.') }),
+    status: 200,
+    response: Type.Array(MachineView),
+    errors: { 403: foreignApp, 404: appAbsent },
+    wrongType: 400,
+    run: async ({ ctx, params, query, search }) => {
+      const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: readMetadata(search) }
+      const machines = await listMachinesOf(ctx, params.app_name, filter)
+      const options = { summary: isSet(query.summary), includeLease: isSet(query.include_leases) }
+      return machines.map((machine) => machineView(ctx.settings, machine, options))
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/machines',
+    id: 'createMachine',
+    tag: 'Machines',
+    summary: 'Create a machine',
+    description:
+      'Answers at once with the state `created`; it is then started, unless `skip_launch` says otherwise. One whose image or program cannot be started the first time is destroyed; `failure` and its events say why.',
+    scope: 'write',
+    params: ByApp,
+    body: CreateMachine,
+    nullsAbsent: true,
+    status: 200,
+    response: MachineView,
+    errors: {
+      403: notAllowed,
+      404: `${appAbsent} Or: there is no such volume.`,
+      409: 'Another machine of the app has this name.',
+      412: 'The volume is attached to another machine, or the secrets are older than asked for.',
+      422: 'There is no room for it, or the region is another (`status` is then `insufficient_capacity`).',
+    },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const machine = await createMachine(ctx, params.app_name, body)
+      return machineView(ctx.settings, machine, { includeNonce: true })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/machines/{machine_id}',
+    id: 'getMachine',
+    tag: 'Machines',
+    summary: 'Show a machine',
+    description: 'One that was destroyed is shown for an hour.',
+    scope: 'read',
+    forItself: true,
+    params: ByMachine,
+    query: Type.Object({ include_leases: flag('With who holds a lease.') }),
+    status: 200,
+    response: MachineView,
+    errors: { 403: foreignApp, 404: machineAbsent },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => {
+      const machine = await getMachine(ctx, params.app_name, params.machine_id)
+      return machineView(ctx.settings, machine, { includeLease: isSet(query.include_leases) })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/machines/{machine_id}',
+    id: 'updateMachine',
+    tag: 'Machines',
+    summary: 'Give a machine a new version',
+    description:
+      'Takes the complete configuration. A running machine is started anew with it; one that does not run stays as it is. Name and region stay.',
+    scope: 'write',
+    params: ByMachine,
+    body: UpdateMachine,
+    nullsAbsent: true,
+    status: 200,
+    response: MachineView,
+    errors: {
+      403: notAllowed,
+      404: machineAbsent,
+      409: `${leased} Or: \`current_version\` is not its version any more. Or: the host is full.`,
+      412: wrongStateNow,
+    },
+    wrongType: 400,
+    run: async (call) => {
+      const { ctx, body } = call
+      return machineView(ctx.settings, await updateMachine(ctx, keyOf(call), body), {
+        includeNonce: body.lease_ttl !== undefined,
+      })
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/apps/{app_name}/machines/{machine_id}',
+    id: 'deleteMachine',
+    tag: 'Machines',
+    summary: 'Destroy a machine',
+    scope: 'write',
+    forItself: true,
+    params: ByMachine,
+    query: Type.Object({ force: flag('Also while it runs.'), kill: flag('The same.') }),
+    status: 200,
+    response: Ok,
+    errors: { 403: notAllowed, 404: machineAbsent, 409: leased, 412: 'It runs, and `force` was not given.' },
+    wrongType: 400,
+    run: async (call) => {
+      await deleteMachineOf(call.ctx, keyOf(call), isSet(call.query.force) || isSet(call.query.kill))
+      return { ok: true }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/machines/{machine_id}/events',
+    id: 'listMachineEvents',
+    tag: 'Machines',
+    summary: 'List what happened to a machine',
+    description: 'The newest first.',
+    scope: 'read',
+    forItself: true,
+    params: ByMachine,
+    query: Type.Object({
+      limit: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: 50,
+          description: 'At most this many; 20 when omitted.',
+          refusal: 'limit must be from 1 to 50',
+        }),
+      ),
+    }),
+    status: 200,
+    response: Type.Array(EventView),
+    errors: { 403: foreignApp, 404: machineAbsent },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => {
+      const events = await listEventsOf(ctx, params.app_name, params.machine_id, query.limit ?? 20)
+      return events.map(eventView)
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/machines/{machine_id}/versions',
+    id: 'listMachineVersions',
+    tag: 'Machines',
+    summary: 'List the versions of a machine',
+    description: 'The newest first, at most a hundred.',
+    scope: 'read',
+    forItself: true,
+    params: ByMachine,
+    status: 200,
+    response: Type.Array(Type.Object({ version: Type.String(), user_config: ConfigView })),
+    errors: { 403: foreignApp, 404: machineAbsent },
+    wrongType: 400,
+    run: async ({ ctx, params }) => {
+      const versions = await listVersionsOf(ctx, params.app_name, params.machine_id)
+      return versions.map(({ version, config }) => ({ version, user_config: config }))
+    },
+  }),
+]

@@ -1,0 +1,90 @@
+import { Type } from 'typebox'
+import { deletePolicy, getPolicy, listPoliciesOf, putPolicy } from '../../actions/app/network-policy.ts'
+import { policiesEnforced, waitUntilHeld } from '../../live/app/network-policy.ts'
+import { type AppPolicy, NetworkPolicyView, PutNetworkPolicy } from '../../model/app/network-policy.ts'
+import { type Route, route } from '../http/route.ts'
+import { ByName, foreign, notFound, readOnly } from './app.ts'
+
+const ById = Type.Object({
+  ...ByName.properties,
+  policy_id: Type.String({ description: 'The id of the policy.' }),
+})
+
+const absent = `${notFound} Or: it has no such policy.`
+const late = 'The change is kept, but a machine that runs has not been held to it within 10 s; it will be.'
+
+export const networkPolicyRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/network_policies',
+    alias: '/v1/apps/{app_name}/network_policies/',
+    id: 'listNetworkPolicies',
+    tag: 'Network policies',
+    summary: 'List the network policies of an app, oldest first',
+    scope: 'read',
+    params: ByName,
+    status: 200,
+    response: Type.Array(NetworkPolicyView, { title: 'NetworkPolicyList' }),
+    errors: { 403: foreign, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params }) => (await listPoliciesOf(ctx, params.app_name)).map(policyView),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/network_policies',
+    id: 'putNetworkPolicy',
+    tag: 'Network policies',
+    summary: 'Make a network policy, or change the one with this id',
+    description:
+      'A rule allows ports in one direction and denies the selected machines everything else in it; of several rules each adds what it allows. Answers to what was allowed pass, and so does what the platform carries: names, what comes through the edge, addresses of apps and clusters in the private network. In force when it is answered; connections that are no longer allowed end.',
+    scope: 'write',
+    params: ByName,
+    body: PutNetworkPolicy,
+    nullsAbsent: true,
+    status: 200,
+    response: NetworkPolicyView,
+    errors: {
+      403: `${foreign} Or: ${readOnly}`,
+      404: absent,
+      422: 'Policies cannot be enforced on this host.',
+      503: late,
+    },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const { policy, change } = await putPolicy(ctx, params.app_name, body, await policiesEnforced(ctx))
+      await waitUntilHeld(ctx, change)
+      return policyView(policy)
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/network_policies/{policy_id}',
+    id: 'getAppNetworkPolicy',
+    tag: 'Network policies',
+    summary: 'Show a network policy',
+    scope: 'read',
+    params: ById,
+    status: 200,
+    response: NetworkPolicyView,
+    errors: { 403: foreign, 404: absent },
+    wrongType: 400,
+    run: async ({ ctx, params }) => policyView(await getPolicy(ctx, params.app_name, params.policy_id)),
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/apps/{app_name}/network_policies/{policy_id}',
+    id: 'deleteNetworkPolicy',
+    tag: 'Network policies',
+    summary: 'Delete a network policy',
+    scope: 'write',
+    params: ById,
+    status: 204,
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: absent, 503: late },
+    wrongType: 400,
+    run: async ({ ctx, params }) => waitUntilHeld(ctx, await deletePolicy(ctx, params.app_name, params.policy_id)),
+  }),
+]
+
+function policyView({ id, name, selector, rules }: AppPolicy) {
+  return { id, name, selector, rules }
+}

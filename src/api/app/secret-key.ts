@@ -1,0 +1,237 @@
+import { type Static, Type } from 'typebox'
+import {
+  type ChangedKey,
+  decryptWith,
+  deleteSecretKey,
+  encryptWith,
+  generateSecretKey,
+  getSecretKey,
+  listSecretKeysOf,
+  setSecretKey,
+  signWithKey,
+  verifyWithKey,
+} from '../../actions/app/secret-key.ts'
+import { type SecretKey, secretKeyTypes } from '../../model/app/secret-key.ts'
+import { toRfc3339 } from '../../model/time.ts'
+import { type Route, route } from '../http/route.ts'
+import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { versionFields, versionView } from './secret.ts'
+
+const ByKey = Type.Object({
+  ...ByName.properties,
+  key_name: Type.String({ description: 'The name of the key, formed as those of secrets.' }),
+})
+
+/** Clients send bytes as base64, older ones as lists of numbers. */
+const Bytes = Type.Unsafe<string | number[]>({
+  type: ['string', 'array'],
+  items: { type: 'integer', minimum: 0, maximum: 255 },
+  pattern: '^[A-Za-z0-9+/_-]*={0,2}$',
+  maxLength: 350_000,
+  maxItems: 262_144,
+  description: 'As base64; a list of numbers is taken as well.',
+})
+type Bytes = Static<typeof Bytes>
+
+const keyFields = {
+  name: Type.String(),
+  type: Type.Enum([...secretKeyTypes]),
+  public_key: Type.Union([Type.String(), Type.Null()], {
+    description: 'As base64, where there is one: SPKI in DER, of `nacl_box` the 32 bytes alone.',
+  }),
+  created_at: Type.String({ format: 'date-time' }),
+  updated_at: Type.String({ format: 'date-time' }),
+}
+const KeyView = Type.Object(keyFields, { title: 'SecretKey' })
+const ChangedKeyView = Type.Object({ ...keyFields, ...versionFields }, { title: 'ChangedSecretKey' })
+const Kind = Type.String({
+  description: `One of ${secretKeyTypes.map((type) => `\`${type}\``).join(', ')}.`,
+  examples: ['hs256'],
+})
+
+const forbidden = `${foreign} Or: ${readOnly}`
+const noKey = `${notFound} Or: it has no such key.`
+const base = '/v1/apps/{app_name}/secretkeys'
+
+export const secretKeyRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: base,
+    id: 'listSecretKeys',
+    tag: 'Secrets',
+    summary: 'List the keys of an app by name',
+    scope: 'read',
+    params: ByName,
+    query: Type.Object({
+      types: Type.Optional(Type.String({ description: 'Only those of these types, separated by commas.' })),
+    }),
+    status: 200,
+    response: Type.Object({ secret_keys: Type.Array(KeyView) }, { title: 'SecretKeyList' }),
+    errors: { 403: foreign, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => ({
+      secret_keys: (await listSecretKeysOf(ctx, params.app_name, query.types)).map(keyView),
+    }),
+  }),
+  route({
+    method: 'GET',
+    path: `${base}/{key_name}`,
+    id: 'getSecretKey',
+    tag: 'Secrets',
+    summary: 'Show a key, never its secret half',
+    scope: 'read',
+    params: ByKey,
+    status: 200,
+    response: KeyView,
+    errors: { 403: foreign, 404: noKey },
+    wrongType: 400,
+    run: async ({ ctx, params }) => keyView(await getSecretKey(ctx, params.app_name, params.key_name)),
+  }),
+  route({
+    method: 'POST',
+    path: `${base}/{key_name}`,
+    id: 'setSecretKey',
+    tag: 'Secrets',
+    summary: 'Set a key',
+    description: 'Pairs as PKCS #8 in DER; `nacl_box` and what is no pair as they are.',
+    scope: 'write',
+    params: ByKey,
+    body: Type.Object({ type: Kind, value: Bytes }),
+    status: 201,
+    response: ChangedKeyView,
+    errors: { 403: forbidden, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const input = { type: body.type, value: readBytes(body.value) }
+      return changedView(await setSecretKey(ctx, params.app_name, params.key_name, input))
+    },
+  }),
+  route({
+    method: 'POST',
+    path: `${base}/{key_name}/generate`,
+    id: 'generateSecretKey',
+    tag: 'Secrets',
+    summary: 'Make a key',
+    scope: 'write',
+    params: ByKey,
+    body: Type.Object({ type: Kind }),
+    status: 201,
+    response: ChangedKeyView,
+    errors: { 403: forbidden, 404: notFound, 409: 'The app has a key of this name already.' },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) =>
+      changedView(await generateSecretKey(ctx, params.app_name, params.key_name, body.type)),
+  }),
+  route({
+    method: 'DELETE',
+    path: `${base}/{key_name}`,
+    id: 'deleteSecretKey',
+    tag: 'Secrets',
+    summary: 'Remove a key',
+    scope: 'write',
+    params: ByKey,
+    status: 200,
+    response: Type.Object(versionFields, { title: 'SecretKeysVersion' }),
+    errors: { 403: forbidden, 404: noKey },
+    wrongType: 400,
+    run: async ({ ctx, params }) => versionView(await deleteSecretKey(ctx, params.app_name, params.key_name)),
+  }),
+  route({
+    method: 'POST',
+    path: `${base}/{key_name}/encrypt`,
+    id: 'encryptWithSecretKey',
+    tag: 'Secrets',
+    summary: 'Encrypt with a key',
+    description:
+      'By `xaes256gcm` and `nacl_secretbox` the answer starts with the nonce. By `nacl_box` it is a sealed box, which whoever has the public key can make too.',
+    scope: 'write',
+    params: ByKey,
+    body: Type.Object({ plaintext: Bytes, associated_data: Type.Optional(Bytes) }),
+    nullsAbsent: true,
+    status: 200,
+    response: Type.Object({ ciphertext: Type.String() }, { title: 'Ciphertext' }),
+    errors: { 403: forbidden, 404: noKey },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const [text, associated] = [readBytes(body.plaintext), readBytes(body.associated_data)]
+      return { ciphertext: written(await encryptWith(ctx, params.app_name, params.key_name, text, associated)) }
+    },
+  }),
+  route({
+    method: 'POST',
+    path: `${base}/{key_name}/decrypt`,
+    id: 'decryptWithSecretKey',
+    tag: 'Secrets',
+    summary: 'Decrypt with a key',
+    scope: 'write',
+    params: ByKey,
+    body: Type.Object({ ciphertext: Bytes, associated_data: Type.Optional(Bytes) }),
+    nullsAbsent: true,
+    status: 200,
+    response: Type.Object({ plaintext: Type.String() }, { title: 'Plaintext' }),
+    errors: { 403: forbidden, 404: noKey },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const [text, associated] = [readBytes(body.ciphertext), readBytes(body.associated_data)]
+      return { plaintext: written(await decryptWith(ctx, params.app_name, params.key_name, text, associated)) }
+    },
+  }),
+  route({
+    method: 'POST',
+    path: `${base}/{key_name}/sign`,
+    id: 'signWithSecretKey',
+    tag: 'Secrets',
+    summary: 'Sign with a key',
+    scope: 'write',
+    params: ByKey,
+    body: Type.Object({ plaintext: Bytes }),
+    status: 200,
+    response: Type.Object({ signature: Type.String() }, { title: 'Signature' }),
+    errors: { 403: forbidden, 404: noKey },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => ({
+      signature: written(await signWithKey(ctx, params.app_name, params.key_name, readBytes(body.plaintext))),
+    }),
+  }),
+  route({
+    method: 'POST',
+    path: `${base}/{key_name}/verify`,
+    id: 'verifyWithSecretKey',
+    tag: 'Secrets',
+    summary: 'Verify a signature with a key',
+    description: 'A signature that is not right answers 400.',
+    scope: 'write',
+    params: ByKey,
+    body: Type.Object({ plaintext: Bytes, signature: Bytes }),
+    status: 204,
+    errors: { 403: forbidden, 404: noKey },
+    wrongType: 400,
+    run: ({ ctx, params, body }) => {
+      const signed = { text: readBytes(body.plaintext), signature: readBytes(body.signature) }
+      return verifyWithKey(ctx, params.app_name, params.key_name, signed)
+    },
+  }),
+]
+
+/** Reads both alphabets of base64. */
+function readBytes(bytes: Bytes | undefined): Buffer {
+  return typeof bytes === 'string' ? Buffer.from(bytes, 'base64') : Buffer.from(bytes ?? [])
+}
+
+function written(bytes: Buffer): string {
+  return bytes.toString('base64')
+}
+
+function keyView(key: SecretKey) {
+  return {
+    name: key.name,
+    type: key.type,
+    public_key: key.publicKey === null ? null : written(key.publicKey),
+    created_at: toRfc3339(key.createdAt),
+    updated_at: toRfc3339(key.updatedAt),
+  }
+}
+
+function changedView({ version, key }: ChangedKey) {
+  return { ...keyView(key), ...versionView(version) }
+}

@@ -1,0 +1,162 @@
+import { Type } from 'typebox'
+import {
+  changeSecrets,
+  deleteSecret,
+  getSecret,
+  listSecretsOf,
+  type SecretQuery,
+  type ShownSecret,
+  setSecret,
+} from '../../actions/app/secret.ts'
+import { toRfc3339 } from '../../model/time.ts'
+import { type Route, route } from '../http/route.ts'
+import { ByName, foreign, notFound, readOnly } from './app.ts'
+
+const ByAppAndName = Type.Object({
+  ...ByName.properties,
+  secret_name: Type.String({ description: 'The name of the secret.' }),
+})
+
+const secretFields = {
+  name: Type.String(),
+  digest: Type.String({ description: 'Equal for equal values of one app; tells nothing about the value.' }),
+  created_at: Type.String({ format: 'date-time' }),
+  updated_at: Type.String({ format: 'date-time' }),
+}
+export const versionFields = {
+  version: Type.Integer({ description: 'Grows with every change of the secrets of the app.' }),
+  Version: Type.Integer({ description: 'The same, for clients that spell it so.' }),
+}
+const SecretView = Type.Object(
+  { ...secretFields, value: Type.Optional(Type.String({ description: 'Only with `show_secrets`.' })) },
+  { title: 'Secret' },
+)
+
+const Version = Type.Integer({ minimum: 0, description: 'Do not answer with anything older than this version.' })
+const Query = Type.Object({
+  min_version: Type.Optional(Version),
+  version: Type.Optional({ ...Version, description: 'The same as `min_version`.' }),
+  show_secrets: Type.Optional(
+    Type.Enum(['true', 'false', '1', '0'], {
+      description: 'Answer with the values, too; not for tokens that may only read.',
+      refusal: 'show_secrets must be true, false, 1 or 0',
+    }),
+  ),
+})
+
+const older = 'The secrets of the app are older than `min_version`.'
+const values = 'Letters, digits and underscores, not starting with a digit, at most 128.'
+
+export const secretRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/secrets',
+    id: 'listSecrets',
+    tag: 'Secrets',
+    summary: 'List the secrets of an app by name',
+    scope: 'read',
+    params: ByName,
+    query: Query,
+    status: 200,
+    response: Type.Object({ secrets: Type.Array(SecretView) }, { title: 'SecretList' }),
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 412: older },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => ({
+      secrets: (await listSecretsOf(ctx, params.app_name, readQuery(query))).map(secretView),
+    }),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/secrets',
+    id: 'changeSecrets',
+    tag: 'Secrets',
+    summary: 'Set and remove secrets of an app',
+    description:
+      'All of them at once or none. Machines keep the values they were made with until they are updated. Values are kept encrypted.',
+    scope: 'write',
+    params: ByName,
+    body: Type.Object({
+      values: Type.Record(Type.String(), Type.Unsafe<string | null>({ type: ['string', 'null'] }), {
+        description: `By name; null removes one, also one that is not there. ${values}`,
+        examples: [{ API_KEY: 'abc' }],
+      }),
+    }),
+    status: 200,
+    response: Type.Object({ secrets: Type.Array(SecretView), ...versionFields }, { title: 'ChangedSecrets' }),
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const { version, secrets } = await changeSecrets(ctx, params.app_name, body.values)
+      return { secrets: secrets.map(secretView), ...versionView(version) }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/secrets/{secret_name}',
+    id: 'getSecret',
+    tag: 'Secrets',
+    summary: 'Show a secret',
+    scope: 'read',
+    params: ByAppAndName,
+    query: Query,
+    status: 200,
+    response: SecretView,
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.`, 412: older },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) =>
+      secretView(await getSecret(ctx, params.app_name, params.secret_name, readQuery(query))),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/secrets/{secret_name}',
+    id: 'setSecret',
+    tag: 'Secrets',
+    summary: 'Set one secret',
+    scope: 'write',
+    params: ByAppAndName,
+    body: Type.Object({ value: Type.String({ description: 'At most 65,536 bytes.' }) }),
+    status: 201,
+    response: Type.Object({ ...secretFields, ...versionFields }, { title: 'ChangedSecret' }),
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, body }) => {
+      const { version, secret } = await setSecret(ctx, params.app_name, params.secret_name, body.value)
+      return { ...secretView(secret), ...versionView(version) }
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/apps/{app_name}/secrets/{secret_name}',
+    id: 'deleteSecret',
+    tag: 'Secrets',
+    summary: 'Remove a secret',
+    scope: 'write',
+    params: ByAppAndName,
+    status: 200,
+    response: Type.Object(versionFields, { title: 'SecretsVersion' }),
+    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.` },
+    wrongType: 400,
+    run: async ({ ctx, params }) => versionView(await deleteSecret(ctx, params.app_name, params.secret_name)),
+  }),
+]
+
+function readQuery(query: { min_version?: number; version?: number; show_secrets?: string }): SecretQuery {
+  return {
+    show: query.show_secrets === 'true' || query.show_secrets === '1',
+    minVersion: query.min_version ?? query.version ?? 0,
+  }
+}
+
+function secretView(secret: ShownSecret) {
+  return {
+    name: secret.name,
+    digest: secret.digest,
+    created_at: toRfc3339(secret.createdAt),
+    updated_at: toRfc3339(secret.updatedAt),
+    ...(secret.value === undefined ? {} : { value: secret.value }),
+  }
+}
+
+export function versionView(version: number) {
+  return { version, Version: version }
+}

@@ -1,0 +1,340 @@
+import { hash } from 'node:crypto'
+import { Type } from 'typebox'
+import {
+  createSnapshot,
+  createVolume,
+  deleteVolume,
+  extendVolume,
+  getVolume,
+  listSnapshotsOf,
+  listVolumesOf,
+  listVolumesOfOrg,
+  updateVolume,
+} from '../../actions/app/volume.ts'
+import { checked } from '../../actions/context.ts'
+import { growsAtStart, measureVolume } from '../../live/app/volume.ts'
+import type { LiveContext } from '../../live/context.ts'
+import {
+  CreateVolume,
+  ExtendVolume,
+  gigabyte,
+  type Snapshot,
+  snapshotStates,
+  UpdateVolume,
+  type Volume,
+  volumeStates,
+} from '../../model/app/volume.ts'
+import { toMillis, toRfc3339 } from '../../model/time.ts'
+import { type Route, route } from '../http/route.ts'
+import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { changeQuery, changeTime, listFilters, readFilter } from './machine.ts'
+
+const ById = Type.Object({
+  ...ByName.properties,
+  volume_id: Type.String({ description: '`vol_` and 16 lowercase letters and digits.' }),
+})
+const OptionalText = Type.Union([Type.String(), Type.Null()])
+const Count = Type.Optional(Type.Integer())
+
+const VolumeView = Type.Object(
+  {
+    id: Type.String(),
+    name: Type.String(),
+    state: Type.Enum(Object.keys(volumeStates)),
+    size_gb: Type.Integer(),
+    region: Type.String(),
+    zone: Type.String(),
+    encrypted: Type.Boolean({ description: 'False: disks are as encrypted as the disk of the host is.' }),
+    attached_machine_id: OptionalText,
+    attached_alloc_id: OptionalText,
+    created_at: Type.String({ format: 'date-time' }),
+    fstype: Type.String(),
+    type: Type.String(),
+    host_status: Type.String(),
+    host_dedication_key: Type.String(),
+    snapshot_retention: Type.Integer({ description: 'Days that its snapshots are kept.' }),
+    auto_backup_enabled: Type.Boolean(),
+    blocks: Count,
+    block_size: Count,
+    blocks_free: Count,
+    blocks_avail: Count,
+    bytes_used: Count,
+    bytes_total: Count,
+    app_name: Type.Optional(Type.String({ description: 'In lists of an organization.' })),
+    failure: Type.Optional(Type.String({ description: 'Why it could not be made.' })),
+  },
+  { title: 'Volume' },
+)
+
+const SnapshotView = Type.Object(
+  {
+    id: Type.String(),
+    size: Type.Integer({ description: 'Bytes that it takes on the disk; 0 until it is made.' }),
+    volume_size: Type.Integer({ description: 'Bytes of the volume.' }),
+    digest: Type.String({ description: 'Names this copy.' }),
+    created_at: Type.String({ format: 'date-time' }),
+    status: Type.Enum(Object.keys(snapshotStates)),
+    retention_days: Type.Integer(),
+  },
+  { title: 'Snapshot' },
+)
+
+const Summary = Type.Optional(
+  Type.Enum(['true', 'false', '1', '0'], {
+    description: 'Leave out what has to be looked up on the disks.',
+    refusal: 'summary must be true, false, 1 or 0',
+  }),
+)
+
+const noVolume = `${notFound} Or: it has no such volume.`
+const forbidden = `${foreign} Or: ${readOnly}`
+
+export const volumeRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/volumes',
+    id: 'listVolumes',
+    tag: 'Volumes',
+    summary: 'List the volumes of an app, oldest first',
+    scope: 'read',
+    params: ByName,
+    query: Type.Object({ summary: Summary }),
+    status: 200,
+    response: Type.Array(VolumeView),
+    errors: { 403: foreign, 404: notFound },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => {
+      const volumes = await listVolumesOf(ctx, params.app_name)
+      return volumes.map((volume) => volumeView(ctx, volume, !isTrue(query.summary)))
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/volumes',
+    id: 'createVolume',
+    tag: 'Volumes',
+    summary: 'Create a volume, empty or as a copy',
+    scope: 'write',
+    params: ByName,
+    body: CreateVolume,
+    nullsAbsent: true,
+    status: 200,
+    response: VolumeView,
+    errors: {
+      403: forbidden,
+      404: `${notFound} Or: what is to be copied is not there.`,
+      412: 'What is to be copied is not ready.',
+      422: 'A field is missing or not valid.',
+    },
+    wrongType: 422,
+    run: async ({ ctx, params, body }) => volumeView(ctx, await createVolume(ctx, params.app_name, body)),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/volumes/{volume_id}',
+    id: 'getVolume',
+    tag: 'Volumes',
+    summary: 'Show a volume',
+    scope: 'read',
+    params: ById,
+    status: 200,
+    response: VolumeView,
+    errors: { 403: foreign, 404: noVolume },
+    wrongType: 400,
+    run: async ({ ctx, params }) => volumeView(ctx, await getVolume(ctx, params.app_name, params.volume_id)),
+  }),
+  route({
+    method: 'PUT',
+    path: '/v1/apps/{app_name}/volumes/{volume_id}',
+    id: 'updateVolume',
+    tag: 'Volumes',
+    summary: 'Change how a volume is backed up',
+    scope: 'write',
+    params: ById,
+    body: UpdateVolume,
+    nullsAbsent: true,
+    status: 200,
+    response: VolumeView,
+    errors: { 403: forbidden, 404: noVolume, 422: 'A field is not valid.' },
+    wrongType: 422,
+    run: async ({ ctx, params, body }) =>
+      volumeView(ctx, await updateVolume(ctx, params.app_name, params.volume_id, body)),
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/apps/{app_name}/volumes/{volume_id}',
+    id: 'deleteVolume',
+    tag: 'Volumes',
+    summary: 'Delete a volume',
+    description:
+      'It is `pending_destroy` for a day, in which a copy can still be made of it. Its snapshots are kept for their time.',
+    scope: 'write',
+    params: ById,
+    status: 200,
+    response: VolumeView,
+    errors: { 403: forbidden, 404: noVolume, 412: 'It is attached to a machine.' },
+    wrongType: 400,
+    run: async ({ ctx, params }) => volumeView(ctx, await deleteVolume(ctx, params.app_name, params.volume_id)),
+  }),
+  route({
+    method: 'PUT',
+    path: '/v1/apps/{app_name}/volumes/{volume_id}/extend',
+    id: 'extendVolume',
+    tag: 'Volumes',
+    summary: 'Make a volume larger',
+    scope: 'write',
+    params: ById,
+    body: ExtendVolume,
+    nullsAbsent: true,
+    status: 200,
+    response: Type.Object(
+      {
+        volume: VolumeView,
+        needs_restart: Type.Boolean({
+          description:
+            'The machine sees the new size after its next start, where the kernel does not let disks grow before.',
+        }),
+      },
+      { title: 'ExtendedVolume' },
+    ),
+    errors: {
+      403: forbidden,
+      404: noVolume,
+      409: 'It is not in a state in which it can grow.',
+      422: '`size_gb` is missing, not valid, or not more than the volume has.',
+    },
+    wrongType: 422,
+    run: async ({ ctx, params, body }) => {
+      const { volume, isInUse } = await extendVolume(ctx, params.app_name, params.volume_id, body.size_gb)
+      return { volume: volumeView(ctx, volume), needs_restart: isInUse && (await growsAtStart(ctx)) }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/apps/{app_name}/volumes/{volume_id}/snapshots',
+    id: 'listSnapshots',
+    tag: 'Volumes',
+    summary: 'List the snapshots of a volume, newest first',
+    scope: 'read',
+    params: ById,
+    status: 200,
+    response: Type.Array(SnapshotView),
+    errors: { 403: foreign, 404: noVolume },
+    wrongType: 400,
+    run: async ({ ctx, params }) => (await listSnapshotsOf(ctx, params.app_name, params.volume_id)).map(snapshotView),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/apps/{app_name}/volumes/{volume_id}/snapshots',
+    id: 'createSnapshot',
+    tag: 'Volumes',
+    summary: 'Make a snapshot of a volume',
+    description: 'In the background; as after a power cut. Writes to the volume wait until the copy is made.',
+    scope: 'write',
+    params: ById,
+    status: 200,
+    errors: {
+      403: forbidden,
+      404: noVolume,
+      409: 'Another snapshot of it is being made.',
+      412: 'The volume is not `created`.',
+    },
+    wrongType: 400,
+    run: ({ ctx, params }) => createSnapshot(ctx, params.app_name, params.volume_id),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/orgs/{org_slug}/volumes',
+    id: 'listOrgVolumes',
+    tag: 'Volumes',
+    summary: 'List the volumes of all apps of an organization',
+    description:
+      'What changed first comes first; `updated_after` with `last_updated_at` of the page before follows along.',
+    scope: 'read',
+    params: Type.Object({ org_slug: Type.String({ description: 'The organization.' }) }),
+    query: Type.Object({
+      ...listFilters,
+      summary: Summary,
+      ...changeQuery,
+    }),
+    status: 200,
+    response: Type.Object(
+      {
+        volumes: Type.Array(VolumeView),
+        next_cursor: Type.Optional(Type.String({ description: 'Present when more follow.' })),
+        last_volume_id: Type.String(),
+        last_updated_at: Type.String(),
+      },
+      { title: 'VolumePage' },
+    ),
+    errors: { 404: 'The organization is unknown or not visible to this token.' },
+    wrongType: 400,
+    run: async ({ ctx, params, query }) => {
+      const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
+      const filter = await checked(ctx, () => readFilter(query, volumeStates))
+      const { rows, nextCursor } = await listVolumesOfOrg(ctx, params.org_slug, filter, page)
+      const last = rows.at(-1)
+      return {
+        volumes: rows.map((volume) => ({
+          ...volumeView(ctx, volume, !isTrue(query.summary)),
+          app_name: volume.appName,
+        })),
+        ...(nextCursor ? { next_cursor: nextCursor } : {}),
+        last_volume_id: last?.id ?? '',
+        last_updated_at: changeTime(last?.updatedText),
+      }
+    },
+  }),
+]
+
+function isTrue(text: string | undefined): boolean {
+  return text === 'true' || text === '1'
+}
+
+function volumeView(ctx: LiveContext, volume: Volume, isWhole = true) {
+  return {
+    id: volume.id,
+    name: volume.name,
+    state: volume.state,
+    size_gb: volume.sizeGb,
+    region: volume.region,
+    zone: hash('sha256', volume.region).slice(0, 4),
+    encrypted: false,
+    attached_machine_id: volume.machineId,
+    attached_alloc_id: null,
+    created_at: new Date(toMillis(volume.createdAt)).toISOString(),
+    fstype: 'ext4',
+    type: 'local',
+    host_status: 'ok',
+    host_dedication_key: '',
+    snapshot_retention: volume.snapshotRetention,
+    auto_backup_enabled: volume.autoBackup,
+    ...(isWhole ? usageView(ctx, volume) : {}),
+    ...(volume.failure === null ? {} : { failure: volume.failure }),
+  }
+}
+
+function usageView(ctx: LiveContext, volume: Volume) {
+  const usage = measureVolume(ctx, volume.id)
+  if (!usage) return { bytes_total: volume.sizeGb * gigabyte }
+  return {
+    blocks: usage.blocks,
+    block_size: usage.blockSize,
+    blocks_free: usage.blocksFree,
+    blocks_avail: usage.blocksFree,
+    bytes_used: usage.bytesUsed,
+    bytes_total: usage.blocks * usage.blockSize,
+  }
+}
+
+function snapshotView(snapshot: Snapshot) {
+  return {
+    id: snapshot.id,
+    size: snapshot.sizeBytes ?? 0,
+    volume_size: snapshot.volumeBytes,
+    digest: hash('sha256', snapshot.id),
+    created_at: toRfc3339(snapshot.createdAt),
+    status: snapshot.state,
+    retention_days: snapshot.retentionDays,
+  }
+}

@@ -1,0 +1,110 @@
+import { type Content, type Json, type Operation, type Shape, text } from './shape.ts'
+
+/** `urlVariable` is the variable of the shell that holds the address. */
+export function curlOf({ method, path, parameters, body, needsToken }: Operation, urlVariable: string): string {
+  const address = path.replace(/\{(\w+)\}/g, (_, name: string) => {
+    const shape = parameters.find((parameter) => parameter.place === 'path' && parameter.name === name)?.shape
+    return encodeURIComponent(String(shape ? exampleOf(shape, name, true) : name))
+  })
+  const query = parameters
+    .filter(({ place, name, required }) => place === 'query' && (required || telling.test(name)))
+    .map(({ name, shape }) => `${encodeURIComponent(name)}=${encodeURIComponent(String(exampleOf(shape, name, true)))}`)
+  const headers = parameters.filter(({ place, required }) => place === 'header' && required)
+  const verb = method === 'get' ? '' : ` -X ${method.toUpperCase()}`
+  return [
+    `curl${verb} "$${urlVariable}${address}${query.length > 0 ? `?${query.join('&')}` : ''}"`,
+    ...(needsToken ? ['-H "Authorization: Bearer $BERTH_TOKEN"'] : []),
+    ...headers.map(({ name, shape }) => `-H ${shellQuoted(`${name}: ${exampleOf(shape, name, true)}`)}`),
+    ...bodyArguments(body),
+  ].join(' \\\n  ')
+}
+
+function bodyArguments(body: Content | undefined): string[] {
+  if (!body) return []
+  const type = `-H ${shellQuoted(`Content-Type: ${body.mediaType}`)}`
+  if (!body.mediaType.endsWith('json')) return [type, '--data-binary @file']
+  return [type, `-d ${shellQuoted(JSON.stringify(exampleOf(body.shape, '', true), null, 2)).replaceAll('\n', '\n  ')}`]
+}
+
+function shellQuoted(value: string): string {
+  return `'${value.replaceAll("'", "'\\''")}'`
+}
+
+/** Optional fields that nearly every caller sends, and that an example reads oddly without. */
+const telling = /^(name|app_name|org_slug|image|cmd)$/
+
+/** A value that fits the shape; a lean one leaves out what a caller would normally leave out. */
+export function exampleOf(shape: Shape, name: string, lean: boolean): unknown {
+  const { schema, options, items, fields, type } = shape
+  const given = [schema.const, (schema.examples as unknown[] | undefined)?.[0], schema.example, schema.default]
+  const value = given.find((candidate) => candidate !== undefined && candidate !== null)
+  if (value !== undefined) return value
+  if (Array.isArray(schema.enum)) return schema.enum[0]
+  if (options[0] && fields.length === 0) return exampleOf(options[0], name, lean)
+  if (type === 'map') return items && !lean ? { key: exampleOf(items, 'value', lean) } : {}
+  if (items) return [exampleOf(items, name.replace(/s$/, ''), lean)]
+  if (type === 'object') return exampleObject(shape, lean)
+  if (type === 'boolean') return true
+  if (type === 'integer' || type === 'number') return exampleNumber(schema, name)
+  return type === 'string' ? exampleText(shape, name) : null
+}
+
+function exampleObject({ fields, options, needs }: Shape, lean: boolean): Json {
+  const needed = needs[0] ?? []
+  const wanted = fields.filter(({ name, required, shape }) => {
+    if (shape.again) return required
+    return !lean || required || needed.includes(name) || (telling.test(name) && !isAlias(shape))
+  })
+  const own = Object.fromEntries(wanted.map(({ name, shape }) => [name, exampleOf(shape, name, lean)]))
+  return options[0] ? { ...own, ...exampleObject(options[0], lean) } : own
+}
+
+function isAlias({ description }: Shape): boolean {
+  return description.startsWith('The same as `')
+}
+
+function exampleNumber({ minimum, maximum }: Json, name: string): number {
+  const wished = name.endsWith('_at') ? 1_767_225_600_000 : name.endsWith('numeric_id') ? 42 : 1
+  return Math.min(Math.max(wished, Number(minimum ?? wished)), Number(maximum ?? Number.POSITIVE_INFINITY))
+}
+
+const formatExamples: Record<string, string> = {
+  'date-time': '2026-01-01T00:00:00Z',
+  date: '2026-01-01',
+  uuid: '6f1c2a52-8f0e-4c55-9d0b-2f6f0c1b7a3e',
+  uri: 'https://example.com',
+  email: 'ada@example.com',
+  ipv4: '192.0.2.10',
+  ipv6: '2001:db8::10',
+}
+
+const nameExamples: [RegExp, string][] = [
+  [/^app(_name)?$/, 'demo'],
+  [/(^|_)org(anization)?(_slug)?$/, 'personal'],
+  [/^slug$/, 'acme'],
+  [/hostname$/, 'shop.example.com'],
+  [/^database$/, 'fly-db'],
+  [/^extension$/, 'pg_trgm'],
+  [/(^|_)(id|instance)$/, 'k3v9x2m7q4w8z1c5'],
+  [/^token$/, 'berth_…'],
+  [/_at$/, '2026-01-01T00:00:00Z'],
+  [/url$/, 'https://example.com'],
+  [/^cmd$/, 'ls'],
+  [/image$/, 'docker.io/library/nginx:1.29'],
+  [/network$/, 'default'],
+  [/region$/, 'local'],
+  [/cursor$/, 'ZGVtbw'],
+  [/error|message/, 'A sentence that says what would work'],
+  [/sandbox/, 'my-sandbox'],
+  [/name$/, 'demo'],
+]
+
+function exampleText({ schema, description }: Shape, name: string): string {
+  const { format, pattern, minLength, maxLength } = schema
+  const told = /(?:such as|for example) `([^`]+)`/.exec(description)?.[1]
+  const byName = nameExamples.find(([form]) => form.test(name))?.[1]
+  const candidates = [told, formatExamples[text(format)], byName, 'example', 'a1', '1', '/data', '2026-01-01T00:00:00Z']
+  const known = candidates.filter((candidate) => candidate !== undefined)
+  const fits = typeof pattern === 'string' ? known.find((candidate) => new RegExp(pattern).test(candidate)) : known[0]
+  return (fits ?? 'example').padEnd(Number(minLength ?? 0), 'x').slice(0, Number(maxLength ?? 200))
+}

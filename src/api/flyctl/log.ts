@@ -1,0 +1,87 @@
+import { Type } from 'typebox'
+import { checked } from '../../actions/context.ts'
+import { type AppLogLine, readLogPage } from '../../live/app/machine-log.ts'
+import { invalid } from '../../model/errors.ts'
+import { appAbsent, ByApp, foreignApp } from '../app/machine.ts'
+import type { Route } from '../http/route.ts'
+import { internalRoute } from './route.ts'
+
+const LogEntry = Type.Object(
+  {
+    id: Type.String(),
+    type: Type.String(),
+    attributes: Type.Object({
+      timestamp: Type.String({ format: 'date-time' }),
+      message: Type.String(),
+      level: Type.String(),
+      instance: Type.String({ description: 'The machine that said it.' }),
+      region: Type.String(),
+      meta: Type.Object({
+        instance: Type.String(),
+        region: Type.String(),
+        event: Type.Object({ provider: Type.String({ description: '`app`, or `runner` for the platform.' }) }),
+      }),
+    }),
+  },
+  { title: 'FlyctlLogEntry' },
+)
+
+export const flyctlLogRoutes: Route[] = [
+  internalRoute({
+    method: 'GET',
+    path: '/api/v1/apps/{app_name}/logs',
+    id: 'flyctlReadLog',
+    summary: 'Read what the machines of an app say, page by page',
+    description: 'The last lines first; then, with `next_token` of the page before, what came since.',
+    scope: 'read',
+    params: ByApp,
+    query: Type.Object({
+      next_token: Type.Optional(
+        Type.String({ description: 'Of the page before; a time in nanoseconds since the epoch.' }),
+      ),
+      instance: Type.Optional(Type.String({ description: 'Only of this machine.' })),
+      region: Type.Optional(Type.String({ description: 'Only of machines there.' })),
+    }),
+    status: 200,
+    response: Type.Object({ data: Type.Array(LogEntry), meta: Type.Object({ next_token: Type.String() }) }),
+    errors: { 403: foreignApp, 404: appAbsent, 422: 'A parameter is not valid.' },
+    run: async ({ ctx, params, query }) => {
+      const token = query.next_token ?? ''
+      const lines = await readLogPage(ctx, params.app_name, {
+        afterMs: await checked(ctx, () => readToken(token)),
+        instance: query.instance || null,
+        region: query.region || null,
+      })
+      const last = lines.at(-1)
+      return { data: lines.map(entryView), meta: { next_token: last ? String(nanosOf(last.at)) : token } }
+    },
+  }),
+]
+
+function readToken(token: string): number | null {
+  if (token === '') return null
+  if (!/^\d{1,19}$/.test(token)) throw invalid('next_token is not one that a page was answered with')
+  const nanos = BigInt(token)
+  return Number(nanos / 1_000_000n) + Number(nanos % 1_000_000n) / 1e6
+}
+
+/** Exactly back again, which a product of numbers as large as these would not be. */
+function nanosOf(ms: number): bigint {
+  const whole = Math.floor(ms)
+  return BigInt(whole) * 1_000_000n + BigInt(Math.round((ms - whole) * 1e6))
+}
+
+function entryView({ at, text, stream, machineId, region }: AppLogLine) {
+  return {
+    id: `${machineId}-${nanosOf(at)}`,
+    type: 'log',
+    attributes: {
+      timestamp: new Date(at).toISOString(),
+      message: text,
+      level: 'info',
+      instance: machineId,
+      region,
+      meta: { instance: machineId, region, event: { provider: stream === 'platform' ? 'runner' : 'app' } },
+    },
+  }
+}

@@ -1,0 +1,69 @@
+import { Type } from 'typebox'
+import { getOrg, listVisibleOrgs } from '../../actions/account/org.ts'
+import { getCaller } from '../../actions/context.ts'
+import { firstOrg, type Org } from '../../model/account/org.ts'
+import type { Route } from '../http/route.ts'
+import { InternalOrg, internalRoute } from './route.ts'
+
+const OrganizationView = Type.Object(
+  {
+    id: Type.String(),
+    internal_numeric_id: Type.Integer(),
+    slug: Type.String(),
+    raw_slug: Type.String(),
+    name: Type.String(),
+    personal: Type.Boolean(),
+    paid_plan: Type.Boolean(),
+    billable: Type.Boolean(),
+    billing_status: Type.String(),
+    provisions_beta_extensions: Type.Boolean(),
+    remote_builder_image: Type.String(),
+  },
+  { title: 'FlyctlOrganization' },
+)
+
+export const flyctlOrgRoutes: Route[] = [
+  internalRoute({
+    method: 'GET',
+    path: '/api/v1/organizations',
+    id: 'flyctlListOrganizations',
+    summary: 'List the organizations this token may see',
+    scope: 'read',
+    query: Type.Object({ admin: Type.Optional(Type.Boolean({ description: 'Makes no difference.' })) }),
+    status: 200,
+    response: Type.Object({ organizations: Type.Array(OrganizationView) }),
+    errors: { 422: 'A parameter is not valid.' },
+    run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(organizationView) }),
+  }),
+  internalRoute({
+    method: 'GET',
+    path: '/api/v1/organizations/{org_slug}',
+    id: 'flyctlGetOrganization',
+    summary: 'Show an organization',
+    scope: 'read',
+    params: InternalOrg,
+    status: 200,
+    response: Type.Object({ organization: OrganizationView }),
+    errors: { 404: 'The organization is unknown or not visible to this token.' },
+    run: async ({ ctx, params }) => ({
+      organization: organizationView(await getOrg(ctx, await getCaller(ctx), params.org_slug)),
+    }),
+  }),
+]
+
+/** Nothing here is paid for, and clients ask before they let somebody do a thing. */
+function organizationView(org: Org) {
+  return {
+    id: org.id,
+    internal_numeric_id: org.numericId,
+    slug: org.slug,
+    raw_slug: org.slug,
+    name: org.name,
+    personal: org.slug === firstOrg,
+    paid_plan: true,
+    billable: true,
+    billing_status: 'CURRENT',
+    provisions_beta_extensions: false,
+    remote_builder_image: '',
+  }
+}

@@ -1,0 +1,132 @@
+import { Type } from 'typebox'
+import {
+  createRelease,
+  findCurrentRelease,
+  listReleasesOf,
+  listReleaseTimesOf,
+  updateRelease,
+} from '../../actions/app/release.ts'
+import { deploymentStrategies, isInProgress, type Release } from '../../model/app/release.ts'
+import { notFound } from '../../model/errors.ts'
+import { toRfc3339 } from '../../model/time.ts'
+import type { Route } from '../http/route.ts'
+import { internalRoute } from './route.ts'
+
+const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
+
+const ReleaseView = Type.Object(
+  {
+    id: Type.String(),
+    version: Type.Integer({ description: 'Counts up from 1 in each app.' }),
+    stable: Type.Boolean(),
+    in_progress: Type.Boolean(),
+    status: Type.String({ description: '`pending`, `running`, `complete`, `failed`, ….' }),
+    strategy: Type.Enum([...deploymentStrategies]),
+    user: Type.String(),
+    image_ref: Type.String(),
+    created_at: Type.String({ format: 'date-time' }),
+  },
+  { title: 'FlyctlRelease', description: 'What a client that deployed an app noted down.' },
+)
+
+const foreign = 'The app belongs to an organization this token may not see.'
+const noApp = 'No app has this name.'
+
+export const flyctlReleaseRoutes: Route[] = [
+  internalRoute({
+    method: 'GET',
+    path: '/api/v1/apps/{app_name}/releases',
+    id: 'flyctlListReleases',
+    summary: 'List the releases of an app, newest first',
+    scope: 'read',
+    params: ByApp,
+    query: Type.Object({ limit: Type.Optional(Type.Integer({ minimum: 1, description: 'At most this many.' })) }),
+    status: 200,
+    response: Type.Object({ releases: Type.Array(ReleaseView) }),
+    errors: { 403: foreign, 404: noApp, 422: 'A parameter is not valid.' },
+    run: async ({ ctx, params, query }) => ({
+      releases: (await listReleasesOf(ctx, params.app_name, query.limit)).map(releaseView),
+    }),
+  }),
+  internalRoute({
+    method: 'GET',
+    path: '/api/v1/apps/{app_name}/releases/current',
+    id: 'flyctlGetCurrentRelease',
+    summary: 'Show the newest release of an app',
+    scope: 'read',
+    params: ByApp,
+    status: 200,
+    response: ReleaseView,
+    errors: { 403: foreign, 404: `${noApp} Or: it has no release yet.` },
+    run: async ({ ctx, params }) => {
+      const release = await findCurrentRelease(ctx, params.app_name)
+      if (!release) throw notFound('release not found')
+      return releaseView(release)
+    },
+  }),
+  internalRoute({
+    method: 'GET',
+    path: '/api/v1/releases/all_current',
+    id: 'flyctlListReleaseTimes',
+    summary: 'When each app was last released, by name',
+    scope: 'read',
+    status: 200,
+    response: Type.Record(Type.String(), Type.String({ format: 'date-time' })),
+    errors: {},
+    run: async ({ ctx }) =>
+      Object.fromEntries((await listReleaseTimesOf(ctx)).map(({ name, at }) => [name, toRfc3339(at)])),
+  }),
+  internalRoute({
+    method: 'POST',
+    path: '/api/v1/releases',
+    id: 'flyctlCreateRelease',
+    summary: 'Note down that an app is being deployed',
+    description: 'Only kept and shown; machines are changed by their own operations.',
+    scope: 'write',
+    body: Type.Object({
+      app_name: Type.String(),
+      image: Type.String(),
+      strategy: Type.Optional(Type.Enum([...deploymentStrategies, ''])),
+      definition: Type.Optional(Type.Unsafe<unknown>({})),
+    }),
+    status: 201,
+    response: Type.Object({ release: ReleaseView }),
+    errors: { 403: `${foreign} Or: the token may only read.`, 404: noApp, 422: 'A field is missing or not valid.' },
+    run: async ({ ctx, body }) => {
+      const { app_name, image, strategy, definition } = body
+      const release = await createRelease(ctx, app_name, { image, strategy: strategy || null, definition })
+      return { release: releaseView(release) }
+    },
+  }),
+  internalRoute({
+    method: 'PATCH',
+    path: '/api/v1/releases/{release_id}',
+    id: 'flyctlUpdateRelease',
+    summary: 'Note down how a release goes',
+    scope: 'write',
+    params: Type.Object({ release_id: Type.String() }),
+    body: Type.Object({ status: Type.String() }),
+    status: 200,
+    response: ReleaseView,
+    errors: {
+      403: 'The token may only read.',
+      404: 'There is no such release that this token may see.',
+      422: 'A field is missing or not valid.',
+    },
+    run: async ({ ctx, params, body }) => releaseView(await updateRelease(ctx, params.release_id, body.status)),
+  }),
+]
+
+function releaseView(release: Release) {
+  return {
+    id: release.id,
+    version: release.version,
+    stable: release.status === 'complete',
+    in_progress: isInProgress(release),
+    status: release.status,
+    strategy: release.strategy,
+    user: release.createdBy,
+    image_ref: release.image,
+    created_at: toRfc3339(release.createdAt),
+  }
+}

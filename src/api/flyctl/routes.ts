@@ -1,0 +1,15 @@
+import type { Route } from '../http/route.ts'
+import { flyctlDatabaseRoutes } from './database.ts'
+import { flyctlLogRoutes } from './log.ts'
+import { flyctlOrgRoutes } from './org.ts'
+import { flyctlPostgresRoutes } from './postgres.ts'
+import { flyctlReleaseRoutes } from './release.ts'
+
+/** What flyctl asks for besides the documented interface. */
+export const flyctlRoutes: Route[] = [
+  ...flyctlOrgRoutes,
+  ...flyctlPostgresRoutes,
+  ...flyctlDatabaseRoutes,
+  ...flyctlReleaseRoutes,
+  ...flyctlLogRoutes,
+]

@@ -1,0 +1,164 @@
+import { listTokensOf } from '../../actions/account/token.ts'
+import { listAppsOf } from '../../actions/app/app.ts'
+import { listIpsOf } from '../../actions/app/ip.ts'
+import { listMachinesOf } from '../../actions/app/machine.ts'
+import { findCurrentRelease, listReleasesOf } from '../../actions/app/release.ts'
+import { listSecretsOf } from '../../actions/app/secret.ts'
+import { readCursor, writeCursor } from '../../actions/cursor.ts'
+import { describeImage } from '../../live/app/image.ts'
+import type { LiveContext } from '../../live/context.ts'
+import { firstOrg, type Org } from '../../model/account/org.ts'
+import type { Caller } from '../../model/account/token.ts'
+import { type AppSummary, appStatus } from '../../model/app/app.ts'
+import type { Ip } from '../../model/app/ip.ts'
+import { nowMicros } from '../../model/time.ts'
+import { imageVersionNode, machineNode, regionNodesOf, serviceNodes } from './machine.ts'
+import { connection, type GraphqlNode, imageNode, ipNode, releaseNode, secretNode, tokenNode } from './view.ts'
+
+/** Who asks, for what is looked up only when a query wants it. */
+export interface Asker {
+  ctx: LiveContext
+  caller: Caller
+}
+
+export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId' | 'slug' | 'name'>): GraphqlNode {
+  return {
+    __typename: 'Organization',
+    id: org.id,
+    internalNumericId: org.numericId,
+    slug: org.slug,
+    rawSlug: org.slug,
+    name: org.name,
+    type: org.slug === firstOrg ? 'PERSONAL' : 'SHARED',
+    viewerRole: asker.caller.kind === 'read' ? 'member' : 'admin',
+    // Nothing here is paid for, and clients ask before they let somebody do a thing.
+    paidPlan: true,
+    billable: true,
+    billingStatus: 'CURRENT',
+    isCreditCardSaved: true,
+    provisionsBetaExtensions: false,
+    remoteBuilderImage: '',
+    addOns: connection([]),
+    members: { ...connection([]), edges: [] },
+    limitedAccessTokens: async () => connection(await activeTokens(asker, org.slug)),
+    apps: (query: PageQuery) => appPage(asker, [org], query),
+  }
+}
+
+/** A token that may only read does not see the others, and asking for them does not spoil the rest of its answer. */
+async function activeTokens({ ctx, caller }: Asker, orgSlug: string, appId?: string): Promise<GraphqlNode[]> {
+  if (caller.kind === 'read') return []
+  const now = nowMicros()
+  const tokens = await listTokensOf(ctx, orgSlug, appId)
+  return tokens
+    .filter((token) => token.revokedAt === null && (token.expiresAt === null || token.expiresAt > now))
+    .map(tokenNode)
+}
+
+export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
+  const { ctx } = asker
+  const status = appStatus(app)
+  const appUrl = ctx.settings.appUrl(app.name)
+  const { hostname } = new URL(appUrl)
+  const machines = () => listMachinesOf(ctx, app.name, allMachines)
+  const releases = async ({ first }: PageQuery) => connection((await releasesOf(first)).map(releaseNode))
+  const releasesOf = (first: number | null | undefined) => listReleasesOf(ctx, app.name, Math.max(1, first ?? 20))
+  const newestRelease = async () => (await releasesOf(1)).map(releaseNode)[0]
+  return {
+    __typename: 'App',
+    id: app.name,
+    internalNumericId: app.numericId,
+    name: app.name,
+    status,
+    deployed: status !== 'pending',
+    hostname,
+    appUrl,
+    cnameTarget: hostname,
+    platformVersion: 'machines',
+    network: app.network,
+    organization: organizationNode(asker, {
+      id: app.orgId,
+      numericId: app.orgNumericId,
+      slug: app.orgSlug,
+      name: app.orgName,
+    }),
+    version: async () => (await findCurrentRelease(ctx, app.name))?.version ?? 0,
+    config: async () => ({ definition: (await findCurrentRelease(ctx, app.name))?.definition ?? {} }),
+    currentRelease: newestRelease,
+    currentReleaseUnprocessed: newestRelease,
+    releases,
+    releasesUnprocessed: releases,
+    services: async () => serviceNodes(await machines()),
+    regions: async () => regionNodesOf(await machines()),
+    imageDetails: async () => imageVersionNode(await machines()),
+    machines: async ({ state, first }: PageQuery & { state?: string | null }) => {
+      const found = (await machines()).filter((machine) => !state || machine.state === state)
+      const nodes = found.slice(0, first ?? found.length).map((machine) => machineNode(ctx, machine))
+      // Each leads back to its app.
+      return { nodes: nodes.map((node) => ({ ...node, app: () => appNode(asker, app) })), totalCount: found.length }
+    },
+    image: async ({ ref }: { ref: string }) => imageNode(await describeImage(ctx, app.name, ref)),
+    // Clients add the shared one to the others by themselves.
+    ipAddresses: async () => {
+      const own = (await listIpsOf(ctx, app.name)).filter(({ shared }) => !shared)
+      return connection(own.map((ip) => addressNode(asker, ip)))
+    },
+    sharedIpAddress: async () => (await listIpsOf(ctx, app.name)).find(({ shared }) => shared)?.ip ?? '',
+    egressIpAddresses: connection([]),
+    addOns: connection([]),
+    limitedAccessTokens: async () => connection(await activeTokens(asker, app.orgSlug, app.id)),
+    hostIssues: connection([]),
+    secrets: async () => (await listSecretsOf(ctx, app.name, { show: false, minVersion: 0 })).map(secretNode),
+  }
+}
+
+export function addressNode(asker: Asker, ip: Ip): GraphqlNode {
+  const network = ip.network && { name: ip.network.name, organization: organizationNode(asker, ip.network.org) }
+  return { ...ipNode(ip), network }
+}
+
+const allMachines = { includeDeleted: false, region: null, states: null, metadata: {} }
+
+export interface PageQuery {
+  first?: number | null
+  after?: string | null
+}
+
+const maxPage = 500
+const usualPage = 200
+const placePattern = /^[a-z0-9-]{1,63}\/[a-z0-9-]{1,63}$/
+
+/** Apps of these organizations, one organization after the other. */
+export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: PageQuery): Promise<GraphqlNode> {
+  const limit = Math.min(maxPage, Math.max(1, query.first ?? usualPage))
+  const [from = '', afterName = ''] = query.after ? readCursor('after', placePattern, query.after).split('/') : []
+  const found: AppSummary[] = []
+  for (const { slug } of orgs) {
+    if (slug < from || found.length > limit) continue
+    // One more than asked for tells whether another page follows.
+    const wanted = limit + 1 - found.length
+    const place = slug === from ? { cursor: writeCursor(afterName) } : {}
+    found.push(...(await listAppsOf(asker.ctx, { org_slug: slug, limit: wanted, ...place })).apps)
+  }
+  const edges = found.slice(0, limit).map((app) => ({
+    cursor: writeCursor(`${app.orgSlug}/${app.name}`),
+    node: appNode(asker, app),
+  }))
+  return {
+    nodes: edges.map(({ node }) => node),
+    edges,
+    totalCount: () => countApps(asker, orgs),
+    pageInfo: {
+      hasNextPage: found.length > limit,
+      hasPreviousPage: from !== '',
+      startCursor: edges[0]?.cursor ?? '',
+      endCursor: edges.at(-1)?.cursor ?? '',
+    },
+  }
+}
+
+async function countApps({ ctx }: Asker, orgs: Pick<Org, 'slug'>[]): Promise<number> {
+  let sum = 0
+  for (const { slug } of orgs) sum += (await listAppsOf(ctx, { org_slug: slug, limit: 1 })).total
+  return sum
+}

@@ -1,0 +1,56 @@
+import { Type } from 'typebox'
+import { getCaller } from '../../actions/context.ts'
+import { type Route, route } from '../http/route.ts'
+import { mutationRoot, queryRoot } from './root.ts'
+import { refusalView } from './view.ts'
+
+const GraphqlRequest = Type.Object({
+  query: Type.String({ description: 'A GraphQL document.', examples: ['{ organizations { nodes { slug } } }'] }),
+  variables: Type.Optional(Type.Union([Type.Object({}), Type.Null()], { description: 'The values of its variables.' })),
+  operationName: Type.Optional(
+    Type.Union([Type.String(), Type.Null()], { description: 'Which of several operations of the document to run.' }),
+  ),
+})
+
+const GraphqlAnswer = Type.Object(
+  {
+    data: Type.Optional(Type.Unsafe<unknown>({})),
+    errors: Type.Optional(
+      Type.Array(
+        Type.Object({
+          message: Type.String(),
+          path: Type.Optional(Type.Array(Type.Unsafe<string | number>({ type: ['string', 'integer'] }))),
+          locations: Type.Optional(Type.Array(Type.Object({ line: Type.Integer(), column: Type.Integer() }))),
+          extensions: Type.Object({
+            code: Type.String({ description: 'Such as `NOT_FOUND`.' }),
+            status: Type.Optional(Type.String({ description: 'Such as `name_taken`.' })),
+          }),
+        }),
+      ),
+    ),
+  },
+  { title: 'GraphqlAnswer' },
+)
+
+export const graphqlRoutes: Route[] = [
+  route({
+    method: 'POST',
+    path: '/graphql',
+    id: 'graphql',
+    tag: 'GraphQL',
+    summary: 'Ask and change by GraphQL',
+    description: 'The schema can be asked for by introspection. What is refused is in `errors`, with status 200.',
+    scope: 'read',
+    body: GraphqlRequest,
+    status: 200,
+    response: GraphqlAnswer,
+    errors: {},
+    wrongType: 400,
+    problem: (error) => ({ error: error.message, errors: [refusalView(error)] }),
+    run: async ({ ctx, body }) => {
+      const asker = { ctx, caller: await getCaller(ctx) }
+      const { answerQuery } = await import('./answer.ts')
+      return answerQuery({ ...queryRoot(asker), ...mutationRoot(asker) }, body)
+    },
+  }),
+]

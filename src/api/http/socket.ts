@@ -1,0 +1,118 @@
+// WebSockets beside the requests of an address. A refusal is an ordinary HTTP answer, so that clients can show it.
+import { randomUUID } from 'node:crypto'
+import { type IncomingMessage, STATUS_CODES } from 'node:http'
+import type { Duplex } from 'node:stream'
+import type { FastifyInstance } from 'fastify'
+import { type WebSocket, WebSocketServer } from 'ws'
+import { badRequest, notFound } from '../../model/errors.ts'
+import { readTokenHash } from './auth.ts'
+import { asBerthError, problemBody, problemHeaders } from './problem.ts'
+import { type OpenSocket, readSearch, type SocketRoute } from './route.ts'
+import { headersOf, type ServerOptions, withAliases } from './server.ts'
+
+interface Matched {
+  route: SocketRoute
+  params: Record<string, string>
+}
+
+/** What clients send in one message: their own limit is 10 MiB. */
+const maxMessageBytes = 16 * 1024 * 1024
+
+export function addSockets(server: FastifyInstance, options: ServerOptions, routes: SocketRoute[]): void {
+  const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: maxMessageBytes })
+  const match = matcher(routes.flatMap(withAliases))
+  server.server.on('upgrade', (request, connection, head) => {
+    connection.on('error', () => connection.destroy())
+    const id = randomUUID()
+    open(options, match, request).then(
+      ({ headers, run }) => {
+        const add = (lines: string[]) => {
+          for (const [name, value] of Object.entries({ ...headersOf(options.area, id), ...headers })) {
+            lines.push(`${name}: ${value}`)
+          }
+        }
+        sockets.once('headers', add)
+        sockets.handleUpgrade(request, connection, head, (socket: WebSocket) => {
+          socket.on('error', () => socket.terminate())
+          contain(socket, (err) => options.log.error({ request: id, err }, 'a socket was given up'))
+          options.log.info({ request: id, path: pathOf(request), status: 101 }, 'answered')
+          run(socket)
+        })
+        sockets.off('headers', add) // still there when the handshake was refused
+      },
+      (err: unknown) => refuse(options, connection, id, err),
+    )
+  })
+  server.addHook('preClose', async () => {
+    for (const socket of sockets.clients) socket.terminate()
+  })
+}
+
+/** What a client's message brings about ends its own connection at most. */
+function contain(socket: WebSocket, tell: (err: unknown) => void): void {
+  const emit = socket.emit.bind(socket)
+  socket.emit = (event: string, ...args: unknown[]) => {
+    try {
+      return emit(event, ...args)
+    } catch (err) {
+      tell(err)
+      socket.terminate()
+      return false
+    }
+  }
+}
+
+async function open(
+  options: ServerOptions,
+  match: (path: string) => Matched | undefined,
+  request: IncomingMessage,
+): Promise<OpenSocket> {
+  const tokenHash = readTokenHash(request.headers.authorization)
+  const found = match(pathOf(request))
+  if (!found) throw notFound(`no such path: ${pathOf(request)}`)
+  if (request.headers.upgrade?.toLowerCase() !== 'websocket') throw badRequest('only websocket is spoken here')
+  const search = readSearch(request.url ?? '')
+  const ctx = { ...options.ground, area: options.area, tokenHash }
+  return found.route.open({ ctx, params: found.params, headers: request.headers, search })
+}
+
+function pathOf(request: IncomingMessage): string {
+  return request.url?.split('?')[0] ?? '/'
+}
+
+function matcher(routes: SocketRoute[]): (path: string) => Matched | undefined {
+  const patterns = routes.map((route) => ({
+    route,
+    pattern: new RegExp(`^${route.path.replaceAll(/\{(\w+)\}/g, '(?<$1>[^/]+)')}/?$`),
+  }))
+  return (path) => {
+    for (const { route, pattern } of patterns) {
+      const groups = pattern.exec(path)?.groups
+      if (groups || pattern.test(path)) return { route, params: decoded(groups ?? {}) }
+    }
+    return undefined
+  }
+}
+
+function decoded(groups: Record<string, string>): Record<string, string> {
+  try {
+    return Object.fromEntries(Object.entries(groups).map(([name, value]) => [name, decodeURIComponent(value)]))
+  } catch {
+    throw badRequest('the path is not well-formed')
+  }
+}
+
+function refuse(options: ServerOptions, connection: Duplex, id: string, err: unknown): void {
+  const error = asBerthError(err)
+  if (error.statusCode >= 500) options.log.error({ request: id, err: error.cause ?? error }, error.message)
+  const body = JSON.stringify(problemBody(options.area, error))
+  const headers = {
+    ...problemHeaders(error),
+    ...headersOf(options.area, id),
+    'content-type': 'application/json',
+    'content-length': String(Buffer.byteLength(body)),
+    connection: 'close',
+  }
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
+  connection.end(`HTTP/1.1 ${error.statusCode} ${STATUS_CODES[error.statusCode]}\r\n${lines.join('')}\r\n${body}`)
+}

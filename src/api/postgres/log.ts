@@ -1,0 +1,52 @@
+import { Type } from 'typebox'
+import { getAuthority, readLogOf } from '../../live/postgres/cluster.ts'
+import { type Route, route } from '../http/route.ts'
+import { ById, Data, noCluster } from './cluster.ts'
+
+const defaultLines = 100
+
+export const clusterLogRoutes: Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/postgres/{postgres_cluster_id}/logs',
+    id: 'getClusterLog',
+    tag: 'Postgres',
+    summary: 'Show the log of the server',
+    description: 'Its last lines, oldest first, each with its time in UTC in front. Works in every state.',
+    scope: 'read',
+    params: ById,
+    query: Type.Object({
+      lines: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: 1000,
+          description: `How many; ${defaultLines} when omitted.`,
+          refusal: 'lines must be from 1 to 1000',
+        }),
+      ),
+    }),
+    status: 200,
+    response: Data(Type.Object({ lines: Type.Array(Type.String()) }, { title: 'PostgresLog' })),
+    errors: { 404: noCluster, 422: '`lines` is not a number from 1 to 1000.' },
+    wrongType: 422,
+    run: async ({ ctx, params, query }) => {
+      return { data: { lines: await readLogOf(ctx, params.postgres_cluster_id, query.lines ?? defaultLines) } }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/postgres/ca',
+    id: 'getAuthority',
+    tag: 'Postgres',
+    summary: 'Show the certificate authority',
+    description: 'Clients that verify the certificates of clusters need it. It is the same for all clusters.',
+    scope: 'read',
+    status: 200,
+    response: Data(
+      Type.Object({ certificate: Type.String({ description: 'As PEM.' }) }, { title: 'PostgresAuthority' }),
+    ),
+    errors: {},
+    wrongType: 400,
+    run: async ({ ctx }) => ({ data: { certificate: await getAuthority(ctx) } }),
+  }),
+]

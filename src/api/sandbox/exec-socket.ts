@@ -1,0 +1,129 @@
+// A session on a WebSocket, in the frames that all clients of the interface know.
+import type { RawData, WebSocket } from 'ws'
+import type { LiveContext } from '../../live/context.ts'
+import type { ExecSession } from '../../live/sandbox/exec-session.ts'
+import { watchPortChanges } from '../../live/sandbox/port.ts'
+import {
+  type ClientMessage,
+  exitFrame,
+  exitText,
+  frame,
+  readClientMessage,
+  stdinByte,
+  stdinEndByte,
+  terminalCloseCode,
+} from '../../model/sandbox/exec.ts'
+import type { Sandbox } from '../../model/sandbox/sandbox.ts'
+
+export interface Followed {
+  ctx: LiveContext
+  sandbox: Sandbox
+  session: ExecSession
+  /** True for the connection that started it. */
+  isOwner: boolean
+  /** For that one: when the command began, in ticks since boot. */
+  startedAt?: number
+}
+
+export interface Follower {
+  message(data: RawData, isBinary: boolean): void
+  leave(): void
+}
+
+const keepaliveText = JSON.stringify({ type: 'keepalive' })
+
+/** 1013 asks a client to come again later. */
+const tooSlow = 1013
+
+/** The whole of a socket is for this session. */
+export function serveSession(socket: WebSocket, followed: Followed): void {
+  const { session } = followed
+  const follower = follow(socket, followed, (code) => socket.close(session.facts.tty ? terminalCloseCode(code) : 1000))
+  socket.on('message', (data, isBinary) => {
+    if (isBinary) follower.message(data, isBinary)
+    else obey(session, readClientMessage(String(data)))
+  })
+  socket.once('close', follower.leave)
+}
+
+/**
+ * Sends what a session writes to a socket. `ended` is called when the last byte has left: from the moment a socket is
+ * closed, its client has a limited time to read.
+ */
+export function follow(socket: WebSocket, followed: Followed, ended: (code: number) => void): Follower {
+  const { ctx, session, isOwner } = followed
+  const { tty } = session.facts
+  socket.send(sessionInfo(session, isOwner))
+  const sent = () => session.balance()
+  const keepalive = setInterval(() => socket.send(keepaliveText), ctx.sessions.keepaliveMs)
+  const unwatch = tellPorts(socket, followed)
+  const finish = () => {
+    clearInterval(keepalive)
+    unwatch()
+  }
+  const detach = session.attach({
+    backlogBytes: () => socket.bufferedAmount,
+    output: (stream, data) => socket.send(tty ? data : frame(stream, data), sent),
+    ended(code) {
+      finish()
+      if (!tty) socket.send(exitText(code))
+      socket.send(tty ? exitText(code) : exitFrame(code), () => ended(code))
+    },
+    drained: () => socket.resume(),
+    drop: () => socket.close(tooSlow, 'too slow; attach again'),
+  })
+  const write = (data: Buffer) => {
+    // What waits for the command is bounded by not reading more from the client.
+    if (!session.input(data)) socket.pause()
+  }
+  return {
+    message: (data) => takeInput(session, bytesOf(data), write),
+    leave() {
+      finish()
+      detach()
+    },
+  }
+}
+
+/** Looking at ports costs as much as a short command, and nothing can listen sooner than it takes to start. */
+const firstLookMs = 10
+
+function tellPorts(socket: WebSocket, { ctx, sandbox, startedAt }: Followed): () => void {
+  let unwatch = () => {}
+  const timer = setTimeout(() => {
+    unwatch = watchPortChanges(ctx, sandbox, startedAt, (change) => socket.send(JSON.stringify(change)))
+  }, firstLookMs)
+  return () => {
+    clearTimeout(timer)
+    unwatch()
+  }
+}
+
+function takeInput(session: ExecSession, bytes: Buffer, write: (data: Buffer) => void): void {
+  if (session.facts.tty) write(bytes)
+  else if (bytes[0] === stdinByte) write(bytes.subarray(1))
+  else if (bytes[0] === stdinEndByte && bytes.length === 1) session.endInput()
+}
+
+export function obey(session: ExecSession, message: ClientMessage | undefined): void {
+  if (message?.type === 'resize') session.resize(message.cols, message.rows)
+  if (message?.type === 'signal') session.signal(message.signal)
+}
+
+function sessionInfo(session: ExecSession, isOwner: boolean): string {
+  return JSON.stringify({
+    type: 'session_info',
+    session_id: session.id,
+    command: session.command,
+    created: Math.floor(session.createdAt.getTime() / 1000),
+    cols: session.cols,
+    rows: session.rows,
+    is_owner: isOwner,
+    tty: session.facts.tty,
+  })
+}
+
+export function bytesOf(data: RawData): Buffer {
+  if (Buffer.isBuffer(data)) return data
+  return Array.isArray(data) ? Buffer.concat(data) : Buffer.from(data)
+}

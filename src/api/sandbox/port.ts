@@ -1,0 +1,27 @@
+import { watchPorts } from '../../live/sandbox/port.ts'
+import { openSandbox } from '../../live/sandbox/sandbox.ts'
+import type { SocketRoute } from '../http/route.ts'
+
+/** A client that does not read for so long has gone. Each event has about a hundred bytes. */
+const maxUnsentBytes = 4 * 1024 * 1024
+
+export const portSockets: SocketRoute[] = [
+  {
+    path: '/v1/sandboxes/{name}/ports/watch',
+    id: 'watchPorts',
+    tag: 'Ports',
+    summary: 'Watch which ports are open inside',
+    open: async ({ ctx, params }) => {
+      const sandbox = await openSandbox(ctx, params.name!, 'read')
+      return {
+        run: (socket) => {
+          const stop = watchPorts(ctx, sandbox, (event) => {
+            if (socket.bufferedAmount > maxUnsentBytes) socket.terminate()
+            else socket.send(JSON.stringify(event))
+          })
+          socket.once('close', stop)
+        },
+      }
+    },
+  },
+]

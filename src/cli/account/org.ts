@@ -1,0 +1,91 @@
+import { type Command, Option } from 'commander'
+import { request, segment } from '../client.ts'
+import { addExamples, type Cli } from '../command.ts'
+import { block, printAnswer, table, timeText, visible } from '../output.ts'
+
+interface Org {
+  id: string
+  slug: string
+  name: string
+  cross_network_replays: boolean
+  created_at: string
+}
+
+interface UpdateOptions {
+  crossNetworkReplays: 'on' | 'off'
+}
+
+export function addOrgCommands(program: Command, cli: Cli): void {
+  const orgs = program.command('orgs').alias('org').description('organizations, to which everything else belongs')
+  addExamples(orgs, 'berth orgs create acme', 'berth orgs list')
+
+  const create = orgs
+    .command('create')
+    .description('create an organization (needs a root token)')
+    .argument('<slug>', 'lowercase letters, digits and dashes; unique')
+    .option('--name <name>', 'what people call it; the slug when omitted')
+    .action((slug: string, options: { name?: string }) => createOrg(cli, slug, options.name))
+  addExamples(create, 'berth orgs create acme', 'berth orgs create acme --name "Acme Corporation"')
+
+  const list = orgs
+    .command('list')
+    .alias('ls')
+    .description('list the organizations your token may see')
+    .action(() => listOrgs(cli))
+  addExamples(list, 'berth orgs list', 'berth orgs list --json')
+
+  const show = orgs
+    .command('show')
+    .description('show an organization')
+    .argument('<slug>', 'the organization')
+    .action((slug: string) => showOrg(cli, slug))
+  addExamples(show, 'berth orgs show acme', 'berth orgs show acme --json')
+
+  const update = orgs
+    .command('update')
+    .description('change the settings of an organization')
+    .argument('<slug>', 'the organization')
+    .addOption(
+      new Option('--cross-network-replays <switch>', 'whether requests may be replayed to apps in other networks of it')
+        .choices(['on', 'off'])
+        .makeOptionMandatory(),
+    )
+    .action((slug: string, options: UpdateOptions) => updateOrg(cli, slug, options))
+  addExamples(update, 'berth orgs update acme --cross-network-replays off')
+}
+
+async function showOrg(cli: Cli, slug: string): Promise<void> {
+  const terminal = cli.terminal()
+  const org = await request<Org>(cli.session(), 'GET', `/v1/orgs/${segment(slug)}`)
+  const pairs: [string, string][] = [
+    ['slug', org.slug],
+    ['name', org.name],
+    ['id', org.id],
+    ['created', timeText(org.created_at)],
+    ['cross-network replays', switchText(org)],
+  ]
+  printAnswer(terminal, org, () => block(pairs, terminal.colors))
+}
+
+async function updateOrg(cli: Cli, slug: string, options: UpdateOptions): Promise<void> {
+  const body = { cross_network_replays: options.crossNetworkReplays === 'on' }
+  const org = await request<Org>(cli.session(), 'PATCH', `/v1/orgs/${segment(slug)}`, body)
+  printAnswer(cli.terminal(), org, () => `Replays across the networks of ${visible(org.slug)} are ${switchText(org)}.`)
+}
+
+function switchText(org: Org): string {
+  return org.cross_network_replays ? 'on' : 'off'
+}
+
+async function createOrg(cli: Cli, slug: string, name: string | undefined): Promise<void> {
+  const terminal = cli.terminal()
+  const org = await request<Org>(cli.session(), 'POST', '/v1/orgs', { slug, name })
+  printAnswer(terminal, org, () => `Created organization ${visible(org.slug)}.`)
+}
+
+async function listOrgs(cli: Cli): Promise<void> {
+  const terminal = cli.terminal()
+  const page = await request<{ organizations: Org[] }>(cli.session(), 'GET', '/v1/orgs')
+  const rows = page.organizations.map((org) => [org.slug, org.name, org.id, timeText(org.created_at)])
+  printAnswer(terminal, page, () => table(['SLUG', 'NAME', 'ID', 'CREATED'], rows, terminal.colors))
+}

@@ -1,0 +1,166 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Command } from 'commander'
+import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import { Failure } from '../failure.ts'
+import { block, confirm, countText, printAnswer, table, visible } from '../output.ts'
+import { findUrl } from './release.ts'
+
+interface AppItem {
+  id: string
+  name: string
+  status: string
+  network: string
+  machine_count: number
+  volume_count: number
+}
+
+interface App extends AppItem {
+  organization: { name: string; slug: string }
+}
+
+interface AppPage {
+  total_apps: number
+  apps: AppItem[]
+  next_cursor?: string
+}
+
+interface CreateOptions {
+  org: string
+  network?: string
+  enableSubdomains?: true
+}
+
+interface DestroyOptions {
+  force?: true
+  yes?: true
+}
+
+const pageSize = 1000 // the most the platform gives at once
+const destroySeconds = 60
+
+export function addAppCommands(program: Command, cli: Cli): void {
+  const apps = program.command('apps').alias('app').description('apps, which hold machines')
+  addExamples(apps, 'berth apps create demo', 'berth apps list', 'berth apps show demo', 'berth apps destroy demo')
+  addCreate(apps, cli)
+
+  const list = apps
+    .command('list')
+    .alias('ls')
+    .description('list the apps of an organization, by name')
+    .option('--org <slug>', 'the organization', defaultOrg)
+    .action((options: { org: string }) => listApps(cli, options.org))
+  addExamples(list, 'berth apps list', 'berth apps list --org acme --json')
+
+  const show = apps
+    .command('show')
+    .description('show an app')
+    .argument('<name>', 'the name of the app')
+    .action((name: string) => showApp(cli, name))
+  addExamples(show, 'berth apps show demo', 'berth apps show demo --json')
+
+  const destroy = apps
+    .command('destroy')
+    .description('destroy an app and everything in it, and wait until it is gone')
+    .argument('<name>', 'the name of the app')
+    .option('--force', 'stop its machines first; refused while some are running otherwise')
+    .option('-y, --yes', 'do not ask')
+    .action((name: string, options: DestroyOptions) => destroyApp(cli, name, options))
+  addExamples(destroy, 'berth apps destroy demo', 'berth apps destroy demo --force --yes')
+}
+
+function addCreate(apps: Command, cli: Cli): void {
+  const create = apps
+    .command('create')
+    .description('create an app')
+    .argument('<name>', 'lowercase letters, digits and dashes; unique over all organizations')
+    .option('--org <slug>', 'the organization it belongs to', defaultOrg)
+    .option('--network <name>', 'a private network of its own, apart from the other apps of the organization')
+    .option('--enable-subdomains', 'route the subdomains of its address to it as well')
+    .action((name: string, options: CreateOptions) => createApp(cli, name, options))
+  addExamples(create, 'berth apps create demo', 'berth apps create shop --org acme --network shop')
+}
+
+async function createApp(cli: Cli, name: string, options: CreateOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const app = await request<App>(cli.session(), 'POST', '/v1/apps', {
+    app_name: name,
+    org_slug: options.org,
+    network: options.network,
+    enable_subdomains: options.enableSubdomains,
+  })
+  const place = `organization ${visible(app.organization.slug)}`
+  printAnswer(terminal, app, () => `Created app ${visible(app.name)} in ${place}.`)
+}
+
+async function listApps(cli: Cli, org: string): Promise<void> {
+  const terminal = cli.terminal()
+  const page = await collectApps(cli.session(), org)
+  if (page.apps.length === 0 && !terminal.json) {
+    return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" makes one.`)
+  }
+  const rows = page.apps.map((app) => [app.name, app.status, app.machine_count, app.volume_count, app.network])
+  const headers = ['NAME', 'STATUS', 'MACHINES', 'VOLUMES', 'NETWORK']
+  printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
+}
+
+/** All pages as one, which is what the platform answers when no limit is given. */
+async function collectApps(session: Session, org: string): Promise<AppPage> {
+  const apps: AppItem[] = []
+  let cursor: string | undefined
+  for (;;) {
+    const query = new URLSearchParams({ org_slug: org, limit: String(pageSize), ...(cursor ? { cursor } : {}) })
+    const page = await request<AppPage>(session, 'GET', `/v1/apps?${query}`)
+    apps.push(...page.apps)
+    cursor = page.next_cursor
+    if (!cursor) return { total_apps: page.total_apps, apps }
+  }
+}
+
+async function showApp(cli: Cli, name: string): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const app = await getApp(session, name)
+  const url = terminal.json ? undefined : await findUrl(session, app.name)
+  const pairs: [string, string | number][] = [
+    ['name', app.name],
+    ['id', app.id],
+    ['status', app.status],
+    ['url', url ?? 'none; "berth ips allocate-v4 --shared" gives it an address'],
+    ['organization', app.organization.slug],
+    ['network', app.network],
+    ['machines', app.machine_count],
+    ['volumes', app.volume_count],
+  ]
+  printAnswer(terminal, app, () => block(pairs, terminal.colors))
+}
+
+async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const app = await getApp(session, name)
+  if (!options.yes) await confirm(terminal, destroyQuestion(app))
+  const answer = await request(session, 'DELETE', `/v1/apps/${segment(name)}${options.force ? '?force=true' : ''}`)
+  await waitUntilGone(session, app)
+  printAnswer(terminal, answer, () => `Destroyed app ${visible(app.name)}.`)
+}
+
+function destroyQuestion(app: App): string {
+  const held = `${countText(app.machine_count, 'machine')} and ${countText(app.volume_count, 'volume')}`
+  return `Destroy app ${app.name} of organization ${app.organization.slug} with ${held}?`
+}
+
+/** The name is free at once, so somebody may have taken it again: another id is another app. */
+async function waitUntilGone(session: Session, app: App): Promise<void> {
+  const end = Date.now() + destroySeconds * 1000
+  for (;;) {
+    const found = await requestIfPresent<App>(session, `/v1/apps/${segment(app.name)}`)
+    if (found?.id !== app.id) return
+    if (Date.now() > end) throw new Failure(`app ${app.name} is still there after ${destroySeconds} seconds`)
+    await delay(200)
+  }
+}
+
+function getApp(session: Session, name: string): Promise<App> {
+  return request<App>(session, 'GET', `/v1/apps/${segment(name)}`)
+}

@@ -1,0 +1,113 @@
+import { readFileSync } from 'node:fs'
+import type { Command } from 'commander'
+import { request, segment } from '../client.ts'
+import { addExamples, type Cli } from '../command.ts'
+import { Misuse } from '../failure.ts'
+import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
+import { appName, appPath, type OfApp, takesApp } from './option.ts'
+
+interface Issued {
+  source: string
+  status: string
+  expires_at: string | null
+  issuer?: string
+}
+
+interface Certificate {
+  hostname: string
+  status: string
+  certificates?: Issued[]
+}
+
+interface AddOptions extends OfApp {
+  cert?: string
+  key?: string
+}
+
+export function addCertificateCommands(program: Command, cli: Cli): void {
+  const certs = program
+    .command('certs')
+    .alias('certificates')
+    .description('further host names of an app, with certificates')
+  addExamples(certs, 'berth certs add shop.example.com -a web', 'berth certs list -a web')
+
+  const add = takesApp(certs.command('add'))
+    .description('lead a host name to an app')
+    .argument('<hostname>', 'the name')
+    .option('--cert <file>', 'its certificate with the chain, as PEM; by default one of the local authority')
+    .option('--key <file>', 'the private key, as PEM')
+    .action((hostname: string, options: AddOptions) => addCertificate(cli, hostname, options))
+  addExamples(
+    add,
+    'berth certs add shop.localhost -a web',
+    'berth certs add shop.example.com --cert chain.pem --key key.pem -a web',
+  )
+
+  const list = takesApp(certs.command('list').alias('ls'))
+    .description('list the host names of an app')
+    .action((options: OfApp) => listCertificates(cli, options))
+  addExamples(list, 'berth certs list -a web')
+
+  const show = takesApp(certs.command('show'))
+    .description('show a host name and its certificates')
+    .argument('<hostname>', 'the name')
+    .action((hostname: string, options: OfApp) => showCertificate(cli, hostname, options))
+  addExamples(show, 'berth certs show shop.example.com -a web')
+
+  const remove = takesApp(certs.command('remove').alias('delete'))
+    .description('lead a host name to an app no longer')
+    .argument('<hostname>', 'the name')
+    .action((hostname: string, options: OfApp) => removeCertificate(cli, hostname, options))
+  addExamples(remove, 'berth certs remove shop.example.com -a web')
+}
+
+async function addCertificate(cli: Cli, hostname: string, options: AddOptions): Promise<void> {
+  if ((options.cert === undefined) !== (options.key === undefined)) throw new Misuse('--cert and --key go together')
+  const own = options.cert !== undefined
+  const body = own ? { hostname, fullchain: readPem(options.cert!), private_key: readPem(options.key!) } : { hostname }
+  const path = `${appPath(options)}/certificates/${own ? 'custom' : 'acme'}`
+  const answer = await request<Certificate>(cli.session(), 'POST', path, body)
+  printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))}.`)
+}
+
+function readPem(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new Misuse(`cannot read ${file}: ${(error as Error).message}`)
+  }
+}
+
+async function listCertificates(cli: Cli, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const answer = await request<{ certificates: Certificate[] }>(
+    cli.session(),
+    'GET',
+    `${appPath(options)}/certificates?limit=500`,
+  )
+  if (answer.certificates.length === 0 && !terminal.json) {
+    return terminal.note(`App ${visible(appName(options))} has no host names of its own.`)
+  }
+  const rows = answer.certificates.map((one) => [one.hostname, one.status])
+  printAnswer(terminal, answer, () => table(['HOSTNAME', 'STATUS'], rows, terminal.colors))
+}
+
+async function showCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const path = `${appPath(options)}/certificates/${segment(hostname)}`
+  const found = await request<Certificate>(cli.session(), 'GET', path)
+  const pairs: [string, Cell][] = [
+    ['hostname', found.hostname],
+    ['status', found.status],
+    ...(found.certificates ?? []).map((one): [string, Cell] => [
+      one.source,
+      [one.status, one.issuer, one.expires_at && `until ${timeText(one.expires_at)}`].filter(Boolean).join(', '),
+    ]),
+  ]
+  printAnswer(terminal, found, () => block(pairs, terminal.colors))
+}
+
+async function removeCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
+  const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${segment(hostname)}`)
+  printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))} no longer.`)
+}

@@ -1,0 +1,314 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { Misuse } from '../failure.ts'
+import { parseDeployFile, splitWords } from './deploy-config.ts'
+
+const parse = (text: string) => parseDeployFile(text, 'berth.toml')
+const groups = (text: string) => Object.fromEntries(parse(text).groups)
+const only = (text: string) => parse(text).groups.get('app')
+
+describe('a deployment file', () => {
+  it('may be empty', () => {
+    expect(parse('')).toEqual({
+      app: undefined,
+      region: undefined,
+      image: undefined,
+      atOnce: 1,
+      releaseCommand: undefined,
+      releaseSeconds: 300,
+      waitSeconds: 300,
+      groups: new Map([['app', {}]]),
+      unknown: [],
+    })
+  })
+
+  it('says what all machines have', () => {
+    const text = `
+      app = "web"
+      primary_region = "fra"
+      kill_signal = "SIGTERM"
+      kill_timeout = 30
+      swap_size_mb = 256
+      [build]
+        image = "nginx:1.29"
+      [env]
+        MODE = "fast"
+        PORT = 8080
+        DEBUG = true
+      [deploy]
+        strategy = "immediate"
+        release_command = "sh -c 'migrate now'"
+        release_command_timeout = "10m"
+        wait_timeout = "1m30s"`
+    expect(parse(text)).toMatchObject({
+      app: 'web',
+      region: 'fra',
+      image: 'nginx:1.29',
+      atOnce: 'all',
+      releaseCommand: ['sh', '-c', 'migrate now'],
+      releaseSeconds: 600,
+      waitSeconds: 90,
+      unknown: [],
+    })
+    expect(only(text)).toEqual({
+      env: { MODE: 'fast', PORT: '8080', DEBUG: 'true' },
+      stop_config: { signal: 'SIGTERM', timeout: '30s' },
+      init: { swap_size_mb: 256 },
+    })
+  })
+
+  it('makes two ports of an HTTP service', () => {
+    const text = `
+      image = "web"
+      [http_service]
+        internal_port = 3000
+        force_https = true
+        auto_stop_machines = "suspend"
+        auto_start_machines = true
+        min_machines_running = 1
+        [http_service.concurrency]
+          type = "requests"
+          soft_limit = 200
+          hard_limit = 250
+        [[http_service.checks]]
+          path = "/up"
+          interval = "15s"
+          grace_period = 5
+          [http_service.checks.headers]
+            X-From = "check"`
+    expect(parse(text).image).toBe('web')
+    expect(only(text)).toEqual({
+      services: [
+        {
+          protocol: 'tcp',
+          internal_port: 3000,
+          ports: [
+            { port: 80, handlers: ['http'], force_https: true },
+            { port: 443, handlers: ['tls', 'http'] },
+          ],
+          autostart: true,
+          autostop: 'suspend',
+          min_machines_running: 1,
+          concurrency: { type: 'requests', soft_limit: 200, hard_limit: 250 },
+          checks: [
+            {
+              type: 'http',
+              path: '/up',
+              interval: '15s',
+              grace_period: '5s',
+              headers: [{ name: 'X-From', values: ['check'] }],
+            },
+          ],
+        },
+      ],
+    })
+  })
+
+  it('gives each group what is its own, and what is for all', () => {
+    const text = `
+      [processes]
+        web = "serve --port 80"
+        worker = ["work", "hard and long"]
+      [[services]]
+        internal_port = 80
+        processes = ["web"]
+        [[services.ports]]
+          port = 8000
+          handlers = ["http"]
+        [[services.tcp_checks]]
+          interval = "10s"
+      [checks.alive]
+        type = "tcp"
+        port = 9
+      [[mounts]]
+        source = "data"
+        destination = "/data"
+        initial_size = "10gb"
+        auto_extend_size_threshold = 80
+        auto_extend_size_increment = "1GB"
+        auto_extend_size_limit = 20
+        processes = ["worker"]
+      [[vm]]
+        memory = "1gb"
+      [[vm]]
+        size = "performance-2x"
+        memory_mb = 8192
+        processes = ["worker"]
+      [[restart]]
+        policy = "never"
+        processes = ["worker"]`
+    const alive = { alive: { type: 'tcp', port: 9 } }
+    expect(groups(text)).toEqual({
+      web: {
+        init: { cmd: ['serve', '--port', '80'] },
+        guest: { memory_mb: 1024 },
+        checks: alive,
+        services: [
+          {
+            protocol: 'tcp',
+            internal_port: 80,
+            ports: [{ port: 8000, handlers: ['http'] }],
+            checks: [{ type: 'tcp', interval: '10s' }],
+          },
+        ],
+      },
+      worker: {
+        init: { cmd: ['work', 'hard and long'] },
+        guest: { cpu_kind: 'performance', cpus: 2, memory_mb: 8192 },
+        checks: alive,
+        mounts: [
+          {
+            name: 'data',
+            path: '/data',
+            size_gb: 10,
+            extend_threshold_percent: 80,
+            add_size_gb: 1,
+            size_gb_limit: 20,
+          },
+        ],
+        restart: { policy: 'no' },
+      },
+    })
+  })
+
+  it('may have services of datagrams', () => {
+    const text = `
+      [[services]]
+        protocol = "udp"
+        internal_port = 5353
+        auto_start_machines = true
+        [[services.ports]]
+          port = 53
+        [[services.ports]]
+          start_port = 6000
+          end_port = 6003
+        [services.concurrency]
+          hard_limit = 100`
+    expect([only(text), parse(text).unknown]).toEqual([
+      {
+        services: [
+          {
+            protocol: 'udp',
+            internal_port: 5353,
+            autostart: true,
+            concurrency: { hard_limit: 100 },
+            ports: [{ port: 53 }, { start_port: 6000, end_port: 6003 }],
+          },
+        ],
+      },
+      [],
+    ])
+  })
+
+  it('may hold what has no effect, which is named once', () => {
+    const text =
+      'console_command = "sh"\n[build]\ndockerfile = "D"\n[http_service]\nodd = 1\n[[statics]]\nguest_path = "/x"'
+    expect(parse(text).unknown.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
+  })
+
+  it.each([
+    ['a = ', /^berth\.toml: line 1: /],
+    ['app = 1', 'app is a string'],
+    ['[env]\nA = []', 'env.A is a string, a number, or true or false'],
+    ['kill_timeout = "soon"', 'kill_timeout is a duration such as "15s" or "1m30s"'],
+    ['[deploy]\nstrategy = "slow"', 'deploy.strategy is one of rolling, immediate, canary and bluegreen'],
+    ['[deploy]\nmax_unavailable = 0', 'deploy.max_unavailable is a number of machines, or a part of them such as 0.33'],
+    [
+      '[deploy]\nmax_unavailable = 1.5',
+      'deploy.max_unavailable is a number of machines, or a part of them such as 0.33',
+    ],
+    ['[processes]\nweb = 1', 'processes.web is a command: a string, or a list of words'],
+    ['[[services]]\nprotocol = "tcp"', 'services.internal_port is required'],
+    ['[http_service]\ninternal_port = "a"', 'http_service.internal_port is a whole number'],
+    ['[http_service]\nprocesses = ["b"]', 'http_service.processes names "b", which is none of app'],
+    ['[http_service]\nauto_stop_machines = "later"', /auto_stop_machines is one of/],
+    ['[[mounts]]\ndestination = "/d"', 'mounts.source is required'],
+    ['[[mounts]]\nsource = "d"\ndestination = "/d"\ninitial_size = "big"', /^mounts\.initial_size is a number/],
+    ['[[vm]]\nmemory = "much"', 'vm.memory is a size such as "512mb" or "1gb"'],
+    ['env = 3', 'env is a table'],
+    ['services = [1]', 'services is a table, or several'],
+  ])('refuses %j', (text, message) => {
+    expect(() => parse(text)).toThrow(Misuse)
+    expect(() => parse(text)).toThrow(message)
+  })
+
+  it.each([
+    ['', 1],
+    ['max_unavailable = 3', 3],
+    ['max_unavailable = 0.5', 0.5],
+    ['strategy = "bluegreen"', 1],
+  ])('knows how many machines may be away: %s', (text, expected) => {
+    expect(parse(`[deploy]\n${text}`).atOnce).toBe(expected)
+  })
+
+  it('is read or refused, whatever it holds', () => {
+    const names = ['app', 'env', 'build', 'deploy', 'processes', 'services', 'http_service', 'checks', 'mounts', 'vm']
+    const keys = [...names, 'restart', 'ports', 'internal_port', 'size', 'headers', 'kill_timeout', '__proto__', 'a']
+    const scalar = fc.oneof(
+      fc.string(),
+      fc.integer(),
+      fc.boolean(),
+      fc.double({ noNaN: true, noDefaultInfinity: true }),
+    )
+    const { value } = fc.letrec<{ value: unknown; table: unknown }>((tie) => ({
+      value: fc.oneof({ maxDepth: 4 }, scalar, fc.array(scalar), tie('table')),
+      table: fc.dictionary(fc.constantFrom(...keys), tie('value'), { maxKeys: 4 }),
+    }))
+    const file = fc.dictionary(fc.constantFrom(...keys), value, { maxKeys: 6 })
+    fc.assert(
+      fc.property(file, (content) => {
+        expectReadOrRefused(
+          Object.entries(content)
+            .map(([key, each]) => `${key} = ${inline(each)}`)
+            .join('\n'),
+        )
+      }),
+      { numRuns: 1000 },
+    )
+  })
+
+  it('is read or refused, also when it is no TOML', () => {
+    fc.assert(fc.property(fc.string({ unit: 'binary' }), expectReadOrRefused))
+  })
+})
+
+function inline(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(inline).join(', ')}]`
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value)
+  return `{ ${Object.entries(value)
+    .map(([key, each]) => `${key} = ${inline(each)}`)
+    .join(', ')} }`
+}
+
+function expectReadOrRefused(text: string): void {
+  try {
+    JSON.stringify([...parse(text).groups])
+  } catch (error) {
+    expect(error).toBeInstanceOf(Misuse)
+  }
+}
+
+describe('words of a line', () => {
+  it.each([
+    ['', []],
+    ['  a   b ', ['a', 'b']],
+    [`a 'b c' "d e"f`, ['a', 'b c', 'd ef']],
+    [`a\\ b "c\\"d" '\\x'`, ['a b', 'c"d', '\\x']],
+    [`'' ""`, ['', '']],
+  ])('are those of a shell: %j', (line, words) => {
+    expect(splitWords(line)).toEqual(words)
+  })
+
+  it('must have all their quotes', () => {
+    expect(() => splitWords('a "b')).toThrow('a " is not closed')
+  })
+
+  it('come back as they were quoted', () => {
+    const quote = (word: string) => `'${word.replaceAll("'", `'\\''`)}'`
+    fc.assert(
+      fc.property(fc.array(fc.string({ unit: 'binary' })), (words) => {
+        expect(splitWords(words.map(quote).join(' '))).toEqual(words)
+      }),
+    )
+  })
+})

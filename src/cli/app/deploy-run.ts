@@ -1,0 +1,230 @@
+// One deployment: what runs already gets its new version one after the other, what is missing is made.
+import { request, type Session, segment } from '../client.ts'
+import { Failure, Misuse } from '../failure.ts'
+import type { Progress } from '../progress.ts'
+import type { GroupConfig } from './deploy-config.ts'
+import { createMachine, type Place, withVolumes } from './machine-copy.ts'
+import {
+  exitText,
+  getMachine,
+  groupMachines,
+  groupOf,
+  listMachines,
+  type Machine,
+  type MachineConfig,
+  machinePath,
+  releaseGroup,
+  waitForState,
+  waitUntilSettled,
+} from './machine-find.ts'
+import { type Change, explaining, placeText, type Roll, rollOut, waitUntilUp } from './machine-roll.ts'
+import { createRelease, endRelease, findUrl, type Release } from './release.ts'
+
+export interface Deployment {
+  app: string
+  /** Undefined: the file names none, and machines that are there keep theirs. */
+  image: string | undefined
+  region: string | undefined
+  /** Undefined without a file: machines that are there keep what they have. */
+  groups: Map<string, GroupConfig> | undefined
+  /** Of the first machine, without a file. */
+  firstConfig: GroupConfig
+  env: Record<string, string> | undefined
+  atOnce: number | 'all'
+  releaseCommand: string[] | undefined
+  releaseSeconds: number
+  waitSeconds: number
+  isDouble: boolean
+  hasPublicIps: boolean
+}
+
+export interface DeployResult {
+  app: string
+  release: number
+  image: string
+  created: string[]
+  updated: string[]
+  destroyed: string[]
+  url: string | undefined
+}
+
+interface Surroundings {
+  session: Session
+  progress: Progress
+  note(text: string): void
+}
+
+interface Plan {
+  image: string
+  changes: Change[]
+  missing: { config: MachineConfig; count: number }[]
+  leftOver: Machine[]
+}
+
+const firstGroup = 'app'
+
+export async function runDeployment(around: Surroundings, deployment: Deployment): Promise<DeployResult> {
+  const { session, progress } = around
+  const { app } = deployment
+  const machines = [...groupMachines(await listMachines(session, app)).values()].flat()
+  const image = deployment.image ?? machines[0]?.config.image
+  if (image === undefined) {
+    throw new Misuse('name the image with --image, or in the file as image or build.image; none is built here')
+  }
+  const release = await createRelease(session, {
+    app,
+    image,
+    strategy: deployment.atOnce === 'all' ? 'IMMEDIATE' : 'ROLLING',
+    definition: Object.fromEntries(deployment.groups ?? []),
+  })
+  const plan = makePlan(deployment, machines, image, release)
+  const roll: Roll = { session, app, progress, waitSeconds: deployment.waitSeconds }
+  try {
+    if (deployment.hasPublicIps) await ensureAddress(around, app, plan, machines.length === 0)
+    if (deployment.releaseCommand) await runReleaseCommand(roll, deployment, plan)
+    await rollOut(roll, plan.changes, atOnceFor(deployment.atOnce, plan.changes.length))
+    const created = await createMissing(roll, deployment.region, plan)
+    for (const { id } of plan.leftOver) await destroyMachine(roll, id)
+    await endRelease(session, release, 'complete')
+    return {
+      app,
+      release: release.version,
+      image,
+      created,
+      updated: plan.changes.map(({ machine }) => machine.id),
+      destroyed: plan.leftOver.map(({ id }) => id),
+      url: await findUrl(session, app),
+    }
+  } catch (error) {
+    await endRelease(session, release, 'failed').catch(() => undefined)
+    throw error
+  }
+}
+
+export function makePlan(deployment: Deployment, machines: Machine[], image: string, release: Release): Plan {
+  const { groups, isDouble } = deployment
+  const known = new Map<string, GroupConfig | undefined>(
+    groups ?? machines.map((machine) => [groupOf(machine)!, undefined]),
+  )
+  if (known.size === 0) known.set(firstGroup, deployment.firstConfig)
+  const metadataOf = (group: string): Record<string, string> => ({
+    fly_platform_version: 'v2',
+    fly_process_group: group,
+    fly_release_id: release.id,
+    fly_release_version: String(release.version),
+  })
+  const changes = machines
+    .filter((machine) => known.has(groupOf(machine)!))
+    .map((machine): Change => {
+      const group = groupOf(machine)!
+      const metadata = { ...machine.config.metadata, ...metadataOf(group) }
+      const given = known.get(group)
+      const config = given ? onto(machine.config, given) : keeping(machine.config, deployment.env)
+      return { machine, config: { ...config, image, metadata } }
+    })
+  const missing = [...known]
+    .filter(([group]) => !changes.some(({ machine }) => groupOf(machine) === group))
+    .map(([group, given]) => ({
+      config: { ...given, image, metadata: metadataOf(group) },
+      count: given?.services && !given.mounts && isDouble ? 2 : 1,
+    }))
+  const leftOver = machines.filter((machine) => !known.has(groupOf(machine)!))
+  return { image, changes, missing, leftOver }
+}
+
+/** A machine keeps its volume, and its size where the file says nothing about it. */
+function onto(before: MachineConfig, given: GroupConfig): GroupConfig {
+  const volume = before.mounts?.[0]?.volume
+  const mounts = given.mounts?.map((mount) => ({ ...mount, ...(volume !== undefined && { volume }) }))
+  const size = given.guest || given.size || !before.guest ? {} : { guest: before.guest }
+  return { ...size, ...given, ...(mounts && { mounts }) }
+}
+
+function keeping(before: MachineConfig, env: Record<string, string> | undefined): MachineConfig {
+  return env ? { ...before, env: { ...before.env, ...env } } : before
+}
+
+export function atOnceFor(given: number | 'all', count: number): number {
+  if (given === 'all') return Math.max(1, count)
+  return Math.max(1, given < 1 ? Math.floor(given * count) : given)
+}
+
+/** Nothing in a datagram says which of several apps it is for, so UDP needs an address that is not shared. */
+async function ensureAddress(
+  { session, note }: Surroundings,
+  app: string,
+  plan: Plan,
+  isFirst: boolean,
+): Promise<void> {
+  const services = [...plan.missing, ...plan.changes].flatMap(({ config }) => config.services ?? [])
+  const offered = services.filter(({ ports }) => ports?.length)
+  const hasUdp = offered.some(({ protocol }) => protocol === 'udp')
+  if (!(isFirst ? offered.length > 0 : hasUdp)) return
+  const path = `/v1/apps/${segment(app)}/ip_assignments`
+  const { ips } = await request<{ ips: { shared: boolean }[] }>(session, 'GET', path)
+  if (isFirst && ips.length === 0) {
+    const { ip } = await request<{ ip: string }>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
+    note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
+  } else if (hasUdp && ips.every(({ shared }) => shared)) {
+    note(
+      `warning: UDP reaches app ${app} only at an address of its own; "berth ips allocate-v4 -a ${app}" gives it one`,
+    )
+  }
+}
+
+async function createMissing(roll: Roll, region: string | undefined, plan: Plan): Promise<string[]> {
+  const place: Place = roll
+  const wanted = plan.missing.flatMap(({ config, count }) => Array.from({ length: count }, () => config))
+  const created: string[] = []
+  for (const [index, config] of wanted.entries()) {
+    const body = { config: await withVolumes(place, config, region), region }
+    const made = await createMachine(place, body)
+    created.push(made.id)
+    roll.progress.show(`Starting machine ${made.id}${placeText(index + 1, wanted.length)}`)
+    await explaining(roll, made.id, () => waitUntilUp(roll, made.id))
+  }
+  return created
+}
+
+/** In a machine of its own, before any other is touched. */
+async function runReleaseCommand(roll: Roll, deployment: Deployment, plan: Plan): Promise<void> {
+  const { session, app, progress } = roll
+  const like = plan.changes[0]?.config ?? plan.missing[0]?.config
+  const { services: _, checks: __, mounts: ___, size, guest, ...config } = like!
+  const made = await createMachine(roll, {
+    region: deployment.region,
+    config: {
+      ...config,
+      ...(size !== undefined ? { size } : guest && { guest }),
+      env: { ...config.env, RELEASE_COMMAND: '1' },
+      init: { ...config.init, cmd: deployment.releaseCommand },
+      metadata: { ...config.metadata, fly_process_group: releaseGroup },
+      restart: { policy: 'no' },
+      auto_destroy: true,
+    },
+  })
+  progress.show(`Running the release command in machine ${made.id}`)
+  try {
+    await explaining(roll, made.id, async () => {
+      const ended = await waitUntilSettled(session, app, made, deployment.releaseSeconds, ['destroyed', 'failed'])
+      const exit = ended.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
+      if (ended.failure) throw new Failure(`the release command could not be run: ${ended.failure}`)
+      if (exit?.exit_code !== 0) {
+        throw new Failure(`the release command ${exit ? exitText(exit) : 'did not run'}; nothing else was changed`)
+      }
+    })
+  } catch (error) {
+    await destroyMachine(roll, made.id).catch(() => undefined) // the reason is what counts
+    throw error
+  }
+}
+
+export async function destroyMachine({ session, app, progress }: Omit<Roll, 'waitSeconds'>, id: string): Promise<void> {
+  progress.show(`Destroying machine ${id}`)
+  const { state } = await getMachine(session, app, id)
+  if (state === 'destroyed') return
+  await request(session, 'DELETE', `${machinePath(app, id)}?force=true`)
+  await waitForState(session, app, { id }, 'destroyed', destroySeconds)
+}
+
+const destroySeconds = 330 // a program may take five minutes to stop

@@ -1,0 +1,92 @@
+import type { Command } from 'commander'
+import { addExamples } from '../command.ts'
+import { printAnswer, visible } from '../output.ts'
+import { startProgress } from '../progress.ts'
+import type { MachineCli } from './machine.ts'
+import { copyMachine } from './machine-copy.ts'
+import { getMachine, type MachineConfig, waitForState } from './machine-find.ts'
+import { rollOut } from './machine-roll.ts'
+import { type ConfigOptions, readConfig, takesConfig } from './machine-run.ts'
+import { appName, type OfApp, takesApp } from './option.ts'
+
+interface UpdateOptions extends OfApp, ConfigOptions {
+  image?: string
+}
+
+interface CloneOptions extends OfApp {
+  name?: string
+  region?: string
+}
+
+const changeSeconds = 300
+
+export function addMachineChange(machines: Command, cli: MachineCli): void {
+  const update = takesConfig(takesApp(machines.command('update')))
+    .description('give a machine a new version; what is not given stays as it is')
+    .argument('<id>', 'the id of the machine')
+    .argument('[command...]', 'what it runs; write -- before it')
+    .option('-i, --image <image>', 'another image')
+    .action((id: string, words: string[], options: UpdateOptions) => updateMachine(cli, id, words, options))
+  addExamples(
+    update,
+    'berth machine update 1857156b526dd8 -a web --image nginx:1.29',
+    'berth machine update 1857156b526dd8 -a web --vm-memory 1gb --env MODE=fast',
+  )
+
+  const clone = takesApp(machines.command('clone'))
+    .description('create a further machine like one that is there, with volumes of its own')
+    .argument('<id>', 'the id of the machine')
+    .option('--name <name>', 'its name inside the app; made up when omitted')
+    .option('-r, --region <code>', 'its region; that of the other when omitted')
+    .action((id: string, options: CloneOptions) => cloneMachine(cli, id, options))
+  addExamples(clone, 'berth machine clone 1857156b526dd8 -a web')
+}
+
+async function updateMachine(cli: MachineCli, id: string, words: string[], options: UpdateOptions): Promise<void> {
+  const app = appName(options)
+  const session = cli.session()
+  const machine = await getMachine(session, app, id)
+  const config = changedConfig(machine.config, readConfig(options, words), options.image)
+  const progress = startProgress(cli.terminal(), cli.progress)
+  await rollOut({ session, app, progress, waitSeconds: changeSeconds }, [{ machine, config }])
+  const updated = await getMachine(session, app, id)
+  printAnswer(cli.terminal(), updated, () => `Machine ${id} is ${visible(updated.state)} with its new version.`)
+}
+
+export function changedConfig(
+  before: MachineConfig,
+  { guest, size, ...change }: Partial<MachineConfig>,
+  image: string | undefined,
+): MachineConfig {
+  const { guest: guestBefore, ...rest } = before
+  return {
+    ...rest,
+    ...change,
+    ...(change.env && { env: { ...before.env, ...change.env } }),
+    ...(change.metadata && { metadata: { ...before.metadata, ...change.metadata } }),
+    ...(change.init && { init: { ...before.init, ...change.init } }),
+    ...(size !== undefined ? { size } : { guest: { ...guestFor(guestBefore, guest), ...guest } }),
+    ...(image !== undefined && { image }),
+  }
+}
+
+/** The memory of before may not fit another number of CPUs. */
+function guestFor(before: MachineConfig['guest'] = {}, change: MachineConfig['guest'] = {}): MachineConfig['guest'] {
+  const { memory_mb: _, ...rest } = before
+  return change.cpus === undefined ? before : rest
+}
+
+async function cloneMachine(cli: MachineCli, id: string, options: CloneOptions): Promise<void> {
+  const app = appName(options)
+  const session = cli.session()
+  const { name, region } = options
+  const from = await getMachine(session, app, id)
+  const progress = startProgress(cli.terminal(), cli.progress)
+  const made = await copyMachine({ session, app, progress }, from, {
+    ...(name !== undefined && { name }),
+    ...(region !== undefined && { region }),
+  })
+  progress.show(`Machine ${made.id} is starting`)
+  const machine = await waitForState(session, app, made, 'started', changeSeconds).finally(() => progress.end())
+  printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is started.`)
+}

@@ -1,0 +1,67 @@
+// What options and files say about a machine, as its configuration.
+import { InvalidArgumentError } from 'commander'
+import { Misuse } from '../failure.ts'
+import type { MachineConfig, Service } from './machine-find.ts'
+
+/** Without what is undefined. */
+export function present<T extends object>(all: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as {
+    [K in keyof T]?: Exclude<T[K], undefined>
+  }
+}
+
+interface GuestWish {
+  cpu_kind: string | undefined
+  cpus: number | undefined
+  memory_mb: number | undefined
+}
+
+/** A named size, changed by what is given beside it. */
+export function guestOf(size: string | undefined, wish: GuestWish): Pick<MachineConfig, 'size' | 'guest'> {
+  const own = present(wish)
+  if (size === undefined) return Object.keys(own).length > 0 ? { guest: own } : {}
+  const match = /^(?:(shared)-cpu|performance)-(\d{1,2})x$/.exec(size)
+  // Which sizes there are is for the platform to say.
+  if (!match) return { size }
+  const [, shared, cpus] = match
+  return { guest: { cpu_kind: shared ? 'shared' : 'performance', cpus: Number(cpus), ...own } }
+}
+
+/** `512`, `512mb` or `1gb`, as megabytes. */
+export function parseMemory(text: string): number {
+  const match = /^(\d{1,7})\s*(mb|gb)?$/i.exec(text)
+  if (!match) throw new InvalidArgumentError('Write a size such as 512mb or 1gb.')
+  return Number(match[1]) * (match[2]?.toLowerCase() === 'gb' ? 1024 : 1)
+}
+
+/** `[port:]internal[/tcp|udp][:handler…]`: `80:8080/tcp:http`, `443:8080/tcp:tls:http`, `5432`. */
+export function parsePort(text: string): { port: number; service: Omit<Service, 'ports'>; handlers: string[] } {
+  const match = /^(?:(\d{1,5}):)?(\d{1,5})(?:\/(tcp|udp))?((?::[a-z_]+)*)$/.exec(text)
+  if (!match) throw new Misuse(`--port must be of the form 80:8080/tcp:http, not "${text}"`)
+  const [, outer, inner, protocol = 'tcp', handlers] = match
+  return {
+    port: Number(outer ?? inner),
+    service: { protocol, internal_port: Number(inner) },
+    handlers: handlers!.split(':').filter(Boolean),
+  }
+}
+
+/** Ports that lead to one port inside are of one service. */
+export function servicesOf(texts: string[]): Service[] {
+  const services = new Map<string, Service & { ports: object[] }>()
+  for (const { port, service, handlers } of texts.map(parsePort)) {
+    const key = `${service.internal_port}/${service.protocol}`
+    const known = services.get(key) ?? { ...service, ports: [] }
+    services.set(key, known)
+    known.ports.push({ port, handlers })
+  }
+  return [...services.values()]
+}
+
+/** `vol_…:/path` or `name:/path`. */
+export function mountOf(text: string): NonNullable<MachineConfig['mounts']>[number] {
+  const match = /^([^:]+):(\/.+)$/.exec(text)
+  if (!match) throw new Misuse(`--volume must be of the form data:/path, not "${text}"`)
+  const [, volume, path] = match as unknown as [string, string, string]
+  return volume.startsWith('vol_') ? { volume, path } : { name: volume, path }
+}

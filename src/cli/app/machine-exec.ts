@@ -1,0 +1,53 @@
+import type { Command } from 'commander'
+import { addExamples } from '../command.ts'
+import { parseWholeNumber } from '../number.ts'
+import type { MachineCli } from './machine.ts'
+import { machinePath } from './machine-find.ts'
+import { appName, type OfApp, takesApp } from './option.ts'
+
+interface ExecOptions extends OfApp {
+  timeout: number
+  stdin?: true
+}
+
+interface Outcome {
+  exit_code: number
+  exit_signal: number
+  stdout: string
+  stderr: string
+}
+
+export function addMachineExec(machines: Command, cli: MachineCli): void {
+  const exec = takesApp(machines.command('exec'))
+    .description('run a command in a machine; its exit code is the one of this command')
+    .argument('<id>', 'the id of the machine')
+    .argument('<command...>', 'the program and its arguments; write -- before them')
+    .option('--timeout <seconds>', 'when it is killed; at most 300', parseWholeNumber, 30)
+    .option('--stdin', 'let it read standard input, which is read to its end first')
+    .action((id: string, words: string[], options: ExecOptions) => runCommand(cli, id, words, options))
+  exec.addHelpText('after', '\nWhat it says is printed when it has ended: at most 1 MiB of each stream.')
+  addExamples(
+    exec,
+    'berth machine exec 1857156b526dd8 -a web -- ls /',
+    "berth machine exec 1857156b526dd8 -a web --stdin -- sh -c 'cat > /data/list' < list",
+  )
+}
+
+async function runCommand(cli: MachineCli, id: string, words: string[], options: ExecOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const { openStream } = await import('../stream.ts')
+  const body = {
+    command: words,
+    timeout: options.timeout,
+    ...(options.stdin && { stdin: await cli.readInput() }),
+  }
+  const path = `${machinePath(appName(options), id)}/exec`
+  const answer = await openStream(cli.session(), { method: 'POST', path, body })
+  const outcome = JSON.parse(String(Buffer.concat(await answer.toArray()))) as Outcome
+  if (terminal.json) terminal.print(JSON.stringify(outcome, null, 2))
+  else {
+    if (outcome.stdout) terminal.print(outcome.stdout.replace(/\n$/, ''))
+    if (outcome.stderr) terminal.note(outcome.stderr.replace(/\n$/, ''))
+  }
+  cli.setExitCode(outcome.exit_signal > 0 ? 128 + outcome.exit_signal : outcome.exit_code)
+}

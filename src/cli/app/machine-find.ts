@@ -1,0 +1,162 @@
+import { request, type Session, segment } from '../client.ts'
+import { Failure, Refusal } from '../failure.ts'
+
+export interface MachineConfig {
+  image: string
+  env?: Record<string, string>
+  init?: { exec?: string[]; entrypoint?: string[]; cmd?: string[]; swap_size_mb?: number }
+  guest?: { cpu_kind?: string; cpus?: number; memory_mb?: number }
+  size?: string
+  metadata?: Record<string, string>
+  services?: Service[]
+  checks?: Record<string, object>
+  mounts?: Mount[]
+  auto_destroy?: boolean
+  restart?: { policy?: string; max_retries?: number }
+  stop_config?: { signal?: string; timeout?: string }
+}
+
+export interface Mount {
+  volume?: string
+  name?: string
+  path: string
+  size_gb?: number
+  extend_threshold_percent?: number
+  add_size_gb?: number
+  size_gb_limit?: number
+}
+
+export interface Service {
+  protocol: string
+  internal_port: number
+  ports?: object[]
+  checks?: object[]
+}
+
+export interface Machine {
+  id: string
+  name: string
+  state: string
+  region: string
+  instance_id: string
+  private_ip?: string
+  config: MachineConfig
+  image_ref?: { registry: string; repository: string; tag: string; digest: string }
+  checks?: { name: string; status: string; output: string }[]
+  events?: MachineEvent[]
+  cordoned?: boolean
+  failure?: string | null
+  nonce?: string
+  created_at: string
+  updated_at: string
+}
+
+export interface MachineEvent {
+  id: string
+  type: string
+  status: string
+  source: string
+  timestamp: number
+  request?: { exit_event?: ExitEvent; error?: string } | null
+}
+
+export interface ExitEvent {
+  exit_code: number
+  guest_signal: number
+  oom_killed: boolean
+  requested_stop: boolean
+}
+
+export function machinesPath(app: string): string {
+  return `/v1/apps/${segment(app)}/machines`
+}
+
+export function machinePath(app: string, id: string): string {
+  return `${machinesPath(app)}/${segment(id)}`
+}
+
+export function listMachines(session: Session, app: string): Promise<Machine[]> {
+  return request<Machine[]>(session, 'GET', machinesPath(app))
+}
+
+export function getMachine(session: Session, app: string, id: string): Promise<Machine> {
+  return request<Machine>(session, 'GET', machinePath(app, id))
+}
+
+/** Which part of the app it runs, by what deployments note; undefined for one that was made by hand. */
+export function groupOf({ config }: Pick<Machine, 'config'>): string | undefined {
+  return config.metadata?.fly_process_group
+}
+
+export const releaseGroup = 'fly_app_release_command'
+
+/** Machines that deployments made, by group. */
+export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
+  const groups = new Map<string, Machine[]>()
+  for (const machine of machines) {
+    const group = groupOf(machine)
+    if (group === undefined || group === releaseGroup) continue
+    groups.set(group, [...(groups.get(group) ?? []), machine])
+  }
+  return groups
+}
+
+// Less than a request may take.
+const waitAtOnceSeconds = 20
+
+const settledStates = ['created', 'started', 'stopped', 'suspended', 'failed', 'destroyed']
+
+/** Once it is in one of these states, by default any in which it stays. */
+export async function waitUntilSettled(
+  session: Session,
+  app: string,
+  machine: Pick<Machine, 'id'>,
+  seconds: number,
+  wanted = settledStates,
+): Promise<Machine> {
+  const deadline = Date.now() + seconds * 1000
+  for (;;) {
+    const left = Math.ceil((deadline - Date.now()) / 1000)
+    const query = new URLSearchParams({
+      state: wanted.join(','),
+      timeout: String(Math.max(0, Math.min(left, waitAtOnceSeconds))),
+    })
+    try {
+      await request(session, 'GET', `${machinePath(app, machine.id)}/wait?${query}`)
+      const seen = await getMachine(session, app, machine.id)
+      // A program that is over at once has led on meanwhile.
+      if (wanted.includes(seen.state)) return seen
+      if (left > 0) continue
+      throw new Failure(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
+    } catch (error) {
+      if (!(error instanceof Refusal && error.status === 408)) throw error
+      if (left > 0) continue
+      const { state } = await getMachine(session, app, machine.id)
+      throw new Failure(`machine ${machine.id} is still ${state} after ${seconds} s`)
+    }
+  }
+}
+
+/** Throws with the reason when it becomes something else. */
+export async function waitForState(
+  session: Session,
+  app: string,
+  machine: Pick<Machine, 'id'>,
+  state: string,
+  seconds: number,
+): Promise<Machine> {
+  const seen = await waitUntilSettled(session, app, machine, seconds)
+  if (seen.state !== state) throw endedAs(seen, state)
+  return seen
+}
+
+export function endedAs(machine: Machine, state: string): Failure {
+  const exit = machine.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
+  const why = machine.failure ?? (exit ? `its program ${exitText(exit)}` : '')
+  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${why ? `: ${why}` : ''}`)
+}
+
+export function exitText({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
+  if (oom_killed) return 'ran out of memory'
+  return guest_signal > 0 ? `was ended by signal ${guest_signal}` : `ended with ${exit_code}`
+}

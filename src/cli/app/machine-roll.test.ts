@@ -1,0 +1,162 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { Failure, Refusal } from '../failure.ts'
+import type { Machine } from './machine-find.ts'
+import { rollOut } from './machine-roll.ts'
+
+// Nobody listens there: the log is read without fetch.
+const platform = 'http://127.0.0.1:1'
+const path = '/v1/apps/web/machines'
+let asked: string[]
+/** What differs from a platform on which all goes well, by method and path. */
+let answers: Record<string, () => [status: number, body: object]>
+
+beforeEach(() => {
+  asked = []
+  answers = {}
+  vi.stubGlobal(
+    'fetch',
+    async (url: string, { method, headers }: { method: string; headers: Record<string, string> }) => {
+      const key = `${method} ${url.replace(`${platform}${path}`, '').replace(/\?.*/, '')}`
+      const nonce = headers['fly-machine-lease-nonce']
+      asked.push(nonce ? `${key} ${nonce}` : key)
+      const [status, body] = answers[key]?.() ?? [200, usual(key)]
+      return new Response(JSON.stringify(body), { status })
+    },
+  )
+})
+
+afterEach(() => vi.unstubAllGlobals())
+
+function usual(key: string): object {
+  const id = key.split('/')[1]!
+  return key.endsWith('/lease') ? { data: { nonce: `n-${id}` } } : machine(id)
+}
+
+function machine(id: string, change: Partial<Machine> = {}): Machine {
+  const checks = [{ name: 'up', status: 'passing', output: '' }]
+  const times = { created_at: '', updated_at: '' }
+  return {
+    id,
+    name: id,
+    state: 'started',
+    region: 'local',
+    instance_id: 'v1',
+    config: { image: 'x' },
+    checks,
+    ...times,
+    ...change,
+  }
+}
+
+async function roll(machines: Machine[], { atOnce = 1, waitSeconds = 5 } = {}): Promise<string[]> {
+  const shown: string[] = []
+  const progress = { show: (text: string) => void shown.push(text), end: () => {} }
+  const session = { url: platform, token: 'berth_x' }
+  const changes = machines.map((one) => ({ machine: one, config: { image: 'new' } }))
+  await rollOut({ session, app: 'web', progress, waitSeconds }, changes, atOnce)
+  return shown
+}
+
+const stepsOf = (id: string) => [
+  `POST /${id}/lease`,
+  `POST /${id} n-${id}`,
+  `GET /${id}/wait`,
+  `GET /${id}`,
+  `GET /${id}/wait`,
+  `GET /${id}`,
+  `GET /${id}`,
+  `DELETE /${id}/lease n-${id}`,
+]
+
+describe('new versions', () => {
+  it('come one after the other, each under a lease', async () => {
+    expect(await roll([machine('a'), machine('b')])).toEqual([
+      'Updating machine a (1 of 2)',
+      'Updating machine b (2 of 2)',
+    ])
+    expect(asked).toEqual([...stepsOf('a'), ...stepsOf('b')])
+  })
+
+  it('come together when several may be away', async () => {
+    await roll([machine('a'), machine('b')], { atOnce: 2 })
+    expect(asked.slice(0, 2)).toEqual(['POST /a/lease', 'POST /b/lease'])
+    expect(asked.toSorted()).toEqual([...stepsOf('a'), ...stepsOf('b')].toSorted())
+  })
+
+  it('leave a machine that does not run as it is', async () => {
+    answers['GET /a'] = () => [200, machine('a', { state: 'stopped' })]
+    await roll([machine('a', { state: 'stopped' })])
+    expect(asked).toEqual(stepsOf('a').toSpliced(4, 3))
+  })
+
+  it.each([
+    { state: 'failed', failure: 'there is no such image' },
+    { state: 'stopped', failure: 'it was started again and again' },
+  ])('start a machine that was $state for a reason', async (before) => {
+    let isUp = false
+    answers['GET /a'] = () => [200, machine('a', { state: isUp ? 'started' : 'stopped' })]
+    answers['POST /a/start'] = () => {
+      isUp = true
+      return [200, {}]
+    }
+    await roll([machine('a', before)])
+    expect(asked).toEqual(stepsOf('a').toSpliced(4, 0, 'POST /a/start n-a'))
+  })
+
+  it('end when one is held by somebody else', async () => {
+    answers['POST /a/lease'] = () => [409, { error: 'lease held' }]
+    await expect(roll([machine('a'), machine('b')])).rejects.toThrow(Refusal)
+    expect(asked).toEqual(['POST /a/lease'])
+  })
+
+  it('end when one is not started, and give the lease back', async () => {
+    answers['GET /a'] = () => [200, machine('a', { state: 'failed', failure: 'no such program' })]
+    await expect(roll([machine('a'), machine('b')])).rejects.toThrow(
+      'machine a is failed, not started: no such program',
+    )
+    expect(asked.at(-1)).toBe('DELETE /a/lease n-a')
+    expect(asked.join()).not.toContain('/b')
+  })
+
+  it('end when a check does not pass in time', async () => {
+    const checks = [
+      { name: 'up', status: 'critical', output: 'refused' },
+      { name: 'other', status: 'passing', output: '' },
+    ]
+    answers['GET /a'] = () => [200, machine('a', { checks })]
+    await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
+      'machine a: up does not pass after 0 s: refused',
+    )
+  })
+
+  it('end when a program without checks ends as soon as it was started', async () => {
+    const event = { id: 'e', status: 'started', source: 'flyd', timestamp: 1 }
+    const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
+    const events = [
+      { ...event, type: 'exit', request: { exit_event } },
+      { ...event, type: 'start' },
+    ]
+    answers['GET /a'] = () => [200, machine('a', { checks: [], events })]
+    const failure = roll([machine('a')])
+    await expect(failure).rejects.toThrow(Failure)
+    await expect(failure).rejects.toThrow('the program of machine a ended with 3 as soon as it was started')
+  })
+
+  it('take an end of the version before for no failure', async () => {
+    const event = { id: 'e', status: 'started', source: 'flyd', timestamp: 1 }
+    const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
+    const events = [
+      { ...event, type: 'start' },
+      { ...event, type: 'exit', request: { exit_event } },
+    ]
+    answers['GET /a'] = () => [200, machine('a', { checks: [], events })]
+    expect(await roll([machine('a')])).toContain('Machine a is started')
+  })
+
+  it('are waited for longer than one request may take', async () => {
+    let looks = 0
+    answers['GET /a/wait'] = () => (++looks < 3 ? [408, { error: 'timeout' }] : [200, {}])
+    await roll([machine('a')])
+    expect(looks).toBe(4)
+  })
+})

@@ -1,0 +1,135 @@
+import { type Command, Option } from 'commander'
+import { request } from '../client.ts'
+import { addExamples } from '../command.ts'
+import { parseWholeNumber } from '../number.ts'
+import { printAnswer, visible } from '../output.ts'
+import { pairsOf } from '../pair.ts'
+import { startProgress } from '../progress.ts'
+import { collect } from '../sandbox/find.ts'
+import type { MachineCli } from './machine.ts'
+import { guestOf, mountOf, parseMemory, servicesOf } from './machine-config.ts'
+import { endedAs, type Machine, type MachineConfig, machinesPath, waitUntilSettled } from './machine-find.ts'
+import { appName, type OfApp, takesApp } from './option.ts'
+
+export interface ConfigOptions {
+  env?: string[]
+  port?: string[]
+  volume?: string[]
+  metadata?: string[]
+  vmSize?: string
+  vmMemory?: number
+  vmCpus?: number
+  vmCpuKind?: string
+  entrypoint?: string
+  restart?: string
+  rm?: true
+}
+
+interface RunOptions extends OfApp, ConfigOptions {
+  name?: string
+  region?: string
+  detach?: true
+}
+
+const runSeconds = 600 // an image may be large
+
+export function addMachineRun(machines: Command, cli: MachineCli): void {
+  const run = takesRun(machines.command('run'))
+    .description('create a machine and start it')
+    .option('-d, --detach', 'do not wait until it is started')
+    .action((image: string, words: string[], options: RunOptions) => runMachine(cli, image, words, options, true))
+  addExamples(
+    run,
+    'berth machine run nginx -a web --port 80:80/tcp:http',
+    'berth machine run busybox -a web --rm --restart no -- sh -c "echo hello"',
+    'berth machine run postgres:17 -a db --volume data:/var/lib/postgresql --env POSTGRES_PASSWORD=secret',
+  )
+  const create = takesRun(machines.command('create'))
+    .description('create a machine without starting it')
+    .action((image: string, words: string[], options: RunOptions) => runMachine(cli, image, words, options, false))
+  addExamples(create, 'berth machine create nginx -a web --name spare')
+}
+
+function takesRun(command: Command): Command {
+  return takesConfig(takesApp(command))
+    .argument('<image>', 'such as nginx, ghcr.io/acme/web:1.2 or registry.example.com/web@sha256:…')
+    .argument('[command...]', 'what it runs in place of what the image says; write -- before it')
+    .option('--name <name>', 'its name inside the app; made up when omitted')
+    .option('-r, --region <code>', 'the region')
+    .option('--volume <volume:path>', 'mount a volume, by id or by name', collect)
+    .option('--rm', 'destroy it when its program has ended')
+}
+
+/** Options that say what a machine is like. */
+export function takesConfig(command: Command): Command {
+  const policies = ['no', 'on-failure', 'always']
+  return command
+    .option('-e, --env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .option(
+      '-p, --port <port:internal/protocol:handlers>',
+      'a port that clients reach; may be given several times',
+      collect,
+    )
+    .option('--metadata <name=value>', 'what it can be found by; may be given several times', collect)
+    .option('--entrypoint <program>', 'in place of the entrypoint of the image')
+    .option('--vm-size <name>', 'a named size, such as shared-cpu-2x')
+    .option('--vm-memory <size>', 'its memory, such as 512mb or 1gb', parseMemory)
+    .option('--vm-cpus <count>', 'its CPUs', parseWholeNumber)
+    .addOption(new Option('--vm-cpu-kind <kind>', 'the kind of its CPUs').choices(['shared', 'performance']))
+    .addOption(new Option('--restart <policy>', 'what happens when its program ends').choices(policies))
+}
+
+/** Only what was given. */
+export function readConfig(options: ConfigOptions, words: string[]): Partial<MachineConfig> {
+  const init = {
+    ...(options.entrypoint !== undefined && { entrypoint: [options.entrypoint] }),
+    ...(words.length > 0 && { cmd: words }),
+  }
+  const { vmSize, vmCpuKind, vmCpus, vmMemory } = options
+  return {
+    ...guestOf(vmSize, { cpu_kind: vmCpuKind, cpus: vmCpus, memory_mb: vmMemory }),
+    ...(options.env && { env: pairsOf('--env', options.env) }),
+    ...(options.metadata && { metadata: pairsOf('--metadata', options.metadata) }),
+    ...(options.port && { services: servicesOf(options.port) }),
+    ...(options.volume && { mounts: options.volume.map(mountOf) }),
+    ...(options.restart && { restart: { policy: options.restart } }),
+    ...(options.rm && { auto_destroy: true }),
+    ...(Object.keys(init).length > 0 && { init }),
+  }
+}
+
+async function runMachine(
+  cli: MachineCli,
+  image: string,
+  words: string[],
+  options: RunOptions,
+  launch: boolean,
+): Promise<void> {
+  const app = appName(options)
+  const session = cli.session()
+  const { name, region } = options
+  const body = {
+    config: { ...readConfig(options, words), image },
+    name,
+    region,
+    skip_launch: launch ? undefined : true,
+  }
+  const made = await request<Machine>(session, 'POST', machinesPath(app), body)
+  const machine = launch && !options.detach ? await untilRun(cli, app, made) : made
+  const state = visible(machine.state)
+  printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is ${state}.`)
+}
+
+/** Its program may be over already. */
+async function untilRun(cli: MachineCli, app: string, made: Machine): Promise<Machine> {
+  const progress = startProgress(cli.terminal(), cli.progress)
+  progress.show(`Machine ${made.id} is starting`)
+  try {
+    const machine = await waitUntilSettled(cli.session(), app, made, runSeconds)
+    const isOver = machine.state === 'stopped' || (machine.state === 'destroyed' && machine.config.auto_destroy)
+    if (machine.failure || !(isOver || machine.state === 'started')) throw endedAs(machine, 'started')
+    return machine
+  } finally {
+    progress.end()
+  }
+}

@@ -1,0 +1,283 @@
+import type { Command } from 'commander'
+import { request } from '../client.ts'
+import { addExamples, type Cli } from '../command.ts'
+import { parseWholeNumber } from '../number.ts'
+import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { type ProgressStream, startProgress } from '../progress.ts'
+import { addMachineChange } from './machine-change.ts'
+import { addMachineExec } from './machine-exec.ts'
+import {
+  exitText,
+  getMachine,
+  listMachines,
+  type Machine,
+  type MachineEvent,
+  machinePath,
+  waitForState,
+} from './machine-find.ts'
+import { addMachineLogs } from './machine-log.ts'
+import { addMachineRun } from './machine-run.ts'
+import { appName, type OfApp, takesApp } from './option.ts'
+
+/** What commands about machines need of the process beyond what all need. */
+export interface MachineCli extends Cli {
+  progress: ProgressStream
+  /** All of standard input. */
+  readInput(): Promise<string>
+  setExitCode(code: number): void
+}
+
+interface DestroyOptions extends OfApp {
+  force?: true
+  yes?: true
+}
+
+interface StopOptions extends OfApp {
+  signal?: string
+  timeout?: number
+}
+
+const settleSeconds = 330 // a program may take five minutes to stop
+
+export function addMachineCommands(program: Command, cli: MachineCli): void {
+  const machines = program
+    .command('machine')
+    .alias('machines')
+    .alias('m')
+    .description('machines of an app, which run a program from an image')
+  addExamples(
+    machines,
+    'berth machine run nginx -a web --port 80:80/tcp:http',
+    'berth machine list -a web',
+    'berth machine exec 1857156b526dd8 -a web -- ls /',
+  )
+  addMachineRun(machines, cli)
+  addLook(machines, cli)
+  addLife(machines, cli)
+  addMachineChange(machines, cli)
+  addRoute(machines, cli)
+  addMachineExec(machines, cli)
+  addMachineLogs(machines, cli)
+}
+
+function addLook(machines: Command, cli: MachineCli): void {
+  const list = takesApp(machines.command('list').alias('ls'))
+    .description('list the machines of an app, the oldest first')
+    .action((options: OfApp) => printMachines(cli, options))
+  addExamples(list, 'berth machine list -a web', 'berth machine list -a web --json')
+
+  const status = takesApp(machines.command('status').alias('show'))
+    .description('show a machine, its checks and what happened to it last')
+    .argument('<id>', 'the id of the machine')
+    .action((id: string, options: OfApp) => printMachine(cli, id, options))
+  addExamples(status, 'berth machine status 1857156b526dd8 -a web')
+
+  const events = takesApp(machines.command('events'))
+    .description('list what happened to a machine, the newest first')
+    .argument('<id>', 'the id of the machine')
+    .option('-n, --limit <count>', 'at most this many', parseWholeNumber, 20)
+    .action((id: string, options: OfApp & { limit: number }) => printEvents(cli, id, options))
+  addExamples(events, 'berth machine events 1857156b526dd8 -a web')
+
+  const wait = takesApp(machines.command('wait'))
+    .description('wait until a machine is in a state; exits with 1 when it is not in time')
+    .argument('<id>', 'the id of the machine')
+    .option('--state <state>', 'the state, or "settled" for any in which it stays', 'started')
+    .option('--timeout <seconds>', 'at most 60', parseWholeNumber, 60)
+    .action((id: string, options: OfApp & { state: string; timeout: number }) => waitForMachine(cli, id, options))
+  addExamples(wait, 'berth machine wait 1857156b526dd8 -a web --state stopped')
+}
+
+function addLife(machines: Command, cli: MachineCli): void {
+  const start = takesMachines(machines.command('start'))
+    .description('start machines that are stopped or suspended')
+    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'start', 'started'))
+  addExamples(start, 'berth machine start 1857156b526dd8 -a web')
+
+  const stop = takesMachines(machines.command('stop'))
+    .description('stop machines; what they wrote outside of volumes is gone with the next start')
+    .option('-s, --signal <name>', 'how their programs are told; what their configuration says by default')
+    .option('--timeout <seconds>', 'when they are killed', parseWholeNumber)
+    .action((ids: string[], options: StopOptions) => stopMachines(cli, ids, options))
+  addExamples(stop, 'berth machine stop 1857156b526dd8 -a web', 'berth machine stop 1857156b526dd8 -a web -s SIGTERM')
+
+  const restart = takesMachines(machines.command('restart'))
+    .description('stop machines and start them again')
+    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'restart', 'started'))
+  addExamples(restart, 'berth machine restart 1857156b526dd8 -a web')
+
+  const suspend = takesMachines(machines.command('suspend'))
+    .description('hold machines still; they stay in memory and go on with the next start')
+    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'suspend', 'suspended'))
+  addExamples(suspend, 'berth machine suspend 1857156b526dd8 -a web')
+
+  const destroy = takesMachines(machines.command('destroy').alias('rm'))
+    .description('destroy machines, and wait until they are gone; their volumes stay')
+    .option('--force', 'also while they run')
+    .option('-y, --yes', 'do not ask')
+    .action((ids: string[], options: DestroyOptions) => destroyMachines(cli, ids, options))
+  addExamples(
+    destroy,
+    'berth machine destroy 1857156b526dd8 -a web',
+    'berth machine rm 1857156b526dd8 -a web --force -y',
+  )
+}
+
+function addRoute(machines: Command, cli: MachineCli): void {
+  const cordon = takesMachines(machines.command('cordon'))
+    .description('let the edge lead no further requests to machines')
+    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'cordon'))
+  addExamples(cordon, 'berth machine cordon 1857156b526dd8 -a web')
+
+  const uncordon = takesMachines(machines.command('uncordon'))
+    .description('let the edge lead requests to machines again')
+    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'uncordon'))
+  addExamples(uncordon, 'berth machine uncordon 1857156b526dd8 -a web')
+}
+
+function takesMachines(machines: Command): Command {
+  return takesApp(machines).argument('<id...>', 'the ids of the machines')
+}
+
+async function printMachines(cli: Cli, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const app = appName(options)
+  const machines = await listMachines(cli.session(), app)
+  if (machines.length === 0 && !terminal.json) {
+    return terminal.note(`App ${visible(app)} has no machines; "berth deploy" and "berth machine run" make some.`)
+  }
+  const rows = machines.map((one) => [
+    one.id,
+    one.name,
+    stateText(one),
+    checksText(one),
+    one.region,
+    one.config.metadata?.fly_process_group,
+    imageText(one),
+    one.private_ip,
+    timeText(one.created_at),
+  ])
+  const headers = ['ID', 'NAME', 'STATE', 'CHECKS', 'REGION', 'GROUP', 'IMAGE', 'PRIVATE ADDRESS', 'CREATED']
+  printAnswer(terminal, machines, () => table(headers, rows, terminal.colors))
+}
+
+function stateText({ state, cordoned }: Machine): string {
+  return cordoned ? `${state}, cordoned` : state
+}
+
+function checksText({ checks = [] }: Machine): string | undefined {
+  if (checks.length === 0) return undefined
+  return `${checks.filter(({ status }) => status === 'passing').length} of ${checks.length} pass`
+}
+
+function imageText({ image_ref: image, config }: Machine): string {
+  if (!image) return config.image
+  return `${image.repository}${image.tag ? `:${image.tag}` : ''}`
+}
+
+async function printMachine(cli: Cli, id: string, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const machine = await getMachine(cli.session(), appName(options), id)
+  const { guest, mounts } = machine.config
+  const size = guest && `${guest.cpus} ${guest.cpu_kind} CPU${guest.cpus === 1 ? '' : 's'}, ${guest.memory_mb} MB`
+  const pairs: [string, Cell][] = [
+    ['id', machine.id],
+    ['name', machine.name],
+    ['state', stateText(machine)],
+    ...(machine.failure ? [['failure', machine.failure] as [string, Cell]] : []),
+    ['version', machine.instance_id],
+    ['region', machine.region],
+    ['group', machine.config.metadata?.fly_process_group],
+    ['image', machine.config.image],
+    ['digest', machine.image_ref?.digest],
+    ['private address', machine.private_ip],
+    ['size', size],
+    ['volumes', (mounts ?? []).map(({ volume, path }) => `${volume} at ${path}`).join(', ')],
+    ['created', timeText(machine.created_at)],
+    ['updated', timeText(machine.updated_at)],
+  ]
+  const checks = (machine.checks ?? []).map(({ name, status, output }) => [name, status, output.split('\n')[0]])
+  printAnswer(terminal, machine, () =>
+    [
+      block(pairs, terminal.colors),
+      ...(checks.length > 0 ? ['', table(['CHECK', 'STATUS', 'OUTPUT'], checks, terminal.colors)] : []),
+      ...(machine.events?.length ? ['', eventTable(machine.events, terminal.colors)] : []),
+    ].join('\n'),
+  )
+}
+
+async function printEvents(cli: Cli, id: string, options: OfApp & { limit: number }): Promise<void> {
+  const terminal = cli.terminal()
+  const path = `${machinePath(appName(options), id)}/events?limit=${options.limit}`
+  const events = await request<MachineEvent[]>(cli.session(), 'GET', path)
+  printAnswer(terminal, events, () => eventTable(events, terminal.colors))
+}
+
+function eventTable(events: MachineEvent[], colors: boolean): string {
+  const rows = events.map(({ timestamp, type, status, source, request }) => {
+    const what = request?.error ?? (request?.exit_event && exitText(request.exit_event))
+    return [timeText(new Date(timestamp).toISOString()), type, status, source, what]
+  })
+  return table(['TIME', 'EVENT', 'STATE', 'BY', 'WHAT'], rows, colors)
+}
+
+async function waitForMachine(
+  cli: Cli,
+  id: string,
+  { state, timeout, ...options }: OfApp & { state: string; timeout: number },
+): Promise<void> {
+  const { openStream } = await import('../stream.ts')
+  const query = new URLSearchParams({ state, timeout: String(timeout) })
+  const path = `${machinePath(appName(options), id)}/wait?${query}`
+  const answer = JSON.parse(
+    String(Buffer.concat(await (await openStream(cli.session(), { method: 'GET', path })).toArray())),
+  )
+  printAnswer(cli.terminal(), answer, () => `Machine ${visible(id)} is ${visible(answer.state)}.`)
+}
+
+/** Sends one command to each, and waits until it is over when it leads to a state. */
+async function command(
+  cli: MachineCli,
+  ids: string[],
+  options: OfApp,
+  word: string,
+  state?: string,
+  body: object = {},
+): Promise<void> {
+  const app = appName(options)
+  const session = cli.session()
+  const terminal = cli.terminal()
+  for (const id of ids) {
+    const answer = await request(session, 'POST', `${machinePath(app, id)}/${word}`, body)
+    if (state !== undefined) await settled(cli, app, id, word, state)
+    printAnswer(terminal, answer, () => `Machine ${visible(id)} is ${state ?? `${word}ed`}.`)
+  }
+}
+
+async function settled(cli: MachineCli, app: string, id: string, word: string, state: string): Promise<void> {
+  const progress = startProgress(cli.terminal(), cli.progress)
+  progress.show(`Machine ${id}: ${word}`)
+  try {
+    await waitForState(cli.session(), app, { id }, state, settleSeconds)
+  } finally {
+    progress.end()
+  }
+}
+
+async function stopMachines(cli: MachineCli, ids: string[], options: StopOptions): Promise<void> {
+  const { signal, timeout } = options
+  const body = { signal, ...(timeout !== undefined && { timeout: `${timeout}s` }) }
+  await command(cli, ids, options, 'stop', 'stopped', body)
+}
+
+async function destroyMachines(cli: MachineCli, ids: string[], options: DestroyOptions): Promise<void> {
+  const app = appName(options)
+  const terminal = cli.terminal()
+  if (!options.yes) await confirm(terminal, `Destroy ${ids.join(', ')} of app ${app}?`)
+  for (const id of ids) {
+    const path = `${machinePath(app, id)}${options.force ? '?force=true' : ''}`
+    const answer = await request(cli.session(), 'DELETE', path)
+    await settled(cli, app, id, 'destroy', 'destroyed')
+    printAnswer(terminal, answer, () => `Destroyed machine ${visible(id)}.`)
+  }
+}

@@ -1,0 +1,44 @@
+// Deployments are noted down at the platform as releases, in the words of its GraphQL interface.
+import { request, type Session, segment } from '../client.ts'
+import { Refusal } from '../failure.ts'
+
+export interface Release {
+  id: string
+  version: number
+}
+
+export interface NewRelease {
+  app: string
+  image: string
+  strategy: 'ROLLING' | 'IMMEDIATE'
+  definition: unknown
+}
+
+export async function createRelease(session: Session, { app, ...rest }: NewRelease): Promise<Release> {
+  const query = `mutation($input: CreateReleaseInput!) { createRelease(input: $input) { release { id version } } }`
+  const input = { appId: app, platformVersion: 'machines', ...rest }
+  const answer = await ask<{ createRelease: { release: Release } }>(session, query, { input })
+  return answer.createRelease.release
+}
+
+export async function endRelease(session: Session, { id }: Release, status: 'complete' | 'failed'): Promise<void> {
+  const query = `mutation($input: UpdateReleaseInput!) { updateRelease(input: $input) { release { id } } }`
+  await ask(session, query, { input: { releaseId: id, status } })
+}
+
+/** Where the edge answers for it; undefined while it has no address that the edge knows it by. */
+export async function findUrl(session: Session, app: string): Promise<string | undefined> {
+  const { ips } = await request<{ ips: { type: string }[] }>(session, 'GET', `/v1/apps/${segment(app)}/ip_assignments`)
+  if (ips.every(({ type }) => type === 'private_v6')) return undefined
+  const query = 'query($name: String!) { app(name: $name) { appUrl } }'
+  return (await ask<{ app: { appUrl: string } }>(session, query, { name: app })).app.appUrl
+}
+
+async function ask<T>(session: Session, query: string, variables: object): Promise<T> {
+  const answer = await request<{ data: T; errors?: { message: string }[] }>(session, 'POST', '/graphql', {
+    query,
+    variables,
+  })
+  if (answer.errors?.[0]) throw new Refusal(200, answer.errors[0].message, { error: answer.errors[0].message })
+  return answer.data
+}

@@ -1,0 +1,153 @@
+import type { Command } from 'commander'
+import { request } from '../client.ts'
+import { addExamples, type Cli } from '../command.ts'
+import { Misuse } from '../failure.ts'
+import { countText, printAnswer, table, timeText, visible } from '../output.ts'
+import { type ProgressStream, startProgress } from '../progress.ts'
+import { listMachines } from './machine-find.ts'
+import { rollOut } from './machine-roll.ts'
+import { appName, appPath, type OfApp, takesApp } from './option.ts'
+
+export interface SecretCli extends Cli {
+  progress: ProgressStream
+  /** All of standard input. */
+  readInput(): Promise<string>
+}
+
+interface Secret {
+  name: string
+  digest: string
+  created_at: string
+  updated_at: string
+}
+
+interface SetOptions extends OfApp {
+  stage?: true
+}
+
+const rollSeconds = 300
+
+export function addSecretCommands(program: Command, cli: SecretCli): void {
+  const secrets = program
+    .command('secrets')
+    .alias('secret')
+    .description('values that the machines of an app get as variables')
+  addExamples(secrets, 'berth secrets set API_KEY=abc -a web', 'berth secrets list -a web')
+
+  const stage = 'keep them for the next deployment; machines that run go on with what they have'
+  const set = takesApp(secrets.command('set'))
+    .description('set secrets, and give them to the machines one after the other')
+    .argument('<NAME=VALUE...>', 'NAME=- reads the value from standard input')
+    .option('--stage', stage)
+    .action((pairs: string[], options: SetOptions) => setSecrets(cli, pairs, options))
+  addExamples(set, 'berth secrets set API_KEY=abc -a web', 'berth secrets set TLS_KEY=- -a web < key.pem')
+
+  const load = takesApp(secrets.command('import'))
+    .description('set secrets from NAME=VALUE lines on standard input')
+    .option('--stage', stage)
+    .action((options: SetOptions) => importSecrets(cli, options))
+  addExamples(load, 'berth secrets import -a web < .env')
+
+  const unset = takesApp(secrets.command('unset'))
+    .description('remove secrets')
+    .argument('<NAME...>', 'their names')
+    .option('--stage', stage)
+    .action((names: string[], options: SetOptions) => change(cli, removed(names), options))
+  addExamples(unset, 'berth secrets unset API_KEY -a web')
+
+  const list = takesApp(secrets.command('list').alias('ls'))
+    .description('list the names of secrets, and what tells their values apart')
+    .action((options: OfApp) => listSecrets(cli, options))
+  addExamples(list, 'berth secrets list -a web')
+
+  const deploy = takesApp(secrets.command('deploy'))
+    .description('give the machines the secrets as they are now, one after the other')
+    .action((options: OfApp) => deploySecrets(cli, options))
+  addExamples(deploy, 'berth secrets deploy -a web')
+}
+
+const removed = (names: string[]) => Object.fromEntries(names.map((name) => [name, null]))
+
+async function setSecrets(cli: SecretCli, pairs: string[], options: SetOptions): Promise<void> {
+  const entries = pairs.map((pair): [string, string] => {
+    const at = pair.indexOf('=')
+    // The value is nobody's business but theirs, so that it is not repeated.
+    if (at < 1) throw new Misuse(`secrets must be of the form NAME=VALUE; "${at < 0 ? pair : '='}" is not`)
+    return [pair.slice(0, at), pair.slice(at + 1)]
+  })
+  const fromInput = entries.filter(([, value]) => value === '-')
+  if (fromInput.length > 1) throw new Misuse('only one value can come from standard input')
+  for (const entry of fromInput) entry[1] = (await cli.readInput()).replace(/\n$/, '')
+  await change(cli, Object.fromEntries(entries), options)
+}
+
+async function importSecrets(cli: SecretCli, options: SetOptions): Promise<void> {
+  await change(cli, parseVariables(await cli.readInput()), options)
+}
+
+/** Lines of the kind NAME=VALUE; values may stand in quotes, and over several lines in three of them. */
+export function parseVariables(text: string): Record<string, string> {
+  const values = new Map<string, string>()
+  const lines = text.split('\n')
+  for (let i = 0; i < lines.length; i++) {
+    const line = lines[i]!.replace(/^\s*export\s+/, '').trimStart()
+    if (line === '' || line.startsWith('#')) continue
+    const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/s.exec(line)
+    if (!match) throw new Misuse(`line ${i + 1} is not of the kind NAME=VALUE`)
+    const [, name, value] = match as unknown as [string, string, string]
+    if (!value.startsWith('"""')) {
+      const trimmed = value.trimEnd()
+      values.set(name, /^(["'])(.*)\1$/s.exec(trimmed)?.[2] ?? trimmed)
+      continue
+    }
+    const begin = i
+    let whole = value.slice(3).replace(/\r$/, '')
+    while (!whole.trimEnd().endsWith('"""')) {
+      if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the """ are not closed`)
+      whole += `\n${lines[i]!.replace(/\r$/, '')}`
+    }
+    values.set(name, whole.trimEnd().slice(0, -3))
+  }
+  return Object.fromEntries(values)
+}
+
+async function change(cli: SecretCli, values: Record<string, string | null>, options: SetOptions): Promise<void> {
+  const names = Object.keys(values)
+  if (names.length === 0) throw new Misuse('there are no secrets to set')
+  const answer = await request<{ secrets: Secret[]; version: number }>(
+    cli.session(),
+    'POST',
+    `${appPath(options)}/secrets`,
+    { values },
+  )
+  const updated = options.stage ? 0 : await updateMachines(cli, options)
+  const what = countText(names.length, 'secret')
+  const then = updated > 0 ? ` and updated ${countText(updated, 'machine')}` : ''
+  printAnswer(cli.terminal(), answer, () => `Changed ${what} of app ${visible(appName(options))}${then}.`)
+}
+
+/** Those that run; a machine that is stopped gets them with its next version. */
+async function updateMachines(cli: SecretCli, options: OfApp): Promise<number> {
+  const session = cli.session()
+  const app = appName(options)
+  const machines = (await listMachines(session, app)).filter(({ state }) => state === 'started')
+  const progress = startProgress(cli.terminal(), cli.progress)
+  const changes = machines.map((machine) => ({ machine, config: machine.config }))
+  await rollOut({ session, app, progress, waitSeconds: rollSeconds }, changes)
+  return machines.length
+}
+
+async function listSecrets(cli: Cli, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const answer = await request<{ secrets: Secret[] }>(cli.session(), 'GET', `${appPath(options)}/secrets`)
+  if (answer.secrets.length === 0 && !terminal.json) {
+    return terminal.note(`App ${visible(appName(options))} has no secrets; "berth secrets set NAME=VALUE" sets one.`)
+  }
+  const rows = answer.secrets.map(({ name, digest, updated_at }) => [name, digest, timeText(updated_at)])
+  printAnswer(terminal, answer, () => table(['NAME', 'DIGEST', 'CHANGED'], rows, terminal.colors))
+}
+
+async function deploySecrets(cli: SecretCli, options: OfApp): Promise<void> {
+  const updated = await updateMachines(cli, options)
+  printAnswer(cli.terminal(), { updated }, () => `Updated ${countText(updated, 'machine')}.`)
+}

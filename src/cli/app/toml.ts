@@ -1,0 +1,145 @@
+import { parse, TomlError } from 'smol-toml'
+import { Misuse } from '../failure.ts'
+
+type Table = Record<string, unknown>
+
+/** What is not TOML is refused with its line. */
+export function readTables(text: string, file: string): Reader {
+  try {
+    return new Reader(parse(text) as Table, '')
+  } catch (error) {
+    if (!(error instanceof TomlError)) throw error
+    throw new Misuse(`${file}: line ${error.line}: ${error.message.split('\n')[0]}`)
+  }
+}
+
+/** One table of the file. It knows what was asked for, so that the rest can be named. */
+export class Reader {
+  private readonly values: Table
+  private readonly place: string
+  private readonly read = new Set<string>()
+  private readonly below: Reader[] = []
+
+  constructor(values: Table, place: string) {
+    this.values = values
+    this.place = place
+  }
+
+  has(name: string): boolean {
+    return this.values[name] !== undefined
+  }
+
+  raw(name: string): unknown {
+    this.read.add(name)
+    return this.values[name]
+  }
+
+  text(name: string): string | undefined {
+    return this.typed(name, 'string', 'a string')
+  }
+
+  number(name: string): number | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    const number = Number(plain(value) || Number.NaN)
+    if (!Number.isSafeInteger(number)) throw this.wrong(name, 'is a whole number')
+    return number
+  }
+
+  flag(name: string): boolean | undefined {
+    return this.typed(name, 'boolean', 'true or false')
+  }
+
+  words(name: string): string[] | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    if (!Array.isArray(value) || value.some((word) => typeof word !== 'string'))
+      throw this.wrong(name, 'is a list of strings')
+    return value
+  }
+
+  /** Numbers are seconds. */
+  duration(name: string): string | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    if (typeof value === 'number' || typeof value === 'bigint') return `${value}s`
+    if (typeof value === 'string' && /^\d+$/.test(value)) return `${value}s`
+    if (typeof value === 'string' && /^(\d+(\.\d+)?(ms|s|m|h))+$/.test(value)) return value
+    throw this.wrong(name, 'is a duration such as "15s" or "1m30s"')
+  }
+
+  seconds(name: string): number | undefined {
+    const duration = this.duration(name)
+    if (duration === undefined) return undefined
+    const units: Record<string, number> = { ms: 0.001, s: 1, m: 60, h: 3600 }
+    const parts = [...duration.matchAll(/(\d+(?:\.\d+)?)(ms|s|m|h)/g)]
+    return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * units[unit!]!, 0)
+  }
+
+  /** A value as a variable holds it. */
+  scalar(name: string): string {
+    const value = this.raw(name)
+    if (['string', 'number', 'bigint', 'boolean'].includes(typeof value)) return String(value)
+    throw this.wrong(name, 'is a string, a number, or true or false')
+  }
+
+  /** Empty when it is absent. */
+  table(name: string): Reader {
+    const value = this.raw(name) ?? {}
+    if (!isTable(value)) throw this.wrong(name, 'is a table')
+    return this.down(value, name)
+  }
+
+  /** A list of tables, or one. */
+  tables(name: string): Reader[] {
+    const value = this.raw(name)
+    if (value === undefined) return []
+    const list = Array.isArray(value) ? value : [value]
+    if (!list.every(isTable)) throw this.wrong(name, 'is a table, or several')
+    return list.map((one) => this.down(one, name))
+  }
+
+  tableOfTables(name: string): [string, Reader][] {
+    const table = this.table(name)
+    return Object.keys(table.rest()).map((key) => [key, table.table(key)])
+  }
+
+  rest(): Table {
+    return this.values
+  }
+
+  unread(): string[] {
+    const own = Object.keys(this.values).filter((name) => !this.read.has(name))
+    return [...new Set([...own.map((name) => this.path(name)), ...this.below.flatMap((one) => one.unread())])]
+  }
+
+  wrong(name: string, what: string): Misuse {
+    return new Misuse(`${this.path(name)} ${what}`)
+  }
+
+  private path(name: string): string {
+    return this.place === '' ? name : `${this.place}.${name}`
+  }
+
+  private down(values: Table, name: string): Reader {
+    const reader = new Reader(values, this.path(name))
+    this.below.push(reader)
+    return reader
+  }
+
+  private typed<T>(name: string, type: string, what: string): T | undefined {
+    const value = this.raw(name)
+    if (value === undefined) return undefined
+    if (typeof value !== type) throw this.wrong(name, `is ${what}`)
+    return value as T
+  }
+}
+
+/** A number may be written as text. Whatever else there is becomes empty. */
+export function plain(value: unknown): string {
+  return ['string', 'number', 'bigint'].includes(typeof value) ? String(value) : ''
+}
+
+function isTable(value: unknown): value is Table {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
+}

@@ -1,0 +1,194 @@
+import type { Command } from 'commander'
+import { bytesText } from '../bytes.ts'
+import { request, segment } from '../client.ts'
+import { addExamples, type Cli } from '../command.ts'
+import { parseWholeNumber } from '../number.ts'
+import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { appName, appPath, type OfApp, takesApp } from './option.ts'
+
+export interface Volume {
+  id: string
+  name: string
+  state: string
+  size_gb: number
+  region: string
+  attached_machine_id: string | null
+  created_at: string
+  snapshot_retention: number
+  auto_backup_enabled: boolean
+  bytes_used?: number
+}
+
+interface Snapshot {
+  id: string
+  size: number
+  status: string
+  created_at: string
+  retention_days: number
+}
+
+interface CreateOptions extends OfApp {
+  region?: string
+  size?: number
+  snapshotId?: string
+  snapshotRetention?: number
+}
+
+export function addVolumeCommands(program: Command, cli: Cli): void {
+  const volumes = program
+    .command('volumes')
+    .alias('volume')
+    .alias('vol')
+    .description('disks of an app, which outlive its machines')
+  addExamples(volumes, 'berth volumes create data --size 10 -a web', 'berth volumes list -a web')
+  addCreate(volumes, cli)
+
+  const list = takesApp(volumes.command('list').alias('ls'))
+    .description('list the volumes of an app')
+    .action((options: OfApp) => listVolumes(cli, options))
+  addExamples(list, 'berth volumes list -a web')
+
+  const show = takesApp(volumes.command('show'))
+    .description('show a volume')
+    .argument('<id>', 'the id of the volume')
+    .action((id: string, options: OfApp) => showVolume(cli, id, options))
+  addExamples(show, 'berth volumes show vol_4x9k2m5t7q1w8z3r -a web')
+
+  const extend = takesApp(volumes.command('extend'))
+    .description('make a volume larger')
+    .argument('<id>', 'the id of the volume')
+    .requiredOption('-s, --size <gb>', 'its new size in GB', parseWholeNumber)
+    .action((id: string, options: OfApp & { size: number }) => extendVolume(cli, id, options))
+  addExamples(extend, 'berth volumes extend vol_4x9k2m5t7q1w8z3r --size 20 -a web')
+
+  const remove = takesApp(volumes.command('destroy').alias('delete'))
+    .description('destroy volumes; what was on them is kept for a day')
+    .argument('<id...>', 'the ids of the volumes')
+    .option('-y, --yes', 'do not ask')
+    .action((ids: string[], options: OfApp & { yes?: true }) => destroyVolumes(cli, ids, options))
+  addExamples(remove, 'berth volumes destroy vol_4x9k2m5t7q1w8z3r -a web')
+  addSnapshots(volumes, cli)
+}
+
+function addCreate(volumes: Command, cli: Cli): void {
+  const create = takesApp(volumes.command('create'))
+    .description('create a volume')
+    .argument('<name>', 'what mounts ask for')
+    .option('-r, --region <code>', 'the region')
+    .option('-s, --size <gb>', 'its size in GB', parseWholeNumber)
+    .option('--snapshot-id <id>', 'with what this snapshot holds')
+    .option('--snapshot-retention <days>', 'how long its snapshots are kept', parseWholeNumber)
+    .action((name: string, options: CreateOptions) => createVolume(cli, name, options))
+  addExamples(create, 'berth volumes create data --size 10 -a web')
+}
+
+function addSnapshots(volumes: Command, cli: Cli): void {
+  const snapshots = volumes.command('snapshots').alias('snapshot').description('snapshots of a volume')
+  addExamples(snapshots, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
+  const list = takesApp(snapshots.command('list').alias('ls'))
+    .description('list the snapshots of a volume')
+    .argument('<id>', 'the id of the volume')
+    .action((id: string, options: OfApp) => listSnapshots(cli, id, options))
+  addExamples(list, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
+  const create = takesApp(snapshots.command('create'))
+    .description('make a snapshot of a volume')
+    .argument('<id>', 'the id of the volume')
+    .action((id: string, options: OfApp) => createSnapshot(cli, id, options))
+  addExamples(create, 'berth volumes snapshots create vol_4x9k2m5t7q1w8z3r -a web')
+}
+
+function volumePath(id: string, options: OfApp): string {
+  return `${appPath(options)}/volumes/${segment(id)}`
+}
+
+async function createVolume(cli: Cli, name: string, options: CreateOptions): Promise<void> {
+  const volume = await request<Volume>(cli.session(), 'POST', `${appPath(options)}/volumes`, {
+    name,
+    region: options.region,
+    size_gb: options.size,
+    snapshot_id: options.snapshotId,
+    snapshot_retention: options.snapshotRetention,
+  })
+  const size = `${volume.size_gb} GB`
+  printAnswer(cli.terminal(), volume, () => `Created volume ${volume.id} (${visible(volume.name)}, ${size}).`)
+}
+
+async function listVolumes(cli: Cli, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const volumes = await request<Volume[]>(cli.session(), 'GET', `${appPath(options)}/volumes`)
+  if (volumes.length === 0 && !terminal.json) {
+    return terminal.note(`App ${visible(appName(options))} has no volumes; "berth volumes create <name>" makes one.`)
+  }
+  const rows = volumes.map((one) => [
+    one.id,
+    one.name,
+    one.state,
+    `${one.size_gb} GB`,
+    one.region,
+    one.attached_machine_id,
+    timeText(one.created_at),
+  ])
+  const headers = ['ID', 'NAME', 'STATE', 'SIZE', 'REGION', 'MACHINE', 'CREATED']
+  printAnswer(terminal, volumes, () => table(headers, rows, terminal.colors))
+}
+
+async function showVolume(cli: Cli, id: string, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const volume = await request<Volume>(cli.session(), 'GET', volumePath(id, options))
+  const pairs: [string, Cell][] = [
+    ['id', volume.id],
+    ['name', volume.name],
+    ['state', volume.state],
+    ['size', `${volume.size_gb} GB`],
+    ['used', volume.bytes_used === undefined ? undefined : bytesText(volume.bytes_used)],
+    ['region', volume.region],
+    ['machine', volume.attached_machine_id],
+    ['snapshots', volume.auto_backup_enabled ? `daily, kept ${volume.snapshot_retention} days` : 'none by themselves'],
+    ['created', timeText(volume.created_at)],
+  ]
+  printAnswer(terminal, volume, () => block(pairs, terminal.colors))
+}
+
+async function extendVolume(cli: Cli, id: string, options: OfApp & { size: number }): Promise<void> {
+  const answer = await request<{ volume: Volume; needs_restart: boolean }>(
+    cli.session(),
+    'PUT',
+    `${volumePath(id, options)}/extend`,
+    { size_gb: options.size },
+  )
+  const later = answer.needs_restart ? ' Its machine sees it after the next start.' : ''
+  printAnswer(cli.terminal(), answer, () => `Volume ${visible(id)} has ${answer.volume.size_gb} GB.${later}`)
+}
+
+async function destroyVolumes(cli: Cli, ids: string[], options: OfApp & { yes?: true }): Promise<void> {
+  const terminal = cli.terminal()
+  if (!options.yes) await confirm(terminal, `Destroy ${ids.join(', ')} of app ${appName(options)}?`)
+  for (const id of ids) {
+    const answer = await request<Volume>(cli.session(), 'DELETE', volumePath(id, options))
+    printAnswer(terminal, answer, () => `Volume ${visible(id)} is ${visible(answer.state)}.`)
+  }
+}
+
+async function listSnapshots(cli: Cli, id: string, options: OfApp): Promise<void> {
+  const terminal = cli.terminal()
+  const snapshots = await request<Snapshot[]>(cli.session(), 'GET', `${volumePath(id, options)}/snapshots`)
+  if (snapshots.length === 0 && !terminal.json) return terminal.note(`Volume ${visible(id)} has no snapshots.`)
+  const rows = snapshots.map((one) => [
+    one.id,
+    one.status,
+    bytesText(one.size),
+    timeText(one.created_at),
+    `${one.retention_days} days`,
+  ])
+  const headers = ['ID', 'STATUS', 'SIZE', 'CREATED', 'KEPT']
+  printAnswer(terminal, snapshots, () => table(headers, rows, terminal.colors))
+}
+
+async function createSnapshot(cli: Cli, id: string, options: OfApp): Promise<void> {
+  const answer = await request(cli.session(), 'POST', `${volumePath(id, options)}/snapshots`)
+  printAnswer(
+    cli.terminal(),
+    answer,
+    () => `Making a snapshot of ${visible(id)}; "berth volumes snapshots list" shows it.`,
+  )
+}

@@ -1,0 +1,143 @@
+import { Command } from 'commander'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { addBackupCommands, type Backup, spanText } from './backup.ts'
+
+const id = '0123456789abcdef'
+const completed: Backup = {
+  id: '20261115-090000F',
+  status: 'completed',
+  size_bytes: 44_040_192,
+  started_at: '2026-11-15T09:00:00.25Z',
+  finished_at: '2026-11-15T09:00:02.350001Z',
+  verified_at: '2026-11-15T09:00:02.350001Z',
+  pinned: false,
+}
+const running: Backup = { ...completed, status: 'running', finished_at: null, verified_at: null }
+const failed: Backup = { ...running, status: 'failed', size_bytes: null, failure: 'disk full' }
+
+let asked: string[]
+let printed: string[]
+let shown = ''
+
+beforeEach(() => {
+  asked = []
+  printed = []
+  shown = ''
+})
+
+afterEach(() => vi.unstubAllGlobals())
+
+let begins: () => Response
+
+beforeEach(() => {
+  begins = () => new Response(null, { status: 202 })
+})
+
+async function berth(args: string[], json: boolean, ...lists: Backup[][]): Promise<void> {
+  vi.stubGlobal('fetch', async (url: string, { method }: { method: string }) => {
+    const path = url.replace('http://platform/v1/postgres', '')
+    asked.push(`${method} ${path}`)
+    if (method === 'POST') return begins()
+    if (method === 'PATCH') return new Response(JSON.stringify({ data: completed }))
+    const data = path.startsWith('?') ? [{ id, name: 'shop' }] : lists.shift()
+    return new Response(JSON.stringify({ data }))
+  })
+  const program = new Command('berth')
+  const print = (text: string) => printed.push(text)
+  addBackupCommands(program, {
+    session: () => ({ url: 'http://platform', token: '' }),
+    terminal: () => ({ json, colors: false, print, note: print }),
+    progress: { isTTY: true, write: (text) => (shown += text) },
+  })
+  await program.parseAsync(args, { from: 'user' })
+}
+
+describe('backups', () => {
+  it('are listed with what they took', async () => {
+    await berth(['backups', 'shop'], false, [completed])
+    expect(printed.join('\n')).toBe(
+      [
+        'ID                STATUS     SIZE   STARTED               TOOK   VERIFIED',
+        '20261115-090000F  completed  42 MB  2026-11-15T09:00:00Z  2.1 s  2026-11-15T09:00:02Z',
+      ].join('\n'),
+    )
+  })
+
+  it('say why they failed', async () => {
+    await berth(['backups', 'shop'], false, [failed, completed])
+    expect(printed.join('\n')).toMatch(/VERIFIED +FAILURE\n.* failed +- .* disk full\n.* completed .* -$/s)
+  })
+
+  it('say that they are pinned', async () => {
+    await berth(['backups', 'shop'], false, [{ ...completed, pinned: true }])
+    expect(printed.join('\n')).toContain('20261115-090000F  completed, pinned  42 MB')
+  })
+
+  it('are told to be on their way when there are none', async () => {
+    await berth(['backups', 'shop'], false, [])
+    expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts by itself.'])
+    await berth(['backups', 'shop'], true, [])
+    expect(JSON.parse(printed[1]!)).toEqual({ data: [] })
+  })
+})
+
+describe('backup', () => {
+  it('shows how it comes along until it is completed', async () => {
+    await berth(['backup', 'shop'], false, [running], [running], [completed])
+    expect(asked).toContain(`POST /${id}/backups`)
+    expect(shown).toContain('Backup 20261115-090000F is running, 42 MB so far (0 s)')
+    expect(printed.join('\n')).toBe(
+      [
+        'Backup 20261115-090000F is completed: 42 MB in 2.1 s, every checksum read and right.',
+        'Restore it with: berth postgres restore shop --backup 20261115-090000F',
+      ].join('\n'),
+    )
+  })
+
+  it('fails with the reason', async () => {
+    await expect(berth(['backup', 'shop'], false, [running], [failed])).rejects.toThrow(
+      'backup 20261115-090000F failed: disk full',
+    )
+    expect(printed).toEqual([])
+  })
+
+  it('prints only the backup as it ended with --json', async () => {
+    await berth(['backup', 'shop'], true, [running], [running], [completed])
+    expect({ shown, answer: JSON.parse(printed.join('')) }).toEqual({ shown: '', answer: { data: completed } })
+  })
+
+  it('waits for the one that is in progress already', async () => {
+    begins = () => new Response('{"error": "backup already in progress"}', { status: 409 })
+    await berth(['backup', 'shop'], false, [running], [completed])
+    expect(printed[0]).toBe('A backup is in progress already; waiting for that one.')
+    expect(printed[1]).toContain('Backup 20261115-090000F is completed')
+    await expect(berth(['backup', 'shop', '--no-wait'], false)).rejects.toThrow('backup already in progress')
+  })
+
+  it('does not wait when told so', async () => {
+    await berth(['backup', 'shop', '--no-wait'], false, [running])
+    expect(printed.join('')).toContain('is running. See how it comes along with: berth postgres backups shop')
+  })
+})
+
+it.each([
+  [-1, '0 s'],
+  [2.13, '2.1 s'],
+  [9.96, '10 s'],
+  [59, '59 s'],
+  [90, '1.5 min'],
+  [3600, '1 h'],
+  [86_399, '24 h'],
+  [172_800, '2 d'],
+])('writes %d seconds as %s', (seconds, text) => {
+  expect(spanText(seconds)).toBe(text)
+})
+
+it.each([
+  ['pin', 'Backup 20261115-090000F is kept for good.'],
+  ['unpin', 'Backup 20261115-090000F goes when the recovery window has passed it.'],
+])('%s says what it means', async (command, text) => {
+  await berth([command, 'shop', completed.id], false)
+  expect(asked.at(-1)).toBe(`PATCH /${id}/backups/${completed.id}`)
+  expect(printed).toEqual([text])
+})

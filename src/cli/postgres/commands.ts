@@ -1,0 +1,216 @@
+import { type Command, Option } from 'commander'
+import { request, requestIfPresent, segment } from '../client.ts'
+import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import { Failure, Misuse } from '../failure.ts'
+import { parseWholeNumber } from '../number.ts'
+import { block, confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { type ProgressStream, startProgress, watch } from '../progress.ts'
+import { addAdoptCommand } from './adopt.ts'
+import { addAttachCommands } from './attach.ts'
+import { addBackupCommands } from './backup.ts'
+import { addConnectCommands, type RunPsql } from './connect.ts'
+import { addDatabaseCommands } from './database.ts'
+import { addDrillCommands } from './drill.ts'
+import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
+import { addLogCommand } from './log.ts'
+import { addRestoreCommands } from './restore.ts'
+import { addShowCommand } from './show.ts'
+import { addUserCommands } from './user.ts'
+import { addWindowCommand } from './window.ts'
+
+/** What these commands need of the process beyond what all need. */
+export interface PostgresCli extends Cli {
+  progress: ProgressStream
+  runPsql: RunPsql
+}
+
+interface CreateOptions extends InOrg {
+  plan: string
+  region?: string
+  pg: string
+  disk?: number
+  postgis?: true
+  poolMode?: string
+  wait: boolean
+}
+
+const destroySeconds = 120
+
+export function addPostgresCommands(program: Command, cli: PostgresCli): void {
+  const postgres = program.command('postgres').alias('pg').description('managed PostgreSQL clusters')
+  addExamples(
+    postgres,
+    'berth postgres create shop',
+    'berth postgres connect shop',
+    'berth postgres show shop --reveal',
+    'berth postgres restore shop --to 5m-ago',
+    'berth pg users create shop reporting --role reader',
+  )
+  addCreate(postgres, cli)
+  addList(postgres, cli)
+  addShowCommand(postgres, cli)
+  addDestroy(postgres, cli)
+  addConnectCommands(postgres, cli)
+  addUserCommands(postgres, cli)
+  addDatabaseCommands(postgres, cli)
+  addAttachCommands(postgres, cli)
+  addLogCommand(postgres, cli)
+  addAdoptCommand(postgres, cli)
+  addBackupCommands(postgres, cli)
+  addRestoreCommands(postgres, cli)
+  addWindowCommand(postgres, cli)
+  addDrillCommands(postgres, cli)
+}
+
+function addCreate(postgres: Command, cli: PostgresCli): void {
+  const create = postgres
+    .command('create')
+    .description('create a cluster and wait until it is ready')
+    .argument('[name]', 'lowercase letters, digits and dashes, unique in the organization; generated when omitted')
+    .option('--plan <plan>', 'how much of the machine it gets: basic, starter, launch, scale or performance', 'basic')
+    .option('--region <code>', 'where it is; the first region of the platform when omitted')
+    .option('--org <slug>', 'the organization it belongs to', defaultOrg)
+    .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
+    .option('--disk <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
+    .option('--postgis', 'let PostGIS be enabled in its databases')
+    .addOption(
+      new Option('--pool-mode <mode>', 'what a connection of the pooler is kept for; session when omitted').choices([
+        'session',
+        'transaction',
+      ]),
+    )
+    .option('--no-wait', 'return as soon as its creation has begun')
+    .action((name: string | undefined, options: CreateOptions) => createCluster(cli, name, options))
+  addExamples(
+    create,
+    'berth postgres create shop',
+    'berth postgres create shop --plan launch --disk 50 --pool-mode transaction',
+    'berth postgres create --pg 16 --no-wait --json',
+  )
+}
+
+async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
+  const terminal = cli.terminal()
+  // The platform would generate one, which is not what a variable that is not set should do.
+  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to have one generated')
+  const created = await request<Data<Cluster>>(cli.session(), 'POST', '/v1/postgres', {
+    name,
+    org_slug: options.org,
+    plan: options.plan,
+    region: options.region,
+    pg_major_version: options.pg,
+    disk_size_gb: options.disk,
+    postgis_enabled: options.postgis,
+    pool_mode: options.poolMode,
+  })
+  const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
+  const cluster = answer.data
+  const hasFailed = options.wait && cluster.status !== 'ready'
+  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => creationText(cluster, terminal.colors))
+  if (hasFailed) throw creationFailure(cluster)
+}
+
+function creationFailure({ name, organization, status, failure }: Cluster): Failure {
+  if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
+  const remedy = `It keeps its name until it is gone: berth postgres destroy ${wordsFor(name, organization.slug)}`
+  return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
+}
+
+/** Without a limit of its own: the platform gives up on what takes too long, and says why. */
+function watchUntilSettled(cli: PostgresCli, cluster: Cluster): Promise<Data<Cluster>> {
+  const { id, name, organization } = cluster
+  const session = cli.session()
+  const gone = { data: { ...cluster, status: 'deleted' } }
+  const where = `berth postgres show ${wordsFor(name, organization.slug)}`
+  return watch(
+    startProgress(cli.terminal(), cli.progress),
+    async () => (await requestIfPresent<Data<Cluster>>(session, `/v1/postgres/${segment(id)}`)) ?? gone,
+    ({ data }) => (settled.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
+    `Cluster ${name} is still being created. See how it comes along with: ${where}`,
+  )
+}
+
+const settled = new Set(['ready', 'failed', 'deleting', 'deleted'])
+
+function creationText(cluster: Cluster, colors: boolean): string {
+  const { name, id, status, endpoints } = cluster
+  const which = visible(wordsFor(name, cluster.organization.slug))
+  if (!endpoints) {
+    const overview = block(Object.entries({ name, id, status }), colors)
+    return `${overview}\n\nSee how it comes along with: berth postgres show ${which}`
+  }
+  const { direct, pooler } = endpoints.primary
+  const addresses = { direct: `${direct.host}:${direct.port}`, pooler: `${pooler.host}:${pooler.port}` }
+  return [
+    block(Object.entries({ name, id, ...addresses }), colors),
+    '',
+    `Connect with:            berth postgres connect ${which}`,
+    `See connection strings:  berth postgres show ${which} --reveal`,
+  ].join('\n')
+}
+
+function addList(postgres: Command, cli: Cli): void {
+  const list = postgres
+    .command('list')
+    .alias('ls')
+    .description('list the clusters of an organization, oldest first')
+    .option('--org <slug>', 'the organization', defaultOrg)
+    .option('--deleted', 'also those that are deleted')
+    .action((options: InOrg & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
+  addExamples(list, 'berth postgres list', 'berth pg ls --org acme --deleted', 'berth postgres list --json')
+}
+
+async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Promise<void> {
+  const terminal = cli.terminal()
+  const answer = await listClusters(cli.session(), org, includeDeleted)
+  if (answer.data.length === 0 && !terminal.json) {
+    const command = wordsFor('berth postgres create', org)
+    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" makes one.`)
+  }
+  const rows = answer.data.map((cluster) => [
+    cluster.name,
+    cluster.id,
+    cluster.status,
+    cluster.plan,
+    cluster.region,
+    cluster.attached_apps.map(({ name }) => name).join(', '),
+    timeText(cluster.created_at),
+    ...(includeDeleted ? [timeText(cluster.deleted_at ?? null)] : []),
+  ])
+  const headers = ['NAME', 'ID', 'STATUS', 'PLAN', 'REGION', 'APPS', 'CREATED', ...(includeDeleted ? ['DELETED'] : [])]
+  printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
+}
+
+function addDestroy(postgres: Command, cli: PostgresCli): void {
+  const destroy = takesCluster(postgres.command('destroy'))
+    .description('destroy a cluster with all its data, and wait until it is gone')
+    .option('-y, --yes', 'do not ask')
+    .action((given: string, options: InOrg & { yes?: true }) => destroyCluster(cli, given, options))
+  addExamples(destroy, 'berth postgres destroy shop', 'berth postgres destroy shop --org acme --yes')
+}
+
+async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & { yes?: true }): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const path = await findCluster(cli, given, options)
+  const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
+  const question = `Destroy cluster ${cluster.name} (${cluster.id}) of organization ${cluster.organization.slug} with all its data?`
+  if (!options.yes) await confirm(terminal, question)
+  const answer = await request(session, 'DELETE', path)
+  await watchUntilGone(cli, path, cluster.name)
+  printAnswer(terminal, answer, () => `Destroyed cluster ${visible(cluster.name)}.`)
+}
+
+async function watchUntilGone(cli: PostgresCli, path: string, name: string): Promise<void> {
+  const session = cli.session()
+  const end = Date.now() + destroySeconds * 1000
+  const rest = await watch(
+    startProgress(cli.terminal(), cli.progress),
+    () => requestIfPresent<Data<Cluster>>(session, path),
+    (seen) => (seen && Date.now() < end ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
+    `Cluster ${name} is still being destroyed.`,
+  )
+  if (rest) {
+    throw new Failure(`cluster ${name} is not gone after ${destroySeconds} seconds; its deletion goes on`)
+  }
+}

@@ -1,0 +1,82 @@
+import { type Command, Option } from 'commander'
+import { request } from '../client.ts'
+import { addExamples, type Cli } from '../command.ts'
+import { printAnswer, visible } from '../output.ts'
+import {
+  type Cluster,
+  type Data,
+  defaultDatabase,
+  defaultUser,
+  type Endpoint,
+  explainMissingDatabase,
+  findCluster,
+  getEndpoints,
+  getPassword,
+  type InOrg,
+  takesCluster,
+} from './find.ts'
+
+export interface PsqlTarget extends Endpoint {
+  user: string
+  password: string
+  database: string
+}
+
+/** Hands the terminal to psql. Its exit code is returned, and becomes that of this process. */
+export type RunPsql = (target: PsqlTarget, args: string[]) => Promise<number>
+
+/** What psql exits with when it has no connection, or none any more. */
+const lostConnection = 2
+
+interface ConnectOptions extends InOrg {
+  pooler?: true
+  user: string
+  database: string
+}
+
+export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunPsql }): void {
+  const connect = takesCluster(postgres.command('connect'))
+    .description('open psql on a cluster')
+    .argument('[arguments...]', 'for psql; write -- before them')
+    .addOption(new Option('--pooler', 'through the pooler').conflicts('direct'))
+    .option('--direct', 'to the server itself, which is what happens when neither is said')
+    .option('--user <name>', 'as this user', defaultUser)
+    .option('--database <name>', 'to this database', defaultDatabase)
+    .action((given: string, args: string[], options: ConnectOptions) => connectTo(cli, given, args, options))
+  addExamples(
+    connect,
+    'berth postgres connect shop',
+    'berth postgres connect shop --pooler --user reporting',
+    "berth postgres connect shop -- -c 'select now()'",
+    'berth postgres connect shop -- --file schema.sql',
+  )
+
+  const ca = postgres
+    .command('ca')
+    .description('print the certificate with which clients verify clusters, as PEM')
+    .action(() => printAuthority(cli))
+  addExamples(ca, 'berth postgres ca > berth-ca.pem', 'PGSSLMODE=verify-full PGSSLROOTCERT=berth-ca.pem psql …')
+}
+
+async function connectTo(
+  cli: Cli & { runPsql: RunPsql },
+  given: string,
+  args: string[],
+  options: ConnectOptions,
+): Promise<void> {
+  const path = await findCluster(cli, given, options)
+  const { data: cluster } = await request<Data<Cluster>>(cli.session(), 'GET', path)
+  const { direct, pooler } = getEndpoints(cluster, 'one can connect to it')
+  const password = await getPassword(cli, path, given, options)
+  const { user, database } = options
+  const code = await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
+  if (code !== lostConnection) return
+  // The pooler says of a missing database only that nobody can log in to it. A cluster that is down tells nothing here.
+  const missing = await explainMissingDatabase(cli, path, given, options).catch(() => undefined)
+  if (missing !== undefined) cli.terminal().note(visible(missing))
+}
+
+async function printAuthority(cli: Cli): Promise<void> {
+  const answer = await request<Data<{ certificate: string }>>(cli.session(), 'GET', '/v1/postgres/ca')
+  printAnswer(cli.terminal(), answer, () => answer.data.certificate.trimEnd())
+}

@@ -1,0 +1,215 @@
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import { request } from '../client.ts'
+import { addExamples } from '../command.ts'
+import { parseWholeNumber } from '../number.ts'
+import { block, type Cell, confirm, printAnswer, timeText, visible } from '../output.ts'
+import { addCheckpointCommands } from './checkpoint.ts'
+import { addConsoleCommands } from './console.ts'
+import { addExecCommand } from './exec.ts'
+import { addFileCommands } from './file.ts'
+import { collect, readVariables, type Sandbox, type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { addListCommand } from './list.ts'
+import { addPolicyCommands } from './policy.ts'
+import { addProxyCommand } from './proxy.ts'
+import { addServiceCommands } from './service.ts'
+
+interface CreateOptions {
+  org?: string
+  memory?: number
+  cpus?: number
+  storage?: number
+  image?: string
+  label?: string[]
+  env?: string[]
+  public?: true
+}
+
+interface UrlOptions {
+  public?: true
+  private?: true
+}
+
+export function addSandboxCommands(program: Command, cli: SandboxCli): void {
+  const sandbox = program
+    .command('sandbox')
+    .alias('sandboxes')
+    .description('sandboxes: small machines of their own for programs you do not trust')
+  addExamples(
+    sandbox,
+    'berth sandbox create demo',
+    'berth sandbox exec demo -- uname -a',
+    'berth sandbox console demo',
+    'berth sandbox services put demo web --http-port 8080 -- python3 -m http.server 8080',
+    'berth sandbox checkpoint demo -m "before the upgrade"',
+  )
+  addCreate(sandbox, cli)
+  addListCommand(sandbox, cli)
+  addShow(sandbox, cli)
+  addUrl(sandbox, cli)
+  addExecCommand(sandbox, cli)
+  addConsoleCommands(sandbox, cli)
+  addServiceCommands(sandbox, cli)
+  addFileCommands(sandbox, cli)
+  addProxyCommand(sandbox, cli)
+  addCheckpointCommands(sandbox, cli)
+  addPolicyCommands(sandbox, cli)
+  addEnds(sandbox, cli)
+}
+
+function addCreate(sandbox: Command, cli: SandboxCli): void {
+  const create = sandbox
+    .command('create')
+    .description('create a sandbox; it starts when it is used first')
+    .argument('<name>', 'lowercase letters, digits and dashes; part of its URL, so unique over all organizations')
+    .option('--org <slug>', 'the organization it belongs to; the one of the token, or else personal, when omitted')
+    .option('--memory <megabytes>', 'how much memory it may use; 2048 when omitted', parseWholeNumber)
+    .option('--cpus <number>', 'how many processors it may use, such as 0.5; 2 when omitted', parseNumber)
+    .option('--storage <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
+    .option(
+      '--image <reference>',
+      'an OCI image as its files, such as debian:12; the programs of the host when omitted',
+    )
+    .option('--label <word>', 'a word of your own; may be given several times', collect)
+    .option('--env <NAME=value>', 'a variable of all its programs; may be given several times', collect)
+    .option('--public', 'let everybody open its URL, instead of only those with a token')
+    .action((name: string, options: CreateOptions) => createSandbox(cli, name, options))
+  addExamples(
+    create,
+    'berth sandbox create demo',
+    'berth sandbox create demo --memory 512 --cpus 0.5 --storage 2 --env MODE=test',
+    'berth sandbox create lab --image debian:12',
+    'berth sandbox create site --org acme --label web --public',
+  )
+}
+
+/** Which numbers are allowed is for the platform to say. */
+function parseNumber(text: string): number {
+  if (!/^\d{1,9}(\.\d{1,9})?$/.test(text)) throw new InvalidArgumentError('Write a number such as 2 or 0.5.')
+  return Number(text)
+}
+
+async function createSandbox(cli: SandboxCli, name: string, options: CreateOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const sandbox = await request<Sandbox>(cli.session(), 'POST', '/v1/sandboxes', {
+    name,
+    org_slug: options.org,
+    image: options.image,
+    config: { ram_mb: options.memory, cpus: options.cpus, storage_gb: options.storage },
+    labels: options.label,
+    environment: readVariables(options.env),
+    url_settings: options.public && { auth: 'public' },
+  })
+  printAnswer(terminal, sandbox, () => creationText(sandbox))
+  if (sandbox.isolation.gap && !terminal.json) terminal.note(`warning: ${visible(sandbox.isolation.gap)}`)
+}
+
+function creationText({ name, url, organization }: Sandbox): string {
+  return [
+    `Created sandbox ${visible(name)} in organization ${visible(organization)}.`,
+    '',
+    `Open a shell:   berth sandbox console ${visible(name)}`,
+    `Run a command:  berth sandbox exec ${visible(name)} -- uname -a`,
+    `Its URL:        ${visible(url)}`,
+  ].join('\n')
+}
+
+function addShow(sandbox: Command, cli: SandboxCli): void {
+  const show = takesSandbox(sandbox.command('show'))
+    .description('show a sandbox')
+    .action((name: string) => showSandbox(cli, name))
+  addExamples(show, 'berth sandbox show demo', 'berth sandbox show demo --json')
+}
+
+async function showSandbox(cli: SandboxCli, name: string): Promise<void> {
+  const terminal = cli.terminal()
+  const sandbox = await request<Sandbox>(cli.session(), 'GET', sandboxPath(name))
+  printAnswer(terminal, sandbox, () => block(describe(sandbox), terminal.colors))
+}
+
+function describe(sandbox: Sandbox): [string, Cell][] {
+  const { config, isolation, environment } = sandbox
+  const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`)
+  return [
+    ['name', sandbox.name],
+    ['id', sandbox.id],
+    ['status', sandbox.status],
+    ['organization', sandbox.organization],
+    ['url', sandbox.url],
+    ['access', accessText(sandbox)],
+    ['memory', `${config.ram_mb} MB`],
+    ['processors', config.cpus],
+    ['storage', `${config.storage_gb} GB${sandbox.storage.enforced ? '' : ' (not enforced on this disk)'}`],
+    ...imageCells(sandbox),
+    ['labels', sandbox.labels.join(', ')],
+    ['variables', variables.join(' ')],
+    ['isolation', isolation.gap ? `${isolation.kind}: ${isolation.gap}` : isolation.kind],
+    ['network', isolation.network],
+    ['created', timeText(sandbox.created_at)],
+    ['last used', timeText(sandbox.last_running_at ?? null)],
+  ]
+}
+
+function imageCells({ image }: Sandbox): [string, Cell][] {
+  if (!image) return []
+  const { reference, digest, problem } = image
+  return [['image', [reference, digest, problem].filter(Boolean).join(' ')]]
+}
+
+function accessText({ url_settings: { auth } }: Sandbox): string {
+  return auth === 'public' ? 'public' : 'private: it asks for a token'
+}
+
+function addUrl(sandbox: Command, cli: SandboxCli): void {
+  const url = takesSandbox(sandbox.command('url'))
+    .description('show the URL of a sandbox, or change who may open it')
+    .addOption(new Option('--public', 'let everybody open it').conflicts('private'))
+    .option('--private', 'ask for a token of the platform')
+    .action((name: string, options: UrlOptions) => showUrl(cli, name, options))
+  addExamples(
+    url,
+    'berth sandbox url demo',
+    'berth sandbox url demo --public',
+    'curl -H "Authorization: Bearer $BERTH_TOKEN" "$(berth sandbox url demo)"',
+  )
+}
+
+/** The URL is alone on standard output, for scripts. */
+async function showUrl(cli: SandboxCli, name: string, options: UrlOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const auth = options.public ? 'public' : options.private ? 'sprite' : undefined
+  const sandbox = auth
+    ? await request<Sandbox>(session, 'PUT', sandboxPath(name), { url_settings: { auth } })
+    : await request<Sandbox>(session, 'GET', sandboxPath(name))
+  const { url, url_settings } = sandbox
+  printAnswer(terminal, { url, url_settings }, () => visible(url))
+  if (!terminal.json) terminal.note(accessText(sandbox))
+}
+
+function addEnds(sandbox: Command, cli: SandboxCli): void {
+  const restart = takesSandbox(sandbox.command('restart'))
+    .description('end every process in a sandbox and start its services again; its files stay')
+    .action((name: string) => restartSandbox(cli, name))
+  addExamples(restart, 'berth sandbox restart demo')
+
+  const destroy = takesSandbox(sandbox.command('destroy'))
+    .description('destroy a sandbox with everything in it, and with its checkpoints')
+    .option('-y, --yes', 'do not ask')
+    .action((name: string, options: { yes?: true }) => destroySandbox(cli, name, options))
+  addExamples(destroy, 'berth sandbox destroy demo', 'berth sandbox destroy demo --yes')
+}
+
+async function restartSandbox(cli: SandboxCli, name: string): Promise<void> {
+  const answer = await request(cli.session(), 'POST', `${sandboxPath(name)}/restart`)
+  printAnswer(cli.terminal(), answer, () => `Restarted sandbox ${visible(name)}.`)
+}
+
+async function destroySandbox(cli: SandboxCli, name: string, options: { yes?: true }): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  const sandbox = await request<Sandbox>(session, 'GET', sandboxPath(name))
+  const question = `Destroy sandbox ${sandbox.name} of organization ${sandbox.organization} with everything in it?`
+  if (!options.yes) await confirm(terminal, question)
+  const answer = await request(session, 'DELETE', sandboxPath(name))
+  printAnswer(terminal, answer, () => `Destroyed sandbox ${visible(sandbox.name)}.`)
+}

@@ -1,0 +1,75 @@
+import { constants } from 'node:os'
+import type { Command } from 'commander'
+import { addExamples } from '../command.ts'
+import { collect, readVariables, type SandboxCli, type Streams, sandboxPath, takesSandbox } from './find.ts'
+import type { Outcome } from './session.ts'
+
+interface ExecOptions {
+  dir?: string
+  env?: string[]
+  tty?: true
+  interactive?: true
+}
+
+export function addExecCommand(sandbox: Command, cli: SandboxCli): void {
+  const exec = takesSandbox(sandbox.command('exec'))
+    .description('run a command in a sandbox; its exit code is the one of this command')
+    .argument('<command...>', 'the program and its arguments; write -- before them')
+    .option('--dir <path>', 'where it starts; /home/sprite when omitted')
+    .option('--env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .option('-t, --tty', 'give it a terminal')
+    .option('-i, --interactive', 'let it read what you type; what is piped in it reads anyway')
+    .action((name: string, words: string[], options: ExecOptions) => runCommand(cli, name, words, options))
+  exec.addHelpText(
+    'after',
+    `
+Without a terminal, standard output and standard error stay apart, and bytes stay as they are. Ctrl-C and other signals
+reach the command. It ends 10 seconds after the connection is lost; use "berth sandbox console" for what should go on.`,
+  )
+  addExamples(
+    exec,
+    'berth sandbox exec demo -- ls -la /etc',
+    "berth sandbox exec demo --dir /tmp --env MODE=test -- sh -c 'echo $MODE; pwd'",
+    'berth sandbox exec demo -- tar -xzf - < project.tgz',
+    'berth sandbox exec -it demo -- htop',
+  )
+}
+
+async function runCommand(cli: SandboxCli, name: string, words: string[], options: ExecOptions): Promise<void> {
+  const { streams } = cli
+  const takesInput = options.interactive === true || options.tty === true || streams.input.isTTY !== true
+  const path = commandPath(name, words, streams, { ...options, stdin: takesInput })
+  const session = cli.session()
+  const { runSession } = await import('./session.ts')
+  const outcome = await runSession(session, path, { streams, takesInput, canLeave: false })
+  cli.setExitCode(exitCodeOf(outcome))
+}
+
+/** That of the command, or that of this process when a signal made it leave the command alone. */
+export function exitCodeOf(outcome: Outcome): number {
+  if (outcome.is === 'ended') return outcome.code
+  return outcome.signal ? 128 + constants.signals[outcome.signal] : 0
+}
+
+export interface CommandOptions {
+  dir?: string
+  env?: string[]
+  tty?: boolean
+  stdin: boolean
+}
+
+/** The path at which a socket starts the command. */
+export function commandPath(name: string, words: string[], { output }: Streams, options: CommandOptions): string {
+  const query = new URLSearchParams(words.map((word): [string, string] => ['cmd', word]))
+  for (const [key, value] of Object.entries(readVariables(options.env) ?? {})) query.append('env', `${key}=${value}`)
+  if (options.dir !== undefined) query.set('dir', options.dir)
+  query.set('stdin', String(options.stdin))
+  if (options.tty) {
+    query.set('tty', 'true')
+    if (output.columns && output.rows) {
+      query.set('cols', String(output.columns))
+      query.set('rows', String(output.rows))
+    }
+  }
+  return `${sandboxPath(name)}/exec?${query}`
+}

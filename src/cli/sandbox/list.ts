@@ -1,0 +1,88 @@
+import type { Command } from 'commander'
+import { request, type Session } from '../client.ts'
+import { addExamples } from '../command.ts'
+import { printAnswer, table, timeText, visible } from '../output.ts'
+import type { Sandbox, SandboxCli } from './find.ts'
+
+interface ListOptions {
+  org?: string
+  prefix?: string
+  watch?: true
+}
+
+interface Page {
+  sprites: Sandbox[]
+  has_more: boolean
+  next_continuation_token: string | null
+}
+
+interface Change {
+  type?: string
+  name?: string
+  status?: string
+  timestamp: string
+}
+
+export function addListCommand(sandbox: Command, cli: SandboxCli): void {
+  const list = sandbox
+    .command('list')
+    .alias('ls')
+    .description('list sandboxes, by name')
+    .option('--org <slug>', 'only those of this organization; all that the token may see when omitted')
+    .option('--prefix <text>', 'only names that start with this')
+    .option('-w, --watch', 'show changes as they happen, until interrupted')
+    .action((options: ListOptions) => (options.watch ? watchSandboxes(cli, options) : listSandboxes(cli, options)))
+  addExamples(list, 'berth sandbox list', 'berth sandbox ls --org acme --prefix ci-', 'berth sandbox list --watch')
+}
+
+async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const page = await collectPages(cli.session(), options)
+  if (page.sprites.length === 0 && !terminal.json) {
+    return terminal.note('No sandboxes; "berth sandbox create <name>" makes one.')
+  }
+  const rows = page.sprites.map((sandbox) => [
+    sandbox.name,
+    sandbox.status,
+    sandbox.organization,
+    sandbox.url_settings.auth === 'public' ? 'public' : 'private',
+    sandbox.labels.join(', '),
+    timeText(sandbox.created_at),
+    sandbox.url,
+  ])
+  const headers = ['NAME', 'STATUS', 'ORG', 'ACCESS', 'LABELS', 'CREATED', 'URL']
+  printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
+}
+
+/** All pages as one. */
+async function collectPages(session: Session, options: ListOptions): Promise<Page> {
+  const sprites: Sandbox[] = []
+  for (let token: string | null = null; ; ) {
+    const page: Page = await request(session, 'GET', listPath(options, token))
+    sprites.push(...page.sprites)
+    token = page.next_continuation_token
+    if (token === null) return { ...page, sprites }
+  }
+}
+
+function listPath({ org, prefix }: ListOptions, token: string | null = null): string {
+  const query = new URLSearchParams({
+    ...(org === undefined ? {} : { org_slug: org }),
+    ...(prefix === undefined ? {} : { prefix }),
+    ...(token === null ? {} : { continuation_token: token }),
+  })
+  return query.size === 0 ? '/v1/sandboxes' : `/v1/sandboxes?${query}`
+}
+
+async function watchSandboxes(cli: SandboxCli, options: ListOptions): Promise<void> {
+  const terminal = cli.terminal()
+  const { readEvents } = await import('../stream.ts')
+  for await (const change of readEvents<Change>(cli.session(), { method: 'GET', path: listPath(options) })) {
+    if (terminal.json) terminal.print(JSON.stringify(change))
+    else if (change.name !== undefined) terminal.print(changeText(change))
+  }
+}
+
+function changeText({ timestamp, name = '', status = '' }: Change): string {
+  return visible(`${timeText(timestamp)}  ${status.padEnd(8)}  ${name}`)
+}

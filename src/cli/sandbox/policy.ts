@@ -1,0 +1,96 @@
+import type { Command } from 'commander'
+import { request } from '../client.ts'
+import { addExamples } from '../command.ts'
+import { printAnswer, table, visible } from '../output.ts'
+import { type SandboxCli, sandboxPath, takesNameFirst, takesSandbox } from './find.ts'
+
+type Rule = { domain: string; action: string } | { include: string }
+interface Policy {
+  rules: Rule[]
+}
+
+const includedNames = 'defaults'
+const everything = '*'
+
+export function addPolicyCommands(sandbox: Command, cli: SandboxCli): void {
+  const policy = sandbox.command('policy').description('what a sandbox may reach over the network')
+  takesNameFirst(policy)
+  policy.addHelpText(
+    'after',
+    `
+A domain is a name such as example.com, *.example.com for all below it, or * for all. Of several rules the one with the
+closest domain counts, and what no rule is about is closed. Without rules everything can be reached but the platform
+itself, the networks near it and other sandboxes. The first rule that denies something keeps the rest open.`,
+  )
+  addExamples(
+    policy,
+    'berth sandbox policy show demo',
+    "berth sandbox policy deny demo '*'",
+    'berth sandbox policy allow demo pypi.org files.pythonhosted.org',
+  )
+
+  const show = takesSandbox(policy.command('show'))
+    .description('show the rules of a sandbox')
+    .action((name: string) => showPolicy(cli, name))
+  addExamples(show, 'berth sandbox policy show demo')
+
+  addRuleCommand(policy, cli, 'allow', 'let a sandbox reach domains')
+  addRuleCommand(policy, cli, 'deny', 'keep a sandbox from reaching domains')
+
+  const reset = takesSandbox(policy.command('reset'))
+    .description('take all rules away')
+    .action((name: string) => setPolicy(cli, name, { rules: [] }))
+  addExamples(reset, 'berth sandbox policy reset demo')
+}
+
+function addRuleCommand(policy: Command, cli: SandboxCli, action: 'allow' | 'deny', about: string): void {
+  const command = takesSandbox(policy.command(action))
+    .description(about)
+    .argument('<domain...>', action === 'allow' ? 'domains; "defaults" means those that most programs need' : 'domains')
+    .action((name: string, domains: string[]) => addRules(cli, name, action, domains))
+  addExamples(command, `berth sandbox policy ${action} demo example.com '*.example.com'`)
+}
+
+async function addRules(cli: SandboxCli, name: string, action: 'allow' | 'deny', domains: string[]): Promise<void> {
+  const { rules } = await getPolicy(cli, name)
+  await setPolicy(cli, name, { rules: withRules(rules, action, domains) })
+}
+
+/**
+ * A new rule takes the place of the one for the same domain. With rules everything else is closed; who begins by closing
+ * something means only that.
+ */
+export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: string[]): Rule[] {
+  const isFirst = rules.length === 0 && action === 'deny' && !domains.includes(everything)
+  const isNamed = (rule: Rule) => domains.includes('domain' in rule ? rule.domain : rule.include)
+  const added = domains.map((domain): Rule => {
+    return domain === includedNames && action === 'allow' ? { include: domain } : { domain, action }
+  })
+  const rest: Rule[] = isFirst ? [{ domain: everything, action: 'allow' }] : []
+  return [...rest, ...rules.filter((rule) => !isNamed(rule)), ...added]
+}
+
+function getPolicy(cli: SandboxCli, name: string): Promise<Policy> {
+  return request(cli.session(), 'GET', `${sandboxPath(name)}/policy/network`)
+}
+
+async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
+  const terminal = cli.terminal()
+  const policy = await getPolicy(cli, name)
+  if (policy.rules.length === 0 && !terminal.json) {
+    return terminal.note(
+      `No rules: ${visible(name)} can reach everything but what is near the platform, and other sandboxes.`,
+    )
+  }
+  const rows = policy.rules.map((rule) =>
+    'domain' in rule ? [rule.action, rule.domain] : ['allow', `${rule.include} (the names that most programs need)`],
+  )
+  const isClosed = !policy.rules.some((rule) => 'domain' in rule && rule.domain === everything)
+  const all = isClosed ? [...rows, ['deny', 'everything else']] : rows
+  printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
+}
+
+async function setPolicy(cli: SandboxCli, name: string, policy: Policy): Promise<void> {
+  await request(cli.session(), 'POST', `${sandboxPath(name)}/policy/network`, policy)
+  await showPolicy(cli, name)
+}

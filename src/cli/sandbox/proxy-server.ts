@@ -1,0 +1,124 @@
+import { once } from 'node:events'
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
+import type { WebSocket } from 'ws'
+import { request, type Session } from '../client.ts'
+import { Failure } from '../failure.ts'
+import { printAnswer, visible } from '../output.ts'
+import { openSocket, sendAll } from '../socket.ts'
+import { type SandboxCli, sandboxPath } from './find.ts'
+import type { PortPair } from './proxy.ts'
+
+const host = '127.0.0.1'
+
+/** The interface cannot say that only one side has ended. After that, whoever is silent for so long has said all. */
+const lingerMillis = 5000
+
+interface Tunnel {
+  session: Session
+  path: string
+  port: number
+  complain(message: string): void
+}
+
+/** Listens until the process is ended. */
+export async function serveProxy(cli: SandboxCli, name: string, pairs: PortPair[]): Promise<void> {
+  const terminal = cli.terminal()
+  const session = cli.session()
+  await request(session, 'GET', sandboxPath(name)) // that it is there is better known before than at each connection
+  const complain = (message: string) => terminal.note(visible(message))
+  const tunnels = pairs.map(({ local, remote }) => {
+    return { local, tunnel: { session, path: `${sandboxPath(name)}/proxy`, port: remote, complain } }
+  })
+  const servers: Server[] = []
+  try {
+    for (const { local, tunnel } of tunnels) servers.push(await listen(local, tunnel))
+  } catch (error) {
+    for (const server of servers) server.close()
+    throw error
+  }
+  const ports = servers.map((server, index) => {
+    return { host, local: (server.address() as AddressInfo).port, remote: pairs[index]!.remote }
+  })
+  printAnswer(terminal, ports, () =>
+    ports
+      .map(({ local, remote }) => `Listening on ${host}:${local} for port ${remote} of ${visible(name)}.`)
+      .join('\n'),
+  )
+  await Promise.all(servers.map((server) => once(server, 'close')))
+}
+
+async function listen(port: number, tunnel: Tunnel): Promise<Server> {
+  const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (local) => {
+    join(local, tunnel).catch((error: Error) => {
+      tunnel.complain(`port ${tunnel.port}: ${error.message}`)
+      local.destroy()
+    })
+  })
+  try {
+    await once(server.listen(port, host), 'listening')
+    return server
+  } catch (error) {
+    throw new Failure(listenText(port, error as NodeJS.ErrnoException), { cause: error })
+  }
+}
+
+function listenText(port: number, { code, message }: NodeJS.ErrnoException): string {
+  if (code === 'EADDRINUSE') return `port ${port} of this machine is taken; write another before a colon, or 0: for any`
+  if (code === 'EACCES') return `port ${port} of this machine is not for ordinary users; write another before a colon`
+  return `cannot listen on port ${port}: ${message}`
+}
+
+/** One connection, to one of the sandbox. */
+async function join(local: Socket, { session, path, port }: Tunnel): Promise<void> {
+  const ended = new Promise<void>((resolve) => local.once('close', () => resolve()))
+  local.on('error', () => local.destroy()) // whoever connected has gone
+  const connected = Promise.withResolvers<void>()
+  let joined: ((data: Buffer) => void) | undefined
+  const socket = await openSocket(session, path, (data, isBinary) => {
+    if (isBinary) joined?.(data)
+    else readStatus(String(data), connected)
+  })
+  socket.once('close', () => connected.reject(new Failure('the connection was lost')))
+  void ended.then(() => socket.close())
+  await sendAll(socket, JSON.stringify({ host: 'localhost', port }))
+  joined = takeOutput(socket, local)
+  await connected.promise
+  sendInput(socket, local)
+}
+
+function readStatus(text: string, connected: PromiseWithResolvers<void>): void {
+  const { status, error } = JSON.parse(text) as { status?: string; error?: string }
+  if (status === 'connected') connected.resolve()
+  else connected.reject(new Failure(error ?? 'the sandbox does not answer there'))
+}
+
+/** No faster than it is read here. */
+function takeOutput(socket: WebSocket, local: Socket): (data: Buffer) => void {
+  socket.once('close', (code) => {
+    if (code === 1011) local.resetAndDestroy()
+    else local.end(() => local.destroy())
+  })
+  return (data) => {
+    if (local.destroyed || local.write(data)) return
+    socket.pause()
+    local.once('drain', () => socket.resume())
+    local.once('close', () => socket.resume())
+  }
+}
+
+function sendInput(socket: WebSocket, local: Socket): void {
+  local.on('data', (data: Buffer) => {
+    local.pause()
+    void sendAll(socket, data).then(() => local.resume())
+  })
+  local.once('end', () => {
+    const close = () => socket.close()
+    let timer = setTimeout(close, lingerMillis)
+    socket.on('message', () => {
+      clearTimeout(timer)
+      timer = setTimeout(close, lingerMillis)
+    })
+    socket.once('close', () => clearTimeout(timer))
+  })
+  local.resume()
+}

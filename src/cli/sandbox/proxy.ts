@@ -1,0 +1,34 @@
+import type { Command } from 'commander'
+import { addExamples } from '../command.ts'
+import { Misuse } from '../failure.ts'
+import { type SandboxCli, takesSandbox } from './find.ts'
+
+export interface PortPair {
+  /** 0 for any that is free. */
+  local: number
+  remote: number
+}
+
+export function addProxyCommand(sandbox: Command, cli: SandboxCli): void {
+  const proxy = takesSandbox(sandbox.command('proxy'))
+    .description('listen on this machine and connect to ports in a sandbox, until interrupted')
+    .argument('<port...>', '8080, or local:remote such as 3000:8080; with 0:8080 any free port here')
+    .action(async (name: string, ports: string[]) => {
+      const pairs = ports.map(readPair)
+      const { serveProxy } = await import('./proxy-server.ts')
+      await serveProxy(cli, name, pairs)
+    })
+  addExamples(
+    proxy,
+    'berth sandbox proxy demo 8080',
+    'berth sandbox proxy demo 15432:5432 0:8080',
+    'psql -h 127.0.0.1 -p 15432',
+  )
+}
+
+export function readPair(text: string): PortPair {
+  const [, local, remote] = /^(?:(\d{1,5}):)?(\d{1,5})$/.exec(text) ?? []
+  const pair = { local: Number(local ?? remote), remote: Number(remote) }
+  if (pair.remote >= 1 && pair.remote <= 65_535 && pair.local <= 65_535) return pair
+  throw new Misuse(`"${text}" must be a port such as 8080, or two such as 3000:8080`)
+}

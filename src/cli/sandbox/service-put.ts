@@ -1,0 +1,80 @@
+import { type Command, Option } from 'commander'
+import { addExamples } from '../command.ts'
+import { Misuse } from '../failure.ts'
+import { parseWholeNumber } from '../number.ts'
+import { collect, readVariables, type SandboxCli } from './find.ts'
+import { servicePath, takesService } from './service.ts'
+import { followStart, watchOption } from './service-run.ts'
+
+interface PutOptions {
+  httpPort?: number
+  needs?: string[]
+  env?: string[]
+  dir?: string
+  healthPath?: string
+  healthPort?: number
+  healthCommand?: string
+  healthInterval?: string
+  healthTimeout?: string
+  healthThreshold?: number
+  watch: string
+}
+
+export function addPutCommand(services: Command, cli: SandboxCli): void {
+  const put = takesService(services.command('put'))
+    .description('define a service and start it; another definition of the same name replaces the one before')
+    .argument('<command...>', 'the program and its arguments; write -- before them. It is not a shell line')
+    .option('--http-port <port>', 'the URL of the sandbox leads to this port', parseWholeNumber)
+    .option('--needs <service>', 'a service that is ready before it; may be given several times', collect)
+    .option('--env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .option('--dir <path>', 'where it starts; /home/sprite when omitted')
+    .addOption(
+      new Option('--health-path <path>', 'it is healthy when a request for this succeeds').conflicts('healthCommand'),
+    )
+    .option('--health-port <port>', 'with --health-path: on this port; the HTTP port when omitted', parseWholeNumber)
+    .option('--health-command <line>', 'it is healthy when this line succeeds in a shell')
+    .option('--health-interval <duration>', 'between two checks; 10s when omitted')
+    .option('--health-timeout <duration>', 'a check that takes longer has failed; 5s when omitted')
+    .option('--health-threshold <count>', 'failures in a row until it is unhealthy; 3 when omitted', parseWholeNumber)
+    .addOption(watchOption())
+    .action((name: string, service: string, words: string[], options: PutOptions) =>
+      followStart(cli, { name, service, watch: options.watch }, (query) => ({
+        method: 'PUT',
+        path: `${servicePath(name, service)}?${query}`,
+        body: definition(words, options),
+      })),
+    )
+  addExamples(
+    put,
+    'berth sandbox services put demo web --http-port 8080 -- python3 -m http.server 8080',
+    "berth sandbox services put demo db --health-command 'pg_isready' -- postgres -D /var/lib/pg",
+    'berth sandbox services put demo api --needs db --env PORT=3000 --http-port 3000 --health-path /up -- node server.js',
+  )
+}
+
+export function definition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
+  return {
+    cmd,
+    args,
+    needs: options.needs,
+    env: readVariables(options.env),
+    dir: options.dir,
+    http_port: options.httpPort,
+    health: readHealth(options),
+  }
+}
+
+function readHealth(options: Omit<PutOptions, 'watch'>): object | undefined {
+  const { healthPath: path, healthPort: port, healthCommand: line } = options
+  const limits = {
+    interval: options.healthInterval,
+    timeout: options.healthTimeout,
+    threshold: options.healthThreshold,
+  }
+  if (path !== undefined) return { http: { path, port }, ...limits }
+  if (line !== undefined) return { command: ['sh', '-c', line], ...limits }
+  if (Object.values({ ...limits, port }).some((value) => value !== undefined)) {
+    throw new Misuse('a health check needs --health-path or --health-command')
+  }
+  return undefined
+}

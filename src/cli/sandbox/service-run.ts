@@ -1,0 +1,121 @@
+import { type Command, Option } from 'commander'
+import { request } from '../client.ts'
+import { addExamples } from '../command.ts'
+import { Failure } from '../failure.ts'
+import { printAnswer, visible } from '../output.ts'
+import type { StreamRequest } from '../stream.ts'
+import { type SandboxCli, sandboxPath } from './find.ts'
+import { printEvents, type ServiceEvent } from './log.ts'
+import { type Service, servicePath, takesService } from './service.ts'
+
+interface Which {
+  name: string
+  service: string
+  watch: string
+}
+
+/** Made anew for each command: an option belongs to one. */
+export function watchOption(): Option {
+  return new Option(
+    '--watch <duration>',
+    'how long to show what it prints, such as 10s; it goes on after that',
+  ).default('2s')
+}
+
+export function addRunCommands(services: Command, cli: SandboxCli): void {
+  addStart(services, cli, 'start', 'start a service, and before it what it needs')
+  addStart(services, cli, 'restart', 'stop a service, if it runs, and start it')
+
+  const stop = takesService(services.command('stop'))
+    .description('stop a service; it stays stopped until it is started')
+    .option('--timeout <duration>', 'how long it may take to end by itself', '10s')
+    .action((name: string, service: string, options: { timeout: string }) => stopService(cli, name, service, options))
+  addExamples(stop, 'berth sandbox services stop demo web', 'berth sandbox services stop demo web --timeout 1m')
+
+  const remove = takesService(services.command('delete'))
+    .description('stop a service and forget it, with its log')
+    .action((name: string, service: string) => deleteService(cli, name, service))
+  addExamples(remove, 'berth sandbox services delete demo web')
+
+  const signal = takesService(services.command('signal'))
+    .description('send a signal to a service; if it ends, it is started again')
+    .argument('<signal>', 'such as HUP, SIGUSR1 or 15')
+    .action((name: string, service: string, word: string) => signalService(cli, name, service, word))
+  addExamples(signal, 'berth sandbox services signal demo web HUP')
+}
+
+function addStart(services: Command, cli: SandboxCli, verb: 'start' | 'restart', about: string): void {
+  const command = takesService(services.command(verb))
+    .description(about)
+    .addOption(watchOption())
+    .action((name: string, service: string, { watch }: { watch: string }) =>
+      followStart(cli, { name, service, watch }, (query) => ({
+        method: 'POST',
+        path: `${servicePath(name, service)}/${verb}?${query}`,
+      })),
+    )
+  addExamples(command, `berth sandbox services ${verb} demo web`, `berth sandbox services ${verb} demo web --watch 10s`)
+}
+
+/** Shows what happens and what the service prints, and at last how it is. */
+export async function followStart(
+  cli: SandboxCli,
+  { name, service, watch }: Which,
+  ask: (query: URLSearchParams) => StreamRequest,
+): Promise<void> {
+  const terminal = cli.terminal()
+  const events = await printEvents(cli, ask(new URLSearchParams({ duration: watch })), tellStart)
+  const state = await request<Service>(cli.session(), 'GET', servicePath(name, service))
+  const reason = reasonOf(events) ?? (state.state.status === 'failed' ? state.state.error : undefined)
+  if (reason !== undefined) throw new Failure(`service ${service} failed: ${reason}`)
+  if (!terminal.json) terminal.print(stateText(state))
+}
+
+/** A service that ended while it was watched has failed, also if it has been started again since. */
+function reasonOf(events: ServiceEvent[]): string | undefined {
+  const problem = events.find(({ type }) => type === 'error')
+  if (problem) return problem.data?.trim() ?? 'it could not be started'
+  const end = events.find(({ type }) => type === 'exit')
+  return end && `exited with code ${end.exit_code}`
+}
+
+function tellStart({ message }: ServiceEvent): string | undefined {
+  if (message !== undefined) return 'It runs by this definition already; "restart" would start it again.'
+  return undefined
+}
+
+function stateText({ name, http_port, state }: Service): string {
+  const details = [
+    ...(state.pid === undefined ? [] : [`pid ${state.pid}`]),
+    ...(http_port === undefined ? [] : [`HTTP port ${http_port}`]),
+    ...(state.health ? [state.health.status] : []),
+  ]
+  return visible(`Service ${name} is ${state.status}${details.length > 0 ? ` (${details.join(', ')})` : ''}.`)
+}
+
+async function stopService(
+  cli: SandboxCli,
+  name: string,
+  service: string,
+  { timeout }: { timeout: string },
+): Promise<void> {
+  const path = `${servicePath(name, service)}/stop?${new URLSearchParams({ timeout })}`
+  const events = await printEvents(cli, { method: 'POST', path }, () => undefined)
+  const stopped = events.find(({ type }) => type === 'stopped')
+  const problem = events.find(({ type }) => type === 'error')
+  if (problem || !stopped) throw new Failure(`service ${service} did not stop: ${problem?.data?.trim() ?? 'no answer'}`)
+  const { exit_code } = stopped
+  const code = exit_code === undefined ? '' : `; it ended with code ${exit_code}`
+  if (!cli.terminal().json) cli.terminal().print(`Stopped service ${visible(service)}${code}.`)
+}
+
+async function deleteService(cli: SandboxCli, name: string, service: string): Promise<void> {
+  const answer = await request(cli.session(), 'DELETE', servicePath(name, service))
+  printAnswer(cli.terminal(), answer, () => `Deleted service ${visible(service)}.`)
+}
+
+async function signalService(cli: SandboxCli, name: string, service: string, signal: string): Promise<void> {
+  const body = { name: service, signal }
+  const answer = await request(cli.session(), 'POST', `${sandboxPath(name)}/services/signal`, body)
+  printAnswer(cli.terminal(), answer, () => `Sent ${visible(signal)} to service ${visible(service)}.`)
+}

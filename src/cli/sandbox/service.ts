@@ -1,0 +1,123 @@
+import type { Command } from 'commander'
+import { request, segment } from '../client.ts'
+import { addExamples } from '../command.ts'
+import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
+import { type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { addLogCommand } from './log.ts'
+import { addPutCommand } from './service-put.ts'
+import { addRunCommands } from './service-run.ts'
+
+export interface Service {
+  name: string
+  cmd: string
+  args: string[]
+  needs: string[]
+  http_port?: number
+  env?: Record<string, string>
+  dir?: string
+  health?: object
+  state: ServiceState
+}
+
+interface ServiceState {
+  status: string
+  pid?: number
+  started_at?: string
+  error?: string
+  exit_code?: number
+  restart_count?: number
+  next_restart_at?: string
+  health?: { status: string; since?: string }
+}
+
+export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
+  const services = sandbox
+    .command('services')
+    .alias('service')
+    .description('programs that a sandbox keeps running; with the name of a sandbox alone, a list of them')
+    .argument('[sandbox]', 'the name of the sandbox whose services are listed')
+    .action((name: string | undefined) => (name === undefined ? services.help({ error: true }) : list(cli, name)))
+  addExamples(
+    services,
+    'berth sandbox services demo',
+    'berth sandbox services put demo web --http-port 8080 -- python3 -m http.server 8080',
+    'berth sandbox services stop demo web',
+  )
+  const listing = takesSandbox(services.command('list').alias('ls'))
+    .description('list the services of a sandbox')
+    .action((name: string) => list(cli, name))
+  addExamples(listing, 'berth sandbox services list demo', 'berth sandbox services ls demo --json')
+
+  const show = takesService(services.command('show'))
+    .description('show a service')
+    .action((name: string, service: string) => showService(cli, name, service))
+  addExamples(show, 'berth sandbox services show demo web')
+
+  addPutCommand(services, cli)
+  addRunCommands(services, cli)
+  addLogCommand(sandbox, cli)
+}
+
+export function takesService(command: Command): Command {
+  return takesSandbox(command).argument('<service>', 'the name of the service')
+}
+
+export function servicePath(name: string, service: string): string {
+  return `${sandboxPath(name)}/services/${segment(service)}`
+}
+
+async function list(cli: SandboxCli, name: string): Promise<void> {
+  const terminal = cli.terminal()
+  const services = await request<Service[]>(cli.session(), 'GET', `${sandboxPath(name)}/services`)
+  if (services.length === 0 && !terminal.json) {
+    return terminal.note(`No services; "berth sandbox services put ${visible(name)} <service> -- <command>" makes one.`)
+  }
+  const headers = ['NAME', 'STATUS', 'PID', 'HEALTH', 'RESTARTS', 'HTTP PORT', 'NEEDS', 'COMMAND']
+  const rows = services.map((service) => [
+    service.name,
+    service.state.status,
+    service.state.pid,
+    service.state.health?.status,
+    service.state.restart_count ?? 0,
+    service.http_port,
+    service.needs.join(', '),
+    [service.cmd, ...service.args].join(' '),
+  ])
+  printAnswer(terminal, services, () => table(headers, rows, terminal.colors))
+}
+
+async function showService(cli: SandboxCli, name: string, service: string): Promise<void> {
+  const terminal = cli.terminal()
+  const answer = await request<Service>(cli.session(), 'GET', servicePath(name, service))
+  printAnswer(terminal, answer, () => block(describe(answer), terminal.colors))
+}
+
+function describe(service: Service): [string, Cell][] {
+  const { state, env, health, dir, http_port } = service
+  const optional: [string, Cell][] = [
+    ['pid', state.pid],
+    ['since', timeText(state.started_at ?? null)],
+    ['error', state.error],
+    ['exit code', state.exit_code],
+    ['restarts', state.restart_count],
+    ['next restart', timeText(state.next_restart_at ?? null)],
+    ['health', state.health?.status],
+    ['http port', http_port],
+    ['needs', service.needs.join(', ')],
+    ['directory', dir],
+    [
+      'variables',
+      env &&
+        Object.entries(env)
+          .map(([key, value]) => `${key}=${value}`)
+          .join(' '),
+    ],
+    ['check', health && JSON.stringify(health)],
+  ]
+  return [
+    ['name', service.name],
+    ['status', state.status],
+    ...optional.filter(([, value]) => value !== undefined && value !== ''),
+    ['command', [service.cmd, ...service.args].join(' ')],
+  ]
+}

@@ -1,0 +1,241 @@
+// Unpacks an archive that came out of a sandbox. Programs there may have written whatever they like into it, so nothing
+// in it is followed: no path leads out of the directory, links are made last, devices and rights of others not at all.
+import { link, lstat, mkdir, open, rm, symlink } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { Failure } from '../failure.ts'
+
+export interface Unpacked {
+  count: number
+  /** What is no file, directory or link. */
+  skipped: string[]
+}
+
+interface Entry {
+  path: string
+  kind: string
+  mode: number
+  size: number
+  modifiedAt: number
+  target: string
+}
+
+const blockBytes = 512
+const kinds = { file: '0', hardLink: '1', symlink: '2', directory: '5', longTarget: 'K', longPath: 'L', extended: 'x' }
+/** Longer names than this no system has. */
+const maxNameBytes = 1024 * 1024
+
+export async function unpack(archive: AsyncIterable<Buffer>, directory: string): Promise<Unpacked> {
+  const reader = new ArchiveReader(archive)
+  const place = new Place(directory)
+  const links: Entry[] = []
+  const skipped: string[] = []
+  let count = 0
+  await place.ensureDirectory('')
+  for (let entry = await reader.next(); entry; entry = await reader.next()) {
+    if (entry.kind === kinds.directory) await place.ensureDirectory(entry.path)
+    else if (entry.kind === kinds.file) await place.writeFile(entry, reader.contents())
+    else if (entry.kind === kinds.hardLink) await place.writeLink(entry)
+    else if (entry.kind === kinds.symlink) links.push(entry)
+    else skipped.push(entry.path)
+    if (entry.kind === kinds.file || entry.kind === kinds.hardLink) count++
+  }
+  for (const entry of links) await place.writeSymlink(entry)
+  return { count: count + links.length, skipped }
+}
+
+/** Inside, as a path without dots; an archive that wants to go elsewhere is refused whole. */
+export function insidePath(path: string): string {
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.')
+  if (parts.includes('..') || path.includes('\0'))
+    throw new Failure(`the archive holds the path ${path}; nothing of it is taken`)
+  return parts.join('/')
+}
+
+class Place {
+  readonly #root: string
+  /** Known to be directories and no links to some. */
+  readonly #checked = new Set<string>()
+
+  constructor(root: string) {
+    this.#root = root
+  }
+
+  async ensureDirectory(path: string): Promise<void> {
+    if (this.#checked.has(path)) return
+    if (path === '') await mkdir(this.#root, { recursive: true })
+    else {
+      await this.ensureDirectory(parentOf(path))
+      await this.#makeDirectory(join(this.#root, path))
+    }
+    this.#checked.add(path)
+  }
+
+  async #makeDirectory(path: string): Promise<void> {
+    const found = await lstat(path).catch(() => undefined)
+    if (found?.isDirectory()) return
+    if (found) await rm(path)
+    await mkdir(path)
+  }
+
+  async writeFile({ path, mode, modifiedAt }: Entry, contents: AsyncIterable<Buffer>): Promise<void> {
+    const file = await open(await this.#clear(path), 'wx', mode & 0o777)
+    try {
+      for await (const chunk of contents) await file.writeFile(chunk)
+      await file.utimes(modifiedAt, modifiedAt)
+    } finally {
+      await file.close()
+    }
+  }
+
+  /** Its target lies in the archive, before it, and was written by us. */
+  async writeLink({ path, target }: Entry): Promise<void> {
+    const source = insidePath(target)
+    await this.ensureDirectory(parentOf(source))
+    const found = await lstat(join(this.#root, source)).catch(() => undefined)
+    if (!found?.isFile()) throw new Failure(`the archive links ${path} to ${target}, which it does not hold`)
+    await link(join(this.#root, source), await this.#clear(path))
+  }
+
+  async writeSymlink({ path, target }: Entry): Promise<void> {
+    await symlink(target, await this.#clear(path))
+  }
+
+  /** A place where nothing is, in a directory that is one. */
+  async #clear(path: string): Promise<string> {
+    if (path === '') throw new Failure('the archive holds a file without a name')
+    await this.ensureDirectory(parentOf(path))
+    const place = join(this.#root, path)
+    await rm(place, { force: true })
+    return place
+  }
+}
+
+function parentOf(path: string): string {
+  const parent = dirname(path)
+  return parent === '.' ? '' : parent
+}
+
+/** Reads the forms that programs of today write. */
+class ArchiveReader {
+  readonly #chunks: AsyncIterator<Buffer>
+  #held: Buffer = Buffer.alloc(0)
+  /** Of the contents of the last entry, with what fills the last block. */
+  #left = 0
+  #filling = 0
+
+  constructor(archive: AsyncIterable<Buffer>) {
+    this.#chunks = archive[Symbol.asyncIterator]()
+  }
+
+  /** Undefined at the end. Contents that nobody took are passed over. */
+  async next(): Promise<Entry | undefined> {
+    const long: { path?: string; target?: string; size?: number } = {}
+    for (;;) {
+      for await (const _ of this.contents());
+      const block = await this.#take(blockBytes)
+      if (block === undefined || block.every((byte) => byte === 0)) return undefined
+      const entry = readHeader(block)
+      this.#left = long.size ?? entry.size
+      this.#filling = (blockBytes - (this.#left % blockBytes)) % blockBytes
+      if (entry.kind === kinds.longPath) long.path = textOf(await this.#name())
+      else if (entry.kind === kinds.longTarget) long.target = textOf(await this.#name())
+      else if (entry.kind === kinds.extended) Object.assign(long, readExtended(await this.#name()))
+      else if (entry.kind !== 'g') return finish(entry, long)
+    }
+  }
+
+  /** Of the entry that came last. */
+  async *contents(): AsyncGenerator<Buffer> {
+    while (this.#left > 0) {
+      const chunk = await this.#some(this.#left)
+      this.#left -= chunk.length
+      yield chunk
+    }
+    if (this.#filling > 0) await this.#take(this.#filling)
+    this.#filling = 0
+  }
+
+  async #name(): Promise<Buffer> {
+    if (this.#left > maxNameBytes) throw new Failure('the archive holds a name that no file has')
+    const chunks: Buffer[] = []
+    for await (const chunk of this.contents()) chunks.push(chunk)
+    return Buffer.concat(chunks)
+  }
+
+  async #some(most: number): Promise<Buffer> {
+    if (this.#held.length === 0 && !(await this.#more())) throw new Failure('the archive breaks off')
+    const chunk = this.#held.subarray(0, most)
+    this.#held = this.#held.subarray(chunk.length)
+    return chunk
+  }
+
+  /** Undefined when the archive ends exactly here. */
+  async #take(bytes: number): Promise<Buffer | undefined> {
+    while (this.#held.length < bytes) {
+      if (await this.#more()) continue
+      if (this.#held.length === 0) return undefined
+      throw new Failure('the archive breaks off')
+    }
+    return this.#some(bytes)
+  }
+
+  async #more(): Promise<boolean> {
+    const { value, done } = await this.#chunks.next()
+    if (done) return false
+    this.#held = this.#held.length === 0 ? value : Buffer.concat([this.#held, value])
+    return true
+  }
+}
+
+function readHeader(block: Buffer): Entry {
+  if (readSum(block) !== readNumber(block, 148, 8)) throw new Failure('what came is no archive, or a damaged one')
+  const isUstar = block.toString('latin1', 257, 263) === 'ustar\0'
+  const prefix = isUstar ? textOf(block.subarray(345, 500)) : ''
+  const name = textOf(block.subarray(0, 100))
+  const kind = String.fromCharCode(block[156]!)
+  return {
+    path: prefix ? `${prefix}/${name}` : name,
+    kind: kind === '\0' || kind === '7' ? kinds.file : kind,
+    mode: readNumber(block, 100, 8),
+    size: readNumber(block, 124, 12),
+    modifiedAt: readNumber(block, 136, 12),
+    target: textOf(block.subarray(157, 257)),
+  }
+}
+
+function finish(entry: Entry, long: { path?: string; target?: string }): Entry {
+  const { path = entry.path, target = entry.target } = long
+  return { ...entry, target, path: insidePath(path) }
+}
+
+/** Octal digits, or for large numbers bytes after a first one with its highest bit set. */
+function readNumber(block: Buffer, at: number, length: number): number {
+  if (block[at]! & 0x80) return block.readUIntBE(at + length - 6, 6)
+  return Number.parseInt(textOf(block.subarray(at, at + length)).trim() || '0', 8)
+}
+
+function readSum(block: Buffer): number {
+  let sum = 0
+  for (let i = 0; i < blockBytes; i++) sum += i >= 148 && i < 156 ? 0x20 : block[i]!
+  return sum
+}
+
+/** Lines of the form `<length> <key>=<value>`. */
+function readExtended(data: Buffer): { path?: string; target?: string; size?: number } {
+  const found: { path?: string; target?: string; size?: number } = {}
+  for (let at = 0; at < data.length; ) {
+    const length = Number.parseInt(data.toString('latin1', at, at + 10), 10)
+    if (!(length > 0)) break
+    const [, key, value = ''] = /^\d+ ([^=]*)=(.*)\n$/s.exec(data.toString('utf8', at, at + length)) ?? []
+    if (key === 'path') found.path = value
+    if (key === 'linkpath') found.target = value
+    if (key === 'size') found.size = Number(value)
+    at += length
+  }
+  return found
+}
+
+function textOf(bytes: Buffer): string {
+  const end = bytes.indexOf(0)
+  return bytes.toString('utf8', 0, end < 0 ? bytes.length : end)
+}

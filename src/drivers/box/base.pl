@@ -1,0 +1,12 @@
+# Marks directories of a layer as complete, so that nothing of the layers below shows through:
+# box-base.pl <machine> <attribute> <directory>...
+use strict;
+
+our $machine;
+require($0 =~ s{[^/]*$}{}r . 'lib.pl');
+
+($machine, my $attribute, my @directories) = @ARGV;
+for my $directory (@directories) {
+  my ($path, $name, $value) = ("$directory\0", "$attribute\0", 'y');
+  call('setxattr', $path, $name, $value, 1, 0);
+}

@@ -1,0 +1,138 @@
+// What one box may reach, by names. Every question for a name is led to a resolver of its own, which answers only what
+// the policy allows and opens the addresses that it answered with; all others stay closed.
+import { existsSync, rmSync } from 'node:fs'
+import { type NameRule, type NetworkPolicy, nameRules } from '../../model/sandbox/policy.ts'
+import { readTextIfPresent } from '../host/file.ts'
+import { ensureFile } from '../host/fresh.ts'
+import type { Home } from '../host/home.ts'
+import { commandExists, isRoot, run } from '../host/process.ts'
+import type { Supervisor } from '../s6/supervisor.ts'
+import type { BoxSpec } from './driver.ts'
+import { boxNetwork, ensureRules, findResolvers, nearby, networkTable } from './network.ts'
+import { boxPaths } from './paths.ts'
+
+/** Longer than programs keep an address, and short enough that the set does not grow for ever. */
+const openHours = 24
+const maxAddresses = 65_535
+
+interface PolicyHost {
+  home: Home
+  supervisor: Supervisor
+  upstreams?: string[]
+}
+
+export function policiesPossible(): boolean {
+  return isRoot() && commandExists('nft') && commandExists('dnsmasq')
+}
+
+/** Before the box starts, and again when its policy has changed. Cheap when nothing has. */
+export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<void> {
+  const { home, supervisor } = host
+  const files = policyFiles(home, spec.id)
+  const { policy = { rules: [] } } = spec
+  if (policy.rules.length === 0) {
+    if (existsSync(files.rules)) await removePolicy(host, spec)
+    if (!existsSync(files.shown)) showPolicy(files.shown, policy)
+    return
+  }
+  if (!policiesPossible()) throw new Error('network policies need root, nft and dnsmasq')
+  const rules = renderRules(home, spec)
+  const resolver = renderResolver(host, spec, policy)
+  const isNew = readTextIfPresent(files.rules) !== rules
+  if (!isNew && readTextIfPresent(files.resolver) === resolver) return
+  ensureFile(files.resolver, resolver, { mode: 0o644 })
+  showPolicy(files.shown, policy)
+  await supervisor.ensureService(files.service, {
+    command: ['dnsmasq', '--keep-in-foreground', `--conf-file=${files.resolver}`],
+  })
+  await supervisor.restartService(files.service)
+  // Last: it says that the rest is done. The box puts it in force when it starts; one that runs has it now.
+  await run('nft', ['-f', ensureRules(home).file])
+  await run('nft', ['-f', '-'], { input: rules })
+  ensureFile(files.rules, rules, { mode: 0o600 })
+}
+
+function showPolicy(file: string, policy: NetworkPolicy): void {
+  ensureFile(file, `${JSON.stringify(policy)}\n`, { mode: 0o644 })
+}
+
+export async function removePolicy({ home, supervisor }: PolicyHost, spec: BoxSpec): Promise<void> {
+  const files = policyFiles(home, spec.id)
+  if (!existsSync(files.resolver)) return
+  await run('nft', ['-f', '-'], { input: renderRemoval(home, spec) })
+  rmSync(files.rules, { force: true })
+  await supervisor.removeService(files.service)
+  rmSync(files.shown, { force: true })
+  rmSync(files.resolver, { force: true })
+}
+
+function policyFiles(home: Home, id: string) {
+  const { directory, policy } = boxPaths(home, id)
+  return {
+    rules: `${directory}/policy.nft`,
+    resolver: `${directory}/resolver.conf`,
+    shown: `${policy}/network.json`,
+    service: `sandbox-${id}-names`,
+  }
+}
+
+/** Existing connections to what is no longer allowed end, since every packet is looked at. */
+function renderRules(home: Home, spec: BoxSpec): string {
+  const table = `inet ${networkTable(home)}`
+  const { link, hostAddress } = boxNetwork(home, spec.slot)
+  const [chain, names] = [`policy-${spec.slot}`, `names-${spec.slot}`]
+  return `add set ${table} ${names} { type ipv4_addr; flags timeout; timeout ${openHours}h; size ${maxAddresses}; }
+add chain ${table} ${chain}
+flush chain ${table} ${chain}
+flush set ${table} ${names}
+add rule ${table} ${chain} ip daddr { ${nearby.join(', ')} } drop
+add rule ${table} ${chain} ip daddr @${names} accept
+add rule ${table} ${chain} reject with icmpx admin-prohibited
+add element ${table} policies { "${link}" : jump ${chain} }
+add element ${table} resolvers { "${link}" : ${hostAddress} }
+`
+}
+
+/** Right also where a reboot took some of it away: each thing is added before it is removed. */
+function renderRemoval(home: Home, spec: BoxSpec): string {
+  const table = `inet ${networkTable(home)}`
+  const { link } = boxNetwork(home, spec.slot)
+  const [chain, names] = [`policy-${spec.slot}`, `names-${spec.slot}`]
+  return `add table ${table}
+add map ${table} policies { type ifname : verdict; }
+add map ${table} resolvers { type ifname : ipv4_addr; }
+${renderRules(home, spec)}delete element ${table} policies { "${link}" : jump ${chain} }
+delete element ${table} resolvers { "${link}" }
+flush chain ${table} ${chain}
+delete chain ${table} ${chain}
+delete set ${table} ${names}
+`
+}
+
+/** Names are lower case letters, digits, dashes, dots and underscores, so that none can end a line or add a word. */
+function renderResolver(host: PolicyHost, spec: BoxSpec, policy: NetworkPolicy): string {
+  const { home, upstreams = findResolvers() } = host
+  const { otherwise, rules } = nameRules(policy)
+  const { hostAddress } = boxNetwork(home, spec.slot)
+  return [
+    'no-resolv',
+    'no-hosts',
+    'no-poll',
+    'bind-dynamic', // the address comes and goes with the box
+    `listen-address=${hostAddress}`,
+    'pid-file=',
+    'user=nobody',
+    'group=nogroup',
+    'cache-size=1000',
+    'filter-AAAA', // boxes have no addresses of that kind
+    ...(otherwise ? upstreams.map((upstream) => `server=${upstream}`) : []),
+    ...rules.flatMap((rule) => serverLines(rule, upstreams)),
+    `nftset=/#/4#inet#${networkTable(home)}#names-${spec.slot}`,
+    '',
+  ].join('\n')
+}
+
+function serverLines({ name, below, allowed }: NameRule, upstreams: string[]): string[] {
+  const domain = below ? `*.${name}` : name
+  return allowed ? upstreams.map((upstream) => `server=/${domain}/${upstream}`) : [`server=/${domain}/`]
+}

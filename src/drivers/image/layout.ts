@@ -1,0 +1,74 @@
+// An image in a directory as OCI lays it out.
+import { createReadStream, type ReadStream } from 'node:fs'
+import { readFile, stat } from 'node:fs/promises'
+import type { ImageReference } from '../../model/image.ts'
+import { ImageError } from './error.ts'
+import type { ImageLimits } from './limits.ts'
+import { choosePlatform, type ImageSource, isObject, parseObject } from './manifest.ts'
+
+const nameKey = 'org.opencontainers.image.ref.name'
+
+export function layoutSource(
+  { directory, tag }: Extract<ImageReference, { kind: 'layout' }>,
+  limits: ImageLimits,
+): ImageSource {
+  return {
+    async readManifest(digest) {
+      const wanted = digest ?? findInIndex(await readSmall(`${directory}/index.json`, limits), tag, limits)
+      return readSmall(`${directory}/${blobPath(wanted)}`, limits)
+    },
+    openBlob: ({ digest }) => openFile(`${directory}/${blobPath(digest)}`),
+    async close() {},
+  }
+}
+
+export function blobPath(digest: string): string {
+  return `blobs/${digest.replace(':', '/')}`
+}
+
+/** The manifest with the tag; without a tag the one for this machine. */
+export function findInIndex(bytes: Buffer, tag: string | undefined, limits: ImageLimits): string {
+  const { manifests } = parseObject(bytes, 'index')
+  if (!Array.isArray(manifests)) throw new ImageError('damaged', 'The index of the image names no manifests')
+  const named = tag === undefined ? manifests : manifests.filter((entry) => nameOf(entry) === tag)
+  if (named.length > 0) return choosePlatform(named, limits).digest
+  const names = manifests.map(nameOf).filter((name) => name !== undefined)
+  throw new ImageError(
+    'not_found',
+    `There is no image ${tag ?? ''} in the layout; there are ${names.slice(0, 10).join(', ') || 'none'}`,
+  )
+}
+
+function nameOf(entry: unknown): string | undefined {
+  const annotations = isObject(entry) && isObject(entry.annotations) ? entry.annotations : {}
+  return typeof annotations[nameKey] === 'string' ? annotations[nameKey] : undefined
+}
+
+async function readSmall(file: string, limits: ImageLimits): Promise<Buffer> {
+  try {
+    const found = await stat(file)
+    if (!found.isFile() || found.size > limits.maxManifestBytes)
+      throw new ImageError('too_large', `${file} is too large`)
+    return await readFile(file)
+  } catch (error) {
+    throw asMissing(error, file)
+  }
+}
+
+export async function* openFile(file: string, range: { start?: number; end?: number } = {}): AsyncGenerator<Buffer> {
+  const stream: ReadStream = createReadStream(file, { highWaterMark: 256 * 1024, ...range })
+  try {
+    yield* stream as AsyncIterable<Buffer>
+  } catch (error) {
+    throw asMissing(error, file)
+  } finally {
+    stream.destroy()
+  }
+}
+
+export function asMissing(error: unknown, file: string): unknown {
+  const { code } = error as NodeJS.ErrnoException
+  if (code === 'ENOENT' || code === 'ENOTDIR' || code === 'EISDIR' || code === 'EACCES')
+    return new ImageError('not_found', `${file} cannot be read (${code}): check the path`, error)
+  return error
+}

@@ -1,0 +1,108 @@
+// The processes of a machine, as it counts them itself.
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { filterProcesses } from '../host/process-list.ts'
+import type { MachineProcessEntry } from './driver.ts'
+
+/** Of the kernel's clock in /proc, on every Linux. */
+const ticksPerSecond = 100
+const pageBytes = 4096
+
+/** Everything in the process namespace of this process, except the first, which is ours. */
+export async function listNamespace(first: number): Promise<MachineProcessEntry[]> {
+  const namespace = readLink(`/proc/${first}/ns/pid`)
+  if (namespace === undefined) return []
+  const found = await filterProcesses(({ pid }) => pid !== first && readLink(`/proc/${pid}/ns/pid`) === namespace)
+  const listening = listListening(first)
+  return found.map(({ pid }) => describe(pid, listening)).filter((entry) => entry !== undefined)
+}
+
+function describe(pid: number, listening: Map<string, Socket>): MachineProcessEntry | undefined {
+  const [stat, status, uptime] = [`/proc/${pid}/stat`, `/proc/${pid}/status`, '/proc/uptime'].map(read)
+  const inner = /^NSpid:.*\t(\d+)$/m.exec(status ?? '')?.[1]
+  if (stat === undefined || inner === undefined || inner === '1') return undefined
+  const fields = stat
+    .slice(stat.lastIndexOf(')') + 2)
+    .split(' ')
+    .map(Number)
+  const [user, system, started, pages] = [fields[11]!, fields[12]!, fields[19]!, fields[21]!]
+  const seconds = Math.max(Number.parseFloat(uptime ?? '0') - started / ticksPerSecond, 1 / ticksPerSecond)
+  const used = (user + system) / ticksPerSecond
+  return {
+    pid: Number(inner),
+    stime: Math.round((system / ticksPerSecond) * 1000),
+    rtime: Math.round(seconds * 1000),
+    command: (read(`/proc/${pid}/cmdline`) ?? '').split('\0').join(' ').trim() || nameOf(stat),
+    directory: readLink(`/proc/${pid}/cwd`) ?? '',
+    cpu: Math.round((used / seconds) * 100),
+    rss: pages * pageBytes,
+    listen_sockets: socketsOf(pid, listening),
+  }
+}
+
+function nameOf(stat: string): string {
+  return stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'))
+}
+
+interface Socket {
+  proto: string
+  address: string
+}
+
+const listenState = '0A'
+/** A socket for datagrams that is connected to nobody. */
+const unconnected = '07'
+const kinds = { tcp: listenState, tcp6: listenState, udp: unconnected, udp6: unconnected }
+
+/** By the number of their inode. */
+function listListening(pid: number): Map<string, Socket> {
+  const sockets = new Map<string, Socket>()
+  for (const [proto, state] of Object.entries(kinds)) {
+    for (const line of (read(`/proc/${pid}/net/${proto}`) ?? '').split('\n').slice(1)) {
+      const words = line.trim().split(/\s+/)
+      if (words[3] === state) sockets.set(words[9]!, { proto, address: readAddress(words[1]!) })
+    }
+  }
+  return sockets
+}
+
+/** Of hexadecimal digits, four bytes at a time in the order of the processor. */
+function readAddress(text: string): string {
+  const [digits = '', port = '0'] = text.split(':')
+  const bytes = (digits.match(/.{8}/g) ?? []).flatMap((word) => word.match(/../g)!.reverse())
+  const number = Number.parseInt(port, 16)
+  if (bytes.length === 4) return `${bytes.map((byte) => Number.parseInt(byte, 16)).join('.')}:${number}`
+  const groups = Array.from({ length: 8 }, (_, at) => `${bytes[at * 2]}${bytes[at * 2 + 1]}`.replace(/^0{1,3}/, ''))
+  return `[${new URL(`http://[${groups.join(':')}]`).hostname.slice(1, -1)}]:${number}`
+}
+
+function socketsOf(pid: number, listening: Map<string, Socket>): Socket[] {
+  if (listening.size === 0) return []
+  const links = listFiles(`/proc/${pid}/fd`).map((name) => readLink(`/proc/${pid}/fd/${name}`) ?? '')
+  const inodes = new Set(links.map((link) => /^socket:\[(\d+)\]$/.exec(link)?.[1]))
+  return [...inodes].flatMap((inode) => (inode && listening.has(inode) ? [listening.get(inode)!] : []))
+}
+
+// A process may end while it is looked at.
+function read(file: string): string | undefined {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch {
+    return undefined
+  }
+}
+
+function readLink(file: string): string | undefined {
+  try {
+    return readlinkSync(file)
+  } catch {
+    return undefined
+  }
+}
+
+function listFiles(directory: string): string[] {
+  try {
+    return readdirSync(directory)
+  } catch {
+    return []
+  }
+}

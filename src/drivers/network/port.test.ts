@@ -1,0 +1,31 @@
+import { createServer } from 'node:net'
+import { expect, it } from 'vitest'
+import { freePort } from '../../../test/support/port.ts'
+import { accepts, canBind, localHost } from './port.ts'
+
+it('tells a free port from a taken one', async () => {
+  const server = createServer()
+  const port = await freePort()
+  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
+  expect(await canBind('127.0.0.1', port)).toBe(false)
+  expect(await canBind('0.0.0.0', port)).toBe(false)
+  expect(await canBind('127.0.0.2, 127.0.0.1', port)).toBe(false)
+  expect(await accepts('0.0.0.0', port)).toBe(true)
+  await new Promise((resolve) => server.close(resolve))
+  expect(await canBind('127.0.0.1', port)).toBe(true)
+  expect(await canBind('*', port)).toBe(true)
+  expect(await accepts('127.0.0.1', port)).toBe(false)
+})
+
+it('finds an address that this machine does not have unusable', async () => {
+  expect(await canBind('192.0.2.1', 0)).toBe(false)
+})
+
+it.each([
+  ['*', '127.0.0.1'],
+  ['0.0.0.0', '127.0.0.1'],
+  ['::', '::1'],
+  ['192.0.2.1, 127.0.0.1', '192.0.2.1'],
+])('reaches who listens on %s at %s', (hosts, address) => {
+  expect(localHost(hosts)).toBe(address)
+})

@@ -1,0 +1,12 @@
+# Removes the bridges without a machine: private-network-sweep.pl <prefix of their names> <lock>
+use strict;
+
+require($0 =~ s{[^/]*$}{}r . $_) for '../box/lib.pl', 'netlink.pl', 'private.pl';
+
+my ($prefix, $file) = @ARGV;
+open(my $lock, '>', $file) or die "$file: $!\n";
+flock($lock, 2) or die "lock: $!\n";
+for my $bridge (list_links($prefix)) {
+  opendir(my $ports, "/sys/class/net/$bridge/brif") or next;
+  remove_link($bridge) if !grep { !/^\./ } readdir $ports;
+}

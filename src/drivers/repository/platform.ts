@@ -1,0 +1,48 @@
+// The platform's own files in the repository: <root>/.platform/<name>. The dot keeps them apart from clusters.
+import { existsSync } from 'node:fs'
+import { chmod, copyFile, open, readdir, rename, rm } from 'node:fs/promises'
+import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
+import type { Repository } from './driver.ts'
+
+export type PlatformFiles = Pick<Repository, 'putPlatformFile' | 'listPlatformFiles' | 'removePlatformFile'>
+
+const nameForm = /^[a-z0-9][A-Za-z0-9._-]{0,127}$/
+
+export function platformFiles(root: string): PlatformFiles {
+  const directory = `${root}/.platform`
+  const place = (name: string) => {
+    if (!nameForm.test(name)) throw new Error(`not the name of a file of the platform: ${JSON.stringify(name)}`)
+    return `${directory}/${name}`
+  }
+  return {
+    async putPlatformFile(name, sourcePath) {
+      for (const path of [root, directory]) ensureDirectory(path, { mode: 0o700 })
+      await removeAbandoned(directory)
+      await putFile(directory, place(name), sourcePath)
+    },
+    async listPlatformFiles() {
+      if (!existsSync(directory)) return []
+      return (await readdir(directory)).filter((name) => nameForm.test(name)).sort()
+    },
+    removePlatformFile: (name) => rm(place(name), { force: true }),
+  }
+}
+
+async function putFile(directory: string, path: string, sourcePath: string): Promise<void> {
+  const fresh = freshName(directory)
+  try {
+    await copyFile(sourcePath, fresh)
+    await chmod(fresh, 0o600)
+    await sync(fresh)
+    await rename(fresh, path)
+    await sync(directory)
+  } catch (cause) {
+    await rm(fresh, { force: true })
+    throw new Error(`keep ${path} in the repository`, { cause })
+  }
+}
+
+async function sync(path: string): Promise<void> {
+  await using handle = await open(path, 'r')
+  await handle.sync()
+}

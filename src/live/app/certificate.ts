@@ -1,0 +1,137 @@
+import { requireWriter } from '../../model/account/caller.ts'
+import {
+  type CertificateSource,
+  certificateKey,
+  checkCertificate,
+  checkHostname,
+  type Host,
+  hostnameText,
+} from '../../model/app/certificate.ts'
+import { seal } from '../../model/app/secret.ts'
+import { invalid, notFound } from '../../model/errors.ts'
+import {
+  ensureHost,
+  findHost,
+  listHosts,
+  listPublicAddresses,
+  putCertificate,
+  removeCertificate,
+  removeHost,
+} from '../../store/app/certificate.ts'
+import { appNotFound, getVisibleApp } from '../../store/app/visible.ts'
+import { type LiveContext, withDeadline } from '../context.ts'
+
+/** A host name of an app, and what is needed beside it to describe it. */
+export interface ShownHost {
+  appId: string
+  host: Host
+  /** What its records in the names of the world are to say. */
+  records: { a: string[]; aaaa: string[]; cname: string }
+}
+
+export async function listCertificates(
+  ctx: LiveContext,
+  appName: string,
+  query: { filter?: string; limit: number; cursor?: string },
+) {
+  const { app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  const after = query.cursor === undefined ? '' : Buffer.from(query.cursor, 'base64url').toString()
+  const given = {
+    filter: (query.filter ?? '').toLowerCase(),
+    after: after.replaceAll('\0', ''),
+    limit: query.limit + 1,
+  }
+  const { total, hosts } = await listHosts(ctx.db, app.id, given)
+  const shown = hosts.slice(0, query.limit)
+  const next = hosts.length > query.limit ? Buffer.from(shown.at(-1)!.hostname).toString('base64url') : undefined
+  return { total, hosts: shown, next }
+}
+
+export async function getCertificate(ctx: LiveContext, appName: string, hostname: string): Promise<ShownHost> {
+  const { app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  return show(ctx, app, hostname)
+}
+
+/** With what the names of the world say of it now. */
+export async function checkHost(ctx: LiveContext, appName: string, hostname: string) {
+  const shown = await getCertificate(ctx, appName, hostname)
+  return { shown, found: await withDeadline(ctx.lookUpName(shown.host.hostname), 'the names of the world') }
+}
+
+export async function addCustomCertificate(
+  ctx: LiveContext,
+  appName: string,
+  input: { hostname: string; fullchain: string; private_key: string },
+): Promise<ShownHost> {
+  const app = await getWritable(ctx, appName)
+  const hostname = checkHostname(input.hostname, ownDomains(ctx))
+  const expiresAt = checkCertificate(hostname, input.fullchain, input.private_key)
+  const { fullchain, private_key: privateKey } = input
+  await put(ctx, app.id, hostname, { source: 'custom', fullchain, privateKey, expiresAt })
+  return show(ctx, app, hostname)
+}
+
+/** There is no authority of the world behind this platform: its own makes the certificate, and only its clients trust it. */
+export async function requestCertificate(ctx: LiveContext, appName: string, given: string): Promise<ShownHost> {
+  const app = await getWritable(ctx, appName)
+  const hostname = checkHostname(given, ownDomains(ctx))
+  const made = await withDeadline(ctx.makeCertificate(hostname), 'the certificate authority')
+  const expiresAt = checkCertificate(hostname, made.fullchain, made.privateKey)
+  await put(ctx, app.id, hostname, { source: 'authority', ...made, expiresAt })
+  return show(ctx, app, hostname)
+}
+
+export async function deleteHost(ctx: LiveContext, appName: string, hostname: string): Promise<void> {
+  const app = await getWritable(ctx, appName)
+  if (!(await removeHost(ctx.db, app.id, hostnameText(hostname)))) throw hostNotFound()
+}
+
+/** The host name stays, with its other certificate if it has one. */
+export async function deleteCertificate(
+  ctx: LiveContext,
+  appName: string,
+  hostname: string,
+  source: CertificateSource,
+): Promise<ShownHost> {
+  const app = await getWritable(ctx, appName)
+  if (!(await removeCertificate(ctx.db, app.id, hostnameText(hostname), source))) throw hostNotFound()
+  return show(ctx, app, hostname)
+}
+
+async function put(
+  ctx: LiveContext,
+  appId: string,
+  hostname: string,
+  given: { source: CertificateSource; fullchain: string; privateKey: string; expiresAt: Date },
+): Promise<void> {
+  const privateKey = seal(certificateKey(ctx.encryptionKey), Buffer.from(given.privateKey))
+  const result = await ctx.db.transaction(async (tx) => {
+    const whose = await ensureHost(tx, appId, hostname)
+    if (whose === 'ours') await putCertificate(tx, appId, hostname, { ...given, privateKey })
+    return whose
+  })
+  if (result === 'without app') throw appNotFound()
+  if (result === 'taken') throw invalid('hostname is in use by another app', { status: 'hostname_taken' })
+}
+
+async function show(ctx: LiveContext, app: { id: string; name: string }, hostname: string): Promise<ShownHost> {
+  const host = await findHost(ctx.db, app.id, hostnameText(hostname))
+  if (!host) throw hostNotFound()
+  const addresses = await listPublicAddresses(ctx.db, app.id)
+  return { appId: app.id, host, records: { ...addresses, cname: new URL(ctx.settings.appUrl(app.name)).hostname } }
+}
+
+async function getWritable(ctx: LiveContext, appName: string) {
+  const { caller, app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  requireWriter(caller)
+  return app
+}
+
+/** Below which names are the platform's to give. */
+function ownDomains({ settings }: LiveContext): string[] {
+  return [settings.appUrl('x'), settings.sandboxUrl('x')].map((url) => new URL(url).hostname.slice(2))
+}
+
+function hostNotFound() {
+  return notFound('certificate not found')
+}

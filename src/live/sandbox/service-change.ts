@@ -1,0 +1,194 @@
+// Changes of services. What is refused is refused before anything happens; then the row says what is wanted, and a task
+// makes it true that goes on when the caller has gone. Whoever listens only watches.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { boxSpec } from '../../drivers/box/spec.ts'
+import { conflict, notFound } from '../../model/errors.ts'
+import type { SandboxDetails } from '../../model/sandbox/sandbox.ts'
+import {
+  isSameDefinition,
+  type PutService,
+  readDefinition,
+  refuseMisfit,
+  type Service,
+  startOrder,
+} from '../../model/sandbox/service.ts'
+import type { Tx } from '../../store/db.ts'
+import { deleteServiceRow, listServices, putService, setReadyAt, setWanted } from '../../store/sandbox/service.ts'
+import { lockState } from '../../store/transition.ts'
+import type { LiveContext } from '../context.ts'
+import { getSandbox, openSandbox, wake } from './sandbox.ts'
+import { serviceNotFound } from './service.ts'
+import { tellLog, tellStart, tellStop } from './service-stream.ts'
+import { type Change, inTurn, type Telling } from './service-task.ts'
+
+/** Undefined when it runs by the same definition already. */
+export async function changeService(
+  ctx: LiveContext,
+  sandboxName: string,
+  name: string,
+  body: PutService,
+  durationMs: number,
+): Promise<Telling | undefined> {
+  const asked = await getSandbox(ctx, sandboxName, 'write')
+  const definition = readDefinition(name, body)
+  const sandbox = await wake(ctx, asked)
+  const runs = { before: false }
+  const services = await ctx.db.transaction(async (tx) => {
+    const known = await lockServices(tx, sandbox.id)
+    const before = known.find((service) => service.name === name)
+    const found = before && ctx.services.inspectService(sandbox.id, before)
+    runs.before = found?.is === 'up'
+    if (before?.wanted && found?.is === 'up' && found.wanted && isSameDefinition(before, definition)) return undefined
+    refuseMisfit(definition, known)
+    await putService(tx, sandbox.id, definition)
+    return wantWithNeeds(tx, sandbox.id, name)
+  })
+  if (!services) return undefined
+  const change = changeOf(ctx, sandbox, services, name)
+  return tellStart(change, { durationMs, stopFirst: runs.before, tellsStop: false }, startUp)
+}
+
+export async function startService(
+  ctx: LiveContext,
+  sandboxName: string,
+  name: string,
+  durationMs: number,
+): Promise<Telling> {
+  const sandbox = await openSandbox(ctx, sandboxName, 'write')
+  const services = await ctx.db.transaction(async (tx) => {
+    const service = getOf(await lockServices(tx, sandbox.id), name)
+    const found = ctx.services.inspectService(sandbox.id, service)
+    if (service.wanted && found.is === 'up' && found.wanted && !(found.ready && found.begunAtMs))
+      throw conflict(`service ${name} is already starting`)
+    return wantWithNeeds(tx, sandbox.id, name)
+  })
+  const change = changeOf(ctx, sandbox, services, name)
+  return tellStart(change, { durationMs, stopFirst: false, tellsStop: false }, startUp)
+}
+
+export async function restartService(
+  ctx: LiveContext,
+  sandboxName: string,
+  name: string,
+  durationMs: number,
+): Promise<Telling> {
+  const sandbox = await openSandbox(ctx, sandboxName, 'write')
+  const services = await ctx.db.transaction(async (tx) => {
+    getOf(await lockServices(tx, sandbox.id), name)
+    await setReadyAt(tx, sandbox.id, name, null)
+    return wantWithNeeds(tx, sandbox.id, name)
+  })
+  const change = changeOf(ctx, sandbox, services, name)
+  const isUp = ctx.services.inspectService(sandbox.id, change.service).is === 'up'
+  return tellStart(change, { durationMs, stopFirst: isUp, tellsStop: true }, startUp)
+}
+
+/** It stays stopped until somebody starts it, also when the sandbox itself starts again. */
+export async function stopService(
+  ctx: LiveContext,
+  sandboxName: string,
+  name: string,
+  timeoutMs: number,
+): Promise<Telling> {
+  const sandbox = await getSandbox(ctx, sandboxName, 'write')
+  const services = await ctx.db.transaction(async (tx) => {
+    const known = await lockServices(tx, sandbox.id)
+    const service = getOf(known, name)
+    const found = ctx.services.inspectService(sandbox.id, service)
+    if (!service.wanted && (found.is === 'down' || found.is === 'absent'))
+      throw conflict(`service ${name} is not running`)
+    const dependent = known.find((one) => one.needs.includes(name) && isUp(ctx, sandbox, one))
+    if (dependent) throw conflict(`service ${dependent.name} is running and needs ${name}`)
+    await setWanted(tx, sandbox.id, [name], false)
+    return known
+  })
+  return tellStop(changeOf(ctx, sandbox, services, name), timeoutMs)
+}
+
+/** A caller does not wait longer; what is left is removed all the same. */
+const deleteMs = 12_000
+
+export async function deleteService(ctx: LiveContext, sandboxName: string, name: string): Promise<void> {
+  const sandbox = await getSandbox(ctx, sandboxName, 'write')
+  const rest = await ctx.db.transaction(async (tx) => {
+    const known = await lockServices(tx, sandbox.id)
+    getOf(known, name)
+    const dependent = known.find((service) => service.needs.includes(name))
+    if (dependent) throw conflict(`service ${dependent.name} needs ${name}`)
+    await deleteServiceRow(tx, sandbox.id, name)
+    return known.filter((service) => service.name !== name)
+  })
+  const box = boxSpec(sandbox)
+  const removal = inTurn(sandbox.id, name, async () => {
+    await ctx.services.removeService(box, name)
+    ctx.services.setOrder(box, rest)
+  })
+  // What fails later is done by the background loop.
+  removal.catch(() => undefined)
+  await Promise.race([removal, sleep(deleteMs, undefined, { ref: false })])
+}
+
+/** What is kept of its output, and for a time what comes. */
+export async function tellLogOf(
+  ctx: LiveContext,
+  sandboxName: string,
+  name: string,
+  lines: number | undefined,
+  followMs: number,
+): Promise<Telling> {
+  const sandbox = await getSandbox(ctx, sandboxName, 'read')
+  const services = await listServices(ctx.db, sandbox.id)
+  return tellLog(changeOf(ctx, sandbox, services, name), lines, followMs)
+}
+
+/** One change of the services of a sandbox at a time: whether one fits depends on all of them. */
+async function lockServices(tx: Tx, sandboxId: string): Promise<Service[]> {
+  const state = await lockState(tx, 'sandbox', sandboxId)
+  if (state === undefined || state === 'deleting' || state === 'deleted') throw notFound('sandbox not found')
+  return listServices(tx, sandboxId)
+}
+
+/** What it needs is to run as well, also if somebody stopped it. */
+async function wantWithNeeds(tx: Tx, sandboxId: string, name: string): Promise<Service[]> {
+  const names = startOrder(name, await listServices(tx, sandboxId)).map((service) => service.name)
+  await setWanted(tx, sandboxId, names, true)
+  return listServices(tx, sandboxId)
+}
+
+function getOf(services: Service[], name: string): Service {
+  const service = services.find((one) => one.name === name)
+  if (!service) throw serviceNotFound()
+  return service
+}
+
+function changeOf(ctx: LiveContext, sandbox: SandboxDetails, services: Service[], name: string): Change {
+  return {
+    driver: ctx.services,
+    box: boxSpec(sandbox),
+    environment: sandbox.environment,
+    services,
+    service: getOf(services, name),
+  }
+}
+
+function isUp(ctx: LiveContext, sandbox: SandboxDetails, service: Service): boolean {
+  return ctx.services.inspectService(sandbox.id, service).is === 'up'
+}
+
+/** What it needs is told to start first; its own script waits until all of it is ready. */
+async function startUp(change: Change): Promise<void> {
+  const { driver, box, services, service } = change
+  driver.setOrder(box, services)
+  for (const need of startOrder(service.name, services).filter((one) => one !== service)) {
+    await inTurn(box.id, need.name, async () => {
+      const found = driver.inspectService(box.id, need)
+      if (found.is !== 'up' || !found.wanted) await startOne(change, need)
+    })
+  }
+  await startOne(change, service)
+}
+
+async function startOne({ driver, box, environment }: Change, service: Service): Promise<void> {
+  driver.ensureDefinition(box, { ...service, wanted: true }, environment)
+  await driver.startService(box, service.name)
+}

@@ -1,0 +1,56 @@
+import { boxSpec } from '../../drivers/box/spec.ts'
+import { conflict, notFound, unauthorized } from '../../model/errors.ts'
+import { sandboxNamePattern } from '../../model/sandbox/sandbox.ts'
+import { type Service, serviceNamePattern } from '../../model/sandbox/service.ts'
+import { type ServiceState, stateOf } from '../../model/sandbox/service-state.ts'
+import { readSignal } from '../../model/signal.ts'
+import { findService, listServices } from '../../store/sandbox/service.ts'
+import { type LiveContext, withDeadline } from '../context.ts'
+import { getSandbox } from './sandbox.ts'
+
+export interface ServiceDetails extends Service {
+  state: ServiceState
+}
+
+/** Reads the supervisor's files; nothing is started, also not the sandbox. */
+export async function getService(ctx: LiveContext, sandboxName: string, name: string): Promise<ServiceDetails> {
+  // What cannot be a name, such as a NUL byte, does not reach the database.
+  const found = await findService(
+    ctx.db,
+    ctx.tokenHash,
+    sandboxNamePattern.test(sandboxName) ? sandboxName : '',
+    serviceNamePattern.test(name) ? name : '',
+  )
+  if (!found) throw unauthorized('invalid token')
+  if (!found.sandbox) throw notFound('sandbox not found')
+  if (!found.service) throw serviceNotFound()
+  return withState(ctx, found.sandbox, found.service)
+}
+
+export async function listServicesOf(ctx: LiveContext, sandboxName: string): Promise<ServiceDetails[]> {
+  const sandbox = await getSandbox(ctx, sandboxName, 'read')
+  const services = await listServices(ctx.db, sandbox.id)
+  return services.map((service) => withState(ctx, sandbox, service))
+}
+
+function withState(ctx: LiveContext, sandbox: { id: string; state: string }, service: Service): ServiceDetails {
+  const state = stateOf(service, ctx.services.inspectService(sandbox.id, service), sandbox.state === 'running')
+  return { ...service, state }
+}
+
+export async function signalService(
+  ctx: LiveContext,
+  sandboxName: string,
+  { name, signal }: { name: string; signal: string | number },
+): Promise<void> {
+  const sandbox = await getSandbox(ctx, sandboxName, 'write')
+  const number = readSignal(signal)
+  const services = await listServices(ctx.db, sandbox.id)
+  if (!services.some((service) => service.name === name)) throw serviceNotFound()
+  const sent = await withDeadline(ctx.services.signalService(boxSpec(sandbox), name, number), 'the sandbox')
+  if (!sent) throw conflict(`service ${name} is not running`)
+}
+
+export function serviceNotFound() {
+  return notFound('service not found')
+}

@@ -1,0 +1,32 @@
+import { isRoot } from '../../drivers/host/process.ts'
+
+export interface Finding {
+  /** With a problem the platform does not start or is not safe; with a warning something works less well or not at all. */
+  level: 'ok' | 'warning' | 'problem'
+  found: string
+  /** What it means for the user. */
+  cost?: string
+  fix?: string
+}
+
+export type Check = () => Finding | Promise<Finding>
+
+export function ok(found: string): Finding {
+  return { level: 'ok', found }
+}
+
+export function warning(found: string, cost: string, fix: string): Finding {
+  return { level: 'warning', found, cost, fix }
+}
+
+export function problem(found: string, cost: string, fix: string): Finding {
+  return { level: 'problem', found, cost, fix }
+}
+
+export function asRoot(command: string): string {
+  return isRoot() ? command : `sudo ${command}`
+}
+
+export function nameUserCommand(): string {
+  return asRoot(`useradd --uid ${process.getuid?.()} berth`)
+}

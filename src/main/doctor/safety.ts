@@ -1,0 +1,102 @@
+import { createPrivateKey, X509Certificate } from 'node:crypto'
+import { readFileSync, statSync } from 'node:fs'
+import { areOnOneDevice, nearestExisting } from '../../drivers/host/facts.ts'
+import { openDatabase } from '../../store/db.ts'
+import { type Config, refuseOpenListeners } from '../config.ts'
+import { type Finding, ok, problem, warning } from './finding.ts'
+
+export function checkTls(config: Config): Finding {
+  try {
+    refuseOpenListeners(config)
+  } catch (error) {
+    const fix = 'set BERTH_TLS_CERT and BERTH_TLS_KEY, or BERTH_INSECURE=on behind a proxy that speaks TLS'
+    return problem(
+      (error as Error).message,
+      'Tokens would cross the network in the clear; the platform does not start.',
+      fix,
+    )
+  }
+  if (!config.tls)
+    return ok(config.insecure ? 'none, as BERTH_INSECURE=on says' : 'none; the listeners are on loopback')
+  return checkCertificate(config.tls)
+}
+
+const dayMillis = 24 * 3600 * 1000
+
+function checkCertificate({ certFile, keyFile }: NonNullable<Config['tls']>): Finding {
+  const unusable = (found: string, fix: string) => problem(found, 'The listeners cannot speak TLS.', fix)
+  const certificate = readWith(certFile, (content) => new X509Certificate(content))
+  if (typeof certificate === 'string') return unusable(certificate, 'set BERTH_TLS_CERT to a certificate in PEM format')
+  const key = readWith(keyFile, (content) => createPrivateKey(content))
+  if (typeof key === 'string') return unusable(key, 'set BERTH_TLS_KEY to a private key in PEM format')
+  if (!certificate.checkPrivateKey(key))
+    return unusable(`${keyFile} is not the key of ${certFile}`, 'set both to one pair')
+  const [from, to] = [certificate.validFromDate, certificate.validToDate]
+  const renew = `renew ${certFile} and start Berth again`
+  const refused = 'Clients refuse the certificate.'
+  if (from.getTime() > Date.now())
+    return problem(`${certFile} is not valid before ${from.toISOString()}`, refused, renew)
+  if (to.getTime() < Date.now()) return problem(`${certFile} expired at ${to.toISOString()}`, refused, renew)
+  const found = `${certFile}, valid until ${to.toISOString()}`
+  if (to.getTime() < Date.now() + 14 * dayMillis)
+    return warning(found, 'Clients will refuse the certificate soon.', renew)
+  return ok(found)
+}
+
+/** What was read, or a sentence that says why not. */
+function readWith<T>(file: string, parse: (content: Buffer) => T): T | string {
+  let content: Buffer
+  try {
+    content = readFileSync(file)
+  } catch (error) {
+    return `${file} cannot be read: ${(error as NodeJS.ErrnoException).code}`
+  }
+  try {
+    return parse(content)
+  } catch {
+    return `${file} does not hold what it should`
+  }
+}
+
+export function checkSecretFile(file: string, cost: string): Finding {
+  const entry = statSync(file, { throwIfNoEntry: false })
+  if (!entry) return ok(`${file}, made at first start`)
+  const mode = (entry.mode & 0o777).toString(8).padStart(3, '0')
+  if ((entry.mode & 0o077) === 0) return ok(`${file}, mode ${mode}`)
+  return problem(`${file} has mode ${mode} and is open to other users`, cost, `chmod 600 ${file}`)
+}
+
+export function checkRepository({ home, repository }: Config): Finding {
+  if (!areOnOneDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
+  return warning(
+    `${repository} is on the same disk as the home`,
+    'When that disk is lost, clusters are lost together with their backups.',
+    'set BERTH_REPOSITORY to a directory on another disk',
+  )
+}
+
+export async function checkDatabase(url: string | undefined): Promise<Finding> {
+  if (url === undefined) return ok("the platform's own")
+  const place = describeDatabase(url)
+  const db = openDatabase({ connectionString: url, max: 1, connectionTimeoutMillis: 1_500 })
+  try {
+    const { rows } = await db.query('show server_version')
+    return ok(`PostgreSQL ${rows[0].server_version} at ${place}`)
+  } catch (error) {
+    const { message, cause } = error as Error
+    return problem(
+      `${place} does not answer: ${cause instanceof Error ? cause.message || message : message}`,
+      'The platform keeps its state there and does not start.',
+      'start that database, or correct BERTH_DATABASE_URL',
+    )
+  } finally {
+    void db.close()
+  }
+}
+
+/** Without user and password. */
+function describeDatabase(url: string): string {
+  if (!URL.canParse(url)) return 'BERTH_DATABASE_URL'
+  const { hostname, port, pathname, searchParams } = new URL(url)
+  return `${searchParams.get('host') ?? hostname}${port && `:${port}`}${pathname}`
+}

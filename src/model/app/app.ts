@@ -1,0 +1,130 @@
+import { type Static, Type } from 'typebox'
+import { OrganizationReference } from '../account/org.ts'
+import { defineStates, type State } from '../states.ts'
+import type { Micros } from '../time.ts'
+
+export const appStates = defineStates({
+  active: { commands: { delete: 'deleting' } },
+  deleting: { outcomes: { gone: 'deleted' } },
+  deleted: {},
+})
+
+export interface App {
+  id: string
+  numericId: number
+  orgId: string
+  name: string
+  network: string
+  enableSubdomains: boolean
+  state: State<typeof appStates>
+  stateSince: Micros
+  createdAt: Micros
+}
+
+/** The organization of an app, as far as it is shown with it. */
+export interface AppOrg {
+  orgName: string
+  orgSlug: string
+  orgNumericId: number
+}
+
+/** What is told of an app that was just made. */
+export type NewlyMade = Pick<App, 'id' | 'numericId' | 'name' | 'network' | 'createdAt'> & AppOrg
+
+/** What a reader is shown of an app, with what is counted for it at the moment of reading. */
+export interface AppSummary extends Pick<App, 'id' | 'numericId' | 'orgId' | 'name' | 'network'>, AppOrg {
+  machineCount: number
+  startedCount: number
+  volumeCount: number
+  /** Null until its first machine or private address; not there in lists. */
+  networkNumber?: number | null
+}
+
+export const appNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
+export const networkPattern = /^[A-Za-z][A-Za-z0-9-]{0,62}$/
+export const defaultNetwork = 'default'
+
+/** Machine states in which a program may be running, so that deleting the app without force must be refused. */
+export const runningMachineStates = ['started', 'starting', 'suspended', 'stopping', 'replacing'] as const
+
+export const AppStatus = Type.Enum(['pending', 'deployed', 'suspended'], {
+  description: '`pending` has no machine yet, `deployed` has a started one, `suspended` has none started.',
+})
+export type AppStatus = Static<typeof AppStatus>
+
+export function appStatus(app: Pick<AppSummary, 'machineCount' | 'startedCount'>): AppStatus {
+  if (app.machineCount === 0) return 'pending'
+  return app.startedCount > 0 ? 'deployed' : 'suspended'
+}
+
+export const CreateApp = Type.Object(
+  {
+    app_name: Type.Optional(
+      Type.String({ description: 'Unique over all organizations; lowercase letters, digits and dashes, at most 63.' }),
+    ),
+    name: Type.Optional(Type.String({ description: 'The same as `app_name`, for clients that spell it so.' })),
+    org_slug: Type.String({ description: 'The organization in which the app is created.' }),
+    network: Type.Optional(
+      Type.String({
+        description:
+          'A private network to segment the app onto; `default` when omitted or empty. Letters, digits and dashes, starting with a letter.',
+      }),
+    ),
+    enable_subdomains: Type.Optional(
+      Type.Boolean({ description: 'Route `*.<app_name>.<domain>` to the app as well.' }),
+    ),
+  },
+  { anyOf: [{ required: ['app_name'] }, { required: ['name'] }] },
+)
+export type CreateApp = Static<typeof CreateApp>
+
+export const CreatedApp = Type.Object(
+  {
+    id: Type.String({ description: '16 lowercase letters and digits.' }),
+    created_at: Type.Integer({ description: 'Milliseconds since the epoch.' }),
+    name: Type.String(),
+    status: AppStatus,
+    network: Type.String(),
+    organization: OrganizationReference,
+    internal_numeric_id: Type.Integer(),
+  },
+  { title: 'CreatedApp' },
+)
+
+export const AppDetails = Type.Object(
+  {
+    id: Type.String(),
+    name: Type.String(),
+    status: AppStatus,
+    organization: OrganizationReference,
+    machine_count: Type.Integer(),
+    volume_count: Type.Integer(),
+    network: Type.String(),
+    network_cidr: Type.Optional(
+      Type.String({ description: 'The addresses of its private network, once there are any.' }),
+    ),
+    internal_numeric_id: Type.Integer(),
+    cname_target: Type.String({ description: 'Where a host name of its own is to lead.' }),
+  },
+  { title: 'App' },
+)
+
+export const AppPage = Type.Object(
+  {
+    total_apps: Type.Integer({ description: 'All apps of the organization, not only those of this page.' }),
+    apps: Type.Array(
+      Type.Object({
+        id: Type.String(),
+        name: Type.String(),
+        machine_count: Type.Integer(),
+        volume_count: Type.Integer(),
+        network: Type.String(),
+        status: AppStatus,
+        organization: OrganizationReference,
+        internal_numeric_id: Type.Integer(),
+      }),
+    ),
+    next_cursor: Type.Optional(Type.String({ description: 'Present when more follow; send it as `cursor`.' })),
+  },
+  { title: 'AppPage' },
+)

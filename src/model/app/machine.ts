@@ -1,0 +1,180 @@
+import { defineStates, type State } from '../states.ts'
+import type { Micros } from '../time.ts'
+import type { MachineConfig } from './machine-config.ts'
+
+export const machineStates = defineStates({
+  created: { commands: { launch: 'starting', start: 'starting', update: 'replacing', delete: 'destroying' } },
+  starting: {
+    commands: { stop: 'stopping', update: 'replacing', delete: 'destroying' },
+    outcomes: { up: 'started', failed: 'failed', 'launch failed': 'launch_failed' },
+    deadlineMinutes: 15,
+  },
+  started: {
+    commands: {
+      stop: 'stopping',
+      restart: 'restarting',
+      suspend: 'suspending',
+      update: 'replacing',
+      delete: 'destroying',
+    },
+    outcomes: { exited: 'stopped', 'gave up': 'stopped', failed: 'failed', 'destroy itself': 'destroying' },
+    keeps: 'running',
+  },
+  stopping: {
+    commands: { delete: 'destroying' },
+    outcomes: { down: 'stopped', failed: 'failed' },
+    deadlineMinutes: 10,
+  },
+  stopped: { commands: { start: 'starting', update: 'replacing', delete: 'destroying' } },
+  restarting: {
+    commands: { stop: 'stopping', update: 'replacing', delete: 'destroying' },
+    outcomes: { up: 'started', failed: 'failed' },
+    deadlineMinutes: 15,
+  },
+  suspending: {
+    commands: { delete: 'destroying' },
+    outcomes: { frozen: 'suspended', failed: 'failed', exited: 'stopped' },
+    deadlineMinutes: 10,
+  },
+  suspended: { commands: { start: 'starting', stop: 'stopping', update: 'replacing', delete: 'destroying' } },
+  replacing: {
+    commands: { delete: 'destroying' },
+    outcomes: { up: 'started', kept: 'stopped', failed: 'failed' },
+    deadlineMinutes: 15,
+  },
+  failed: {
+    commands: {
+      start: 'starting',
+      stop: 'stopping',
+      restart: 'restarting',
+      update: 'replacing',
+      delete: 'destroying',
+    },
+  },
+  launch_failed: { commands: { delete: 'destroying' }, outcomes: { gone: 'destroyed' } },
+  destroying: { outcomes: { gone: 'destroyed' } },
+  destroyed: {},
+})
+export type MachineState = State<typeof machineStates>
+
+/** What the reference of its image led to. */
+export interface ImageRef {
+  registry: string
+  repository: string
+  tag: string
+  digest: string
+  labels: Record<string, string>
+}
+
+export interface Machine {
+  /** 14 hexadecimal digits. */
+  id: string
+  appId: string
+  name: string
+  state: MachineState
+  stateSince: Micros
+  progressAt: Micros | null
+  region: string
+  /** Of its version; 26 characters that sort by time. */
+  instanceId: string
+  config: MachineConfig
+  /** Null until the reference was resolved. */
+  image: ImageRef | null
+  /** Null when it has been removed. */
+  slot: number | null
+  networkNumber: number
+  /** Whether it is to run when what happens to it now is over. */
+  wanted: boolean
+  cordoned: boolean
+  restartCount: number
+  failure: string | null
+  stopSignal: string | null
+  stopTimeoutMs: number | null
+  secretsVersion: number
+  /** The network policies of its app may be others than those that it is held to while it runs. */
+  policiesChanged: boolean
+  /** The number of the last end of its program that became an event. */
+  exitsSeen: number
+  /** Some version of it has run. */
+  launched: boolean
+  createdAt: Micros
+  updatedAt: Micros
+}
+
+/** Those in which it stays until somebody asks for something else. */
+export const settledStates: readonly MachineState[] = [
+  'created',
+  'started',
+  'stopped',
+  'suspended',
+  'failed',
+  'destroyed',
+]
+
+/** It is to be stopped before it is deleted, unless the caller insists. */
+export const runningStates: readonly MachineState[] = [
+  'started',
+  'starting',
+  'stopping',
+  'restarting',
+  'suspending',
+  'replacing',
+]
+
+export type EventSource = 'user' | 'flyd' | 'proxy'
+
+export interface ExitEvent {
+  exit_code: number
+  guest_exit_code: number
+  guest_signal: number
+  guest_error: string
+  oom_killed: boolean
+  requested_stop: boolean
+  restarting: boolean
+  signal: number
+  error: string
+  exited_at: string
+}
+
+export interface EventRequest {
+  exit_event?: ExitEvent
+  restart_count?: number
+  /** Why it did not go well. */
+  error?: string
+}
+
+export interface MachineEvent {
+  id: string
+  type: string
+  status: string
+  source: EventSource
+  /** Milliseconds since the epoch. */
+  timestamp: number
+  request: EventRequest | null
+}
+
+export interface CheckResult {
+  name: string
+  status: 'passing' | 'warning' | 'critical'
+  output: string
+  /** As PostgreSQL writes it in JSON. */
+  updatedAt: string
+}
+
+export interface MachineLease {
+  nonce: string
+  owner: string
+  description: string
+  /** Seconds since the epoch. */
+  expiresAt: number
+}
+
+/** With what is shown beside it. */
+export interface MachineDetails extends Machine {
+  events: MachineEvent[]
+  checks: CheckResult[]
+  /** Null when nobody holds one now. */
+  lease: MachineLease | null
+}
+
+export const machineIdPattern = /^[0-9a-f]{14}$/

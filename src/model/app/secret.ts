@@ -1,0 +1,50 @@
+import { createCipheriv, createDecipheriv, createHmac, randomBytes } from 'node:crypto'
+import { badRequest } from '../errors.ts'
+import type { Micros } from '../time.ts'
+
+/** Encrypts for storage with the platform's key: AES-256-GCM, as nonce ‖ tag ‖ ciphertext. */
+export function seal(key: Buffer, plain: Buffer): Buffer {
+  const nonce = randomBytes(12)
+  const cipher = createCipheriv('aes-256-gcm', key, nonce)
+  const sealed = Buffer.concat([cipher.update(plain), cipher.final()])
+  return Buffer.concat([nonce, cipher.getAuthTag(), sealed])
+}
+
+/** Throws when the key is another one or the bytes were changed. */
+export function unseal(key: Buffer, sealed: Buffer): Buffer {
+  const decipher = createDecipheriv('aes-256-gcm', key, sealed.subarray(0, 12))
+  decipher.setAuthTag(sealed.subarray(12, 28))
+  return Buffer.concat([decipher.update(sealed.subarray(28)), decipher.final()])
+}
+
+/** Of an app. Machines see it in their environment. */
+export interface Secret {
+  name: string
+  digest: string
+  createdAt: Micros
+  updatedAt: Micros
+  /** Encrypted. */
+  value: Buffer
+}
+
+export const secretNamePattern = /^[A-Za-z_][A-Za-z0-9_]{0,127}$/
+
+/** A process is not given a single text beyond 128 KiB, nor more than about two megabytes of them. */
+const maxValueBytes = 65_536
+export const maxSecretBytes = 524_288
+export const maxSecrets = 1000
+
+export function checkSecret(name: string, value: string | null): void {
+  if (!secretNamePattern.test(name)) {
+    throw badRequest('the name of a secret must be 1 to 128 letters, digits and underscores, not starting with a digit')
+  }
+  if (value?.includes('\0')) throw badRequest(`the value of ${name} must not contain NUL characters`)
+  if (value !== null && Buffer.byteLength(value) > maxValueBytes) {
+    throw badRequest(`the value of ${name} is longer than ${maxValueBytes} bytes`)
+  }
+}
+
+/** Equal for equal values of one app, and worth nothing to whoever does not have the platform's key. */
+export function secretDigest(key: Buffer, appId: string, value: string): string {
+  return createHmac('sha256', key).update(`secret of ${appId}\0${value}`).digest('hex').slice(0, 16)
+}

@@ -1,0 +1,299 @@
+import { randomInt } from 'node:crypto'
+import { type Static, type TSchema, type TSchemaOptions, Type } from 'typebox'
+import { OrganizationReference } from '../account/org.ts'
+import { invalid } from '../errors.ts'
+import { defineStates, type State } from '../states.ts'
+import type { Micros } from '../time.ts'
+import { DrillQuery, type LastDrill, LastDrillView } from './drill.ts'
+import { plans } from './plan.ts'
+
+export const clusterStates = defineStates({
+  creating: {
+    commands: { delete: 'deleting' },
+    outcomes: { placed: 'initializing', failed: 'failed' },
+    deadlineMinutes: 5,
+  },
+  initializing: {
+    commands: { delete: 'deleting' },
+    outcomes: { ready: 'ready', failed: 'failed' },
+    deadlineMinutes: 5,
+  },
+  // What it was restored from may turn out damaged.
+  ready: { commands: { delete: 'deleting' }, outcomes: { damaged: 'failed' }, keeps: 'healthy' },
+  failed: { commands: { delete: 'deleting' }, keeps: 'stopped' },
+  deleting: { outcomes: { gone: 'deleted' } },
+  // Its backups and its log are kept for a while, so that it can be undeleted.
+  deleted: { outcomes: { purged: 'purged' } },
+  purged: {},
+})
+
+export const clusterStatuses = ['creating', 'initializing', 'ready', 'deleting', 'deleted', 'failed'] as const
+
+/** What callers read: to them a cluster whose backups are gone as well is still deleted. */
+export function clusterStatus(state: State<typeof clusterStates>): (typeof clusterStatuses)[number] {
+  return state === 'purged' ? 'deleted' : state
+}
+
+/** Refuses what only a ready cluster can do, and says when it can if it ever will. */
+export function requireReady({ state }: Pick<Cluster, 'state'>, can: string): void {
+  if (state === 'ready') return
+  const isComing = state === 'creating' || state === 'initializing'
+  throw invalid(`Cluster is ${state}; ${isComing ? `${can} once it is ready` : 'it will not become ready'}`)
+}
+
+export const postgresMajors = ['16', '17'] as const
+export type PostgresMajor = (typeof postgresMajors)[number]
+
+export const poolModes = ['session', 'transaction'] as const
+export type PoolMode = (typeof poolModes)[number]
+
+/** The user and the database every cluster starts with; clients build connection strings from these names. */
+export const defaultUser = 'fly-user'
+export const defaultDatabase = 'fly-db'
+
+export const clusterEndpoints = ['pooler', 'direct'] as const
+export type ClusterEndpoint = (typeof clusterEndpoints)[number]
+
+/** By which machines of its organization find a cluster in their private networks. */
+export function privateNames(id: string): Record<ClusterEndpoint, string> {
+  return { pooler: `${id}.pg.internal`, direct: `direct.${id}.pg.internal` }
+}
+
+export const privatePort = 5432
+
+export type HealthStatus = 'ok' | 'degraded' | 'down' | 'read_only'
+
+export interface Health {
+  status: HealthStatus
+  reason: string
+}
+
+export function degraded(reason: string): Health {
+  return { status: 'degraded', reason }
+}
+
+export interface RecordedToolchain {
+  major: PostgresMajor
+  version: string
+  source: string
+  bin: string
+  share: string
+  tools: string
+}
+
+export interface Cluster {
+  id: string
+  orgId: string
+  name: string
+  state: State<typeof clusterStates>
+  stateSince: Micros
+  progressAt: Micros | null
+  plan: string
+  pgMajor: PostgresMajor
+  diskSizeGb: number
+  replicas: number
+  region: string
+  postgisEnabled: boolean
+  poolMode: PoolMode
+  createdAt: Micros
+  deletedAt: Micros | null
+  toolchain: RecordedToolchain | null
+  uid: number | null
+  directPort: number | null
+  poolerPort: number | null
+  health: HealthStatus
+  healthReason: string
+  healthSince: Micros
+  storageProvisionedBytes: number | null
+  storageUsedBytes: number | null
+  storageMeasuredAt: Micros | null
+  quotaCheckedAt: Micros | null
+  /** A commit waits until the archive has it. */
+  synchronousArchive: boolean
+  drillQuery: string | null
+  scratch: boolean
+  retentionAt: Micros | null
+  /** Since when the repository does not know its pins and its drill query; null when it does. */
+  undescribedSince: Micros | null
+}
+
+/** What a reader is shown of a cluster, with times as the database prints them in JSON. */
+export interface ClusterDetails
+  extends Pick<
+    Cluster,
+    | 'id'
+    | 'name'
+    | 'state'
+    | 'plan'
+    | 'pgMajor'
+    | 'diskSizeGb'
+    | 'replicas'
+    | 'region'
+    | 'postgisEnabled'
+    | 'poolMode'
+    | 'directPort'
+    | 'poolerPort'
+    | 'health'
+    | 'healthReason'
+    | 'storageProvisionedBytes'
+    | 'storageUsedBytes'
+  > {
+  createdAt: string
+  deletedAt: string | null
+  healthSince: string
+  orgName: string
+  orgSlug: string
+  orgNumericId: number
+  attachedApps: string[]
+  /** Why it failed. */
+  failure: string | null
+  /** Oldest first. */
+  windows: [earliest: string, latest: string][]
+  restore: RestoreView | null
+  lastDrill: LastDrill | null
+}
+
+/** How a restored cluster came to be, with times as the database prints them in JSON. */
+export interface RestoreView {
+  source_cluster_id: string
+  backup_id: string | null
+  pitr_time: string | null
+  phase: string
+  bytes_done: number
+  bytes_total: number | null
+  replayed_until: string | null
+  verified_at: string | null
+}
+
+export const clusterNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
+export const clusterIdPattern = /^[a-z0-9]{16}$/
+
+const adjectives =
+  'amber brave calm clear cool dawn deep early fresh gentle green keen lucky mild quiet rapid silver'.split(' ')
+const nouns =
+  'anchor bay breeze canal cove current delta dock fjord harbor island lagoon pier reef shore tide wave'.split(' ')
+
+/** A name for a cluster that was given none. Chance keeps two apart; the unique index makes sure. */
+export function generateClusterName(): string {
+  const pick = (words: string[]) => words[randomInt(words.length)]
+  return `${pick(adjectives)}-${pick(nouns)}-${randomInt(1000, 10_000)}`
+}
+
+export const CreateCluster = Type.Object(
+  {
+    org_slug: Type.String({ description: 'The organization in which the cluster is created.' }),
+    region: Type.Optional(Type.String({ description: 'A region code; the first configured one when omitted.' })),
+    plan: Type.String({ description: `One of ${plans.map((plan) => `\`${plan.name}\``).join(', ')}, in any case.` }),
+    name: Type.Optional(Type.String({ description: 'Unique in the organization; generated when omitted or blank.' })),
+    disk_size_gb: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: 'Gigabytes; 10 when omitted.' })),
+    pg_major_version: Type.Optional(Type.Enum([...postgresMajors], { description: '`16` when omitted.' })),
+    postgis_enabled: Type.Optional(Type.Boolean({ description: 'Whether PostGIS may be enabled in its databases.' })),
+    pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
+    synchronous_archive: Type.Optional(
+      Type.Boolean({
+        description: 'A commit waits until the archive has it: nothing is lost with the disk of the cluster.',
+      }),
+    ),
+    drill_query: Type.Optional(DrillQuery),
+  },
+  { examples: [{ org_slug: 'personal', name: 'shop', plan: 'basic', pg_major_version: '17' }] },
+)
+export type CreateCluster = Static<typeof CreateCluster>
+
+/** For what is read often: of a union, whoever writes the answer tries one part after the other. Named types are never null. */
+function orNull<T extends TSchema & { type: string }>(schema: T, options: TSchemaOptions) {
+  return Type.Unsafe<Static<T> | null>({ ...schema, title: undefined, ...options, type: [schema.type, 'null'] })
+}
+
+const OptionalBytes = (description: string) => orNull(Type.Integer(), { description })
+const Time = Type.String({ format: 'date-time' })
+
+const Endpoint = Type.Object({ host: Type.String(), port: Type.Integer() })
+
+const WindowView = Type.Object({ earliest: Time, latest: Time }, { title: 'RecoveryWindow' })
+
+const RestoreProgressView = Type.Object(
+  {
+    source_cluster_id: Type.String(),
+    backup_id: Type.Optional(Type.String()),
+    pitr_time: Type.Optional(Type.String({ format: 'date-time' })),
+    phase: Type.Enum(['waiting', 'copying', 'replaying', 'finishing', 'done', 'failed']),
+    bytes_done: Type.Integer(),
+    bytes_total: Type.Union([Type.Integer(), Type.Null()]),
+    replayed_until: Type.Union([Time, Type.Null()]),
+    verified: Type.Boolean({
+      description:
+        'Every checksum of the backup was read and found right. Usually so before `ready`; of a copy that shares its blocks with a backup scrubbed within a day, soon after.',
+    }),
+    error: Type.Union([Type.String(), Type.Null()]),
+  },
+  { title: 'RestoreProgress', description: 'How a restored cluster came to be, and how far it is.' },
+)
+
+export const PostgresCluster = Type.Object(
+  {
+    id: Type.String(),
+    name: Type.String(),
+    organization: OrganizationReference,
+    status: Type.Enum([...clusterStatuses]),
+    plan: Type.Enum(plans.map((plan) => plan.name)),
+    pg_major_version: Type.Enum([...postgresMajors]),
+    cpu_kind: Type.Enum(['shared', 'performance']),
+    cpus: Type.Integer({ description: 'vCPUs per node.' }),
+    memory_mb: Type.Integer({ description: 'Memory per node.' }),
+    disk_size_gb: Type.Integer({ description: 'Disk of one replica.' }),
+    replicas: Type.Integer(),
+    region: Type.String(),
+    postgis_enabled: Type.Boolean(),
+    pool_mode: Type.Enum([...poolModes]),
+    created_at: Time,
+    attached_apps: Type.Array(Type.Object({ name: Type.String() })),
+    endpoints: Type.Optional(
+      Type.Object(
+        { primary: Type.Object({ direct: Endpoint, pooler: Endpoint }) },
+        { description: 'There once the cluster is `ready`.' },
+      ),
+    ),
+    private_endpoints: Type.Optional(
+      Type.Object(
+        { direct: Endpoint, pooler: Endpoint },
+        {
+          description:
+            'Where machines reach it: those in the `default` network of its organization, and in the networks of attached apps. There once the cluster is `ready`, where there are private networks.',
+        },
+      ),
+    ),
+    storage_provisioned_bytes: OptionalBytes('Null until first measured, then hourly.'),
+    storage_used_bytes: OptionalBytes('Null until first measured, then hourly.'),
+    health: Type.Optional(
+      Type.Object(
+        { status: Type.Enum(['ok', 'degraded', 'down', 'read_only']), reason: Type.String(), since: Time },
+        { description: 'How a `ready` cluster is doing.' },
+      ),
+    ),
+    recovery_window: orNull(WindowView, {
+      description: 'The newest interval in which every moment can be restored; null while there is none.',
+    }),
+    recovery_windows: Type.Array(WindowView, {
+      description: 'All such intervals, oldest first; holes lie between them.',
+    }),
+    restore: Type.Optional(RestoreProgressView),
+    last_drill: Type.Optional(LastDrillView),
+    failure: Type.Optional(Type.String({ description: 'Why a `failed` cluster failed.' })),
+  },
+  { title: 'PostgresCluster' },
+)
+
+export const PostgresClusterSummary = Type.Object(
+  {
+    id: Type.String(),
+    name: Type.String(),
+    status: Type.Enum([...clusterStatuses]),
+    region: Type.String(),
+    plan: Type.String(),
+    created_at: Time,
+    deleted_at: Type.Optional(Time),
+    attached_apps: Type.Array(Type.Object({ name: Type.String() })),
+  },
+  { title: 'PostgresClusterSummary' },
+)

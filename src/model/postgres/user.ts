@@ -1,0 +1,82 @@
+import { type Static, Type } from 'typebox'
+import { base62, randomText } from '../ids.ts'
+
+export const userRoles = ['schema_admin', 'writer', 'reader'] as const
+export type UserRole = (typeof userRoles)[number]
+
+export interface ClusterUser {
+  username: string
+  role: UserRole
+}
+
+/** Roles the platform itself or PostgreSQL needs; nobody may create, change or drop them. */
+export function isReservedUser(username: string): boolean {
+  return reservedUsers.has(username) || /^(pg|berth)_/.test(username)
+}
+
+const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
+
+/** The platform's own, and names that mean something else to the pooler. */
+export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer', '*'])
+
+/** As connection strings carry it: letters and digits need no escaping. */
+export function newPassword(): string {
+  return randomText(24, base62)
+}
+
+const Role = Type.Enum([...userRoles], {
+  description:
+    '`schema_admin` may change the schema, `writer` data, `reader` may only read; all of it, also later objects.',
+})
+
+/** PostgreSQL keeps 63 bytes of a name and cuts the rest without a word. */
+export const identifierBytes = 63
+
+/** No path of an operation can hold a dot or two: clients take them for steps, also encoded ones. */
+export const Identifier = (field: string, description: string) =>
+  Type.String({
+    minLength: 1,
+    maxLength: identifierBytes,
+    pattern: '^(?!\\.{1,2}$)',
+    description,
+    refusal: `${field} must be 1 to ${identifierBytes} characters, and not "." or ".."`,
+  })
+
+export const CreateUser = Type.Object({ username: Identifier('username', 'The name of the new user.'), role: Role })
+export type CreateUser = Static<typeof CreateUser>
+
+export const UserView = Type.Object({ username: Type.String(), role: Role }, { title: 'PostgresUser' })
+export const UserRoleChange = Type.Object({ role: Role })
+export const RotatePassword = Type.Object({
+  kill_sessions: Type.Optional(Type.Boolean({ description: 'Also end the sessions that the user has open.' })),
+})
+export const Credentials = Type.Object(
+  { username: Type.String(), password: Type.String() },
+  { title: 'PostgresCredentials' },
+)
+
+export const CreateDatabase = Type.Object({ name: Identifier('name', 'The name of the new database.') })
+export const DatabaseView = Type.Object({ name: Type.String() }, { title: 'PostgresDatabase' })
+
+export const EnableExtension = Type.Object(
+  {
+    name: Identifier('name', 'The name of the extension.'),
+    schema: Type.Optional(Type.String({ maxLength: identifierBytes, description: 'Where its objects go.' })),
+    create_schema: Type.Optional(
+      Type.Boolean({ description: 'Create the schema if absent.', refusal: 'create_schema must be true or false' }),
+    ),
+  },
+  { examples: [{ name: 'pg_trgm' }] },
+)
+export type EnableExtension = Static<typeof EnableExtension>
+
+export const ExtensionView = Type.Object(
+  {
+    name: Type.String(),
+    description: Type.Optional(Type.String()),
+    default_version: Type.Optional(Type.String()),
+    system: Type.Boolean({ description: 'Always on; cannot be enabled or disabled.' }),
+    installed: Type.Union([Type.Object({ version: Type.String(), schema: Type.String() }), Type.Null()]),
+  },
+  { title: 'PostgresExtension' },
+)

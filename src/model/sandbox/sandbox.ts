@@ -1,0 +1,257 @@
+import { type Static, Type } from 'typebox'
+import { slugPattern } from '../account/org.ts'
+import { defineStates, type State } from '../states.ts'
+import type { Micros } from '../time.ts'
+import type { NetworkPolicy, PrivilegesPolicy, ResourcesPolicy } from './policy.ts'
+
+export type { NetworkPolicy, NetworkRule } from './policy.ts'
+
+export const sandboxStates = defineStates({
+  cold: { commands: { use: 'running', delete: 'deleting' } },
+  running: { commands: { delete: 'deleting' }, keeps: 'up' },
+  deleting: { outcomes: { gone: 'deleted' } },
+  deleted: {},
+})
+
+export interface Sandbox {
+  id: string
+  orgId: string
+  name: string
+  /** Null when it has been removed. */
+  slot: number | null
+  state: State<typeof sandboxStates>
+  stateSince: Micros
+  urlAuth: 'sprite' | 'public'
+  privateAccess: 'admins' | 'org_users'
+  labels: string[]
+  /** Variables of every command and service. */
+  environment: Record<string, string>
+  memoryMb: number
+  cpus: number
+  storageGb: number
+  region: string
+  networkPolicy: NetworkPolicy
+  privileges: PrivilegesPolicy | null
+  resources: ResourcesPolicy | null
+  /** The checkpoint that its filesystem came from. */
+  sourceId: string | null
+  /** What it is made from instead of the programs of the host; null for those. */
+  image: SandboxImage | null
+  /** What was written in it takes this much of the disk; null before it was first measured. */
+  usedBytes: number | null
+  measuredAt: Micros | null
+  /** It is being stopped and started; whoever wants to use it waits. */
+  isHeld: boolean
+  createdAt: Micros
+  updatedAt: Micros
+  lastRunningAt: Micros | null
+}
+
+export interface SandboxImage {
+  /** As it was asked for, with everything that was left out. */
+  reference: string
+  /** Of what was pulled, which stays; null before. */
+  digest: string | null
+  env: Record<string, string>
+  workingDir: string
+  /** Why it could not be pulled, the last time somebody tried. */
+  problem: string | null
+}
+
+export interface SandboxDetails extends Sandbox {
+  orgSlug: string
+}
+
+/** How many sandboxes a caller sees in each state. */
+export interface SandboxCounts {
+  running: number
+  cold: number
+}
+
+export const sandboxNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
+
+/** Where commands start and what HOME is, inside. */
+export const sandboxHome = '/home/sprite'
+
+/** How many sandboxes a home can hold: each has a range of 65,536 uids. */
+export const maxSandboxes = 1023
+
+export const defaultSize = { memoryMb: 2048, cpus: 2, storageGb: 10 }
+
+/** What clients of the interface take for the version of the runtime: this one has everything they ask for. */
+export const runtimeVersion = '0.0.1-rc46'
+
+export const SandboxStatus = Type.Enum(['cold', 'warm', 'running'], {
+  description: '`cold` until its first use, then `running`.',
+})
+export type SandboxStatus = Static<typeof SandboxStatus>
+
+const UrlSettings = Type.Object({
+  auth: Type.Optional(
+    Type.Enum(['sprite', 'public'], { description: '`sprite` asks for a token of the platform, `public` for none.' }),
+  ),
+  private_access: Type.Optional(
+    Type.Enum(['admins', 'org_users'], {
+      description:
+        'Whose tokens open a URL that is not public: `admins` those of kind `root` and `org`, `org_users` every one that may see the sandbox.',
+    }),
+  ),
+})
+
+const memory = { minimum: 64, maximum: 1_048_576, description: 'Memory in MB; 2048 when omitted.' }
+const storage = { minimum: 1, maximum: 65_536, description: 'Storage in GB; 10 when omitted.' }
+
+export const SandboxConfig = Type.Object({
+  ram_mb: Type.Optional(Type.Integer(memory)),
+  ramMB: Type.Optional(Type.Integer({ ...memory, description: 'The same, for clients that spell it so.' })),
+  cpus: Type.Optional(Type.Number({ minimum: 0.1, maximum: 1024, description: 'Processors; 2 when omitted.' })),
+  region: Type.Optional(Type.String({ description: 'A code that the platform answers for.' })),
+  storage_gb: Type.Optional(Type.Integer(storage)),
+  storageGB: Type.Optional(Type.Integer({ ...storage, description: 'The same, for clients that spell it so.' })),
+})
+export type SandboxConfig = Static<typeof SandboxConfig>
+
+const Image = Type.Optional(
+  Type.String({
+    description:
+      'An OCI image as its files, such as `debian:12` or `registry.example.com/team/app:v1`, pulled with the first use; the programs of the host when omitted. It stays the same as long as the sandbox is there.',
+    examples: ['debian:12'],
+  }),
+)
+
+const Labels = Type.Array(Type.String({ minLength: 1, maxLength: 128 }), {
+  maxItems: 64,
+  description: 'Words of your own.',
+})
+
+/** What one variable or all of them may hold: the kernel hands a program at most 128 KiB in one. */
+export const maxEnvironmentBytes = 64 * 1024
+export const variablePattern = /^[A-Za-z_][A-Za-z0-9_]*$/
+
+const Environment = Type.Record(Type.String(), Type.String(), {
+  description: 'Variables of every command and service.',
+})
+
+export const CreateSandbox = Type.Object(
+  {
+    name: Type.String({
+      pattern: sandboxNamePattern.source,
+      description:
+        'Part of its URL, so unique over all organizations; lowercase letters, digits and dashes, at most 63.',
+      refusal: 'name must be 1 to 63 lowercase letters, digits and dashes, not starting or ending with a dash',
+    }),
+    org_slug: Type.Optional(
+      Type.String({
+        pattern: slugPattern,
+        description: "The organization; the token's own when omitted, `personal` for a root token.",
+        refusal: 'org_slug is not the slug of an organization',
+      }),
+    ),
+    organization: Type.Optional(
+      Type.String({
+        pattern: slugPattern,
+        description: 'The same as `org_slug`.',
+        refusal: 'organization is not the slug of an organization',
+      }),
+    ),
+    config: Type.Optional(Type.Object({ ...SandboxConfig.properties, image: Image })),
+    image: Image,
+    environment: Type.Optional(Environment),
+    labels: Type.Optional(Labels),
+    url_settings: Type.Optional(UrlSettings),
+    wait_for_capacity: Type.Optional(Type.Boolean({ description: 'Taken and without effect: there is no queue.' })),
+    runtime: Type.Optional(Type.Enum(['default', 'dev'], { description: 'Taken and without effect: there is one.' })),
+  },
+  { examples: [{ name: 'demo' }] },
+)
+export type CreateSandbox = Static<typeof CreateSandbox>
+
+export const UpdateSandbox = Type.Object({
+  url_settings: Type.Optional(UrlSettings),
+  labels: Type.Optional(Labels),
+  clear_labels: Type.Optional(Type.Boolean({ description: 'Takes all labels away.' })),
+  environment: Type.Optional(Environment),
+  config: Type.Optional(SandboxConfig),
+})
+export type UpdateSandbox = Static<typeof UpdateSandbox>
+
+const time = { format: 'date-time' }
+
+export const SandboxView = Type.Object(
+  {
+    id: Type.String(),
+    name: Type.String(),
+    organization: Type.String({ description: 'The slug of its organization.' }),
+    org_slug: Type.String(),
+    status: SandboxStatus,
+    url: Type.String(),
+    url_settings: Type.Object({ auth: Type.String(), private_access: Type.String() }),
+    config: Type.Object({
+      ram_mb: Type.Integer(),
+      cpus: Type.Number(),
+      region: Type.String(),
+      storage_gb: Type.Integer(),
+    }),
+    storage: Type.Object(
+      {
+        limit_bytes: Type.Integer(),
+        used_bytes: Type.Optional(Type.Integer({ description: 'Without its checkpoints.' })),
+        measured_at: Type.Optional(Type.String({ format: 'date-time' })),
+        enforced: Type.Boolean({
+          description:
+            'Whether writing beyond the limit fails. Where the disk cannot do that, nothing stops a sandbox.',
+        }),
+      },
+      { description: 'Measured every five minutes while it runs.' },
+    ),
+    image: Type.Optional(
+      Type.Object(
+        {
+          reference: Type.String(),
+          digest: Type.Optional(Type.String({ description: 'Of what was pulled; absent before.' })),
+          problem: Type.Optional(Type.String({ description: 'Why it could not be pulled.' })),
+        },
+        { description: 'What it is made from; absent when that is the programs of the host.' },
+      ),
+    ),
+    environment: Type.Record(Type.String(), Type.String()),
+    labels: Type.Array(Type.String()),
+    primary_region: Type.String(),
+    version: Type.String(),
+    environment_version: Type.String(),
+    isolation: Type.Object(
+      {
+        kind: Type.String({ description: '`bubblewrap`, or `none` where the machine cannot keep programs apart.' }),
+        network: Type.String({ description: 'It has one of its `own`, that of the `host`, or `none`.' }),
+        gap: Type.Optional(Type.String({ description: 'What is missing and what it costs.' })),
+      },
+      { description: 'How its programs are kept apart from everything else.' },
+    ),
+    created_at: Type.String(time),
+    updated_at: Type.String(time),
+    last_running_at: Type.Optional(Type.String(time)),
+  },
+  { title: 'Sandbox' },
+)
+
+const counts = {
+  name: Type.Optional(Type.String({ description: 'The organization; absent for a root token that sees all.' })),
+  running: Type.Integer(),
+  warm: Type.Integer(),
+  cold: Type.Integer(),
+  running_limit: Type.Integer(),
+  warm_limit: Type.Integer(),
+}
+
+export const SandboxPage = Type.Object(
+  {
+    sprites: Type.Array(SandboxView),
+    has_more: Type.Boolean(),
+    next_continuation_token: Type.Union([Type.String(), Type.Null()], {
+      description: 'Send it as `continuation_token` for the next page.',
+    }),
+    ...counts,
+    org: Type.Object(counts, { description: 'The same counts again, for clients that look here.' }),
+  },
+  { title: 'SandboxPage' },
+)

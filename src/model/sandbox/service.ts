@@ -1,0 +1,174 @@
+import { type Static, Type } from 'typebox'
+import { badRequest, conflict } from '../errors.ts'
+import { type Health, HealthBody, readHealth } from './service-health.ts'
+
+/** What a caller defined, with every field filled in. */
+export interface ServiceDefinition {
+  name: string
+  cmd: string
+  args: string[]
+  needs: string[]
+  httpPort: number | null
+  env: Record<string, string>
+  /** Where it starts; the home of the sandbox when null. */
+  dir: string | null
+  health: Health | null
+}
+
+/** As it is stored: also whether it is to run. A stop by a caller stays, also over a restart of the sandbox. */
+export interface Service extends ServiceDefinition {
+  wanted: boolean
+}
+
+export const serviceNamePattern = /^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$/
+
+/** Its path is that of an operation. */
+const reservedName = 'signal'
+
+/** Each is three supervised processes, and the supervisor of a sandbox takes 500. */
+const maxServices = 100
+
+const word = { pattern: '^[^\\u0000]*$', refusal: 'cmd, args, env and dir cannot hold a zero byte' }
+const variablePattern = /^[A-Za-z_][A-Za-z0-9_]*$/
+const orNull = <T extends Parameters<typeof Type.Union>[0][number]>(schema: T) =>
+  Type.Optional(Type.Union([schema, Type.Null()]))
+const port = (description: string) =>
+  orNull(Type.Integer({ minimum: 1, maximum: 65_535, description, refusal: 'http_port must be from 1 to 65535' }))
+
+/** A misspelt field must not pass silently, so unknown ones are refused. */
+export const PutService = Type.Object(
+  {
+    cmd: Type.String({
+      minLength: 1,
+      ...word,
+      refusal: 'cmd must be the name or the path of a program',
+      description: 'The program, looked up in PATH when it has no slash. It is not a shell line.',
+    }),
+    args: orNull(Type.Array(Type.String(word), { description: 'Its arguments.' })),
+    needs: orNull(
+      Type.Array(Type.String(), {
+        description: 'Services of the same sandbox that are started, and ready, before it.',
+      }),
+    ),
+    http_port: port('The URL of the sandbox leads to this port. One service of a sandbox can have one.'),
+    httpPort: port('Another spelling of `http_port`.'),
+    env: orNull(
+      Type.Record(Type.String(), Type.String(word), { description: 'Variables, on top of those of the sandbox.' }),
+    ),
+    dir: orNull(
+      Type.String({
+        pattern: '^/[^\\u0000]*$',
+        refusal: 'dir must be an absolute path',
+        description: 'Where it starts; `/home/sprite` when omitted.',
+      }),
+    ),
+    health: orNull(HealthBody),
+  },
+  {
+    title: 'PutService',
+    additionalProperties: false,
+    examples: [{ cmd: 'python3', args: ['-m', 'http.server', '8080'], http_port: 8080 }],
+  },
+)
+export type PutService = Static<typeof PutService>
+
+export function readDefinition(name: string, body: PutService): ServiceDefinition {
+  refuseName(name)
+  const odd = Object.keys(body.env ?? {}).find((key) => !variablePattern.test(key))
+  if (odd !== undefined) throw badRequest(`env: ${JSON.stringify(odd)} cannot be the name of a variable`)
+  return {
+    name,
+    cmd: body.cmd,
+    args: body.args ?? [],
+    needs: [...new Set(body.needs ?? [])],
+    httpPort: body.http_port ?? body.httpPort ?? null,
+    env: body.env ?? {},
+    dir: body.dir ?? null,
+    health: body.health ? readHealth(body.health, body.http_port ?? body.httpPort ?? null) : null,
+  }
+}
+
+function refuseName(name: string): void {
+  if (name === reservedName) throw badRequest(`${reservedName} cannot be the name of a service`)
+  if (serviceNamePattern.test(name)) return
+  throw badRequest(
+    'the name of a service has at most 63 letters, digits, dots, dashes and underscores and starts with a letter or digit',
+  )
+}
+
+/** Whether the definition fits those that the sandbox has. */
+export function refuseMisfit(definition: ServiceDefinition, present: readonly ServiceDefinition[]): void {
+  const others = present.filter((service) => service.name !== definition.name)
+  const known = new Map([...others, definition].map((service) => [service.name, service]))
+  for (const need of definition.needs) {
+    if (need === definition.name) throw badRequest(`service ${definition.name} cannot need itself`)
+    if (!known.has(need)) throw badRequest(`needs: there is no service ${need}`)
+  }
+  const circle = findCircle(definition, known)
+  if (circle) throw badRequest(`needs: ${circle.join(' needs ')} is a circle`)
+  if (definition.httpPort !== null && others.some((service) => service.httpPort !== null))
+    throw conflict('another service already has an HTTP port configured')
+  if (others.length >= maxServices) throw conflict(`a sandbox has at most ${maxServices} services`)
+}
+
+function findCircle(
+  definition: ServiceDefinition,
+  known: ReadonlyMap<string, ServiceDefinition>,
+): string[] | undefined {
+  const seen = new Set<string>()
+  const search = (name: string, path: string[]): string[] | undefined => {
+    if (path.length > 0 && name === definition.name) return [...path, name]
+    if (seen.has(name)) return undefined
+    seen.add(name)
+    for (const need of known.get(name)?.needs ?? []) {
+      const found = search(need, [...path, name])
+      if (found) return found
+    }
+    return undefined
+  }
+  return search(definition.name, [])
+}
+
+/** The service and everything it needs, directly or not, each after what it needs itself. */
+export function startOrder<S extends Pick<ServiceDefinition, 'name' | 'needs'>>(
+  first: string,
+  services: readonly S[],
+): S[] {
+  const known = new Map(services.map((service) => [service.name, service]))
+  const ordered = new Set<S>()
+  const visit = (name: string) => {
+    const service = known.get(name)
+    if (!service || ordered.has(service)) return
+    for (const need of service.needs) visit(need)
+    ordered.add(service)
+  }
+  visit(first)
+  return [...ordered]
+}
+
+/** Groups that can be started together, each after those before it. */
+export function startLevels(services: readonly Pick<ServiceDefinition, 'name' | 'needs'>[]): string[][] {
+  const level = new Map<string, number>()
+  const all = new Set(services.flatMap((service) => startOrder(service.name, services)))
+  for (const { name, needs } of all) level.set(name, Math.max(0, ...needs.map((need) => (level.get(need) ?? 0) + 1)))
+  const groups: string[][] = []
+  for (const [name, number] of level) groups[number] = [...(groups[number] ?? []), name]
+  return groups
+}
+
+export function isSameDefinition(one: ServiceDefinition, two: ServiceDefinition): boolean {
+  return canonical(one) === canonical(two)
+}
+
+function canonical({ name, cmd, args, needs, httpPort, env, dir, health }: ServiceDefinition): string {
+  return JSON.stringify([name, cmd, args, needs, httpPort, Object.entries(env).sort(), dir, health && sorted(health)])
+}
+
+function sorted(value: object): unknown[] {
+  return Object.entries(value)
+    .sort(([one], [two]) => (one < two ? -1 : 1))
+    .map(([key, item]) => [
+      key,
+      typeof item === 'object' && item !== null && !Array.isArray(item) ? sorted(item) : item,
+    ])
+}

@@ -1,0 +1,178 @@
+import type { Toolchain } from '../../drivers/postgres/toolchain/toolchain.ts'
+import type { Backup, backupStates } from '../../model/postgres/backup.ts'
+import type { Cluster } from '../../model/postgres/cluster.ts'
+import { labelTime, parseTime } from '../../model/postgres/restore.ts'
+import { parseLsn } from '../../model/postgres/wal.ts'
+import { nowMicros } from '../../model/time.ts'
+import type { Tx } from '../../store/db.ts'
+import { type Archive, findCurrentArchive } from '../../store/postgres/archive.ts'
+import {
+  type BackupFacts,
+  countRunningBackups,
+  listBackups,
+  setBackupFacts,
+  setBackupProgress,
+  setBackupStarted,
+} from '../../store/postgres/backup.ts'
+import { findOrgSlug, isClusterBeingMade, loadCluster } from '../../store/postgres/cluster.ts'
+import { releaseBase } from '../../store/postgres/restore.ts'
+import { enqueue } from '../../store/work.ts'
+import { advance, type Steps, type World, wait } from '../step.ts'
+
+/** More at once would only make each of them slower. */
+const runningLimit = 2
+
+/** A source that writes this much in a look, or has sessions at work in two looks, must not be starved by a backup. */
+const busyLookMillis = 200
+const busyBytes = 200_000n
+const busySessions = 2
+
+/** Kilobytes a second that a busy source is asked for: few, yet all of it within two hours. */
+const leastRateKb = 8 * 1024
+const mostRateKb = 1024 * 1024
+const busySeconds = 7200
+
+export const backupSteps: Steps<typeof backupStates, Backup> = {
+  async queued(backup, world) {
+    const { db } = world
+    const cluster = await loadCluster(db, backup.clusterId)
+    if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
+    if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the second its label names')
+    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being made')
+    if ((await countRunningBackups(db)) >= runningLimit) return wait(1, 'waiting for other backups on this machine')
+    const archive = await findCurrentArchive(db, cluster.id)
+    if (!archive) return wait(1, 'waiting for the archive')
+    const noRoom = await findLackOfRoom(cluster, world)
+    if (noRoom) return advance('failed', noRoom)
+    const maxRateKb = (await mustSpare(cluster, world)) ? busyRateKb(cluster) : undefined
+    await world.backups.startBackup(cluster.id, backup.label, {
+      toolchain: cluster.toolchain as Toolchain,
+      port: cluster.directPort!,
+      maxRateKb,
+    })
+    return advance('started', '', (tx) => setBackupStarted(tx, backup.id, archive.epoch))
+  },
+
+  async running(backup, world) {
+    const { db, backups } = world
+    const cluster = await loadCluster(db, backup.clusterId)
+    if (cluster?.state !== 'ready') return abandon(backup, world, `the cluster is ${cluster?.state ?? 'gone'}`)
+    const seen = await backups.inspectBackup(cluster.id, backup.label)
+    if (seen.is === 'absent') return abandon(backup, world, 'the backup was interrupted')
+    if (seen.is === 'failed') return abandon(backup, world, seen.reason)
+    if (seen.is === 'running') {
+      const { bytesDone, bytesVerified } = seen
+      const save = (tx: Tx) => setBackupProgress(tx, backup.id, bytesDone, bytesVerified ?? 0)
+      if (bytesVerified === undefined) return wait(0.3, `${bytesDone} bytes so far`, save)
+      return wait(0.1, `${bytesVerified} of ${bytesDone} bytes verified`, save)
+    }
+    const archive = await findCurrentArchive(db, cluster.id)
+    if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'the archive was started anew meanwhile')
+    const slot = await world.receiver.inspectSlot(cluster.id, archive!.slot)
+    const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(seen.stopLsn)
+    if (!isArchived) return wait(0.1, `waiting until the archive has ${seen.stopLsn}`)
+    if (isBeforeWindow(archive!, seen.stoppedAt) && !(await hasEarlier(backup, db)))
+      return wait(0.2, 'waiting until the recovery window reaches its end')
+    return complete(backup, cluster, world, seen)
+  },
+
+  async removing(backup, { repository }) {
+    await repository.removeBackup(backup.clusterId, backup.label)
+    return advance('gone')
+  },
+}
+
+/** Who waits for a cluster waits now; a backup has time, but not for ever. */
+function isNew({ stateSince }: Backup): boolean {
+  return nowMicros() - stateSince < yieldMicros
+}
+
+const yieldMicros = 10_000_000n
+
+/** The first one opens the window, so that it is not done before; a source that is not sampled holds it up for a moment only. */
+function isBeforeWindow(archive: Archive, stoppedAt: string): boolean {
+  const end = parseTime(stoppedAt)!
+  return (archive.latestAt ?? 0n) < end && nowMicros() - end < patienceMicros
+}
+
+const patienceMicros = 10_000_000n
+
+async function hasEarlier({ clusterId, epoch }: Backup, db: World['db']): Promise<boolean> {
+  return (await listBackups(db, clusterId)).some((one) => one.state === 'completed' && one.epoch === epoch)
+}
+
+async function complete(backup: Backup, cluster: Cluster, world: World, facts: BackupFacts & { startedAt: string }) {
+  await world.backups.finishBackup({
+    clusterId: cluster.id,
+    clusterName: cluster.name,
+    orgSlug: await findOrgSlug(world.db, cluster.orgId),
+    label: backup.label,
+    epoch: backup.epoch!,
+    pgMajor: cluster.pgMajor,
+    ...facts,
+    settings: {
+      plan: cluster.plan,
+      diskSizeGb: cluster.diskSizeGb,
+      region: cluster.region,
+      postgisEnabled: cluster.postgisEnabled,
+      poolMode: cluster.poolMode,
+      synchronousArchive: cluster.synchronousArchive,
+      toolchain: cluster.toolchain,
+    },
+  })
+  return advance('completed', '', async (tx) => {
+    await setBackupFacts(tx, backup.id, facts)
+    await releaseBase(tx, cluster.id)
+    await enqueue(tx, 'cluster', cluster.id)
+  })
+}
+
+async function abandon(backup: Backup, { backups }: World, reason: string) {
+  await backups.abandonBackup(backup.clusterId, backup.label)
+  return advance('failed', reason)
+}
+
+/** What the archives of the clusters may need until the backup is made. */
+const spareBytes = 128 * 1024 ** 2
+
+/** A backup that filled the disk would stop the archive of every cluster. */
+async function findLackOfRoom(cluster: Cluster, { postgres, repository }: World): Promise<string | undefined> {
+  const [row] = await postgres.query<{ bytes: string }>(
+    cluster.id,
+    'postgres',
+    'select sum(pg_database_size(oid))::text as bytes from pg_database',
+  )
+  const [free, needed] = [await repository.freeBytes(), Number(row!.bytes) + spareBytes]
+  if (free >= needed) return undefined
+  const [freeMb, neededMb] = [Math.floor(free / 1024 ** 2), Math.ceil(needed / 1024 ** 2)]
+  return `not enough disk space in the repository: ${freeMb} MB are free, ${neededMb} MB are needed`
+}
+
+/** The first backup is made as fast as it can be: until then nothing can be restored. */
+async function mustSpare(cluster: Cluster, world: World): Promise<boolean> {
+  const backups = await listBackups(world.db, cluster.id)
+  return backups.some((backup) => backup.state === 'completed') && (await isBusy(cluster, world))
+}
+
+function busyRateKb({ storageUsedBytes }: Cluster): number {
+  const inTimeKb = Math.ceil((storageUsedBytes ?? 0) / 1024 / busySeconds)
+  return Math.min(Math.max(inTimeKb, leastRateKb), mostRateKb)
+}
+
+/** By what it writes and who is at work, now: the counters of commits arrive in bursts, a second late. */
+async function isBusy(cluster: Cluster, { postgres }: World): Promise<boolean> {
+  const look = async () => {
+    const [row] = await postgres.query<{ lsn: string; active: number }>(
+      cluster.id,
+      'postgres',
+      `select pg_current_wal_insert_lsn()::text as lsn, (
+         select count(*)::int from pg_stat_activity
+         where state = 'active' and backend_type = 'client backend' and pid <> pg_backend_pid()) as active`,
+    )
+    return { lsn: parseLsn(row!.lsn), active: row!.active }
+  }
+  const before = await look()
+  await new Promise((resolve) => setTimeout(resolve, busyLookMillis))
+  const after = await look()
+  return after.lsn - before.lsn > busyBytes || Math.min(before.active, after.active) >= busySessions
+}

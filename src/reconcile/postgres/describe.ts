@@ -1,0 +1,11 @@
+import type { Cluster } from '../../model/postgres/cluster.ts'
+import { listPinned, markDescribed } from '../../store/postgres/cluster-describe.ts'
+import type { World } from '../step.ts'
+
+/** Tells the repository what nobody could tell from the backups in it. */
+export async function keepDescribed(cluster: Cluster, { db, repository }: World): Promise<void> {
+  const { id, drillQuery, undescribedSince } = cluster
+  if (undescribedSince === null) return
+  await repository.describeCluster(id, { drillQuery, pinned: await listPinned(db, id) })
+  await markDescribed(db, id, undescribedSince)
+}

@@ -1,0 +1,140 @@
+import type { Caller, Token, TokenKind } from '../../model/account/token.ts'
+import type { ValidToken } from '../../model/account/token-check.ts'
+import type { Db, Query } from '../db.ts'
+
+const valid = 'revoked_at is null and (expires_at is null or expires_at > now())'
+
+/**
+ * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
+ * Statements that answer a request start from it, so that a revocation counts from the next request on and a hot read
+ * costs one round trip. A token of one app is as good as none here.
+ */
+export const callerCte = `caller as (
+  select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
+  where hash = $1 and kind <> 'app' and ${valid})`
+
+/** The same for many requests at once: `asked` has a `token_hash`, and what else it has is here as well. */
+export const callersCte = `caller as (
+  select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
+  from asked join token on hash = token_hash and kind <> 'app' and ${valid})`
+
+/**
+ * The same for requests about apps: `asked` has an `app_name`. A token of this app may do with it what one of its
+ * organization may; for every other app it is one of an organization that nobody has.
+ */
+export const appCallersCte = `caller as (
+  select asked.*, id as token_id, sandbox as token_sandbox, case kind when 'app' then 'org' else kind end as token_kind,
+    case when kind = 'app' and app_id is distinct from (
+      select app.id from app where app.name = app_name and app.state = 'active') then '' else org_id end as token_org
+  from asked join token on hash = token_hash and ${valid})`
+
+/** The same for one request: `$1` is the hash of its token, `$2` the name of the app. */
+export const appCallerCte = `asked as (select $1::bytea as token_hash, $2::text as app_name), ${appCallersCte}`
+
+export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
+
+/** The caller's half of a row of such a statement. */
+export function callerOf(row: Caller): Caller {
+  return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
+}
+
+export async function findCaller(db: Pick<Db, 'read'>, hash: Buffer): Promise<Caller | undefined> {
+  const rows = await db.read<Caller>({
+    name: 'find-caller',
+    text: `with ${callerCte} select ${callerColumns} from caller`,
+    values: [hash],
+  })
+  return rows[0]
+}
+
+/** Of any kind, where it only matters whether there is one. */
+export async function findToken(db: Pick<Db, 'read'>, hash: Buffer): Promise<Caller | undefined> {
+  const rows = await db.read<Caller>({
+    name: 'find-token',
+    text: `select id as "tokenId", kind, org_id as "orgId", sandbox from token where hash = $1 and ${valid}`,
+    values: [hash],
+  })
+  return rows[0]
+}
+
+/** Those of these hashes that are valid, with what they are limited to. */
+export async function listValidTokens(db: Pick<Db, 'read'>, hashes: Buffer[]): Promise<ValidToken[]> {
+  return db.read<ValidToken>({
+    name: 'list-valid-tokens',
+    text: `select token.id as "tokenId", kind, token.org_id as "orgId", sandbox, hash, org.slug as "orgSlug",
+             org.numeric_id as "orgNumericId", app.name as "appName", app.numeric_id as "appNumericId",
+             token.created_at as "createdAt", expires_at as "expiresAt"
+           from token left join org on org.id = token.org_id left join app on app.id = token.app_id
+           where hash = any($1) and ${valid}`,
+    values: [hashes],
+  })
+}
+
+export interface NewToken {
+  id: string
+  hash: Buffer
+  kind: TokenKind
+  orgId: string | null
+  sandbox: string | null
+  appId?: string
+  name: string
+  expiresInSeconds: number | null
+}
+
+export async function insertToken(db: Query, token: NewToken): Promise<void> {
+  await db.query(
+    `insert into token (id, hash, kind, org_id, sandbox, name, expires_at, app_id)
+     values ($1, $2, $3, $4, $5, $6, now() + interval '1 second' * $7, $8)`,
+    [
+      token.id,
+      token.hash,
+      token.kind,
+      token.orgId,
+      token.sandbox,
+      token.name,
+      token.expiresInSeconds,
+      token.appId ?? null,
+    ],
+  )
+}
+
+/** The token of the configuration. It has one row, so a changed configuration ends the token before it. */
+export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
+  await db.query(
+    `insert into token (id, hash, kind, name) values ('root', $1, 'root', 'configuration')
+     on conflict (id) do update set hash = excluded.hash, revoked_at = null`,
+    [hash],
+  )
+}
+
+/** Newest first; `orgId` null lists the tokens of all organizations and of none. With `appId` those for this app alone. */
+export async function listTokens(db: Query, orgId: string | null, appId?: string): Promise<Token[]> {
+  const { rows } = await db.query<Token>(
+    `select token.id, kind, org_id as "orgId", org.slug as "orgSlug", sandbox, token.name,
+       token.created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt"
+     from token left join org on org.id = token.org_id
+     where ($1::text is null or org_id = $1) and ($2::text is null or app_id = $2) and not inside
+     order by token.created_at desc, token.id`,
+    [orgId, appId ?? null],
+  )
+  return rows
+}
+
+/** False when the caller's organization has no such token. Repeating is harmless. */
+export async function revokeToken(db: Query, caller: Caller, id: string): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `update token set revoked_at = coalesce(revoked_at, now()) where id = $1 and not inside
+       and ($2::text is null or org_id = $2)`,
+    [id, caller.orgId],
+  )
+  return rowCount === 1
+}
+
+export async function revokeAppTokens(tx: Query, appId: string): Promise<void> {
+  await tx.query('update token set revoked_at = coalesce(revoked_at, now()) where app_id = $1', [appId])
+}
+
+/** The sandbox or machine of this id cannot ask about itself any more. */
+export async function removeInsideToken(tx: Query, id: string): Promise<void> {
+  await tx.query('delete from token where id = $1 and inside', [id])
+}

@@ -1,0 +1,197 @@
+import type { Caller } from '../../model/account/token.ts'
+import type { App, AppOrg, AppSummary, NewlyMade } from '../../model/app/app.ts'
+import { appCallersCte, callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
+import { type Db, inOrder, type Query, type Tx } from '../db.ts'
+
+const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
+  app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
+
+const shownColumns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network`
+
+const orgColumns = `org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId"`
+
+/** Counted at the moment of reading, never stored: a stored count is wrong after the first crash. */
+const counts = `lateral (
+    select count(*) as "machineCount", count(*) filter (where state = 'started') as "startedCount"
+    from machine where app_id = app.id and state <> 'destroyed') machines,
+  lateral (
+    select count(*) as "volumeCount" from volume
+    where app_id = app.id and state not in ('pending_destroy', 'destroying', 'destroyed')) volumes`
+
+const countColumns = `"machineCount", "startedCount", "volumeCount"`
+
+/** A row of a statement that starts from the caller: the right half is null where nothing was found. */
+type Found<T> = Caller & { [K in keyof T]: T[K] | null }
+
+export interface FoundApp {
+  caller: Caller
+  app: AppSummary | undefined
+}
+
+/** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
+export function findApp(db: Pick<Db, 'gather'>, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
+  return db.gather(findApps, { tokenHash, name })
+}
+
+async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[]): Promise<(FoundApp | undefined)[]> {
+  const { rows } = await db.query<Caller & { position: number; app: AppSummary | null }>({
+    name: 'find-apps',
+    // The app as one column: a row of twenty costs the client more than the statement costs the server.
+    text: `with asked as (
+             select * from unnest($1::bytea[], $2::text[]) with ordinality as asked (token_hash, app_name, position)),
+           ${appCallersCte}
+           select position, ${callerColumns}, to_json(found) as app from caller left join lateral (
+             select ${shownColumns}, ${orgColumns}, ${countColumns},
+               (select number from network where org_id = app.org_id and name = app.network) as "networkNumber"
+             from app join org on org.id = app.org_id, ${counts}
+             where app.name = app_name and app.state = 'active') found on true`,
+    values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ name }) => name)],
+  })
+  return inOrder(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
+}
+
+/** Whose machine or volume this is, by its id. For those who go on to ask whether they may see it. */
+export async function findAppNameOf(db: Pick<Db, 'read'>, id: string): Promise<string | undefined> {
+  const [row] = await db.read<{ name: string }>({
+    name: 'find-app-name-of',
+    text: `select app.name from app where app.state = 'active' and app.id in (
+             select app_id from machine where id = $1 union all select app_id from volume where id = $1)`,
+    values: [id],
+  })
+  return row?.name
+}
+
+export interface NewApp {
+  id: string
+  orgSlug: string
+  name: string
+  network: string
+  enableSubdomains: boolean
+}
+
+export interface InsertedApp {
+  caller: Caller
+  orgFound: boolean
+  /** Undefined when the organization was not found, the token may not write, or the name is taken. */
+  app: NewlyMade | undefined
+}
+
+/** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
+export function insertApp(db: Pick<Db, 'gather'>, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
+  return db.gather(insertApps, { ...input, tokenHash })
+}
+
+type InsertedRow = Found<Pick<NewlyMade, 'numericId' | 'createdAt' | keyof AppOrg>>
+
+async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[]): Promise<(InsertedApp | undefined)[]> {
+  const { rows } = await db.query<InsertedRow & { position: number }>({
+    name: 'insert-apps',
+    // Only what is not known here: each column costs the client. A name that is asked for twice goes to one of them.
+    text: `with asked as (
+             select * from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
+               with ordinality as asked (token_hash, org_slug, app_id, app_name, app_network, subdomains, position)),
+           ${callersCte},
+           found as (
+             select caller.*, org.id as org_id, ${orgColumns} from caller left join org
+               on slug = org_slug and (token_org is null or token_org = org.id) and token_kind <> 'sandbox'),
+           app as (
+             insert into app (id, org_id, name, network, enable_subdomains)
+             select app_id, org_id, app_name, app_network, subdomains from found
+             where org_id is not null and token_kind <> 'read'
+             on conflict (name) where state = 'active' do nothing
+             returning id, numeric_id as "numericId", created_at as "createdAt")
+           select ${callerColumns}, position, "orgName", "orgSlug", "orgNumericId", "numericId", "createdAt"
+           from found left join app on app.id = app_id`,
+    values: [
+      inputs.map(({ tokenHash }) => tokenHash),
+      inputs.map(({ orgSlug }) => orgSlug),
+      inputs.map(({ id }) => id),
+      inputs.map(({ name }) => name),
+      inputs.map(({ network }) => network),
+      inputs.map(({ enableSubdomains }) => enableSubdomains),
+    ],
+  })
+  return inOrder(inputs, rows).map((row, index) => row && insertedOf(row, inputs[index]!))
+}
+
+function insertedOf(row: InsertedRow, { id, name, network }: NewApp): InsertedApp {
+  const app = row.numericId === null ? undefined : ({ ...row, id, name, network } as NewlyMade)
+  return { caller: callerOf(row), orgFound: row.orgSlug !== null, app }
+}
+
+export interface AppList {
+  caller: Caller
+  orgFound: boolean
+  total: number
+  apps: AppSummary[]
+}
+
+/**
+ * Apps of one organization by name, after `after`. Undefined when the token is not valid. An empty organization still
+ * answers one row, with the app half null.
+ */
+export async function listApps(
+  db: Query,
+  tokenHash: Buffer,
+  orgSlug: string,
+  after: string,
+  limit: number | null,
+): Promise<AppList | undefined> {
+  const { rows } = await db.query<Caller & { orgFound: boolean; total: number; app: AppSummary | null }>({
+    name: 'list-apps',
+    text: `with ${callerCte},
+           org as (
+             select org.* from org, caller
+             where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox')
+           select ${callerColumns}, org.id is not null as "orgFound",
+             (select coalesce(sum(apps), 0)::bigint from app_count where org_id = org.id) as total, to_json(page) as app
+           from caller left join org on true left join lateral (
+             select ${shownColumns}, ${orgColumns}, ${countColumns}
+             from app, ${counts}
+             where app.org_id = org.id and app.state = 'active' and app.name > $3
+             order by app.name limit $4) page on true
+           order by page.name`,
+    values: [tokenHash, orgSlug, after, limit],
+  })
+  const first = rows[0]
+  if (!first) return undefined
+  const apps = rows.map((row) => row.app).filter((app) => app !== null)
+  return { caller: callerOf(first), orgFound: first.orgFound, total: first.total, apps }
+}
+
+/** For the reconciler, which acts for every organization. */
+export async function loadApp(db: Query, id: string): Promise<App | undefined> {
+  const { rows } = await db.query<App>({
+    name: 'load-app',
+    text: `select ${columns} from app where id = $1`,
+    values: [id],
+  })
+  return rows[0]
+}
+
+export async function runningMachines(tx: Tx, appId: string, states: readonly string[]): Promise<string[]> {
+  const { rows } = await tx.query<{ id: string }>(
+    `select id from machine where app_id = $1 and state = any($2) order by id`,
+    [appId, states],
+  )
+  return rows.map((row) => row.id)
+}
+
+/** What an app has rows in. */
+const owned = ['machine', 'volume', 'attachment', 'secret', 'secret_key', 'release', 'ip', 'network_policy', 'host']
+
+/** How many rows one step removes: short transactions, so that a large app never holds others up. */
+const removalBatch = 500
+
+/** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
+export async function removeAppContents(db: Query, appId: string): Promise<number> {
+  let removed = 0
+  for (const table of owned) {
+    const { rowCount } = await db.query(
+      `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
+      [appId],
+    )
+    removed += rowCount ?? 0
+  }
+  return removed
+}

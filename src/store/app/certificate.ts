@@ -1,0 +1,146 @@
+import type { Certificate, CertificateSource, Host } from '../../model/app/certificate.ts'
+import { fromDatabase } from '../../model/time.ts'
+import type { Query, Tx } from '../db.ts'
+
+interface HostRow {
+  hostname: string
+  createdAt: Host['createdAt']
+  certificates: (Omit<Certificate, 'createdAt' | 'expiresAt'> & { createdAt: string; expiresAt: string })[]
+}
+
+const columns = `host.hostname, host.created_at as "createdAt", coalesce((
+    select json_agg(json_build_object('source', source, 'fullchain', fullchain, 'createdAt', created_at::text,
+      'expiresAt', expires_at::text) order by source desc)
+    from certificate where certificate.hostname = host.hostname), '[]') as certificates`
+
+export interface HostPage {
+  total: number
+  hosts: Host[]
+}
+
+/** By name, after `after`; those whose names hold `filter`. */
+export async function listHosts(
+  db: Query,
+  appId: string,
+  { filter, after, limit }: { filter: string; after: string; limit: number },
+): Promise<HostPage> {
+  const { rows } = await db.query<{ total: number; found: null } | (HostRow & { total: number; found: true })>({
+    name: 'list-hosts',
+    text: `select total, page.* from (
+             select count(*) as total from host where app_id = $1 and strpos(hostname, $2) > 0) counted
+           left join lateral (
+             select true as found, ${columns} from host
+             where app_id = $1 and strpos(hostname, $2) > 0 and hostname > $3 order by hostname limit $4) page on true
+           order by page.hostname`,
+    values: [appId, filter, after, limit],
+  })
+  return { total: rows[0]?.total ?? 0, hosts: rows.filter((row) => row.found).map((row) => hostOf(row as HostRow)) }
+}
+
+export async function findHost(db: Query, appId: string, hostname: string): Promise<Host | undefined> {
+  const { rows } = await db.query<HostRow>({
+    name: 'find-host',
+    text: `select ${columns} from host where app_id = $1 and hostname = $2`,
+    values: [appId, hostname],
+  })
+  return rows[0] && hostOf(rows[0])
+}
+
+function hostOf({ hostname, createdAt, certificates }: HostRow): Host {
+  return {
+    hostname,
+    createdAt,
+    certificates: certificates.map((each) => ({
+      ...each,
+      createdAt: fromDatabase(each.createdAt),
+      expiresAt: fromDatabase(each.expiresAt),
+    })),
+  }
+}
+
+/** Afterwards the name is the app's; false when it is another's, or the app is being deleted. */
+export async function ensureHost(tx: Tx, appId: string, hostname: string): Promise<'ours' | 'taken' | 'without app'> {
+  const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
+  if (app.rowCount !== 1) return 'without app'
+  const { rows } = await tx.query<{ app_id: string }>({
+    name: 'ensure-host',
+    text: `insert into host (hostname, app_id) values ($2, $1)
+           on conflict (hostname) do update set hostname = excluded.hostname returning app_id`,
+    values: [appId, hostname],
+  })
+  return rows[0]?.app_id === appId ? 'ours' : 'taken'
+}
+
+export interface NewCertificate {
+  source: CertificateSource
+  fullchain: string
+  /** Encrypted. */
+  privateKey: Buffer
+  expiresAt: Date
+}
+
+export async function putCertificate(tx: Tx, appId: string, hostname: string, given: NewCertificate): Promise<void> {
+  await tx.query({
+    name: 'put-certificate',
+    text: `insert into certificate (hostname, app_id, source, fullchain, private_key, expires_at)
+           values ($1, $2, $3, $4, $5, $6)
+           on conflict (hostname, source) do update set fullchain = excluded.fullchain,
+             private_key = excluded.private_key, expires_at = excluded.expires_at, created_at = now()`,
+    values: [hostname, appId, given.source, given.fullchain, given.privateKey, given.expiresAt.toISOString()],
+  })
+}
+
+/** The names whose certificates of the platform's authority are good for this many days at most, the oldest first. */
+export async function listExpiring(db: Query, days: number): Promise<{ hostname: string; fullchain: string }[]> {
+  const { rows } = await db.query<{ hostname: string; fullchain: string }>(
+    `select hostname, fullchain from certificate
+     where source = 'authority' and expires_at < now() + interval '1 day' * $1 order by expires_at limit 1000`,
+    [days],
+  )
+  return rows
+}
+
+/** Unless it has gone or been replaced since it was read. */
+export async function renewCertificate(
+  db: Query,
+  { hostname, fullchain }: { hostname: string; fullchain: string },
+  renewed: Omit<NewCertificate, 'source'>,
+): Promise<void> {
+  await db.query(
+    `update certificate set fullchain = $3, private_key = $4, expires_at = $5, created_at = now()
+     where hostname = $1 and source = 'authority' and fullchain = $2`,
+    [hostname, fullchain, renewed.fullchain, renewed.privateKey, renewed.expiresAt.toISOString()],
+  )
+}
+
+/** With its certificates. False when there was none. */
+export async function removeHost(db: Query, appId: string, hostname: string): Promise<boolean> {
+  const { rowCount } = await db.query('delete from host where app_id = $1 and hostname = $2', [appId, hostname])
+  return rowCount === 1
+}
+
+export async function removeCertificate(
+  db: Query,
+  appId: string,
+  hostname: string,
+  source: CertificateSource,
+): Promise<boolean> {
+  const { rowCount } = await db.query('delete from certificate where app_id = $1 and hostname = $2 and source = $3', [
+    appId,
+    hostname,
+    source,
+  ])
+  return rowCount === 1
+}
+
+/** Public addresses of an app, of both families. */
+export async function listPublicAddresses(db: Query, appId: string): Promise<{ a: string[]; aaaa: string[] }> {
+  const { rows } = await db.query<{ ip: string; family: number }>({
+    name: 'list-public-addresses',
+    text: `select host(ip) as ip, family(ip) as family from ip
+           where app_id = $1 and type in ('v4', 'v6', 'shared_v4') order by created_at`,
+    values: [appId],
+  })
+  const of = (family: number) => rows.filter((row) => row.family === family).map((row) => row.ip)
+  return { a: of(4), aaaa: of(6) }
+}

@@ -1,0 +1,49 @@
+// What machines can ask for by name.
+import type { Query } from '../db.ts'
+
+export interface NamedMachine {
+  id: string
+  networkNumber: number
+  slot: number
+  region: string
+  isStarted: boolean
+  /** False when its owner does not want it to be found. */
+  isListed: boolean
+  group: string
+  metadata: Record<string, string>
+}
+
+export interface NamedApp {
+  id: string
+  name: string
+  /** Null as long as nothing was ever in its network. */
+  networkNumber: number | null
+  machines: NamedMachine[]
+  /** Addresses that the edge answers at for it, and the network from which. */
+  services: { address: string; networkNumber: number | null }[]
+}
+
+/** All apps, or those of `ids` that are there. */
+export async function listNames(db: Query, ids: string[] | null): Promise<NamedApp[]> {
+  const { rows } = await db.query<NamedApp>({
+    name: ids ? 'some-names' : 'all-names',
+    text: `select app.id, app.name, network.number as "networkNumber",
+             coalesce(machines.list, '[]') as machines, coalesce(services.list, '[]') as services
+           from app
+           left join network on network.org_id = app.org_id and network.name = app.network
+           left join lateral (
+             select json_agg(json_build_object(
+               'id', id, 'networkNumber', network_number, 'slot', slot, 'region', region, 'isStarted', state = 'started',
+               'isListed', coalesce(config -> 'dns' -> 'skip_registration', 'false') <> 'true',
+               'group', coalesce(config -> 'metadata' ->> 'fly_process_group', config -> 'metadata' ->> 'process_group', ''),
+               'metadata', coalesce(config -> 'metadata', '{}')) order by id) as list
+             from machine where app_id = app.id and slot is not null and state <> 'destroyed') machines on true
+           left join lateral (
+             select json_agg(json_build_object('address', host(ip), 'networkNumber', coalesce(network_number, network.number))
+               order by ip) as list
+             from ip where app_id = app.id and type = 'private_v6') services on true
+           where app.state = 'active' ${ids ? 'and app.id = any($1)' : ''}`,
+    values: ids ? [ids] : [],
+  })
+  return rows
+}

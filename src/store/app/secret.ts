@@ -1,0 +1,79 @@
+import { type Secret, seal, unseal } from '../../model/app/secret.ts'
+import type { Query, Tx } from '../db.ts'
+
+const columns = `name, digest, created_at as "createdAt", updated_at as "updatedAt", value`
+
+export interface SecretList {
+  /** Grows with every change. */
+  version: number
+  secrets: Secret[]
+}
+
+/** Of an app that is there; by name. */
+export async function listSecrets(db: Query, appId: string): Promise<SecretList> {
+  const { rows } = await db.query<Secret & { version: number }>({
+    name: 'list-secrets',
+    // The version and what it stands for are read in one statement, so that they belong together.
+    text: `select app.secrets_version as version, found.* from app left join lateral (
+             select ${columns} from secret where app_id = app.id) found on true
+           where app.id = $1 order by found.name`,
+    values: [appId],
+  })
+  return { version: rows[0]?.version ?? 0, secrets: rows.filter((row) => row.name !== null) }
+}
+
+/** The next version of the secrets of an app, which nobody else changes until the transaction ends. */
+export async function nextSecretsVersion(tx: Tx, appId: string): Promise<number | undefined> {
+  const { rows } = await tx.query<{ version: number }>({
+    name: 'next-secrets-version',
+    text: `update app set secrets_version = secrets_version + 1 where id = $1 and state = 'active'
+           returning secrets_version as version`,
+    values: [appId],
+  })
+  return rows[0]?.version
+}
+
+export async function putSecret(
+  tx: Tx,
+  appId: string,
+  secret: Pick<Secret, 'name' | 'digest' | 'value'>,
+): Promise<void> {
+  await tx.query({
+    name: 'put-secret',
+    text: `insert into secret (app_id, name, value, digest) values ($1, $2, $3, $4)
+           on conflict (app_id, name) do update set value = excluded.value, digest = excluded.digest, updated_at = now()`,
+    values: [appId, secret.name, secret.value, secret.digest],
+  })
+}
+
+/** How many of the names there were. */
+export async function removeSecrets(tx: Tx, appId: string, names: string[]): Promise<number> {
+  const { rowCount } = await tx.query('delete from secret where app_id = $1 and name = any($2)', [appId, names])
+  return rowCount ?? 0
+}
+
+export async function measureSecrets(tx: Tx, appId: string): Promise<{ count: number; bytes: number }> {
+  const { rows } = await tx.query<{ count: number; bytes: number }>(
+    `select count(*) as count, coalesce(sum(length(name) + octet_length(value) - 28), 0)::bigint as bytes
+     from secret where app_id = $1`,
+    [appId],
+  )
+  return rows[0]!
+}
+
+/** What a version of a machine is to see for as long as it lasts, and which version of the secrets that is. */
+export async function sealSecretsForMachine(
+  tx: Query,
+  appId: string,
+  encryptionKey: Buffer,
+): Promise<{ version: number; sealed: Buffer }> {
+  const { version, secrets } = await listSecrets(tx, appId)
+  const values = Object.fromEntries(
+    secrets.map(({ name, value }) => [name, unseal(encryptionKey, value).toString()] as const),
+  )
+  return { version, sealed: seal(encryptionKey, Buffer.from(JSON.stringify(values))) }
+}
+
+export function openSealedSecrets(sealed: Buffer, encryptionKey: Buffer): Record<string, string> {
+  return JSON.parse(unseal(encryptionKey, sealed).toString())
+}

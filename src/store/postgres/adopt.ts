@@ -1,0 +1,117 @@
+// Writes down what a repository tells about clusters that the state database does not know.
+import type { RecordedToolchain } from '../../model/postgres/cluster.ts'
+import type { Micros } from '../../model/time.ts'
+import type { Query, Tx } from '../db.ts'
+import { enqueue } from '../work.ts'
+import type { NewCluster } from './cluster.ts'
+
+export interface AdoptedCluster extends NewCluster {
+  toolchain: RecordedToolchain
+  /** RFC 3339, as all times of a description. */
+  createdAt: string
+}
+
+export interface AdoptedBackup {
+  id: string
+  label: string
+  epoch: number
+  timeline: number
+  startLsn: string
+  stopLsn: string
+  startedAt: string
+  stoppedAt: string
+  sizeBytes: number
+  damage: string | null
+  pinned: boolean
+  /** Only its own log is there for it. */
+  alone: boolean
+}
+
+export interface AdoptedEpoch {
+  epoch: number
+  timeline: number
+  startLsn: string
+  startedAt: string
+  latestAt: Micros
+  latestLsn: string
+}
+
+export async function listKnownClusters(db: Query, ids: string[]): Promise<Set<string>> {
+  const { rows } = await db.query<{ id: string }>('select id from cluster where id = any($1)', [ids])
+  return new Set(rows.map((row) => row.id))
+}
+
+/**
+ * As a deleted cluster, from now on: nothing of it runs, and its backups are kept for as long as those of any deleted
+ * cluster. False when it is known meanwhile.
+ */
+export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
+       synchronous_archive, toolchain, created_at, drill_query, state, deleted_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'deleted', now()) on conflict (id) do nothing`,
+    [
+      cluster.id,
+      cluster.orgId,
+      cluster.name,
+      cluster.plan,
+      cluster.pgMajor,
+      cluster.diskSizeGb,
+      cluster.region,
+      cluster.postgisEnabled,
+      cluster.poolMode,
+      cluster.synchronousArchive,
+      JSON.stringify(cluster.toolchain),
+      cluster.createdAt,
+      cluster.drillQuery ?? null,
+    ],
+  )
+  if (rowCount === 0) return false
+  await tx.query(
+    `insert into event (kind, resource_id, from_state, to_state, event, note)
+     values ('cluster', $1, '', 'deleted', 'adopted', $2)`,
+    [cluster.id, note],
+  )
+  await enqueue(tx, 'cluster', cluster.id)
+  return true
+}
+
+export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: AdoptedBackup): Promise<void> {
+  await tx.query(
+    `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, created_at, started_at,
+       stopped_at, finished_at, size_bytes, damage, pinned, alone)
+     values ($1, $2, $3, 'completed', $4, $5, $6, $7, $8, $8, $9, $9, $10, $11, $12, $13)`,
+    [
+      backup.id,
+      clusterId,
+      backup.label,
+      backup.epoch,
+      backup.timeline,
+      backup.startLsn,
+      backup.stopLsn,
+      backup.startedAt,
+      backup.stoppedAt,
+      backup.sizeBytes,
+      backup.damage,
+      backup.pinned,
+      backup.alone,
+    ],
+  )
+}
+
+export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: AdoptedEpoch): Promise<void> {
+  await tx.query(
+    `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, latest_at, latest_lsn)
+     values ($1, $2, $3, $4, $5, $6, now(), timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8)`,
+    [
+      clusterId,
+      epoch.epoch,
+      `berth_${epoch.epoch}`,
+      epoch.timeline,
+      epoch.startLsn,
+      epoch.startedAt,
+      epoch.latestAt.toString(),
+      epoch.latestLsn,
+    ],
+  )
+}

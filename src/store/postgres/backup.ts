@@ -1,0 +1,202 @@
+import { newId } from '../../model/ids.ts'
+import type { Backup } from '../../model/postgres/backup.ts'
+import { labelTime, newLabel } from '../../model/postgres/restore.ts'
+import { nowMicros } from '../../model/time.ts'
+import { commitWithoutDisk, type Query, type Tx } from '../db.ts'
+import { enqueue } from '../work.ts'
+import { markUndescribed } from './cluster-describe.ts'
+
+const columns = `id, cluster_id as "clusterId", label, state, state_since as "stateSince", progress_at as "progressAt", type,
+  epoch, timeline, start_lsn::text as "startLsn", stop_lsn::text as "stopLsn", created_at as "createdAt",
+  started_at as "startedAt", stopped_at as "stoppedAt", finished_at as "finishedAt", size_bytes as "sizeBytes", pinned,
+  verified_at as "verifiedAt", damage`
+
+async function insertBackup(tx: Tx, id: string, clusterId: string, label: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `insert into backup (id, cluster_id, label) values ($1, $2, $3)
+     on conflict (cluster_id) where state in ('queued', 'running') do nothing`,
+    [id, clusterId, label],
+  )
+  return rowCount === 1
+}
+
+/** False when one is queued or running. */
+export async function queueBackup(tx: Tx, clusterId: string): Promise<boolean> {
+  const id = newId()
+  if (!(await insertBackup(tx, id, clusterId, await nextLabel(tx, clusterId)))) return false
+  await enqueue(tx, 'backup', id)
+  return true
+}
+
+/** Labels count seconds: a second backup in one second gets the next one, and waits for it. */
+async function nextLabel(tx: Tx, clusterId: string): Promise<string> {
+  const last = labelTime((await lastLabel(tx, clusterId)) ?? '') ?? 0n
+  const now = nowMicros()
+  return newLabel(last / 1_000_000n >= now / 1_000_000n ? last + 1_000_000n : now)
+}
+
+export async function loadBackup(db: Query, id: string): Promise<Backup | undefined> {
+  const { rows } = await db.query<Backup>(`select ${columns} from backup where id = $1`, [id])
+  return rows[0]
+}
+
+/** Newest first, without those that are removed. */
+export async function listBackups(db: Query, clusterId: string): Promise<(Backup & { failure: string | null })[]> {
+  const { rows } = await db.query<Backup & { failure: string | null }>(
+    `select ${columns}, case when state = 'failed' then (
+       select note from event where kind = 'backup' and resource_id = backup.id and to_state = 'failed'
+       order by event.id desc limit 1) end as failure
+     from backup where cluster_id = $1 and state not in ('removing', 'removed') order by label desc`,
+    [clusterId],
+  )
+  return rows
+}
+
+/** Why the last backup that ended has failed, if it has and there is none that is young enough. */
+export async function findBackupFailure(
+  db: Query,
+  clusterId: string,
+  intervalSeconds: number,
+): Promise<{ label: string; failure: string } | undefined> {
+  const { rows } = await db.query<{ label: string; failure: string }>(
+    `select label, (
+       select note from event where kind = 'backup' and resource_id = last.id and to_state = 'failed'
+       order by event.id desc limit 1) as failure
+     from (
+       select id, label, state from backup where cluster_id = $1 and state in ('completed', 'failed')
+       order by label desc limit 1) last
+     where state = 'failed' and not exists (
+       select 1 from backup where cluster_id = $1 and state = 'completed' and damage is null
+         and started_at > now() - interval '1 second' * $2)`,
+    [clusterId, intervalSeconds],
+  )
+  return rows[0]
+}
+
+const byLabel = `select ${columns} from backup where cluster_id = $1 and label = $2 and state not in ('removing', 'removed')`
+
+export async function findBackupByLabel(db: Query, clusterId: string, label: string): Promise<Backup | undefined> {
+  return (await db.query<Backup>(byLabel, [clusterId, label])).rows[0]
+}
+
+/** Held against removal until the transaction ends. */
+export async function lockBackupByLabel(tx: Tx, clusterId: string, label: string): Promise<Backup | undefined> {
+  return (await tx.query<Backup>(`${byLabel} for share`, [clusterId, label])).rows[0]
+}
+
+/** The newest backup of an epoch that ended at or before a moment, held against removal while the transaction lasts. */
+export async function findBackupBefore(
+  db: Query,
+  clusterId: string,
+  epoch: number,
+  micros: bigint,
+): Promise<Backup | undefined> {
+  const { rows } = await db.query<Backup>(
+    `select ${columns} from backup
+     where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not alone
+       and stopped_at <= timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+     order by stopped_at desc limit 1 for share`,
+    [clusterId, epoch, micros.toString()],
+  )
+  return rows[0]
+}
+
+async function lastLabel(db: Query, clusterId: string): Promise<string | undefined> {
+  const { rows } = await db.query<{ label: string }>(
+    'select label from backup where cluster_id = $1 order by label desc limit 1',
+    [clusterId],
+  )
+  return rows[0]?.label
+}
+
+export async function countRunningBackups(db: Query): Promise<number> {
+  const { rows } = await db.query<{ running: number }>(`select count(*) as running from backup where state = 'running'`)
+  return rows[0]!.running
+}
+
+export async function setBackupStarted(tx: Tx, id: string, epoch: number): Promise<void> {
+  await tx.query('update backup set started_at = now(), progress_at = now(), epoch = $2 where id = $1', [id, epoch])
+}
+
+/** The next look tells it again, so that nobody waits for the disk. */
+export async function setBackupProgress(tx: Tx, id: string, bytes: number, bytesVerified: number): Promise<void> {
+  await Promise.all([
+    commitWithoutDisk(tx),
+    tx.query(
+      `update backup set size_bytes = $2, bytes_verified = $3, progress_at = case
+         when (size_bytes, bytes_verified) is distinct from ($2, $3) then now() else progress_at end where id = $1`,
+      [id, bytes, bytesVerified],
+    ),
+  ])
+}
+
+export interface BackupFacts {
+  timeline: number
+  startLsn: string
+  stopLsn: string
+  /** As the clock of the source told it, in RFC 3339. */
+  stoppedAt: string
+  sizeBytes: number
+}
+
+export async function setBackupFacts(tx: Tx, id: string, facts: BackupFacts): Promise<void> {
+  await tx.query(
+    `update backup set timeline = $2, start_lsn = $3, stop_lsn = $4, stopped_at = $5, size_bytes = $6,
+       finished_at = now(), verified_at = now() where id = $1`,
+    [id, facts.timeline, facts.startLsn, facts.stopLsn, facts.stoppedAt, facts.sizeBytes],
+  )
+}
+
+/** Undefined unless it is one that is completed. The cluster first, which is locked before its backups when it goes. */
+export async function setPinned(
+  tx: Tx,
+  clusterId: string,
+  label: string,
+  pinned: boolean,
+): Promise<Backup | undefined> {
+  await markUndescribed(tx, clusterId)
+  const { rows } = await tx.query<Backup>(
+    `update backup set pinned = $3 where cluster_id = $1 and label = $2 and state = 'completed' returning ${columns}`,
+    [clusterId, label, pinned],
+  )
+  return rows[0]
+}
+
+export async function setScrubbed(tx: Tx, id: string, damage: string | null): Promise<void> {
+  await tx.query(
+    `update backup set damage = $2, scrubbed_at = case when $2::text is null then now() end,
+       verified_at = case when $2::text is null then now() else verified_at end where id = $1`,
+    [id, damage],
+  )
+}
+
+/** What the schedule looks at. */
+export interface BackupSchedule {
+  active: boolean
+  /**
+   * Seconds since the newest completed backup of the current epoch started; null when there is none, or none since one
+   * was found damaged.
+   */
+  ageSeconds: number | null
+  /** Failed attempts since then, and seconds since the last of them. */
+  failures: number
+  failedSeconds: number | null
+}
+
+export async function readSchedule(db: Query, clusterId: string, epoch: number): Promise<BackupSchedule> {
+  const { rows } = await db.query<BackupSchedule>(
+    `with done as (
+       select max(started_at) as at from backup
+       where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not exists (
+         select 1 from backup damaged
+         where damaged.cluster_id = $1 and damaged.state = 'completed' and damaged.damaged_at >= backup.started_at))
+     select exists (select 1 from backup where cluster_id = $1 and state in ('queued', 'running')) as active,
+       extract(epoch from now() - done.at)::float8 as "ageSeconds",
+       count(failed.id) as failures, extract(epoch from now() - max(failed.state_since))::float8 as "failedSeconds"
+     from done left join backup failed
+       on failed.cluster_id = $1 and failed.state = 'failed' and (done.at is null or failed.created_at > done.at)
+     group by done.at`,
+    [clusterId, epoch],
+  )
+  return rows[0]!
+}

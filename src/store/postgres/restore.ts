@@ -1,0 +1,235 @@
+import { invalid } from '../../model/errors.ts'
+import type { Cluster } from '../../model/postgres/cluster.ts'
+import type { RestorePhase, RestorePlan } from '../../model/postgres/restore.ts'
+import { type Micros, nowMicros, toRfc3339 } from '../../model/time.ts'
+import type { Query, Tx } from '../db.ts'
+import type { RecoveryWindow } from './archive.ts'
+import { findBackupBefore } from './backup.ts'
+import type { NewCluster } from './cluster.ts'
+
+export interface Restore {
+  clusterId: string
+  sourceClusterId: string
+  backupId: string | null
+  pitrTime: Micros | null
+  plan: RestorePlan | null
+  phase: RestorePhase
+  bytesDone: number
+  bytesTotal: number | null
+  replayedUntil: Micros | null
+  verifiedAt: Micros | null
+  purpose: 'restore' | 'fork' | 'undelete' | 'drill'
+}
+
+const columns = `cluster_id as "clusterId", source_cluster_id as "sourceClusterId", backup_id as "backupId",
+  pitr_time as "pitrTime", plan, phase, bytes_done as "bytesDone", bytes_total as "bytesTotal",
+  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose`
+
+export interface NewRestore {
+  clusterId: string
+  sourceClusterId: string
+  backupId: string | null
+  pitrTime: Micros | null
+  plan: RestorePlan | null
+  purpose: Restore['purpose']
+}
+
+export async function insertRestore(tx: Tx, restore: NewRestore): Promise<void> {
+  await tx.query(
+    `insert into restore (cluster_id, source_cluster_id, backup_id, pitr_time, plan, purpose)
+     values ($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5, $6)`,
+    [
+      restore.clusterId,
+      restore.sourceClusterId,
+      restore.backupId,
+      restore.pitrTime === null ? null : restore.pitrTime.toString(),
+      restore.plan === null ? null : JSON.stringify(restore.plan),
+      restore.purpose,
+    ],
+  )
+}
+
+export async function findRestore(db: Query, clusterId: string): Promise<Restore | undefined> {
+  const { rows } = await db.query<Restore>({
+    name: 'find-restore',
+    text: `select ${columns} from restore where cluster_id = $1`,
+    values: [clusterId],
+  })
+  return rows[0]
+}
+
+export async function setRestorePlan(tx: Tx, clusterId: string, plan: RestorePlan): Promise<void> {
+  await tx.query('update restore set plan = $2 where cluster_id = $1', [clusterId, JSON.stringify(plan)])
+}
+
+export interface RestoreProgress {
+  phase: RestorePhase
+  bytesDone?: number
+  bytesTotal?: number
+  bytesVerified?: number
+  /** As PostgreSQL prints it. */
+  replayedUntil?: string | null
+  replayedLsn?: string | null
+}
+
+/**
+ * Whatever moved counts as progress, and the deadline of the cluster's state starts anew. The next look tells it again,
+ * so that nobody waits for the disk.
+ */
+export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<void> {
+  await db.query(
+    `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
+     moved as (
+       update restore set phase = $2, bytes_done = greatest(bytes_done, $3), bytes_total = coalesce($4, bytes_total),
+         replayed_until = coalesce($5, replayed_until), bytes_verified = greatest(bytes_verified, $6),
+         replayed_lsn = coalesce($7, replayed_lsn)
+       from asynchronous
+       where cluster_id = $1 and (phase, bytes_done, replayed_until, bytes_verified, replayed_lsn) is distinct from
+         ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until), greatest(bytes_verified, $6),
+          coalesce($7::pg_lsn, replayed_lsn))
+       returning cluster_id)
+     update cluster set progress_at = now() from moved where id = cluster_id`,
+    [
+      clusterId,
+      progress.phase,
+      progress.bytesDone ?? null,
+      progress.bytesTotal ?? null,
+      progress.replayedUntil ?? null,
+      progress.bytesVerified ?? null,
+      progress.replayedLsn ?? null,
+    ],
+  )
+}
+
+export interface Pin {
+  clusterId: string
+  /** Empty for a stretch of log without a backup. */
+  label: string
+  epoch: number
+  fromLsn: string
+}
+
+/** Retention leaves alone what these name: the backup, and each archive from where it is needed. */
+export function pinsOf(plan: RestorePlan): Pin[] {
+  const { backup, pieces } = plan
+  return pieces.map(({ clusterId, epoch }, index) => ({
+    clusterId,
+    label: clusterId === backup.clusterId && index === 0 ? backup.label : '',
+    epoch,
+    fromLsn: index === 0 ? backup.startLsn : '0/0',
+  }))
+}
+
+export async function insertPins(tx: Tx, holderId: string, pins: Pin[]): Promise<void> {
+  await tx.query(
+    `insert into pin (holder_id, cluster_id, label, epoch, from_lsn)
+     select $1, * from unnest($2::text[], $3::text[], $4::int[], $5::pg_lsn[]) on conflict do nothing`,
+    [
+      holderId,
+      pins.map(({ clusterId }) => clusterId),
+      pins.map(({ label }) => label),
+      pins.map(({ epoch }) => epoch),
+      pins.map(({ fromLsn }) => fromLsn),
+    ],
+  )
+}
+
+export async function releasePins(tx: Query, holderId: string): Promise<void> {
+  await tx.query('delete from pin where holder_id = $1', [holderId])
+}
+
+export interface RestoreEnd {
+  isVerified: boolean
+  bytes: number | undefined
+  /** As PostgreSQL prints it. */
+  replayedUntil: string | null
+}
+
+/** A small one may be done before anybody has looked how far it is. */
+export async function setRestoreDone(tx: Tx, clusterId: string, end: RestoreEnd): Promise<void> {
+  await tx.query(
+    `update restore set phase = 'done', bytes_done = coalesce($3, bytes_total, bytes_done),
+       bytes_total = coalesce($3, bytes_total), replayed_until = coalesce($4, replayed_until),
+       verified_at = case when $2 then now() end where cluster_id = $1`,
+    [clusterId, end.isVerified, end.bytes ?? null, end.replayedUntil],
+  )
+}
+
+/** What a cluster that is ready was restored by, if the checksums of that backup have yet to be read. */
+export async function findUnverifiedPlan(db: Query, clusterId: string): Promise<RestorePlan | undefined> {
+  const { rows } = await db.query<{ plan: RestorePlan }>({
+    name: 'find-unverified-plan',
+    text: `select plan from restore where cluster_id = $1 and phase = 'done' and verified_at is null`,
+    values: [clusterId],
+  })
+  return rows[0]?.plan
+}
+
+export async function setRestoreVerified(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query('update restore set verified_at = now() where cluster_id = $1', [clusterId])
+  await releaseUnneeded(tx, clusterId)
+}
+
+/** The cluster has a backup of its own and stands on its parent's no more. */
+export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query('update archive set base = null where cluster_id = $1 and base is not null', [clusterId])
+  await releaseUnneeded(tx, clusterId)
+}
+
+async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
+  const { rows } = await tx.query(
+    `select 1 from archive where cluster_id = $1 and base is not null
+     union all select 1 from restore where cluster_id = $1 and verified_at is null`,
+    [clusterId],
+  )
+  if (rows.length === 0) await releasePins(tx, clusterId)
+}
+
+/** What a cluster has of the one it is restored from. */
+export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
+  return {
+    orgId: source.orgId,
+    plan: source.plan,
+    pgMajor: source.pgMajor,
+    diskSizeGb: source.diskSizeGb,
+    region: source.region,
+    postgisEnabled: source.postgisEnabled,
+    poolMode: source.poolMode,
+    synchronousArchive: source.synchronousArchive,
+    toolchain: source.toolchain,
+    drillQuery: source.drillQuery,
+  }
+}
+
+/** The newest backup before a moment, and the log from there to the newest place known to be archived. */
+export async function findPlanFor(
+  db: Query,
+  sourceId: string,
+  window: RecoveryWindow,
+  time: Micros = window.latest,
+): Promise<RestorePlan> {
+  const own = { clusterId: sourceId, epoch: window.epoch, timeline: window.timeline, end: window.latestLsn }
+  const rest = { target: { kind: 'time', time: databaseTime(time) } as const, timeline: window.timeline }
+  const backup = await findBackupBefore(db, sourceId, window.epoch, time)
+  if (backup) {
+    const { label, startLsn, stopLsn } = backup
+    return { backup: { clusterId: sourceId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own], ...rest }
+  }
+  if (!window.base) throw invalid('point-in-time restore is unavailable: the backup it needs is being removed')
+  return { backup: window.base.backup, pieces: [...window.base.pieces, own], ...rest }
+}
+
+/** The same from an older backup. Undefined when there is none, or it is this very backup that was asked for. */
+export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePlan): Promise<RestorePlan | undefined> {
+  if (restore.backupId !== null || restore.purpose === 'drill') return undefined
+  const own = plan.pieces.at(-1)!
+  const backup = await findBackupBefore(db, own.clusterId, own.epoch, restore.pitrTime ?? nowMicros())
+  if (!backup || backup.label === plan.backup.label) return undefined
+  const { clusterId, label, startLsn, stopLsn } = backup
+  return { ...plan, backup: { clusterId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own] }
+}
+
+/** As PostgreSQL reads it in `recovery_target_time`. */
+function databaseTime(time: Micros): string {
+  return toRfc3339(time).replace('T', ' ').replace('Z', '+00')
+}

@@ -1,0 +1,100 @@
+import type { Query, Tx } from '../db.ts'
+
+/** The newest backup that is older than the window: nothing in the window needs one before it. */
+const edge = `edge as (
+  select max(stopped_at) as at from backup
+  where cluster_id = $1 and state = 'completed' and damage is null and stopped_at <= now() - interval '1 day' * $2)`
+
+/**
+ * Backups that may go: those that nothing in the window needs, and failed ones that are as old, unless somebody pinned
+ * them. With `only` the row is locked and looked at alone.
+ */
+export async function listExpiredBackups(db: Query, clusterId: string, days: number, only?: string): Promise<string[]> {
+  const { rows } = await db.query<{ id: string }>(
+    `with ${edge}
+     select backup.id from backup, edge
+     where backup.cluster_id = $1 and ($3::text is null or backup.id = $3) and not backup.pinned
+       and ((backup.state = 'completed' and backup.stopped_at < edge.at)
+         or (backup.state = 'failed' and backup.state_since < now() - interval '1 day' * $2))
+       and not exists (select 1 from pin where pin.cluster_id = backup.cluster_id and pin.label = backup.label)
+     ${only === undefined ? '' : 'for update of backup'}`,
+    [clusterId, days, only ?? null],
+  )
+  return rows.map((row) => row.id)
+}
+
+/** Pinned backups that would have gone otherwise: from now on only their own log is kept for them. */
+export async function separatePinned(db: Query, clusterId: string, days: number): Promise<void> {
+  await db.query(
+    `with ${edge}
+     update backup set alone = true from edge
+     where cluster_id = $1 and state = 'completed' and pinned and not alone and stopped_at < edge.at`,
+    [clusterId, days],
+  )
+}
+
+export interface ArchiveNeed {
+  epoch: number
+  hasEnded: boolean
+  /** A backup is being made whose place in the log is not known yet. */
+  isBusy: boolean
+  /** Log before this place is not needed; null when nothing in the epoch is. */
+  fromLsn: string | null
+  /** But for these stretches. */
+  kept: { from: string; to: string }[]
+}
+
+/** What of each epoch is still needed: by its backups, by pins, or because the cluster stands on its parent. */
+export async function listArchiveNeeds(db: Query, clusterId: string): Promise<ArchiveNeed[]> {
+  const { rows } = await db.query<ArchiveNeed>(
+    `select archive.epoch, archive.ended_at is not null as "hasEnded",
+       exists (select 1 from backup where backup.cluster_id = $1 and state in ('queued', 'running')) as "isBusy",
+       least(
+         (select min(start_lsn) from backup
+          where backup.cluster_id = $1 and backup.epoch = archive.epoch and state = 'completed' and not alone),
+         (select min(from_lsn) from pin where pin.cluster_id = $1 and pin.epoch = archive.epoch),
+         case when archive.base is not null then archive.start_lsn end)::text as "fromLsn",
+       array(
+         select json_build_object('from', start_lsn, 'to', stop_lsn) from backup
+         where backup.cluster_id = $1 and backup.epoch = archive.epoch and state = 'completed' and alone) as kept
+     from archive where cluster_id = $1 order by archive.epoch`,
+    [clusterId],
+  )
+  return rows
+}
+
+export async function removeEpoch(tx: Tx, clusterId: string, epoch: number): Promise<void> {
+  await tx.query('delete from sample where cluster_id = $1 and epoch = $2', [clusterId, epoch])
+  await tx.query('delete from archive where cluster_id = $1 and epoch = $2 and ended_at is not null', [
+    clusterId,
+    epoch,
+  ])
+}
+
+/** True while the time of a deleted cluster's backups is not over, or somebody still stands on them. */
+export async function mustKeepDeleted(db: Query, clusterId: string, days: number): Promise<boolean> {
+  const { rows } = await db.query<{ keep: boolean }>(
+    `select coalesce(deleted_at > now() - interval '1 day' * $2, false)
+       or exists (select 1 from pin where pin.cluster_id = cluster.id)
+       or exists (select 1 from backup where backup.cluster_id = cluster.id and state = 'completed' and pinned) as keep
+     from cluster where id = $1`,
+    [clusterId, days],
+  )
+  return rows[0]?.keep ?? false
+}
+
+/** Forgets what was kept of a deleted cluster. */
+export async function forgetKept(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query('delete from sample where cluster_id = $1', [clusterId])
+  await tx.query('delete from archive where cluster_id = $1', [clusterId])
+  await tx.query(
+    `update backup set state = 'removed', state_since = now() where cluster_id = $1 and state <> 'removed'`,
+    [clusterId],
+  )
+}
+
+export async function markRetention(tx: Tx, clusterId: string): Promise<void> {
+  await tx.query('update cluster set retention_at = now() where id = $1', [clusterId])
+  // Samples are for drills and damage inside the window; a month of them is more than either looks at.
+  await tx.query(`delete from sample where cluster_id = $1 and at < now() - interval '31 days'`, [clusterId])
+}

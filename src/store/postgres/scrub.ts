@@ -1,0 +1,137 @@
+import type { Query, Tx } from '../db.ts'
+import { enqueue } from '../work.ts'
+import { setScrubbed } from './backup.ts'
+
+export interface ScrubbedBackup {
+  id: string
+  label: string
+}
+
+export interface Scrubs {
+  /** The backup of the cluster that is being read. */
+  running: ScrubbedBackup | null
+  /** The one to read next, and whether nothing else on this machine is being read. */
+  due: ScrubbedBackup | null
+  isFree: boolean
+}
+
+/**
+ * What keeps others waiting. One of a cluster that is not ready any more, or that nobody has looked at for a day, is
+ * forgotten.
+ */
+const someoneReads = `exists (
+  select 1 from backup reading join cluster on cluster.id = reading.cluster_id
+  where reading.scrub_started_at > now() - interval '1 day' and reading.state = 'completed' and cluster.state = 'ready')`
+
+export async function readScrubs(db: Query, clusterId: string, intervalSeconds: number): Promise<Scrubs> {
+  const { rows } = await db.query<Scrubs>({
+    name: 'read-scrubs',
+    text: `select
+             (select json_build_object('id', id, 'label', label) from backup
+              where cluster_id = $1 and state = 'completed' and scrub_started_at is not null limit 1) as running,
+             (select json_build_object('id', id, 'label', label) from backup
+              where cluster_id = $1 and state = 'completed' and damage is null and scrub_started_at is null
+                and coalesce(verified_at, finished_at, created_at) < now() - interval '1 second' * $2
+              order by coalesce(verified_at, finished_at, created_at) limit 1) as due,
+             not ${someoneReads} as "isFree"`,
+    values: [clusterId, intervalSeconds],
+  })
+  return rows[0]!
+}
+
+// Any number that nothing else of ours locks on.
+const scrubLock = 0x73637275
+
+/** False when another one is being read on this machine, or this one is about to be removed. */
+export async function claimScrub(tx: Tx, id: string): Promise<boolean> {
+  await tx.query('select pg_advisory_xact_lock($1)', [scrubLock])
+  const { rowCount } = await tx.query(
+    `update backup set scrub_started_at = now() where id = $1 and state = 'completed' and not ${someoneReads}`,
+    [id],
+  )
+  return rowCount === 1
+}
+
+export async function finishScrub(tx: Tx, id: string, damage: string | null): Promise<void> {
+  await setScrubbed(tx, id, damage)
+  await tx.query(
+    `update backup set scrub_started_at = null, damaged_at = case when damage is not null then now() end where id = $1`,
+    [id],
+  )
+}
+
+type Place = { clusterId: string; label: string }
+
+const trustHours = 24
+
+/** Whether it was read from the disk not long ago. That it was right when it was made says nothing about the disk. */
+export async function isScrubbed(db: Query, { clusterId, label }: Place): Promise<boolean> {
+  const { rows } = await db.query<{ fresh: boolean }>({
+    name: 'is-scrubbed',
+    text: `select exists (
+             select 1 from backup where cluster_id = $1 and label = $2 and state = 'completed' and damage is null
+               and scrubbed_at > now() - interval '1 hour' * $3) as fresh`,
+    values: [clusterId, label, trustHours],
+  })
+  return rows[0]!.fresh
+}
+
+/** A restore read it and found it wrong. Nobody relies on it any more, and its cluster takes another one. */
+export async function noteDamage(tx: Tx, { clusterId, label }: Place, damage: string): Promise<void> {
+  await tx.query(
+    `update backup set damage = $3, damaged_at = now(), scrubbed_at = null
+     where cluster_id = $1 and label = $2 and damage is null`,
+    [clusterId, label, damage],
+  )
+  await enqueue(tx, 'cluster', clusterId)
+}
+
+export interface Damage {
+  label: string
+  damage: string
+}
+
+/** A damaged backup after whose discovery none has been made. */
+export async function findUnreplacedDamage(db: Query, clusterId: string): Promise<Damage | undefined> {
+  const { rows } = await db.query<Damage>(
+    `select label, damage from backup damaged
+     where cluster_id = $1 and state = 'completed' and damage is not null and not exists (
+       select 1 from backup
+       where cluster_id = $1 and state = 'completed' and damage is null and started_at > damaged.damaged_at)
+     order by label limit 1`,
+    [clusterId],
+  )
+  return rows[0]
+}
+
+/** The stretch of the current epoch that its backups need. */
+export interface NeededLog {
+  epoch: number
+  timeline: number
+  fromLsn: string
+  toLsn: string
+}
+
+/** Undefined while nothing stands on it. */
+export async function findNeededLog(db: Query, clusterId: string): Promise<NeededLog | undefined> {
+  const { rows } = await db.query<NeededLog>(
+    `select archive.epoch, archive.timeline, min(backup.start_lsn)::text as "fromLsn", archive.latest_lsn::text as "toLsn"
+     from archive join backup using (cluster_id, epoch, timeline)
+     where archive.cluster_id = $1 and archive.ended_at is null and archive.latest_lsn is not null
+       and backup.state = 'completed' and backup.damage is null and not backup.alone
+     group by archive.epoch, archive.timeline, archive.latest_lsn`,
+    [clusterId],
+  )
+  return rows[0]
+}
+
+/** The epoch ends, and with it its window at the last sample before the hole. */
+export async function breakEpoch(tx: Tx, clusterId: string, epoch: number, holeLsn: string): Promise<void> {
+  await tx.query(
+    `with kept as (
+       select at, lsn from sample where cluster_id = $1 and epoch = $2 and lsn <= $3::pg_lsn order by at desc limit 1)
+     update archive set ended_at = now(), latest_at = (select at from kept), latest_lsn = (select lsn from kept)
+     where cluster_id = $1 and epoch = $2 and ended_at is null`,
+    [clusterId, epoch, holeLsn],
+  )
+}

@@ -1,0 +1,91 @@
+import type { ClusterUser, UserRole } from '../../model/postgres/user.ts'
+import type { Query } from '../db.ts'
+
+export interface StoredUser extends ClusterUser {
+  /** Encrypted with the platform's key. */
+  password: Buffer
+}
+
+/** False when the cluster has a user of that name already. */
+export async function insertUser(db: Query, clusterId: string, user: StoredUser): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `insert into cluster_user (cluster_id, username, role, password) values ($1, $2, $3, $4)
+     on conflict (cluster_id, username) do nothing`,
+    [clusterId, user.username, user.role, user.password],
+  )
+  return rowCount === 1
+}
+
+export async function listStoredUsers(db: Query, clusterId: string): Promise<StoredUser[]> {
+  const { rows } = await db.query<StoredUser>(
+    'select username, role, password from cluster_user where cluster_id = $1 order by username',
+    [clusterId],
+  )
+  return rows
+}
+
+export async function findStoredUser(db: Query, clusterId: string, username: string): Promise<StoredUser | undefined> {
+  const { rows } = await db.query<StoredUser>(
+    'select username, role, password from cluster_user where cluster_id = $1 and username = $2',
+    [clusterId, username],
+  )
+  return rows[0]
+}
+
+export async function setStoredRole(db: Query, clusterId: string, username: string, role: UserRole): Promise<void> {
+  await db.query('update cluster_user set role = $3 where cluster_id = $1 and username = $2', [
+    clusterId,
+    username,
+    role,
+  ])
+}
+
+/** Beside the one that works until the cluster has taken this. */
+export async function putNextPassword(db: Query, clusterId: string, user: StoredUser): Promise<void> {
+  await db.query(
+    `insert into cluster_user (cluster_id, username, role, password, next_password, next_password_at)
+     values ($1, $2, $3, $4, $4, now())
+     on conflict (cluster_id, username) do update set next_password = $4, next_password_at = now()`,
+    [clusterId, user.username, user.role, user.password],
+  )
+}
+
+type Password = Pick<StoredUser, 'username' | 'password'>
+
+/** The cluster has taken it. */
+export async function settleNextPassword(
+  db: Query,
+  clusterId: string,
+  { username, password }: Password,
+): Promise<void> {
+  await db.query(
+    `update cluster_user set password = next_password, next_password = null, next_password_at = null
+     where cluster_id = $1 and username = $2 and next_password = $3`,
+    [clusterId, username, password],
+  )
+}
+
+/** The cluster has not taken it. Of a user whose only one it was, none is known. */
+export async function dropNextPassword(db: Query, clusterId: string, { username, password }: Password): Promise<void> {
+  const values = [clusterId, username, password]
+  const chosen = 'cluster_id = $1 and username = $2 and next_password = $3'
+  await db.query(`delete from cluster_user where ${chosen} and password = $3`, values)
+  await db.query(`update cluster_user set next_password = null, next_password_at = null where ${chosen}`, values)
+}
+
+// Above the 10 s after which whoever tells the cluster gives up.
+const tellingSeconds = 15
+
+/** Those that nobody tells the cluster any more. */
+export async function listNextPasswords(db: Query, clusterId: string): Promise<Password[]> {
+  const { rows } = await db.query<Password>(
+    `select username, next_password as password from cluster_user
+     where cluster_id = $1 and next_password_at < now() - make_interval(secs => $2) order by username`,
+    [clusterId, tellingSeconds],
+  )
+  return rows
+}
+
+export async function deleteStoredUser(db: Query, clusterId: string, username: string): Promise<void> {
+  await db.query('delete from cluster_user where cluster_id = $1 and username = $2', [clusterId, username])
+}

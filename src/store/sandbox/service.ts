@@ -1,0 +1,103 @@
+import type { SandboxDetails } from '../../model/sandbox/sandbox.ts'
+import type { Service, ServiceDefinition } from '../../model/sandbox/service.ts'
+import { callerCte } from '../account/token.ts'
+import type { Db, Query, Tx } from '../db.ts'
+import { visibleSandbox } from './sandbox.ts'
+
+const columns = `service.name, service.definition, service.http_port as "httpPort", service.health, service.wanted`
+
+type Stored = Pick<ServiceDefinition, 'cmd' | 'args' | 'needs' | 'env' | 'dir'>
+
+interface Row extends Pick<Service, 'name' | 'httpPort' | 'health' | 'wanted'> {
+  definition: Stored
+}
+
+export interface FoundService {
+  /** Undefined when there is none, or none that the token may see. */
+  sandbox: Pick<SandboxDetails, 'id' | 'state'> | undefined
+  service: Service | undefined
+}
+
+/**
+ * The token, the sandbox and the service in one statement with few columns: it answers the most frequent question there
+ * is. Undefined when the token is not valid.
+ */
+export async function findService(
+  db: Pick<Db, 'read'>,
+  tokenHash: Buffer,
+  sandbox: string,
+  name: string,
+): Promise<FoundService | undefined> {
+  const [row] = await db.read<Row & { sandboxId: string | null; sandboxState: SandboxDetails['state'] }>({
+    name: 'find-service',
+    text: `with ${callerCte}
+           select sandbox.id as "sandboxId", sandbox.state as "sandboxState", ${columns}
+           from caller left join sandbox on sandbox.name = $2 and ${visibleSandbox}
+             left join service on service.sandbox_id = sandbox.id and service.name = $3`,
+    values: [tokenHash, sandbox, name],
+  })
+  if (!row) return undefined
+  return {
+    sandbox: row.sandboxId === null ? undefined : { id: row.sandboxId, state: row.sandboxState },
+    service: row.name === null ? undefined : serviceOf(row),
+  }
+}
+
+function serviceOf({ name, definition, httpPort, health, wanted }: Row): Service {
+  const { cmd, args, needs, env, dir } = definition
+  return { name, cmd, args, needs, httpPort, env, dir, health, wanted }
+}
+
+/** By name. */
+export async function listServices(db: Query, sandboxId: string): Promise<Service[]> {
+  const { rows } = await db.query<Row>({
+    name: 'list-services',
+    text: `select ${columns} from service where sandbox_id = $1 order by name`,
+    values: [sandboxId],
+  })
+  return rows.map(serviceOf)
+}
+
+/** It is to run from now on. */
+export async function putService(tx: Tx, sandboxId: string, service: ServiceDefinition): Promise<void> {
+  const { name, cmd, args, needs, env, dir, httpPort, health } = service
+  const definition: Stored = { cmd, args, needs, env, dir }
+  await tx.query(
+    `insert into service (sandbox_id, name, definition, http_port, health) values ($1, $2, $3, $4, $5)
+     on conflict (sandbox_id, name) do update set definition = excluded.definition, http_port = excluded.http_port,
+       health = excluded.health, wanted = true, ready_at = null, failure = null, updated_at = now()`,
+    [sandboxId, name, JSON.stringify(definition), httpPort, health && JSON.stringify(health)],
+  )
+}
+
+export async function setWanted(tx: Tx, sandboxId: string, names: string[], wanted: boolean): Promise<void> {
+  await tx.query({
+    name: 'set-service-wanted',
+    text: `update service set wanted = $3, ready_at = case when $3 then ready_at end
+           where sandbox_id = $1 and name = any($2)`,
+    values: [sandboxId, names, wanted],
+  })
+}
+
+/** Null when it was seen not to be ready. */
+export async function setReadyAt(db: Query, sandboxId: string, name: string, atMs: number | null): Promise<void> {
+  await db.query({
+    name: 'set-service-ready',
+    text: `update service set ready_at = to_timestamp($3::float8 / 1000)
+           where sandbox_id = $1 and name = $2 and ($3::float8 is not null or ready_at is not null)`,
+    values: [sandboxId, name, atMs],
+  })
+}
+
+/** Null when it was seen not to have failed. */
+export async function setFailure(db: Query, sandboxId: string, name: string, failure: string | null): Promise<void> {
+  await db.query({
+    name: 'set-service-failure',
+    text: 'update service set failure = $3 where sandbox_id = $1 and name = $2 and failure is distinct from $3',
+    values: [sandboxId, name, failure],
+  })
+}
+
+export async function deleteServiceRow(tx: Tx, sandboxId: string, name: string): Promise<void> {
+  await tx.query('delete from service where sandbox_id = $1 and name = $2', [sandboxId, name])
+}

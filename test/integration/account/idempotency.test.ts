@@ -1,0 +1,96 @@
+import { describe, expect, test } from 'vitest'
+import { usePlatform } from '../../support/platform.ts'
+
+const platform = usePlatform()
+
+function create(key: string, body: object, extra: { token?: string; url?: string } = {}) {
+  return platform.call('POST', extra.url ?? '/v1/apps', {
+    body,
+    headers: { 'idempotency-key': key },
+    ...(extra.token ? { token: extra.token } : {}),
+  })
+}
+
+const shop = { app_name: 'shop', org_slug: 'personal' }
+
+describe('a POST with an Idempotency-Key', () => {
+  test('repeated answers the same and changes nothing', async () => {
+    const first = await create('k1', shop)
+    const again = await create('k1', shop)
+    expect(first.status).toBe(201)
+    expect(again).toMatchObject({ status: 201, body: first.body })
+    expect(again.headers['fly-request-id']).not.toBe(first.headers['fly-request-id'])
+    expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
+  })
+
+  test('repeated with another body or query is refused', async () => {
+    await create('k1', shop)
+    expect(await create('k1', { ...shop, app_name: 'other' })).toMatchObject({
+      status: 422,
+      body: { error: expect.stringContaining('Idempotency-Key') },
+    })
+    expect((await create('k1', shop, { url: '/v1/apps?wait=true' })).status).toBe(422)
+    expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
+  })
+
+  test('repeats a refusal too, also after it would have gone through', async () => {
+    await platform.createApp('shop')
+    const refused = await create('k1', shop)
+    expect(refused).toMatchObject({ status: 422, body: { status: 'name_taken' } })
+    await platform.call('DELETE', '/v1/apps/shop')
+    expect(await create('k1', shop)).toMatchObject({ status: 422, body: refused.body })
+    expect((await create('k2', shop)).status).toBe(201)
+  })
+
+  test('belongs to one token and one path', async () => {
+    const token = await platform.createToken('org', 'personal')
+    await create('k1', shop)
+    expect((await create('k1', shop, { token })).status).toBe(422)
+    expect((await create('k1', { slug: 'acme' }, { url: '/v1/orgs' })).status).toBe(201)
+  })
+
+  test('fifty at once make one', async () => {
+    const replies = await Promise.all(Array.from({ length: 50 }, () => create('k1', shop)))
+    const statuses = new Set(replies.map((reply) => reply.status))
+    expect(statuses.has(201)).toBe(true)
+    expect([...statuses].every((status) => status === 201 || status === 409)).toBe(true)
+    expect(new Set(replies.filter((reply) => reply.status === 201).map((reply) => reply.body.id)).size).toBe(1)
+    expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
+  })
+
+  test('that was answered is answered to fifty at once', async () => {
+    const first = await create('k1', shop)
+    const replies = await Promise.all(Array.from({ length: 50 }, () => create('k1', shop)))
+    for (const reply of replies) expect(reply).toMatchObject({ status: 201, body: first.body })
+  })
+
+  test('keeps the answer encrypted, and for a day', async () => {
+    const made = await create('k1', { kind: 'org', org_slug: 'personal' }, { url: '/v1/tokens' })
+    const [row] = await platform.sql('select answer from idempotency')
+    expect(row.answer.includes(Buffer.from(made.body.token))).toBe(false)
+    expect((await create('k1', { kind: 'org', org_slug: 'personal' }, { url: '/v1/tokens' })).body).toEqual(made.body)
+    await platform.sql(`update idempotency set created_at = now() - interval '25 hours'`)
+    expect((await create('k1', { kind: 'org', org_slug: 'personal' }, { url: '/v1/tokens' })).body.id).not.toBe(
+      made.body.id,
+    )
+    await platform.sql(`update idempotency set created_at = now() - interval '25 hours'`)
+    await create('k2', shop)
+    expect(await platform.sql('select key from idempotency')).toEqual([{ key: 'k2' }])
+  })
+
+  test('is not kept when the platform itself failed', async () => {
+    await platform.sql('alter table app rename to app_away')
+    expect((await create('k1', shop)).status).toBe(500)
+    await platform.sql('alter table app_away rename to app')
+    expect((await create('k1', shop)).status).toBe(201)
+  })
+
+  test.each(['', ' ', 'a b', 'x'.repeat(256), 'é'])('of %j is refused', async (key) => {
+    expect((await create(key, shop)).status).toBe(400)
+    expect(await platform.sql('select 1 from app')).toEqual([])
+  })
+
+  test('needs a valid token like any request', async () => {
+    expect((await create('k1', shop, { token: 'berth_wrong' })).status).toBe(401)
+  })
+})

@@ -1,0 +1,325 @@
+// Sandboxes that begin with an image, one with nothing in it but busybox, in which nothing of the host's can run by itself.
+import { chmodSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
+import type { BoxImage, BoxSpec } from '../../../src/drivers/box/driver.ts'
+import { boxPaths } from '../../../src/drivers/box/paths.ts'
+import { type BoxServices, boxServices } from '../../../src/drivers/box/service/service.ts'
+import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
+import { isRoot } from '../../../src/drivers/host/process.ts'
+import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { Service } from '../../../src/model/sandbox/service.ts'
+import { type BoxBench, openBoxBench } from '../../support/box.ts'
+import { busyboxImage, descriptorOf, type ImageSpec, makeImage, makeTar } from '../../support/image.ts'
+import { canRunAs, firstLine, processesBelow, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
+import { until } from '../../support/until.ts'
+
+let bench: BoxBench
+let services: BoxServices
+let spec: BoxSpec
+
+/** As an archive on this host. */
+function writeArchive(file: string, image: ImageSpec): void {
+  const { manifest, config, layers } = makeImage(image)
+  const index = { schemaVersion: 2, manifests: [descriptorOf(manifest)] }
+  const entries = [
+    { name: 'oci-layout', content: JSON.stringify({ imageLayoutVersion: '1.0.0' }) },
+    { name: 'index.json', content: JSON.stringify(index) },
+    ...[manifest, config, ...layers].map(({ digest, content }) => ({
+      name: `blobs/sha256/${digest.slice('sha256:'.length)}`,
+      content,
+    })),
+  ]
+  writeFileSync(file, makeTar(entries))
+  chmodSync(file, 0o644)
+}
+
+async function pull(name: string, image: ImageSpec): Promise<BoxImage> {
+  const file = `${bench.directory}/${name}.tar`
+  writeArchive(file, image)
+  const { digest, config } = await bench.images.pullImage({ kind: 'tar', file })
+  return { digest, env: config.env, workingDir: config.workingDir }
+}
+
+function service(name: string, argv: [string, ...string[]], rest: Partial<Service> = {}): Service {
+  const [cmd, ...args] = argv
+  return { name, cmd, args, needs: [], httpPort: null, env: {}, dir: null, health: null, wanted: true, ...rest }
+}
+
+async function start(one: Service): Promise<void> {
+  services.ensureDefinition(spec, one, {})
+  services.setOrder(spec, [one])
+  await services.startService(spec, one.name)
+}
+
+const isUp = (one: Service) => {
+  const found = services.inspectService(spec.id, one)
+  return found.is === 'up' && found.ready ? found : undefined
+}
+
+function logOf(name: string, stream: 'stdout' | 'stderr'): string {
+  const directory = `${boxPaths(bench.home, spec.id).log}/${name}/${stream}`
+  return readdirSync(directory).includes('current') ? readFileSync(`${directory}/current`, 'utf8') : ''
+}
+
+beforeAll(async () => {
+  bench = await openBoxBench()
+  services = boxServices({ home: bench.home, boxes: bench.boxes })
+  const image = await pull(
+    'busybox',
+    busyboxImage({ Env: ['COLOUR=blue', 'PATH=/bin', 'HOME=/root'], WorkingDir: '/srv/work' }),
+  )
+  spec = { ...bench.newSpec(), image }
+  await bench.boxes.ensureBox(spec)
+})
+afterAll(() => bench?.remove())
+
+describe('commands', () => {
+  it('run in the image, with what it says about them', async () => {
+    const { out, err } = await bench.sh(
+      spec,
+      'pwd; echo $COLOUR $PATH $HOME; ls /; cat /etc/passwd; hostname; cat /etc/hostname',
+    )
+    expect(err).toBe('')
+    expect(out).toContain('/srv/work\nblue /bin:/.sprite/bin /home/sprite\n')
+    expect(out).toContain('www\n')
+    expect(out).toContain('web:x:1000:1000')
+    expect(out.match(new RegExp(spec.hostname, 'g'))).toHaveLength(2)
+    expect((await bench.run(spec, ['env'], { env: { COLOUR: 'red' }, dir: '/tmp' })).out).toContain('COLOUR=red\n')
+  })
+
+  it('find nothing of the host, except what supervises services, which cannot be changed', async () => {
+    expect((await bench.sh(spec, 'ls /usr /lib /lib64 /sbin 2>/dev/null; cat /etc/debian_version')).out).toBe('/usr:\n')
+    expect((await bench.run(spec, ['perl', '-v'])).code).toBe(127)
+    const change = await bench.sh(spec, 'touch /.berth/x; rm /.berth/bin/sh; echo > /.berth/lib/libc.so.6; ls /.berth')
+    expect(change.err.match(/Read-only/g)).toHaveLength(3)
+    expect((await bench.sh(spec, 'cat /proc/mounts; cat /proc/[0-9]*/environ')).out).not.toContain(bench.directory)
+  })
+
+  it('keep what they write over a restart, and nothing of it is in the image', async () => {
+    await bench.sh(spec, 'echo kept > /www/kept; rm /etc/passwd; mkdir -p /opt/new')
+    await bench.boxes.stopBox(spec.id)
+    await bench.boxes.ensureBox(spec)
+    expect((await bench.sh(spec, 'cat /www/kept; ls -d /opt/new; cat /etc/passwd')).out).toBe('kept\n/opt/new\n')
+    const other = { ...bench.newSpec(), image: spec.image! }
+    await bench.boxes.ensureBox(other)
+    expect((await bench.sh(other, 'ls /www; cat /etc/passwd')).out).toContain('root:x:0')
+    await bench.boxes.removeBox(other)
+  })
+})
+
+describe('services', () => {
+  const loop = 'echo "$COLOUR $HOME $PATH $LD_LIBRARY_PATH"; pwd; echo oops >&2; while :; do sleep 0.1; done'
+
+  it('run, are logged, signalled, stopped and started again', async () => {
+    const one = service('one', ['sh', '-c', `trap 'echo heard; ' USR2; ${loop}`], { env: { COLOUR: 'green' } })
+    await start(one)
+    await until(() => isUp(one) !== undefined && logOf('one', 'stderr').includes('oops'))
+    await until(() => logOf('one', 'stdout').includes('green /home/sprite /bin:/.sprite/bin \n'))
+    expect(logOf('one', 'stdout')).toContain('/srv/work\n')
+    const { pid } = isUp(one)!
+    expect((await bench.sh(spec, `cat /proc/${pid}/environ`)).out).not.toContain('.berth')
+    expect(await services.signalService(spec, 'one', 12)).toBe(true)
+    await until(() => logOf('one', 'stdout').includes('heard'))
+    // One that the supervisor does not send itself.
+    expect(await services.signalService(spec, 'one', 34)).toBe(true)
+    await bench.sh(spec, `kill -9 ${pid}`)
+    await until(() => isUp(one) !== undefined && isUp(one)!.pid !== pid)
+    await services.stopService(spec, 'one', { stay: true })
+    expect(services.inspectService(spec.id, one)).toMatchObject({ is: 'down', wanted: false })
+    await services.removeService(spec, 'one')
+  })
+
+  it('wait for those they need, whose health is asked with programs of the host', async () => {
+    const web = service('web', ['httpd', '-f', '-p', '127.0.0.1:8080', '-h', '/www'], {
+      httpPort: 8080,
+      health: { check: { http: { path: '/index.html', port: 8080 } }, intervalMs: 200, timeoutMs: 2000, threshold: 1 },
+    })
+    const asked = service('asked', ['sh', '-c', 'while :; do sleep 1; done'], {
+      needs: ['web'],
+      health: {
+        check: { command: ['sh', '-c', 'test "$COLOUR" = blue && test -e /www/index.html'] },
+        intervalMs: 200,
+        timeoutMs: 2000,
+        threshold: 1,
+      },
+    })
+    await start(web)
+    await start(asked)
+    await until(() => services.inspectService(spec.id, asked).is === 'up')
+    expect(services.inspectService(spec.id, web)).toMatchObject({ is: 'up', ready: false })
+    expect(services.inspectService(spec.id, asked)).toMatchObject({ is: 'up', ready: false })
+    await bench.sh(spec, 'echo hello from the image > /www/index.html')
+    await until(() => isUp(asked) !== undefined)
+    expect(isUp(web)).toMatchObject({ health: { status: 'healthy' } })
+    if (isRoot()) expect(await get(bench.boxes.addressOf(spec), 8080)).toContain('hello from the image')
+    services.setOrder(spec, [web, asked])
+    await bench.boxes.stopBox(spec.id)
+    await bench.boxes.ensureBox(spec)
+    await until(() => isUp(asked) !== undefined && isUp(web) !== undefined)
+    for (const name of ['asked', 'web']) await services.removeService(spec, name)
+  })
+
+  it('that cannot run say why', async () => {
+    const none = service('none', ['no-such-program'])
+    await start(none)
+    await until(() => {
+      const found = services.inspectService(spec.id, none)
+      return found.is !== 'absent' && found.is !== 'up' && found.end?.code === 127
+    })
+    await services.removeService(spec, 'none')
+  })
+})
+
+function get(host: string, port: number): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let text = ''
+    const socket = connect({ host, port }, () => socket.write('GET / HTTP/1.0\r\n\r\n'))
+    socket.on('data', (data) => {
+      text += data
+    })
+    socket.on('error', reject).on('close', () => resolve(text))
+  })
+}
+
+it('a checkpoint brings back what was written over the image', async () => {
+  const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
+  const ended = async (look: () => Promise<{ is: string }>) => {
+    for (;;) {
+      const state = await look()
+      if (state.is !== 'running') return state
+    }
+  }
+  await bench.sh(spec, 'echo before > /data/file; rm -rf /var')
+  expect(await ended(() => driver.makeCheckpoint(spec, 'v1'))).toEqual({ is: 'done' })
+  await bench.sh(spec, 'echo after > /data/file; mkdir /var; rm /bin/cat')
+  await seesCheckpoint('v1')
+  expect(await ended(() => driver.prepareRestore(spec, 'v1', 'auto-1'))).toEqual({ is: 'done' })
+  await bench.boxes.stopBox(spec.id)
+  await driver.swapLayers(spec, 'auto-1')
+  await bench.boxes.ensureBox(spec)
+  await driver.tidy(spec)
+  expect((await bench.sh(spec, 'cat /data/file; ls -d /var')).out).toBe('before\n')
+  await seesCheckpoint('v1')
+  expect((await bench.sh(spec, 'cat /.sprite/checkpoints/auto-1/data/file; ls /.sprite/checkpoints')).out).toBe(
+    'after\nauto-1\nv1\n',
+  )
+})
+
+/** With what the image has and without what was removed from it; it cannot be changed. */
+async function seesCheckpoint(name: string): Promise<void> {
+  const look = `cd /.sprite/checkpoints/${name} && busybox cat data/file && ls -d bin/cat var
+    echo x > data/file; rmdir /.sprite/checkpoints/${name}; mkdir /.sprite/checkpoints/mine`
+  const { out, err } = await bench.sh(spec, look)
+  expect(out).toBe('before\nbin/cat\n')
+  expect(err).toMatch(/var: No such file/)
+  expect(err.match(/Read-only|Permission denied|busy/g)).toHaveLength(3)
+}
+
+describe('an image', () => {
+  const busybox = () => busyboxImage().layers[0]!.files
+
+  it('may have links where a sandbox has places of its own, and no home', async () => {
+    const links = ['proc', 'dev', '.berth', '.sprite', 'run', 'tmp'].map((name) => ({
+      name,
+      type: 'symlink' as const,
+      link: `/oldroot/${name}`,
+    }))
+    const names = new Set(links.map(({ name }) => name))
+    const files = [
+      ...busybox().filter(({ name }) => !names.has(name.replace(/\/$/, '')) && name !== 'home/'),
+      ...links,
+      { name: 'etc/resolv.conf', type: 'symlink' as const, link: '/oldroot/etc/hostname' },
+    ]
+    const odd = { ...bench.newSpec(), image: await pull('odd', { layers: [{ files }] }) }
+    await bench.boxes.ensureBox(odd)
+    expect((await bench.sh(odd, 'pwd; ls /proc/self/cmdline /.sprite/version.txt; ls -l /run')).out).toMatch(
+      /^\/home\/sprite\n\/\.sprite\/version\.txt\n\/proc\/self\/cmdline\n.*oldroot/,
+    )
+    await bench.boxes.removeBox(odd)
+  })
+
+  it('without any program still starts, and a service in it can be a file that was put there', async () => {
+    const empty = {
+      ...bench.newSpec(),
+      image: await pull('empty', { layers: [{ files: [{ name: 'etc/', type: 'directory' }] }] }),
+    }
+    await bench.boxes.ensureBox(empty)
+    expect(await bench.run(empty, ['sh'])).toMatchObject({ code: 127 })
+    expect((await bench.run(empty, ['/.berth/bin/sh', '-c', 'echo ours; cd /home/sprite'])).out).toBe('ours\n')
+    await bench.boxes.removeBox(empty)
+  })
+
+  it('that is not here keeps its sandbox from starting', async () => {
+    const away = { ...bench.newSpec(), image: { digest: `sha256:${'0'.repeat(64)}`, env: {}, workingDir: '' } }
+    await expect(bench.boxes.ensureBox(away)).rejects.toThrow('has not been pulled')
+    await expect(bench.boxes.ensureBox({ ...away, image: { ...away.image, digest: null } })).rejects.toThrow('pulled')
+  })
+})
+
+it('works in a sandbox whose root has no rights', async () => {
+  const minimal = { ...bench.newSpec(), image: spec.image!, isMinimal: true }
+  await bench.boxes.ensureBox(minimal)
+  expect((await bench.sh(minimal, 'pwd; echo x > /data/file && cat /data/file')).out).toBe('/srv/work\nx\n')
+  await bench.boxes.removeBox(minimal)
+})
+
+const ordinary = 65_534
+
+describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
+  const directory = temporaryDirectory(ordinary)
+  afterAll(() => rmSync(directory, { recursive: true, force: true }))
+
+  /** Runs as another user: uses a sandbox, a service in it, and the sandbox again after a restart. Prints what it saw. */
+  const program = (file: string) => `
+    import { boxDriver } from 'drivers/box/lifecycle.ts'
+    import { boxServices } from 'drivers/box/service/service.ts'
+    import { cgroupDriver } from 'drivers/host/cgroup.ts'
+    import { openHome } from 'drivers/host/home.ts'
+    import { imageStore } from 'drivers/image/store.ts'
+    import { waitUntil } from 'drivers/host/process.ts'
+    import { s6Supervisor } from 'drivers/s6/supervisor.ts'
+    const home = await openHome('${directory}/h', { uidBase: 300000 })
+    const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+    await supervisor.ensureTree()
+    const images = imageStore({ home })
+    const boxes = boxDriver({ home, supervisor, cgroups: cgroupDriver(), images })
+    const services = boxServices({ home, boxes })
+    const { digest, config } = await images.pullImage({ kind: 'tar', file: '${file}' })
+    const image = { digest, env: config.env, workingDir: config.workingDir }
+    const limits = { memoryMb: 256, cpus: 1, pids: 100 }
+    const spec = { id: 'ordinary', slot: 1, hostname: 'ordinary', limits, image }
+    const sh = (script) => new Promise((resolve) => {
+      const child = boxes.spawnInBox(spec, { argv: ['sh', '-c', script] })
+      let out = ''
+      child.stdout.on('data', (data) => { out += data })
+      child.stdin.end()
+      child.on('close', () => resolve(out))
+    })
+    const seen = {}
+    try {
+      await boxes.ensureBox(spec)
+      seen.first = await sh('pwd; id -u; echo kept > /etc/kept; rm /etc/group')
+      const one = ${JSON.stringify(service('one', ['sleep', '100']))}
+      services.ensureDefinition(spec, one, {})
+      await services.startService(spec, 'one')
+      seen.isUp = await waitUntil(() => services.inspectService(spec.id, one).ready === true, 30)
+      await boxes.stopBox(spec.id)
+      await boxes.ensureBox(spec)
+      seen.again = await sh('cat /etc/kept /etc/group')
+    } finally {
+      await boxes.removeBox(spec)
+      await supervisor.stopTree()
+    }
+    console.log(JSON.stringify(seen))
+  `
+
+  it('a sandbox begins with an image as well', async () => {
+    const file = `${directory}/image.tar`
+    writeArchive(file, busyboxImage({ WorkingDir: '/data' }))
+    const seen = JSON.parse(await firstLine(startProgram(program(file), ordinary)))
+    expect(seen).toEqual({ first: '/data\n0\n', isUp: true, again: 'kept\n' })
+    await until(() => processesBelow(directory).length === 0)
+  })
+})

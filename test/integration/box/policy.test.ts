@@ -1,0 +1,170 @@
+// What a box with a policy reaches. A machine beside the host stands for the internet: it answers every question for a
+// name with one of its addresses, and greets whoever connects to any of them.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
+import { networkTable } from '../../../src/drivers/box/network.ts'
+import { isRoot, run } from '../../../src/drivers/host/process.ts'
+import type { NetworkRule } from '../../../src/model/sandbox/policy.ts'
+import { startBeside } from '../../support/beside.ts'
+import { type BoxBench, openBoxBench } from '../../support/box.ts'
+import { until } from '../../support/until.ts'
+
+const names = '198.51.100.2'
+const addressOf = { 'good.example': '198.51.100.10', 'bad.example': '198.51.100.11', 'near.example': '10.214.0.2' }
+const port = 8099
+
+let outside: { machine: ChildProcess; resolver: ChildProcess }
+let bench: BoxBench
+let box: BoxSpec
+
+describe.runIf(isRoot())('a box with a policy', () => {
+  beforeAll(async () => {
+    outside = await startOutside()
+    bench = await openBoxBench(undefined, undefined, [names])
+    box = await bench.newBox()
+  })
+
+  afterAll(async () => {
+    await bench?.remove()
+    outside?.resolver.kill('SIGKILL')
+    outside?.machine.kill('SIGKILL')
+  })
+
+  it('reaches everything public while there are no rules', async () => {
+    expect(await reached('198.51.100.10')).toBe('reached')
+    expect(await shown()).toEqual({ rules: [] })
+  })
+
+  it('resolves and reaches what is allowed, and nothing else', async () => {
+    await setRules({ domain: 'good.example', action: 'allow' })
+    expect(await resolved('good.example')).toBe('198.51.100.10')
+    expect(await reached('198.51.100.10')).toBe('reached')
+    expect(await resolve('bad.example')).toBe('')
+    expect(await resolve('sub.good.example')).toBe('')
+    expect(await reach('198.51.100.11')).toBe('')
+  })
+
+  it('has its questions answered by the policy whomever it asks', async () => {
+    expect(await resolve('bad.example', names)).toBe('')
+    expect(await resolved('good.example', '9.9.9.9')).toBe('198.51.100.10')
+  })
+
+  it('is held to another policy at once', async () => {
+    await setRules({ domain: '*', action: 'allow' }, { domain: 'good.example', action: 'deny' })
+    expect(await reach('198.51.100.10')).toBe('')
+    expect(await resolve('good.example')).toBe('')
+    expect(await resolved('bad.example')).toBe('198.51.100.11')
+    expect(await reached('198.51.100.11')).toBe('reached')
+  })
+
+  it('is held to the later of two policies that come at once', async () => {
+    const [first, second] = (['allow', 'deny'] as const).map((action) => {
+      const rules: NetworkRule[] = [
+        { domain: '*', action: 'allow' },
+        { domain: 'good.example', action },
+      ]
+      return { ...box, policy: { rules } }
+    })
+    await Promise.all([bench.boxes.ensureBox(first!), bench.boxes.ensureBox(second!)])
+    box = second!
+    expect(await resolve('good.example')).toBe('')
+  })
+
+  it('does not reach private addresses, also when an allowed name leads there', async () => {
+    await resolve('near.example')
+    expect(await reach('10.214.0.2')).toBe('')
+  })
+
+  it('shows the policy inside', async () => {
+    expect((await shown()).rules).toHaveLength(2)
+  })
+
+  it('is still held to it after the box and its rules were gone', async () => {
+    await bench.boxes.stopBox(box.id)
+    await run('nft', ['delete', 'table', 'inet', networkTable(bench.home)])
+    await bench.supervisor.startService(`sandbox-${box.id}`)
+    await bench.pidOf(box)
+    expect(await reach('198.51.100.10')).toBe('')
+    await until(async () => (await resolve('bad.example')) === '198.51.100.11')
+    expect(await reached('198.51.100.11')).toBe('reached')
+  })
+
+  it('is free again without rules', async () => {
+    await setRules()
+    expect(await reached('198.51.100.10')).toBe('reached')
+    expect(bench.supervisor.listServices()).not.toContain(`sandbox-${box.id}-names`)
+    expect(await shown()).toEqual({ rules: [] })
+  })
+
+  it('leaves nothing behind', async () => {
+    await setRules({ domain: 'good.example', action: 'allow' })
+    await bench.boxes.removeBox(box)
+    const { stdout } = await run('nft', ['list', 'table', 'inet', networkTable(bench.home)])
+    expect(stdout).not.toMatch(/policy-|names-|elements/)
+    expect(existsSync(`${bench.home.tree}/sandbox-${box.id}-names`)).toBe(false)
+  })
+})
+
+async function shown(): Promise<{ rules: NetworkRule[] }> {
+  return JSON.parse((await bench.sh(box, 'cat /.sprite/policy/network.json')).out)
+}
+
+async function setRules(...rules: NetworkRule[]): Promise<void> {
+  box = { ...box, policy: { rules } }
+  await bench.boxes.ensureBox(box)
+}
+
+// Short for what is dropped on its way and therefore waited for in vain; what is expected may take its time.
+const inVain = 2
+const patient = 30
+
+const reached = (address: string) => reach(address, patient)
+const resolved = (name: string, server?: string) => resolve(name, server, patient)
+
+/** What the machine said, or nothing. */
+async function reach(address: string, seconds = inVain): Promise<string> {
+  const script = `use Socket; alarm ${seconds}; socket(S, 2, 1, 6); connect(S, sockaddr_in(${port}, inet_aton('${address}'))) and sysread(S, $x, 9) and print $x`
+  return (await bench.run(box, ['perl', '-e', script])).out
+}
+
+/** By a question of its own, so that which resolver the box knows plays no part. */
+async function resolve(name: string, server = names, seconds = inVain): Promise<string> {
+  const script = `
+    use Socket; alarm ${seconds}; $x = ''; socket(S, 2, 2, 17); connect(S, sockaddr_in(53, inet_aton('${server}')));
+    my $question = pack('n6', 7, 0x100, 1, 0, 0, 0) . join('', map { pack('C/a*', $_) } split /\\./, '${name}') . pack('Cnn', 0, 1, 1);
+    # As every resolver does: a question that was lost, or that nobody has listened to yet, is asked again.
+    until (length $x) {
+      syswrite S, $question;
+      vec(my $ready = '', fileno S, 1) = 1;
+      select($ready, undef, undef, 0.5) > 0 or next;
+      sysread(S, $x, 512) or select undef, undef, undef, 0.1;
+    }
+    unpack('n', substr $x, 6) and print inet_ntoa(substr $x, -4)`
+  return (await bench.run(box, ['perl', '-e', script])).out
+}
+
+async function startOutside() {
+  const serve = `use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(${port}, INADDR_ANY)); listen(S, 5); $| = 1; print "up"; while (accept(C, S)) { syswrite C, "reached"; close C }`
+  const { machine, inside } = await startBeside(
+    ['198.51.100.1/24', '10.214.0.1/24'],
+    [names, ...Object.values(addressOf)].map((address) => `${address}/24`),
+    ['perl', '-e', serve],
+  )
+  const records = Object.entries(addressOf).map(([name, address]) => `--address=/${name}/${address}`)
+  const options = [
+    '--keep-in-foreground',
+    '--no-resolv',
+    '--no-hosts',
+    '--pid-file=',
+    '--conf-file=/dev/null',
+    ...records,
+  ]
+  const resolver = spawn('nsenter', ['-t', String(machine.pid), '-n', 'dnsmasq', ...options], { stdio: 'ignore' })
+  await until(async () => {
+    const { stdout } = await inside('cat', '/proc/net/udp')
+    return stdout.includes(':0035 ')
+  })
+  return { machine, resolver }
+}

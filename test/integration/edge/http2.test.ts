@@ -1,0 +1,236 @@
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { createServer, type Http2Server, type IncomingHttpHeaders, type ServerHttp2Stream } from 'node:http2'
+import type { AddressInfo, Socket } from 'node:net'
+import { afterEach, expect, test } from 'vitest'
+import { WebSocket, WebSocketServer } from 'ws'
+import { useEdge } from '../../support/edge.ts'
+import { askHttp2, makePair, openHttp2 } from '../../support/tls.ts'
+import { until } from '../../support/until.ts'
+
+const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
+const edge = useEdge({ tls, waitMillis: 2_000 })
+const options = { h2_backend: true }
+const ports = [
+  { port: 80, handlers: ['http'], http_options: options },
+  { port: 443, handlers: ['tls', 'http'], http_options: options },
+]
+const opened: { server: Http2Server; sockets: Set<Socket> }[] = []
+
+afterEach(async () => {
+  for (const { server, sockets } of opened.splice(0)) {
+    for (const socket of sockets) socket.destroy()
+    await new Promise((resolve) => server.close(resolve))
+  }
+})
+
+type Answer = (stream: ServerHttp2Stream, headers: IncomingHttpHeaders) => void
+
+/** An app whose program speaks HTTP/2 and nothing else. */
+async function makeApp(answer: Answer, settings = {}) {
+  const server = createServer({ settings })
+  const sockets = new Set<Socket>()
+  server.on('connection', (socket: Socket) => {
+    sockets.add(socket)
+    socket.on('error', () => {})
+    socket.on('close', () => sockets.delete(socket))
+  })
+  server.on('sessionError', () => {})
+  server.on('stream', (stream, headers) => {
+    stream.on('error', () => {})
+    answer(stream, headers)
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  opened.push({ server, sockets })
+  const app = await edge.app()
+  const machine = await edge.machine(app, { port: (server.address() as AddressInfo).port, service: { ports } })
+  return { app, machine, server, sockets }
+}
+
+const echo: Answer = (stream, headers) => {
+  stream.respond({ ':status': 201, 'x-path': headers[':path'], 'set-cookie': ['a=1', 'b=2'] })
+  stream.pipe(stream)
+}
+
+test('a program that speaks HTTP/2 gets requests of both versions, whole and over one connection', async () => {
+  const seen: IncomingHttpHeaders[] = []
+  const { app, sockets } = await makeApp((stream, headers) => {
+    seen.push(headers)
+    echo(stream, headers)
+  })
+  const body = randomBytes(3_000_000)
+  for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
+    const reply = await edge.ask(app, { method: 'POST', path: '/x?y=1', body, headers })
+    expect(reply).toMatchObject({ status: 201, headers: { 'x-path': '/x?y=1', 'set-cookie': ['a=1', 'b=2'] } })
+    expect(reply.bytes.equals(body)).toBe(true)
+  }
+  expect(seen[0]).toMatchObject({
+    ':method': 'POST',
+    ':scheme': 'http',
+    ':authority': `${app}.app.test`,
+    te: 'trailers',
+    'x-forwarded-for': '127.0.0.1',
+    'content-length': String(body.length),
+  })
+  expect(Object.keys(seen[1]!)).not.toContain('transfer-encoding')
+  const session = openHttp2(`${app}.app.test`, edge.port)
+  const replies = await Promise.all(
+    Array.from({ length: 50 }, (_, n) => {
+      const given = { ':path': `/${n}`, ':method': 'POST' }
+      return askHttp2(session, given, Buffer.from(`body ${n}`))
+    }),
+  )
+  expect(replies.map((reply) => String(reply.body))).toEqual(replies.map((_, n) => `body ${n}`))
+  session.close()
+  expect(sockets.size).toBe(1)
+  await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
+})
+
+test('answers without a body are passed as they are meant', async () => {
+  const { app } = await makeApp((stream, headers) => {
+    const status = Number(headers[':path']!.slice(1))
+    stream.respond(
+      { ':status': status, ...(headers[':method'] === 'HEAD' && { 'content-length': '5' }) },
+      { endStream: true },
+    )
+  })
+  for (const status of [200, 204, 304, 404]) {
+    const reply = await edge.ask(app, { path: `/${status}` })
+    expect([reply.status, reply.body]).toEqual([status, ''])
+  }
+  const head = await edge.ask(app, { path: '/200', method: 'HEAD' })
+  expect([head.status, head.headers['content-length']]).toEqual([200, '5'])
+})
+
+test('a call of gRPC works: both sides stream at once, and the end says how it went', async () => {
+  const { app } = await makeApp((stream, headers) => {
+    if (headers[':path'] === '/refused') {
+      stream.respond({ ':status': 200, 'content-type': 'application/grpc', 'grpc-status': '12' }, { endStream: true })
+      return
+    }
+    stream.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true })
+    stream.write('hello')
+    stream.on('data', (data) => stream.write(`got ${data}`))
+    stream.on('end', () => stream.end())
+    stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0', 'grpc-message': 'fine' }))
+  })
+  const session = openHttp2(`${app}.app.test`, edge.port)
+  const call = session.request({ ':path': '/call', ':method': 'POST', te: 'trailers' }, { endStream: false })
+  let text = ''
+  let trailers: object = {}
+  call.on('data', (data) => {
+    text += data
+  })
+  call.on('trailers', (given) => {
+    trailers = given
+  })
+  // The program speaks first.
+  await until(() => text === 'hello')
+  for (const word of ['one', 'two']) {
+    call.write(word)
+    await until(() => text.endsWith(`got ${word}`))
+  }
+  call.end()
+  await once(call, 'end')
+  expect(trailers).toMatchObject({ 'grpc-status': '0', 'grpc-message': 'fine' })
+  const refused = session.request({ ':path': '/refused', ':method': 'POST' })
+  const [headers, flags] = await once(refused, 'response')
+  expect(headers).toMatchObject({ 'grpc-status': '12' })
+  expect(flags & 1).toBe(1) // nothing follows the head, which is how clients know that this is all
+  session.close()
+})
+
+test('a further connection is opened when one is full, and none is used that is about to end', async () => {
+  const held: ServerHttp2Stream[] = []
+  const { app, server, sockets } = await makeApp((stream) => held.push(stream), { maxConcurrentStreams: 2 })
+  const sessions: { close(): void }[] = []
+  server.on('session', (session) => sessions.push(session))
+  const answer = () => {
+    for (const stream of held.splice(0)) {
+      stream.respond({ ':status': 200 })
+      stream.end('held')
+    }
+  }
+  const first = edge.ask(app)
+  await until(() => held.length === 1)
+  const more = Array.from({ length: 4 }, () => edge.ask(app))
+  await until(() => held.length === 5)
+  expect(sockets.size).toBe(3)
+  answer()
+  for (const reply of await Promise.all([first, ...more])) expect(reply.body).toBe('held')
+  for (const session of sessions.splice(0)) session.close()
+  await until(() => sockets.size === 0)
+  const last = edge.ask(app, { method: 'POST', body: 'x' })
+  await until(() => held.length === 1)
+  answer()
+  expect((await last).body).toBe('held')
+})
+
+test('a client that goes away is noticed behind, before and during the answer', async () => {
+  const held: ServerHttp2Stream[] = []
+  const { app } = await makeApp((stream) => held.push(stream))
+  for (const hasBegun of [false, true]) {
+    const socket = edge.connect()
+    socket.write(`GET / HTTP/1.1\r\nHost: ${app}.app.test\r\n\r\n`)
+    await until(() => held.length === 1)
+    const [stream] = held.splice(0)
+    if (hasBegun) {
+      stream!.respond({ ':status': 200 })
+      stream!.write('part')
+      await once(socket, 'data')
+    }
+    socket.destroy()
+    await until(() => stream!.destroyed)
+  }
+  await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
+})
+
+test('a stream that the program breaks off is a bad gateway, and never a whole answer', async () => {
+  const { app } = await makeApp((stream, headers) => {
+    if (headers[':path'] === '/begun') {
+      stream.respond({ ':status': 200 })
+      stream.write('part', () => stream.destroy(new Error('broken')))
+    } else stream.close(headers[':path'] === '/silent' ? 0 : 2)
+  })
+  for (const path of ['/silent', '/loud']) {
+    const reply = await edge.ask(app, { path, method: 'POST', body: 'x' })
+    expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'bad_gateway'])
+  }
+  await expect(edge.ask(app, { path: '/begun' })).rejects.toThrow('aborted')
+})
+
+test('a program that does not speak HTTP/2 after all is a bad gateway', async () => {
+  const app = await edge.app()
+  await edge.backendOf(app, (_request, reply) => void reply.end('one'), { service: { ports } })
+  expect((await edge.ask(app)).status).toBe(502)
+})
+
+test('a program that takes no requests is a bad gateway too', async () => {
+  const { app } = await makeApp(echo, { maxConcurrentStreams: 0 })
+  expect((await edge.ask(app)).status).toBe(502)
+})
+
+test('requests are replayed, and a web socket reaches the program over HTTP/1', async () => {
+  const { app } = await makeApp(echo)
+  const front = await edge.app()
+  await edge.backendOf(front, (_request, reply) => void reply.writeHead(200, { 'fly-replay': `app=${app}` }).end())
+  expect((await edge.ask(front, { method: 'POST', body: 'over there' })).body).toBe('over there')
+  const both = await edge.app()
+  const backend = await edge.backendOf(both, (_request, reply) => void reply.end(), { service: { ports } })
+  new WebSocketServer({ server: backend.server }).on('connection', (socket) => socket.send('hello'))
+  const client = new WebSocket(`ws://127.0.0.1:${edge.port}/`, { headers: { host: `${both}.app.test` } })
+  expect(String((await once(client, 'message'))[0])).toBe('hello')
+  client.terminate()
+})
+
+test('a connection to a machine that is gone is closed', async () => {
+  const { app, machine, sockets } = await makeApp(echo)
+  await edge.ask(app)
+  expect(sockets.size).toBe(1)
+  await edge.database.db.query(`update machine set state = 'stopped' where id = $1`, [machine])
+  await until(() => sockets.size === 0)
+})
+
+test('nothing of this left an error behind', async () => {
+  expect(edge.errors).toEqual([])
+})

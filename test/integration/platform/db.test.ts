@@ -1,0 +1,37 @@
+import pg from 'pg'
+import { expect, it } from 'vitest'
+import { useDatabase } from '../../support/db.ts'
+import { until } from '../../support/until.ts'
+
+const database = useDatabase()
+
+/** Ends all sessions of the database but its own, and returns when they are gone. */
+async function cutConnections(): Promise<void> {
+  const client = new pg.Client(database.config)
+  await client.connect()
+  try {
+    const others = 'from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()'
+    await client.query(`select pg_terminate_backend(pid) ${others}`)
+    await until(async () => (await client.query(`select ${others}`)).rowCount === 0)
+  } finally {
+    await client.end()
+  }
+}
+
+it('says that the database is away when the connection of a transaction is cut between two statements', async () => {
+  const change = database.db.transaction(async (tx) => {
+    await tx.query('select 1')
+    await cutConnections()
+    await tx.query('select 2')
+  })
+  await expect(change).rejects.toMatchObject({ code: 'unavailable' })
+  expect((await database.db.query('select 3 as answer')).rows).toEqual([{ answer: 3 }])
+  expect(await database.db.transaction(async (tx) => (await tx.query('select 4 as answer')).rows)).toEqual([
+    { answer: 4 },
+  ])
+})
+
+it('says that the database is away when its disk is full', async () => {
+  const full = `do $$ begin raise exception 'no room' using errcode = 'disk_full'; end $$`
+  await expect(database.db.query(full)).rejects.toMatchObject({ code: 'unavailable' })
+})

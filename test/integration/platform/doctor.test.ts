@@ -1,0 +1,367 @@
+import { execFile, spawnSync } from 'node:child_process'
+import { generateKeyPairSync, type KeyObject, sign } from 'node:crypto'
+import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:net'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { openHome } from '../../../src/drivers/host/home.ts'
+import { isRoot } from '../../../src/drivers/host/process.ts'
+import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import { readConfig } from '../../../src/main/config.ts'
+import { delegateCommands, doctor } from '../../../src/main/doctor/doctor.ts'
+import { canRunAs, temporaryDirectory } from '../../support/temporary-home.ts'
+import { until } from '../../support/until.ts'
+
+const source = new URL('../../../src/main/', import.meta.url).pathname
+const directories: string[] = []
+const servers: Server[] = []
+let home: string
+
+beforeEach(() => {
+  home = temporaryDirectory()
+  directories.push(home)
+})
+
+afterEach(() => {
+  for (const server of servers.splice(0)) server.close()
+})
+
+afterAll(() => {
+  for (const directory of directories) rmSync(directory, { recursive: true, force: true })
+})
+
+function settings(changes: Record<string, string> = {}): Record<string, string> {
+  return {
+    BERTH_HOME: home,
+    BERTH_API_LISTEN: '127.0.0.1:0',
+    BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
+    BERTH_EDGE_LISTEN: '127.0.0.1:0',
+    ...changes,
+  }
+}
+
+async function check(name: string, changes: Record<string, string> = {}) {
+  const { checks } = await doctor(readConfig(settings(changes)))
+  const found = checks.find((one) => one.name === name)
+  if (!found) throw new Error(`no check is called ${name}`)
+  return found
+}
+
+async function listen(): Promise<number> {
+  const server = createServer()
+  servers.push(server)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return (server.address() as { port: number }).port
+}
+
+describe('the report', () => {
+  it('changes nothing, and says what each shortcoming costs and how to end it', async () => {
+    const { checks } = await doctor(readConfig(settings()))
+    expect(readdirSync(home)).toEqual([])
+    expect(new Set(checks.map(({ name }) => name)).size).toBe(checks.length)
+    for (const { level, ok, found, cost, fix } of checks) {
+      expect(found).not.toBe('')
+      expect(ok).toBe(level === 'ok')
+      if (level !== 'ok') expect([cost, fix]).not.toContain(undefined)
+    }
+  })
+
+  it('shows what would be used before there is a home, and makes none', async () => {
+    const missing = join(home, 'not/yet')
+    const { checks } = await doctor(readConfig(settings({ BERTH_HOME: missing })))
+    const found = Object.fromEntries(checks.map((one) => [one.name, one.found]))
+    expect(found['PostgreSQL 17']).toMatch(/^17\.\d+ from /)
+    expect(found['PostgreSQL 16']).toMatch(/^16\.\d+ from /)
+    expect(found.home).toBe(`${missing}, made at first start`)
+    expect(existsSync(join(home, 'not'))).toBe(false)
+  })
+
+  it('shows the PostgreSQL of the home once there is one, and adds nothing to it', async () => {
+    const opened = await openHome(home, { uidBase: 300_000, registry: join(home, 'registry') })
+    const { bin, version } = await ensureToolchain('17', opened)
+    const before = readdirSync(opened.toolchain)
+    expect(await check('PostgreSQL 17')).toMatchObject({ level: 'ok', found: expect.stringContaining(version) })
+    expect((await check('PostgreSQL 17')).found).toContain(bin)
+    expect(readdirSync(opened.toolchain)).toEqual(before)
+  })
+
+  it('does not wait for a database that never answers', async () => {
+    const port = await listen()
+    const found = await check('state database', { BERTH_DATABASE_URL: `postgresql://u:pw@127.0.0.1:${port}/x` })
+    expect(found).toMatchObject({ level: 'problem' })
+    expect(JSON.stringify(found)).not.toContain('pw')
+  })
+})
+
+describe('an address of a listener', () => {
+  it('that a stranger took is a problem', async () => {
+    const port = await listen()
+    const found = await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })
+    expect(found).toMatchObject({ level: 'problem', found: `127.0.0.1:${port} is in use by another program` })
+    expect(found.fix).toContain('BERTH_API_LISTEN')
+  })
+
+  it('that this platform took is fine', async () => {
+    const port = await listen()
+    mkdirSync(join(home, 'run'))
+    writeFileSync(join(home, 'run/addresses.json'), JSON.stringify({ sandbox: `http://127.0.0.1:${port}` }))
+    expect(await check('sandbox API', { BERTH_SANDBOX_LISTEN: `127.0.0.1:${port}` })).toMatchObject({ level: 'ok' })
+    expect(await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })).toMatchObject({ level: 'problem' })
+  })
+
+  it('that the edge keeps while the rest is stopped is fine', async () => {
+    const port = await listen()
+    const environment = { BERTH_EDGE_LISTEN: `127.0.0.1:${port}` }
+    writeFileSync(join(home, 'edge.json'), JSON.stringify({ port }))
+    expect(await check('edge', environment)).toMatchObject({ level: 'problem' })
+    const place = { treeDirectory: join(home, 'tree'), logDirectory: join(home, 'log') }
+    for (const directory of Object.values(place)) mkdirSync(directory)
+    const supervisor = s6Supervisor(place)
+    try {
+      await supervisor.ensureTree()
+      await supervisor.ensureService('edge', { command: ['sleep', '1000'] })
+      await until(async () => (await supervisor.inspectService('edge')).is === 'up')
+      expect(await check('edge', environment)).toMatchObject({
+        level: 'ok',
+        found: expect.stringContaining('this platform'),
+      })
+    } finally {
+      await supervisor.stopTree()
+    }
+    expect(await check('edge', environment)).toMatchObject({ level: 'problem' })
+  })
+
+  it('of another machine is a problem', async () => {
+    const found = await check('platform API', { BERTH_API_LISTEN: '192.0.2.1:4280', BERTH_INSECURE: 'on' })
+    expect(found).toMatchObject({ level: 'problem', found: '192.0.2.1:4280 is not an address of this machine' })
+  })
+
+  it('beyond loopback needs TLS', async () => {
+    expect(await check('TLS', { BERTH_API_LISTEN: '0.0.0.0:0' })).toMatchObject({ level: 'problem' })
+    const open = { BERTH_API_LISTEN: '0.0.0.0:0', BERTH_INSECURE: 'on' }
+    expect(await check('TLS', open)).toMatchObject({ level: 'ok' })
+  })
+})
+
+describe('secrets in the home', () => {
+  it.each(['token', 'key'])('are a problem when others can read the %s', async (name) => {
+    const file = join(home, name)
+    writeFileSync(file, 'secret', { mode: 0o600 })
+    expect(await check(name)).toMatchObject({ level: 'ok', found: `${file}, mode 600` })
+    chmodSync(file, 0o640)
+    expect(await check(name)).toMatchObject({ level: 'problem', fix: `chmod 600 ${file}` })
+  })
+})
+
+describe('control groups of an ordinary user', () => {
+  const groups = { kind: 'v2' as const, controllers: ['cpu', 'memory', 'pids'], writable: [] as string[] }
+
+  it('are handed over to the units that are installed', () => {
+    const install = /^\.\/berth install && systemctl .*daemon-reload && systemctl .*enable --now berth-tree berth/
+    expect(delegateCommands(groups, true)).toMatch(install)
+  })
+
+  it('that lack one need more for all sessions of the user', () => {
+    const fix = delegateCommands({ ...groups, writable: ['memory', 'pids'] }, true)
+    expect(fix).toMatch(/systemctl edit user@\.service.*Delegate=cpu memory pids/)
+  })
+
+  it('need root where nobody hands them over', () => {
+    expect(delegateCommands(groups, false)).toBe('run Berth as root')
+    expect(delegateCommands({ ...groups, kind: 'v1' }, true)).toBe('run Berth as root')
+  })
+})
+
+const nameless = 471_147
+
+describe.runIf(canRunAs(nameless))('a user whom the machine knows by number only', () => {
+  const berth = (command: string) => {
+    const launcher = new URL('../../../berth', import.meta.url).pathname
+    const env = { ...settings({ BERTH_HOME: `${home}/h` }), HOME: home, PATH: process.env.PATH }
+    return spawnSync(launcher, [command], { uid: nameless, gid: nameless, env, encoding: 'utf8' })
+  }
+
+  it('is told to get a name, and nothing is started', () => {
+    chownSync(home, nameless, nameless)
+    const { status, stderr } = berth('up')
+    expect(stderr).toContain(`(sudo useradd --uid ${nameless} berth)`)
+    expect(status).toBe(1)
+    expect(existsSync(`${home}/h`)).toBe(false)
+    expect(berth('doctor').stdout).toContain(`number ${nameless}, without a name`)
+  })
+})
+
+describe('a home', () => {
+  it('that is a file is a problem', async () => {
+    const file = join(home, 'file')
+    writeFileSync(file, '')
+    expect(await check('home', { BERTH_HOME: file })).toMatchObject({ level: 'problem' })
+    expect(await check('home', { BERTH_HOME: join(file, 'below') })).toMatchObject({ level: 'problem' })
+  })
+
+  it.runIf(isRoot())('below a directory that is closed to other users is a problem', async () => {
+    const closed = join(home, 'closed')
+    mkdirSync(closed, { mode: 0o700 })
+    const found = await check('home', { BERTH_HOME: join(closed, 'home') })
+    expect(found).toMatchObject({ level: 'problem', found: `other users cannot traverse ${closed}` })
+    expect(found.fix).toContain(`chmod o+x ${closed}`)
+  })
+
+  it.runIf(canRunAs(65_534))('that cannot be written is a problem', async () => {
+    const { checks } = await doctorElsewhere([], 65_534)
+    expect(checks.find(({ name }) => name === 'home')).toMatchObject({ level: 'problem' })
+    expect(checks.find(({ name }) => name === 'copy on write')!.found).toBe(`unknown: ${home} cannot be written`)
+  })
+})
+
+describe('a repository', () => {
+  it('on the disk of the home is told, with what that means', async () => {
+    const found = await check('repository', { BERTH_REPOSITORY: join(home, 'kept') })
+    expect(found).toMatchObject({ level: 'warning', found: `${home}/kept is on the same disk as the home` })
+  })
+
+  it('on another disk is fine', async () => {
+    expect(await check('repository', { BERTH_REPOSITORY: '/proc/kept' })).toMatchObject({ level: 'ok' })
+  })
+})
+
+describe('TLS files', () => {
+  function writePair(days: [number, number], key = newKey()) {
+    const files = { BERTH_TLS_CERT: join(home, 'cert.pem'), BERTH_TLS_KEY: join(home, 'key.pem') }
+    writeFileSync(files.BERTH_TLS_CERT, makeCertificate(key, days))
+    writeFileSync(files.BERTH_TLS_KEY, key.privateKey.export({ type: 'pkcs8', format: 'pem' }))
+    return files
+  }
+
+  it('that hold are fine', async () => {
+    expect(await check('TLS', writePair([-1, 60]))).toMatchObject({ level: 'ok' })
+  })
+
+  it.each([
+    ['expired', [-30, -1], 'problem', 'expired at'],
+    ['are not valid yet', [1, 30], 'problem', 'is not valid before'],
+    ['expire soon', [-30, 5], 'warning', 'valid until'],
+  ] as const)('that %s are reported', async (_, [from, to], level, text) => {
+    const found = await check('TLS', writePair([from, to]))
+    expect(found).toMatchObject({ level, found: expect.stringContaining(text) })
+  })
+
+  it('that are missing, broken or no pair are a problem', async () => {
+    const files = writePair([-1, 60])
+    const missing = join(home, 'missing.pem')
+    expect((await check('TLS', { ...files, BERTH_TLS_CERT: missing })).found).toBe(`${missing} cannot be read: ENOENT`)
+    const other = newKey().privateKey.export({ type: 'pkcs8', format: 'pem' })
+    writeFileSync(files.BERTH_TLS_KEY, other)
+    expect((await check('TLS', files)).found).toContain('is not the key of')
+    writeFileSync(files.BERTH_TLS_CERT, 'no certificate')
+    expect(await check('TLS', files)).toMatchObject({
+      level: 'problem',
+      found: expect.stringContaining('does not hold'),
+    })
+  })
+})
+
+describe('an external state database', () => {
+  it('that answers is fine', async () => {
+    const { host, port, user } = inject('server')
+    const url = `postgresql://${user}:hidden@/postgres?host=${encodeURIComponent(host!)}&port=${port}`
+    const found = await check('state database', { BERTH_DATABASE_URL: url })
+    expect(found).toMatchObject({ level: 'ok', found: expect.stringMatching(/^PostgreSQL \d+/) })
+    expect(found.found).not.toContain('hidden')
+  })
+
+  it('that is not there is a problem', async () => {
+    const found = await check('state database', { BERTH_DATABASE_URL: 'postgresql://u:hidden@127.0.0.1:1/x' })
+    expect(found).toMatchObject({ level: 'problem', found: expect.stringContaining('127.0.0.1:1/x does not answer') })
+    expect(JSON.stringify(found)).not.toContain('hidden')
+  })
+})
+
+const canMount = isRoot() && spawnSync('unshare', ['-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']).status === 0
+
+describe.runIf(canMount)('a machine', () => {
+  const programs = {
+    s6: 's6-svscan',
+    pgbouncer: 'pgbouncer',
+    bubblewrap: 'bwrap',
+    iproute2: 'ip',
+    nftables: 'nft',
+    'dnsmasq-base': 'dnsmasq',
+  }
+
+  it('without the programs is told what each is for', async () => {
+    const hide = Object.values(programs).map((program) => {
+      return `for f in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do if [ -e $f/${program} ]; then mount --bind /dev/null $f/${program}; fi; done`
+    })
+    const { checks } = await doctorElsewhere(hide)
+    for (const name of Object.keys(programs)) {
+      expect(checks.find((one) => one.name === name)).toEqual({
+        name,
+        ok: false,
+        level: name === 's6' ? 'problem' : 'warning',
+        found: 'not installed',
+        cost: expect.stringContaining(`Without ${name}`),
+        fix: `apt-get install -y ${name}`,
+      })
+    }
+  })
+
+  it.each([
+    ['64m', 'problem'],
+    ['2g', 'warning'],
+    ['6g', 'ok'],
+  ])('with a disk of %s is told: %s', async (size, level) => {
+    const { checks } = await doctorElsewhere([`mount -t tmpfs -o size=${size} tmpfs ${home}`])
+    expect(checks.find(({ name }) => name === 'disk space')).toMatchObject({ level })
+  })
+})
+
+/** In a process of its own, after commands that change what this process sees of the machine. */
+async function doctorElsewhere(commands: string[], uid?: number): Promise<Awaited<ReturnType<typeof doctor>>> {
+  const code = `import { doctor } from '${source}doctor/doctor.ts'; import { readConfig } from '${source}config.ts';
+    console.log(JSON.stringify(await doctor(readConfig(${JSON.stringify(settings())}))))`
+  const script = [...commands, 'exec "$@"'].join('\n')
+  const node = [process.execPath, '--disable-warning=ExperimentalWarning', '--input-type=module', '-e', code]
+  const prefix = commands.length > 0 ? ['unshare', '-m', 'sh', '-ec', script, 'sh'] : []
+  const [command = '', ...args] = [...prefix, ...node]
+  const { stdout } = await promisify(execFile)(command, args, { cwd: '/', ...(uid ? { uid, gid: uid } : {}) })
+  return JSON.parse(stdout)
+}
+
+function newKey() {
+  return generateKeyPairSync('ec', { namedCurve: 'P-256' })
+}
+
+/** A self-signed certificate, valid from and to so many days from now. */
+function makeCertificate(key: { publicKey: KeyObject; privateKey: KeyObject }, [from, to]: [number, number]): string {
+  const sequence = (...parts: Buffer[]) => der(0x30, ...parts)
+  const algorithm = sequence(der(0x06, Buffer.from('2a8648ce3d040302', 'hex')))
+  const commonName = sequence(der(0x06, Buffer.from('550403', 'hex')), der(0x0c, Buffer.from('localhost')))
+  const name = sequence(der(0x31, commonName))
+  const body = sequence(
+    der(0xa0, der(0x02, Buffer.from([2]))),
+    der(0x02, Buffer.from([1])),
+    algorithm,
+    name,
+    sequence(time(from), time(to)),
+    name,
+    key.publicKey.export({ type: 'spki', format: 'der' }),
+  )
+  const signature = der(0x03, Buffer.from([0]), sign('sha256', body, key.privateKey))
+  const base64 = sequence(body, algorithm, signature).toString('base64').replaceAll(/.{64}/g, '$&\n')
+  return `-----BEGIN CERTIFICATE-----\n${base64}\n-----END CERTIFICATE-----\n`
+}
+
+function time(days: number): Buffer {
+  const text = new Date(Date.now() + days * 86_400_000).toISOString().replaceAll(/[-:T]|\.\d+/g, '')
+  return der(0x18, Buffer.from(text))
+}
+
+function der(tag: number, ...parts: Buffer[]): Buffer {
+  const content = Buffer.concat(parts)
+  const { length } = content
+  const header = length < 128 ? [length] : length < 256 ? [0x81, length] : [0x82, length >> 8, length & 255]
+  return Buffer.concat([Buffer.from([tag, ...header]), content])
+}

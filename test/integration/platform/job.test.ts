@@ -1,0 +1,166 @@
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { isRoot } from '../../../src/drivers/host/process.ts'
+import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
+import { type JobState, jobDriver } from '../../../src/drivers/s6/job.ts'
+import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import {
+  firstLine,
+  isRunning,
+  processesBelow,
+  removeTemporaryHome,
+  startProgram,
+  temporaryDirectory,
+} from '../../support/temporary-home.ts'
+import { until } from '../../support/until.ts'
+
+const directories: string[] = []
+
+function newPlace() {
+  const directory = temporaryDirectory()
+  directories.push(directory)
+  const place = { treeDirectory: `${directory}/tree`, logDirectory: `${directory}/log` }
+  const supervisor = s6Supervisor(place)
+  return { directory, place, supervisor, jobs: jobDriver(supervisor) }
+}
+
+const { directory, place, supervisor, jobs } = newPlace()
+
+beforeAll(() => supervisor.ensureTree())
+
+afterAll(async () => {
+  for (const used of directories) await removeTemporaryHome(used)
+})
+
+function shell(script: string) {
+  return { command: ['/bin/sh', '-c', script, 'job', directory] }
+}
+
+async function untilEnded(name: string, from = jobs) {
+  let ended: (JobState & { is: 'ended' }) | undefined
+  await until(async () => {
+    const state = await from.inspectJob(name)
+    if (state.is === 'ended') ended = state
+    return state.is === 'ended'
+  })
+  return ended!
+}
+
+function markedProcesses(name: string, tree = place.treeDirectory) {
+  return listProcesses().filter((found) => readEnvironment(found.pid).includes(`BERTH_SERVICE=${tree}/${name}`))
+}
+
+it('runs a job to its end and keeps its exit code and last words', async () => {
+  expect(await jobs.inspectJob('plain')).toEqual({ is: 'absent' })
+  await jobs.ensureJob('plain', shell('echo first; echo last >&2; exit 7'))
+  const ended = await untilEnded('plain')
+  expect(ended).toMatchObject({ is: 'ended', exitCode: 7 })
+  expect(ended.log.map((line) => line.split('  ')[1])).toEqual(['first', 'last'])
+  expect(ended).not.toHaveProperty('signal')
+})
+
+it('says which signal ended a job', async () => {
+  await jobs.ensureJob('signalled', shell('kill -9 $$'))
+  expect(await untilEnded('signalled')).toMatchObject({ is: 'ended', signal: 'SIGKILL' })
+})
+
+it('does not run a job again, whether it runs or has ended and whatever is asked for', async () => {
+  const script = 'echo line >> "$1/twice"; while [ ! -e "$1/go" ]; do sleep 0.02; done'
+  await jobs.ensureJob('twice', shell(script))
+  await until(() => existsSync(`${directory}/twice`))
+  const running = await jobs.inspectJob('twice')
+  await jobs.ensureJob('twice', shell(script))
+  await jobs.ensureJob('twice', shell('exit 9'))
+  expect(await jobs.inspectJob('twice')).toEqual(running)
+  writeFileSync(`${directory}/go`, '')
+  expect(await untilEnded('twice')).toMatchObject({ exitCode: 0 })
+  await Promise.all(Array.from({ length: 3 }, () => jobs.ensureJob('twice', shell(script))))
+  expect(await jobs.inspectJob('twice')).toMatchObject({ is: 'ended', exitCode: 0 })
+  expect(readFileSync(`${directory}/twice`, 'utf8')).toBe('line\n')
+})
+
+it('runs one job when several ask for it at once', async () => {
+  const ask = () => jobs.ensureJob('crowd', shell('echo line >> "$1/crowd"'))
+  await Promise.all(Array.from({ length: 5 }, ask))
+  await untilEnded('crowd')
+  expect(readFileSync(`${directory}/crowd`, 'utf8')).toBe('line\n')
+})
+
+it('runs a job as the user and with the niceness it names', async () => {
+  await jobs.ensureJob('user', { ...shell('id -u; nice'), niceness: 7, ...(isRoot() && { uid: 300_123 }) })
+  const { log } = await untilEnded('user')
+  expect(log.map((line) => line.split('  ')[1])).toEqual([String(isRoot() ? 300_123 : process.getuid!()), '7'])
+})
+
+it('removes a job with its children, and again without harm', async () => {
+  await jobs.ensureJob('gone', shell('trap "" TERM; sleep 1000 & setsid sleep 1000 & wait'))
+  await until(() => markedProcesses('gone').length === 3)
+  const pids = markedProcesses('gone').map((found) => found.pid)
+  await jobs.removeJob('gone')
+  await jobs.removeJob('gone')
+  expect(pids.filter(isRunning)).toEqual([])
+  expect(await jobs.inspectJob('gone')).toEqual({ is: 'absent' })
+  expect(existsSync(`${place.logDirectory}/gone`)).toBe(false)
+  expect(readdirSync(place.treeDirectory).filter((entry) => entry.includes('gone'))).toEqual([])
+  await jobs.ensureJob('gone', shell('exit 4'))
+  expect(await untilEnded('gone')).toMatchObject({ exitCode: 4 })
+})
+
+it('goes on when whoever started it is killed', async () => {
+  const own = newPlace()
+  const starter = startProgram(`
+    import { s6Supervisor } from 'drivers/s6/supervisor.ts'
+    import { jobDriver } from 'drivers/s6/job.ts'
+    const supervisor = s6Supervisor(${JSON.stringify(own.place)})
+    await supervisor.ensureTree()
+    const script = 'while [ ! -e "$1/go" ]; do sleep 0.02; done; exit 5'
+    const jobs = jobDriver(supervisor)
+    await jobs.ensureJob('survivor', { command: ['/bin/sh', '-c', script, 'job', ${JSON.stringify(own.directory)}] })
+    let state = await jobs.inspectJob('survivor')
+    while (state.pid === undefined) state = await jobs.inspectJob('survivor')
+    console.log(state.pid)
+    setInterval(() => {}, 1e6)
+  `)
+  const pid = Number(await firstLine(starter))
+  const ended = new Promise((resolve) => starter.once('exit', resolve))
+  starter.kill('SIGKILL')
+  await ended
+  expect(await own.jobs.inspectJob('survivor')).toMatchObject({ is: 'running', pid })
+  writeFileSync(`${own.directory}/go`, '')
+  expect(await untilEnded('survivor', own.jobs)).toMatchObject({ exitCode: 5 })
+})
+
+it.each(['stopped', 'killed'])(
+  'after a tree that was %s only what had not ended runs again, from its start',
+  async (how) => {
+    const own = newPlace()
+    const script = 'echo line >> "$1/$2"; [ ! -e "$1/wait" ] || sleep 1000; exit 6'
+    const job = (name: string) => ({ command: ['/bin/sh', '-c', script, 'job', own.directory, name] })
+    const lines = (name: string) => readFileSync(`${own.directory}/${name}`, 'utf8').trim().split('\n').length
+    await own.supervisor.ensureTree()
+    await own.jobs.ensureJob('ended', job('ended'))
+    await untilEnded('ended', own.jobs)
+    await own.jobs.ensureJob('wait', job('wait'))
+    await until(() => existsSync(`${own.directory}/wait`))
+    const running = await own.jobs.inspectJob('wait')
+    if (how === 'stopped') await own.supervisor.stopTree()
+    else killAll(own.directory)
+    expect(processesBelow(own.directory)).toEqual([])
+    expect(await own.jobs.inspectJob('ended')).toMatchObject({ is: 'ended', exitCode: 6 })
+    expect(await own.jobs.inspectJob('wait')).toMatchObject({ is: 'running' })
+    await own.supervisor.ensureTree()
+    await until(() => lines('wait') === 2)
+    const again = await own.jobs.inspectJob('wait')
+    expect(again.is).toBe('running')
+    expect(again).not.toEqual(running)
+    expect(await own.jobs.inspectJob('ended')).toMatchObject({ is: 'ended', exitCode: 6 })
+    expect(lines('ended')).toBe(1)
+  },
+)
+
+/** As a power cut does it. */
+function killAll(below: string): void {
+  while (processesBelow(below).length > 0) {
+    for (const { pid } of processesBelow(below)) killProcess(pid, 'SIGKILL')
+  }
+}

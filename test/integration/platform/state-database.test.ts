@@ -1,0 +1,154 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import pg from 'pg'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { type Home, openHome } from '../../../src/drivers/host/home.ts'
+import { isRoot, waitUntil } from '../../../src/drivers/host/process.ts'
+import { ensureToolchain, type Toolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { type Supervisor, s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import { ensureStateDatabase, type StateDatabase } from '../../../src/drivers/state/database.ts'
+import {
+  canRunAs,
+  firstLine,
+  processesBelow,
+  removeTemporaryHome,
+  startProgram,
+  temporaryDirectory,
+} from '../../support/temporary-home.ts'
+
+const nobody = 65534
+const directory = temporaryDirectory()
+const others: string[] = []
+const strangers: ChildProcess[] = []
+const registry = temporaryDirectory()
+let home: Home
+let supervisor: Supervisor
+let toolchain: Toolchain
+let database: StateDatabase
+
+beforeAll(async () => {
+  home = await openHome(directory, { uidBase: 300_000, registry })
+  supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+  toolchain = await ensureToolchain('17', home)
+  await supervisor.ensureTree()
+  database = await ensureStateDatabase({ home, supervisor, toolchain })
+})
+
+afterAll(async () => {
+  for (const stranger of strangers) stranger.kill('SIGKILL')
+  for (const path of [directory, registry, ...others]) await removeTemporaryHome(path)
+})
+
+async function query(sql: string, config = database): Promise<Record<string, unknown>[]> {
+  const client = new pg.Client(config)
+  await client.connect()
+  return client
+    .query(sql)
+    .then((result) => result.rows)
+    .finally(() => client.end())
+}
+
+async function postmaster(): Promise<number> {
+  const state = await supervisor.inspectService('state-database')
+  return state.is === 'up' ? state.pid : 0
+}
+
+it('answers with its own database, checksums and durable commits, on a socket only', async () => {
+  expect(await query('select current_database() as name')).toEqual([{ name: 'berth' }])
+  const settings = ['data_checksums', 'fsync', 'synchronous_commit', 'listen_addresses', 'jit', 'TimeZone']
+  const rows = await query(
+    `select setting from unnest('{${settings}}'::text[]) as name, current_setting(name) as setting`,
+  )
+  expect(rows.map((row) => row.setting)).toEqual(['on', 'on', 'on', '', 'off', 'UTC'])
+})
+
+it('can be reached by its owner and root only', async () => {
+  const socketDirectory = statSync(database.host)
+  expect(socketDirectory.mode & 0o777).toBe(0o700)
+  expect(readFileSync(`${home.state}/data/pg_hba.conf`, 'utf8')).toBe('local all all trust\n')
+  if (!isRoot()) return
+  expect(socketDirectory.uid).toBe(home.uidStart)
+  expect(statSync(`/proc/${await postmaster()}`).uid).toBe(home.uidStart)
+})
+
+it('leaves a running database alone', async () => {
+  const pid = await postmaster()
+  await ensureStateDatabase({ home, supervisor, toolchain })
+  expect(await postmaster()).toBe(pid)
+})
+
+it('comes back with what was committed after its server is killed', async () => {
+  await query('create table kept (id int); insert into kept values (1)')
+  const pid = await postmaster()
+  process.kill(pid, 'SIGKILL')
+  expect(await waitUntil(async () => (await postmaster()) !== pid, 45)).toBe(true)
+  await ensureStateDatabase({ home, supervisor, toolchain })
+  expect(await postmaster()).not.toBe(pid)
+  expect(await query('select id from kept')).toEqual([{ id: 1 }])
+})
+
+it('starts on an existing home, with what was committed and nothing made anew', async () => {
+  const control = statSync(`${home.state}/data/PG_VERSION`).ino
+  await supervisor.stopTree()
+  await supervisor.ensureTree()
+  await ensureStateDatabase({ home, supervisor, toolchain })
+  expect(statSync(`${home.state}/data/PG_VERSION`).ino).toBe(control)
+  expect(await query('select id from kept')).toEqual([{ id: 1 }])
+})
+
+it('starts after a reboot that left its lock files to a stranger with the same uid', async () => {
+  await supervisor.stopTree()
+  const stranger = spawn('sleep', ['1000'], isRoot() ? { uid: home.uidStart, gid: home.uidStart } : {})
+  strangers.push(stranger)
+  const lock = [stranger.pid, `${home.state}/data`, 1, 5432, database.host, '', ' 1234567 0', 'ready   ', ''].join('\n')
+  writeFileSync(`${home.state}/data/postmaster.pid`, lock)
+  writeFileSync(`${database.host}/.s.PGSQL.5432.lock`, lock)
+  await supervisor.ensureTree()
+  await ensureStateDatabase({ home, supervisor, toolchain })
+  expect(await postmaster()).not.toBe(stranger.pid)
+  expect(await query('select id from kept')).toEqual([{ id: 1 }])
+})
+
+it('starts when a crash left its lock file empty', async () => {
+  await supervisor.stopTree()
+  writeFileSync(`${home.state}/data/postmaster.pid`, '')
+  await supervisor.ensureTree()
+  await ensureStateDatabase({ home, supervisor, toolchain })
+  expect(await query('select id from kept')).toEqual([{ id: 1 }])
+})
+
+function starter(path: string, owner?: number) {
+  const program = `
+    import { openHome } from 'drivers/host/home.ts'
+    import { ensureStateDatabase } from 'drivers/state/database.ts'
+    import { s6Supervisor } from 'drivers/s6/supervisor.ts'
+    import { ensureToolchain } from 'drivers/postgres/toolchain/toolchain.ts'
+    const home = await openHome('${path}', { uidBase: 300000, registry: '${registry}' })
+    const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+    await supervisor.ensureTree()
+    const toolchain = await ensureToolchain('17', home)
+    console.log(JSON.stringify(await ensureStateDatabase({ home, supervisor, toolchain })))
+  `
+  return firstLine(startProgram(program, owner))
+}
+
+it('is made once by processes that start it at once', async () => {
+  const path = temporaryDirectory()
+  others.push(path)
+  const [first, second, third] = await Promise.all([starter(path), starter(path), starter(path)])
+  expect([second, third]).toEqual([first, first])
+  expect(readdirSync(`${path}/state`)).toEqual(['data'])
+  expect(await query('select 1 as one', JSON.parse(first ?? ''))).toEqual([{ one: 1 }])
+})
+
+it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
+  const path = temporaryDirectory(nobody)
+  others.push(path)
+  const config = JSON.parse(await starter(path, nobody))
+  expect(await query('select current_database() as name', config)).toEqual([{ name: 'berth' }])
+  // Whoever started it may be about to end.
+  const owners = processesBelow(path).flatMap(
+    ({ pid }) => statSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid ?? [],
+  )
+  expect(new Set(owners)).toEqual(new Set([nobody]))
+})

@@ -1,0 +1,254 @@
+import { readFileSync, statSync } from 'node:fs'
+import type pg from 'pg'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { isRoot } from '../../../src/drivers/host/process.ts'
+import { createDatabase, dropDatabase, listDatabases } from '../../../src/drivers/postgres/sql/database.ts'
+import { dropUser, setPassword, setRole } from '../../../src/drivers/postgres/sql/role.ts'
+import { ask, type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
+import { until } from '../../support/until.ts'
+
+let bench: ClusterBench
+
+const untilEnded = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve))
+
+beforeAll(async () => {
+  bench = await openBench()
+})
+afterAll(() => bench?.remove())
+
+describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
+  let cluster: TestCluster
+  let port: number
+
+  beforeAll(async () => {
+    cluster = await bench.startCluster(major)
+    port = cluster.pooler.port
+    await bench.startPooler(cluster)
+  })
+
+  it('lets the default user in, and refuses a wrong password', async () => {
+    expect(await ask(port, 'select session_user::text as name')).toEqual([{ name: 'fly-user' }])
+    await expect(ask(port, 'select 1', { password: 'wrong' })).rejects.toThrow('authentication failed')
+  })
+
+  it.each([
+    ['postgres', ''],
+    ['postgres', 'postgres'],
+    ['berth_pooler', ''],
+    ['berth_pooler', 'berth_pooler'],
+    ['schema_admin', ''],
+    ['nobody at all', 'x'],
+  ])('refuses %s with the password "%s"', async (user, guess) => {
+    await expect(ask(port, 'select 1', { user, password: guess })).rejects.toThrow()
+    await expect(ask(port, 'select 1', { user, password: guess, database: 'postgres' })).rejects.toThrow()
+    await expect(ask(port, 'show users', { user, password: guess, database: 'pgbouncer' })).rejects.toThrow()
+  })
+
+  it('has no console for tenants', async () => {
+    await expect(ask(port, 'show users', { database: 'pgbouncer' })).rejects.toThrow()
+    await bench.addUser(cluster, 'pgbouncer', 'schema_admin')
+    await expect(ask(port, 'show users', { user: 'pgbouncer', database: 'pgbouncer' })).rejects.toThrow()
+  })
+
+  it('knows a new user at once, whatever his name', async () => {
+    for (const name of ['late', 'a"b; drop', `o'clock`, 'Üser name']) {
+      await bench.addUser(cluster, name, 'reader')
+      expect(await ask(port, 'select session_user::text as name', { user: name })).toEqual([{ name }])
+    }
+  })
+
+  it('knows a changed password at once and the old one no more', async () => {
+    await bench.addUser(cluster, 'changing', 'reader')
+    await ask(port, 'select 1', { user: 'changing' })
+    await setPassword(bench.postgres, cluster.id, 'changing', 'another one')
+    expect(await ask(port, 'select 1 as one', { user: 'changing', password: 'another one' })).toEqual([{ one: 1 }])
+    await expect(ask(port, 'select 1', { user: 'changing' })).rejects.toThrow('authentication failed')
+  })
+
+  it('refuses a password that has expired', async () => {
+    await bench.addUser(cluster, 'expired', 'reader')
+    await bench.postgres.query(cluster.id, 'postgres', `alter role expired valid until '2020-01-01'`)
+    await expect(ask(port, 'select 1', { user: 'expired' })).rejects.toThrow()
+  })
+
+  it('has admins act as their group, also in a session that another client had before', async () => {
+    const who = 'select current_user::text as acting, pg_backend_pid() as pid'
+    await ask(port, 'create table pooled (id int)')
+    // A session that is still being cleaned is not handed on yet, so that the next client may get another one.
+    const seen = new Set<unknown>()
+    let isSecond = false
+    await until(async () => {
+      const [session] = await ask(port, `${who}; set role none; ${who}`)
+      const [next] = await ask(port, who)
+      expect(next!.acting).toBe('schema_admin')
+      isSecond = seen.add(session!.pid).has(next!.pid)
+      return isSecond
+    })
+    await bench.addUser(cluster, 'other admin', 'schema_admin')
+    await ask(port, 'alter table pooled add name text; drop table pooled', { user: 'other admin' })
+  })
+
+  it('sees a changed role in the next session', async () => {
+    await bench.addUser(cluster, 'rising', 'reader')
+    await expect(ask(port, 'create schema risen', { user: 'rising' })).rejects.toThrow('permission denied')
+    await setRole(bench.postgres, cluster.id, { name: 'rising', role: 'schema_admin' })
+    await ask(port, 'create schema risen', { user: 'rising' })
+    await setRole(bench.postgres, cluster.id, { name: 'rising', role: 'reader' })
+    await expect(ask(port, 'drop schema risen', { user: 'rising' })).rejects.toThrow('must be owner')
+  })
+
+  it.each(['another', 'a new "one"'])(
+    'refuses an unknown database, reaches it once it is made, and lets it go',
+    async (database) => {
+      await expect(ask(port, 'select 1', { database })).rejects.toThrow('authentication failed')
+      await createDatabase(bench.postgres, cluster.id, database)
+      await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+      const client = await connect(port, { database })
+      expect((await client.query('select current_database()::text as name')).rows).toEqual([{ name: database }])
+      await dropDatabase(bench.postgres, cluster.id, database)
+      await expect(client.query('select 1')).rejects.toThrow()
+      await client.end().catch(() => undefined)
+      await bench.startPooler(cluster)
+    },
+  )
+
+  it('leads to a database that its owner closed to everybody who is not named', async () => {
+    await createDatabase(bench.postgres, cluster.id, 'closed')
+    await ask(cluster.spec.port, 'revoke all on database closed from public', { database: 'closed' })
+    await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+    expect(await ask(port, 'select 1 as one', { database: 'closed' })).toEqual([{ one: 1 }])
+    await dropDatabase(bench.postgres, cluster.id, 'closed')
+    await bench.startPooler(cluster)
+  })
+
+  it('refuses a user who was dropped', async () => {
+    await bench.addUser(cluster, 'going', 'writer')
+    const client = await connect(port, { user: 'going' })
+    await client.query('select 1')
+    await dropUser(bench.postgres, cluster.id, 'going')
+    await expect(client.query('select 1')).rejects.toThrow()
+    await expect(ask(port, 'select 1', { user: 'going' })).rejects.toThrow()
+    await client.end().catch(() => undefined)
+  })
+
+  it.each(['session', 'transaction'] as const)(
+    'ends what a user has open in %s mode, and nobody else',
+    async (mode) => {
+      const name = `ending in ${mode}`
+      await bench.addUser(cluster, name, 'reader')
+      await bench.startPooler(cluster, { poolMode: mode })
+      const ca = readFileSync(`${bench.home.path}/ca/ca.crt`, 'utf8')
+      const used = await connect(port, { user: name })
+      const unused = await connect(port, { user: name })
+      const encrypted = await connect(port, { user: name, ssl: { ca, servername: 'pg.test' } })
+      const other = await connect(port)
+      await Promise.all([used, encrypted, other].map((client) => client.query('select 1')))
+      const ended = Promise.all([used, unused, encrypted].map(untilEnded))
+      await bench.poolers.endSessions(cluster.id, cluster.pooler, { user: name })
+      await ended
+      expect((await other.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+      expect(await ask(port, 'select 1 as one', { user: name })).toEqual([{ one: 1 }])
+      await other.end()
+      await bench.startPooler(cluster)
+    },
+  )
+
+  it('ends what is open in a database', async () => {
+    const [there, other] = await Promise.all([connect(port), connect(port)])
+    await bench.poolers.endSessions(cluster.id, cluster.pooler, { database: 'another one' })
+    expect((await there.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+    const ended = Promise.all([there, other].map(untilEnded))
+    await bench.poolers.endSessions(cluster.id, cluster.pooler, { database: 'fly-db' })
+    await ended
+  })
+
+  it('speaks TLS with a certificate that clients can verify', async () => {
+    const ca = readFileSync(`${bench.home.path}/ca/ca.crt`, 'utf8')
+    for (const at of [port, cluster.spec.port]) {
+      const checked = { host: 'localhost', ssl: { ca, servername: 'pg.test' } }
+      expect(await ask(at, 'select 1 as one', checked)).toEqual([{ one: 1 }])
+      await expect(ask(at, 'select 1', { ssl: { ca, servername: 'elsewhere' } })).rejects.toThrow(
+        "does not match certificate's",
+      )
+      await expect(ask(at, 'select 1', { ssl: true })).rejects.toThrow('unable to verify')
+    }
+  })
+
+  it('runs as the user of its cluster, with files that only the platform can change', async () => {
+    const state = await bench.poolers.inspectPooler(cluster.id)
+    if (state.is !== 'running') throw new Error('not running')
+    const file = statSync(`${bench.home.path}/clusters/${cluster.id}/pooler/pgbouncer.ini`)
+    expect(file.mode & 0o777).toBe(0o644)
+    if (!isRoot()) return
+    expect(file.uid).toBe(0)
+    expect(statSync(`/proc/${state.pid}`).uid).toBe(cluster.spec.uid)
+  })
+})
+
+describe('one pooler', () => {
+  let cluster: TestCluster
+  let port: number
+
+  beforeAll(async () => {
+    cluster = await bench.startCluster('17')
+    port = cluster.pooler.port
+    await bench.startPooler(cluster)
+  })
+
+  const pid = async () => {
+    const state = await bench.poolers.inspectPooler(cluster.id)
+    return state.is === 'running' ? state.pid : 0
+  }
+
+  it('stays as it is when nothing changes', async () => {
+    const before = await pid()
+    await bench.startPooler(cluster)
+    expect(await pid()).toBe(before)
+  })
+
+  it('comes back when it is killed', async () => {
+    const before = await pid()
+    process.kill(before, 'SIGKILL')
+    await until(async () => ![0, before].includes(await pid()))
+    await bench.startPooler(cluster)
+  })
+
+  it('that does not answer is said to be away for the moment', async () => {
+    const stopped = await pid()
+    process.kill(stopped, 'SIGSTOP')
+    try {
+      const ending = bench.poolers.endSessions(cluster.id, cluster.pooler, { user: 'fly-user' })
+      await expect(ending).rejects.toMatchObject({ code: 'unavailable' })
+    } finally {
+      process.kill(stopped, 'SIGCONT')
+    }
+  })
+
+  it('takes a new pool mode without ending anybody, and a new port with a restart', async () => {
+    const before = await pid()
+    await until(async () => {
+      await bench.poolers.ensurePooler(cluster.id, { ...cluster.pooler, poolMode: 'transaction' })
+      return !(await pendingReload())
+    })
+    expect(await pid()).toBe(before)
+    // In transaction mode a session of the server is there only as long as the transaction.
+    const clients = await Promise.all(Array.from({ length: 5 }, () => connect(port)))
+    const pids = new Set<unknown>()
+    for (const client of clients) pids.add((await client.query('select pg_backend_pid() as pid')).rows[0].pid)
+    expect(pids.size).toBe(1)
+    for (const client of clients) await client.end()
+    const other = await bench.newCluster('17')
+    await bench.startPooler(cluster, { port: other.pooler.port })
+    expect(await pid()).not.toBe(before)
+  })
+
+  const pendingReload = async () =>
+    statSync(`${bench.home.path}/clusters/${cluster.id}/pooler/reload`, { throwIfNoEntry: false }) !== undefined
+
+  it('is gone after its removal, which may be repeated', async () => {
+    await bench.poolers.removePooler(cluster.id)
+    expect(await bench.poolers.inspectPooler(cluster.id)).toEqual({ is: 'absent' })
+    await bench.poolers.removePooler(cluster.id)
+    await bench.poolers.endSessions(cluster.id, cluster.pooler, { user: 'fly-user' })
+  })
+})

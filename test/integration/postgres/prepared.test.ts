@@ -1,0 +1,130 @@
+import type pg from 'pg'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { createDatabase, dropDatabase } from '../../../src/drivers/postgres/sql/database.ts'
+import { endPrepared } from '../../../src/drivers/postgres/sql/prepared.ts'
+import { dropUser, forgetForeignPasswords, setPassword, setRole } from '../../../src/drivers/postgres/sql/role.ts'
+import { ask, type ClusterBench, connect, openBench, password, type TestCluster } from '../../support/cluster.ts'
+import { until } from '../../support/until.ts'
+
+let bench: ClusterBench
+
+beforeAll(async () => {
+  bench = await openBench()
+})
+afterAll(() => bench?.remove())
+
+const changes = {
+  password: `alter role stubborn password 'mine'`,
+  setting: `alter role stubborn set role = 'none'`,
+}
+
+describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
+  let cluster: TestCluster
+  let id: string
+  let port: number
+
+  beforeAll(async () => {
+    cluster = await bench.startCluster(major)
+    id = cluster.id
+    port = cluster.spec.port
+    await ask(port, 'create table number as select 1 as n')
+  })
+
+  const asHimself = (sql: string) => ask(port, sql, { user: 'stubborn' })
+  const listPrepared = async () =>
+    (await bench.postgres.query(id, 'postgres', 'select gid from pg_prepared_xacts order by 1')).map(({ gid }) => gid)
+
+  const askAboutSessions = async (what: string) =>
+    bench.postgres.query(id, 'postgres', `select ${what} as seen from pg_stat_activity where usename = 'stubborn'`)
+  const endSessions = () => askAboutSessions('pg_terminate_backend(pid)')
+  const listSessions = async () => (await askAboutSessions('pid')).length
+
+  describe('a user', () => {
+    const operations = {
+      'gets a new password': () => setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true }),
+      'gets another role': () => setRole(bench.postgres, id, { name: 'stubborn', role: 'writer' }),
+      'is dropped': () => dropUser(bench.postgres, id, 'stubborn'),
+    }
+
+    beforeEach(() => bench.addUser(cluster, 'stubborn', 'reader'))
+    afterEach(async () => {
+      await endPrepared(bench.postgres, id)
+      await dropUser(bench.postgres, id, 'stubborn').catch(() => undefined)
+    })
+
+    describe.each(Object.entries(operations))('%s', (_what, operate) => {
+      it.each(Object.values(changes))('while a session of his has not committed %s', async (change) => {
+        const client: pg.Client = await connect(port, { user: 'stubborn' })
+        await client.query(`begin; ${change}`)
+        await operate()
+        await expect(client.query('select 1')).rejects.toThrow()
+      })
+
+      it.each(Object.values(changes))('although he prepared %s', async (change) => {
+        await asHimself(`begin; ${change}; prepare transaction 'his "own" \\ words'`)
+        await operate()
+      })
+
+      it.each(Object.values(changes))('although he prepared in the name of a group %s', async (change) => {
+        await asHimself(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
+        await operate()
+      })
+    })
+
+    it('is dropped although he comes back again and again', async () => {
+      let isOut = false
+      const comeBack = async () => {
+        while (!isOut) {
+          const client = await connect(port, { user: 'stubborn' }).catch(() => undefined)
+          const ended = client && new Promise((resolve) => client.once('end', resolve))
+          client?.query(`begin; ${changes.password}`).catch(() => undefined)
+          await ended
+        }
+      }
+      const sessions = Array.from({ length: 10 }, comeBack)
+      try {
+        await until(async () => (await listSessions()) > 5)
+        await dropUser(bench.postgres, id, 'stubborn')
+      } finally {
+        isOut = true
+        await endSessions()
+        await Promise.all(sessions)
+      }
+    })
+
+    it('is dropped although what he prepared is in a database that is closed, and stays so', async () => {
+      await createDatabase(bench.postgres, id, 'closed')
+      await ask(port, `begin; ${changes.setting}; prepare transaction 'far'`, { user: 'stubborn', database: 'closed' })
+      await ask(port, 'alter database closed allow_connections false')
+      await dropUser(bench.postgres, id, 'stubborn')
+      expect(await listPrepared()).toEqual([])
+      await expect(ask(port, 'select 1', { database: 'closed' })).rejects.toThrow('not currently accepting connections')
+      await dropDatabase(bench.postgres, id, 'closed')
+    })
+
+    it('takes what he prepared along, in every database, and nothing of others', async () => {
+      await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
+      await asHimself(`begin; lock table number in access share mode; prepare transaction 'his'`)
+      await setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true })
+      expect(await listPrepared()).toEqual(['his', 'of an admin'])
+      await dropUser(bench.postgres, id, 'stubborn')
+      expect(await listPrepared()).toEqual(['of an admin'])
+    })
+  })
+
+  it('forgets passwords of roles that are nobody’s, although a change of one is prepared', async () => {
+    await bench.postgres.query(id, 'postgres', `create role stubborn login password 'old'`)
+    await ask(port, `begin; ${changes.password}; prepare transaction 'of nobody'`, {
+      user: 'stubborn',
+      password: 'old',
+    })
+    await forgetForeignPasswords(bench.postgres, id)
+    const [role] = await bench.postgres.query(
+      id,
+      'postgres',
+      `select rolpassword from pg_authid where rolname = 'stubborn'`,
+    )
+    expect(role).toEqual({ rolpassword: null })
+    await bench.postgres.query(id, 'postgres', 'drop role stubborn')
+  })
+})

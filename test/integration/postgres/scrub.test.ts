@@ -1,0 +1,180 @@
+import { beforeEach, describe, expect, test } from 'vitest'
+import { usePlatform } from '../../support/platform.ts'
+import { until as untilSo } from '../../support/until.ts'
+
+const platform = usePlatform()
+const { fake } = platform
+
+beforeEach(() => {
+  fake.drillIntervalSeconds = null
+})
+
+/** Looks at everything this often. Lost replies are part of some tests. */
+async function look(turns: number): Promise<void> {
+  for (let i = 0; i < turns; i++) {
+    await platform.sql('update work set run_at = now(), leased_until = null')
+    await platform.turn().catch(() => undefined)
+  }
+}
+
+async function until(holds: () => Promise<boolean>): Promise<void> {
+  // The label of a second backup names the next second, which no number of turns brings about.
+  await untilSo(async () => {
+    if (await holds()) return true
+    await platform.sql('update work set run_at = now(), leased_until = null')
+    await platform.turn().catch(() => undefined)
+    return holds()
+  }, 60)
+}
+
+const backupsOf = (id: string) => platform.sql('select * from backup where cluster_id = $1 order by label', [id])
+const show = async (id: string) => (await platform.call('GET', `/v1/postgres/${id}`)).body.data
+const completed = async (id: string) => (await backupsOf(id)).filter((row) => row.state === 'completed')
+
+/** A cluster whose first backup is completed and was last read eight days ago. */
+async function withOldBackup(): Promise<string> {
+  const body = { org_slug: 'personal', plan: 'basic' }
+  const { id } = (await platform.call('POST', '/v1/postgres', { body })).body.data
+  await until(async () => (await completed(id)).length === 1)
+  await makeOld(id)
+  return id
+}
+
+/** Its label as well: the next one of the same second would be waited for. */
+async function makeOld(id: string): Promise<void> {
+  await platform.sql(
+    `update backup set label = '20260101-000000F', verified_at = now() - interval '8 days' where cluster_id = $1`,
+    [id],
+  )
+}
+
+const isFresh = async (id: string) =>
+  (await platform.sql(`select 1 from backup where cluster_id = $1 and verified_at > now() - interval '1 minute'`, [id]))
+    .length === 1
+
+describe('a kept backup', () => {
+  test('is read again once its time has come, and not before', async () => {
+    const id = await withOldBackup()
+    await until(() => isFresh(id))
+    expect(await backupsOf(id)).toMatchObject([{ damage: null, scrub_started_at: null, damaged_at: null }])
+    expect(fake.scrubs.size).toBe(0)
+    await look(5)
+    expect(fake.scrubs.size).toBe(0)
+    const { body } = await platform.call('GET', `/v1/postgres/${id}/backups`)
+    expect(body.data[0].verified_at).not.toBeNull()
+  })
+
+  test('that is damaged makes the cluster degraded until a new one is made, which is at once', async () => {
+    const id = await withOldBackup()
+    const [{ label }] = await backupsOf(id)
+    fake.scrubProblem = 'base/1/1259 differs'
+    await until(async () => (await backupsOf(id))[0].damage !== null)
+    const cluster = await show(id)
+    expect(cluster.health).toMatchObject({
+      status: 'degraded',
+      reason: `backup ${label} is damaged, and a new one follows: base/1/1259 differs`,
+    })
+    expect(cluster.recovery_window).toBeNull()
+    fake.backupProblem = 'the disk is full'
+    await until(async () => (await backupsOf(id)).some((row) => row.state === 'failed'))
+    await look(3)
+    expect((await show(id)).health.status).toBe('degraded')
+    fake.backupProblem = undefined
+    await platform.sql(`update backup set state_since = now() - interval '1 hour' where state = 'failed'`)
+    await until(async () => (await completed(id)).length === 2)
+    await until(async () => (await show(id)).health.status === 'ok')
+    const { body } = await platform.call('GET', `/v1/postgres/${id}/backups`)
+    expect(body.data.find((backup: { id: string }) => backup.id === label).failure).toBe('base/1/1259 differs')
+    expect(await completed(id)).toHaveLength(2)
+  })
+
+  test('waits while another one on the machine is read', async () => {
+    const ids = [await withOldBackup(), await withOldBackup()]
+    await until(async () => fake.scrubs.size > 0)
+    const [reading] = [...fake.scrubs.keys()]
+    await platform.sql('update work set run_at = now() + case when resource_id = $1 then $2::interval else $3 end', [
+      reading,
+      '1 hour',
+      '0',
+    ])
+    await platform.turn()
+    expect([...fake.scrubs.keys()]).toEqual([reading])
+    for (const id of ids) await until(() => isFresh(id))
+  })
+
+  test('is not waited for when its cluster is deleted', async () => {
+    const [first, second] = [await withOldBackup(), await withOldBackup()]
+    await until(async () => fake.scrubs.size > 0)
+    const [reading] = [...fake.scrubs.keys()]
+    await platform.call('DELETE', `/v1/postgres/${reading}`)
+    await until(async () => !fake.scrubs.has(reading!))
+    await until(() => isFresh(reading === first ? second : first))
+  })
+})
+
+describe('the archive', () => {
+  /** As the sampler and the receiver would have left it: five segments, and a minute between two samples. */
+  async function withLog(id: string): Promise<void> {
+    const at = (minutes: number) => `now() - interval '${60 - minutes} minutes'`
+    await platform.sql(`update backup set stopped_at = ${at(0)} where cluster_id = $1`, [id])
+    for (const minute of [1, 2, 3, 4]) {
+      await platform.sql(`insert into sample values ($1, 1, ${at(minute)}, $2)`, [id, `0/${minute + 2}000100`])
+    }
+    await platform.sql(`update archive set latest_at = ${at(5)}, latest_lsn = '0/7000100' where cluster_id = $1`, [id])
+  }
+
+  test('that is whole stays as it is', async () => {
+    const id = await withOldBackup()
+    await withLog(id)
+    fake.archiveEnd = 0x8000000n
+    await until(() => isFresh(id))
+    await look(3)
+    expect(await platform.sql('select epoch from archive where cluster_id = $1', [id])).toEqual([{ epoch: 1 }])
+  })
+
+  test('that lacks a segment ends before it, and another begins with a backup', async () => {
+    const id = await withOldBackup()
+    await withLog(id)
+    fake.archiveEnd = 0x5000000n
+    await until(() => isFresh(id))
+    expect((await show(id)).health).toMatchObject({
+      status: 'degraded',
+      reason: 'WAL segment 000000010000000000000005 is missing in the archive, which is started anew; a backup follows',
+    })
+    await until(async () => (await completed(id)).length === 2)
+    expect(fake.slots.get(id)).toBe('berth_2')
+    const epochs = await platform.sql(
+      `select archive.epoch, latest_lsn::text as lsn, ended_at is null as current, latest_at = sample.at as cut
+       from archive left join sample on sample.lsn = latest_lsn where archive.cluster_id = $1 order by archive.epoch`,
+      [id],
+    )
+    expect(epochs).toEqual([
+      { epoch: 1, lsn: '0/4000100', current: false, cut: true },
+      { epoch: 2, lsn: null, current: true, cut: null },
+    ])
+    expect((await completed(id)).map((row) => row.epoch)).toEqual([1, 2])
+  })
+
+  test('that lacks its first segment has no window', async () => {
+    const id = await withOldBackup()
+    await withLog(id)
+    fake.archiveEnd = undefined
+    await until(() => isFresh(id))
+    expect((await show(id)).recovery_windows).toEqual([])
+  })
+})
+
+test('a scrub that finds damage converges whatever call is lost', async () => {
+  const expected = [{ damage: 'base/1/1259 differs', scrub_started_at: null }, { damage: null }]
+  const id = await withOldBackup()
+  for (let nth = 1; ; nth++) {
+    fake.scrubProblem = 'base/1/1259 differs'
+    fake.breakCall(nth)
+    await until(async () => (await completed(id)).length === 2)
+    expect(await backupsOf(id), `call ${nth}`).toMatchObject(expected)
+    expect(fake.scrubs.size).toBe(0)
+    if (fake.calls < nth) return
+    await platform.sql('delete from backup where damage is not null')
+    await makeOld(id)
+  }
+}, 300_000)

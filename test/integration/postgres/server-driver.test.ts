@@ -1,0 +1,588 @@
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import type pg from 'pg'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { isRoot, run } from '../../../src/drivers/host/process.ts'
+import { readIdentifier } from '../../../src/drivers/postgres/identity.ts'
+import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
+import { createDatabase, dropDatabase, listDatabases } from '../../../src/drivers/postgres/sql/database.ts'
+import {
+  disableExtension,
+  enableExtension,
+  listDatabaseExtensions,
+} from '../../../src/drivers/postgres/sql/extension.ts'
+import {
+  createUser,
+  dropUser,
+  hasPassword,
+  listUsers,
+  setPassword,
+  setRole,
+} from '../../../src/drivers/postgres/sql/role.ts'
+import { ensureTools, hasPostgis, listExtensions } from '../../../src/drivers/postgres/toolchain/tools.ts'
+import { newId } from '../../../src/model/ids.ts'
+import {
+  ask,
+  type ClusterBench,
+  connect,
+  flyUser,
+  openBench,
+  password,
+  type TestCluster,
+  untilReady,
+} from '../../support/cluster.ts'
+import {
+  canRunAs,
+  firstLine,
+  isRunning,
+  processesBelow,
+  removeTemporaryHome,
+  startProgram,
+  temporaryDirectory,
+} from '../../support/temporary-home.ts'
+import { until } from '../../support/until.ts'
+
+const nobody = 65_534
+let bench: ClusterBench
+
+beforeAll(async () => {
+  bench = await openBench()
+})
+afterAll(() => bench?.remove())
+
+describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
+  let cluster: TestCluster
+  let port: number
+  let id: string
+
+  const admin = <R extends Record<string, unknown>>(sql: string, database = 'postgres') =>
+    bench.postgres.query<R>(id, database, sql)
+
+  beforeAll(async () => {
+    cluster = await bench.startCluster(major)
+    port = cluster.spec.port
+    id = cluster.id
+  })
+
+  it('runs as a user of its own, on a socket that nobody else can open', async () => {
+    const paths = clusterPaths(bench.home, id)
+    expect(statSync(paths.sockets).mode & 0o777).toBe(0o700)
+    expect(statSync(paths.data).mode & 0o777).toBe(0o700)
+    expect(statSync(`${paths.data}/PG_VERSION`).mode & 0o777).toBe(0o600)
+    expect(statSync(paths.directory).mode & 0o777).toBe(0o711)
+    if (!isRoot()) return
+    const pid = await untilReady(bench.postgres, id)
+    const owned = [paths.sockets, paths.data, `${paths.data}/PG_VERSION`, `${paths.tls}/server.key`, `/proc/${pid}`]
+    expect(owned.map((path) => statSync(path).uid)).toEqual(owned.map(() => cluster.spec.uid))
+    expect([paths.directory, paths.settings, paths.access].map((path) => statSync(path).uid)).toEqual([0, 0, 0])
+  })
+
+  it('has checksums, UTF-8 and a locale that no library of the machine can change', async () => {
+    const [row] = await admin(
+      `select current_setting('data_checksums') as checksums, pg_encoding_to_char(encoding) as encoding,
+         datlocprovider::text as provider, datcollate as collate
+       from pg_database where datname = 'fly-db'`,
+    )
+    expect(row).toEqual({ checksums: 'on', encoding: 'UTF8', provider: major === '16' ? 'c' : 'b', collate: 'C.UTF-8' })
+  })
+
+  it('runs by the settings of its plan, all of which it understood', async () => {
+    const names = ['shared_buffers', 'max_connections', 'wal_level', 'track_commit_timestamp', 'ssl', 'TimeZone']
+    const rows = await admin(`select current_setting(name) as value from unnest('{${names}}'::text[]) as name`)
+    expect(rows.map((row) => row.value)).toEqual(['192MB', '68', 'replica', 'on', 'on', 'UTC'])
+    expect(await admin('select name, error from pg_file_settings where error is not null')).toEqual([])
+    expect(await admin('select error from pg_hba_file_rules where error is not null')).toEqual([])
+    expect(await admin('select name from pg_settings where pending_restart')).toEqual([])
+    await ask(port, 'select 1')
+    expect(await ask(port, 'select 1 as one from pg_stat_statements limit 1')).toEqual([{ one: 1 }])
+  })
+
+  it('takes a change at once that needs no restart, and restarts for one that does', async () => {
+    const pid = await untilReady(bench.postgres, id)
+    const spec = { ...cluster.spec, settings: { work_mem: '7MB' } }
+    await bench.postgres.ensureRunning(id, spec)
+    await until(async () => (await admin('show work_mem'))[0]?.work_mem === '7MB')
+    expect(await untilReady(bench.postgres, id)).toBe(pid)
+    await bench.postgres.ensureRunning(id, { ...spec, settings: { ...spec.settings, shared_buffers: '64MB' } })
+    expect(await untilReady(bench.postgres, id)).not.toBe(pid)
+    expect(await admin('show shared_buffers')).toEqual([{ shared_buffers: '64MB' }])
+  })
+
+  it('refuses the roles of the platform from the network, and everybody without a password', async () => {
+    for (const user of ['postgres', 'berth_pooler']) {
+      await expect(ask(port, 'select 1', { user, password: 'x' })).rejects.toThrow('rejects connection')
+    }
+    await expect(ask(port, 'select 1', { password: 'wrong' })).rejects.toThrow('password authentication failed')
+    await expect(bench.postgres.probe(flyUser(port))).resolves.toBeUndefined()
+    await expect(bench.postgres.probe({ ...flyUser(port), password: 'x' })).rejects.toThrow('ask 127.0.0.1')
+  })
+
+  it('gives tenants no way out of their databases', async () => {
+    const [row] = await ask(
+      port,
+      `select bool_or(rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls) as power,
+         bool_or(pg_has_role(oid, 'pg_execute_server_program', 'usage')) as programs,
+         bool_or(pg_has_role(oid, 'pg_read_server_files', 'usage')) as files
+       from pg_roles where rolname = any('{fly-user,schema_admin,writer,reader,berth_pooler}')`,
+    )
+    expect(row).toEqual({ power: false, programs: false, files: false })
+    // The platform's own sessions end when it has nothing to ask; this one is there to be attacked.
+    const held = admin('select pg_sleep(60)').catch(() => undefined)
+    const listed = `select 1 from pg_stat_activity where usename = 'postgres'`
+    await until(async () => (await ask(port, listed)).length > 0)
+    for (const attempt of [
+      `select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'`,
+      `copy (select 1) to program 'id'`,
+      `select pg_read_file('/etc/passwd')`,
+      'create role another',
+      'create database another',
+      `alter role postgres password 'x'`,
+      'set session authorization postgres',
+      'drop schema pg_berth cascade',
+      `select pg_berth.lookup('fly-user')`,
+      `create function pg_berth.mine() returns int language sql as 'select 1'`,
+      `load 'dblink'; create extension dblink`,
+    ]) {
+      await expect(ask(port, attempt), attempt).rejects.toThrow(/permission denied|must be|access to library/)
+    }
+    await admin(
+      `select pg_cancel_backend(pid) from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()`,
+    )
+    await held
+    await expect(ask(port, 'select 1', { database: 'postgres' })).rejects.toThrow('permission denied')
+    await expect(ask(port, 'select 1', { database: 'template1' })).rejects.toThrow('permission denied')
+    await expect(ask(port, 'select 1', { replication: 'true' } as pg.ClientConfig)).rejects.toThrow()
+  })
+
+  it('gives each role its rights, also on what is made later and by other admins', async () => {
+    await bench.addUser(cluster, 'second', 'schema_admin')
+    await bench.addUser(cluster, 'w', 'writer')
+    await bench.addUser(cluster, 'r', 'reader')
+    await ask(port, 'create table early (id serial primary key, name text)')
+    await ask(port, 'create schema later; create table later.things (id serial primary key, name text)', {
+      user: 'second',
+    })
+    for (const table of ['early', 'later.things']) {
+      await ask(port, `insert into ${table} (name) values ('a'); update ${table} set name = 'b'`, { user: 'w' })
+      expect(await ask(port, `select name from ${table}`, { user: 'r' })).toEqual([{ name: 'b' }])
+      await expect(ask(port, `insert into ${table} (name) values ('c')`, { user: 'r' })).rejects.toThrow(
+        'permission denied',
+      )
+      await expect(ask(port, `drop table ${table}`, { user: 'w' })).rejects.toThrow('must be owner')
+      await expect(ask(port, 'create table public.mine (id int)', { user: 'w' })).rejects.toThrow('permission denied')
+    }
+    await ask(port, 'alter table early add extra int; create index on early (name)', { user: 'second' })
+    await ask(port, 'alter table later.things rename to stuff; drop table early; drop schema later cascade')
+    expect(await listUsers(bench.postgres, id)).toEqual([
+      { name: 'fly-user', role: 'schema_admin' },
+      { name: 'r', role: 'reader' },
+      { name: 'second', role: 'schema_admin' },
+      { name: 'w', role: 'writer' },
+    ])
+  })
+
+  it('lets an admin end the sessions of others', async () => {
+    const client = await connect(port, { user: 'w' })
+    const { processID: pid } = client as pg.Client & { processID: number }
+    const [row] = await ask(port, `select pg_terminate_backend(${pid}) as done`)
+    expect(row).toEqual({ done: true })
+    await expect(client.query('select 1')).rejects.toThrow()
+  })
+
+  it('takes users whatever their names, and refuses those that cannot be', async () => {
+    const name = 'a"b; drop'
+    await createUser(bench.postgres, id, { name, role: 'writer', password })
+    expect(await ask(port, 'select current_user::text as name', { user: name })).toEqual([{ name }])
+    const again = createUser(bench.postgres, id, { name, role: 'reader', password })
+    await expect(again).rejects.toMatchObject({ code: 'conflict' })
+    for (const [bad, code] of [
+      ['a\0b', 'invalid'],
+      ['', 'invalid'],
+      ['x'.repeat(64), 'invalid'],
+      ['public', 'bad_request'],
+      ['postgres', 'bad_request'],
+      ['pg_monitor', 'bad_request'],
+    ] as const) {
+      const attempt = createUser(bench.postgres, id, { name: bad, role: 'reader', password })
+      await expect(attempt, bad).rejects.toMatchObject({ code })
+    }
+    await dropUser(bench.postgres, id, name)
+    await expect(dropUser(bench.postgres, id, name)).rejects.toMatchObject({ code: 'not_found' })
+    await expect(dropUser(bench.postgres, id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
+  })
+
+  it('drops a user with what he has in several databases, which the admins keep', async () => {
+    await createDatabase(bench.postgres, id, 'second')
+    await bench.addUser(cluster, 'leaving', 'schema_admin')
+    const client = await connect(port, { user: 'leaving' })
+    for (const database of ['fly-db', 'second']) {
+      await ask(port, 'set role none; create schema left_behind; create table left_behind.t (id int)', {
+        user: 'leaving',
+        database,
+      })
+      await ask(port, `grant usage on schema left_behind to w`, { user: 'leaving', database })
+    }
+    await dropUser(bench.postgres, id, 'leaving')
+    await expect(client.query('select 1')).rejects.toThrow()
+    for (const database of ['fly-db', 'second']) await ask(port, 'drop schema left_behind cascade', { database })
+    await dropDatabase(bench.postgres, id, 'second')
+  })
+
+  it('takes rights away with a role, also from a session that is open', async () => {
+    await bench.addUser(cluster, 'falling', 'schema_admin')
+    const client = await connect(port, { user: 'falling' })
+    await client.query('set role none; create table public.own (id int)')
+    await setRole(bench.postgres, id, { name: 'falling', role: 'reader' })
+    await expect(client.query('drop table own')).rejects.toThrow()
+    await expect(ask(port, 'drop table own', { user: 'falling' })).rejects.toThrow('must be owner')
+    await ask(port, 'drop table own')
+    await expect(setRole(bench.postgres, id, { name: 'nobody', role: 'reader' })).rejects.toMatchObject({
+      code: 'not_found',
+    })
+  })
+
+  it('changes a password, and ends sessions when asked to', async () => {
+    await bench.addUser(cluster, 'p', 'reader')
+    const client = await connect(port, { user: 'p' })
+    await setPassword(bench.postgres, id, 'p', 'second')
+    const knows = (password: string) => hasPassword(bench.postgres, id, 'p', password)
+    expect([await knows('first'), await knows('second')]).toEqual([false, true])
+    await client.query('select 1')
+    await setPassword(bench.postgres, id, 'p', 'third', { killSessions: true })
+    await expect(client.query('select 1')).rejects.toThrow()
+    await ask(port, 'select 1', { user: 'p', password: 'third' })
+    const [row] = await admin(
+      `select rolpassword like 'SCRAM-SHA-256$4096:%' as scram from pg_authid where rolname = 'p'`,
+    )
+    expect(row).toEqual({ scram: true })
+  })
+
+  it('makes and drops databases', async () => {
+    await createDatabase(bench.postgres, id, 'shop "x"')
+    expect(await listDatabases(bench.postgres, id)).toEqual(['fly-db', 'shop "x"'])
+    await expect(createDatabase(bench.postgres, id, 'shop "x"')).rejects.toMatchObject({ code: 'conflict' })
+    await expect(createDatabase(bench.postgres, id, 'pgbouncer')).rejects.toMatchObject({ code: 'bad_request' })
+    const client = await connect(port, { database: 'shop "x"' })
+    await client.query('create table orders (id int)')
+    await dropDatabase(bench.postgres, id, 'shop "x"')
+    await expect(client.query('select 1')).rejects.toThrow()
+    await expect(dropDatabase(bench.postgres, id, 'shop "x"')).rejects.toMatchObject({ code: 'not_found' })
+    await expect(dropDatabase(bench.postgres, id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
+    await createDatabase(bench.postgres, id, 'pattern')
+    await ask(port, 'alter database pattern is_template true')
+    expect(await listDatabases(bench.postgres, id)).toEqual(['fly-db', 'pattern'])
+    await expect(dropDatabase(bench.postgres, id, 'pattern')).rejects.toMatchObject({ code: 'conflict' })
+    await ask(port, 'alter database pattern is_template false')
+    await dropDatabase(bench.postgres, id, 'pattern')
+  })
+
+  it('enables and disables extensions', async () => {
+    const find = async (name: string) =>
+      (await listDatabaseExtensions(bench.postgres, id, 'fly-db')).find((extension) => extension.name === name)
+    expect(await find('plpgsql')).toMatchObject({ system: true, installed: { schema: 'pg_catalog' } })
+    expect(await find('file_fdw')).toBeUndefined()
+    await enableExtension(bench.postgres, id, 'fly-db', 'earthdistance', { schema: 'geo', createSchema: true })
+    expect(await find('cube')).toMatchObject({ system: false, installed: { schema: 'geo' } })
+    expect(await ask(port, 'select geo.earth()::int as radius')).toEqual([{ radius: 6378168 }])
+    const refusals = [
+      [() => enableExtension(bench.postgres, id, 'fly-db', 'cube'), 'conflict'],
+      [() => enableExtension(bench.postgres, id, 'fly-db', 'nonsense'), 'not_found'],
+      [() => enableExtension(bench.postgres, id, 'fly-db', 'citext', { schema: 'missing' }), 'invalid'],
+      [() => enableExtension(bench.postgres, id, 'nowhere', 'citext'), 'not_found'],
+      [() => disableExtension(bench.postgres, id, 'fly-db', 'cube'), 'conflict'],
+      [() => disableExtension(bench.postgres, id, 'fly-db', 'citext'), 'not_found'],
+      [() => disableExtension(bench.postgres, id, 'fly-db', 'plpgsql'), 'bad_request'],
+    ] as const
+    for (const [attempt, code] of refusals) await expect(attempt()).rejects.toMatchObject({ code })
+    await disableExtension(bench.postgres, id, 'fly-db', 'cube', { cascade: true })
+    await enableExtension(bench.postgres, id, 'fly-db', 'hstore')
+    expect(await ask(port, `select ('a=>1'::hstore -> 'a') as a`)).toEqual([{ a: '1' }])
+  })
+
+  it('has no database whose name cannot be one, nor takes it for another or for settings', async () => {
+    const long = 'x'.repeat(63)
+    await createDatabase(bench.postgres, id, long)
+    const names = ['', 'fly-db\0search_path\0public', 'x\0database\0postgres', `${long}y`, 'fly-db\ud800']
+    for (const name of names) {
+      const asked = listDatabaseExtensions(bench.postgres, id, name)
+      await expect(asked, JSON.stringify(name)).rejects.toMatchObject({ code: 'not_found' })
+    }
+    await dropDatabase(bench.postgres, id, long)
+  })
+
+  it('says of what two make at once that it is there, to one of them', async () => {
+    const outcomes = async (work: () => Promise<unknown>) => {
+      const attempts = await Promise.allSettled(Array.from({ length: 4 }, work))
+      return attempts.map((one) => (one.status === 'rejected' ? one.reason.code : 'made')).sort()
+    }
+    for (const round of [1, 2, 3]) {
+      const made = await outcomes(() => createDatabase(bench.postgres, id, `twin ${round}`))
+      expect(made).toEqual(['conflict', 'conflict', 'conflict', 'made'])
+      await dropDatabase(bench.postgres, id, `twin ${round}`)
+      const enabled = await outcomes(() => enableExtension(bench.postgres, id, 'fly-db', 'ltree'))
+      expect(enabled).toEqual(['conflict', 'conflict', 'conflict', 'made'])
+      await disableExtension(bench.postgres, id, 'fly-db', 'ltree')
+    }
+  })
+
+  it('asks in its own words, whatever a tenant makes of his database', async () => {
+    await createDatabase(bench.postgres, id, 'trap')
+    await ask(port, 'create schema evil', { database: 'trap' })
+    await ask(
+      port,
+      `create function evil.boom(text, name) returns bool language plpgsql as $$ begin raise 'ran as %', current_user; end $$;
+       create operator evil.= (leftarg = text, rightarg = name, function = evil.boom);
+       create view evil.pg_available_extensions as select 'trap' as name;
+       alter database trap set search_path = evil, pg_catalog;
+       alter database trap set role = 'reader';
+       alter database trap set default_transaction_read_only = on;
+       alter database trap set local_preload_libraries = 'nowhere';
+       alter database trap set statement_timeout = 1`,
+      { database: 'trap' },
+    )
+    if (major === '17') await ask(port, 'alter database trap set transaction_timeout = 1')
+    expect((await listDatabaseExtensions(bench.postgres, id, 'trap')).length).toBeGreaterThan(20)
+    await enableExtension(bench.postgres, id, 'trap', 'citext')
+    await dropDatabase(bench.postgres, id, 'trap')
+  })
+
+  it('can be dumped and loaded into another cluster without an error', async () => {
+    const tools = await ensureTools(cluster.spec.toolchain)
+    const other = await bench.startCluster(major)
+    await ask(
+      port,
+      `create schema app; create table app.item (id serial primary key, name text);
+      insert into app.item (name) values ('kept'); create extension if not exists pgcrypto`,
+    )
+    const url = (at: number) => `host=127.0.0.1 port=${at} user=fly-user dbname=fly-db`
+    const env = { PGPASSWORD: password }
+    const { stdout } = await run(`${tools}/pg_dump`, ['-d', url(port)], { env })
+    expect(stdout).not.toMatch(/berth|pg_stat_statements/)
+    // A setting that 17 writes into every dump and 16 does not know.
+    const input = stdout.replace('SET transaction_timeout = 0;', '')
+    await run(`${tools}/psql`, ['-X', '-v', 'ON_ERROR_STOP=1', '-d', url(other.spec.port)], { env, input })
+    expect(await ask(other.spec.port, 'select name from app.item')).toEqual([{ name: 'kept' }])
+    await bench.postgres.remove(other.id)
+  })
+
+  it('comes back by itself after its server is killed', async () => {
+    await ask(port, 'create table kept (id int); insert into kept values (1)')
+    const pid = await untilReady(bench.postgres, id)
+    process.kill(pid, 'SIGKILL')
+    await until(async () => {
+      const state = await bench.postgres.inspect(id)
+      return state.is === 'ready' && state.pid !== pid
+    })
+    expect(await ask(port, 'select id from kept')).toEqual([{ id: 1 }])
+    expect(await bench.postgres.query(id, 'fly-db', 'select id from public.kept')).toEqual([{ id: 1 }])
+  })
+
+  it('comes back also when a process of the killed server does not notice', async () => {
+    const pid = await untilReady(bench.postgres, id)
+    const [left] = await admin<{ pid: number }>(`select pid from pg_stat_activity where backend_type = 'checkpointer'`)
+    process.kill(left!.pid, 'SIGSTOP')
+    process.kill(pid, 'SIGKILL')
+    await until(async () => {
+      const state = await bench.postgres.inspect(id)
+      return state.is === 'ready' && state.pid !== pid
+    })
+    expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
+    await until(() => !isRunning(left!.pid))
+  })
+
+  it('is started again when somebody removed its socket', async () => {
+    const pid = await untilReady(bench.postgres, id)
+    await bench.postgres.closeConnections(id)
+    rmSync(clusterPaths(bench.home, id).sockets, { recursive: true })
+    await expect(admin('select 1')).rejects.toMatchObject({ code: 'unavailable' })
+    await bench.postgres.ensureRunning(id, cluster.spec)
+    expect(await untilReady(bench.postgres, id)).not.toBe(pid)
+    expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
+  })
+
+  it('is measured', async () => {
+    expect(await bench.postgres.measure(id)).toBeGreaterThan(30_000_000)
+  })
+})
+
+it('removes a cluster with a process that outlives its server', async () => {
+  const { id } = await bench.startCluster('17')
+  const pid = await untilReady(bench.postgres, id)
+  const [left] = await bench.postgres.query<{ pid: number }>(
+    id,
+    'postgres',
+    `select pid from pg_stat_activity where backend_type = 'checkpointer'`,
+  )
+  process.kill(left!.pid, 'SIGSTOP')
+  await bench.postgres.remove(id)
+  await until(() => ![pid, left!.pid].some(isRunning))
+})
+
+it('makes clusters that PostgreSQL does not take for one another', async () => {
+  const clusters = await Promise.all([bench.newCluster('17'), bench.newCluster('17')])
+  await Promise.all(clusters.map(({ id, spec }) => bench.postgres.ensureData(id, spec)))
+  const identifiers = clusters.map(({ id }) => readIdentifier(clusterPaths(bench.home, id).data))
+  expect(new Set(identifiers).size).toBe(2)
+  for (const { id } of clusters) await bench.postgres.remove(id)
+})
+
+it('goes through its life step by step, each of which may be repeated', async () => {
+  const { id, spec } = await bench.newCluster('17')
+  const paths = clusterPaths(bench.home, id)
+  expect(await bench.postgres.inspect(id)).toEqual({ is: 'absent' })
+  await expect(bench.postgres.ensureRunning(id, spec)).rejects.toThrow('no data directory')
+  // What a process leaves that was killed while it copied.
+  mkdirSync(`${paths.directory}/.new~interrupted`, { recursive: true })
+  await Promise.all([bench.postgres.ensureData(id, spec), bench.postgres.ensureData(id, spec)])
+  const identifier = readIdentifier(paths.data)
+  expect(await bench.postgres.inspect(id)).toEqual({ is: 'stopped', log: [] })
+  await bench.postgres.ensureRunning(id, spec)
+  await bench.postgres.ensureData(id, spec)
+  const pid = await untilReady(bench.postgres, id)
+  await bench.postgres.ensureRunning(id, spec)
+  await bench.postgres.ensureRunning(id, spec)
+  expect(await untilReady(bench.postgres, id)).toBe(pid)
+  expect(readIdentifier(paths.data)).toBe(identifier)
+  expect(await bench.postgres.query(id, 'postgres', 'select 1 as one')).toEqual([{ one: 1 }])
+  await bench.postgres.stop(id)
+  expect(await bench.postgres.inspect(id)).toMatchObject({ is: 'stopped' })
+  // The log is written by another process.
+  await until(async () => {
+    const stopped = await bench.postgres.inspect(id)
+    return stopped.is === 'stopped' && stopped.log.join('\n').includes('database system is shut down')
+  })
+  await expect(bench.postgres.query(id, 'postgres', 'select 1')).rejects.toMatchObject({ code: 'unavailable' })
+  await bench.postgres.ensureRunning(id, spec)
+  await untilReady(bench.postgres, id)
+  await bench.postgres.remove(id)
+  await bench.postgres.remove(id)
+  expect(await bench.postgres.inspect(id)).toEqual({ is: 'absent' })
+  expect(bench.postgres.list()).not.toContain(id)
+  expect([paths.directory, paths.sockets].filter((path) => existsSync(path))).toEqual([])
+  expect(bench.supervisor.listServices().filter((name) => name.includes(id))).toEqual([])
+  expect(processesBelow(paths.directory)).toEqual([])
+  await until(() => readdirSync(`${bench.home.path}/trash`).length === 0)
+})
+
+it('says that a lock is in the way, and goes on once it is gone', async () => {
+  const cluster = await bench.startCluster('17')
+  const { port } = cluster.spec
+  await bench.addUser(cluster, 'owner', 'schema_admin')
+  await ask(port, 'set role none; create table public.held (id int)', { user: 'owner' })
+  const other = await connect(port)
+  await other.query('begin; lock table held')
+  const drop = () => dropUser(bench.postgres, cluster.id, 'owner')
+  await expect(drop()).rejects.toMatchObject({ code: 'unavailable', message: expect.stringContaining('locked') })
+  await other.query('rollback')
+  await drop()
+  await other.end()
+  await bench.postgres.remove(cluster.id)
+})
+
+it('says why a server does not start', async () => {
+  const { id, spec } = await bench.newCluster('17')
+  await bench.postgres.ensureData(id, spec)
+  await bench.postgres.ensureRunning(id, { ...spec, settings: { shared_buffers: '12 parsecs' } })
+  await until(async () => {
+    const state = await bench.postgres.inspect(id)
+    return state.is === 'stopped' && state.log.join().includes('12 parsecs')
+  })
+  await bench.postgres.ensureRunning(id, spec)
+  await untilReady(bench.postgres, id)
+  await bench.postgres.remove(id)
+})
+
+it('starts after a reboot that left its lock file empty', async () => {
+  const { id, spec } = await bench.startCluster('17')
+  await bench.postgres.stop(id)
+  writeFileSync(`${clusterPaths(bench.home, id).data}/postmaster.pid`, '')
+  await bench.postgres.ensureRunning(id, spec)
+  await untilReady(bench.postgres, id)
+  await bench.postgres.remove(id)
+})
+
+it('refuses what is not an id, before it touches anything', () => {
+  for (const id of ['', '../../etc', 'UPPERCASE0123456', `${newId()}x`]) {
+    expect(() => clusterPaths(bench.home, id)).toThrow('not the id of a cluster')
+  }
+})
+
+it('lists what an installation offers', async () => {
+  const { spec } = await bench.newCluster('17')
+  const extensions = await listExtensions(spec.toolchain)
+  expect(extensions.find(({ name }) => name === 'hstore')).toEqual({
+    name: 'hstore',
+    defaultVersion: expect.stringMatching(/^1\.\d+$/),
+    comment: 'data type for storing sets of (key, value) pairs',
+  })
+  expect(hasPostgis(spec.toolchain)).toBe(extensions.some(({ name }) => name === 'postgis'))
+})
+
+it('makes template and client programs once, for everybody, whoever comes at once', async () => {
+  const path = temporaryDirectory()
+  const { spec } = await bench.newCluster('17')
+  const program = `
+    import { openHome } from 'drivers/host/home.ts'
+    import { ensureTools } from 'drivers/postgres/toolchain/tools.ts'
+    import { ensureTemplate } from 'drivers/postgres/template.ts'
+    import { ensureToolchain } from 'drivers/postgres/toolchain/toolchain.ts'
+    const home = await openHome('${path}/h', { uidBase: 300000, registry: '${path}/registry' })
+    const toolchain = await ensureToolchain('17', home, { configuredBin: '${spec.toolchain.bin}' })
+    const made = [await ensureTemplate(toolchain, home), await ensureTools(toolchain)]
+    console.log(JSON.stringify([...made, toolchain]))
+  `
+  try {
+    const [first, second] = await Promise.all([firstLine(startProgram(program)), firstLine(startProgram(program))])
+    expect(second).toBe(first)
+    const [template, tools, toolchain] = JSON.parse(first!)
+    expect(tools).toBe(toolchain.tools)
+    expect(statSync(template).mode & 0o777).toBe(0o755)
+    expect(readdirSync(`${path}/h/toolchain`).filter((entry) => entry.startsWith('.'))).toEqual([])
+    const uid = isRoot() ? 300_001 : undefined
+    const { stdout } = await run(`${tools}/psql`, ['--version'], { uid })
+    expect(stdout).toContain('psql (PostgreSQL)')
+  } finally {
+    await removeTemporaryHome(path)
+  }
+})
+
+it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
+  const path = temporaryDirectory(nobody)
+  const { spec, pooler } = await bench.newCluster('17')
+  const program = `
+    import { openHome } from 'drivers/host/home.ts'
+    import { poolerDriver } from 'drivers/postgres/pooler/pooler.ts'
+    import { postgresDriver } from 'drivers/postgres/server.ts'
+    import { setPassword } from 'drivers/postgres/sql/role.ts'
+    import { waitUntil } from 'drivers/host/process.ts'
+    import { s6Supervisor } from 'drivers/s6/supervisor.ts'
+    import { ensureToolchain } from 'drivers/postgres/toolchain/toolchain.ts'
+    const home = await openHome('${path}/h', { uidBase: 300000, registry: '${path}/registry' })
+    const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
+    await supervisor.ensureTree()
+    const postgres = postgresDriver({ home, supervisor })
+    const toolchain = await ensureToolchain('17', home, { configuredBin: '${spec.toolchain.bin}' })
+    const spec = { ...${JSON.stringify({ ...spec, uid: undefined })}, toolchain }
+    const id = 'ordinaryordinary'
+    await postgres.ensureData(id, spec)
+    await postgres.ensureRunning(id, spec)
+    await poolerDriver({ home, supervisor }).ensurePooler(id, ${JSON.stringify({ ...pooler, uid: undefined })})
+    const ready = await waitUntil(async () => (await postgres.inspect(id)).is === 'ready', 60)
+    await setPassword(postgres, id, 'fly-user', '${password}')
+    console.log(ready)
+    await postgres.closeConnections(id)
+  `
+  try {
+    expect(await firstLine(startProgram(program, nobody))).toBe('true')
+    expect(await ask(spec.port, 'select 1 as one')).toEqual([{ one: 1 }])
+    await until(() =>
+      bench.postgres.probe(flyUser(pooler.port)).then(
+        () => true,
+        () => false,
+      ),
+    )
+    expect(readFileSync(`${path}/h/clusters/ordinaryordinary/pg_hba.conf`, 'utf8')).toContain('scram-sha-256')
+  } finally {
+    await removeTemporaryHome(`${path}/h`)
+    await removeTemporaryHome(path)
+  }
+})

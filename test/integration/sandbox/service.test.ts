@@ -1,0 +1,295 @@
+import { beforeEach, describe, expect, test } from 'vitest'
+import type { FakeService } from '../../support/fake-services.ts'
+import { usePlatform } from '../../support/platform.ts'
+
+const platform = usePlatform()
+const path = '/v1/sandboxes/box/services'
+
+interface Event {
+  type: string
+  timestamp: number
+  data?: string
+  exit_code?: number
+  message?: string
+}
+
+beforeEach(async () => {
+  const made = await platform.callSandbox('POST', '/v1/sandboxes', { body: { name: 'box' } })
+  expect(made.status).toBe(201)
+})
+
+const call = platform.callSandbox
+const put = (name: string, body: object, more: object = {}) =>
+  call('PUT', `${path}/${name}?duration=1ms`, { body, ...more })
+const act = (name: string, verb: string, query = 'duration=1ms') => call('POST', `${path}/${name}/${verb}?${query}`)
+const eventsOf = (body: string): Event[] =>
+  body
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line))
+const types = (body: string) => eventsOf(body).map(({ type }) => type)
+
+async function fakeOf(name: string) {
+  const [{ id }] = await platform.sql(`select id from sandbox where name = 'box'`)
+  return platform.fake.services.get(`${id}/${name}`)!
+}
+
+async function plan(name: string, life: NonNullable<FakeService['life']>) {
+  const [{ id }] = await platform.sql(`select id from sandbox where name = 'box'`)
+  platform.fake.services.set(`${id}/${name}`, { process: { is: 'absent' }, log: [], life })
+}
+
+describe('defining a service', () => {
+  test('starts it and shows exactly what was defined', async () => {
+    await plan('web', { lines: ['hello'] })
+    const made = await put('web', { cmd: 'node', args: ['server.js'], http_port: 80 })
+    expect(made.status).toBe(200)
+    expect(made.headers['content-type']).toBe('application/x-ndjson')
+    expect(types(made.body)).toEqual(['started', 'stdout', 'complete'])
+    expect((await call('GET', `${path}/web`)).body).toEqual({
+      name: 'web',
+      cmd: 'node',
+      args: ['server.js'],
+      needs: [],
+      http_port: 80,
+      state: { name: 'web', status: 'running', pid: expect.any(Number), started_at: expect.any(String) },
+    })
+    await put('other', { cmd: 'true' })
+    expect(Object.keys((await call('GET', `${path}/other`)).body)).toEqual(['name', 'cmd', 'args', 'needs', 'state'])
+    expect((await call('GET', path)).body.map(({ name }: { name: string }) => name)).toEqual(['other', 'web'])
+  })
+
+  test.each([
+    [{}, 'cmd is required'],
+    [{ cmd: '' }, 'cmd must be the name or the path of a program'],
+    [{ cmd: 5 }, 'cmd must be a string'],
+    [{ cmd: 'a\0b' }, 'cmd must be the name or the path of a program'],
+    [{ cmd: 'true', args: 'x' }, 'args must be an array'],
+    [{ cmd: 'true', args: [1] }, 'args.0 must be a string'],
+    [{ cmd: 'true', comand: 'x' }, 'comand is not a known field'],
+    [{ cmd: 'true', http_port: 0 }, 'http_port must be from 1 to 65535'],
+    [{ cmd: 'true', http_port: '80' }, 'http_port must be an integer'],
+    [{ cmd: 'true', httpPort: 70_000 }, 'http_port must be from 1 to 65535'],
+    [{ cmd: 'true', dir: 'relative' }, 'dir must be an absolute path'],
+    [{ cmd: 'true', env: { 'A-B': 'x' } }, 'cannot be the name of a variable'],
+    [{ cmd: 'true', env: { A: 1 } }, 'env.A must be a string'],
+    [{ cmd: 'true', needs: ['nobody'] }, 'needs: there is no service nobody'],
+    [{ cmd: 'true', needs: ['web'] }, 'service web cannot need itself'],
+    [{ cmd: 'true', health: {} }, 'health must have one of http and command'],
+    [{ cmd: 'true', health: { http: { path: '/' } } }, 'health.http.port is required'],
+    [{ cmd: 'true', health: { command: ['true'], every: '1s' } }, 'health.every is not a known field'],
+    [{ cmd: 'true', health: { command: ['true'], interval: 'often' } }, 'health.interval must be a duration'],
+  ])('refuses %j', async (body, message) => {
+    expect(await put('web', body)).toMatchObject({
+      status: 400,
+      body: { error: 'bad_request', message: expect.stringContaining(message) },
+    })
+    expect(await platform.sql('select 1 from service')).toEqual([])
+  })
+
+  test.each(['-a', 'a~b', 'a%20b', 'a'.repeat(64), 'a%00b'])('refuses the name %s', async (name) => {
+    expect((await put(name, { cmd: 'true' })).status).toBe(400)
+  })
+
+  test('says nothing about it to whoever has no token', async () => {
+    expect((await put('-a', { cmd: 'true' }, { token: 'berth_x' })).status).toBe(401)
+    expect((await put('web', { cmd: 'true', health: {} }, { token: 'berth_x' })).status).toBe(401)
+  })
+
+  test('refuses circles and a second HTTP port', async () => {
+    await put('a', { cmd: 'true', http_port: 80 })
+    await put('b', { cmd: 'true', needs: ['a'] })
+    expect(await put('a', { cmd: 'true', needs: ['b'] })).toMatchObject({ status: 400 })
+    expect(await put('c', { cmd: 'true', httpPort: 81 })).toMatchObject({
+      status: 409,
+      body: { error: 'conflict', message: 'another service already has an HTTP port configured' },
+    })
+    expect((await put('a', { cmd: 'true' })).status).toBe(200)
+    expect((await put('c', { cmd: 'true', httpPort: 81 })).status).toBe(200)
+  })
+
+  test('again in the same way changes nothing, also with null for what is absent', async () => {
+    await put('web', { cmd: 'true', env: { A: '1', B: '2' } })
+    const { process } = await fakeOf('web')
+    const again = await put('web', { cmd: 'true', env: { B: '2', A: '1' }, args: null, needs: null, http_port: null })
+    expect(eventsOf(again.body)).toEqual([
+      {
+        message:
+          'Service already running with that command, use POST /v1/sandboxes/box/services/web/restart to restart it',
+      },
+    ])
+    expect((await fakeOf('web')).process).toBe(process)
+    expect(types((await put('web', { cmd: 'false' })).body)).toEqual(['started', 'complete'])
+    expect((await fakeOf('web')).process).not.toBe(process)
+  })
+
+  test('that cannot be started answers why', async () => {
+    await plan('web', { code: 127, problem: 'exec: "x": not found' })
+    const told = eventsOf((await call('PUT', `${path}/web?duration=2s`, { body: { cmd: 'x' } })).body)
+    expect(told).toMatchObject([{ type: 'error', data: 'exec: "x": not found' }, { type: 'exit', exit_code: 127 }, {}])
+    expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'failed', restart_count: 1 })
+  })
+
+  test('that ended and was started again before anybody looked is told to have ended', async () => {
+    await plan('web', { lines: ['hello'], code: 3, isBack: true })
+    const told = eventsOf((await call('PUT', `${path}/web?duration=60s`, { body: { cmd: 'x' } })).body)
+    expect(told.map(({ type }) => type)).toEqual(['started', 'stdout', 'exit', 'complete'])
+    expect(told[2]).toMatchObject({ exit_code: 3 })
+    expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'running' })
+  })
+
+  test('is followed for as long as either name of the duration says', async () => {
+    for (const name of ['duration', 'timeout']) {
+      const told = eventsOf((await call('PUT', `${path}/web?${name}=10ms`, { body: { cmd: name } })).body)
+      expect(told.at(-1)!.timestamp - told[0]!.timestamp).toBeLessThan(4_000) // below the 5 s of no duration
+    }
+  })
+
+  test('is told with whatever is no duration', async () => {
+    for (const duration of ['0', '-1s', 'soon', '']) {
+      await plan('web', { code: 0 })
+      expect((await call('PUT', `${path}/web?duration=${duration}`, { body: { cmd: `x${duration}` } })).status).toBe(
+        200,
+      )
+    }
+  })
+})
+
+describe('what is absent', () => {
+  test.each([
+    ['GET', `${path}/x`],
+    ['DELETE', `${path}/x`],
+    ['GET', `${path}/x/logs`],
+    ['POST', `${path}/x/start`],
+    ['POST', `${path}/x/stop`],
+    ['POST', `${path}/x/restart`],
+  ] as const)('%s %s is 404', async (method, url) => {
+    expect(await call(method, url)).toMatchObject({
+      status: 404,
+      body: { error: 'not_found', message: 'service not found' },
+    })
+    expect(await call(method, url.replace('/box/', '/nobox/'))).toMatchObject({
+      status: 404,
+      body: { error: 'not_found', message: 'sandbox not found' },
+    })
+  })
+
+  test('is also what a stranger sees, and readers only read', async () => {
+    await put('web', { cmd: 'true' })
+    await platform.createOrg('others')
+    const stranger = await platform.createToken('org', 'others')
+    const reader = await platform.createToken('read', 'personal')
+    for (const [method, url] of [
+      ['GET', `${path}/web`],
+      ['GET', path],
+      ['GET', `${path}/web/logs`],
+      ['PUT', `${path}/web`],
+      ['DELETE', `${path}/web`],
+      ['POST', `${path}/web/start`],
+      ['POST', `${path}/web/stop`],
+      ['POST', `${path}/web/restart`],
+      ['POST', `${path}/signal`],
+    ] as const) {
+      const body = url.endsWith('signal') ? { name: 'web', signal: 'TERM' } : { cmd: 'true' }
+      const options = method === 'GET' ? {} : { body }
+      expect((await call(method, url, { ...options, token: null })).status).toBe(401)
+      expect((await call(method, url, { ...options, token: 'berth_x' })).status).toBe(401)
+      expect((await call(method, url, { ...options, token: stranger })).status).toBe(404)
+      expect((await call(method, url, { ...options, token: reader })).status).toBe(method === 'GET' ? 200 : 403)
+    }
+  })
+
+  test('names with odd bytes reach no database', async () => {
+    expect((await call('GET', `${path}/a%00b`)).status).toBe(404)
+    expect((await call('GET', '/v1/sandboxes/a%00b/services/web')).status).toBe(404)
+  })
+})
+
+describe('starting and stopping', () => {
+  test('a stop lasts, a start ends it', async () => {
+    await put('web', { cmd: 'true' })
+    expect(types((await act('web', 'stop')).body)).toEqual(['stopping', 'stopped', 'complete'])
+    expect(await platform.sql('select wanted from service')).toEqual([{ wanted: false }])
+    expect((await call('GET', `${path}/web`)).body.state).toEqual({ name: 'web', status: 'stopped', exit_code: 143 })
+    expect(await act('web', 'stop')).toMatchObject({ status: 409, body: { error: 'conflict' } })
+    expect(types((await act('web', 'start')).body)).toEqual(['started', 'complete'])
+    expect(types((await act('web', 'restart')).body)).toEqual(['stopping', 'stopped', 'started', 'complete'])
+    expect(await platform.sql('select wanted from service')).toEqual([{ wanted: true }])
+  })
+
+  test('a service that is starting is not started', async () => {
+    await put('web', { cmd: 'true' })
+    const fake = await fakeOf('web')
+    fake.process = { ...fake.process, ready: false } as never
+    expect(await act('web', 'start')).toMatchObject({
+      status: 409,
+      body: { message: 'service web is already starting' },
+    })
+  })
+
+  test('what is needed is started as well, and neither stopped nor deleted', async () => {
+    await put('db', { cmd: 'true' })
+    await put('app', { cmd: 'true', needs: ['db'] })
+    expect(await act('db', 'stop')).toMatchObject({
+      status: 409,
+      body: { message: 'service app is running and needs db' },
+    })
+    expect(await call('DELETE', `${path}/db`)).toMatchObject({ status: 409, body: { message: 'service app needs db' } })
+    await act('app', 'stop')
+    await act('db', 'stop')
+    await act('app', 'start')
+    expect((await call('GET', `${path}/db`)).body.state.status).toBe('running')
+    expect((await call('DELETE', `${path}/app`)).status).toBe(204)
+    expect((await call('DELETE', `${path}/db`)).status).toBe(204)
+    expect(platform.fake.services.size).toBe(0)
+  })
+
+  test('signals have names and numbers, and need a process', async () => {
+    await put('web', { cmd: 'true' })
+    const send = (body: object) => call('POST', `${path}/signal`, { body })
+    expect((await send({ name: 'web', signal: 'sigterm' })).status).toBe(204)
+    expect((await send({ name: 'web', signal: 15 })).status).toBe(204)
+    expect(await send({ name: 'web', signal: 'NOPE' })).toMatchObject({ status: 400 })
+    expect(await send({ name: 'web' })).toMatchObject({ status: 400, body: { message: 'signal is required' } })
+    expect((await send({ name: 'other', signal: 15 })).status).toBe(404)
+    await act('web', 'stop')
+    expect((await send({ name: 'web', signal: 15 })).status).toBe(409)
+  })
+})
+
+describe('the background loop', () => {
+  test('starts the owner of the URL that failed, as those who ask for it have it looked at', async () => {
+    await put('web', { cmd: 'true', http_port: 8080 })
+    const web = await fakeOf('web')
+    const failed = { wanted: true, end: { code: 3, problem: undefined }, restarts: 5, nextRestartAtMs: Date.now() }
+    const look = async () => {
+      await platform.sql('update work set run_at = now()')
+      await platform.turn()
+      return [web.process.is, ...(await platform.sql('select failure from service'))]
+    }
+    web.process = { is: 'ending', sinceMs: Date.now() + 60_000, ...failed }
+    expect(await look()).toEqual(['ending', { failure: 'exited with code 3' }])
+    web.process = { is: 'ending', sinceMs: 0, ...failed }
+    expect(await look()).toEqual(['up', { failure: 'exited with code 3' }])
+    expect(await look()).toEqual(['up', { failure: null }])
+  })
+
+  test('finishes what a killed control plane left: starts, stops and deletions', async () => {
+    for (const name of ['start', 'stop', 'gone', 'never']) await put(name, { cmd: 'true' })
+    await act('start', 'stop')
+    await platform.sql(`update service set wanted = (name <> 'stop')`)
+    await platform.sql(`delete from service where name = 'gone'`)
+    const [start, never] = [await fakeOf('start'), await fakeOf('never')]
+    start.process = { ...start.process, sinceMs: 0 } as never
+    never.process = { is: 'absent' }
+    await platform.sql('update work set run_at = now()')
+    await platform.turn()
+    const states = (await call('GET', path)).body.map(({ state }: { state: { name: string; status: string } }) => state)
+    expect(states).toMatchObject([
+      { name: 'never', status: 'running' },
+      { name: 'start', status: 'running' },
+      { name: 'stop', status: 'stopped' },
+    ])
+    expect(await fakeOf('gone')).toBeUndefined()
+  })
+})
