@@ -1,6 +1,5 @@
 import { badRequest } from '../model/errors.ts'
-import { parseTime } from '../model/postgres/restore.ts'
-import { toRfc3339 } from '../model/time.ts'
+import { parseTime, toRfc3339 } from '../model/time.ts'
 
 /** Where the next page of a list by name begins. Callers hand it back as it is. */
 export function writeCursor(name: string): string {

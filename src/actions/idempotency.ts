@@ -2,8 +2,8 @@
 // of the change it reports, so there is no moment at which a crash could leave one without the other; only of a change
 // out in the world it is written after.
 import { createHash } from 'node:crypto'
-import { seal, unseal } from '../model/app/secret.ts'
 import { BerthError, badRequest, conflict, invalid } from '../model/errors.ts'
+import { seal, unseal } from '../model/seal.ts'
 import { type Db, joinTransaction, type Query } from '../store/db.ts'
 import { findAnswer, lockKey, putAnswer, type RequestKey, type StoredAnswer } from '../store/idempotency.ts'
 import { type Context, requireToken } from './context.ts'

@@ -8,13 +8,10 @@ import type { PoolerDriver } from '../drivers/postgres/pooler/pooler.ts'
 import type { PostgresDriver } from '../drivers/postgres/server.ts'
 import type { Repository } from '../drivers/repository/driver.ts'
 import type { VolumeDriver } from '../drivers/volume/driver.ts'
-import { requireClusterWriter } from '../model/account/caller.ts'
 import { unavailable } from '../model/errors.ts'
-import { type Cluster, requireReady } from '../model/postgres/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import type { MachineFeed } from '../store/app/machine-feed.ts'
 import type { Db } from '../store/db.ts'
-import { getVisibleCluster } from '../store/postgres/cluster.ts'
 import type { SandboxFeed } from '../store/sandbox/feed.ts'
 import type { ExecSessions } from './sandbox/exec.ts'
 
@@ -67,12 +64,4 @@ export async function withDeadline<T>(answer: Promise<T>, what: string): Promise
   } finally {
     clearTimeout(timer)
   }
-}
-
-/** The cluster, if the caller may do this with it and it can answer. */
-export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<Cluster> {
-  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
-  if (access === 'write') requireClusterWriter(caller)
-  requireReady(cluster, 'this works')
-  return cluster
 }

@@ -7,7 +7,7 @@ import { stopControlProcesses } from '../drivers/host/control-process.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { jobDriver } from '../drivers/s6/job.ts'
 import type { Config } from './config.ts'
-import { openSupervisor } from './foundation.ts'
+import { openSupervisor } from './control-plane.ts'
 
 /** Stops the control plane and everything it runs, in this order: it would start what it finds missing. */
 export async function down(config: Config): Promise<void> {

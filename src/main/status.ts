@@ -3,7 +3,7 @@ import { type Home, openHome } from '../drivers/host/home.ts'
 import type { Supervisor } from '../drivers/s6/supervisor.ts'
 import { toRfc3339 } from '../model/time.ts'
 import type { Config } from './config.ts'
-import { openSupervisor } from './foundation.ts'
+import { openSupervisor } from './control-plane.ts'
 
 export interface StatusReport {
   home: string

@@ -25,9 +25,9 @@ import type { PlatformSettings } from '../model/settings.ts'
 import { type MachineFeed, machineFeed } from '../store/app/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox/feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
+import { type ControlPlane, closeControlPlane, controlPlaneLog, openControlPlane, startLoop } from './control-plane.ts'
 import { nameUserCommand } from './doctor/finding.ts'
 import { apiSocket, ensureEdge, keepCertificate } from './edge/service.ts'
-import { controlPlaneLog, type Foundation, layFoundation, leaveFoundation, startLoop } from './foundation.ts'
 import { openMachineInside } from './inside/machine.ts'
 import { openInside } from './inside/sandbox.ts'
 import { refuseTakenListeners } from './listen.ts'
@@ -40,27 +40,27 @@ export async function up(config: Config): Promise<void> {
   await refuseTakenListeners(config)
   refuseNamelessUser()
   const stopping = stopSignal()
-  const ground = await layFoundation(config)
+  const ground = await openControlPlane(config)
   const feed = sandboxFeed(() => ground.databaseConfig)
   const changes = machineFeed(() => ground.databaseConfig)
   const inside = openInside(ground, feed)
   const machineInside = openMachineInside(ground, changes)
   const world = { ...ground.world, boxes: inside.boxes, machines: machineInside.machines }
-  const foundation = { ...ground, world }
-  const edge = await ensureEdge(foundation)
-  const certificate = keepCertificate(foundation)
+  const controlPlane = { ...ground, world }
+  const edge = await ensureEdge(controlPlane)
+  const certificate = keepCertificate(controlPlane)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
   let apiUrl = ''
   const settings = {
-    ...settingsOf(config, foundation.home, edge.port),
+    ...settingsOf(config, controlPlane.home, edge.port),
     issuer: () => config.issuer ?? apiUrl,
     privateNetworkGap: await findPrivateGap(),
   }
   const parts = { metrics, feed, changes, sessions, settings }
   const servers = {
-    platform: openServer(foundation, parts, 'platform'),
-    sandbox: openServer(foundation, parts, 'sandbox'),
+    platform: openServer(controlPlane, parts, 'platform'),
+    sandbox: openServer(controlPlane, parts, 'sandbox'),
   }
   const addresses = {
     api: await startServer(servers.platform, 'BERTH_API_LISTEN', config.apiListen),
@@ -70,15 +70,15 @@ export async function up(config: Config): Promise<void> {
   apiUrl = addresses.api
   await inside.start(servers.sandbox)
   await machineInside.start(servers.platform)
-  const forMachines = await listenForMachines(foundation, servers.platform)
-  const worker = startLoop(foundation, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
-  writeAddresses(foundation.home, addresses)
-  announce(foundation, addresses, settings)
+  const forMachines = await listenForMachines(controlPlane, servers.platform)
+  const worker = startLoop(controlPlane, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
+  writeAddresses(controlPlane.home, addresses)
+  announce(controlPlane, addresses, settings)
 
   const signal = await stopping
-  foundation.log.info({ signal }, 'stopping')
+  controlPlane.log.info({ signal }, 'stopping')
   certificate.stop()
-  rmSync(foundation.home.addressesFile, { force: true })
+  rmSync(controlPlane.home.addressesFile, { force: true })
   await sessions.close() // before the connections, so that those who follow a command hear its end
   await Promise.all([
     servers.platform.close(),
@@ -89,7 +89,7 @@ export async function up(config: Config): Promise<void> {
     worker.stop(),
   ])
   await Promise.all([feed.close(), changes.close()])
-  await leaveFoundation(foundation)
+  await closeControlPlane(controlPlane)
 }
 
 /** PostgreSQL makes nothing for a user whose number has no name. Before anything is started, which would stay. */
@@ -112,14 +112,14 @@ interface ServerParts {
   settings: PlatformSettings
 }
 
-function openServer(foundation: Foundation, parts: ServerParts, area: Area): FastifyInstance {
+function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
   const { metrics, feed, changes, sessions, settings } = parts
-  const { config, db, world, log } = foundation
+  const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, db, ...openLive(foundation), sandboxFeed: feed, machineFeed: changes, sessions, settings },
+    ground: { ...world, db, ...openLive(controlPlane), sandboxFeed: feed, machineFeed: changes, sessions, settings },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
@@ -127,7 +127,7 @@ function openServer(foundation: Foundation, parts: ServerParts, area: Area): Fas
   })
 }
 
-function openLive({ home, supervisor, world }: Foundation): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
+function openLive({ home, supervisor, world }: ControlPlane): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
@@ -163,7 +163,7 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
 }
 
 /** The platform address as machines have it, who are no neighbours of the operator. Of the edge's user alone. */
-function listenForMachines({ home }: Foundation, server: FastifyInstance): Promise<LocalSocket> {
+function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Promise<LocalSocket> {
   const owner = { mode: 0o600, uid: isRoot() ? home.uidStart : undefined }
   return listenLed(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
     request.headers[machineHeader] = from
@@ -178,7 +178,7 @@ function writeAddresses(home: Home, addresses: Addresses): void {
   renameSync(fresh, home.addressesFile)
 }
 
-function announce({ config, home, log }: Foundation, addresses: Addresses, settings: PlatformSettings): void {
+function announce({ config, home, log }: ControlPlane, addresses: Addresses, settings: PlatformSettings): void {
   log.info({ ...addresses, home: home.path, version }, 'answering')
   if (!process.stdout.isTTY) return
   const token = config.token ? 'BERTH_TOKEN' : home.tokenFile

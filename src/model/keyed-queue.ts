@@ -1,5 +1,5 @@
 /** One thing after the other for each key, whether the one before went well or not. */
-export function turns(): <T>(key: string, work: () => Promise<T>) => Promise<T> {
+export function keyedQueue(): <T>(key: string, work: () => Promise<T>) => Promise<T> {
   const last = new Map<string, Promise<unknown>>()
   return async (key, work) => {
     const turn = (last.get(key) ?? Promise.resolve()).then(work, work)

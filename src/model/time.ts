@@ -37,3 +37,45 @@ export function toRfc3339(time: Micros): string {
   const fraction = time % 1_000_000n
   return fraction === 0n ? `${whole}Z` : `${whole}.${fraction.toString().padStart(6, '0')}Z`
 }
+
+const rfc3339Form = /^(\d{4})-(\d{2})-(\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(?:([Zz])|([+-])(\d{2}):(\d{2}))$/
+
+/**
+ * Reads an RFC 3339 timestamp with an offset; undefined for anything else. `Date` is not asked: it takes 30 February
+ * for 2 March and cuts to milliseconds. Digits past the microsecond are dropped, as PostgreSQL knows no finer time.
+ */
+export function parseTime(text: string): Micros | undefined {
+  const match = rfc3339Form.exec(text)
+  if (!match) return undefined
+  const [year, month, day, hour, minute, second] = match.slice(1, 7).map(Number) as [
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+  ]
+  const offsetHours = Number(match[10] ?? 0)
+  const offsetMinutes = Number(match[11] ?? 0)
+  if (!isDate(year, month, day) || hour > 23 || minute > 59 || second > 59) return undefined
+  if (offsetHours > 23 || offsetMinutes > 59) return undefined
+  const sign = match[9] === '-' ? -1 : 1
+  const utcMillis = utc(year, month, day, hour, minute, second) - sign * (offsetHours * 60 + offsetMinutes) * 60_000
+  const fraction = BigInt((match[7] ?? '').slice(0, 6).padEnd(6, '0'))
+  return BigInt(utcMillis) * 1000n + fraction
+}
+
+/** `Date.UTC` takes the years 0 to 99 for those of the last century. */
+function utc(year: number, month: number, day: number, hour: number, minute: number, second: number): number {
+  const date = new Date(0)
+  date.setUTCFullYear(year, month - 1, day)
+  date.setUTCHours(hour, minute, second)
+  return date.getTime()
+}
+
+function isDate(year: number, month: number, day: number): boolean {
+  if (month < 1 || month > 12 || day < 1) return false
+  const isLeap = (year % 4 === 0 && year % 100 !== 0) || year % 400 === 0
+  const days = [31, isLeap ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+  return day <= days[month - 1]!
+}

@@ -1,5 +1,8 @@
 import pg from 'pg'
 
+/** The channel for changes that the edge follows. A payload is `<kind> <id>`. */
+export const routeChannel = 'route'
+
 export interface Listener {
   close(): Promise<void>
 }

@@ -1,7 +1,7 @@
 import { hashToken, insideToken } from '../../model/account/token.ts'
 import { unauthorized } from '../../model/errors.ts'
 import { findMachineOf } from '../../model/network.ts'
-import { ensureMachineToken, findItself } from '../../store/inside.ts'
+import { ensureMachineToken, findItself } from '../../store/app/inside.ts'
 import type { Context } from '../context.ts'
 
 /**

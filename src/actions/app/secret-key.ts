@@ -1,5 +1,5 @@
 import { requireWriter } from '../../model/account/caller.ts'
-import { checkSecret, maxSecrets, seal, unseal } from '../../model/app/secret.ts'
+import { checkSecret, maxSecrets } from '../../model/app/secret.ts'
 import {
   decryptText,
   encryptText,
@@ -13,6 +13,7 @@ import {
   signText,
 } from '../../model/app/secret-key.ts'
 import { badRequest, conflict, notFound } from '../../model/errors.ts'
+import { seal, unseal } from '../../model/seal.ts'
 import { nextSecretsVersion } from '../../store/app/secret.ts'
 import {
   countSecretKeys,

@@ -1,14 +1,7 @@
 import { requireWriter } from '../../model/account/caller.ts'
-import {
-  checkSecret,
-  maxSecretBytes,
-  maxSecrets,
-  type Secret,
-  seal,
-  secretDigest,
-  unseal,
-} from '../../model/app/secret.ts'
+import { checkSecret, maxSecretBytes, maxSecrets, type Secret, secretDigest } from '../../model/app/secret.ts'
 import { BerthError, badRequest, notFound } from '../../model/errors.ts'
+import { seal, unseal } from '../../model/seal.ts'
 import {
   listSecrets,
   measureSecrets,

@@ -1,6 +1,5 @@
 import { requireClusterWriter } from '../../model/account/caller.ts'
 import { chooseRegion } from '../../model/account/region.ts'
-import { seal } from '../../model/app/secret.ts'
 import { BerthError, invalid } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import {
@@ -14,6 +13,7 @@ import {
 import { presentQuery } from '../../model/postgres/drill.ts'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
 import { newPassword } from '../../model/postgres/user.ts'
+import { seal } from '../../model/seal.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import type { Tx } from '../../store/db.ts'
 import {

@@ -3,14 +3,8 @@ import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts
 import { newId } from '../../model/ids.ts'
 import type { Backup } from '../../model/postgres/backup.ts'
 import { type Cluster, type ClusterDetails, requireReady } from '../../model/postgres/cluster.ts'
-import {
-  labelTime,
-  parseTime,
-  type RestorePlan,
-  type RestoreRequest,
-  restoredName,
-} from '../../model/postgres/restore.ts'
-import { type Micros, nowMicros, toRfc3339 } from '../../model/time.ts'
+import { labelTime, type RestorePlan, type RestoreRequest, restoredName } from '../../model/postgres/restore.ts'
+import { type Micros, nowMicros, parseTime, toRfc3339 } from '../../model/time.ts'
 import { joinTransaction, type Tx } from '../../store/db.ts'
 import { hasWindow, listWindows, type RecoveryWindow } from '../../store/postgres/archive.ts'
 import { lockBackupByLabel } from '../../store/postgres/backup.ts'

@@ -64,7 +64,7 @@ export async function followStart(
   ask: (query: URLSearchParams) => StreamRequest,
 ): Promise<void> {
   const terminal = cli.terminal()
-  const events = await printEvents(cli, ask(new URLSearchParams({ duration: watch })), tellStart)
+  const events = await printEvents(cli, ask(new URLSearchParams({ duration: watch })), startText)
   const state = await request<Service>(cli.session(), 'GET', servicePath(name, service))
   const reason = reasonOf(events) ?? (state.state.status === 'failed' ? state.state.error : undefined)
   if (reason !== undefined) throw new Failure(`service ${service} failed: ${reason}`)
@@ -79,7 +79,7 @@ function reasonOf(events: ServiceEvent[]): string | undefined {
   return end && `exited with code ${end.exit_code}`
 }
 
-function tellStart({ message }: ServiceEvent): string | undefined {
+function startText({ message }: ServiceEvent): string | undefined {
   if (message !== undefined) return 'It runs by this definition already; "restart" would start it again.'
   return undefined
 }

@@ -8,14 +8,14 @@ import { isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import type { BoxBase } from './base.ts'
 import type { BoxSpec } from './driver.ts'
-import { type BoxWay, boxPath } from './enter/enter.ts'
+import { boxPath, type IsolationMode } from './enter/enter.ts'
 import { ensureInsideDirectory } from './inside.ts'
 import { type BoxNetwork, type BoxRules, findResolvers } from './network.ts'
 import { type BoxPaths, innerPathsOf } from './paths.ts'
 import { type Machine, seccompFilter } from './seccomp.ts'
 
 export interface BoxMaking {
-  way: BoxWay
+  way: IsolationMode
   base: BoxBase
   filter: string
   /** The first uid of the box; undefined without a choice. */
@@ -138,19 +138,19 @@ export async function openForRemoval(paths: Pick<BoxPaths, 'directory'>): Promis
 }
 
 export interface Making {
-  way: BoxWay
+  way: IsolationMode
   address?: string
 }
 
 /** How the box was made, whatever this machine could do today. */
 export function readMaking(paths: Pick<BoxPaths, 'config'>): Making | undefined {
   const text = readTextIfPresent(paths.config) ?? ''
-  const way = /^way (full|single|none)$/m.exec(text)?.[1] as BoxWay | undefined
+  const way = /^way (full|single|none)$/m.exec(text)?.[1] as IsolationMode | undefined
   const address = /^address (.+)$/m.exec(text)?.[1]
   return way && { way, ...(address && { address }) }
 }
 
-export function readWay(paths: BoxPaths): BoxWay | undefined {
+export function readWay(paths: BoxPaths): IsolationMode | undefined {
   return readMaking(paths)?.way
 }
 

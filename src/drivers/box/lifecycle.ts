@@ -1,7 +1,7 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
-import { turns } from '../../model/keyed-queue.ts'
+import { keyedQueue } from '../../model/keyed-queue.ts'
 import { type CgroupDriver, cgroupName } from '../host/cgroup.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
@@ -49,7 +49,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
   }
   const starting = new Map<string, { spec: BoxSpec; running: Promise<void> }>()
   // A start in the middle of a stop would undo it, and the stop would wait in vain.
-  const inTurn = turns()
+  const inTurn = keyedQueue()
   const spares = enterSpares()
   return {
     isolation: async () => (await host.able()).isolation,

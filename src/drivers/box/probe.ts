@@ -6,12 +6,12 @@ import { driverProgram } from '../host/program.ts'
 import { ensureBase } from './base.ts'
 import { ensureFilter, openForRemoval, prepareDisk } from './disk.ts'
 import type { Isolation } from './driver.ts'
-import type { BoxWay } from './enter/enter.ts'
+import type { IsolationMode } from './enter/enter.ts'
 import { boxNetwork, ensureRules, removeLink } from './network.ts'
 import { boxPaths } from './paths.ts'
 
 export interface BoxAbility {
-  way: BoxWay
+  way: IsolationMode
   /** Each box has an address, and a way out. */
   network: boolean
   isolation: Isolation
@@ -69,7 +69,7 @@ function nothing(why: string): BoxAbility {
 }
 
 /** Runs `true` in a box that is thrown away. The answer is why it did not work, if so. */
-async function tryBox(home: Home, way: BoxWay, withNetwork: boolean): Promise<string | undefined> {
+async function tryBox(home: Home, way: IsolationMode, withNetwork: boolean): Promise<string | undefined> {
   const lacking = ['perl', 'bwrap', ...(withNetwork ? ['ip', 'nft'] : [])].find((name) => !commandExists(name))
   if (lacking) return `${lacking} is not installed`
   const id = `probe-${process.pid}`

@@ -4,7 +4,7 @@ import { basename, dirname } from 'node:path'
 import { machineAddress } from '../../model/network.ts'
 import { readSignal } from '../../model/signal.ts'
 import { ensureFilter, networkValues, renderLines } from '../box/disk.ts'
-import { type BoxWay, renderWords, variableName } from '../box/enter/enter.ts'
+import { type IsolationMode, renderWords, variableName } from '../box/enter/enter.ts'
 import { boxNetwork, ensureRules, findResolvers } from '../box/network.ts'
 import { boxUid } from '../box/paths.ts'
 import { findFreezer } from '../host/cgroup-freezer.ts'
@@ -20,7 +20,7 @@ import { memoryGroup } from './script.ts'
 import { prepareTraffic } from './traffic.ts'
 
 export interface MachineMaking {
-  way: BoxWay
+  way: IsolationMode
   hasNetwork: boolean
   /** Of its control groups, those with limits. */
   procs: string[]

@@ -1,6 +1,6 @@
 import { createPrivateKey, generateKeyPair, type KeyObject } from 'node:crypto'
 import { promisify } from 'node:util'
-import { seal, unseal } from '../../model/app/secret.ts'
+import { seal, unseal } from '../../model/seal.ts'
 import { readIfPresent, readOrCreate } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 

@@ -4,7 +4,7 @@
 import type { ChildProcess } from 'node:child_process'
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { turns } from '../../model/keyed-queue.ts'
+import { keyedQueue } from '../../model/keyed-queue.ts'
 import { readSignal } from '../../model/signal.ts'
 import { filterFile, openForRemoval, readMaking } from '../box/disk.ts'
 import type { BoxCommand, Isolation } from '../box/driver.ts'
@@ -67,9 +67,9 @@ export function machineDriver(options: MachineOptions): MachineDriver {
   }
   const pathsOf = (id: string) => machinePaths(home, id)
   // Of one machine one thing at a time; a stop does not wait for the end of a start.
-  const inTurn = turns()
+  const inTurn = keyedQueue()
   // Each starts from the limit that the one before has left.
-  const inMemoryTurn = turns()
+  const inMemoryTurn = keyedQueue()
   const starting = new Map<string, AbortController>()
   const afterStart = <T>(id: string, work: () => Promise<T>) => {
     starting.get(id)?.abort()

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { MachineService } from '../../model/app/machine-config.ts'
 import type { RunningMachine } from '../../store/app/machine-load.ts'
-import type { AppRouteRow, MachineRouteRow } from '../../store/route.ts'
+import type { AppRouteRow, MachineRouteRow } from '../../store/app/route.ts'
 import { proxyHeader } from '../tcp/tunnel.ts'
 import { datagramListensOf } from '../udp/datagram.ts'
 import { appRouteOf, findPort, listensOf } from './app.ts'

@@ -2,7 +2,7 @@
 import type { CheckResult, MachineState } from '../../model/app/machine.ts'
 import { listChecks } from '../../model/app/machine-check-list.ts'
 import type { MachineService } from '../../model/app/machine-config.ts'
-import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../../store/route.ts'
+import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../../store/app/route.ts'
 import type { BoxPlaces } from '../settings.ts'
 import { findPlace, type Place } from '../types.ts'
 import { type AppPort, portOf } from './app-port.ts'

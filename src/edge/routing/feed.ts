@@ -1,9 +1,10 @@
 // Keeps the table of routes as the state database has it. While the database is away the table stays as it was.
 import type pg from 'pg'
+import { listAppRoutes } from '../../store/app/route.ts'
 import type { Database } from '../../store/db.ts'
-import { listen } from '../../store/listen.ts'
+import { listen, routeChannel } from '../../store/listen.ts'
 import { listClusterRoutes } from '../../store/postgres/route.ts'
-import { listAppRoutes, listSandboxRoutes, routeChannel, type SandboxRoute } from '../../store/route.ts'
+import { listSandboxRoutes, type SandboxRoute } from '../../store/sandbox/route.ts'
 import type { Names } from '../dns/server.ts'
 import type { BoxPlaces } from '../settings.ts'
 import { type DatabaseSettings, databaseRoutesOf } from '../tcp/database.ts'

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import type { SandboxRoute } from '../../store/route.ts'
+import type { SandboxRoute } from '../../store/sandbox/route.ts'
 import { routeOf } from './feed.ts'
 import { RouteTable } from './route.ts'
 

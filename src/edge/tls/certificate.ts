@@ -1,6 +1,6 @@
 import { createSecureContext, type SecureContext } from 'node:tls'
-import { unseal } from '../../model/app/secret.ts'
-import type { StoredCertificate } from '../../store/route.ts'
+import { unseal } from '../../model/seal.ts'
+import type { StoredCertificate } from '../../store/app/route.ts'
 import type { AppTable } from '../routing/route.ts'
 
 const maxRemembered = 2_000

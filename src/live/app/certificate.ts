@@ -7,8 +7,8 @@ import {
   type Host,
   hostnameText,
 } from '../../model/app/certificate.ts'
-import { seal } from '../../model/app/secret.ts'
 import { invalid, notFound } from '../../model/errors.ts'
+import { seal } from '../../model/seal.ts'
 import {
   ensureHost,
   findHost,

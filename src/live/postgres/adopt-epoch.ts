@@ -1,9 +1,9 @@
 // What of an archive can be restored, told from the archive alone.
 import type { BackupDescription, Repository } from '../../drivers/repository/driver.ts'
 import { newId } from '../../model/ids.ts'
-import { parseTime } from '../../model/postgres/restore.ts'
 import { formatLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
+import { parseTime } from '../../model/time.ts'
 import type { AdoptedBackup, AdoptedEpoch } from '../../store/postgres/adopt.ts'
 
 /** Commits are not stamped in the order of the log; the inversions are far below this. */

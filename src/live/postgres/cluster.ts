@@ -1,4 +1,5 @@
-import { requireCaller } from '../../model/account/caller.ts'
+import { requireCaller, requireClusterWriter } from '../../model/account/caller.ts'
+import { type Cluster, requireReady } from '../../model/postgres/cluster.ts'
 import { findCaller } from '../../store/account/token.ts'
 import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
@@ -12,4 +13,12 @@ export async function readLogOf(ctx: LiveContext, clusterId: string, lines: numb
 export async function getAuthority(ctx: LiveContext): Promise<string> {
   requireCaller(await findCaller(ctx.db, ctx.tokenHash))
   return withDeadline(ctx.readAuthority(), 'the certificate authority')
+}
+
+/** The cluster, if the caller may do this with it and it can answer. */
+export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<Cluster> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
+  if (access === 'write') requireClusterWriter(caller)
+  requireReady(cluster, 'this works')
+  return cluster
 }

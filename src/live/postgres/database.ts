@@ -8,7 +8,8 @@ import {
 import { BerthError, badRequest, type ErrorCode, invalid, notFound } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { type EnableExtension, reservedDatabases } from '../../model/postgres/user.ts'
-import { getReadyCluster, type LiveContext, withDeadline } from '../context.ts'
+import { type LiveContext, withDeadline } from '../context.ts'
+import { getReadyCluster } from './cluster.ts'
 import { endPooled, tellPooler } from './pooler.ts'
 
 export type { DatabaseExtension }

@@ -1,8 +1,7 @@
 import { quoteIdentifier } from '../../drivers/postgres/sql/quote.ts'
 import { createUser, dropUser, findUser, listUsers, setPassword, setRole } from '../../drivers/postgres/sql/role.ts'
-import { seal, unseal } from '../../model/app/secret.ts'
 import { badRequest, conflict, notFound } from '../../model/errors.ts'
-import { turns } from '../../model/keyed-queue.ts'
+import { keyedQueue } from '../../model/keyed-queue.ts'
 import {
   type ClusterUser,
   type CreateUser,
@@ -10,6 +9,7 @@ import {
   newPassword,
   type UserRole,
 } from '../../model/postgres/user.ts'
+import { seal, unseal } from '../../model/seal.ts'
 import {
   deleteStoredUser,
   findStoredUser,
@@ -18,7 +18,8 @@ import {
   setStoredRole,
   settleNextPassword,
 } from '../../store/postgres/user.ts'
-import { getReadyCluster, type LiveContext, withDeadline } from '../context.ts'
+import { type LiveContext, withDeadline } from '../context.ts'
+import { getReadyCluster } from './cluster.ts'
 import { endPooled } from './pooler.ts'
 
 export interface UserCredentials {
@@ -120,7 +121,7 @@ export async function rotatePassword(
   })
 }
 
-const changes = turns()
+const changes = keyedQueue()
 
 /**
  * One change of a user after the other: of two new passwords at once the one that is kept might not be the one that

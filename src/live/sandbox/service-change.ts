@@ -18,7 +18,7 @@ import { lockState } from '../../store/transition.ts'
 import type { LiveContext } from '../context.ts'
 import { getSandbox, openSandbox, wake } from './sandbox.ts'
 import { serviceNotFound } from './service.ts'
-import { tellLog, tellStart, tellStop } from './service-stream.ts'
+import { streamLog, streamStart, streamStop } from './service-stream.ts'
 import { type Change, inTurn, type Telling } from './service-task.ts'
 
 /** Undefined when it runs by the same definition already. */
@@ -45,7 +45,7 @@ export async function changeService(
   })
   if (!services) return undefined
   const change = changeOf(ctx, sandbox, services, name)
-  return tellStart(change, { durationMs, stopFirst: runs.before, tellsStop: false }, startUp)
+  return streamStart(change, { durationMs, stopFirst: runs.before, tellsStop: false }, startUp)
 }
 
 export async function startService(
@@ -63,7 +63,7 @@ export async function startService(
     return wantWithNeeds(tx, sandbox.id, name)
   })
   const change = changeOf(ctx, sandbox, services, name)
-  return tellStart(change, { durationMs, stopFirst: false, tellsStop: false }, startUp)
+  return streamStart(change, { durationMs, stopFirst: false, tellsStop: false }, startUp)
 }
 
 export async function restartService(
@@ -80,7 +80,7 @@ export async function restartService(
   })
   const change = changeOf(ctx, sandbox, services, name)
   const isUp = ctx.services.inspectService(sandbox.id, change.service).is === 'up'
-  return tellStart(change, { durationMs, stopFirst: isUp, tellsStop: true }, startUp)
+  return streamStart(change, { durationMs, stopFirst: isUp, tellsStop: true }, startUp)
 }
 
 /** It stays stopped until somebody starts it, also when the sandbox itself starts again. */
@@ -102,7 +102,7 @@ export async function stopService(
     await setWanted(tx, sandbox.id, [name], false)
     return known
   })
-  return tellStop(changeOf(ctx, sandbox, services, name), timeoutMs)
+  return streamStop(changeOf(ctx, sandbox, services, name), timeoutMs)
 }
 
 /** A caller does not wait longer; what is left is removed all the same. */
@@ -138,7 +138,7 @@ export async function tellLogOf(
 ): Promise<Telling> {
   const sandbox = await getSandbox(ctx, sandboxName, 'read')
   const services = await listServices(ctx.db, sandbox.id)
-  return tellLog(changeOf(ctx, sandbox, services, name), lines, followMs)
+  return streamLog(changeOf(ctx, sandbox, services, name), lines, followMs)
 }
 
 /** One change of the services of a sandbox at a time: whether one fits depends on all of them. */

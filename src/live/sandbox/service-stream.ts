@@ -32,7 +32,7 @@ interface StartOptions {
   tellsStop: boolean
 }
 
-export function tellStart(change: Change, options: StartOptions, start: (change: Change) => Promise<void>): Telling {
+export function streamStart(change: Change, options: StartOptions, start: (change: Change) => Promise<void>): Telling {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const stopped = Promise.withResolvers<void>()
@@ -49,11 +49,11 @@ export function tellStart(change: Change, options: StartOptions, start: (change:
       const leastMs = service.needs.length > 0 ? leastWaitMs : leastBeginMs
       const soon = performance.now() + Math.max(options.durationMs, leastMs)
       if (!(await hearBegin(change, listener, story, soon))) return
-      await hearLife(change, listener, performance.now() + options.durationMs)
+      await streamOutput(change, listener, performance.now() + options.durationMs)
     })
 }
 
-export function tellStop(change: Change, timeoutMs: number): Telling {
+export function streamStop(change: Change, timeoutMs: number): Telling {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const speaks = driver.inspectService(box.id, service).is === 'up'
@@ -72,7 +72,7 @@ export function tellStop(change: Change, timeoutMs: number): Telling {
 }
 
 /** What is kept, and then for a time what comes. */
-export function tellLog(
+export function streamLog(
   change: Pick<Change, 'driver' | 'box' | 'service'>,
   lines: number | undefined,
   followMs: number,
@@ -188,7 +188,7 @@ function findBroken({ driver, box, services, service }: Change, late: boolean): 
 }
 
 /** What it prints, until time is over or it ends. */
-async function hearLife({ driver, box, service }: Change, listener: Listener, deadline: number): Promise<void> {
+async function streamOutput({ driver, box, service }: Change, listener: Listener, deadline: number): Promise<void> {
   const first = driver.inspectService(box.id, service)
   const pid = first.is === 'up' ? first.pid : undefined
   const ends: Ends = new Map()

@@ -1,6 +1,6 @@
 import type { BoxSpec } from '../../drivers/box/driver.ts'
 import type { BoxServices } from '../../drivers/box/service/service.ts'
-import { turns } from '../../model/keyed-queue.ts'
+import { keyedQueue } from '../../model/keyed-queue.ts'
 import type { Service } from '../../model/sandbox/service.ts'
 
 /** A change of one service, and what it is made with. */
@@ -28,7 +28,7 @@ export type Say = (events: ServiceEvent[]) => Promise<void>
 /** What a caller is told while it happens. */
 export type Telling = (say: Say, gone: AbortSignal) => Promise<void>
 
-const tasks = turns()
+const tasks = keyedQueue()
 
 /** One task of a service after the other. */
 export function inTurn<T>(boxId: string, name: string, task: () => Promise<T>): Promise<T> {

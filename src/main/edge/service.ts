@@ -15,7 +15,7 @@ import { defaultPools } from '../../model/app/ip.ts'
 import { apiPort } from '../../model/network.ts'
 import type { Config, Listen } from '../config.ts'
 
-import type { Foundation } from '../foundation.ts'
+import type { ControlPlane } from '../control-plane.ts'
 import { version } from '../version.ts'
 
 const service = 'edge'
@@ -41,17 +41,17 @@ export async function findEdgePort(home: string): Promise<number | undefined> {
 }
 
 /** Afterwards the edge runs by these settings. It is told of changes and replaces its workers one generation at a time. */
-export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
-  const { config, home, supervisor } = foundation
+export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdge> {
+  const { config, home, supervisor } = controlPlane
   const file = settingsFile(home.path)
   const before = readTextIfPresent(file)
   const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, before) }
-  const ownTls = await ensureOwnCertificate(foundation)
-  const boxes = await findBoxes(foundation)
-  const names = await findNames(foundation, boxes)
+  const ownTls = await ensureOwnCertificate(controlPlane)
+  const boxes = await findBoxes(controlPlane)
+  const names = await findNames(controlPlane, boxes)
   const databases = names && { homeNumber: names.homeNumber, host: localHost(config.pgListen) }
-  const api = names && findApi(foundation, listen)
-  const settings = { ...settingsOf(foundation, listen, boxes), ownTls: ownTls.files, names, databases, api }
+  const api = names && findApi(controlPlane, listen)
+  const settings = { ...settingsOf(controlPlane, listen, boxes), ownTls: ownTls.files, names, databases, api }
   const text = `${JSON.stringify(settings)}\n`
   const state = await supervisor.inspectService(service)
   if (state.is !== 'up') await refuseTaken(listen)
@@ -62,11 +62,11 @@ export async function ensureEdge(foundation: Foundation): Promise<RunningEdge> {
     stopTimeoutSeconds: stopMillis / 1000 + 2,
   })
   if ((text !== before || ownTls.isNew) && state.is === 'up') await supervisor.signalService(service, 'SIGHUP')
-  await waitUntilListening(foundation, listen)
+  await waitUntilListening(controlPlane, listen)
   return { url: urlOf(config, listen), port: listen.port }
 }
 
-async function findBoxes({ home, world, log }: Foundation): Promise<BoxPlaces> {
+async function findBoxes({ home, world, log }: ControlPlane): Promise<BoxPlaces> {
   try {
     const { network } = await world.boxes.isolation()
     return network === 'own' ? { homeNumber: home.number } : network
@@ -76,7 +76,7 @@ async function findBoxes({ home, world, log }: Foundation): Promise<BoxPlaces> {
   }
 }
 
-async function findNames({ home, log }: Foundation, boxes: BoxPlaces): Promise<EdgeSettings['names']> {
+async function findNames({ home, log }: ControlPlane, boxes: BoxPlaces): Promise<EdgeSettings['names']> {
   const gap = typeof boxes === 'string' ? 'machines have no network here' : await findPrivateGap()
   if (gap === undefined) return { homeNumber: home.number, upstreams: findResolvers() }
   log.warn({ why: gap }, 'there are no private networks')
@@ -84,7 +84,7 @@ async function findNames({ home, log }: Foundation, boxes: BoxPlaces): Promise<E
 }
 
 /** Machines have a listener of their own: where another has taken the port for all addresses, there is no room for it. */
-function findApi({ config, home, log }: Foundation, edge: Listen): EdgeSettings['api'] {
+function findApi({ config, home, log }: ControlPlane, edge: Listen): EdgeSettings['api'] {
   const everywhere = [config.apiListen, config.sandboxListen, edge].some(
     ({ host, port }) => isUnspecified(host) && port === apiPort,
   )
@@ -104,8 +104,8 @@ export function apiSocket(home: Pick<Home, 'run'>): string {
 type CertificateGround = {
   config: Pick<Config, 'domain' | 'sandboxDomain'>
   home: Home
-  log: Pick<Foundation['log'], 'warn'>
-  supervisor: Pick<Foundation['supervisor'], 'signalService'>
+  log: Pick<ControlPlane['log'], 'warn'>
+  supervisor: Pick<ControlPlane['supervisor'], 'signalService'>
 }
 
 /** For names that have no certificate of their own. */
@@ -124,25 +124,25 @@ async function ensureOwnCertificate({ config, home, log }: Omit<CertificateGroun
 const renewalMs = 86_400_000
 
 /** Looks each day whether it has to be made anew, since the control plane may run for years. */
-export function keepCertificate(foundation: CertificateGround): { stop(): void } {
+export function keepCertificate(controlPlane: CertificateGround): { stop(): void } {
   const timer = setInterval(() => {
-    renewCertificate(foundation).catch((err) =>
-      foundation.log.warn({ err }, 'the edge did not get its new certificate'),
+    renewCertificate(controlPlane).catch((err) =>
+      controlPlane.log.warn({ err }, 'the edge did not get its new certificate'),
     )
   }, renewalMs)
   return { stop: () => clearInterval(timer) }
 }
 
 /** Nobody waits for the edge: its workers are replaced one generation at a time. */
-export async function renewCertificate(foundation: CertificateGround): Promise<void> {
-  const { isNew } = await ensureOwnCertificate(foundation)
-  if (isNew) await foundation.supervisor.signalService(service, 'SIGHUP')
+export async function renewCertificate(controlPlane: CertificateGround): Promise<void> {
+  const { isNew } = await ensureOwnCertificate(controlPlane)
+  if (isNew) await controlPlane.supervisor.signalService(service, 'SIGHUP')
 }
 
 type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names' | 'databases' | 'api'>
 
 function settingsOf(
-  { config, home, databaseConfig, world }: Foundation,
+  { config, home, databaseConfig, world }: ControlPlane,
   listen: Listen,
   boxes: BoxPlaces,
 ): OwnSettings {
@@ -207,7 +207,7 @@ function writeSecret(file: string, text: string): void {
   renameSync(fresh, file)
 }
 
-async function waitUntilListening({ supervisor }: Foundation, { host, port }: Listen): Promise<void> {
+async function waitUntilListening({ supervisor }: ControlPlane, { host, port }: Listen): Promise<void> {
   if (await waitUntil(() => accepts(host, port), startSeconds)) return
   const log = supervisor.readLog(service, 10).join('\n')
   throw new Error(`start the edge: it does not listen after ${startSeconds} s. Its log ends with:\n${log}`)

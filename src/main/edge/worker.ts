@@ -20,8 +20,9 @@ import type { EdgeSettings } from '../../edge/settings.ts'
 import { apiListen } from '../../edge/tcp/api.ts'
 import { Certificates } from '../../edge/tls/certificate.ts'
 import { createDatagrams } from '../../edge/udp/datagram.ts'
+import { wakeMachine } from '../../store/app/route.ts'
 import { openDatabase } from '../../store/db.ts'
-import { wakeMachine, wakeSandbox } from '../../store/route.ts'
+import { wakeSandbox } from '../../store/sandbox/route.ts'
 import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './settings.ts'
 
 // Routes are loaded within this or the first requests are told to come back.

@@ -4,10 +4,10 @@ import type { MachineDriver } from '../../drivers/machine/driver.ts'
 import { listenInMachine } from '../../drivers/machine/inside.ts'
 import { machineAddress, machineHeader } from '../../model/network.ts'
 import type { World } from '../../reconcile/step.ts'
+import { listRunningMachines, type MachinePlace } from '../../store/app/inside.ts'
 import type { MachineFeed } from '../../store/app/machine-feed.ts'
 import type { Db } from '../../store/db.ts'
-import { listRunningMachines, type MachinePlace } from '../../store/inside.ts'
-import type { Foundation } from '../foundation.ts'
+import type { ControlPlane } from '../control-plane.ts'
 import { openSockets } from '../sockets.ts'
 
 export interface MachineInside {
@@ -20,7 +20,7 @@ export interface MachineInside {
 
 type Ground = {
   db: Db
-  log: Pick<Foundation['log'], 'warn'>
+  log: Pick<ControlPlane['log'], 'warn'>
   home: Pick<Home, 'path' | 'tree' | 'log' | 'number'>
   world: Pick<World, 'machines'>
 }

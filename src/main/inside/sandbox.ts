@@ -6,9 +6,9 @@ import type { Home } from '../../drivers/host/home.ts'
 import { insideToken } from '../../model/account/token.ts'
 import type { World } from '../../reconcile/step.ts'
 import type { Db } from '../../store/db.ts'
-import { listRunning, type RunningSandbox } from '../../store/inside.ts'
 import type { SandboxFeed } from '../../store/sandbox/feed.ts'
-import type { Foundation } from '../foundation.ts'
+import { listRunning, type RunningSandbox } from '../../store/sandbox/inside.ts'
+import type { ControlPlane } from '../control-plane.ts'
 import { openSockets } from '../sockets.ts'
 
 export interface Inside {
@@ -21,7 +21,7 @@ export interface Inside {
 
 type Ground = {
   db: Db
-  log: Foundation['log']
+  log: ControlPlane['log']
   home: Pick<Home, 'path' | 'uidStart'>
   world: Pick<World, 'boxes' | 'encryptionKey'>
 }

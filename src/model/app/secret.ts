@@ -1,21 +1,6 @@
-import { createCipheriv, createDecipheriv, createHmac, randomBytes } from 'node:crypto'
+import { createHmac } from 'node:crypto'
 import { badRequest } from '../errors.ts'
 import type { Micros } from '../time.ts'
-
-/** Encrypts for storage with the platform's key: AES-256-GCM, as nonce ‖ tag ‖ ciphertext. */
-export function seal(key: Buffer, plain: Buffer): Buffer {
-  const nonce = randomBytes(12)
-  const cipher = createCipheriv('aes-256-gcm', key, nonce)
-  const sealed = Buffer.concat([cipher.update(plain), cipher.final()])
-  return Buffer.concat([nonce, cipher.getAuthTag(), sealed])
-}
-
-/** Throws when the key is another one or the bytes were changed. */
-export function unseal(key: Buffer, sealed: Buffer): Buffer {
-  const decipher = createDecipheriv('aes-256-gcm', key, sealed.subarray(0, 12))
-  decipher.setAuthTag(sealed.subarray(12, 28))
-  return Buffer.concat([decipher.update(sealed.subarray(28)), decipher.final()])
-}
 
 /** Of an app. Machines see it in their environment. */
 export interface Secret {

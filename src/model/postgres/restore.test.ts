@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { toRfc3339 } from '../time.ts'
-import { labelTime, newLabel, parseTime, restoredName } from './restore.ts'
+import { parseTime, toRfc3339 } from '../time.ts'
+import { labelTime, newLabel, restoredName } from './restore.ts'
 
 describe('a point in time', () => {
   test.each([

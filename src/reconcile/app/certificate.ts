@@ -1,6 +1,6 @@
 // Makes certificates of the platform's authority anew before they expire. The edge is told of them as they are stored.
 import { certificateKey, checkCertificate, renewalDays } from '../../model/app/certificate.ts'
-import { seal } from '../../model/app/secret.ts'
+import { seal } from '../../model/seal.ts'
 import { listExpiring, renewCertificate } from '../../store/app/certificate.ts'
 import type { World } from '../step.ts'
 

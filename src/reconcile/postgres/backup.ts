@@ -1,9 +1,9 @@
 import type { Toolchain } from '../../drivers/postgres/toolchain/toolchain.ts'
 import type { Backup, backupStates } from '../../model/postgres/backup.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import { labelTime, parseTime } from '../../model/postgres/restore.ts'
+import { labelTime } from '../../model/postgres/restore.ts'
 import { parseLsn } from '../../model/postgres/wal.ts'
-import { nowMicros } from '../../model/time.ts'
+import { nowMicros, parseTime } from '../../model/time.ts'
 import type { Tx } from '../../store/db.ts'
 import { type Archive, findCurrentArchive } from '../../store/postgres/archive.ts'
 import {

@@ -1,4 +1,5 @@
-import { type Secret, seal, unseal } from '../../model/app/secret.ts'
+import type { Secret } from '../../model/app/secret.ts'
+import { seal, unseal } from '../../model/seal.ts'
 import type { Query, Tx } from '../db.ts'
 
 const columns = `name, digest, created_at as "createdAt", updated_at as "updatedAt", value`

@@ -209,8 +209,8 @@ it.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who keeps th
   ]
   writeFileSync(file, makeTar(entries))
   const program = `
-    import { openHome } from '${drivers}home.ts'
-    import { imageStore } from '${drivers}image.ts'
+    import { openHome } from '${drivers}host/home.ts'
+    import { imageStore } from '${drivers}image/store.ts'
     const home = await openHome('${place}/home', { uidBase: 300000 })
     const store = imageStore({ home })
     const image = await store.pullImage({ kind: 'tar', file: '${file}' })

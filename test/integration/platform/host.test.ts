@@ -1,6 +1,6 @@
 import { beforeEach, expect, test } from 'vitest'
 import { certificateKey } from '../../../src/model/app/certificate.ts'
-import { unseal } from '../../../src/model/app/secret.ts'
+import { unseal } from '../../../src/model/seal.ts'
 import { watchCertificates } from '../../../src/reconcile/app/certificate.ts'
 import { usePlatform } from '../../support/platform.ts'
 import { makePair } from '../../support/tls.ts'

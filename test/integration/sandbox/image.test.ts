@@ -1,6 +1,6 @@
 import { beforeEach, expect, test } from 'vitest'
 import { collectImages } from '../../../src/reconcile/app/machine-watch.ts'
-import { wakeSandbox } from '../../../src/store/route.ts'
+import { wakeSandbox } from '../../../src/store/sandbox/route.ts'
 import { type CallOptions, usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()

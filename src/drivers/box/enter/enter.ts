@@ -6,7 +6,7 @@ import { driverProgram } from '../../host/program.ts'
 import type { BoxCommand, BoxImage } from '../driver.ts'
 
 export interface Entrance {
-  way: BoxWay
+  way: IsolationMode
   /** The directory of the box's service in the host's supervision tree. */
   service: string
   /** Of the first process. */
@@ -24,7 +24,7 @@ export interface Entrance {
 }
 
 /** With a range of uids and a network; with one uid and none; without any isolation. */
-export type BoxWay = 'full' | 'single' | 'none'
+export type IsolationMode = 'full' | 'single' | 'none'
 
 export interface Entry {
   program: string

@@ -43,7 +43,7 @@ import type { Config } from './config.ts'
 import { watchTree } from './tree.ts'
 
 /** What every process of the control plane stands on. */
-export interface Foundation {
+export interface ControlPlane {
   config: Config
   home: Home
   supervisor: Supervisor
@@ -56,7 +56,7 @@ export interface Foundation {
 }
 
 /** Starts what is not running yet: the supervision tree, the state database, its newest schema. */
-export async function layFoundation(config: Config): Promise<Foundation> {
+export async function openControlPlane(config: Config): Promise<ControlPlane> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const log = openLog(config, home)
   // Work of one that nobody waited for must not end that of all.
@@ -119,8 +119,8 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   }
 }
 
-/** Gives back what `layFoundation` took for this process alone; the tree and the state database go on. */
-export async function leaveFoundation({ home, db, workDb }: Foundation): Promise<void> {
+/** Gives back what `openControlPlane` took for this process alone; the tree and the state database go on. */
+export async function closeControlPlane({ home, db, workDb }: ControlPlane): Promise<void> {
   await Promise.all([db.close(), workDb.close()])
   forgetControlProcess(home)
 }
@@ -164,17 +164,17 @@ export function controlPlaneLog(home: Home): string {
 const slots = 8
 
 export function startLoop(
-  foundation: Foundation,
+  controlPlane: ControlPlane,
   onTurn: (turn: { kind: string; result: string; seconds: number }) => void,
 ): Worker {
-  const { home, supervisor, world, databaseConfig, log } = foundation
+  const { home, supervisor, world, databaseConfig, log } = controlPlane
   const tree = watchTree(home, supervisor, (err) => log.warn({ err }, 'the supervision tree was gone'))
   const sampler = startSampler(world, databaseConfig)
   const changes = machineFeed(() => databaseConfig)
   const checker = startChecker(world, databaseConfig, changes)
   const watch = watchMachines(world, (err) => log.warn({ err }, 'will look after machines later'))
   const certificates = watchCertificates(world, (err) => log.warn({ err }, 'will make certificates anew later'))
-  const stateBackup = startStateDumps(foundation)
+  const stateBackup = startStateDumps(controlPlane)
   const worker = startWorker({
     world,
     listen: (woken) => listen(databaseConfig, workChannel, woken),
@@ -195,8 +195,8 @@ export function startLoop(
 }
 
 /** An external state database is backed up by whoever runs it. */
-function startStateDumps(foundation: Foundation): StateBackup | undefined {
-  const { config, home, supervisor, databaseConfig, world, log } = foundation
+function startStateDumps(controlPlane: ControlPlane): StateBackup | undefined {
+  const { config, home, supervisor, databaseConfig, world, log } = controlPlane
   if (config.databaseUrl) return undefined
   const dumps = stateDumpDriver({
     home,
