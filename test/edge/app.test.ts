@@ -4,9 +4,9 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { connect, createServer as createTcpServer } from 'node:net'
 import { expect, test, vi } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { type Reply, useEdge } from '../../support/edge.ts'
-import { freePort } from '../../support/port.ts'
-import { until } from '../../support/until.ts'
+import { type Reply, useEdge } from '../support/edge.ts'
+import { freePort } from '../support/port.ts'
+import { until } from '../support/until.ts'
 
 // Longer than a busy machine needs for what a request waits for here.
 const edge = useEdge({ waitMillis: 40_000 })

@@ -4,9 +4,9 @@ import { createServer, type Http2Server, type IncomingHttpHeaders, type ServerHt
 import type { AddressInfo, Socket } from 'node:net'
 import { afterEach, expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { useEdge } from '../../support/edge.ts'
-import { askHttp2, makePair, openHttp2 } from '../../support/tls.ts'
-import { until } from '../../support/until.ts'
+import { useEdge } from '../support/edge.ts'
+import { askHttp2, makePair, openHttp2 } from '../support/tls.ts'
+import { until } from '../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
 const edge = useEdge({ tls, waitMillis: 2_000 })

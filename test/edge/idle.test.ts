@@ -3,9 +3,9 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { connect, type Socket } from 'node:net'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { useEdge } from '../../support/edge.ts'
-import { makePair, openHttp2 } from '../../support/tls.ts'
-import { until } from '../../support/until.ts'
+import { useEdge } from '../support/edge.ts'
+import { makePair, openHttp2 } from '../support/tls.ts'
+import { until } from '../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
 const edge = useEdge({ tls, waitMillis: 30_000 })

@@ -2,9 +2,9 @@ import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http'
 import { brotliDecompressSync, createBrotliDecompress, createGunzip, gunzipSync } from 'node:zlib'
 import { expect, test } from 'vitest'
-import { useEdge } from '../../support/edge.ts'
-import { askHttp2, makePair, openHttp2 } from '../../support/tls.ts'
-import { until } from '../../support/until.ts'
+import { useEdge } from '../support/edge.ts'
+import { askHttp2, makePair, openHttp2 } from '../support/tls.ts'
+import { until } from '../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
 const edge = useEdge({ tls })

@@ -7,12 +7,12 @@ import { setTimeout as pause } from 'node:timers/promises'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { createAccess } from '../../../src/edge/http/access.ts'
-import type { Route } from '../../../src/edge/routing/route.ts'
-import { hashToken } from '../../../src/model/account/token.ts'
-import { insertToken } from '../../../src/store/account/token.ts'
-import { useEdge } from '../../support/edge.ts'
-import { until } from '../../support/until.ts'
+import { createAccess } from '../../src/edge/http/access.ts'
+import type { Route } from '../../src/edge/routing/route.ts'
+import { hashToken } from '../../src/model/account/token.ts'
+import { insertToken } from '../../src/store/account/token.ts'
+import { useEdge } from '../support/edge.ts'
+import { until } from '../support/until.ts'
 
 const edge = useEdge({ waitMillis: 1_500 })
 

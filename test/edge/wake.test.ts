@@ -2,11 +2,11 @@ import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http'
 import pg from 'pg'
 import { expect, inject, test } from 'vitest'
-import { hashToken } from '../../../src/model/account/token.ts'
-import { insertToken } from '../../../src/store/account/token.ts'
-import { useEdge } from '../../support/edge.ts'
-import { freePort } from '../../support/port.ts'
-import { until } from '../../support/until.ts'
+import { hashToken } from '../../src/model/account/token.ts'
+import { insertToken } from '../../src/store/account/token.ts'
+import { useEdge } from '../support/edge.ts'
+import { freePort } from '../support/port.ts'
+import { until } from '../support/until.ts'
 
 // Longer than a busy machine needs for what a request waits for here.
 const edge = useEdge({ waitMillis: 40_000, maxConnections: 60 })

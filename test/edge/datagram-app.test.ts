@@ -2,10 +2,10 @@
 import { randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { afterEach, expect, test } from 'vitest'
-import { startEcho, startTalker, type Talker } from '../../support/datagram.ts'
-import { useEdgeProcess, web } from '../../support/edge-process.ts'
-import { freePort } from '../../support/port.ts'
-import { until } from '../../support/until.ts'
+import { startEcho, startTalker, type Talker } from '../support/datagram.ts'
+import { useEdgeProcess, web } from '../support/edge-process.ts'
+import { freePort } from '../support/port.ts'
+import { until } from '../support/until.ts'
 
 const maxFlows = 200
 const edge = useEdgeProcess({ maxFlows, autostopSeconds: 4 })

@@ -1,12 +1,12 @@
 // Datagrams through the edge in this process, where time passes faster and every place can be looked at.
 import { createSocket, type Socket } from 'node:dgram'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import type { Target } from '../../../src/edge/routing/app.ts'
-import { createDatagrams, type Datagrams } from '../../../src/edge/udp/datagram.ts'
-import { startEcho, startTalker, type Talker } from '../../support/datagram.ts'
-import { type NewMachine, useEdge } from '../../support/edge.ts'
-import { freePort } from '../../support/port.ts'
-import { until } from '../../support/until.ts'
+import type { Target } from '../../src/edge/routing/app.ts'
+import { createDatagrams, type Datagrams } from '../../src/edge/udp/datagram.ts'
+import { startEcho, startTalker, type Talker } from '../support/datagram.ts'
+import { type NewMachine, useEdge } from '../support/edge.ts'
+import { freePort } from '../support/port.ts'
+import { until } from '../support/until.ts'
 
 const edge = useEdge()
 const opened: { close(): void }[] = []

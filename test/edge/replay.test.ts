@@ -3,8 +3,8 @@ import { once } from 'node:events'
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { useEdge } from '../../support/edge.ts'
-import { until } from '../../support/until.ts'
+import { useEdge } from '../support/edge.ts'
+import { until } from '../support/until.ts'
 
 const edge = useEdge({ waitMillis: 1_000 })
 

@@ -1,8 +1,8 @@
 import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net'
 import { expect, test } from 'vitest'
-import { useEdgeProcess, web } from '../../support/edge-process.ts'
-import { freePort } from '../../support/port.ts'
-import { until } from '../../support/until.ts'
+import { useEdgeProcess, web } from '../support/edge-process.ts'
+import { freePort } from '../support/port.ts'
+import { until } from '../support/until.ts'
 
 const edge = useEdgeProcess()
 // A loopback address that no other test takes.

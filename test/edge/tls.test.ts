@@ -6,11 +6,11 @@ import { connect as connectTcp, createServer as createTcpServer, type Socket } f
 import { duplexPair } from 'node:stream'
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls'
 import { expect, test } from 'vitest'
-import { Certificates } from '../../../src/edge/tls/certificate.ts'
-import { seal } from '../../../src/model/seal.ts'
-import { useEdge } from '../../support/edge.ts'
-import { askHttp2, makePair, openHttp2 } from '../../support/tls.ts'
-import { until } from '../../support/until.ts'
+import { Certificates } from '../../src/edge/tls/certificate.ts'
+import { seal } from '../../src/model/seal.ts'
+import { useEdge } from '../support/edge.ts'
+import { askHttp2, makePair, openHttp2 } from '../support/tls.ts'
+import { until } from '../support/until.ts'
 
 const secret = Buffer.alloc(32, 7)
 const own = makePair('*.app.test')

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
 import { expect, test } from 'vitest'
-import { useEdgeProcess, web } from '../../support/edge-process.ts'
-import { until } from '../../support/until.ts'
+import { useEdgeProcess, web } from '../support/edge-process.ts'
+import { until } from '../support/until.ts'
 
 const edge = useEdgeProcess({ maxConnections: 8_000 })
 
