@@ -1,4 +1,4 @@
-.PHONY: help up test check demo soak bench generate clean
+.PHONY: help up quick test check demo soak bench generate durations dist clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
@@ -6,6 +6,10 @@ help: ## list these targets
 up: ## install what is missing and start the platform; Ctrl-C stops the control plane, ./berth down the rest
 	@scripts/setup.sh run
 	@exec ./berth up
+
+quick: ## types, lint, unit tests and tests on fake drivers, without root; CHANGED=1 runs only what the work tree affects
+	@scripts/setup.sh quick
+	@npm run --silent quick -- $(if $(CHANGED),--changed)
 
 test: ## install what is missing, check the code and run every test
 	@scripts/setup.sh test
@@ -32,5 +36,13 @@ generate: ## write the generated files anew
 	@scripts/setup.sh check
 	@npm run --silent generate
 
+durations: ## run every test and note how long each file took, so that the longest start first
+	@scripts/setup.sh test
+	@BERTH_WRITE_DURATIONS=1 npm test --silent
+
+dist: ## build a release tarball with checksum in dist/
+	@scripts/setup.sh npm
+	@scripts/dist.sh
+
 clean: ## remove npm packages and caches; what the platform keeps in its home stays
-	@rm -rf node_modules .cache
+	@rm -rf node_modules .cache dist

@@ -1,13 +1,30 @@
 import { defineConfig } from 'vitest/config'
+import { SummaryReporter } from './test/support/setup/reporter.ts'
+import { LongestFirst } from './test/support/setup/sequencer.ts'
+
+const server = 'test/support/setup/server.ts'
+const toolchain = 'test/support/setup/toolchain.ts'
+
+/** Each kind of test sets up only what it needs: unit tests and rules start nothing. */
+const projects = [
+  { name: 'unit', include: ['src/**/*.test.ts'], globalSetup: [] },
+  { name: 'rules', include: ['test/rules/**/*.test.ts'], globalSetup: [] },
+  { name: 'integration', include: ['test/integration/**/*.test.ts'], globalSetup: [server] },
+  { name: 'edge', include: ['test/edge/**/*.test.ts'], globalSetup: [server] },
+  { name: 'drivers', include: ['test/drivers/**/*.test.ts'], globalSetup: [server, toolchain] },
+  { name: 'e2e', include: ['test/e2e/**/*.test.ts'], globalSetup: [server, toolchain] },
+]
 
 export default defineConfig({
   test: {
-    include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
-    globalSetup: ['test/support/postgres.ts'],
-    // They say when something hangs, and nothing about speed: what is green comes nowhere near them on a busy machine.
+    projects: projects.map((project) => ({ extends: true, test: project })),
+    reporters: ['default', new SummaryReporter()],
+    sequence: { sequencer: LongestFirst },
+    expect: { requireAssertions: true },
+    // These limits only end tests that hang: passing tests stay far below them, also on a busy host.
     testTimeout: 90_000,
     hookTimeout: 180_000,
-    // Files wait for processes and databases more than they compute, so one more of them than two cores runs at once.
+    // Test files wait for processes and databases more than they compute, so one more than the two cores can run.
     maxWorkers: 3,
   },
 })

@@ -187,11 +187,12 @@ ensure_npm_packages() {
 }
 
 case ${1-} in
+  quick | npm) wanted="" ;;
   check) wanted="" ;;
   run) wanted=$run ;;
   test) wanted="$run $test" ;;
   bench) wanted="$run $bench" ;;
-  *) fail "Usage: scripts/setup.sh check|run|test|bench" ;;
+  *) fail "Usage: scripts/setup.sh npm|quick|check|run|test|bench" ;;
 esac
 
 cd "$(dirname "$0")/.."

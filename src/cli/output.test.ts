@@ -70,7 +70,8 @@ describe('printAnswer', () => {
 
 describe('confirm', () => {
   it.each(['y', 'Y', 'yes', ' yes '])('goes on after %j', async (answer) => {
-    await confirm(fakeTerminal({ ask: async () => answer }).terminal, 'Sure?')
+    const { terminal } = fakeTerminal({ ask: async () => answer })
+    await expect(confirm(terminal, 'Sure?')).resolves.toBeUndefined()
   })
 
   it.each(['', 'n', 'yesterday', 'no'])('stops after %j', async (answer) => {

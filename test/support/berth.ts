@@ -8,7 +8,7 @@ import { removeDirectory } from './directory.ts'
 import { platformPorts } from './port.ts'
 import { until } from './until.ts'
 
-const launcher = new URL('../../berth', import.meta.url).pathname
+const checkout = new URL('../../berth', import.meta.url).pathname
 const run = promisify(execFile)
 
 export interface Answer {
@@ -21,11 +21,17 @@ export interface Answer {
 /** A real platform with a home of its own, driven from outside as a user would. */
 export class Berth {
   readonly home: string
+  private readonly launcher: string
   readonly environment: Record<string, string>
   readonly children: ChildProcess[] = []
   output = ''
 
-  constructor(environment: Record<string, string> = {}) {
+  constructor(
+    environment: Record<string, string> = {},
+    /** The `berth` to run, when it is not that of this checkout. */
+    launcher = checkout,
+  ) {
+    this.launcher = launcher
     this.home = mkdtempSync(join(tmpdir(), 'berth-e2e-'))
     chmodSync(this.home, 0o711)
     // Links instead of copies: the files are only read.
@@ -44,7 +50,7 @@ export class Berth {
 
   /** Starts a long-running command and keeps it to be ended in `destroy`. */
   spawn(...args: string[]): ChildProcess {
-    const child = spawn(launcher, args, { env: this.environment, stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(this.launcher, args, { env: this.environment, stdio: ['ignore', 'pipe', 'pipe'] })
     for (const stream of [child.stdout, child.stderr]) {
       stream.on('data', (data) => {
         this.output += data
@@ -95,7 +101,7 @@ export class Berth {
   }
 
   cli(...args: string[]): Promise<{ stdout: string; stderr: string }> {
-    return run(launcher, args, { env: this.environment })
+    return run(this.launcher, args, { env: this.environment })
   }
 
   /** Ends every process and removes the home, whatever state the test left them in. */

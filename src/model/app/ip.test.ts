@@ -50,7 +50,7 @@ describe('pools of addresses', () => {
         const [pool] = parsePools([text])
         const list = new BlockList()
         list.addSubnet(text.split('/')[0]!, bits, 'ipv4')
-        return list.check(pool!.first, 'ipv4') && list.check(pool!.last, 'ipv4')
+        expect(list.check(pool!.first, 'ipv4') && list.check(pool!.last, 'ipv4')).toBe(true)
       }),
     )
   })
@@ -63,11 +63,7 @@ describe('pools of addresses', () => {
           fc.tuple(fc.oneof(fc.ipV4(), fc.ipV6()), fc.nat(200)).map((x) => x.join('/')),
         ),
         (text) => {
-          try {
-            return parsePools([text]).length === 1
-          } catch (error) {
-            return (error as Error).message.length > 10
-          }
+          expect(poolsOrMessage(text).length).toBeGreaterThan(0)
         },
       ),
     )
@@ -78,3 +74,12 @@ describe('pools of addresses', () => {
     expect(parsePools(all)).toHaveLength(126)
   })
 })
+
+/** One pool, or the sentence that says what is wrong with the range. */
+function poolsOrMessage(range: string): unknown[] | string {
+  try {
+    return parsePools([range])
+  } catch (error) {
+    return (error as Error).message
+  }
+}

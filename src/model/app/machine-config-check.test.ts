@@ -61,13 +61,26 @@ test('whatever is sent is kept or refused with 400, and what is kept is kept aga
     },
     { requiredKeys: [] },
   )
+  const likely = fc.record(
+    {
+      env: fc.dictionary(fc.stringMatching(/^[A-Z]{1,8}$/), fc.string()),
+      metadata: fc.dictionary(fc.stringMatching(/^[a-z]{1,8}$/), fc.stringMatching(/^\w{0,8}$/)),
+      guest: fc.record({ cpus: fc.constantFrom(1, 2), memory_mb: fc.constantFrom(512, 1024) }),
+      stop_config: fc.record({ signal: fc.constantFrom('SIGTERM', 'SIGINT'), timeout: fc.constantFrom('5s', 1e9) }),
+      services: fc.array(fc.record({ internal_port: fc.integer({ min: 1, max: 65_535 }) })),
+    },
+    { requiredKeys: [] },
+  )
+  let kept = 0
   fc.assert(
-    fc.property(config, (sent) => {
+    fc.property(fc.oneof(config, likely), (sent) => {
       if (refusalOf(sent) !== undefined) return
-      const kept = checkConfig({ image: 'nginx', ...sent } as never, false)
-      expect(checkConfig(kept, false)).toEqual(kept)
+      const first = checkConfig({ image: 'nginx', ...sent } as never, false)
+      expect(checkConfig(first, false)).toEqual(first)
+      kept++
     }),
   )
+  expect(kept).toBeGreaterThan(0)
 })
 
 test('base64 is what Node reads whole', () => {

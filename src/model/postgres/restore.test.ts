@@ -73,7 +73,7 @@ describe('a point in time', () => {
   })
 
   test('never throws', () => {
-    fc.assert(fc.property(fc.string({ unit: 'binary' }), (text) => void parseTime(text)))
+    fc.assert(fc.property(fc.string({ unit: 'binary' }), (text) => expect(() => parseTime(text)).not.toThrow()))
   })
 })
 

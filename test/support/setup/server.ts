@@ -1,0 +1,88 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { chownSync, mkdirSync } from 'node:fs'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import type { TestProject } from 'vitest/node'
+import type { Home } from '../../../src/drivers/host/home.ts'
+import { isRoot, run } from '../../../src/drivers/host/process.ts'
+import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { openDatabase } from '../../../src/store/db.ts'
+import { migrate } from '../../../src/store/migrate.ts'
+import { templateDatabase } from '../db.ts'
+import { shareHome } from './home.ts'
+import { share } from './shared.ts'
+
+// Nothing is kept after the run, so nothing has to survive a crash.
+const settings = {
+  listen_addresses: '',
+  max_connections: '200',
+  fsync: 'off',
+  synchronous_commit: 'off',
+  full_page_writes: 'off',
+  autovacuum: 'off',
+  jit: 'off',
+  timezone: 'UTC',
+}
+
+/** initdb refuses to run as root and as a user without a name. */
+const nobody = 65_534
+
+/** Provides one PostgreSQL server for all test files, with a migrated database that each of them copies. */
+export async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const home = await shareHome()
+  const server = await share('server', () => startServer(home.value))
+  project.provide('server', server.value)
+  return async () => {
+    await server.release()
+    await home.release()
+  }
+}
+
+async function startServer(home: Home): Promise<{ value: pg.ClientConfig; close(): Promise<void> }> {
+  const { bin } = await ensureToolchain('17', home)
+  const directory = `${home.path}/test-server`
+  const uid = isRoot() ? nobody : undefined
+  mkdirSync(directory, { mode: 0o700 })
+  if (uid !== undefined) chownSync(directory, uid, uid)
+  const locale = ['--locale=C.UTF-8', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
+  const data = `${directory}/data`
+  await run(`${bin}/initdb`, ['-D', data, '-U', 'berth', '-A', 'trust', '-E', 'UTF8', '--no-sync', ...locale], { uid })
+  const options = Object.entries({ ...settings, unix_socket_directories: directory })
+  const args = ['-D', data, ...options.flatMap(([name, value]) => ['-c', `${name}=${value}`])]
+  const child = spawn(`${bin}/postgres`, args, { stdio: ['ignore', 'ignore', 'ignore'], cwd: '/', uid, gid: uid })
+  const value = { host: directory, port: 5432, user: 'berth' }
+  await untilAnswers(child, value)
+  await makeTemplate(value)
+  return { value, close: () => stop(child) }
+}
+
+async function untilAnswers(child: ChildProcess, config: pg.ClientConfig): Promise<void> {
+  for (;;) {
+    if (child.exitCode !== null) throw new Error(`the PostgreSQL server of the tests exited with ${child.exitCode}`)
+    const client = new pg.Client({ ...config, database: 'postgres' })
+    try {
+      await client.connect()
+      return
+    } catch {
+      await delay(50)
+    } finally {
+      await client.end().catch(() => {})
+    }
+  }
+}
+
+async function makeTemplate(config: pg.ClientConfig): Promise<void> {
+  const admin = openDatabase({ ...config, database: 'postgres' })
+  await admin.query(`create database ${templateDatabase}`)
+  await admin.close()
+  const template = openDatabase({ ...config, database: templateDatabase })
+  await migrate(template)
+  await template.close()
+}
+
+/** SIGQUIT ends the server at once, whoever is still connected. */
+async function stop(child: ChildProcess): Promise<void> {
+  const exited = new Promise((resolve) => child.once('exit', resolve))
+  child.kill('SIGQUIT')
+  await exited
+}
