@@ -132,9 +132,10 @@ describe('the checker', () => {
     status = 503
     const own = { type: 'http', port, interval: '1h', grace_period: '0s' }
     const id = await machines.started({}, { checks: { own } })
-    const isNow = (wanted: string) => async () => (await machines.call('GET', id)).body.checks[0].status === wanted
-    await until(isNow('critical'))
+    const shown = async () => (await machines.call('GET', id)).body.checks[0].status
+    await until(async () => (await shown()) === 'critical')
     status = 200
-    await until(isNow('passing'))
+    await until(async () => (await shown()) !== 'critical')
+    expect(await shown()).toBe('passing')
   })
 })

@@ -696,6 +696,7 @@ describe('the life of a machine', () => {
           await other.query('update machine set wanted = true where id = $1', [id])
       })
     })
+    expect(await platform.sql('select wanted from machine where id = $1', [id])).toEqual([{ wanted: true }])
   })
 
   test('is started by its schedule', async () => {

@@ -201,7 +201,8 @@ describe('a worker', () => {
         .catch(() => {})
       await until(async () => (await platform.createApp('after')).status === 201)
       await until(async () => (await platform.call('DELETE', '/v1/apps/after')).status === 202)
-      await until(async () => (await platform.sql(`select 1 from app where state = 'deleted'`)).length === 1)
+      await until(async () => (await platform.sql(`select 1 from app where state <> 'deleted'`)).length === 0)
+      expect(await platform.sql('select name, state from app')).toEqual([{ name: 'after', state: 'deleted' }])
     } finally {
       await worker.stop()
     }

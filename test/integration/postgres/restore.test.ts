@@ -348,6 +348,7 @@ describe('a restore', () => {
         platform.fake.verificationRuns = false
         platform.fake.breakCall(nth)
         await lookUntil(async () => (await show(id)).restore.verified)
+        expect((await show(id)).status).toBe('ready')
       }
     })
   })

@@ -109,6 +109,7 @@ describe('a kept backup', () => {
     await platform.call('DELETE', `/v1/postgres/${reading}`)
     await until(async () => !fake.scrubs.has(reading!))
     await until(() => isFresh(reading === first ? second : first))
+    expect([first, second]).toContain(reading)
   })
 })
 

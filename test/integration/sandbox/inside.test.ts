@@ -196,6 +196,7 @@ describe('the socket', () => {
     await call('DELETE', '/v1/sandboxes/gone')
     await create('gone')
     await until(async () => (await ask(id, 'GET', '/v1/tasks').catch(() => undefined)) === undefined)
+    await expect(ask(id, 'GET', '/v1/tasks')).rejects.toThrow()
   })
 })
 
