@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { durationOr, formatDuration, parseDuration } from './duration.ts'
+import { durationOr, formatDuration, millisOf, parseDuration } from './duration.ts'
 
 test.each([
   ['5s', 5_000],
@@ -77,4 +77,10 @@ test('an invalid or non-positive duration becomes the default, a long one the lo
   expect(durationOr('-5s', 5_000)).toBe(5_000)
   expect(durationOr('0s', 5_000)).toBe(5_000)
   expect(durationOr('9000h', 5_000)).toBe(86_400_000)
+})
+
+test('durations of machine configs are Go text or nanoseconds', () => {
+  expect(millisOf('1m30s')).toBe(90_000)
+  expect(millisOf(15_000_000_000)).toBe(15_000)
+  expect(millisOf(undefined)).toBeUndefined()
 })

@@ -59,3 +59,9 @@ export function formatDuration(ms: number): string {
 function withoutRoundingError(value: number): number {
   return Math.round(value * 1e9) / 1e9
 }
+
+/** Milliseconds of a duration in a machine config: Go text, or an integer number of nanoseconds. */
+export function millisOf(duration: string | number | undefined): number | undefined {
+  if (typeof duration === 'number') return duration / 1e6
+  return duration === undefined ? undefined : parseDuration(duration)
+}

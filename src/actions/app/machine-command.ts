@@ -1,5 +1,7 @@
 import { type MachineDetails, type MachineState, machineStates, runningStates } from '../../model/app/machine.ts'
-import { checkMetadata, checkSignal, millisOf } from '../../model/app/machine-config-check.ts'
+import { checkMetadata } from '../../model/app/machine-config-env.ts'
+import { checkSignal } from '../../model/app/machine-config-stop.ts'
+import { millisOf } from '../../model/duration.ts'
 import { badRequest, preconditionFailed } from '../../model/errors.ts'
 import { getVisibleMachine, listVersions, type MachineVersion, machineNotFound } from '../../store/app/machine.ts'
 import {

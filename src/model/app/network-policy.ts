@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { badRequest } from '../errors.ts'
 import type { Machine } from './machine.ts'
-import { checkMetadata } from './machine-config-check.ts'
+import { checkMetadata } from './machine-config-env.ts'
 
 // What is not known is refused: a rule that is meant to be narrower must not be kept as a wider one.
 const strict = { additionalProperties: false }
