@@ -12,7 +12,7 @@ import {
   setMetadata,
   stopMachine,
   suspendMachine,
-} from '../../store/app/machine-change.ts'
+} from '../../store/app/machine-command.ts'
 import { listMachineEvents } from '../../store/app/machine-event.ts'
 import type { Context } from '../context.ts'
 import { changeLeasedMachine, changeMachine, type MachineKey } from './machine-lease.ts'

@@ -10,8 +10,8 @@ import { listChecks, type NamedCheck } from '../../model/app/machine-check-list.
 import { millisOf } from '../../model/duration.ts'
 import { boxAddress } from '../../model/network.ts'
 import { listMachinesToCheck, readSurroundings } from '../../store/app/machine.ts'
-import { setCheck } from '../../store/app/machine-change.ts'
 import type { MachineFeed } from '../../store/app/machine-feed.ts'
+import { setCheck } from '../../store/app/machine-progress.ts'
 import { holdLock } from '../../store/listen.ts'
 import type { World } from '../step.ts'
 
