@@ -32,7 +32,7 @@ const parts: [keyof MachineConfig, Part<keyof MachineConfig>][] = [
   part('mounts', forEachItem(checkMount)),
   part(
     'processes',
-    forEachItem((field, process) => checkEnvironment(`${field}.env`, process.env)),
+    forEachItem((field, { env }) => checkEnvironment(`${field}.env`, env)),
   ),
   part('stop_config', normalizeStop),
   part('init', checkInit),
