@@ -19,6 +19,7 @@ import { block, type Cell, printAnswer, type Terminal, table, timeText, visible 
 import { addPostgresCommands } from '../cli/postgres/commands.ts'
 import type { PsqlTarget } from '../cli/postgres/connect.ts'
 import { addSandboxCommands } from '../cli/sandbox/commands.ts'
+import { describeError } from '../model/errors.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor/doctor.ts'
 import { openSandboxSession, openSession } from './session.ts'
@@ -271,7 +272,7 @@ async function ask(question: string): Promise<string> {
 function report(terminal: Terminal, error: Error): number {
   if (error instanceof CommanderError) return reportParser(terminal, error)
   const known = [Refusal, Misuse, Failure, Interruption].some((kind) => error instanceof kind)
-  const sentence = known ? error.message : causes(error).join(': ')
+  const sentence = known ? error.message : describeError(error)
   const details = error instanceof Failure ? error.details : []
   if (terminal.json) {
     const more = details.length > 0 ? { details } : {}
@@ -291,10 +292,6 @@ function reportParser(terminal: Terminal, error: CommanderError): number {
   const sentence = isIncomplete ? 'a command is missing; --help lists them' : error.message.replace(/^error: /, '')
   if (terminal.json) terminal.note(JSON.stringify({ error: sentence.replaceAll('\n', ' ') }))
   return exitCodes.misused
-}
-
-function causes(error: Error): string[] {
-  return [error.message, ...(error.cause instanceof Error ? causes(error.cause) : [])]
 }
 
 if (import.meta.main) await main()

@@ -2,6 +2,7 @@
 import { availableParallelism, homedir } from 'node:os'
 import { resolve } from 'node:path'
 import { parsePools } from '../model/app/ip.ts'
+import { isLoopback } from '../model/network.ts'
 
 export interface Listen {
   host: string
@@ -194,10 +195,6 @@ export function describeConfig(environment: Environment = process.env) {
     const shown = secret && given ? '(set)' : given || fallback
     return { name, value: shown, set: given !== '', about }
   })
-}
-
-function isLoopback(host: string): boolean {
-  return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host)
 }
 
 function readListen(name: string, value: string): Listen {

@@ -1,6 +1,7 @@
 import type { Session } from '../cli/client.ts'
 import { Failure, Misuse } from '../cli/failure.ts'
 import { readTextIfPresent } from '../drivers/host/file.ts'
+import { isLoopback } from '../model/network.ts'
 import type { Config } from './config.ts'
 
 interface Addresses {
@@ -85,10 +86,6 @@ function readLocalToken(home: string, url: string): string {
 function checkToken(token: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
   throw new Misuse('the token holds characters that no token has; was it copied whole, and alone?')
-}
-
-function isLoopback(hostname: string): boolean {
-  return hostname === 'localhost' || hostname === '[::1]' || /^127\.\d+\.\d+\.\d+$/.test(hostname)
 }
 
 function readForUser(file: string, instead: string | undefined): string | undefined {

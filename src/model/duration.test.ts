@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { durationOr, parseDuration } from './duration.ts'
+import { durationOr, formatDuration, millisOf, parseDuration } from './duration.ts'
 
 test.each([
   ['5s', 5_000],
@@ -16,14 +16,45 @@ test.each([
   ['+1us', 0.001],
   ['1µs', 0.001],
   ['1000000ns', 1],
-])('%s is %d ms', (text, time) => expect(parseDuration(text)).toBeCloseTo(time, 9))
+])('%s is %d ms', (text, ms) => expect(parseDuration(text)).toBeCloseTo(ms, 9))
 
 test.each(['', '5', 's', '5 s', '5S', '1d', '1e3s', '--5s', '5s ', 'NaN', 'Infinity', '1h-5m', '.s'])(
-  '%j is no duration',
+  '%j is not a duration',
   (text) => expect(parseDuration(text)).toBeUndefined(),
 )
 
-test('what Go prints is read as the same time', () => {
+test.each([
+  ['30d', 30 * 86_400_000],
+  ['2w', 14 * 86_400_000],
+  ['1y', 365 * 86_400_000],
+  ['1d12h', 36 * 3_600_000],
+  ['90s', 90_000],
+  ['5ms', 5],
+])('with calendar units, %s is %d ms', (text, ms) => expect(parseDuration(text, 'calendar')).toBe(ms))
+
+test.each(['', '5', 'd', '1M', '1 d', '1dw'])('%j is not a duration with calendar units either', (text) =>
+  expect(parseDuration(text, 'calendar')).toBeUndefined(),
+)
+
+test.each([
+  [0, '0s'],
+  [0.000_5, '500ns'],
+  [0.25, '250µs'],
+  [200, '200ms'],
+  [90_000, '1m30s'],
+  [3_600_000, '1h0m0s'],
+  [1_500, '1.5s'],
+])('%d ms is formatted as %s', (ms, text) => expect(formatDuration(ms)).toBe(text))
+
+test('formatted durations parse to the same time', () => {
+  fc.assert(
+    fc.property(fc.nat(10_000_000), (ms) => {
+      expect(parseDuration(formatDuration(ms))).toBeCloseTo(ms, 6)
+    }),
+  )
+})
+
+test('durations printed by Go parse to the same time', () => {
   const parts = fc.record({ h: fc.nat(9), m: fc.nat(59), s: fc.nat(59), ms: fc.nat(999) })
   fc.assert(
     fc.property(parts, ({ h, m, s, ms }) => {
@@ -35,15 +66,21 @@ test('what Go prints is read as the same time', () => {
   )
 })
 
-test('nothing that a caller sends is refused', () => {
+test('an invalid or non-positive duration becomes the default, a long one the longest timer', () => {
   fc.assert(
     fc.property(fc.string(), (text) => {
-      const time = durationOr(text, 5_000)
-      expect(time).toBeGreaterThan(0)
-      expect(time).toBeLessThanOrEqual(86_400_000)
+      const ms = durationOr(text, 5_000)
+      expect(ms).toBeGreaterThan(0)
+      expect(ms).toBeLessThanOrEqual(86_400_000)
     }),
   )
   expect(durationOr('-5s', 5_000)).toBe(5_000)
   expect(durationOr('0s', 5_000)).toBe(5_000)
   expect(durationOr('9000h', 5_000)).toBe(86_400_000)
+})
+
+test('durations of machine configs are Go text or nanoseconds', () => {
+  expect(millisOf('1m30s')).toBe(90_000)
+  expect(millisOf(15_000_000_000)).toBe(15_000)
+  expect(millisOf(undefined)).toBeUndefined()
 })

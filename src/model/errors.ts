@@ -1,5 +1,4 @@
-// Every way the platform says no. Adding a refusal means adding a row here; the HTTP status and the documentation
-// follow from this table.
+// Every error code of the API and its HTTP status. The documentation is generated from this table.
 export const errorTable = {
   bad_request: 400,
   unauthorized: 401,
@@ -22,20 +21,20 @@ export const errorTable = {
 export type ErrorCode = keyof typeof errorTable
 
 export interface ErrorDetails {
-  /** The code for programs where it says more than the kind of error, such as `name_taken`. */
+  /** A more specific machine-readable code than the error code, such as `name_taken`. */
   status?: string
-  /** Further fields of the answer, where an operation documents them. */
+  /** Additional fields of the response body that the operation documents. */
   fields?: Record<string, string | number | boolean | null>
   headers?: Record<string, string>
   retryAfterSeconds?: number
-  /** Of a refusal because there is too much of something: how much there may be, and in which time if that matters. */
+  /** The limit that was exceeded; `windowSeconds` is 0 unless the limit is a rate. */
   limit?: { most: number; windowSeconds: number }
-  /** Methods the path knows, for a 405. */
+  /** The methods the path supports, for the Allow header of a 405. */
   allow?: string
   cause?: unknown
 }
 
-/** `message` is for the caller; `cause` is for the log and never leaves the process. */
+/** An error that the API reports to the caller. The message is sent; `cause` is only logged. */
 export class BerthError extends Error {
   override readonly name = 'BerthError'
   readonly code: ErrorCode
@@ -60,12 +59,18 @@ export const preconditionFailed = (message: string) => new BerthError('precondit
 export const conflict = (message: string, details: ErrorDetails = {}) => new BerthError('conflict', message, details)
 export const invalid = (message: string, details: ErrorDetails = {}) => new BerthError('invalid', message, details)
 
-/** Something the platform needs is away for a moment; the same request will work again shortly. */
+/** A dependency is temporarily unavailable, and a retry of the same request will succeed. */
 export function unavailable(message: string, cause?: unknown): BerthError {
   return new BerthError('unavailable', message, { retryAfterSeconds: 1, cause })
 }
 
 export function wrongState(state: string, event: string, allowed: readonly string[]): BerthError {
-  const hint = allowed.length === 0 ? 'nothing can be asked of it any more' : `possible now: ${allowed.join(', ')}`
+  const hint = allowed.length === 0 ? 'no command is possible any more' : `possible now: ${allowed.join(', ')}`
   return conflict(`cannot ${event} while ${state}; ${hint}`)
+}
+
+/** The messages of an error and of its causes, outermost first, joined with colons. */
+export function describeError(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return error.cause instanceof Error ? `${error.message}: ${describeError(error.cause)}` : error.message
 }

@@ -7,7 +7,7 @@ export type ImageReference =
   /** A root filesystem or an image archive on this host. */
   | { kind: 'tar'; file: string }
 
-/** What an image says about how it is to be run. */
+/** The runtime configuration in the image's metadata. */
 export interface ImageConfig {
   entrypoint: string[]
   cmd: string[]
@@ -22,7 +22,7 @@ export interface ImageConfig {
 export const defaultRegistry = 'docker.io'
 const defaultTag = 'latest'
 
-// The grammar of the distribution specification.
+// The grammar of the OCI distribution specification.
 const hostName =
   /^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?$/
 const repositoryName = /^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:\/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$/
@@ -45,7 +45,7 @@ export function parseImageReference(text: string, mayUseHost: boolean): ImageRef
   return parseRegistryReference(text)
 }
 
-/** The text that means the same image, with everything that was left out. */
+/** The canonical text, with registry and tag filled in. */
 export function formatImageReference(reference: ImageReference): string {
   if (reference.kind === 'tar') return `tar:${reference.file}`
   const tag = reference.tag === undefined ? '' : `:${reference.tag}`
@@ -87,7 +87,7 @@ function parseRegistryReference(text: string): ImageReference {
   }
 }
 
-/** The first part is a host when it cannot be anything else, as docker has it. */
+/** As in Docker, the first part is a host only if it contains a dot or a colon or is `localhost`. */
 function splitRegistry(text: string): { registry: string; rest: string } {
   const slash = text.indexOf('/')
   const first = text.slice(0, Math.max(slash, 0))

@@ -1,4 +1,4 @@
-/** One thing after the other for each key, whether the one before went well or not. */
+/** Runs tasks with the same key one after another; a failed task does not block the next. */
 export function keyedQueue(): <T>(key: string, work: () => Promise<T>) => Promise<T> {
   const last = new Map<string, Promise<unknown>>()
   return async (key, work) => {

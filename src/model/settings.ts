@@ -1,26 +1,24 @@
 import type { PostgresMajor } from './postgres/cluster.ts'
 
-/** What the operator configured and what this installation can do, as far as a request needs to know. */
+/** The operator's configuration and the host's capabilities that request handlers need. */
 export interface PlatformSettings {
-  /** The region codes this machine answers for; null accepts any well-formed one. */
+  /** The regions the platform serves; null accepts any well-formed code. */
   regions: readonly string[] | null
   defaultRegion: string
-  /** The versions of PostgreSQL whose installation brings PostGIS. */
+  /** The PostgreSQL versions whose installation includes PostGIS. */
   postgisMajors: readonly PostgresMajor[]
   /** The host name under which clients reach clusters. */
   pgHost: string
-  /** Who vouches for machines: where others find the platform. */
+  /** The OpenID Connect issuer of machine identities: the platform's public URL. */
   issuer(): string
-  /** Where an app answers. */
   appUrl(name: string): string
-  /** Where the service of a sandbox answers. */
   sandboxUrl(name: string): string
-  /** Tells this platform from the others on the machine; addresses follow from it. */
+  /** Distinguishes the platforms on this host; addresses derive from it. */
   homeNumber: number
-  /** Ranges of addresses to give to apps. */
+  /** The address ranges from which apps get addresses. */
   ipPools: readonly string[]
-  /** Why machines have no private networks; undefined where they have. */
+  /** Why the host cannot provide private networks; undefined if it can. */
   privateNetworkGap?: string | undefined
-  /** What the machine has; no guest gets more. */
+  /** The host's memory, which is the limit for any guest. */
   memoryMb: number
 }

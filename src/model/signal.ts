@@ -11,7 +11,7 @@ export function readSignal(text: string | number): number {
   return number
 }
 
-/** As `SIGTERM`, or as a number where it has no name. */
+/** Returns a name such as `SIGTERM`, or the number of a signal without a name. */
 export function signalName(text: string | number): string {
   const number = readSignal(text)
   const [name] = Object.entries(constants.signals).find(([, value]) => value === number) ?? [String(number)]

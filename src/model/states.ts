@@ -4,15 +4,15 @@ import { wrongState } from './errors.ts'
  * One row of a state table.
  *
  * A row with `outcomes` is a working state: exactly one reconcile step, named after the state, runs until it reports
- * one of them. A row with `keeps` is a state the loop looks after for as long as it lasts, which is for good unless there
- * are outcomes too. A row with neither is at rest.
+ * one of them. A row with `keeps` is a state that the loop maintains until a command or an outcome ends it. A row with
+ * neither is at rest.
  */
 export interface StateRow<S extends string> {
-  /** What a caller may ask for here, and where that leads. */
+  /** The commands callers may give in this state, and the state each leads to. */
   commands?: Readonly<Record<string, S>>
-  /** What the step may report here, and where that leads. */
+  /** The results the step may report, and the state each leads to. */
   outcomes?: Readonly<Record<string, S>>
-  /** What the step keeps true while the resource stays here. */
+  /** The condition that the step maintains in this state. */
   keeps?: string
   /** After this long without progress the loop reports `failed` on the step's behalf. */
   deadlineMinutes?: number
@@ -20,7 +20,7 @@ export interface StateRow<S extends string> {
 
 export type StateTable = Readonly<Record<string, StateRow<string>>>
 
-/** Returns the table unchanged; the type refuses a target that is not itself a row. */
+/** Returns the table unchanged; the type requires every target to be a row of the table. */
 export function defineStates<const T extends { [S in keyof T]: StateRow<keyof T & string> }>(table: T): T {
   return table
 }

@@ -1,5 +1,5 @@
-// Times are microseconds since the epoch in a bigint. `Date` cuts to milliseconds, and a restore to a point in time
-// must not.
+// Times are bigint microseconds since the epoch. `Date` truncates to milliseconds, which is too coarse for the target of
+// a point-in-time restore.
 export type Micros = bigint
 
 const databaseForm = /^(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?\+00$/
@@ -7,7 +7,7 @@ const databaseForm = /^(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))
 /** Reads a `timestamptz` as PostgreSQL prints it in a UTC session. */
 export function fromDatabase(text: string): Micros {
   const match = databaseForm.exec(text)
-  if (!match) throw new Error(`not a timestamp of a UTC session: ${text}`)
+  if (!match) throw new Error(`not a timestamp from a UTC session: ${text}`)
   const [, year, month, day, hour, minute, second, fraction = ''] = match
   const seconds = Date.UTC(Number(year), Number(month) - 1, Number(day), Number(hour), Number(minute), Number(second))
   return BigInt(seconds) * 1000n + BigInt(fraction.padEnd(6, '0'))
@@ -15,10 +15,10 @@ export function fromDatabase(text: string): Micros {
 
 const jsonForm = /^(.{19})(?:\.(\d{1,6}))?\+00:00$/
 
-/** RFC 3339 as `toRfc3339` writes it, from a `timestamptz` as PostgreSQL prints it in the JSON of a UTC session. */
+/** Converts a `timestamptz` in JSON of a UTC session to the format of `toRfc3339`. */
 export function rfc3339FromJson(text: string): string {
   const match = jsonForm.exec(text)
-  if (!match) throw new Error(`not a timestamp in JSON of a UTC session: ${text}`)
+  if (!match) throw new Error(`not a JSON timestamp from a UTC session: ${text}`)
   const [, whole, fraction] = match
   return fraction === undefined ? `${whole}Z` : `${whole}.${fraction.padEnd(6, '0')}Z`
 }
@@ -31,7 +31,7 @@ export function toMillis(time: Micros): number {
   return Number(time / 1000n)
 }
 
-/** RFC 3339 in UTC. The fraction is left out when it is zero and otherwise keeps all six digits. */
+/** RFC 3339 in UTC. The fraction is omitted when it is zero and has six digits otherwise. */
 export function toRfc3339(time: Micros): string {
   const whole = new Date(toMillis(time)).toISOString().slice(0, 19)
   const fraction = time % 1_000_000n
@@ -41,8 +41,8 @@ export function toRfc3339(time: Micros): string {
 const rfc3339Form = /^(\d{4})-(\d{2})-(\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(?:([Zz])|([+-])(\d{2}):(\d{2}))$/
 
 /**
- * Reads an RFC 3339 timestamp with an offset; undefined for anything else. `Date` is not asked: it takes 30 February
- * for 2 March and cuts to milliseconds. Digits past the microsecond are dropped, as PostgreSQL knows no finer time.
+ * Parses an RFC 3339 timestamp with an offset; undefined for anything else. `Date` is not used, because it accepts 30
+ * February and truncates to milliseconds. Digits beyond microseconds are dropped, as PostgreSQL has no finer resolution.
  */
 export function parseTime(text: string): Micros | undefined {
   const match = rfc3339Form.exec(text)
@@ -60,12 +60,12 @@ export function parseTime(text: string): Micros | undefined {
   if (!isDate(year, month, day) || hour > 23 || minute > 59 || second > 59) return undefined
   if (offsetHours > 23 || offsetMinutes > 59) return undefined
   const sign = match[9] === '-' ? -1 : 1
-  const utcMillis = utc(year, month, day, hour, minute, second) - sign * (offsetHours * 60 + offsetMinutes) * 60_000
+  const utcMs = utc(year, month, day, hour, minute, second) - sign * (offsetHours * 60 + offsetMinutes) * 60_000
   const fraction = BigInt((match[7] ?? '').slice(0, 6).padEnd(6, '0'))
-  return BigInt(utcMillis) * 1000n + fraction
+  return BigInt(utcMs) * 1000n + fraction
 }
 
-/** `Date.UTC` takes the years 0 to 99 for those of the last century. */
+/** `Date.UTC` maps the years 0 to 99 to 1900 to 1999. */
 function utc(year: number, month: number, day: number, hour: number, minute: number, second: number): number {
   const date = new Date(0)
   date.setUTCFullYear(year, month - 1, day)

@@ -9,19 +9,29 @@ test.each([
   [`sh -c 'echo "a b"'`, ['sh', '-c', 'echo "a b"']],
   ['echo "a \\" b" c', ['echo', 'a " b', 'c']],
   [`a''b "" c\\ d`, ['ab', '', 'c d']],
-])('%j has the words %j', (text, words) => {
+  ['"a\\nb"', ['anb']],
+])('%j splits into %j', (text, words) => {
   expect(splitWords('cmd', text)).toEqual(words)
 })
 
-test('a quote must end', () => {
-  for (const text of [`'a`, '"a', `a "b'`]) expect(() => splitWords('cmd', text)).toThrow('quote')
+test.each([
+  ['"a\\nb"', ['a\\nb']],
+  ['"a\\"\\\\\\$\\`"', ['a"\\$`']],
+  ["a\\ b '\\x'", ['a b', '\\x']],
+])('with POSIX escapes, %j splits into %j', (text, words) => {
+  expect(splitWords('cmd', text, 'posix')).toEqual(words)
 })
 
-test('words in quotes come back as they were', () => {
+test('an unclosed quote is rejected', () => {
+  for (const text of [`'a`, '"a', `a "b'`]) expect(() => splitWords('cmd', text)).toThrow('cmd has an unclosed')
+})
+
+test('quoted words split into the original words', () => {
   fc.assert(
     fc.property(fc.array(fc.string()), (words) => {
       const quoted = words.map((word) => `'${word.replaceAll("'", `'"'"'`)}'`)
       expect(splitWords('cmd', quoted.join(' '))).toEqual(words)
+      expect(splitWords('cmd', quoted.join(' '), 'posix')).toEqual(words)
     }),
   )
 })

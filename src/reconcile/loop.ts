@@ -1,6 +1,7 @@
 import { appStates } from '../model/app/app.ts'
 import { machineStates } from '../model/app/machine.ts'
 import { snapshotStates, volumeStates } from '../model/app/volume.ts'
+import { describeError } from '../model/errors.ts'
 import { backupStates } from '../model/postgres/backup.ts'
 import { clusterStates } from '../model/postgres/cluster.ts'
 import { drillStates } from '../model/postgres/drill.ts'
@@ -76,7 +77,7 @@ export async function runLease(world: World, lease: Lease): Promise<Turn> {
     return ended(await look(world, lease))
   } catch (error) {
     // When this fails as well the lease runs out by itself.
-    await releaseAfterError(world.db, lease, sentenceOf(error)).catch(() => {})
+    await releaseAfterError(world.db, lease, describeError(error)).catch(() => {})
     return { ...ended('error'), error }
   }
 }
@@ -120,9 +121,4 @@ async function record(tx: Tx, kind: KindOfWork, lease: Lease, row?: Row, result?
   }
   const again = 'wait' in result ? result.wait : 0
   await release(tx, lease, again, result.note)
-}
-
-function sentenceOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  return error.cause instanceof Error ? `${error.message}: ${sentenceOf(error.cause)}` : error.message
 }

@@ -21,7 +21,7 @@ export function breakable(db: Db, nth: number): { db: Db; count(): number } {
     db: {
       query: query(db),
       read: (statement) => counted(db.read(statement)),
-      gather: (run, item) => counted(db.gather(run, item)),
+      batch: (run, item) => counted(db.batch(run, item)),
       transaction: <R>(body: (tx: Tx) => Promise<R>) =>
         counted(db.transaction((tx) => body({ query: query(tx), inTransaction: true }))),
     },

@@ -1,5 +1,7 @@
 import { type MachineDetails, type MachineState, machineStates, runningStates } from '../../model/app/machine.ts'
-import { checkMetadata, checkSignal, millisOf } from '../../model/app/machine-config-check.ts'
+import { checkMetadata } from '../../model/app/machine-config-env.ts'
+import { checkSignal } from '../../model/app/machine-config-stop.ts'
+import { millisOf } from '../../model/duration.ts'
 import { badRequest, preconditionFailed } from '../../model/errors.ts'
 import { getVisibleMachine, listVersions, type MachineVersion, machineNotFound } from '../../store/app/machine.ts'
 import {
@@ -10,7 +12,7 @@ import {
   setMetadata,
   stopMachine,
   suspendMachine,
-} from '../../store/app/machine-change.ts'
+} from '../../store/app/machine-command.ts'
 import { listMachineEvents } from '../../store/app/machine-event.ts'
 import type { Context } from '../context.ts'
 import { changeLeasedMachine, changeMachine, type MachineKey } from './machine-lease.ts'

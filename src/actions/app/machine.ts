@@ -12,19 +12,13 @@ import {
   getMachineApp,
   getVisibleMachine,
   listMachines,
+  lockMachine,
   type MachineApp,
   type MachineFilter,
   machineNotFound,
 } from '../../store/app/machine.ts'
-import {
-  insertMachine,
-  insertVersion,
-  launchMachine,
-  lockMachine,
-  setConfig,
-  setLease,
-  transactionWithSlot,
-} from '../../store/app/machine-change.ts'
+import { insertVersion, launchMachine, setConfig, setLease } from '../../store/app/machine-command.ts'
+import { insertMachine, transactionWithSlot } from '../../store/app/machine-create.ts'
 import { sealSecretsForMachine } from '../../store/app/secret.ts'
 import { attachVolume } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
@@ -73,8 +67,8 @@ async function create(
     wanted: isLaunched,
     ...secrets,
   })
-  if (inserted.is === 'without app') throw notFound('app not found')
-  if (inserted.is === 'without slot') throw withoutHost()
+  if (inserted.is === 'app deleted') throw notFound('app not found')
+  if (inserted.is === 'no free slot') throw withoutHost()
   if (inserted.is === 'name taken') {
     if (name === undefined) return create(tx, ctx, { caller, app, config, region, name, input })
     throw conflict(

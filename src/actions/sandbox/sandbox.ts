@@ -22,13 +22,12 @@ import type { Tx } from '../../store/db.ts'
 import {
   findOrgSandboxes,
   getVisibleSandbox,
-  insertSandbox,
   listSandboxes,
-  type SandboxChanges,
   type SandboxList,
-  updateSandbox,
   type VisibleSandbox,
 } from '../../store/sandbox/sandbox.ts'
+import { type SandboxChanges, updateSandbox } from '../../store/sandbox/sandbox-change.ts'
+import { insertSandbox } from '../../store/sandbox/sandbox-create.ts'
 import { lockState, transition } from '../../store/transition.ts'
 import { enqueue } from '../../store/work.ts'
 import { organizationNotFound, slugOrNotFound } from '../account/org.ts'

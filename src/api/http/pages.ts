@@ -4,6 +4,7 @@ import { databaseAnswers } from '../../actions/health.ts'
 import { listIdentityKeys } from '../../live/app/identity.ts'
 import { discovery } from '../../model/app/identity.ts'
 import { forbidden, unavailable } from '../../model/errors.ts'
+import { isLoopback } from '../../model/network.ts'
 import { docsAt, docsPage } from '../docs/page.ts'
 import { readTokenHash } from './auth.ts'
 import { openApiDocument } from './openapi.ts'
@@ -57,8 +58,4 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
 function addIdentityPages(server: FastifyInstance, ground: ServerOptions['ground']): void {
   server.get('/.well-known/openid-configuration', async () => discovery(ground.settings.issuer()))
   server.get('/.well-known/jwks.json', async () => listIdentityKeys(ground))
-}
-
-function isLoopback(address: string): boolean {
-  return address === '::1' || address.startsWith('127.') || address.startsWith('::ffff:127.')
 }

@@ -4,6 +4,7 @@ import { lookup } from 'node:dns'
 import { type IncomingMessage, Agent as PlainAgent, request as plainRequest } from 'node:http'
 import { Agent as SecureAgent, request as secureRequest } from 'node:https'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
+import { isLoopback } from '../../model/network.ts'
 import { ImageError } from './error.ts'
 
 export interface ImageHttp {
@@ -50,10 +51,6 @@ export function kindOfAddress(address: string): 'never' | 'inner' | 'outer' {
   const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
   if (never.check(address, family)) return 'never'
   return inner.check(address, family) ? 'inner' : 'outer'
-}
-
-export function isLoopback(hostname: string): boolean {
-  return hostname === 'localhost' || hostname === '[::1]' || /^127\.\d+\.\d+\.\d+$/.test(hostname)
 }
 
 /** `home` is the host of the registry. When that is out in the world, nothing it says leads into private networks. */

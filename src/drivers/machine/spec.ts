@@ -2,7 +2,7 @@
 
 import type { Machine } from '../../model/app/machine.ts'
 import type { MachineConfig } from '../../model/app/machine-config.ts'
-import { millisOf } from '../../model/app/machine-config-check.ts'
+import { millisOf } from '../../model/duration.ts'
 import type { ImageConfig } from '../../model/image.ts'
 import { machineAddress, resolverAddress } from '../../model/network.ts'
 import { signalName } from '../../model/signal.ts'

@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import { isLoopback } from '../../model/network.ts'
 import { type AppRoute, findPort } from '../routing/app.ts'
 import type { Balance } from '../routing/balance.ts'
 import type { Reach } from '../routing/reach.ts'
@@ -328,7 +329,7 @@ function hasBareLineFeed(bytes: Buffer): boolean {
 
 export function peerOf(socket: Socket, secure: boolean): Peer {
   const address = (socket.remoteAddress ?? '').replace(/^::ffff:/, '')
-  const trusted = address === '::1' || address.startsWith('127.')
+  const trusted = isLoopback(address)
   const { localPort = 0, remotePort = 0 } = socket
   return { address: address || 'unknown', secure, port: localPort, remotePort, trusted }
 }

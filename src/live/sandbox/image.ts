@@ -2,7 +2,7 @@ import { isImageHere, pullBoxImage } from '../../drivers/box/image.ts'
 import { ImageError } from '../../drivers/image/store.ts'
 import { type BerthError, conflict, unavailable } from '../../model/errors.ts'
 import type { Sandbox, SandboxImage } from '../../model/sandbox/sandbox.ts'
-import { setSandboxImage } from '../../store/sandbox/sandbox.ts'
+import { setSandboxImage } from '../../store/sandbox/sandbox-change.ts'
 import type { LiveContext } from '../context.ts'
 
 /** A larger image takes longer; whoever asks again finds what has come. */

@@ -1,21 +1,21 @@
-// Tokens in the form that some clients insist on: `fm2_` and the base64 of a macaroon in MessagePack. Such a client
-// decodes the token before it sends it, to drop what has expired. To the platform the text is a token like any other:
-// it is kept as a hash, so one that somebody added a caveat to is an unknown token and opens nothing.
+// Tokens in the format that flyctl requires: `fm2_` and the base64 of a macaroon in MessagePack. The client decodes the
+// token to drop expired ones before it sends it. The platform treats the text as opaque and stores its hash, so a token
+// with an added caveat is an unknown token.
 import { createHmac, randomBytes } from 'node:crypto'
 import { type Packed, pack, unpack } from './msgpack.ts'
 
-/** Where clients believe that permissions come from; they throw tokens of other places away. */
+/** Clients discard tokens with any other location. */
 const location = 'https://api.fly.io/v1'
 
 const prefix = 'fm2_'
 
-/** Tells our tokens from those of others that a client sends along. */
+/** Distinguishes Berth's tokens from others that a client sends in the same header. */
 const kidPrefix = 'berth/'
 
 const caveatTypes = { organization: 0, validity: 4 } as const
 
-/** What a caveat of an organization allows: reading, writing, creating, deleting, controlling. */
-const everything = 31
+/** The bits of an organization caveat: read, write, create, delete, control. */
+const allActions = 31
 const reading = 1
 
 export interface MacaroonInput {
@@ -32,7 +32,7 @@ export interface Macaroon {
   until: number | undefined
 }
 
-/** The key is made up and forgotten: it makes the last bytes of the token as hard to guess as its hash needs. */
+/** The signing key is random and discarded: the signature only has to be unguessable, because tokens are looked up by hash. */
 export function mintMacaroon(input: MacaroonInput, key: Buffer = randomBytes(32), random = randomBytes(16)): string {
   const nonce = [Buffer.from(`${kidPrefix}${input.tokenId}`), random, false]
   const caveats = caveatsOf(input)
@@ -43,7 +43,7 @@ export function mintMacaroon(input: MacaroonInput, key: Buffer = randomBytes(32)
 function caveatsOf({ organization, validity }: MacaroonInput): [type: number, body: Packed][] {
   const caveats: [number, Packed][] = []
   if (organization) {
-    const mask = organization.readOnly ? reading : everything
+    const mask = organization.readOnly ? reading : allActions
     caveats.push([caveatTypes.organization, [organization.numericId, mask]])
   }
   if (validity) caveats.push([caveatTypes.validity, [validity.from, validity.until]])
@@ -54,7 +54,7 @@ function sign(key: Buffer, text: Buffer): Buffer {
   return createHmac('sha256', key).update(text).digest()
 }
 
-/** What a token of this platform says about itself, which proves nothing; undefined for anything else. */
+/** Decodes a token of this platform without verifying it; undefined for anything else. */
 export function readMacaroon(text: string): Macaroon | undefined {
   if (!text.startsWith(prefix)) return undefined
   const whole = unpack(Buffer.from(text.slice(prefix.length), 'base64'))
@@ -69,15 +69,15 @@ export function readMacaroon(text: string): Macaroon | undefined {
   }
 }
 
-/** Of a token in this form, what clients compare it by; of another its text. */
+/** The form in which clients compare tokens: the decoded macaroon, or the text of any other token. */
 export function tokenBytes(text: string): Buffer {
   return text.startsWith(prefix) ? Buffer.from(text.slice(prefix.length), 'base64') : Buffer.from(text)
 }
 
-/** Types and bodies take turns. */
-function numberOf(caveats: Packed[], type: number, place: number): number | undefined {
+/** Caveats are a flat list in which types and bodies alternate. */
+function numberOf(caveats: Packed[], type: number, position: number): number | undefined {
   const at = caveats.findIndex((value, index) => index % 2 === 0 && value === type)
   const body = at < 0 ? undefined : caveats[at + 1]
-  const value = Array.isArray(body) ? body[place] : undefined
+  const value = Array.isArray(body) ? body[position] : undefined
   return typeof value === 'number' ? value : undefined
 }

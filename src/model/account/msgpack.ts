@@ -1,8 +1,8 @@
-// As much of MessagePack as macaroons are made of; maps, extensions and fractions are no part of ours.
+// The subset of MessagePack that macaroons use, without maps, extensions and floats.
 
 export type Packed = number | string | boolean | null | Buffer | Packed[]
 
-/** Integers in the shortest form, as the other side would write them: signatures are over these bytes. */
+/** Writes integers in the shortest form, because signatures cover these bytes. */
 export function pack(value: Packed): Buffer {
   if (value === null) return Buffer.of(0xc0)
   if (typeof value === 'boolean') return Buffer.of(value ? 0xc3 : 0xc2)
@@ -27,7 +27,7 @@ function packNumber(value: number): Buffer {
   return bytes
 }
 
-/** A number behind the mark of the fewest bytes that hold it: one, two or four. */
+/** The marker for the shortest length field (one, two or four bytes) and the value in it. */
 function header(value: number, [one, two, four]: [number | undefined, number, number]): Buffer {
   if (one !== undefined && value <= 0xff) return Buffer.of(one, value)
   if (value <= 0xffff) return Buffer.of(two, value >> 8, value & 0xff)
@@ -36,7 +36,7 @@ function header(value: number, [one, two, four]: [number | undefined, number, nu
   return bytes
 }
 
-/** Undefined for what is cut off, goes on after its end, nests deep or is not of the kinds above. */
+/** Returns undefined for input that is truncated, has trailing bytes, is nested too deeply or uses other types. */
 export function unpack(bytes: Buffer): Packed | undefined {
   try {
     const reader = { bytes, at: 0 }
@@ -56,7 +56,7 @@ interface Reader {
 const maxDepth = 8
 
 function read(from: Reader, depth: number): Packed {
-  if (depth > maxDepth) throw new RangeError('nests too deep')
+  if (depth > maxDepth) throw new RangeError('nested too deeply')
   const mark = readNumber(from, 1)
   if (mark < 0x80) return mark
   if ((mark & 0xf0) === 0x90) return readArray(from, mark & 0x0f, depth)
@@ -84,25 +84,25 @@ function read(from: Reader, depth: number): Packed {
     case 0xdd:
       return readArray(from, readNumber(from, mark === 0xdc ? 2 : 4), depth)
     default:
-      throw new RangeError(`unknown mark ${mark}`)
+      throw new RangeError(`unsupported marker ${mark}`)
   }
 }
 
 function readArray(from: Reader, length: number, depth: number): Packed[] {
-  // Each element takes a byte at least, so that a length alone cannot ask for much memory.
-  if (length > from.bytes.length - from.at) throw new RangeError('cut off')
+  // Each element takes at least one byte, so a forged length cannot allocate much memory.
+  if (length > from.bytes.length - from.at) throw new RangeError('truncated')
   return Array.from({ length }, () => read(from, depth + 1))
 }
 
 function readNumber(from: Reader, size: number): number {
   const bytes = take(from, size)
   const value = size === 8 ? Number(bytes.readBigUInt64BE()) : bytes.readUIntBE(0, size)
-  if (!Number.isSafeInteger(value)) throw new RangeError('larger than a number holds')
+  if (!Number.isSafeInteger(value)) throw new RangeError('integer is too large')
   return value
 }
 
 function take(from: Reader, length: number): Buffer {
-  if (length > from.bytes.length - from.at) throw new RangeError('cut off')
+  if (length > from.bytes.length - from.at) throw new RangeError('truncated')
   from.at += length
   return from.bytes.subarray(from.at - length, from.at)
 }

@@ -3,7 +3,7 @@ import type { Micros } from '../time.ts'
 
 export const slugPattern = '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'
 
-/** The organization every platform begins with. */
+/** The slug of the organization that exists from the start. */
 export const firstOrg = 'personal'
 
 export interface Org {
@@ -11,12 +11,11 @@ export interface Org {
   numericId: number
   slug: string
   name: string
-  /** Programs may have requests replayed to its apps in other private networks. */
+  /** Whether `fly-replay` may cross private networks of the organization. */
   crossNetworkReplays: boolean
   createdAt: Micros
 }
 
-/** How a resource names the organization it belongs to. */
 export const OrganizationReference = Type.Object(
   { name: Type.String(), slug: Type.String(), internal_numeric_id: Type.Optional(Type.Integer()) },
   { title: 'OrganizationReference', description: 'The organization a resource belongs to.' },
@@ -29,14 +28,14 @@ export const CreateOrg = Type.Object({
     refusal: 'slug must be 1 to 63 lowercase letters, digits and dashes, not starting or ending with a dash',
   }),
   name: Type.Optional(
-    Type.String({ minLength: 1, maxLength: 100, description: 'What people call it; the slug when omitted.' }),
+    Type.String({ minLength: 1, maxLength: 100, description: 'Display name; the slug when omitted.' }),
   ),
 })
 export type CreateOrg = Static<typeof CreateOrg>
 
 export const UpdateOrg = Type.Object({
   cross_network_replays: Type.Boolean({
-    description: 'Whether `fly-replay` may lead requests to apps in other private networks of the organization.',
+    description: 'Whether `fly-replay` may replay requests to apps in other private networks of the organization.',
   }),
 })
 export type UpdateOrg = Static<typeof UpdateOrg>

@@ -3,7 +3,7 @@ import type { PlatformSettings } from '../settings.ts'
 
 const regionPattern = /^[a-z][a-z0-9-]{0,30}[a-z0-9]$/
 
-/** The region asked for, or the default; refused when this machine does not answer for it. */
+/** Returns the requested region or the default, or an error when the platform does not serve it. */
 export function chooseRegion(settings: PlatformSettings, asked: string | undefined): string | BerthError {
   const region = asked || settings.defaultRegion
   if (settings.regions !== null && !settings.regions.includes(region)) {
@@ -14,15 +14,15 @@ export function chooseRegion(settings: PlatformSettings, asked: string | undefin
 
 export interface Region {
   code: string
-  /** Where it is, for people. */
+  /** The display name. */
   name: string
   latitude: number
   longitude: number
-  /** The part of the world, where it is known. */
+  /** The continent, if known. */
   area: string | null
 }
 
-/** Codes that clients bring along, with the places they stand for elsewhere. Here each is this machine. */
+/** Fly.io's region codes, which clients know. Here every region is this host. */
 const wellKnown: [code: string, name: string, latitude: number, longitude: number, area: string][] = [
   ['ams', 'Amsterdam, Netherlands', 52.37, 4.9, 'europe'],
   ['arn', 'Stockholm, Sweden', 59.65, 17.92, 'europe'],
@@ -46,7 +46,7 @@ const wellKnown: [code: string, name: string, latitude: number, longitude: numbe
 
 const unitedStates = ['dfw', 'ewr', 'iad', 'lax', 'ord', 'sjc']
 
-/** Words for parts of the world, and the codes that lie there. */
+/** Names of continents and the region codes in them. */
 const aliases: Record<string, string[]> = {
   apac: codesIn('asia_pacific'),
   eu: codesIn('europe'),
@@ -64,13 +64,13 @@ export function isRegionAlias(word: string): boolean {
   return word === 'any' || Object.hasOwn(aliases, word)
 }
 
-/** Whether a region is what is asked for by a code or by an alias. */
+/** Whether a region matches a requested code or alias. */
 export function fitsRegion(region: string, asked: string): boolean {
   if (region === asked || asked === 'any') return true
   return Object.hasOwn(aliases, asked) && aliases[asked]!.includes(region)
 }
 
-/** Those this machine answers for, the default first. Where any code is taken, the well-known ones are shown. */
+/** The configured regions, default first; the well-known ones when every code is accepted. */
 export function listRegions(settings: Pick<PlatformSettings, 'regions' | 'defaultRegion'>): Region[] {
   const codes = settings.regions ?? wellKnown.map(([code]) => code)
   return [...new Set([settings.defaultRegion, ...codes])].map(regionOf)

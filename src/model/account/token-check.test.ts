@@ -31,9 +31,9 @@ describe('what a token is to be allowed', () => {
   it.each<[TokenAccess, string]>([
     [{}, 'must name'],
     [{ action: 'r', source_machine: 'a' }, 'must name'],
-    [{ machine_id: 'a', app_feature: 'b' }, 'access.app_feature goes with access.app_name'],
-    [{ app_name: 'a', command: [] }, 'access.command goes with access.machine_id'],
-    [{ app_name: 'a', storage_object: 'b' }, 'access.storage_object goes with access.org_slug'],
+    [{ machine_id: 'a', app_feature: 'b' }, 'access.app_feature requires access.app_name'],
+    [{ app_name: 'a', command: [] }, 'access.command requires access.machine_id'],
+    [{ app_name: 'a', storage_object: 'b' }, 'access.storage_object requires access.org_slug'],
     [{ machine_id: 'a', volume_id: 'b' }, 'access.machine_id and access.volume_id exclude'],
     [{ org_slug: 'a', org_feature: 'b', app_name: 'c' }, 'access.org_feature and access.app_name exclude'],
     [{ machine_id: 'a', command: ['b'], machine_feature: 'c' }, 'access.machine_feature and access.command exclude'],

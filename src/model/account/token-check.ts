@@ -1,10 +1,10 @@
-// What a program asks of the tokens that others show to it: whether they are valid, and whether they may do something.
+// Lets a service check a token that it received: whether it is valid and whether it permits an action.
 import { type Static, Type } from 'typebox'
 import { badRequest } from '../errors.ts'
 import type { Micros } from '../time.ts'
 import type { Caller } from './token.ts'
 
-/** A token that is valid, and what it is limited to. */
+/** A valid token and the resources it is limited to. */
 export interface ValidToken extends Caller {
   hash: Buffer
   orgSlug: string | null
@@ -15,7 +15,7 @@ export interface ValidToken extends Caller {
   expiresAt: Micros | null
 }
 
-/** In the order of their bits: reading, writing, creating, deleting, controlling. */
+/** Read, write, create, delete and control, in the order of their bits. */
 const actions = 'rwcdC'
 
 const actionRefusal = `action must be letters of ${actions}, or a number from 0 to 31`
@@ -44,7 +44,7 @@ export const TokenAccess = Type.Object(
     app_feature: Name('A part of the app.'),
     machine_feature: Name('A part of the machine.'),
     mutation: Name('The GraphQL mutation.'),
-    command: Type.Optional(Type.Array(Type.String(), { description: 'What is to be run in the machine.' })),
+    command: Type.Optional(Type.Array(Type.String(), { description: 'The command to run in the machine.' })),
     storage_object: Name('An object in a store of the organization.'),
     source_machine: Name('The machine that asks.'),
   },
@@ -52,7 +52,7 @@ export const TokenAccess = Type.Object(
 )
 export type TokenAccess = Static<typeof TokenAccess>
 
-/** The letters of an action, each once and in order. */
+/** Returns the letters of an action, each once and in order. */
 export function readAction(action: TokenAccess['action']): string {
   if (action === '*') return actions
   const isMeant = (letter: string, bit: number) =>
@@ -76,13 +76,13 @@ const excludeEachOther: Field[][] = [
   ['machine_feature', 'command'],
 ]
 
-/** One action on one object: what is a part of something is asked about together with it. */
+/** Requires exactly one object, together with the objects that contain it. */
 export function checkAccess(access: TokenAccess): void {
   const isNamed = (field: Field) => access[field] !== undefined
   const objects: Field[] = ['org_slug', 'app_name', 'machine_id', 'volume_id']
   if (!objects.some(isNamed)) throw badRequest('access must name an organization, an app, a machine or a volume')
   for (const [part, whole] of goTogether)
-    if (isNamed(part) && !isNamed(whole)) throw badRequest(`access.${part} goes with access.${whole}`)
+    if (isNamed(part) && !isNamed(whole)) throw badRequest(`access.${part} requires access.${whole}`)
   for (const fields of excludeEachOther) {
     const [one, other] = fields.filter(isNamed)
     if (one && other) throw badRequest(`access.${one} and access.${other} exclude each other`)
@@ -94,7 +94,7 @@ export interface Caveat {
   body: object
 }
 
-/** What limits a token, in the words of macaroons. A root token has no limits. */
+/** Describes the limits of a token as macaroon caveats. A root token has none. */
 export function caveatsOf(token: ValidToken): Caveat[] {
   const mask = token.kind === 'read' ? 'r' : actions
   const seconds = (time: Micros) => Number(time / 1_000_000n)

@@ -5,11 +5,11 @@ import type { Micros } from '../time.ts'
 import { slugPattern } from './org.ts'
 
 export const tokenKinds = ['root', 'org', 'read', 'sandbox'] as const
-/** Those of one app are made by an operation of the app. */
+/** App tokens are created through the app's own operation, not through the token operations. */
 export type TokenKind = (typeof tokenKinds)[number] | 'app'
 
-/** How the text of a token looks; what it may do is the same. */
-export const tokenFormats = ['berth', 'fm2'] as const
+/** The text format of a token, which does not affect its permissions. */
+const tokenFormats = ['berth', 'fm2'] as const
 
 export interface Token {
   id: string
@@ -23,26 +23,26 @@ export interface Token {
   revokedAt: Micros | null
 }
 
-/** Who is asking. */
+/** The token that a request was made with. */
 export interface Caller {
   tokenId: string
   kind: TokenKind
-  /** Null for root, which may see every organization. */
+  /** Null for a root token, which may see every organization. */
   orgId: string | null
   sandbox: string | null
 }
 
-/** Clients made for platforms with people in them want to show one; here there are tokens. */
+/** flyctl shows the user's email address. Berth has no users, so the address is derived from the token. */
 export function callerEmail(caller: Pick<Caller, 'tokenId' | 'kind'>): string {
   return `${caller.kind}-${caller.tokenId}@berth.invalid`
 }
 
-/** 43 letters of 62 carry the 256 bits of the 32 random bytes that are promised. */
+/** 43 characters of a 62-character alphabet carry 256 bits. */
 export function newTokenText(): string {
   return `berth_${randomText(43, base62)}`
 }
 
-/** With which a sandbox or a machine asks about itself. Only the platform can work it out, so that it need not be kept. */
+/** The token with which a sandbox or machine calls the API about itself. It is derived from the platform's key, so it is not stored. */
 export function insideToken(key: Buffer, id: string): string {
   let rest = BigInt(`0x${createHmac('sha256', key).update(`inside ${id}`).digest('hex')}`)
   let text = ''
@@ -51,8 +51,8 @@ export function insideToken(key: Buffer, id: string): string {
 }
 
 /**
- * What the platform keeps of a token. A lookup by hash takes the same time whether a guess was nearly right or not,
- * and 256 random bits need no slow hash.
+ * The stored form of a token. Looking up a hash leaks no timing information about the token, and 256 random bits need
+ * no slow hash.
  */
 export function hashToken(text: string): Buffer {
   return hash('sha256', text, 'buffer')
@@ -76,12 +76,12 @@ export const CreateToken = Type.Object({
       description: '`berth` when omitted; `fm2` is the form that flyctl demands for its Postgres commands.',
     }),
   ),
-  name: Type.Optional(Type.String({ maxLength: 100, description: 'A note that tells tokens apart in the list.' })),
+  name: Type.Optional(Type.String({ maxLength: 100, description: 'A label that is shown in the list of tokens.' })),
   expires_in_seconds: Type.Optional(
     Type.Integer({
       minimum: 1,
-      maximum: 3_153_600_000, // a hundred years: longer would leave what a timestamp column can hold
-      description: 'The token stops working after this long; never when omitted.',
+      maximum: 3_153_600_000, // a hundred years, well within the range of timestamptz
+      description: 'Lifetime in seconds; the token does not expire when omitted.',
     }),
   ),
 })

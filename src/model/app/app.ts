@@ -21,22 +21,22 @@ export interface App {
   createdAt: Micros
 }
 
-/** The organization of an app, as far as it is shown with it. */
+/** The fields of the organization that are shown with an app. */
 export interface AppOrg {
   orgName: string
   orgSlug: string
   orgNumericId: number
 }
 
-/** What is told of an app that was just made. */
+/** The response to a created app. */
 export type NewlyMade = Pick<App, 'id' | 'numericId' | 'name' | 'network' | 'createdAt'> & AppOrg
 
-/** What a reader is shown of an app, with what is counted for it at the moment of reading. */
+/** The fields of an app that the API shows, with its counters. */
 export interface AppSummary extends Pick<App, 'id' | 'numericId' | 'orgId' | 'name' | 'network'>, AppOrg {
   machineCount: number
   startedCount: number
   volumeCount: number
-  /** Null until its first machine or private address; not there in lists. */
+  /** Null until the app has a machine or a private address; absent in lists. */
   networkNumber?: number | null
 }
 
@@ -44,7 +44,7 @@ export const appNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
 export const networkPattern = /^[A-Za-z][A-Za-z0-9-]{0,62}$/
 export const defaultNetwork = 'default'
 
-/** Machine states in which a program may be running, so that deleting the app without force must be refused. */
+/** Machine states in which a program may be running; an app with such machines is deleted only with force. */
 export const runningMachineStates = ['started', 'starting', 'suspended', 'stopping', 'replacing'] as const
 
 export const AppStatus = Type.Enum(['pending', 'deployed', 'suspended'], {
@@ -62,7 +62,7 @@ export const CreateApp = Type.Object(
     app_name: Type.Optional(
       Type.String({ description: 'Unique over all organizations; lowercase letters, digits and dashes, at most 63.' }),
     ),
-    name: Type.Optional(Type.String({ description: 'The same as `app_name`, for clients that spell it so.' })),
+    name: Type.Optional(Type.String({ description: 'Alias of `app_name`.' })),
     org_slug: Type.String({ description: 'The organization in which the app is created.' }),
     network: Type.Optional(
       Type.String({
@@ -101,10 +101,10 @@ export const AppDetails = Type.Object(
     volume_count: Type.Integer(),
     network: Type.String(),
     network_cidr: Type.Optional(
-      Type.String({ description: 'The addresses of its private network, once there are any.' }),
+      Type.String({ description: 'The address range of its private network, once the network exists.' }),
     ),
     internal_numeric_id: Type.Integer(),
-    cname_target: Type.String({ description: 'Where a host name of its own is to lead.' }),
+    cname_target: Type.String({ description: 'The target for the CNAME record of a custom host name.' }),
   },
   { title: 'App' },
 )

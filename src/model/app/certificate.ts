@@ -2,12 +2,12 @@ import { createHmac, createPrivateKey, X509Certificate } from 'node:crypto'
 import { invalid } from '../errors.ts'
 import type { Micros } from '../time.ts'
 
-/** Opens the private keys of certificates and nothing else, so that the edge need not have the platform's key. */
+/** Derives the key that encrypts certificates' private keys. The edge gets this key instead of the platform's. */
 export function certificateKey(encryptionKey: Buffer): Buffer {
   return createHmac('sha256', encryptionKey).update('private keys of certificates').digest()
 }
 
-/** What the platform's authority has made is made anew when it is good for no longer than this. */
+/** Certificates of the platform's authority are renewed this many days before they expire. */
 export const renewalDays = 30
 
 export type CertificateSource = 'custom' | 'authority'
@@ -19,7 +19,7 @@ export interface Certificate {
   expiresAt: Micros
 }
 
-/** A name of an app beside its own. */
+/** A custom host name of an app. */
 export interface Host {
   hostname: string
   createdAt: Micros
@@ -29,12 +29,12 @@ export interface Host {
 const label = '[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?'
 const hostnamePattern = new RegExp(`^(?:\\*\\.)?(?:${label}\\.)+${label}$`)
 
-/** As names are kept: in lowercase, without a dot at the end. */
+/** Normalizes to lowercase without a trailing dot. */
 export function hostnameText(text: string): string {
   return text.trim().toLowerCase().replace(/\.$/, '').replaceAll('\0', '')
 }
 
-/** In lowercase. Names below the platform's own domains are not for apps to take. */
+/** Returns the normalized name. Names below the platform's own domains are rejected. */
 export function checkHostname(text: string, domains: string[]): string {
   const hostname = hostnameText(text)
   if (hostname.length > 253 || !hostnamePattern.test(hostname) || /^[\d.]+$/.test(hostname)) {
@@ -49,7 +49,7 @@ const block = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g
 const maxChain = 10
 const maxBytes = 65_536
 
-/** A chain with its key, of which the first certificate is for this name and still good. */
+/** Checks that the key belongs to the first certificate, and that this is valid for the host name. Returns its expiry. */
 export function checkCertificate(hostname: string, fullchain: string, privateKey: string, now = Date.now()): Date {
   if (fullchain.length > maxBytes || privateKey.length > maxBytes) throw invalid('fullchain or private_key is too long')
   const chain = fullchain.match(block) ?? []
@@ -70,7 +70,7 @@ function readCertificate(text: string): X509Certificate {
   try {
     return new X509Certificate(text)
   } catch {
-    throw invalid('fullchain holds a certificate that cannot be read')
+    throw invalid('fullchain contains an invalid certificate')
   }
 }
 
@@ -82,7 +82,6 @@ function readKey(text: string) {
   }
 }
 
-/** What is shown of a certificate. */
 export function describeCertificate({ fullchain }: Pick<Certificate, 'fullchain'>): {
   issuer: string
   type: 'rsa' | 'ecdsa'

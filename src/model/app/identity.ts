@@ -1,21 +1,22 @@
-// Who a machine is, for those outside who ask it: tokens of OpenID Connect, signed with a key of the platform.
+// Machine identities for external services: OpenID Connect tokens signed with the platform's key.
 import { createPublicKey, hash, type KeyObject, sign } from 'node:crypto'
 import { type Static, Type } from 'typebox'
 
 export const IdentityWish = Type.Object({
   aud: Type.Optional(
-    Type.String({ maxLength: 1024, description: 'Who is to accept it; the issuer and the organization when omitted.' }),
+    Type.String({
+      maxLength: 1024,
+      description: 'The audience (`aud`) of the token; issuer and organization when omitted.',
+    }),
   ),
-  aws_principal_tags: Type.Optional(
-    Type.Boolean({ description: 'Also tells the same in the way that AWS takes tags of a session from.' }),
-  ),
+  aws_principal_tags: Type.Optional(Type.Boolean({ description: 'Also include the claims as AWS principal tags.' })),
 })
 export type IdentityWish = Static<typeof IdentityWish>
 
-/** What is told of a machine. */
+/** The claims about a machine. */
 export interface Identity {
   org_id: string
-  /** Its slug. */
+  /** The slug of the organization. */
   org_name: string
   app_id: string
   app_name: string
@@ -48,7 +49,7 @@ export function identityClaims(
   }
 }
 
-/** Each may have several values there. */
+/** AWS expects a list of values for each tag. */
 function awsTags({ org_name, app_name, machine_id, machine_name, region }: Identity) {
   const tags = { org_name, app_name, machine_id, machine_name, region }
   const entries = Object.entries(tags).map(([key, value]) => [key, [value]])
@@ -61,7 +62,7 @@ export function signToken(key: KeyObject, claims: object): string {
   return `${text}.${sign('sha256', Buffer.from(text), key).toString('base64url')}`
 }
 
-/** The half with which everybody can check it. */
+/** The public key, with which anyone can verify tokens. */
 export function publicJwk(key: KeyObject) {
   const { kty, n, e } = createPublicKey(key).export({ format: 'jwk' }) as RsaKey
   return { kty, use: 'sig', alg: 'RS256', kid: thumbprint({ kty, n, e }), n, e }
@@ -69,12 +70,12 @@ export function publicJwk(key: KeyObject) {
 
 type RsaKey = Record<'kty' | 'n' | 'e', string>
 
-/** Of RFC 7638: these fields in this order. */
+/** The key id of RFC 7638, which hashes these fields in this order. */
 export function thumbprint({ e, kty, n }: RsaKey): string {
   return hash('sha256', JSON.stringify({ e, kty, n }), 'base64url')
 }
 
-/** What others ask for first, to find the rest by. */
+/** The OpenID Connect discovery document. */
 export function discovery(issuer: string) {
   return {
     issuer,

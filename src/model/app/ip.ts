@@ -7,15 +7,15 @@ export const ipTypes = ['v4', 'v6', 'shared_v4', 'private_v6'] as const
 export type IpType = (typeof ipTypes)[number]
 const egressTypes = ['egress_v4', 'egress_v6', 'egress_pair'] as const
 
-/** Where an app answers. */
+/** An address of an app. */
 export interface Ip {
   ip: string
   type: IpType
   region: string
-  /** By several apps, told apart by the names that clients ask for. */
+  /** Shared addresses belong to several apps, which the edge tells apart by host name. */
   shared: boolean
   serviceName: string | null
-  /** From which a private one is reached. */
+  /** The network from which a private address is reachable. */
   network: { name: string; org: Pick<Org, 'id' | 'numericId' | 'slug' | 'name'> } | null
   createdAt: Micros
 }
@@ -28,11 +28,11 @@ export const CreateIp = Type.Object(
     }),
     region: Type.Optional(Type.String({ maxLength: 32, description: '`global` when omitted.' })),
     org_slug: Type.Optional(
-      Type.String({ description: 'With `private_v6`: the organization of the network; that of the app when omitted.' }),
+      Type.String({ description: "With `private_v6`: the organization of the network; the app's when omitted." }),
     ),
     network: Type.Optional(
       Type.String({
-        description: 'With `private_v6`: the network from which it is reached; that of the app when omitted.',
+        description: "With `private_v6`: the network from which it is reachable; the app's when omitted.",
       }),
     ),
     service_name: Type.Optional(
@@ -46,22 +46,22 @@ export const CreateIp = Type.Object(
 )
 export type CreateIp = Static<typeof CreateIp>
 
-/** A range of addresses to give to apps. */
+/** A range of addresses for apps. */
 export interface IpPool {
-  /** As it was written. */
+  /** The range as configured. */
   text: string
   family: 4 | 6
-  /** The first and the last one that may be given. */
+  /** The first and last assignable address. */
   first: string
   last: string
 }
 
-/** Of loopback, which every machine has, and of a private IPv6 network; those of two homes never meet. */
+/** A part of 127/8, which every host has, and a private IPv6 range. Both differ between homes on one host. */
 export function defaultPools(homeNumber: number): string[] {
   return [`127.${100 + homeNumber}.0.0/16`, `fd62:6572:7468:${homeNumber.toString(16)}::/64`]
 }
 
-/** Throws a sentence about the first that is not right. */
+/** Throws an error about the first invalid range. */
 export function parsePools(texts: readonly string[]): IpPool[] {
   const pools = texts.map(parsePool)
   for (const [i, pool] of pools.entries()) {
@@ -81,7 +81,7 @@ function parsePool(text: string): Range {
   const family = isIPv4(address) ? 4 : isIPv6(address) && !/[.%]/.test(address) ? 6 : undefined
   const [bits, least] = family === 4 ? [32, 8] : [128, 16]
   if (family === undefined || rest.length > 0 || !/^\d{1,3}$/.test(prefix)) {
-    throw new Error(`${JSON.stringify(text)} is not a range of addresses such as 127.100.0.0/16`)
+    throw new Error(`${JSON.stringify(text)} is not an address range such as 127.100.0.0/16`)
   }
   if (Number(prefix) < least || Number(prefix) > bits) {
     throw new Error(`${text} must have a prefix from /${least} to /${bits}`)
@@ -89,7 +89,7 @@ function parsePool(text: string): Range {
   const size = 1n << BigInt(bits - Number(prefix))
   const start = numberOf(family, address)
   if (start % size !== 0n) throw new Error(`${text} does not begin at its prefix`)
-  // The first and the last of a network mean the network itself and everybody in it.
+  // The first address is the network's and the last the broadcast address.
   const edge = size > 2n ? 1n : 0n
   const [from, to] = [start + edge, start + size - 1n - edge]
   return { text, family, from, to, first: written(family, from), last: written(family, to) }

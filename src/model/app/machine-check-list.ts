@@ -3,13 +3,13 @@ import type { MachineCheck, MachineConfig } from './machine-config.ts'
 export interface NamedCheck {
   name: string
   check: MachineCheck
-  /** Requests are led to the machine only while it passes. */
+  /** Whether the edge routes requests to the machine only while the check passes. */
   isGate: boolean
-  /** Where it asks; undefined for a command. */
+  /** Undefined for an exec check. */
   port: number | undefined
 }
 
-/** Its own, and those of its services, whose names say which. */
+/** Lists the machine's own checks and those of its services, whose generated names identify service and port. */
 export function listChecks(config: Pick<MachineConfig, 'checks' | 'services'>): NamedCheck[] {
   const own = Object.entries(config.checks ?? {}).map(([name, check]) => {
     return { name, check, isGate: check.kind === 'readiness', port: check.port }

@@ -2,10 +2,11 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { BerthError } from '../errors.ts'
 import type { MachineConfig } from './machine-config.ts'
-import { checkConfig, isBase64, millisOf } from './machine-config-check.ts'
+import { checkConfig } from './machine-config-check.ts'
+import { isBase64 } from './machine-config-file.ts'
 import { readGuest } from './machine-guest.ts'
 
-const refusalOf = (config: object): string | undefined => {
+const rejectionOf = (config: object): string | undefined => {
   try {
     checkConfig({ image: 'nginx', ...config } as MachineConfig, false)
     return undefined
@@ -15,7 +16,7 @@ const refusalOf = (config: object): string | undefined => {
   }
 }
 
-test('every preset is a size that is allowed', () => {
+test('every preset is an allowed size', () => {
   for (const cpus of [1, 2, 4, 6, 8])
     expect(readGuest(undefined, `shared-cpu-${cpus}x`)).toMatchObject({ cpus, memory_mb: cpus * 256 })
   for (const cpus of [1, 2, 4, 6, 8, 10, 12, 14, 16]) {
@@ -23,7 +24,7 @@ test('every preset is a size that is allowed', () => {
   }
 })
 
-test('memory may be given while it runs up to what a machine of its size can have', () => {
+test('max_memory_mb is limited by the size of the machine', () => {
   const guest = { cpu_kind: 'shared', cpus: 2, memory_mb: 1024 } as const
   expect(readGuest({ ...guest, max_memory_mb: 4096 }, undefined)).toEqual({ ...guest, max_memory_mb: 4096 })
   expect(readGuest({ ...guest, max_memory_mb: 0 }, undefined)).toEqual(guest)
@@ -31,7 +32,7 @@ test('memory may be given while it runs up to what a machine of its size can hav
     expect(() => readGuest({ ...guest, max_memory_mb }, undefined)).toThrow('max_memory_mb must be from 1024 to 4096')
 })
 
-test('whatever is sent is kept or refused with 400, and what is kept is kept again', () => {
+test('any config is accepted or rejected with 400, and an accepted config is unchanged when it is sent again', () => {
   const value = fc.oneof(fc.string(), fc.integer(), fc.constantFrom('/a', '15s', 'SIGTERM', '..', '\0', ''))
   const config = fc.record(
     {
@@ -74,7 +75,7 @@ test('whatever is sent is kept or refused with 400, and what is kept is kept aga
   let kept = 0
   fc.assert(
     fc.property(fc.oneof(config, likely), (sent) => {
-      if (refusalOf(sent) !== undefined) return
+      if (rejectionOf(sent) !== undefined) return
       const first = checkConfig({ image: 'nginx', ...sent } as never, false)
       expect(checkConfig(first, false)).toEqual(first)
       kept++
@@ -83,7 +84,7 @@ test('whatever is sent is kept or refused with 400, and what is kept is kept aga
   expect(kept).toBeGreaterThan(0)
 })
 
-test('base64 is what Node reads whole', () => {
+test('base64 is accepted with and without padding', () => {
   fc.assert(
     fc.property(fc.uint8Array(), (bytes) => {
       const text = Buffer.from(bytes).toString('base64')
@@ -93,8 +94,64 @@ test('base64 is what Node reads whole', () => {
   for (const text of ['*', 'a', 'ab\n', 'a b']) expect(isBase64(text)).toBe(false)
 })
 
-test('durations are text, or nanoseconds', () => {
-  expect(millisOf('1m30s')).toBe(90_000)
-  expect(millisOf(15_000_000_000)).toBe(15_000)
-  expect(millisOf(undefined)).toBeUndefined()
+test.each([
+  [{ env: { 'A=B': '' } }, 'config.env has an invalid variable name: "A=B"'],
+  [{ env: { A: '\0' } }, 'config.env.A must not contain NUL characters'],
+  [{ metadata: { '': 'a' } }, 'config.metadata has a key that is empty or longer than 256 characters'],
+  [
+    { restart: { policy: 'spot-price' } },
+    'config.restart.policy spot-price is not possible here: there are no spot prices',
+  ],
+  [{ containers: [{}] }, 'config.containers is not possible here: a machine runs one program'],
+  [{ guest: { gpus: 1 } }, 'config.guest.gpus is not possible here: there are no GPUs'],
+  [{ processes: [{}, {}] }, 'config.processes has more than one entry; a machine runs one program'],
+  [{ processes: [{ env: { '': '' } }] }, 'config.processes.0.env has an invalid variable name: ""'],
+  [
+    { services: [{ internal_port: 80, ports: [{}] }] },
+    'config.services.0.ports.0 must have port, or start_port and end_port',
+  ],
+  [
+    { services: [{ internal_port: 80, concurrency: { soft_limit: 2, hard_limit: 1 } }] },
+    'config.services.0.concurrency.soft_limit must not be above hard_limit',
+  ],
+  [
+    { services: [{ internal_port: 80, checks: [{}] }] },
+    'config.services.0.checks.0.type is required: tcp, http or exec',
+  ],
+  [{ checks: { up: { type: 'tcp' } } }, 'config.checks.up.port is required for a tcp check'],
+  [{ checks: { up: { type: 'exec' } } }, 'config.checks.up.command is required for an exec check'],
+  [
+    { checks: { up: { type: 'http', port: 80, interval: 'often' } } },
+    'config.checks.up.interval must be a duration such as 15s or 1m30s',
+  ],
+  [{ files: [{ guest_path: '/a' }] }, 'config.files.0 must have raw_value or secret_name'],
+  [
+    { files: [{ guest_path: '/..', raw_value: '' }] },
+    'config.files.0.guest_path must be an absolute path below the root, without ..',
+  ],
+  [{ mounts: [{ path: '/data' }] }, 'config.mounts.0.volume is required'],
+  [{ stop_config: { timeout: '6m' } }, 'config.stop_config.timeout must be at most 5m'],
+  [{ init: { cmd: ['\0'] } }, 'config.init must not contain NUL characters'],
+  [{ dns: { searches: ['a b'] } }, 'config.dns.searches.0 must be a domain'],
+  [{ dns: { hostname: 'a.b' } }, 'config.dns.hostname must be 1 to 63 letters, digits and dashes'],
+  [{ standbys: ['?'] }, 'config.standbys.0 must be a machine id'],
+])('%j is rejected: %s', (config, message) => expect(rejectionOf(config)).toBe(message))
+
+test('the stored config has the guest size, service defaults and durations as text', () => {
+  const sent = {
+    image: 'nginx',
+    guest: { cpus: 2, persist_rootfs: 'always' },
+    services: [{ internal_port: 80, autostop: 'stop' }],
+    checks: { up: { type: 'tcp', port: 80, interval: 15_000_000_000 } },
+    processes: [],
+    unknown: true,
+  }
+  expect(checkConfig(sent as never, false)).toEqual({
+    image: 'nginx',
+    init: {},
+    guest: { cpu_kind: 'shared', cpus: 2, memory_mb: 512 },
+    rootfs: { persist: 'always' },
+    services: [{ internal_port: 80, protocol: 'tcp', autostop: true }],
+    checks: { up: { type: 'tcp', port: 80, interval: '15s' } },
+  })
 })

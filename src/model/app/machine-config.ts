@@ -25,15 +25,15 @@ export const MachineCheck = Type.Object({
 })
 export type MachineCheck = Static<typeof MachineCheck>
 
-const aWeek = 604_800
+const weekSeconds = 604_800
 
 export const ReplayCacheRule = Type.Object({
-  path_prefix: Type.String({ description: '`/path` or `host/path`: requests to it, and below it.' }),
-  ttl_seconds: Type.Integer({ minimum: 10, description: 'How long a replay is repeated; at most a day.' }),
+  path_prefix: Type.String({ description: '`/path` or `host/path`: requests to this path and below it.' }),
+  ttl_seconds: Type.Integer({ minimum: 10, description: 'How long a replay is cached; at most a day.' }),
   type: Type.Enum(['cookie', 'header']),
-  name: Type.String({ description: 'The cookie or header whose value tells which requests belong together.' }),
+  name: Type.String({ description: 'The cookie or header whose value is the cache key.' }),
   allow_bypass: Type.Optional(
-    Type.Boolean({ description: 'Clients may ask with `fly-replay-cache-control: skip` not to be led that way.' }),
+    Type.Boolean({ description: 'Clients may bypass the cache with `fly-replay-cache-control: skip`.' }),
   ),
 })
 export type ReplayCacheRule = Static<typeof ReplayCacheRule>
@@ -51,15 +51,15 @@ export const MachinePort = Type.Object({
       idle_timeout: Type.Optional(
         Type.Integer({
           minimum: 1,
-          maximum: aWeek,
-          description: 'Seconds after which a connection is closed over which nothing moves.',
+          maximum: weekSeconds,
+          description: 'Seconds after which an idle connection is closed.',
         }),
       ),
       headers_read_timeout: Type.Optional(
         Type.Integer({
           minimum: 1,
-          maximum: aWeek,
-          description: 'Seconds within which the head of a request has to arrive.',
+          maximum: weekSeconds,
+          description: 'Seconds within which the request headers must arrive.',
         }),
       ),
       replay_cache: Type.Optional(Type.Array(ReplayCacheRule, { maxItems: 50 })),
@@ -109,12 +109,14 @@ export const MachineMount = Type.Object({
   size_gb: Type.Optional(Type.Integer()),
   encrypted: Type.Optional(Type.Boolean()),
   extend_threshold_percent: Type.Optional(
-    Type.Integer({ minimum: 0, maximum: 99, description: 'The volume grows by itself when it is as full as that.' }),
+    Type.Integer({ minimum: 0, maximum: 99, description: 'The volume is extended when it is this full, in percent.' }),
   ),
   add_size_gb: Type.Optional(
-    Type.Integer({ minimum: 0, description: 'By so much, each time; needed with `extend_threshold_percent`.' }),
+    Type.Integer({ minimum: 0, description: 'Gigabytes added each time; required with `extend_threshold_percent`.' }),
   ),
-  size_gb_limit: Type.Optional(Type.Integer({ minimum: 0, description: 'And not beyond this.' })),
+  size_gb_limit: Type.Optional(
+    Type.Integer({ minimum: 0, description: 'The volume is not extended beyond this size.' }),
+  ),
 })
 export type MachineMount = Static<typeof MachineMount>
 
@@ -139,7 +141,7 @@ export const MachineConfig = Type.Object({
         Type.Integer({
           minimum: 0,
           maximum: 1_048_576,
-          description: 'What it can be given while it runs; `memory_mb` when omitted.',
+          description: 'The limit up to which memory can be added while it runs; `memory_mb` when omitted.',
         }),
       ),
     }),

@@ -4,41 +4,39 @@ export interface Guest {
   cpu_kind: 'shared' | 'performance'
   cpus: number
   memory_mb: number
-  /** What it can be given while it runs. */
+  /** The limit up to which memory can be added while the machine runs. */
   max_memory_mb?: number
 }
 
-const memoryStep = 256
+const memoryStepMb = 256
 
-/** For each CPU. */
+/** The allowed CPU counts, and the memory per CPU in megabytes. */
 const kinds = {
-  shared: { cpus: [1, 2, 4, 6, 8], least: 256, most: 2048 },
-  performance: { cpus: [1, 2, 4, 6, 8, 10, 12, 14, 16], least: 2048, most: 8192 },
+  shared: { cpus: [1, 2, 4, 6, 8], minMb: 256, maxMb: 2048 },
+  performance: { cpus: [1, 2, 4, 6, 8, 10, 12, 14, 16], minMb: 2048, maxMb: 8192 },
 } as const
 
 const preset = /^(?:(shared)-cpu|(performance))-(\d{1,2})x$/
 
-/** What a machine gets: the sizes given, the preset named, or the smallest there is. */
+/** Resolves the guest size from explicit sizes or a preset; the smallest size is the default. */
 export function readGuest(guest: Partial<Guest> | undefined, size: string | undefined): Guest {
-  if (size !== undefined && guest !== undefined) throw badRequest('config.size and config.guest exclude each other')
-  const asked: Partial<Guest> | undefined = size === undefined ? guest : readPreset(size)
-  const kind = asked?.cpu_kind ?? 'shared'
-  const { cpus: counts, least, most } = kinds[kind]
-  const cpus = asked?.cpus ?? 1
+  if (size !== undefined && guest !== undefined) throw badRequest('config.size and config.guest are mutually exclusive')
+  const requested: Partial<Guest> | undefined = size === undefined ? guest : readPreset(size)
+  const kind = requested?.cpu_kind ?? 'shared'
+  const { cpus: counts, minMb, maxMb } = kinds[kind]
+  const cpus = requested?.cpus ?? 1
   if (!(counts as readonly number[]).includes(cpus)) {
     throw badRequest(`config.guest.cpus must be one of ${counts.join(', ')} for ${kind} CPUs`)
   }
-  const memory = asked?.memory_mb ?? least * cpus
-  if (memory < least * cpus || memory > most * cpus || memory % memoryStep !== 0) {
+  const memory = requested?.memory_mb ?? minMb * cpus
+  if (memory < minMb * cpus || memory > maxMb * cpus || memory % memoryStepMb !== 0) {
     throw badRequest(
-      `config.guest.memory_mb must be from ${least * cpus} to ${most * cpus} in steps of ${memoryStep} for ${cpus} ${kind} CPU${cpus === 1 ? '' : 's'}`,
+      `config.guest.memory_mb must be from ${minMb * cpus} to ${maxMb * cpus} in steps of ${memoryStepMb} for ${cpus} ${kind} CPU${cpus === 1 ? '' : 's'}`,
     )
   }
-  const maxMemory = asked?.max_memory_mb || undefined // some clients send every field, and 0 for none
-  if (maxMemory !== undefined && (maxMemory < memory || maxMemory > most * cpus || maxMemory % memoryStep !== 0)) {
-    throw badRequest(
-      `config.guest.max_memory_mb must be from ${memory} to ${most * cpus} in steps of ${memoryStep}, which is what the machine can have`,
-    )
+  const maxMemory = requested?.max_memory_mb || undefined // some clients send every field and mean none by 0
+  if (maxMemory !== undefined && (maxMemory < memory || maxMemory > maxMb * cpus || maxMemory % memoryStepMb !== 0)) {
+    throw badRequest(`config.guest.max_memory_mb must be from ${memory} to ${maxMb * cpus} in steps of ${memoryStepMb}`)
   }
   return { cpu_kind: kind, cpus, memory_mb: memory, ...(maxMemory && { max_memory_mb: maxMemory }) }
 }
@@ -47,7 +45,7 @@ function readPreset(size: string): Pick<Guest, 'cpu_kind' | 'cpus'> {
   const [, shared, , count] = preset.exec(size) ?? []
   const kind = shared ? 'shared' : 'performance'
   if (count === undefined || !(kinds[kind].cpus as readonly number[]).includes(Number(count))) {
-    throw badRequest('config.size must be one such as shared-cpu-1x or performance-2x')
+    throw badRequest('config.size must be a preset such as shared-cpu-1x or performance-2x')
   }
   return { cpu_kind: kind, cpus: Number(count) }
 }

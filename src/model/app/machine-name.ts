@@ -12,7 +12,7 @@ forest frog frost glade glitter grass haze hill lake leaf meadow moon morning mo
 river sea shadow shape silence sky smoke snow snowflake sound star sun sunset surf thunder tree violet voice water waterfall
 wave wildflower wind wood`.split(/\s+/)
 
-/** For a machine that was given none, such as `quiet-river-4711`. */
+/** Generates a name such as `quiet-river-4711`. */
 export function newMachineName(): string {
   const pick = (words: string[]) => words[randomInt(words.length)]
   return `${pick(adjectives)}-${pick(nouns)}-${randomInt(1, 10_000)}`

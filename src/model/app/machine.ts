@@ -57,7 +57,7 @@ export const machineStates = defineStates({
 })
 export type MachineState = State<typeof machineStates>
 
-/** What the reference of its image led to. */
+/** The resolved image reference. */
 export interface ImageRef {
   registry: string
   repository: string
@@ -75,15 +75,15 @@ export interface Machine {
   stateSince: Micros
   progressAt: Micros | null
   region: string
-  /** Of its version; 26 characters that sort by time. */
+  /** The id of its current version, a ULID. */
   instanceId: string
   config: MachineConfig
-  /** Null until the reference was resolved. */
+  /** Null until the reference is resolved. */
   image: ImageRef | null
-  /** Null when it has been removed. */
+  /** Null once the machine is removed. */
   slot: number | null
   networkNumber: number
-  /** Whether it is to run when what happens to it now is over. */
+  /** Whether it should run after the current transition. */
   wanted: boolean
   cordoned: boolean
   restartCount: number
@@ -91,17 +91,17 @@ export interface Machine {
   stopSignal: string | null
   stopTimeoutMs: number | null
   secretsVersion: number
-  /** The network policies of its app may be others than those that it is held to while it runs. */
+  /** Whether the app's network policies changed since they were applied to the machine. */
   policiesChanged: boolean
-  /** The number of the last end of its program that became an event. */
+  /** The number of the last process exit that was recorded as an event. */
   exitsSeen: number
-  /** Some version of it has run. */
+  /** Whether any version of it has run. */
   launched: boolean
   createdAt: Micros
   updatedAt: Micros
 }
 
-/** Those in which it stays until somebody asks for something else. */
+/** States that last until the next command. */
 export const settledStates: readonly MachineState[] = [
   'created',
   'started',
@@ -111,7 +111,7 @@ export const settledStates: readonly MachineState[] = [
   'destroyed',
 ]
 
-/** It is to be stopped before it is deleted, unless the caller insists. */
+/** States in which a machine is deleted only with force. */
 export const runningStates: readonly MachineState[] = [
   'started',
   'starting',
@@ -139,7 +139,7 @@ export interface ExitEvent {
 export interface EventRequest {
   exit_event?: ExitEvent
   restart_count?: number
-  /** Why it did not go well. */
+  /** Why the operation failed. */
   error?: string
 }
 
@@ -157,7 +157,7 @@ export interface CheckResult {
   name: string
   status: 'passing' | 'warning' | 'critical'
   output: string
-  /** As PostgreSQL writes it in JSON. */
+  /** The timestamp format of PostgreSQL's JSON. */
   updatedAt: string
 }
 
@@ -169,11 +169,11 @@ export interface MachineLease {
   expiresAt: number
 }
 
-/** With what is shown beside it. */
+/** A machine with its events, checks and lease. */
 export interface MachineDetails extends Machine {
   events: MachineEvent[]
   checks: CheckResult[]
-  /** Null when nobody holds one now. */
+  /** Null when there is no current lease. */
   lease: MachineLease | null
 }
 

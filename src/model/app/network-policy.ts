@@ -1,28 +1,33 @@
 import { type Static, Type } from 'typebox'
 import { badRequest } from '../errors.ts'
 import type { Machine } from './machine.ts'
-import { checkMetadata } from './machine-config-check.ts'
+import { checkMetadata } from './machine-config-env.ts'
 
-// What is not known is refused: a rule that is meant to be narrower must not be kept as a wider one.
+// Unknown fields are rejected, because ignoring one could make a rule wider than intended.
 const strict = { additionalProperties: false }
 
-const mostMachines = 1000
-const mostRules = 100
-const mostPorts = 100
-/** Of an app. */
+const maxMachines = 1000
+const maxRules = 100
+const maxPorts = 100
+/** Per app. */
 export const mostPolicies = 100
 
 const Selector = Type.Object(
   {
     all: Type.Optional(Type.Boolean({ description: 'Every machine of the app.' })),
     machines: Type.Optional(
-      Type.Array(Type.Object({ id: Type.String() }, strict), { maxItems: mostMachines, description: 'One of these.' }),
+      Type.Array(Type.Object({ id: Type.String() }, strict), {
+        maxItems: maxMachines,
+        description: 'The machine is one of these.',
+      }),
     ),
     metadata: Type.Optional(
-      Type.Record(Type.String(), Type.String(), { description: 'Machines whose metadata has all of these values.' }),
+      Type.Record(Type.String(), Type.String(), {
+        description: 'The metadata of the machine has all of these values.',
+      }),
     ),
   },
-  { title: 'PolicySelector', description: 'A machine is selected that fits everything that is given.', ...strict },
+  { title: 'PolicySelector', description: 'Selects the machines that meet all given conditions.', ...strict },
 )
 
 const Rule = Type.Object(
@@ -35,7 +40,7 @@ const Rule = Type.Object(
           { protocol: Type.Enum(['tcp', 'udp']), port: Type.Integer({ minimum: 1, maximum: 65_535 }) },
           { title: 'PolicyPort', ...strict },
         ),
-        { maxItems: mostPorts, description: 'Of whoever is connected to. Without any, nothing is allowed.' },
+        { maxItems: maxPorts, description: 'Destination ports. An empty list allows nothing.' },
       ),
     ),
   },
@@ -44,14 +49,14 @@ const Rule = Type.Object(
 
 export const PutNetworkPolicy = Type.Object(
   {
-    id: Type.Optional(Type.String({ description: 'Of the policy that this one replaces; a new one without it.' })),
+    id: Type.Optional(Type.String({ description: 'The policy to replace; creates a new one when omitted.' })),
     name: Type.String({
       pattern: '^[^\\u0000-\\u001f\\u007f]{1,128}$',
-      description: 'For people; several policies may have the same.',
+      description: 'Display name, which need not be unique.',
       refusal: 'name must be 1 to 128 characters, none of which is a control character',
     }),
     selector: Selector,
-    rules: Type.Optional(Type.Array(Rule, { maxItems: mostRules })),
+    rules: Type.Optional(Type.Array(Rule, { maxItems: maxRules })),
   },
   {
     ...strict,
@@ -90,7 +95,7 @@ export interface AppPolicy {
   rules: PolicyRule[]
 }
 
-/** Empty lists are as good as none, as clients send them that know no difference. */
+/** Empty lists count as absent, because some clients send them for unset fields. */
 export function readPolicy({ name, selector, rules }: PutNetworkPolicy): Omit<AppPolicy, 'id'> {
   return {
     name,
@@ -120,13 +125,13 @@ export interface OpenPorts {
   udp: number[]
 }
 
-/** What one machine may receive and send. A direction that is not there is open. */
+/** The traffic one machine may receive and send. An absent direction is unrestricted. */
 export interface TrafficPolicy {
   ingress?: OpenPorts
   egress?: OpenPorts
 }
 
-/** What the policies of its app come to for a machine: what one of them allows is allowed. */
+/** Merges the policies that select the machine; traffic is allowed if any of them allows it. */
 export function trafficOf(policies: AppPolicy[], machine: Pick<Machine, 'id' | 'config'>): TrafficPolicy {
   const rules = policies.filter(({ selector }) => isSelected(selector, machine)).flatMap((policy) => policy.rules)
   const traffic: TrafficPolicy = {}

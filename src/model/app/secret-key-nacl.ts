@@ -1,4 +1,4 @@
-// The ciphers of NaCl, which are not among those of OpenSSL: XSalsa20 with Poly1305, and X25519 before it for boxes.
+// NaCl's ciphers, which OpenSSL lacks: XSalsa20-Poly1305, and for boxes X25519 key exchange before it.
 import { createPrivateKey, createPublicKey, diffieHellman, randomBytes } from 'node:crypto'
 import { hsalsa, secretbox } from '@noble/ciphers/salsa.js'
 import { blake2b } from '@noble/hashes/blake2.js'
@@ -8,7 +8,7 @@ const keyBytes = 32
 const nonceBytes = 24
 const tagBytes = 16
 
-/** What stands before the 32 bytes of a key in DER. */
+/** The DER prefix of a 32-byte key. */
 const derStart = {
   pkcs8: Buffer.from('302e020100300506032b656e04220420', 'hex'),
   spki: Buffer.from('302a300506032b656e032100', 'hex'),
@@ -23,17 +23,17 @@ export function openSecret(key: Buffer, sealed: Buffer): Buffer {
   return open(key, sealed.subarray(0, nonceBytes), sealed.subarray(nonceBytes))
 }
 
-/** crypto_box_seal, which needs nothing but the public key: a public key made for this once ‖ tag ‖ ciphertext. */
-export function sealBox(publicKey: Buffer, text: Buffer, once = randomBytes(keyBytes)): Buffer {
-  const oncePublic = publicKeyOf(once)
-  const nonce = boxNonce(oncePublic, publicKey)
-  return Buffer.concat([oncePublic, secretbox(sharedKey(once, publicKey), nonce).seal(text)])
+/** crypto_box_seal, which needs only the public key. The output is ephemeral public key ‖ tag ‖ ciphertext. */
+export function sealBox(publicKey: Buffer, text: Buffer, ephemeral = randomBytes(keyBytes)): Buffer {
+  const ephemeralPublic = publicKeyOf(ephemeral)
+  const nonce = boxNonce(ephemeralPublic, publicKey)
+  return Buffer.concat([ephemeralPublic, secretbox(sharedKey(ephemeral, publicKey), nonce).seal(text)])
 }
 
 export function openBox(key: Buffer, sealed: Buffer): Buffer {
-  const oncePublic = sealed.subarray(0, keyBytes)
-  if (oncePublic.length < keyBytes) throw refusal()
-  return open(sharedKey(key, oncePublic), boxNonce(oncePublic, publicKeyOf(key)), sealed.subarray(keyBytes))
+  const ephemeralPublic = sealed.subarray(0, keyBytes)
+  if (ephemeralPublic.length < keyBytes) throw refusal()
+  return open(sharedKey(key, ephemeralPublic), boxNonce(ephemeralPublic, publicKeyOf(key)), sealed.subarray(keyBytes))
 }
 
 export function publicKeyOf(key: Buffer): Buffer {
@@ -53,7 +53,7 @@ function privateKey(key: Buffer) {
   return createPrivateKey({ key: Buffer.concat([derStart.pkcs8, key]), type: 'pkcs8', format: 'der' })
 }
 
-/** Refused for the few public keys that lead every other one to the same secret. */
+/** Rejects the low-order public keys, for which the shared secret does not depend on the private key. */
 function exchange(own: ReturnType<typeof createPrivateKey>, other: ReturnType<typeof createPublicKey>): Buffer {
   try {
     return diffieHellman({ privateKey: own, publicKey: other })
@@ -62,11 +62,11 @@ function exchange(own: ReturnType<typeof createPrivateKey>, other: ReturnType<ty
   }
 }
 
-function boxNonce(oncePublic: Buffer, publicKey: Buffer): Buffer {
-  return Buffer.from(blake2b(Buffer.concat([oncePublic, publicKey]), { dkLen: nonceBytes }))
+function boxNonce(ephemeralPublic: Buffer, publicKey: Buffer): Buffer {
+  return Buffer.from(blake2b(Buffer.concat([ephemeralPublic, publicKey]), { dkLen: nonceBytes }))
 }
 
-/** A copy, because words have to stand at a multiple of four. */
+/** Copies the bytes, because a Uint32Array needs 4-byte alignment. */
 function wordsOf(bytes: Buffer): Uint32Array {
   return new Uint32Array(new Uint8Array(bytes).buffer)
 }

@@ -42,7 +42,7 @@ export interface KeyParts {
   publicKey: Buffer | null
 }
 
-/** One way to use a key; `open` refuses bytes that cannot be one. */
+/** The operations of a key type. `open` rejects bytes that are not a valid key. */
 interface KeyType {
   generate(): KeyParts | Promise<KeyParts>
   open(bytes: Buffer): KeyParts | Promise<KeyParts>
@@ -117,23 +117,27 @@ export async function decryptText(type: SecretKeyType, key: Buffer, text: Buffer
   return decrypt(key, text, associated)
 }
 
-function symmetric(least: number, most: number): Pick<KeyType, 'generate' | 'open'> {
+function symmetric(minBytes: number, maxBytes: number): Pick<KeyType, 'generate' | 'open'> {
   return {
-    generate: () => ({ key: randomBytes(least), publicKey: null }),
+    generate: () => ({ key: randomBytes(minBytes), publicKey: null }),
     open(bytes) {
-      if (bytes.length >= least && bytes.length <= most) return { key: bytes, publicKey: null }
-      throw badRequest(least === most ? `value must have ${least} bytes` : `value must have ${least} to ${most} bytes`)
+      if (bytes.length >= minBytes && bytes.length <= maxBytes) return { key: bytes, publicKey: null }
+      throw badRequest(
+        minBytes === maxBytes
+          ? `value must have ${minBytes} bytes`
+          : `value must have ${minBytes} to ${maxBytes} bytes`,
+      )
     },
   }
 }
 
-/** Its ciphers, which take nothing along. Loaded by the first who needs them. */
+/** NaCl's ciphers have no associated data. The module is loaded on first use. */
 async function nacl(associated: Buffer) {
   if (associated.length > 0) throw badRequest('associated_data goes with keys of type xaes256gcm only')
   return import('./secret-key-nacl.ts')
 }
 
-/** Both halves as they are, without a frame. */
+/** Raw private and public keys without an encoding. */
 async function boxParts(key: Buffer): Promise<KeyParts> {
   const { publicKeyOf } = await import('./secret-key-nacl.ts')
   return { key, publicKey: publicKeyOf(key) }
@@ -151,7 +155,7 @@ function macType(digest: string, keyBytes: number, length?: number): KeyType {
   }
 }
 
-/** The private half as PKCS #8, the public half as SPKI, both in DER. */
+/** A key pair with the private key as PKCS #8 and the public key as SPKI, both in DER. */
 function pairType(
   generate: () => KeyObject,
   algorithm: string,
@@ -169,7 +173,7 @@ function pairType(
       try {
         key = read(bytes)
       } catch {
-        // Said below, in other words than those of the library.
+        // The error below replaces OpenSSL's message.
       }
       const isRight =
         key?.asymmetricKeyType === algorithm &&
@@ -186,7 +190,7 @@ function pairType(
 const nonceBytes = 24
 const tagBytes = 16
 
-/** XAES-256-GCM of C2SP: AES-256-GCM with nonces so long that they can be random. nonce ‖ ciphertext ‖ tag. */
+/** XAES-256-GCM of C2SP, whose 192-bit nonces can be random. The output is nonce ‖ ciphertext ‖ tag. */
 export function encryptXaes(key: Buffer, text: Buffer, associated: Buffer, nonce = randomBytes(nonceBytes)): Buffer {
   const cipher = createCipheriv('aes-256-gcm', derivedKey(key, nonce), nonce.subarray(12)).setAAD(associated)
   return Buffer.concat([nonce, cipher.update(text), cipher.final(), cipher.getAuthTag()])
@@ -205,7 +209,7 @@ function decryptXaes(key: Buffer, text: Buffer, associated: Buffer): Buffer {
   }
 }
 
-/** Two blocks of CMAC over a counter, a label and the first half of the nonce. */
+/** Derives the AES key: two CMAC blocks over a counter, a label and the first half of the nonce. */
 function derivedKey(key: Buffer, nonce: Buffer): Buffer {
   const mask = doubled(block(key, Buffer.alloc(16)))
   const half = (counter: number) => {

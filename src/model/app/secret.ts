@@ -2,7 +2,7 @@ import { createHmac } from 'node:crypto'
 import { badRequest } from '../errors.ts'
 import type { Micros } from '../time.ts'
 
-/** Of an app. Machines see it in their environment. */
+/** A secret of an app, which its machines get as an environment variable. */
 export interface Secret {
   name: string
   digest: string
@@ -12,9 +12,9 @@ export interface Secret {
   value: Buffer
 }
 
-export const secretNamePattern = /^[A-Za-z_][A-Za-z0-9_]{0,127}$/
+const secretNamePattern = /^[A-Za-z_][A-Za-z0-9_]{0,127}$/
 
-/** A process is not given a single text beyond 128 KiB, nor more than about two megabytes of them. */
+/** Linux limits an environment variable to 128 KiB and all arguments and variables to about 2 MB. */
 const maxValueBytes = 65_536
 export const maxSecretBytes = 524_288
 export const maxSecrets = 1000
@@ -29,7 +29,7 @@ export function checkSecret(name: string, value: string | null): void {
   }
 }
 
-/** Equal for equal values of one app, and worth nothing to whoever does not have the platform's key. */
+/** Equal values of one app have equal digests. The digest is keyed, so short values cannot be guessed from it. */
 export function secretDigest(key: Buffer, appId: string, value: string): string {
   return createHmac('sha256', key).update(`secret of ${appId}\0${value}`).digest('hex').slice(0, 16)
 }

@@ -7,7 +7,7 @@ export const volumeStates = defineStates({
   creating: {
     commands: { delete: 'destroying', remove: 'destroying' },
     outcomes: { ready: 'created', failed: 'failed' },
-    deadlineMinutes: 240, // a copy of a large one takes long
+    deadlineMinutes: 240, // copying a large volume takes long
   },
   created: {
     commands: { extend: 'extending', delete: 'pending_destroy', remove: 'destroying' },
@@ -18,7 +18,7 @@ export const volumeStates = defineStates({
     commands: { delete: 'pending_destroy', remove: 'destroying' },
     outcomes: { grown: 'created' },
   },
-  // Whoever deleted it by mistake has a day to make a copy of it.
+  // A volume that was deleted by mistake can be copied for a day.
   pending_destroy: { commands: { remove: 'destroying' }, outcomes: { over: 'destroying' } },
   failed: { commands: { delete: 'destroying', remove: 'destroying' } },
   destroying: { outcomes: { gone: 'destroyed' } },
@@ -43,13 +43,13 @@ export interface Volume {
   stateSince: Micros
   region: string
   sizeGb: number
-  /** Days that its snapshots are kept. */
+  /** Days that snapshots are kept. */
   snapshotRetention: number
-  /** A snapshot each day by itself. */
+  /** Whether a snapshot is taken every day. */
   autoBackup: boolean
   sourceVolumeId: string | null
   sourceSnapshotId: string | null
-  /** What it is attached to. */
+  /** The machine it is attached to. */
   machineId: string | null
   detachedAt: Micros | null
   createdAt: Micros
@@ -61,7 +61,7 @@ export interface Snapshot {
   volumeId: string
   state: SnapshotState
   stateSince: Micros
-  /** Null until it is made. */
+  /** Null until the snapshot is complete. */
   sizeBytes: number | null
   volumeBytes: number
   retentionDays: number
@@ -71,22 +71,22 @@ export interface Snapshot {
 
 export const gigabyte = 1024 ** 3
 export const defaultSizeGb = 3
-export const maxSizeGb = 500
+const maxSizeGb = 500
 export const defaultRetentionDays = 5
 export const volumeIdPattern = /^vol_[a-z0-9]{16}$/
 export const snapshotIdPattern = /^vs_[a-z0-9]{16}$/
 
-/** What a filesystem leaves to files of its disk, at the least. */
-const leftToFiles = 0.9
+/** The minimal share of a disk that the filesystem leaves for files. */
+const usableShare = 0.9
 
-/** What it is to have as its machine mounts it, when that is more than it has. It may be about to grow already. */
+/** The size to which auto-extend should grow the volume, or undefined. `bytesTotal` may lag behind an extension in progress. */
 export function sizeWhenFull(
   { sizeGb }: Pick<Volume, 'sizeGb'>,
   mount: Pick<MachineMount, 'extend_threshold_percent' | 'add_size_gb' | 'size_gb_limit'>,
   { bytesUsed, bytesTotal }: { bytesUsed: number; bytesTotal: number },
 ): number | undefined {
   const { extend_threshold_percent: threshold, add_size_gb: more, size_gb_limit: limit } = mount
-  const bytes = Math.max(bytesTotal, sizeGb * gigabyte * leftToFiles)
+  const bytes = Math.max(bytesTotal, sizeGb * gigabyte * usableShare)
   if (!threshold || !more || bytesUsed * 100 < threshold * bytes) return undefined
   const wanted = Math.min(sizeGb + more, limit || maxSizeGb, maxSizeGb)
   return wanted > sizeGb ? wanted : undefined
@@ -100,29 +100,31 @@ const SizeGb = Type.Integer({
 const Retention = Type.Integer({
   minimum: 1,
   maximum: 60,
-  description: 'Days that its snapshots are kept; 5 when omitted.',
+  description: 'Days that snapshots are kept; 5 when omitted.',
   refusal: 'snapshot_retention must be a whole number of days from 1 to 60',
 })
-const AutoBackup = Type.Boolean({ description: 'Make a snapshot each day while it is in use; true when omitted.' })
+const AutoBackup = Type.Boolean({
+  description: 'Take a snapshot every day while the volume is in use; true when omitted.',
+})
 
 export const CreateVolume = Type.Object({
   name: Type.String({
     pattern: '^[a-z0-9_]{1,30}$',
-    description: 'Machines may ask for a volume by its name, which several may share.',
+    description: 'Need not be unique; a machine can mount any free volume of this name.',
     refusal: 'name must be 1 to 30 lowercase letters, digits and underscores',
   }),
   region: Type.Optional(Type.String()),
-  size_gb: Type.Optional({ ...SizeGb, description: 'Gigabytes; 3 when omitted, or what it is copied from has.' }),
+  size_gb: Type.Optional({ ...SizeGb, description: 'Gigabytes; 3 when omitted, or the size of the source.' }),
   encrypted: Type.Optional(
-    Type.Boolean({ description: 'Taken, but disks are as encrypted as the disk of the host is.' }),
+    Type.Boolean({ description: 'Accepted; volumes are encrypted only if the disk of the host is.' }),
   ),
   fstype: Type.Optional(
-    Type.Enum(['ext4', 'raw'], { refusal: 'fstype must be ext4', description: '`ext4`; `raw` is refused.' }),
+    Type.Enum(['ext4', 'raw'], { refusal: 'fstype must be ext4', description: '`ext4`; `raw` is rejected.' }),
   ),
-  require_unique_zone: Type.Optional(Type.Boolean({ description: 'Taken; there is one zone.' })),
+  require_unique_zone: Type.Optional(Type.Boolean({ description: 'Accepted and ignored; there is one zone.' })),
   unique_zone_app_wide: Type.Optional(Type.Boolean()),
-  snapshot_id: Type.Optional(Type.String({ description: 'A snapshot of the same organization to copy.' })),
-  source_volume_id: Type.Optional(Type.String({ description: 'A volume of the same organization to copy.' })),
+  snapshot_id: Type.Optional(Type.String({ description: 'The snapshot to restore, of the same organization.' })),
+  source_volume_id: Type.Optional(Type.String({ description: 'The volume to fork, of the same organization.' })),
   snapshot_retention: Type.Optional(Retention),
   auto_backup_enabled: Type.Optional(AutoBackup),
 })
@@ -134,5 +136,7 @@ export const UpdateVolume = Type.Object({
 })
 export type UpdateVolume = Static<typeof UpdateVolume>
 
-export const ExtendVolume = Type.Object({ size_gb: { ...SizeGb, description: 'Gigabytes, more than it has now.' } })
+export const ExtendVolume = Type.Object({
+  size_gb: { ...SizeGb, description: 'Gigabytes, more than the current size.' },
+})
 export type ExtendVolume = Static<typeof ExtendVolume>

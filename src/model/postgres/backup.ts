@@ -10,7 +10,7 @@ export const backupStates = defineStates({
   running: {
     commands: { abandon: 'failed' },
     outcomes: { completed: 'completed', failed: 'failed' },
-    deadlineMinutes: 10, // counted from the last byte that arrived or was verified
+    deadlineMinutes: 10, // counted from the last byte that was copied or verified
   },
   completed: { commands: { expire: 'removing' } },
   failed: { commands: { expire: 'removing' } },
@@ -43,29 +43,29 @@ export interface Backup {
 export const CreateBackup = Type.Object({
   type: Type.Optional(
     Type.Enum(['full', 'incr', 'diff'], {
-      description: 'Every backup is a full one; the others are accepted and taken as full.',
+      description: 'Every backup is a full one; the other types are accepted and treated as full.',
     }),
   ),
 })
 
 export const PinBackup = Type.Object({
-  pinned: Type.Boolean({ description: 'Whether it is kept for good, also past the recovery window.' }),
+  pinned: Type.Boolean({ description: 'Whether it is kept beyond the recovery window.' }),
 })
 
 const OptionalTime = Type.Union([Type.String({ format: 'date-time' }), Type.Null()])
 
 export const BackupView = Type.Object(
   {
-    id: Type.String({ description: 'The label, to restore with.' }),
+    id: Type.String({ description: 'The label, which identifies it in a restore request.' }),
     status: Type.Enum(['queued', 'running', 'completed', 'failed']),
     type: Type.Enum(['full']),
     size_bytes: Type.Union([Type.Integer(), Type.Null()]),
     started_at: OptionalTime,
     finished_at: OptionalTime,
     verified_at: Type.Union([Type.String({ format: 'date-time' }), Type.Null()], {
-      description: 'When its checksums were last read and found right.',
+      description: 'When its checksums were last verified.',
     }),
-    pinned: Type.Boolean({ description: 'Whether it is kept for good.' }),
+    pinned: Type.Boolean({ description: 'Whether it is kept beyond the recovery window.' }),
     failure: Type.Optional(Type.String({ description: 'Why a `failed` backup failed, or what a scrub found.' })),
   },
   { title: 'PostgresBackup' },

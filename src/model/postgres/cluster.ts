@@ -18,23 +18,23 @@ export const clusterStates = defineStates({
     outcomes: { ready: 'ready', failed: 'failed' },
     deadlineMinutes: 5,
   },
-  // What it was restored from may turn out damaged.
+  // The backup it was restored from may turn out to be damaged.
   ready: { commands: { delete: 'deleting' }, outcomes: { damaged: 'failed' }, keeps: 'healthy' },
   failed: { commands: { delete: 'deleting' }, keeps: 'stopped' },
   deleting: { outcomes: { gone: 'deleted' } },
-  // Its backups and its log are kept for a while, so that it can be undeleted.
+  // Backups and WAL are kept for the recovery window, so that it can be undeleted.
   deleted: { outcomes: { purged: 'purged' } },
   purged: {},
 })
 
 export const clusterStatuses = ['creating', 'initializing', 'ready', 'deleting', 'deleted', 'failed'] as const
 
-/** What callers read: to them a cluster whose backups are gone as well is still deleted. */
+/** The status in the API, which does not distinguish `purged` from `deleted`. */
 export function clusterStatus(state: State<typeof clusterStates>): (typeof clusterStatuses)[number] {
   return state === 'purged' ? 'deleted' : state
 }
 
-/** Refuses what only a ready cluster can do, and says when it can if it ever will. */
+/** Throws unless the cluster is ready. `can` completes the sentence `… once it is ready`. */
 export function requireReady({ state }: Pick<Cluster, 'state'>, can: string): void {
   if (state === 'ready') return
   const isComing = state === 'creating' || state === 'initializing'
@@ -54,7 +54,7 @@ export const defaultDatabase = 'fly-db'
 export const clusterEndpoints = ['pooler', 'direct'] as const
 export type ClusterEndpoint = (typeof clusterEndpoints)[number]
 
-/** By which machines of its organization find a cluster in their private networks. */
+/** The DNS names of a cluster in the private networks of its organization. */
 export function privateNames(id: string): Record<ClusterEndpoint, string> {
   return { pooler: `${id}.pg.internal`, direct: `direct.${id}.pg.internal` }
 }
@@ -108,16 +108,16 @@ export interface Cluster {
   storageUsedBytes: number | null
   storageMeasuredAt: Micros | null
   quotaCheckedAt: Micros | null
-  /** A commit waits until the archive has it. */
+  /** Whether commits wait until the archive has their WAL. */
   synchronousArchive: boolean
   drillQuery: string | null
   scratch: boolean
   retentionAt: Micros | null
-  /** Since when the repository does not know its pins and its drill query; null when it does. */
+  /** Since when the repository's copy of pins and drill query is out of date; null when it is current. */
   undescribedSince: Micros | null
 }
 
-/** What a reader is shown of a cluster, with times as the database prints them in JSON. */
+/** The fields of a cluster that the API shows, with times in the format of PostgreSQL's JSON. */
 export interface ClusterDetails
   extends Pick<
     Cluster,
@@ -145,7 +145,6 @@ export interface ClusterDetails
   orgSlug: string
   orgNumericId: number
   attachedApps: string[]
-  /** Why it failed. */
   failure: string | null
   /** Oldest first. */
   windows: [earliest: string, latest: string][]
@@ -153,7 +152,7 @@ export interface ClusterDetails
   lastDrill: LastDrill | null
 }
 
-/** How a restored cluster came to be, with times as the database prints them in JSON. */
+/** The restore that created a cluster, with times in the format of PostgreSQL's JSON. */
 export interface RestoreView {
   source_cluster_id: string
   backup_id: string | null
@@ -173,7 +172,7 @@ const adjectives =
 const nouns =
   'anchor bay breeze canal cove current delta dock fjord harbor island lagoon pier reef shore tide wave'.split(' ')
 
-/** A name for a cluster that was given none. Chance keeps two apart; the unique index makes sure. */
+/** Generates a random name; the unique index catches the rare collision. */
 export function generateClusterName(): string {
   const pick = (words: string[]) => words[randomInt(words.length)]
   return `${pick(adjectives)}-${pick(nouns)}-${randomInt(1000, 10_000)}`
@@ -191,7 +190,8 @@ export const CreateCluster = Type.Object(
     pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
     synchronous_archive: Type.Optional(
       Type.Boolean({
-        description: 'A commit waits until the archive has it: nothing is lost with the disk of the cluster.',
+        description:
+          'Commits wait until the archive has their WAL, so that losing the disk of the cluster loses no commit.',
       }),
     ),
     drill_query: Type.Optional(DrillQuery),
@@ -200,7 +200,7 @@ export const CreateCluster = Type.Object(
 )
 export type CreateCluster = Static<typeof CreateCluster>
 
-/** For what is read often: of a union, whoever writes the answer tries one part after the other. Named types are never null. */
+/** A nullable schema without a union, because the serializer tries the members of a union one after another. */
 function orNull<T extends TSchema & { type: string }>(schema: T, options: TSchemaOptions) {
   return Type.Unsafe<Static<T> | null>({ ...schema, title: undefined, ...options, type: [schema.type, 'null'] })
 }
@@ -227,7 +227,7 @@ const RestoreProgressView = Type.Object(
     }),
     error: Type.Union([Type.String(), Type.Null()]),
   },
-  { title: 'RestoreProgress', description: 'How a restored cluster came to be, and how far it is.' },
+  { title: 'RestoreProgress', description: 'The source and the progress of a restore.' },
 )
 
 export const PostgresCluster = Type.Object(
@@ -251,7 +251,7 @@ export const PostgresCluster = Type.Object(
     endpoints: Type.Optional(
       Type.Object(
         { primary: Type.Object({ direct: Endpoint, pooler: Endpoint }) },
-        { description: 'There once the cluster is `ready`.' },
+        { description: 'Present once the cluster is `ready`.' },
       ),
     ),
     private_endpoints: Type.Optional(
@@ -268,14 +268,14 @@ export const PostgresCluster = Type.Object(
     health: Type.Optional(
       Type.Object(
         { status: Type.Enum(['ok', 'degraded', 'down', 'read_only']), reason: Type.String(), since: Time },
-        { description: 'How a `ready` cluster is doing.' },
+        { description: 'The health of a `ready` cluster.' },
       ),
     ),
     recovery_window: orNull(WindowView, {
-      description: 'The newest interval in which every moment can be restored; null while there is none.',
+      description: 'The newest interval in which every time can be restored; null while there is none.',
     }),
     recovery_windows: Type.Array(WindowView, {
-      description: 'All such intervals, oldest first; holes lie between them.',
+      description: 'All such intervals, oldest first; the times between them cannot be restored.',
     }),
     restore: Type.Optional(RestoreProgressView),
     last_drill: Type.Optional(LastDrillView),

@@ -2,14 +2,14 @@ import { type Static, Type } from 'typebox'
 import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
 
-/** There is no state for a drill that found a problem: it has done what it is for, and its result says what it found. */
+/** A drill that found a problem is `done` like any other; the problem is in its result. */
 export const drillStates = defineStates({
   queued: { outcomes: { started: 'restoring', failed: 'done' } },
-  // The scratch cluster has deadlines of its own.
+  // The scratch cluster has its own deadlines.
   restoring: { outcomes: { restored: 'checking', failed: 'cleaning' } },
   checking: {
     outcomes: { passed: 'cleaning', failed: 'cleaning' },
-    deadlineMinutes: 720, // reading all of a large cluster takes hours; one that hangs must not keep the others waiting
+    deadlineMinutes: 720, // reading a large cluster takes hours, but a stuck drill must not block the others
   },
   cleaning: { outcomes: { cleaned: 'done' } },
   done: {},
@@ -33,7 +33,7 @@ export interface Drill {
 
 export const passed = 'ok'
 
-/** How the last drill of a cluster ended, with times as the database prints them in JSON. */
+/** The result of a cluster's last drill, with times in the format of PostgreSQL's JSON. */
 export interface LastDrill {
   at: string
   target: string | null
@@ -42,18 +42,17 @@ export interface LastDrill {
   answer: string | null
 }
 
-/** What the schedule looks at. */
 export interface DrillSchedule {
   active: boolean
-  /** Seconds since the last drill was asked for or, before the first, since the cluster was. */
+  /** Seconds since the last drill, or since the cluster was created. */
   ageSeconds: number
-  /** Of the last drill that is done. */
+  /** The result of the last finished drill. */
   result: string | null
 }
 
 const quietHours = { from: 1, to: 5 }
 
-/** Once per interval, at night if it can wait that long: twice the interval is the longest. */
+/** A drill is due once per interval, but waits for the quiet hours up to twice the interval. */
 export function isDrillDue({ active, ageSeconds }: DrillSchedule, intervalSeconds: number, now: Date): boolean {
   if (active || ageSeconds < intervalSeconds) return false
   const hour = now.getUTCHours()
@@ -68,7 +67,7 @@ const drillQueryText = {
 
 export const DrillQuery = Type.String({
   ...drillQueryText,
-  description: 'SQL that every restore drill runs as `fly-user` in `fly-db`; its answer is kept.',
+  description: 'SQL that every restore drill runs as `fly-user` in `fly-db`; its result is stored.',
 })
 
 export const CreateDrill = Type.Object({
@@ -81,7 +80,7 @@ export const CreateDrill = Type.Object({
 })
 export type CreateDrill = Static<typeof CreateDrill>
 
-/** Null and blank text count as none. */
+/** Blank text counts as none. */
 export function presentQuery(query: string | null | undefined): string | null {
   return query === undefined || query === null || query.trim() === '' ? null : query
 }
@@ -89,8 +88,8 @@ export function presentQuery(query: string | null | undefined): string | null {
 const Time = Type.String({ format: 'date-time' })
 const OptionalTime = Type.Union([Time, Type.Null()])
 
-const Result = Type.String({ description: '`ok`, or `failed: ` and what was found.' })
-const Answer = Type.Optional(Type.String({ description: 'What the drill query answered, cut to 10 kB.' }))
+const Result = Type.String({ description: '`ok`, or `failed: ` and the reason.' })
+const Answer = Type.Optional(Type.String({ description: 'The result of the drill query, truncated to 10 kB.' }))
 
 export const LastDrillView = Type.Object(
   {
@@ -100,15 +99,15 @@ export const LastDrillView = Type.Object(
     result: Result,
     answer: Answer,
   },
-  { title: 'LastDrill', description: 'How the last restore drill ended.' },
+  { title: 'LastDrill', description: 'The result of the last restore drill.' },
 )
 
 export const DrillView = Type.Object(
   {
     id: Type.String(),
     status: Type.Enum(Object.keys(drillStates) as (keyof typeof drillStates)[]),
-    progress: Type.Optional(Type.String({ description: 'What it is doing, until it is `done`.' })),
-    target: Type.Union([Time, Type.Null()], { description: 'The moment that is restored, once it is chosen.' }),
+    progress: Type.Optional(Type.String({ description: 'The current step, until it is `done`.' })),
+    target: Type.Union([Time, Type.Null()], { description: 'The time that is restored, once it is chosen.' }),
     created_at: Time,
     finished_at: OptionalTime,
     seconds: Type.Union([Type.Number(), Type.Null()]),

@@ -3,9 +3,9 @@ export interface Plan {
   cpuKind: 'shared' | 'performance'
   cpus: number
   memoryMb: number
-  /** How many clients the pooler holds at once. */
+  /** The maximum number of client connections of the pooler. */
   poolerClients: number
-  /** How many connections to the database the pooler opens, and how many more while clients wait for one. */
+  /** The pooler's server connections: the regular number and the reserve for waiting clients. */
   databaseConnections: number
   reserveConnections: number
 }
@@ -30,7 +30,7 @@ function plan(
   return { name, cpuKind, cpus, memoryMb, poolerClients, databaseConnections, reserveConnections }
 }
 
-/** Clients write the names in any case; the answer carries the name as it is listed. */
+/** Looks up a plan by name, ignoring case. */
 export function findPlan(name: string): Plan | undefined {
   return plans.find((known) => known.name.toLowerCase() === name.toLowerCase())
 }

@@ -16,10 +16,10 @@ export const RestoreRequest = Type.Object(
 )
 export type RestoreRequest = Static<typeof RestoreRequest>
 
-export const restorePhases = ['waiting', 'copying', 'replaying', 'finishing', 'done', 'failed'] as const
+const restorePhases = ['waiting', 'copying', 'replaying', 'finishing', 'done', 'failed'] as const
 export type RestorePhase = (typeof restorePhases)[number]
 
-/** What a target was resolved to, once: the same backup and the same place in the log, whatever happens later. */
+/** The backup and WAL position that a restore target was resolved to. It is resolved once, so that retries restore the same state. */
 export interface RestorePlan {
   backup: { clusterId: string; label: string; startLsn: string; stopLsn: string }
   pieces: WalPiece[]
@@ -27,7 +27,7 @@ export interface RestorePlan {
   timeline: number
 }
 
-/** `<source name, cut>-restore-<yyyymmddhhmmss>`, with a number behind it from the second on. */
+/** `<truncated source name>-restore-<yyyymmddhhmmss>`, with a number from the second attempt on. */
 export function restoredName(source: string, at: Micros, attempt: number): string {
   const stamp = compactUtc(at)
   const suffix = `-restore-${stamp}${attempt > 1 ? `-${attempt}` : ''}`
@@ -38,7 +38,7 @@ function compactUtc(time: Micros): string {
   return new Date(Number(time / 1000n)).toISOString().slice(0, 19).replaceAll(/[-:T]/g, '')
 }
 
-/** A backup's label says when it started. Undefined for what is no label. */
+/** Parses the start time from a backup label; undefined if it is not a label. */
 export function labelTime(label: string): Micros | undefined {
   const match = /^(\d{4})(\d{2})(\d{2})-(\d{2})(\d{2})(\d{2})F$/.exec(label)
   return match ? parseTime(`${match[1]}-${match[2]}-${match[3]}T${match[4]}:${match[5]}:${match[6]}Z`) : undefined

@@ -9,17 +9,17 @@ export interface ClusterUser {
   role: UserRole
 }
 
-/** Roles the platform itself or PostgreSQL needs; nobody may create, change or drop them. */
+/** Roles that the platform or PostgreSQL needs and that the API does not create, change or drop. */
 export function isReservedUser(username: string): boolean {
   return reservedUsers.has(username) || /^(pg|berth)_/.test(username)
 }
 
 const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
-/** The platform's own, and names that mean something else to the pooler. */
+/** Databases of the platform, and names with a special meaning in PgBouncer. */
 export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer', '*'])
 
-/** As connection strings carry it: letters and digits need no escaping. */
+/** Letters and digits only, so that it needs no escaping in connection strings. */
 export function newPassword(): string {
   return randomText(24, base62)
 }
@@ -29,17 +29,17 @@ const Role = Type.Enum([...userRoles], {
     '`schema_admin` may change the schema, `writer` data, `reader` may only read; all of it, also later objects.',
 })
 
-/** PostgreSQL keeps 63 bytes of a name and cuts the rest without a word. */
-export const identifierBytes = 63
+/** PostgreSQL silently truncates identifiers to 63 bytes. */
+const maxIdentifierBytes = 63
 
-/** No path of an operation can hold a dot or two: clients take them for steps, also encoded ones. */
+/** `.` and `..` are rejected, because HTTP clients resolve them in request paths even when encoded. */
 export const Identifier = (field: string, description: string) =>
   Type.String({
     minLength: 1,
-    maxLength: identifierBytes,
+    maxLength: maxIdentifierBytes,
     pattern: '^(?!\\.{1,2}$)',
     description,
-    refusal: `${field} must be 1 to ${identifierBytes} characters, and not "." or ".."`,
+    refusal: `${field} must be 1 to ${maxIdentifierBytes} characters, and not "." or ".."`,
   })
 
 export const CreateUser = Type.Object({ username: Identifier('username', 'The name of the new user.'), role: Role })
@@ -48,7 +48,7 @@ export type CreateUser = Static<typeof CreateUser>
 export const UserView = Type.Object({ username: Type.String(), role: Role }, { title: 'PostgresUser' })
 export const UserRoleChange = Type.Object({ role: Role })
 export const RotatePassword = Type.Object({
-  kill_sessions: Type.Optional(Type.Boolean({ description: 'Also end the sessions that the user has open.' })),
+  kill_sessions: Type.Optional(Type.Boolean({ description: 'Also terminate the open sessions of the user.' })),
 })
 export const Credentials = Type.Object(
   { username: Type.String(), password: Type.String() },
@@ -61,7 +61,9 @@ export const DatabaseView = Type.Object({ name: Type.String() }, { title: 'Postg
 export const EnableExtension = Type.Object(
   {
     name: Identifier('name', 'The name of the extension.'),
-    schema: Type.Optional(Type.String({ maxLength: identifierBytes, description: 'Where its objects go.' })),
+    schema: Type.Optional(
+      Type.String({ maxLength: maxIdentifierBytes, description: 'The schema in which to create its objects.' }),
+    ),
     create_schema: Type.Optional(
       Type.Boolean({ description: 'Create the schema if absent.', refusal: 'create_schema must be true or false' }),
     ),
@@ -75,7 +77,7 @@ export const ExtensionView = Type.Object(
     name: Type.String(),
     description: Type.Optional(Type.String()),
     default_version: Type.Optional(Type.String()),
-    system: Type.Boolean({ description: 'Always on; cannot be enabled or disabled.' }),
+    system: Type.Boolean({ description: 'Always enabled; cannot be changed.' }),
     installed: Type.Union([Type.Object({ version: Type.String(), schema: Type.String() }), Type.Null()]),
   },
   { title: 'PostgresExtension' },

@@ -1,10 +1,10 @@
-// Places in the write-ahead log. An LSN is a bigint here and `16/B374D848` where people and PostgreSQL see it.
+// Positions in the WAL. An LSN is a bigint here and `16/B374D848` in the API and in PostgreSQL.
 export type Lsn = bigint
 
-/** No log reaches it. */
+/** Greater than any LSN in use. */
 export const lastLsn: Lsn = (1n << 64n) - 1n
 
-/** The clusters of the platform have segments of PostgreSQL's default size. */
+/** All clusters use PostgreSQL's default segment size. */
 export const segmentBytes = 16n * 1024n * 1024n
 const segmentsPerId = 0x1_0000_0000n / segmentBytes
 
@@ -23,15 +23,15 @@ const headerBytes = 24n
 const segmentHeaderBytes = 40n
 
 /**
- * The end of the last record before the place where the next one goes. At the end of a page that place lies behind the
- * header of the following one, which is longer on the first page of a segment and not written before the record is.
+ * The end of the last record before an insert position. At a page boundary the insert position is after the header of
+ * the next page, which is not written before the next record is and is longer on the first page of a segment.
  */
 export function endOfRecords(insertLsn: Lsn): Lsn {
   if (insertLsn % segmentBytes === segmentHeaderBytes) return insertLsn - segmentHeaderBytes
   return insertLsn % pageBytes === headerBytes ? insertLsn - headerBytes : insertLsn
 }
 
-/** The number of the segment that holds the byte at this place. */
+/** The number of the segment that contains this position. */
 export function segmentNumber(lsn: Lsn): bigint {
   return lsn / segmentBytes
 }
@@ -48,11 +48,11 @@ export function segmentName(timeline: number, number: bigint): string {
 export interface SegmentFile {
   timeline: number
   number: bigint
-  /** The receiver is still writing to it. */
+  /** Whether pg_receivewal is still writing to it. */
   partial: boolean
 }
 
-/** Undefined for what is not a segment, such as a history file. */
+/** Undefined for other files, such as a timeline history. */
 export function parseSegmentName(name: string): SegmentFile | undefined {
   const match = /^([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})(\.partial)?$/.exec(name)
   if (!match) return undefined
@@ -64,12 +64,12 @@ export function historyName(timeline: number): string {
   return `${timeline.toString(16).toUpperCase().padStart(8, '0')}.history`
 }
 
-/** A stretch of one archive: what a restore replays, in order. The last one ends at the cut. */
+/** A part of one archive epoch. A restore replays its pieces in order; the last one ends at the restore target. */
 export interface WalPiece {
   clusterId: string
   epoch: number
-  /** The timeline the source wrote on at its end. */
+  /** The source's timeline at the end of the piece. */
   timeline: number
-  /** Nothing past this place is replayed. */
+  /** The LSN at which replay stops. */
   end: string
 }

@@ -7,33 +7,33 @@ export interface Checkpoint {
   sandboxId: string
   /** `v1`, `v2`, …, or `auto-1`, `auto-2`, … */
   id: string
-  /** Made by a restore, of what it replaced. */
+  /** Whether a restore created it from the filesystem that it replaced. */
   isAuto: boolean
   comment: string
-  /** The checkpoint that the filesystem came from. */
+  /** The checkpoint the filesystem was restored from. */
   sourceId: string | null
-  /** Of an automatic one: the checkpoint that replaces what is kept here. */
+  /** For an automatic checkpoint: the checkpoint whose restore it precedes. */
   restores: string | null
   state: CheckpointState
   failure: string | null
   createdAt: Micros
 }
 
-/** What clients call the filesystem as it is now. */
+/** The id that clients use for the current filesystem. */
 export const currentCheckpoint = 'Current'
 
 export const checkpointIdPattern = /^(v|auto-)[1-9]\d{0,8}$/
 
-/** Each is a copy of what was written in the sandbox. */
+/** The limit per sandbox, because each is a copy of the writable layers. */
 export const maxCheckpoints = 100
 
-/** Restores in a row would fill the disk with what they replaced. */
+/** Older automatic checkpoints are deleted, so that repeated restores do not fill the disk. */
 export const keptAutomatic = 5
 
 const maxCommentLength = 1024
 
 export const CreateCheckpoint = Type.Object({
-  comment: Type.Optional(Type.String({ maxLength: maxCommentLength, description: 'What it is for.' })),
+  comment: Type.Optional(Type.String({ maxLength: maxCommentLength, description: 'A comment for the list.' })),
 })
 
 export const CheckpointView = Type.Object(
@@ -41,15 +41,15 @@ export const CheckpointView = Type.Object(
     id: Type.String(),
     create_time: Type.String({ format: 'date-time' }),
     comment: Type.Optional(Type.String()),
-    source_id: Type.Optional(Type.String({ description: 'The checkpoint that the filesystem came from.' })),
-    history: Type.Array(Type.String(), { description: 'That one, and the one that it came from, and so on.' }),
-    is_auto: Type.Boolean({ description: 'Made by a restore, of what it replaced.' }),
-    health: Type.String({ description: 'Empty when all is well.' }),
+    source_id: Type.Optional(Type.String({ description: 'The checkpoint the filesystem was restored from.' })),
+    history: Type.Array(Type.String(), { description: 'The chain of checkpoints it derives from, nearest first.' }),
+    is_auto: Type.Boolean({ description: 'Created by a restore, from the filesystem that it replaced.' }),
+    health: Type.String({ description: 'Empty when the checkpoint is intact.' }),
   },
   { title: 'Checkpoint' },
 )
 
-/** A line of the answer of an operation that takes its time. */
+/** One line of the streamed response of a long operation. */
 export const CheckpointEvent = Type.Object(
   {
     type: Type.Enum(['info', 'error', 'complete']),
@@ -60,7 +60,7 @@ export const CheckpointEvent = Type.Object(
   { title: 'CheckpointEvent' },
 )
 
-/** The checkpoints that this one came from, the nearest first. Those that are gone end the line. */
+/** The chain of checkpoints this one derives from, nearest first, up to the first deleted one. */
 export function historyOf(checkpoint: Pick<Checkpoint, 'sourceId'>, all: readonly Checkpoint[]): string[] {
   const line: string[] = []
   for (let id = checkpoint.sourceId; id !== null && !line.includes(id); ) {

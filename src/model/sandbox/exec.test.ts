@@ -48,7 +48,7 @@ describe('a request for a command', () => {
   })
 
   test.each(['cmd=a%00', 'cmd=a&env=A%3D%00', 'cmd=a&dir=/%00', 'cmd=a&path=%00'])('%s is refused', (query) => {
-    expect(() => read(query)).toThrow('zero byte')
+    expect(() => read(query)).toThrow('NUL byte')
   })
 
   test('starts in an absolute directory', () => {

@@ -1,4 +1,4 @@
-// The words and frames of exec: what a caller may ask for, and what goes over a connection.
+// Parameters and WebSocket messages of the exec operations.
 import { Type } from 'typebox'
 import { durationOr } from '../duration.ts'
 import { badRequest } from '../errors.ts'
@@ -6,35 +6,35 @@ import { readSignal } from '../signal.ts'
 
 export interface ExecRequest {
   argv: [string, ...string[]]
-  /** Absolute, as seen inside; absent means its home. */
+  /** An absolute path inside the sandbox; the home directory when absent. */
   dir?: string
   env: Record<string, string>
   tty: boolean
-  /** Without it the command reads the end of its input at once. */
+  /** Without stdin, the command reads EOF immediately. */
   stdin: boolean
   cols: number
   rows: number
-  /** How long it may go on with nobody attached; null means for ever. */
+  /** How long it may run without a connected client; null means no limit. */
   maxRunAfterDisconnectMs: number | null
 }
 
 export const stdinByte = 0
 export const stdoutByte = 1
 export const stderrByte = 2
-export const exitByte = 3
+const exitByte = 3
 export const stdinEndByte = 4
 
 export type OutputStream = typeof stdoutByte | typeof stderrByte
 
-const presetSize = { cols: 80, rows: 24 }
-const mostCells = 9999
+const defaultSize = { cols: 80, rows: 24 }
+const maxCells = 9999
 const plainRunAfterDisconnectMs = 10_000
 
-/** Terminals need no command: people want a shell. */
-const presetShell = 'bash'
+/** The command of a terminal session without a command. */
+const defaultShell = 'bash'
 
-/** How many words a command or an environment may have; their length is bounded by that of a request's head. */
-const mostWords = 10_000
+/** The maximum number of arguments or variables; their length is limited by the size of the request headers. */
+const maxWords = 10_000
 
 export function readExecRequest(search: URLSearchParams): ExecRequest {
   const tty = readFlag(search.get('tty')) ?? false
@@ -46,17 +46,17 @@ export function readExecRequest(search: URLSearchParams): ExecRequest {
     env: readEnvironment(search.getAll('env')),
     tty,
     stdin: readFlag(search.get('stdin')) ?? tty,
-    cols: readCells(search.get('cols')) ?? presetSize.cols,
-    rows: readCells(search.get('rows')) ?? presetSize.rows,
+    cols: readCells(search.get('cols')) ?? defaultSize.cols,
+    rows: readCells(search.get('rows')) ?? defaultSize.rows,
     maxRunAfterDisconnectMs: limit > 0 ? limit : tty ? null : plainRunAfterDisconnectMs,
   }
 }
 
 function readArgv(search: URLSearchParams, tty: boolean): [string, ...string[]] {
   const [first, ...rest] = [...search.getAll('cmd'), ...search.getAll('cmd[]')]
-  const program = search.get('path') || first || (tty ? presetShell : '')
-  if (program === '') throw badRequest('no command: give it word by word as cmd=…&cmd=…')
-  if (rest.length > mostWords) throw badRequest(`a command has at most ${mostWords} words`)
+  const program = search.get('path') || first || (tty ? defaultShell : '')
+  if (program === '') throw badRequest('no command: pass each word as cmd=…&cmd=…')
+  if (rest.length > maxWords) throw badRequest(`a command has at most ${maxWords} words`)
   for (const word of [program, ...rest]) refuseZero('cmd', word)
   return [program, ...rest]
 }
@@ -69,7 +69,7 @@ function readDirectory(text: string | null): string | undefined {
 }
 
 function readEnvironment(pairs: string[]): Record<string, string> {
-  if (pairs.length > mostWords) throw badRequest(`at most ${mostWords} variables can be given`)
+  if (pairs.length > maxWords) throw badRequest(`at most ${maxWords} variables can be given`)
   return Object.fromEntries(
     pairs.map((pair) => {
       refuseZero('env', pair)
@@ -81,10 +81,10 @@ function readEnvironment(pairs: string[]): Record<string, string> {
 }
 
 function refuseZero(name: string, text: string): void {
-  if (text.includes('\0')) throw badRequest(`${name} holds a zero byte`)
+  if (text.includes('\0')) throw badRequest(`${name} contains a NUL byte`)
 }
 
-/** As Go reads them, which most clients are written in. */
+/** Accepts the spellings of Go's strconv.ParseBool, which most clients use. */
 export function readFlag(text: string | null): boolean | undefined {
   if (text === null) return undefined
   if (/^(1|t|true)$/i.test(text)) return true
@@ -93,12 +93,12 @@ export function readFlag(text: string | null): boolean | undefined {
 
 function readCells(value: unknown): number | undefined {
   const cells = typeof value === 'string' && /^\d{1,5}$/.test(value) ? Number(value) : value
-  return typeof cells === 'number' && Number.isInteger(cells) && cells >= 1 && cells <= mostCells ? cells : undefined
+  return typeof cells === 'number' && Number.isInteger(cells) && cells >= 1 && cells <= maxCells ? cells : undefined
 }
 
 export type ClientMessage = { type: 'resize'; cols: number; rows: number } | { type: 'signal'; signal: number }
 
-/** Undefined for anything else: clients may say more than we know. */
+/** Returns undefined for unknown messages, which are ignored. */
 export function readClientMessage(text: string): ClientMessage | undefined {
   const message = readObject(text)
   if (message?.type === 'resize') {
@@ -136,12 +136,12 @@ export function exitFrame(code: number): Buffer {
   return Buffer.from([exitByte, code & 0xff])
 }
 
-/** Both names of the code are read by clients. */
+/** Clients read either name of the exit code. */
 export function exitText(code: number): string {
   return JSON.stringify({ type: 'exit', exit_code: code, code })
 }
 
-/** Some clients learn how a terminal's command ended from this alone. */
+/** Some clients read the exit code of a terminal session only from the WebSocket close code. */
 export function terminalCloseCode(code: number): number {
   return code === 0 ? 1000 : 4000 + (code & 0xff)
 }
@@ -149,12 +149,12 @@ export function terminalCloseCode(code: number): number {
 export const ExecSessionView = Type.Object(
   {
     id: Type.String(),
-    command: Type.String({ description: 'The path of its program, and its words.' }),
+    command: Type.String({ description: 'The path of the program and its arguments.' }),
     workdir: Type.String(),
     created: Type.String({ format: 'date-time' }),
     tty: Type.Boolean(),
-    bytes_per_second: Type.Number({ description: 'Of output, in the last second.' }),
-    is_active: Type.Boolean({ description: 'Somebody is attached, or it wrote something in the last seconds.' }),
+    bytes_per_second: Type.Number({ description: 'Output rate in the last second.' }),
+    is_active: Type.Boolean({ description: 'A client is attached, or it produced output in the last seconds.' }),
     last_activity: Type.Optional(Type.String({ format: 'date-time' })),
   },
   { title: 'ExecSession' },

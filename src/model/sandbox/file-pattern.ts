@@ -1,10 +1,10 @@
-// Glob patterns without regular expressions: a pattern is somebody else's, and must not take longer than its length
-// times that of the name.
+// Glob patterns without regular expressions: patterns are untrusted, and matching must take at most the product of the
+// lengths of pattern and name.
 
 /**
- * Whether a name fits: `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` one of the others. A pattern with a
- * slash is for the path below the listed directory, where `**` stands for any number of directories; one without is for
- * the name alone.
+ * Compiles a pattern: `*` matches any characters, `?` one, `[a-z]` one of a set, `[!a-z]` one outside it. A pattern with
+ * a slash matches the path below the listed directory, where `**` matches any number of directories; a pattern without
+ * one matches only the file name.
  */
 export function filePattern(pattern: string): (relativePath: string) => boolean {
   const parts = pattern.replace(/^\/+/, '').split('/')
@@ -24,7 +24,7 @@ function one(pattern: string): Matcher {
   return (text) => matchSequence(tests, [...text])
 }
 
-/** Goes back to the last `any` only, which is enough: what an earlier one could take, the later one can. */
+/** Backtracks only to the last `any`: whatever an earlier one could match, the later one can match as well. */
 function matchSequence(tests: (((item: string) => boolean) | 'any')[], items: string[]): boolean {
   let [test, item] = [0, 0]
   let back: { test: number; item: number } | undefined

@@ -2,17 +2,17 @@ import { posix } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { BerthError, badRequest, type ErrorCode } from '../errors.ts'
 
-/** What the kernel takes for a path, less its final zero byte. */
+/** The kernel's PATH_MAX without the terminating NUL. */
 const maxPathBytes = 4095
 
 /**
- * Absolute, without `.` and `..`, as it is shown in answers. A relative path begins at the working directory. Links are
- * not looked at here: inside the sandbox no path leads out of it.
+ * Returns an absolute path without `.` and `..`. Symbolic links are not resolved: the path is used inside the sandbox,
+ * where no link leads outside.
  */
 export function resolvePath(path: string, workingDirectory = '/', field = 'path'): string {
   if (path === '') throw badRequest(`${field} is empty`)
   const resolved = posix.resolve('/', workingDirectory, path)
-  if (resolved.includes('\0')) throw badRequest(`${field} holds a NUL byte`)
+  if (resolved.includes('\0')) throw badRequest(`${field} contains a NUL byte`)
   if (Buffer.byteLength(resolved) > maxPathBytes) throw badRequest(`${field} is longer than ${maxPathBytes} bytes`)
   return resolved
 }
@@ -27,7 +27,7 @@ export interface FileEntry {
   modifiedAt: { seconds: number; nanoseconds: number }
   uid: number
   gid: number
-  /** Where a link points. */
+  /** The target of a symbolic link. */
   target: string
 }
 
@@ -41,7 +41,7 @@ export function fileKind(mode: number): FileKind {
   return kinds.get(mode & 0o170000) ?? 'other'
 }
 
-/** Permissions and the bits before them, as clients write them. */
+/** The mode as four octal digits. */
 export function renderMode(mode: number): string {
   return (mode & 0o7777).toString(8).padStart(4, '0')
 }
@@ -75,7 +75,7 @@ const meanings: Record<string, Meaning> = {
   EMLINK: { kind: 'bad_request', sentence: 'too many links to it' },
   EACCES: { kind: 'forbidden', sentence: 'permission denied' },
   EPERM: { kind: 'forbidden', sentence: 'operation not permitted' },
-  EROFS: { kind: 'forbidden', sentence: 'it can only be read' },
+  EROFS: { kind: 'forbidden', sentence: 'read-only file system' },
   EFBIG: { kind: 'too_large', sentence: 'the file would be larger than the filesystem allows' },
   ENOSPC: { kind: 'no_space', sentence: 'the sandbox has no space left' },
   EDQUOT: { kind: 'no_space', sentence: 'the sandbox has no space left' },
@@ -84,7 +84,7 @@ const meanings: Record<string, Meaning> = {
   ENOMEM: { kind: 'unavailable', sentence: 'the sandbox has no memory left' },
 }
 
-/** What the system inside said no with; `why` says more than the code where there is more to say. */
+/** Converts an errno from inside the sandbox; `why` replaces the standard sentence. */
 export function fileError(code: string, path: string, why = ''): BerthError {
   const { kind, sentence } = meanings[code] ?? { kind: 'internal', sentence: `the system answered ${code}` }
   return new BerthError(kind, `${why || sentence}: ${path}`, { fields: { code, path } })
@@ -95,7 +95,7 @@ export interface ByteRange {
   length: number
 }
 
-/** Both ends included, as in the header `Range`, of which one range is understood. Undefined means all of it. */
+/** The requested byte range, with both ends included; undefined for the whole file. Only a single range is supported. */
 export function askedRange(size: number, query: { start?: number; end?: number }, header?: string) {
   const { start, end } = query
   if (start !== undefined || end !== undefined) return cutRange(size, start ?? 0, end ?? size - 1)
@@ -103,7 +103,7 @@ export function askedRange(size: number, query: { start?: number; end?: number }
   if (!match || (match[1] === '' && match[2] === '')) return undefined
   if (match[1] === '') return cutRange(size, Math.max(0, size - Number(match[2])), size - 1)
   const last = match[2] === '' ? size - 1 : Number(match[2])
-  // As the header's specification has it, such a range is no range.
+  // RFC 9110 says that an invalid range is ignored.
   if (last < Number(match[1]) && match[2] !== '') return undefined
   return cutRange(size, Number(match[1]), last)
 }
@@ -120,7 +120,7 @@ function cutRange(size: number, first: number, last: number): ByteRange {
 
 export function renderTime({ seconds, nanoseconds }: FileEntry['modifiedAt']): string {
   const whole = new Date(seconds * 1000)
-  // A file can say it is from a year that no calendar knows.
+  // A file's timestamp can be outside the range of RFC 3339.
   if (Number.isNaN(whole.getTime()) || whole.getUTCFullYear() > 9999 || whole.getUTCFullYear() < 0) {
     return '1970-01-01T00:00:00Z'
   }
@@ -129,9 +129,11 @@ export function renderTime({ seconds, nanoseconds }: FileEntry['modifiedAt']): s
 }
 
 const Path = (description: string) => Type.String({ description })
-const WorkingDir = Type.Optional(Type.String({ description: 'Where relative paths begin; `/` when omitted.' }))
-const AsRoot = Type.Optional(Type.Boolean({ description: 'Accepted; operations are always those of root inside.' }))
-const Recursive = Type.Optional(Type.Boolean({ description: 'With everything below; `false` when omitted.' }))
+const WorkingDir = Type.Optional(Type.String({ description: 'The base of relative paths; `/` when omitted.' }))
+const AsRoot = Type.Optional(
+  Type.Boolean({ description: 'Accepted and ignored; operations always run as root inside the sandbox.' }),
+)
+const Recursive = Type.Optional(Type.Boolean({ description: 'Include everything below; `false` when omitted.' }))
 const Owner = (what: string) =>
   Type.Optional(
     Type.Union([Type.Integer({ minimum: 0, maximum: 4_294_967_294 }), Type.String()], { description: what }),
@@ -150,7 +152,7 @@ export const CopyFile = Type.Object(
     workingDir: WorkingDir,
     recursive: Recursive,
     preserveAttrs: Type.Optional(
-      Type.Boolean({ description: 'The copy has the owner, the times and all bits of the mode, too.' }),
+      Type.Boolean({ description: 'Also copy the owner, the times and all bits of the mode.' }),
     ),
     asRoot: AsRoot,
   },

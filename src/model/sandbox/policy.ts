@@ -6,22 +6,26 @@ export interface NetworkPolicy {
   rules: NetworkRule[]
 }
 
-/** More would make every lookup of a name slow. */
+/** More rules would slow down every DNS lookup. */
 const maxRules = 1000
 
 const strict = { additionalProperties: false }
 
-/** Each rule is checked by `readNetworkPolicy`, whose sentences say which one is wrong. */
+/** The schema is loose, because `readNetworkPolicy` gives better errors about single rules. */
 export const NetworkPolicyBody = Type.Object(
   {
     rules: Type.Array(
       Type.Object(
         {
           domain: Type.Optional(
-            Type.String({ description: 'A name, `*.name` for all below it, or `*` for all; the closest one counts.' }),
+            Type.String({
+              description: 'A name, `*.name` for all below it, or `*` for all; the most specific one applies.',
+            }),
           ),
           action: Type.Optional(Type.Enum(['allow', 'deny'])),
-          include: Type.Optional(Type.Enum(['defaults'], { description: 'The names that most programs need.' })),
+          include: Type.Optional(
+            Type.Enum(['defaults'], { description: 'The host names of common package registries.' }),
+          ),
         },
         { ...strict, examples: [{ domain: '*.example.com', action: 'allow' }] },
       ),
@@ -43,7 +47,7 @@ function readRule(rule: Static<typeof NetworkPolicyBody>['rules'][number], place
     throw badRequest(`${place} must have exactly one of domain and include`)
   }
   if (include !== undefined) {
-    if (action !== undefined) throw badRequest(`${place} has an action, which goes with a domain only`)
+    if (action !== undefined) throw badRequest(`${place} has an action, which is allowed only with a domain`)
     return { include }
   }
   if (action === undefined) throw badRequest(`${place}.action is required: allow or deny`)
@@ -54,14 +58,14 @@ function readRule(rule: Static<typeof NetworkPolicyBody>['rules'][number], place
   return { domain: name, action }
 }
 
-/** What `include: defaults` stands for: where the package managers of most languages and code itself are found. */
+/** The domains of `include: defaults`: package registries and code hosts. */
 const defaultDomains = [
   ...['*.debian.org', '*.ubuntu.com', '*.alpinelinux.org', '*.npmjs.org', '*.npmjs.com', 'pypi.org', '*.pypi.org'],
   ...['*.pythonhosted.org', 'crates.io', '*.crates.io', '*.golang.org', 'rubygems.org', '*.rubygems.org'],
   ...['github.com', '*.github.com', '*.githubusercontent.com', 'gitlab.com', '*.gitlab.com'],
 ]
 
-/** Whether names are answered: of `name` itself, or of all below it. A closer one counts before a wider one. */
+/** Allows or denies `name` itself or all names below it. The most specific rule applies. */
 export interface NameRule {
   name: string
   below: boolean
@@ -69,14 +73,14 @@ export interface NameRule {
 }
 
 export interface NameRules {
-  /** What holds for names that no rule is about. */
+  /** The result for names without a rule. */
   otherwise: boolean
   rules: NameRule[]
 }
 
 /**
- * The rules of a policy, each about a name alone or about what is below one. A name without a rule for what is below it
- * gets one that says what holds there, because resolvers take a rule about a name for all below it too.
+ * Converts a policy into rules for single names and for subtrees. Resolvers apply the rule of a name to its subtree as
+ * well, so every name without a subtree rule gets one that states what applies there.
  */
 export function nameRules(policy: NetworkPolicy): NameRules {
   const allowed = new Map<string, boolean>()
@@ -102,9 +106,9 @@ function parentOf(name: string): string {
   return name.includes('.') ? name.slice(name.indexOf('.') + 1) : ''
 }
 
-export const profiles = ['', 'minimal', 'standard', 'privileged'] as const
+const profiles = ['', 'minimal', 'standard', 'privileged'] as const
 
-/** The second field is spelt as clients of the interface spell it. */
+/** `noNewPrivileges` is spelled as in the API that clients use. */
 export const PrivilegesPolicy = Type.Object(
   {
     profile: Type.Optional(
@@ -113,19 +117,21 @@ export const PrivilegesPolicy = Type.Object(
           '`standard`, which is the default, has what package managers need; with `minimal` root is a user like any other.',
       }),
     ),
-    devices: Type.Optional(Type.Array(Type.String(), { description: 'None can be handed in.' })),
-    noNewPrivileges: Type.Optional(Type.Boolean({ description: 'Always in force.' })),
+    devices: Type.Optional(
+      Type.Array(Type.String(), { description: 'Must be empty; sandboxes have no access to devices.' }),
+    ),
+    noNewPrivileges: Type.Optional(Type.Boolean({ description: 'Always enabled.' })),
   },
   { title: 'PrivilegesPolicy', ...strict },
 )
 export type PrivilegesPolicy = { profile: 'minimal' | 'standard' }
 
-/** What cannot be done is refused, instead of being kept and not done. */
+/** Rejects settings that cannot be enforced rather than storing them. */
 export function readPrivileges(body: Static<typeof PrivilegesPolicy>): PrivilegesPolicy {
   if (body.profile === 'privileged') {
     throw badRequest('the profile privileged is not offered: a sandbox has no rights on the host; use standard')
   }
-  if ((body.devices ?? []).length > 0) throw badRequest('devices must be empty: none can be handed into a sandbox')
+  if ((body.devices ?? []).length > 0) throw badRequest('devices must be empty: sandboxes have no access to devices')
   return { profile: body.profile || 'standard' }
 }
 
@@ -135,9 +141,11 @@ export const ResourcesPolicy = Type.Object(
       Type.Object(
         {
           limit_mb: Type.Optional(
-            Type.Integer({ minimum: 64, maximum: 1_048_576, description: 'Counts instead of `config.ram_mb`.' }),
+            Type.Integer({ minimum: 64, maximum: 1_048_576, description: 'Overrides `config.ram_mb`.' }),
           ),
-          autoscale: Type.Optional(Type.Boolean({ description: 'Memory does not grow by itself.' })),
+          autoscale: Type.Optional(
+            Type.Boolean({ description: 'Must be false; memory does not scale automatically.' }),
+          ),
         },
         strict,
       ),

@@ -17,7 +17,7 @@ export interface Sandbox {
   id: string
   orgId: string
   name: string
-  /** Null when it has been removed. */
+  /** Null once the sandbox is removed. */
   slot: number | null
   state: State<typeof sandboxStates>
   stateSince: Micros
@@ -33,14 +33,14 @@ export interface Sandbox {
   networkPolicy: NetworkPolicy
   privileges: PrivilegesPolicy | null
   resources: ResourcesPolicy | null
-  /** The checkpoint that its filesystem came from. */
+  /** The checkpoint its filesystem was restored from. */
   sourceId: string | null
-  /** What it is made from instead of the programs of the host; null for those. */
+  /** The image it is created from; null when it uses the host's programs. */
   image: SandboxImage | null
-  /** What was written in it takes this much of the disk; null before it was first measured. */
+  /** The size of its writable layers; null before the first measurement. */
   usedBytes: number | null
   measuredAt: Micros | null
-  /** It is being stopped and started; whoever wants to use it waits. */
+  /** Whether a restart is in progress, during which requests wait. */
   isHeld: boolean
   createdAt: Micros
   updatedAt: Micros
@@ -48,13 +48,13 @@ export interface Sandbox {
 }
 
 export interface SandboxImage {
-  /** As it was asked for, with everything that was left out. */
+  /** The canonical image reference. */
   reference: string
-  /** Of what was pulled, which stays; null before. */
+  /** The digest of the pulled image, which stays fixed; null before the pull. */
   digest: string | null
   env: Record<string, string>
   workingDir: string
-  /** Why it could not be pulled, the last time somebody tried. */
+  /** Why the last pull failed. */
   problem: string | null
 }
 
@@ -62,7 +62,7 @@ export interface SandboxDetails extends Sandbox {
   orgSlug: string
 }
 
-/** How many sandboxes a caller sees in each state. */
+/** The number of visible sandboxes in each state. */
 export interface SandboxCounts {
   running: number
   cold: number
@@ -70,25 +70,25 @@ export interface SandboxCounts {
 
 export const sandboxNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
 
-/** Where commands start and what HOME is, inside. */
+/** The working directory of commands and the value of HOME. */
 export const sandboxHome = '/home/sprite'
 
-/** How many sandboxes a home can hold: each has a range of 65,536 uids. */
+/** The limit per home, because each sandbox has a range of 65,536 uids. */
 export const maxSandboxes = 1023
 
 export const defaultSize = { memoryMb: 2048, cpus: 2, storageGb: 10 }
 
-/** What clients of the interface take for the version of the runtime: this one has everything they ask for. */
+/** Clients enable features by the runtime version; this one enables all that Berth supports. */
 export const runtimeVersion = '0.0.1-rc46'
 
-export const SandboxStatus = Type.Enum(['cold', 'warm', 'running'], {
+const SandboxStatus = Type.Enum(['cold', 'warm', 'running'], {
   description: '`cold` until its first use, then `running`.',
 })
 export type SandboxStatus = Static<typeof SandboxStatus>
 
 const UrlSettings = Type.Object({
   auth: Type.Optional(
-    Type.Enum(['sprite', 'public'], { description: '`sprite` asks for a token of the platform, `public` for none.' }),
+    Type.Enum(['sprite', 'public'], { description: '`sprite` requires a token, `public` does not.' }),
   ),
   private_access: Type.Optional(
     Type.Enum(['admins', 'org_users'], {
@@ -103,11 +103,11 @@ const storage = { minimum: 1, maximum: 65_536, description: 'Storage in GB; 10 w
 
 export const SandboxConfig = Type.Object({
   ram_mb: Type.Optional(Type.Integer(memory)),
-  ramMB: Type.Optional(Type.Integer({ ...memory, description: 'The same, for clients that spell it so.' })),
+  ramMB: Type.Optional(Type.Integer({ ...memory, description: 'Alias for clients that use this spelling.' })),
   cpus: Type.Optional(Type.Number({ minimum: 0.1, maximum: 1024, description: 'Processors; 2 when omitted.' })),
-  region: Type.Optional(Type.String({ description: 'A code that the platform answers for.' })),
+  region: Type.Optional(Type.String({ description: 'A region code of the platform.' })),
   storage_gb: Type.Optional(Type.Integer(storage)),
-  storageGB: Type.Optional(Type.Integer({ ...storage, description: 'The same, for clients that spell it so.' })),
+  storageGB: Type.Optional(Type.Integer({ ...storage, description: 'Alias for clients that use this spelling.' })),
 })
 export type SandboxConfig = Static<typeof SandboxConfig>
 
@@ -121,10 +121,10 @@ const Image = Type.Optional(
 
 const Labels = Type.Array(Type.String({ minLength: 1, maxLength: 128 }), {
   maxItems: 64,
-  description: 'Words of your own.',
+  description: 'Free-form labels.',
 })
 
-/** What one variable or all of them may hold: the kernel hands a program at most 128 KiB in one. */
+/** The limit for a single variable and for all together; Linux limits one variable to 128 KiB. */
 export const maxEnvironmentBytes = 64 * 1024
 export const variablePattern = /^[A-Za-z_][A-Za-z0-9_]*$/
 
@@ -159,8 +159,10 @@ export const CreateSandbox = Type.Object(
     environment: Type.Optional(Environment),
     labels: Type.Optional(Labels),
     url_settings: Type.Optional(UrlSettings),
-    wait_for_capacity: Type.Optional(Type.Boolean({ description: 'Taken and without effect: there is no queue.' })),
-    runtime: Type.Optional(Type.Enum(['default', 'dev'], { description: 'Taken and without effect: there is one.' })),
+    wait_for_capacity: Type.Optional(Type.Boolean({ description: 'Accepted and ignored: there is no queue.' })),
+    runtime: Type.Optional(
+      Type.Enum(['default', 'dev'], { description: 'Accepted and ignored: there is one runtime.' }),
+    ),
   },
   { examples: [{ name: 'demo' }] },
 )
@@ -169,7 +171,7 @@ export type CreateSandbox = Static<typeof CreateSandbox>
 export const UpdateSandbox = Type.Object({
   url_settings: Type.Optional(UrlSettings),
   labels: Type.Optional(Labels),
-  clear_labels: Type.Optional(Type.Boolean({ description: 'Takes all labels away.' })),
+  clear_labels: Type.Optional(Type.Boolean({ description: 'Remove all labels.' })),
   environment: Type.Optional(Environment),
   config: Type.Optional(SandboxConfig),
 })
@@ -195,7 +197,7 @@ export const SandboxView = Type.Object(
     storage: Type.Object(
       {
         limit_bytes: Type.Integer(),
-        used_bytes: Type.Optional(Type.Integer({ description: 'Without its checkpoints.' })),
+        used_bytes: Type.Optional(Type.Integer({ description: 'Disk usage without checkpoints.' })),
         measured_at: Type.Optional(Type.String({ format: 'date-time' })),
         enforced: Type.Boolean({
           description:
@@ -208,10 +210,12 @@ export const SandboxView = Type.Object(
       Type.Object(
         {
           reference: Type.String(),
-          digest: Type.Optional(Type.String({ description: 'Of what was pulled; absent before.' })),
-          problem: Type.Optional(Type.String({ description: 'Why it could not be pulled.' })),
+          digest: Type.Optional(
+            Type.String({ description: 'The digest of the pulled image; absent before the pull.' }),
+          ),
+          problem: Type.Optional(Type.String({ description: 'Why the pull failed.' })),
         },
-        { description: 'What it is made from; absent when that is the programs of the host.' },
+        { description: "The image it is created from; absent when it uses the host's programs." },
       ),
     ),
     environment: Type.Record(Type.String(), Type.String()),
@@ -221,11 +225,11 @@ export const SandboxView = Type.Object(
     environment_version: Type.String(),
     isolation: Type.Object(
       {
-        kind: Type.String({ description: '`bubblewrap`, or `none` where the machine cannot keep programs apart.' }),
-        network: Type.String({ description: 'It has one of its `own`, that of the `host`, or `none`.' }),
-        gap: Type.Optional(Type.String({ description: 'What is missing and what it costs.' })),
+        kind: Type.String({ description: '`bubblewrap`, or `none` if the host does not support isolation.' }),
+        network: Type.String({ description: '`own`, `host` or `none`.' }),
+        gap: Type.Optional(Type.String({ description: 'The missing host capability and its consequence.' })),
       },
-      { description: 'How its programs are kept apart from everything else.' },
+      { description: 'The isolation of its programs from the host.' },
     ),
     created_at: Type.String(time),
     updated_at: Type.String(time),
@@ -235,7 +239,7 @@ export const SandboxView = Type.Object(
 )
 
 const counts = {
-  name: Type.Optional(Type.String({ description: 'The organization; absent for a root token that sees all.' })),
+  name: Type.Optional(Type.String({ description: 'The organization; absent when a root token lists all.' })),
   running: Type.Integer(),
   warm: Type.Integer(),
   cold: Type.Integer(),
@@ -251,7 +255,7 @@ export const SandboxPage = Type.Object(
       description: 'Send it as `continuation_token` for the next page.',
     }),
     ...counts,
-    org: Type.Object(counts, { description: 'The same counts again, for clients that look here.' }),
+    org: Type.Object(counts, { description: 'The same counts, for clients that read them here.' }),
   },
   { title: 'SandboxPage' },
 )

@@ -2,17 +2,18 @@ import { type Static, Type } from 'typebox'
 import { parseDuration } from '../duration.ts'
 import { badRequest } from '../errors.ts'
 
-/** How it is found out whether a service can do its work. */
+/** The health check of a service. */
 export interface Health {
   check: { http: { path: string; port: number } } | { command: string[] }
   intervalMs: number
   timeoutMs: number
-  /** So many failures in a row make it unhealthy. */
+  /** The number of consecutive failures that make it unhealthy. */
   threshold: number
 }
 
 const defaults = { intervalMs: 10_000, timeoutMs: 5_000, threshold: 3 }
-const limits = { least: 100, most: 3_600_000 }
+const minMs = 100
+const maxMs = 3_600_000
 
 const duration = (description: string) => Type.Optional(Type.String({ description, examples: ['10s'] }))
 
@@ -24,7 +25,7 @@ export const HealthBody = Type.Object(
           path: Type.String({
             pattern: '^/[!-~]*$',
             refusal: 'health.http.path must start with a slash and hold no spaces',
-            description: 'Asked for with GET; any answer from 200 to 399 is healthy.',
+            description: 'The path of a GET request; a status from 200 to 399 is healthy.',
           }),
           port: Type.Optional(
             Type.Integer({ minimum: 1, maximum: 65_535, description: 'The `http_port` when omitted.' }),
@@ -45,13 +46,14 @@ export const HealthBody = Type.Object(
       Type.Integer({
         minimum: 1,
         maximum: 100,
-        description: 'Failures in a row until it is unhealthy; 3 when omitted.',
+        description: 'Consecutive failures until it is unhealthy; 3 when omitted.',
       }),
     ),
   },
   {
     title: 'ServiceHealthCheck',
-    description: 'With a check a service is ready when it first passes; without one as soon as it runs.',
+    description:
+      'A service with a check is ready when the check first passes; a service without one as soon as it runs.',
     additionalProperties: false,
   },
 )
@@ -73,10 +75,10 @@ function readCheck({ http, command }: Static<typeof HealthBody>, httpPort: numbe
   return { http: { path: http!.path, port } }
 }
 
-function readTime(text: string | undefined, field: string, preset: number): number {
-  if (text === undefined) return preset
+function readTime(text: string | undefined, field: string, defaultMs: number): number {
+  if (text === undefined) return defaultMs
   const time = parseDuration(text)
-  if (time === undefined || time < limits.least || time > limits.most)
+  if (time === undefined || time < minMs || time > maxMs)
     throw badRequest(`health.${field} must be a duration from 100ms to 1h, such as 10s`)
   return time
 }

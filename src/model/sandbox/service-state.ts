@@ -1,23 +1,23 @@
 import { type Static, Type } from 'typebox'
 import type { Service } from './service.ts'
 
-/** What the supervisor in the sandbox says of a service. Times are milliseconds since the epoch. */
+/** The state of a service in the sandbox's supervisor. Times are milliseconds since the epoch. */
 export type ServiceProcess =
-  /** Nobody watches it: the sandbox is not up, or has yet to take it up. */
+  /** Not supervised: the sandbox is not running, or has not loaded the service yet. */
   | { is: 'absent' }
   | {
       is: 'up'
-      /** It is not being stopped. */
+      /** False while it is being stopped. */
       wanted: boolean
       ready: boolean
       pid: number
-      /** When the program itself was started; undefined while it waits for what it needs. */
+      /** When the program was started; undefined while it waits for its dependencies. */
       begunAtMs: number | undefined
       restarts: number
       health: { status: 'healthy' | 'unhealthy'; sinceMs: number } | undefined
     }
   | {
-      /** `ending`: the process is gone, what it left behind is being cleared away or the next start waits. */
+      /** `ending`: the process has exited; its cleanup runs or the next start is delayed. */
       is: 'ending' | 'down'
       wanted: boolean
       sinceMs: number
@@ -29,7 +29,7 @@ export type ServiceProcess =
 export interface ServiceEnd {
   /** 128 + n after signal n. */
   code: number
-  /** Why it could not be started at all. */
+  /** Why it could not be started. */
   problem: string | undefined
 }
 
@@ -42,12 +42,12 @@ export const ServiceState = Type.Object(
       description:
         '`starting` while it waits for what it needs or for its first healthy check, `failed` after it ended by itself until it is started again, `stopped` after a caller stopped it.',
     }),
-    pid: Type.Optional(Type.Integer({ description: 'As seen inside; exactly while a process runs.' })),
-    started_at: Type.Optional(Type.String({ description: 'RFC 3339; exactly while a process runs.' })),
+    pid: Type.Optional(Type.Integer({ description: 'The pid inside the sandbox; present while a process runs.' })),
+    started_at: Type.Optional(Type.String({ description: 'RFC 3339; present while a process runs.' })),
     error: Type.Optional(Type.String({ description: 'Why it failed.' })),
-    exit_code: Type.Optional(Type.Integer({ description: 'Of its last end; 128 + n after signal n.' })),
+    exit_code: Type.Optional(Type.Integer({ description: 'The last exit code; 128 + n after signal n.' })),
     restart_count: Type.Optional(
-      Type.Integer({ description: 'How often it ended by itself since it was defined or started.' }),
+      Type.Integer({ description: 'How often it exited by itself since it was defined or started.' }),
     ),
     next_restart_at: Type.Optional(Type.String({ description: 'RFC 3339; when it will be started again.' })),
     health: Type.Optional(
@@ -56,7 +56,7 @@ export const ServiceState = Type.Object(
           status: Type.Enum(['starting', 'healthy', 'unhealthy']),
           since: Type.Optional(Type.String({ description: 'RFC 3339.' })),
         },
-        { description: 'Of a service with a health check, while it runs.' },
+        { description: 'Present for a running service with a health check.' },
       ),
     ),
   },
@@ -64,16 +64,16 @@ export const ServiceState = Type.Object(
 )
 export type ServiceState = Static<typeof ServiceState>
 
-/** `boxUp`: the sandbox is to run, so that what is not there yet is about to come. */
+/** `boxUp` means that the sandbox should run, so that an absent service is about to start. */
 export function stateOf(service: Service, found: ServiceProcess, boxUp: boolean): ServiceState {
   const { name } = service
   if (found.is === 'absent') return { name, status: service.wanted && boxUp ? 'starting' : 'stopped' }
   if (found.is === 'up') return upState(service, found)
   const code = found.end && { exit_code: found.end.code }
-  // A supervisor that never started it says zero as well, so that a zero says nothing here.
+  // The supervisor also reports exit code 0 for a service that it never started, so 0 is not shown.
   if (!service.wanted || !found.wanted)
     return { name, status: found.is === 'ending' ? 'stopping' : 'stopped', ...(found.end?.code && code) }
-  // It was never started since it was defined, or is about to be.
+  // It has not been started since it was defined.
   if (!found.end) return { name, status: 'starting' }
   return {
     name,

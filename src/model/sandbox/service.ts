@@ -2,7 +2,7 @@ import { type Static, Type } from 'typebox'
 import { badRequest, conflict } from '../errors.ts'
 import { type Health, HealthBody, readHealth } from './service-health.ts'
 
-/** What a caller defined, with every field filled in. */
+/** A service definition with all defaults filled in. */
 export interface ServiceDefinition {
   name: string
   cmd: string
@@ -10,22 +10,22 @@ export interface ServiceDefinition {
   needs: string[]
   httpPort: number | null
   env: Record<string, string>
-  /** Where it starts; the home of the sandbox when null. */
+  /** The working directory; the home of the sandbox when null. */
   dir: string | null
   health: Health | null
 }
 
-/** As it is stored: also whether it is to run. A stop by a caller stays, also over a restart of the sandbox. */
+/** A stored service. `wanted` is false after a stop, also across restarts of the sandbox. */
 export interface Service extends ServiceDefinition {
   wanted: boolean
 }
 
 export const serviceNamePattern = /^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$/
 
-/** Its path is that of an operation. */
+/** Its path would collide with that of the signal operation. */
 const reservedName = 'signal'
 
-/** Each is three supervised processes, and the supervisor of a sandbox takes 500. */
+/** Each takes three supervised processes, and the supervisor of a sandbox has 500. */
 const maxServices = 100
 
 const word = { pattern: '^[^\\u0000]*$', refusal: 'cmd, args, env and dir cannot hold a zero byte' }
@@ -35,31 +35,31 @@ const orNull = <T extends Parameters<typeof Type.Union>[0][number]>(schema: T) =
 const port = (description: string) =>
   orNull(Type.Integer({ minimum: 1, maximum: 65_535, description, refusal: 'http_port must be from 1 to 65535' }))
 
-/** A misspelt field must not pass silently, so unknown ones are refused. */
+/** Unknown fields are rejected, so that a misspelled one is noticed. */
 export const PutService = Type.Object(
   {
     cmd: Type.String({
       minLength: 1,
       ...word,
       refusal: 'cmd must be the name or the path of a program',
-      description: 'The program, looked up in PATH when it has no slash. It is not a shell line.',
+      description: 'The program, looked up in PATH unless it contains a slash; not a shell command line.',
     }),
     args: orNull(Type.Array(Type.String(word), { description: 'Its arguments.' })),
     needs: orNull(
       Type.Array(Type.String(), {
-        description: 'Services of the same sandbox that are started, and ready, before it.',
+        description: 'Services of the same sandbox that must be ready before it starts.',
       }),
     ),
     http_port: port('The URL of the sandbox leads to this port. One service of a sandbox can have one.'),
     httpPort: port('Another spelling of `http_port`.'),
     env: orNull(
-      Type.Record(Type.String(), Type.String(word), { description: 'Variables, on top of those of the sandbox.' }),
+      Type.Record(Type.String(), Type.String(word), { description: 'Variables in addition to those of the sandbox.' }),
     ),
     dir: orNull(
       Type.String({
         pattern: '^/[^\\u0000]*$',
         refusal: 'dir must be an absolute path',
-        description: 'Where it starts; `/home/sprite` when omitted.',
+        description: 'The working directory; `/home/sprite` when omitted.',
       }),
     ),
     health: orNull(HealthBody),
@@ -75,7 +75,7 @@ export type PutService = Static<typeof PutService>
 export function readDefinition(name: string, body: PutService): ServiceDefinition {
   refuseName(name)
   const odd = Object.keys(body.env ?? {}).find((key) => !variablePattern.test(key))
-  if (odd !== undefined) throw badRequest(`env: ${JSON.stringify(odd)} cannot be the name of a variable`)
+  if (odd !== undefined) throw badRequest(`env: ${JSON.stringify(odd)} is not a valid variable name`)
   return {
     name,
     cmd: body.cmd,
@@ -96,7 +96,7 @@ function refuseName(name: string): void {
   )
 }
 
-/** Whether the definition fits those that the sandbox has. */
+/** Checks the definition against the other services of the sandbox. */
 export function refuseMisfit(definition: ServiceDefinition, present: readonly ServiceDefinition[]): void {
   const others = present.filter((service) => service.name !== definition.name)
   const known = new Map([...others, definition].map((service) => [service.name, service]))
@@ -104,8 +104,8 @@ export function refuseMisfit(definition: ServiceDefinition, present: readonly Se
     if (need === definition.name) throw badRequest(`service ${definition.name} cannot need itself`)
     if (!known.has(need)) throw badRequest(`needs: there is no service ${need}`)
   }
-  const circle = findCircle(definition, known)
-  if (circle) throw badRequest(`needs: ${circle.join(' needs ')} is a circle`)
+  const cycle = findCircle(definition, known)
+  if (cycle) throw badRequest(`needs: ${cycle.join(' needs ')} is a dependency cycle`)
   if (definition.httpPort !== null && others.some((service) => service.httpPort !== null))
     throw conflict('another service already has an HTTP port configured')
   if (others.length >= maxServices) throw conflict(`a sandbox has at most ${maxServices} services`)
@@ -129,7 +129,7 @@ function findCircle(
   return search(definition.name, [])
 }
 
-/** The service and everything it needs, directly or not, each after what it needs itself. */
+/** The service and its transitive dependencies, each after its own dependencies. */
 export function startOrder<S extends Pick<ServiceDefinition, 'name' | 'needs'>>(
   first: string,
   services: readonly S[],
@@ -146,7 +146,7 @@ export function startOrder<S extends Pick<ServiceDefinition, 'name' | 'needs'>>(
   return [...ordered]
 }
 
-/** Groups that can be started together, each after those before it. */
+/** Groups of services that can start in parallel, each after the previous group. */
 export function startLevels(services: readonly Pick<ServiceDefinition, 'name' | 'needs'>[]): string[][] {
   const level = new Map<string, number>()
   const all = new Set(services.flatMap((service) => startOrder(service.name, services)))

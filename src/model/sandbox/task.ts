@@ -3,7 +3,7 @@ import { parseDuration } from '../duration.ts'
 import { badRequest } from '../errors.ts'
 import type { Micros } from '../time.ts'
 
-/** Something that asks for its sandbox to be kept awake, until it is over or expires. */
+/** Keeps its sandbox awake until it is removed or expires. */
 export interface Task {
   name: string
   startedAt: Micros
@@ -40,11 +40,11 @@ export const TaskView = Type.Object(
   { title: 'Task' },
 )
 
-/** In milliseconds. */
+/** Returns mseconds. */
 export function readExpire(value: Expire): number {
   const seconds = typeof value === 'number' || /^\d+(\.\d+)?$/.test(value) ? Number(value) : undefined
-  const millis = seconds === undefined ? parseDuration(String(value)) : seconds * 1000
-  if (millis === undefined) throw badRequest('expire must be a number of seconds or a duration such as 30m')
-  if (!(millis > 0 && millis <= maxExpireMs)) throw badRequest('expire must be more than zero and at most 1h')
-  return millis
+  const ms = seconds === undefined ? parseDuration(String(value)) : seconds * 1000
+  if (ms === undefined) throw badRequest('expire must be a number of seconds or a duration such as 30m')
+  if (!(ms > 0 && ms <= maxExpireMs)) throw badRequest('expire must be more than zero and at most 1h')
+  return ms
 }

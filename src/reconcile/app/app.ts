@@ -1,6 +1,6 @@
 import type { App, appStates } from '../../model/app/app.ts'
 import { removeAppContents } from '../../store/app/app.ts'
-import { hasMachines } from '../../store/app/machine-change.ts'
+import { hasMachines } from '../../store/app/machine-progress.ts'
 import { hasVolumes } from '../../store/app/volume.ts'
 import { advance, type Steps, wait } from '../step.ts'
 import { dismissMachines } from './machine.ts'

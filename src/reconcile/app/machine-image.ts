@@ -1,7 +1,7 @@
 import { type Image, ImageError } from '../../drivers/image/store.ts'
 import type { ImageRef, Machine } from '../../model/app/machine.ts'
 import { formatImageReference, type ImageReference, parseImageReference } from '../../model/image.ts'
-import { noteProgress, setImage } from '../../store/app/machine-change.ts'
+import { noteProgress, setImage } from '../../store/app/machine-progress.ts'
 import { enqueue } from '../../store/work.ts'
 import type { World } from '../step.ts'
 import { underway } from '../underway.ts'

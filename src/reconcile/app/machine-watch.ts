@@ -1,7 +1,8 @@
 // What happens to machines without anybody asking: their programs end, their times come, their traces grow old.
 import { listUsedImages } from '../../store/app/machine.ts'
-import { forgetDestroyed, startScheduled } from '../../store/app/machine-change.ts'
 import { trimMachineEvents } from '../../store/app/machine-event.ts'
+import { forgetDestroyed } from '../../store/app/machine-progress.ts'
+import { startScheduled } from '../../store/app/machine-schedule.ts'
 import { listSandboxImages } from '../../store/sandbox/sandbox.ts'
 import type { World } from '../step.ts'
 import { wake } from './machine-image.ts'

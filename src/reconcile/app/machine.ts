@@ -12,15 +12,9 @@ import { checkNames } from '../../model/app/machine-check-list.ts'
 import { trafficOf } from '../../model/app/network-policy.ts'
 import { nowMicros } from '../../model/time.ts'
 import { findVersionBefore, readSurroundings } from '../../store/app/machine.ts'
-import {
-  destroyMachine,
-  machinesToRemove,
-  noteDown,
-  noteExits,
-  noteUp,
-  releaseMachine,
-} from '../../store/app/machine-change.ts'
+import { destroyMachine } from '../../store/app/machine-command.ts'
 import { insertMachineEvent } from '../../store/app/machine-event.ts'
+import { machinesToRemove, noteDown, noteExits, noteUp, releaseMachine } from '../../store/app/machine-progress.ts'
 import { listPolicies, noteHeld } from '../../store/app/network-policy.ts'
 import { detachVolumes, volumesOfMachine } from '../../store/app/volume.ts'
 import type { Query, Tx } from '../../store/db.ts'

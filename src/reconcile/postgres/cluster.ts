@@ -5,6 +5,7 @@ import { clusterSpec, dataOptions, poolerSpec } from '../../drivers/postgres/spe
 import type { ProbeTarget } from '../../drivers/postgres/sql/connection.ts'
 import { listOpenDatabases } from '../../drivers/postgres/sql/database.ts'
 import { hasPassword, setPassword } from '../../drivers/postgres/sql/role.ts'
+import { describeError } from '../../model/errors.ts'
 import { type Cluster, type clusterStates, defaultDatabase, defaultUser } from '../../model/postgres/cluster.ts'
 import { unseal } from '../../model/seal.ts'
 import { endArchives } from '../../store/postgres/archive.ts'
@@ -40,7 +41,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     const toolchain = await find()
       .catch(find)
       .catch((err: Error) => err)
-    if (toolchain instanceof Error) return advance('failed', fullMessage(toolchain))
+    if (toolchain instanceof Error) return advance('failed', describeError(toolchain))
     if (cluster.directPort !== null) return advance('placed')
     const ports = await pickPorts(hosting, await usedPorts(db))
     if (!ports) return advance('failed', noFreePorts(hosting))
@@ -67,7 +68,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     await ensureArchive(cluster, world, null)
     await startPooler(cluster, world)
     const unreachable = await waitForEndpoints(cluster, world)
-    return unreachable ? wait(1, fullMessage(unreachable)) : advance('ready')
+    return unreachable ? wait(1, describeError(unreachable)) : advance('ready')
   },
 
   ready: keepHealthy,
@@ -194,12 +195,7 @@ async function noSpaceMeansFailed(work: Promise<void>): Promise<string | undefin
     await work
     return undefined
   } catch (err) {
-    if (/ENOSPC|No space left/i.test(fullMessage(err))) return 'the disk is full'
+    if (/ENOSPC|No space left/i.test(describeError(err))) return 'the disk is full'
     throw err
   }
-}
-
-export function fullMessage(err: unknown): string {
-  if (!(err instanceof Error)) return ''
-  return err.cause instanceof Error ? `${err.message}: ${fullMessage(err.cause)}` : err.message
 }

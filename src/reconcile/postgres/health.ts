@@ -1,5 +1,6 @@
 import { clusterSpec } from '../../drivers/postgres/spec.ts'
 import { ensureRights } from '../../drivers/postgres/sql/rights.ts'
+import { describeError } from '../../model/errors.ts'
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
 import { type DrillSchedule, isDrillDue, passed } from '../../model/postgres/drill.ts'
 import { nowMicros } from '../../model/time.ts'
@@ -10,7 +11,7 @@ import { queueDrill, readDrillSchedule } from '../../store/postgres/drill.ts'
 import { markRetention } from '../../store/postgres/retention.ts'
 import { type World, wait } from '../step.ts'
 import { keepArchive } from './archive.ts'
-import { finishPasswords, fullMessage, probeEndpoints, startPooler } from './cluster.ts'
+import { finishPasswords, probeEndpoints, startPooler } from './cluster.ts'
 import { keepDescribed } from './describe.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 import { keepVerified } from './restore.ts'
@@ -119,7 +120,7 @@ async function problemOf(work: () => Promise<void>): Promise<string> {
     await work()
     return ''
   } catch (err) {
-    return fullMessage(err)
+    return describeError(err)
   }
 }
 

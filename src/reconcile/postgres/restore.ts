@@ -4,6 +4,7 @@ import { clusterSpec, dataOptions } from '../../drivers/postgres/spec.ts'
 import { endPrepared } from '../../drivers/postgres/sql/prepared.ts'
 import { ensureRights } from '../../drivers/postgres/sql/rights.ts'
 import { forgetForeignPasswords, listUsers, setPassword } from '../../drivers/postgres/sql/role.ts'
+import { describeError } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import type { RestorePlan } from '../../model/postgres/restore.ts'
 import { newPassword } from '../../model/postgres/user.ts'
@@ -29,7 +30,7 @@ import { isScrubbed, noteDamage } from '../../store/postgres/scrub.ts'
 import { deleteStoredUser, insertUser } from '../../store/postgres/user.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
-import { fullMessage, startPooler, waitForEndpoints } from './cluster.ts'
+import { startPooler, waitForEndpoints } from './cluster.ts'
 
 /** A short look again: recovery of a small cluster takes a tenth of a second. */
 const soon = 0.05
@@ -159,7 +160,7 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
-  if (unreachable && !isOwnersRefusal(unreachable)) return wait(1, fullMessage(unreachable))
+  if (unreachable && !isOwnersRefusal(unreachable)) return wait(1, describeError(unreachable))
   return advance('ready', `restored from ${restore.sourceClusterId}`, save)
 }
 

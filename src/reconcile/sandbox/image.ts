@@ -1,7 +1,7 @@
 import { isImageHere, pullBoxImage } from '../../drivers/box/image.ts'
 import { ImageError } from '../../drivers/image/store.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
-import { setSandboxImage } from '../../store/sandbox/sandbox.ts'
+import { setSandboxImage } from '../../store/sandbox/sandbox-change.ts'
 import { enqueue } from '../../store/work.ts'
 import { type StepResult, type World, wait } from '../step.ts'
 import { underway } from '../underway.ts'

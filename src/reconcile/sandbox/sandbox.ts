@@ -9,7 +9,7 @@ import {
   setCheckpointReady,
   setRestored,
 } from '../../store/sandbox/checkpoint.ts'
-import { holdSandbox, releaseSlot, setUsedBytes } from '../../store/sandbox/sandbox.ts'
+import { holdSandbox, releaseSlot, setUsedBytes } from '../../store/sandbox/sandbox-change.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureSandboxImage } from './image.ts'
 import { ensureServices } from './service.ts'

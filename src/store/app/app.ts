@@ -1,7 +1,8 @@
 import type { Caller } from '../../model/account/token.ts'
 import type { App, AppOrg, AppSummary, NewlyMade } from '../../model/app/app.ts'
 import { appCallersCte, callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
-import { type Db, inOrder, type Query, type Tx } from '../db.ts'
+import { byPosition } from '../batch.ts'
+import type { Db, Query, Tx } from '../db.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -29,8 +30,8 @@ export interface FoundApp {
 }
 
 /** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
-export function findApp(db: Pick<Db, 'gather'>, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
-  return db.gather(findApps, { tokenHash, name })
+export function findApp(db: Pick<Db, 'batch'>, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
+  return db.batch(findApps, { tokenHash, name })
 }
 
 async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[]): Promise<(FoundApp | undefined)[]> {
@@ -47,7 +48,7 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
              where app.name = app_name and app.state = 'active') found on true`,
     values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ name }) => name)],
   })
-  return inOrder(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
+  return byPosition(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
 }
 
 /** Whose machine or volume this is, by its id. For those who go on to ask whether they may see it. */
@@ -77,8 +78,8 @@ export interface InsertedApp {
 }
 
 /** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
-export function insertApp(db: Pick<Db, 'gather'>, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
-  return db.gather(insertApps, { ...input, tokenHash })
+export function insertApp(db: Pick<Db, 'batch'>, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
+  return db.batch(insertApps, { ...input, tokenHash })
 }
 
 type InsertedRow = Found<Pick<NewlyMade, 'numericId' | 'createdAt' | keyof AppOrg>>
@@ -111,7 +112,7 @@ async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[])
       inputs.map(({ enableSubdomains }) => enableSubdomains),
     ],
   })
-  return inOrder(inputs, rows).map((row, index) => row && insertedOf(row, inputs[index]!))
+  return byPosition(inputs, rows).map((row, index) => row && insertedOf(row, inputs[index]!))
 }
 
 function insertedOf(row: InsertedRow, { id, name, network }: NewApp): InsertedApp {

@@ -1,7 +1,7 @@
 import type { Ip, IpPool, IpType } from '../../model/app/ip.ts'
 import { serviceAddress } from '../../model/network.ts'
 import type { Query, Tx } from '../db.ts'
-import { ensureNetwork } from './machine-change.ts'
+import { ensureNetwork } from './network.ts'
 
 const columns = `host(ip.ip) as ip, ip.type, ip.region, ip.shared, ip.service_name as "serviceName",
   ip.created_at as "createdAt", (

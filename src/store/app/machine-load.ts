@@ -1,6 +1,7 @@
 import type { MachineService } from '../../model/app/machine-config.ts'
 import type { Db, Query, Tx } from '../db.ts'
-import { lockMachine, stopMachine, suspendMachine } from './machine-change.ts'
+import { lockMachine } from './machine.ts'
+import { stopMachine, suspendMachine } from './machine-command.ts'
 
 /** The most that a worker of the edge had under way at each machine since it last said so. */
 export async function putLoads(db: Query, worker: string, loads: Map<string, number>): Promise<void> {

@@ -5,7 +5,7 @@ import type { ImageRef, Machine, MachineDetails, MachineState } from '../../mode
 import { machineIdPattern } from '../../model/app/machine.ts'
 import { forbidden, notFound } from '../../model/errors.ts'
 import { appCallerCte, callerColumns, callerOf } from '../account/token.ts'
-import type { Db, Query } from '../db.ts'
+import type { Db, Query, Tx } from '../db.ts'
 import { openSealedSecrets } from './secret.ts'
 
 export const machineColumns = `machine.id, machine.app_id as "appId", machine.name, machine.state,
@@ -138,6 +138,16 @@ export async function loadMachine(db: Query, id: string): Promise<Machine | unde
   const { rows } = await db.query<Machine>({
     name: 'load-machine',
     text: `select ${machineColumns} from machine where id = $1`,
+    values: [id],
+  })
+  return rows[0]
+}
+
+/** Locks the row until the transaction ends. */
+export async function lockMachine(tx: Tx, id: string): Promise<MachineDetails | undefined> {
+  const { rows } = await tx.query<MachineDetails>({
+    name: 'lock-machine-details',
+    text: `select ${machineDetails} from machine where id = $1 for update`,
     values: [id],
   })
   return rows[0]

@@ -3,7 +3,8 @@
 import type { CheckResult, MachineState } from '../../model/app/machine.ts'
 import type { MachineConfig, MachineService } from '../../model/app/machine-config.ts'
 import type { Query, Tx } from '../db.ts'
-import { launchMachine, lockMachine } from './machine-change.ts'
+import { lockMachine } from './machine.ts'
+import { launchMachine } from './machine-command.ts'
 
 /** What is known of an app that has an address or a machine. */
 export interface AppRouteRow {

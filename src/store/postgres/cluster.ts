@@ -13,7 +13,8 @@ import {
 } from '../../model/postgres/cluster.ts'
 import type { Micros } from '../../model/time.ts'
 import { callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
-import { type Db, inOrder, type Query, type Tx } from '../db.ts'
+import { byPosition } from '../batch.ts'
+import type { Db, Query, Tx } from '../db.ts'
 import { windowsColumn } from './archive.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
@@ -101,7 +102,7 @@ export async function getClusterDetails(
   known = { extras: false },
 ): Promise<ClusterDetails> {
   const [row, more] = await Promise.all([
-    db.gather(findDetails, { tokenHash, id: idOrNone(id) }),
+    db.batch(findDetails, { tokenHash, id: idOrNone(id) }),
     known.extras ? findExtras(db, id) : undefined,
   ])
   requireCaller(row)
@@ -123,7 +124,7 @@ async function findDetails(db: Query, asked: { tokenHash: Buffer; id: string }[]
              where cluster.id = cluster_id and ${visible}) found on true`,
     values: [asked.map(({ tokenHash }) => tokenHash), asked.map(({ id }) => id)],
   })
-  return inOrder(asked, rows)
+  return byPosition(asked, rows)
 }
 
 async function findExtras(db: Db, id: string): Promise<Extras> {

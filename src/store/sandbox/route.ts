@@ -3,7 +3,7 @@
 import type { Query, Tx } from '../db.ts'
 import { lockState } from '../transition.ts'
 import { enqueue } from '../work.ts'
-import { useSandbox } from './sandbox.ts'
+import { useSandbox } from './sandbox-change.ts'
 
 export interface SandboxRoute {
   id: string

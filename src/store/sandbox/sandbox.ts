@@ -2,19 +2,15 @@ import { requireSandboxCaller } from '../../model/account/caller.ts'
 import type { Caller } from '../../model/account/token.ts'
 import { notFound } from '../../model/errors.ts'
 import {
-  maxSandboxes,
   type Sandbox,
   type SandboxCounts,
   type SandboxDetails,
-  type SandboxImage,
   sandboxNamePattern,
-  sandboxStates,
 } from '../../model/sandbox/sandbox.ts'
 import { callerColumns, callerCte, callerOf } from '../account/token.ts'
-import type { Db, Query, Tx } from '../db.ts'
-import { transition } from '../transition.ts'
+import type { Db, Query } from '../db.ts'
 
-const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, sandbox.slot, sandbox.state,
+export const sandboxColumns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, sandbox.slot, sandbox.state,
   sandbox.state_since as "stateSince", sandbox.url_auth as "urlAuth", sandbox.private_access as "privateAccess",
   sandbox.labels, sandbox.environment, sandbox.memory_mb as "memoryMb", sandbox.cpus, sandbox.storage_gb as "storageGb",
   sandbox.region, sandbox.network_policy as "networkPolicy", sandbox.privileges, sandbox.resources,
@@ -22,28 +18,29 @@ const columns = `sandbox.id, sandbox.org_id as "sandboxOrgId", sandbox.name, san
   coalesce(sandbox.held_until > now(), false) as "isHeld", sandbox.created_at as "createdAt",
   sandbox.updated_at as "updatedAt", sandbox.last_running_at as "lastRunningAt"`
 
-const alive = `sandbox.state in ('cold', 'running')`
+/** A sandbox that is being deleted no longer exists for callers, and its name is free. */
+export const aliveSandbox = `sandbox.state in ('cold', 'running')`
 
-/** What the token may see, in whatever state: its organization's, and for a token of one sandbox only that one. */
+/** A token sees the sandboxes of its organization; a sandbox token sees only its own sandbox. */
 const ownSandbox = `(token_org is null or token_org = sandbox.org_id)
   and (token_sandbox is null or token_sandbox = sandbox.name)`
 
-/** A sandbox that the token may see. */
-export const visibleSandbox = `${alive} and ${ownSandbox}`
+export const visibleSandbox = `${aliveSandbox} and ${ownSandbox}`
 
-type Row<T> = { [K in keyof T]: T[K] | null } & { sandboxOrgId: string | null }
+export type SandboxRow<T> = { [K in keyof T]: T[K] | null } & { sandboxOrgId: string | null }
 
 export interface FoundSandbox {
   caller: Caller
+  /** Undefined when there is none that the token may see. */
   sandbox: SandboxDetails | undefined
 }
 
-/** Undefined when the token is not valid. A sandbox that the token may not see is as good as absent. */
-export function findSandbox(db: Pick<Db, 'read'>, tokenHash: Buffer, name: string): Promise<FoundSandbox | undefined> {
+/** Undefined when the token is not valid. */
+function findSandbox(db: Pick<Db, 'read'>, tokenHash: Buffer, name: string): Promise<FoundSandbox | undefined> {
   return findBy(db, 'find-sandbox', `sandbox.name = $2 and ${visibleSandbox}`, [tokenHash, name])
 }
 
-/** The same by id and in any state, for whoever watches: what is gone was there a moment ago. */
+/** Finds the sandbox in any state, so that watchers can report its deletion. */
 export function findSandboxById(
   db: Pick<Db, 'read'>,
   tokenHash: Buffer,
@@ -53,15 +50,15 @@ export function findSandboxById(
 }
 
 async function findBy(db: Pick<Db, 'read'>, name: string, condition: string, values: [Buffer, string]) {
-  const [row] = await db.read<Caller & Row<SandboxDetails>>({
+  const [row] = await db.read<Caller & SandboxRow<SandboxDetails>>({
     name,
     text: `with ${callerCte}
            select ${callerColumns}, found.* from caller left join lateral (
-             select ${columns}, org.slug as "orgSlug" from sandbox join org on org.id = sandbox.org_id
+             select ${sandboxColumns}, org.slug as "orgSlug" from sandbox join org on org.id = sandbox.org_id
              where ${condition}) found on true`,
     values,
   })
-  return foundOf(row)
+  return foundSandbox(row)
 }
 
 export interface VisibleSandbox {
@@ -69,116 +66,23 @@ export interface VisibleSandbox {
   sandbox: SandboxDetails
 }
 
-/** For everybody who does something with a sandbox. */
+/** Throws unless the token is valid and may see the sandbox. */
 export async function getVisibleSandbox(
   db: Pick<Db, 'read'>,
   tokenHash: Buffer,
   name: string,
 ): Promise<VisibleSandbox> {
-  // What cannot be a name, such as a NUL byte, does not reach the database.
+  // Invalid names must not reach the database, which rejects NUL bytes with an error.
   const found = await findSandbox(db, tokenHash, sandboxNamePattern.test(name) ? name : '')
   const caller = requireSandboxCaller(found?.caller)
   if (!found?.sandbox) throw notFound('sandbox not found')
   return { caller, sandbox: found.sandbox }
 }
 
-export type NewSandbox = Pick<
-  Sandbox,
-  | 'id'
-  | 'name'
-  | 'urlAuth'
-  | 'privateAccess'
-  | 'labels'
-  | 'environment'
-  | 'memoryMb'
-  | 'cpus'
-  | 'storageGb'
-  | 'region'
-  | 'image'
-> & {
-  /** Null for the organization of the token. */
-  orgSlug: string | null
-  /** Of the token with which the sandbox asks about itself. */
-  insideHash: Buffer
-}
-
-export interface InsertedSandbox {
-  caller: Caller
-  orgFound: boolean
-  nameTaken: boolean
-  hasRoom: boolean
-  /** Undefined when one of the above stands against it, or the token may not create. */
-  sandbox: SandboxDetails | undefined
-}
-
-/**
- * Checks the token, finds the organization, takes the lowest free slot and inserts, in one statement. Undefined when the
- * token is not valid.
- */
-export async function insertSandbox(
-  db: Query,
-  tokenHash: Buffer,
-  input: NewSandbox,
-): Promise<InsertedSandbox | undefined> {
-  for (;;) {
-    const made = await tryInsert(db, tokenHash, input)
-    if (!made || made.sandbox || made.nameTaken || !made.hasRoom || !made.orgFound) return made
-    if (made.caller.kind !== 'root' && made.caller.kind !== 'org') return made
-    // Somebody else took the slot or the name since the statement looked. One of us came forward, so this ends.
-  }
-}
-
-async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promise<InsertedSandbox | undefined> {
-  const { rows } = await db.query<Caller & Row<SandboxDetails> & Omit<InsertedSandbox, 'caller' | 'sandbox'>>({
-    name: 'insert-sandbox',
-    text: `with ${callerCte},
-           org as (
-             select org.* from org, caller
-             where (token_org is null or token_org = org.id)
-               and case when $2::text is null then org.id = token_org or token_org is null and slug = 'personal'
-                   else slug = $2 end),
-           taken as (select 1 from sandbox where name = $4 and ${alive}),
-           free as (
-             select min(n) as slot from generate_series(1, ${maxSandboxes}) n
-             where not exists (select 1 from box_slot where box_slot.slot = n)),
-           sandbox as (
-             insert into sandbox (id, org_id, name, slot, url_auth, private_access, labels, environment, memory_mb, cpus,
-               storage_gb, region, image)
-             select $3, org.id, $4, free.slot, $5, $6, $7, $8, $9, $10, $11, $12, $14 from org, caller, free
-             where token_kind in ('root', 'org') and free.slot is not null and not exists (select 1 from taken)
-             on conflict do nothing
-             returning *),
-           inside as (
-             insert into token (id, hash, kind, org_id, sandbox, inside)
-             select id, $13, 'sandbox', org_id, name, true from sandbox)
-           select ${callerColumns}, org.id is not null as "orgFound", exists (select 1 from taken) as "nameTaken",
-             free.slot is not null as "hasRoom", ${columns}, org.slug as "orgSlug"
-           from caller left join org on true left join free on true left join sandbox on true`,
-    values: [
-      tokenHash,
-      input.orgSlug,
-      input.id,
-      input.name,
-      input.urlAuth,
-      input.privateAccess,
-      input.labels,
-      input.environment,
-      input.memoryMb,
-      input.cpus,
-      input.storageGb,
-      input.region,
-      input.insideHash,
-      input.image,
-    ],
-  })
-  const row = rows[0]
-  return row && { ...foundOf(row)!, orgFound: row.orgFound, nameTaken: row.nameTaken, hasRoom: row.hasRoom }
-}
-
 export interface SandboxList {
   caller: Caller
   orgFound: boolean
-  /** Null for a root token that asked for no organization: it sees all. */
+  /** Null when a root token lists the sandboxes of all organizations. */
   orgSlug: string | null
   counts: SandboxCounts
   sandboxes: SandboxDetails[]
@@ -191,14 +95,14 @@ export interface ListFilter {
   limit: number
 }
 
-/** By name. Undefined when the token is not valid. The counts are of all that the token sees, whatever the prefix. */
+/** A page sorted by name; undefined when the token is not valid. The counts ignore prefix and page. */
 export async function listSandboxes(
   db: Query,
   tokenHash: Buffer,
   filter: ListFilter,
 ): Promise<SandboxList | undefined> {
   const { rows } = await db.query<
-    Caller & Row<SandboxDetails> & SandboxCounts & { orgFound: boolean; shownOrg: string | null }
+    Caller & SandboxRow<SandboxDetails> & SandboxCounts & { orgFound: boolean; shownOrg: string | null }
   >({
     name: 'list-sandboxes',
     text: `with ${callerCte},
@@ -211,7 +115,7 @@ export async function listSandboxes(
            select ${callerColumns}, asked.slug as "shownOrg", asked.id is not null or $2::text is null as "orgFound",
              running, cold, page.*
            from caller left join asked on true, counted left join lateral (
-             select ${columns}, org.slug as "orgSlug" from sandbox join org on org.id = sandbox.org_id, caller
+             select ${sandboxColumns}, org.slug as "orgSlug" from sandbox join org on org.id = sandbox.org_id, caller
              where ${visibleSandbox} and ($2::text is null or org_id = (select id from asked))
                and starts_with(sandbox.name, $3) and sandbox.name > $4
              order by sandbox.name limit $5) page on true
@@ -229,57 +133,17 @@ export async function listSandboxes(
   }
 }
 
-/** For the reconciler, which acts for every organization. */
+/** Reads without a token, for the reconciler. */
 export async function loadSandbox(db: Query, id: string): Promise<Sandbox | undefined> {
-  const { rows } = await db.query<Row<Sandbox>>({
+  const { rows } = await db.query<SandboxRow<Sandbox>>({
     name: 'load-sandbox',
-    text: `select ${columns} from sandbox where id = $1`,
+    text: `select ${sandboxColumns} from sandbox where id = $1`,
     values: [id],
   })
   return rows[0] && sandboxOf(rows[0])
 }
 
-export type SandboxChanges = Partial<
-  Pick<Sandbox, 'urlAuth' | 'privateAccess' | 'labels' | 'environment' | 'memoryMb' | 'cpus' | 'storageGb' | 'region'> &
-    Pick<Sandbox, 'networkPolicy' | 'privileges' | 'resources'>
->
-
-const changeable: Record<keyof SandboxChanges, string> = {
-  urlAuth: 'url_auth',
-  privateAccess: 'private_access',
-  labels: 'labels',
-  environment: 'environment',
-  memoryMb: 'memory_mb',
-  cpus: 'cpus',
-  storageGb: 'storage_gb',
-  region: 'region',
-  networkPolicy: 'network_policy',
-  privileges: 'privileges',
-  resources: 'resources',
-}
-
-/** Only what is given changes. False when it is being deleted. */
-export async function updateSandbox(tx: Tx, id: string, changes: SandboxChanges): Promise<boolean> {
-  const given = (Object.keys(changeable) as (keyof SandboxChanges)[]).filter((key) => changes[key] !== undefined)
-  const settings = given.map((key, index) => `${changeable[key]} = $${index + 2}`)
-  const { rowCount } = await tx.query(
-    `update sandbox set ${[...settings, 'updated_at = now()'].join(', ')} where id = $1 and ${alive}`,
-    [id, ...given.map((key) => changes[key])],
-  )
-  return rowCount === 1
-}
-
-/** A cold one runs from now on. */
-export async function useSandbox(tx: Tx, id: string): Promise<void> {
-  await tx.query('update sandbox set last_running_at = now() where id = $1', [id])
-  await transition(tx, 'sandbox', sandboxStates, id, 'use')
-}
-
-export async function setSandboxImage(db: Query, id: string, image: SandboxImage): Promise<void> {
-  await db.query('update sandbox set image = $2 where id = $1', [id, image])
-}
-
-/** Digests of what sandboxes are made from, also of those that are being removed. */
+/** Digests of the images in use, including those of sandboxes that are being deleted. */
 export async function listSandboxImages(db: Query): Promise<string[]> {
   const { rows } = await db.query<{ digest: string }>(
     `select distinct image ->> 'digest' as digest from sandbox where image ->> 'digest' is not null and slot is not null`,
@@ -287,36 +151,13 @@ export async function listSandboxImages(db: Query): Promise<string[]> {
   return rows.map((row) => row.digest)
 }
 
-export async function setUsedBytes(tx: Tx, id: string, bytes: number): Promise<void> {
-  await tx.query('update sandbox set used_bytes = $2, measured_at = now() where id = $1', [id, bytes])
-}
-
-/** Longer than a stop and a start take; when whoever holds it dies, others wait no longer than this. */
-const holdSeconds = 30
-
-/** From now on nobody starts it but the caller. */
-export async function holdSandbox(db: Query, id: string): Promise<void> {
-  await db.query(`update sandbox set held_until = now() + interval '1 second' * $2 where id = $1`, [id, holdSeconds])
-}
-
-export async function releaseSandbox(db: Query, id: string): Promise<void> {
-  await db.query('update sandbox set held_until = null where id = $1', [id])
-}
-
-/** Its uids and addresses may be given to another; what ran with them is gone, and so is what it owned. */
-export async function releaseSlot(tx: Tx, id: string): Promise<void> {
-  for (const table of ['service', 'checkpoint', 'task'])
-    await tx.query(`delete from ${table} where sandbox_id = $1`, [id])
-  await tx.query('update sandbox set slot = null where id = $1', [id])
-}
-
 export interface OrgSandboxes {
   caller: Caller
-  /** Undefined when there is no such organization, or none that the token may see. */
+  /** Undefined when there is none that the token may see. */
   org: { slug: string; running: string[] } | undefined
 }
 
-/** The organization asked for, else that of the token, else `personal`, with the names of what runs in it. */
+/** The requested organization, by default the token's or `personal`, with the names of its running sandboxes. */
 export async function findOrgSandboxes(
   db: Query,
   tokenHash: Buffer,
@@ -338,11 +179,11 @@ export async function findOrgSandboxes(
   return { caller: callerOf(row), org: row.slug === null ? undefined : { slug: row.slug, running: row.running } }
 }
 
-function foundOf(row: (Caller & Row<SandboxDetails>) | undefined): FoundSandbox | undefined {
+export function foundSandbox(row: (Caller & SandboxRow<SandboxDetails>) | undefined): FoundSandbox | undefined {
   return row && { caller: callerOf(row), sandbox: row.id === null ? undefined : sandboxOf<SandboxDetails>(row) }
 }
 
-/** The caller's organization and the sandbox's are both in the row; the sandbox keeps its own under `orgId`. */
+/** The row holds the organizations of both caller and sandbox; only the sandbox's becomes `orgId`. */
 function sandboxOf<T extends Sandbox>(row: { sandboxOrgId: string | null }): T {
   return { ...row, orgId: row.sandboxOrgId } as unknown as T
 }

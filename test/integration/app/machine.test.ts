@@ -700,7 +700,7 @@ describe('the life of a machine', () => {
   })
 
   test('is started by its schedule', async () => {
-    const { startScheduled } = await import('../../../src/store/app/machine-change.ts')
+    const { startScheduled } = await import('../../../src/store/app/machine-schedule.ts')
     const id = await started({}, { schedule: 'hourly', restart: { policy: 'no' } })
     const running = await started({}, { schedule: 'daily' })
     fake.machines.end(id)
@@ -734,7 +734,7 @@ describe('the life of a machine', () => {
   })
 
   test('stands by for another: it is not launched, and started when the other cannot be', async () => {
-    const { startScheduled } = await import('../../../src/store/app/machine-change.ts')
+    const { startScheduled } = await import('../../../src/store/app/machine-schedule.ts')
     const first = await started()
     const bystander = (await create({}, { standbys: ['00000000000000'] })).body.id
     const standby = (await create({}, { standbys: [first] })).body.id
@@ -764,7 +764,7 @@ describe('the life of a machine', () => {
   })
 
   test('a machine that has failed is started again by its schedule', async () => {
-    const { startScheduled } = await import('../../../src/store/app/machine-change.ts')
+    const { startScheduled } = await import('../../../src/store/app/machine-schedule.ts')
     const id = await started({}, { schedule: 'hourly' })
     fake.images.available = new Set()
     await machines.call('POST', id, '', { body: { config: { image: 'gone', schedule: 'hourly' } } })

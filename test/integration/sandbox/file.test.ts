@@ -111,7 +111,7 @@ describe('input that is refused', () => {
     ['rename', { source: 'a' }, 'dest is required'],
     ['rename', { source: 1, dest: 'b' }, 'source must be a string'],
     ['rename', { source: '', dest: 'b' }, 'source is empty'],
-    ['copy', { source: 'a', dest: 'b\0' }, 'dest holds a NUL byte'],
+    ['copy', { source: 'a', dest: 'b\0' }, 'dest contains a NUL byte'],
     ['copy', { source: 'a', dest: 'b', recursive: 'true' }, 'recursive must be a boolean'],
     ['chmod', { path: 'a' }, 'mode is required'],
     ['chmod', { path: 'a', mode: 493 }, 'mode must be a string'],

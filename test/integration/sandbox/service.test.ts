@@ -71,7 +71,7 @@ describe('defining a service', () => {
     [{ cmd: 'true', http_port: '80' }, 'http_port must be an integer'],
     [{ cmd: 'true', httpPort: 70_000 }, 'http_port must be from 1 to 65535'],
     [{ cmd: 'true', dir: 'relative' }, 'dir must be an absolute path'],
-    [{ cmd: 'true', env: { 'A-B': 'x' } }, 'cannot be the name of a variable'],
+    [{ cmd: 'true', env: { 'A-B': 'x' } }, 'is not a valid variable name'],
     [{ cmd: 'true', env: { A: 1 } }, 'env.A must be a string'],
     [{ cmd: 'true', needs: ['nobody'] }, 'needs: there is no service nobody'],
     [{ cmd: 'true', needs: ['web'] }, 'service web cannot need itself'],

@@ -1,2 +1,0 @@
-alter table backup
-  add column scrubbed_at timestamptz; -- when a scrub last read it from the disk and found it right

@@ -1,0 +1,30 @@
+import { isIP } from 'node:net'
+import { badRequest } from '../errors.ts'
+import type { MachineConfig } from './machine-config.ts'
+
+const label = '[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?'
+const hostname = new RegExp(`^${label}$`)
+const fqdn = new RegExp(`^(?=.{1,253}$)${label}(\\.${label})*\\.?$`)
+
+/** The lists of words that are written to resolv.conf. */
+const resolverLists = [
+  { key: 'nameservers', isValid: (word: string) => isIP(word.replace(/%[\w.-]+$/, '')) !== 0, expected: 'an address' },
+  { key: 'searches', isValid: (word: string) => /^[A-Za-z0-9._-]{1,253}$/.test(word), expected: 'a domain' },
+  {
+    key: 'options',
+    isValid: (word: string) => /^[a-z0-9-]+(:\d+)?$/.test(word),
+    expected: 'an option of resolv.conf such as ndots:2',
+  },
+] as const
+
+/** The values are written to /etc/resolv.conf and /etc/hosts, so none may contain whitespace or line breaks. */
+export function checkDns(field: string, dns: NonNullable<MachineConfig['dns']>): void {
+  if (dns.hostname !== undefined && !hostname.test(dns.hostname))
+    throw badRequest(`${field}.hostname must be 1 to 63 letters, digits and dashes`)
+  if (dns.hostname_fqdn !== undefined && !fqdn.test(dns.hostname_fqdn))
+    throw badRequest(`${field}.hostname_fqdn must be a host name`)
+  for (const { key, isValid, expected } of resolverLists) {
+    const index = (dns[key] ?? []).findIndex((word) => !isValid(word))
+    if (index >= 0) throw badRequest(`${field}.${key}.${index} must be ${expected}`)
+  }
+}

@@ -1,0 +1,112 @@
+// What the reconciler records about a machine while it carries out a command.
+import type { ImageRef, MachineDetails } from '../../model/app/machine.ts'
+import { removeInsideToken } from '../account/token.ts'
+import type { Query, Tx } from '../db.ts'
+
+/** Stores the resolved image, unless the machine has been updated since. */
+export async function setImage(db: Query, id: string, instanceId: string, image: ImageRef): Promise<void> {
+  await db.query({
+    name: 'set-machine-image',
+    // The commit does not wait for the disk: after a crash the reference is resolved again.
+    text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true))
+           update machine set image = $3 from asynchronous where id = $1 and instance_id = $2`,
+    values: [id, instanceId, image],
+  })
+}
+
+/** Restarts the deadline of the current state. The note is shown to the user. */
+export async function noteProgress(db: Query, id: string, note: string): Promise<void> {
+  await db.query({
+    name: 'note-machine-progress',
+    text: `with noted as (update machine set progress_at = now() where id = $1)
+           update work set note = $2 where kind = 'machine' and resource_id = $1`,
+    values: [id, note],
+  })
+}
+
+/** Marks the process exits up to `last` as recorded. */
+export async function noteExits(tx: Tx, id: string, last: number, restarts: number): Promise<void> {
+  await tx.query({
+    name: 'note-machine-exits',
+    text: `update machine set exits_seen = $2, restart_count = restart_count + $3 where id = $1`,
+    values: [id, last, restarts],
+  })
+}
+
+/** Resets failures and checks after a start. */
+export async function noteUp(tx: Tx, id: string, checks: string[]): Promise<void> {
+  await tx.query('update machine set launched = true, failure = null, progress_at = null where id = $1', [id])
+  await resetChecks(tx, id, checks)
+}
+
+/** The program exited and its restart policy does not start it again. */
+export async function noteDown(tx: Tx, id: string): Promise<void> {
+  await tx.query('update machine set wanted = false where id = $1', [id])
+  await resetChecks(tx, id, [])
+}
+
+async function resetChecks(tx: Tx, id: string, names: string[]): Promise<void> {
+  await tx.query('delete from machine_check where machine_id = $1', [id])
+  if (names.length === 0) return
+  await tx.query(
+    `insert into machine_check (machine_id, name, status, output) select $1, unnest($2::text[]), 'warning', 'not checked yet'`,
+    [id, names],
+  )
+}
+
+/** Frees the slot, and with it uids and addresses. The box must be gone. */
+export async function releaseMachine(tx: Tx, id: string): Promise<void> {
+  await tx.query('delete from machine_check where machine_id = $1', [id])
+  await removeInsideToken(tx, id)
+  await tx.query(
+    `update machine set slot = null, secrets = null, destroyed_at = now(), lease_nonce = null, lease_until = null,
+       next_start_at = null where id = $1`,
+    [id],
+  )
+}
+
+const leavingStates = `('destroying', 'launch_failed', 'destroyed')`
+
+/** Machines of a deleted app that still have to be destroyed. */
+export async function machinesToRemove(db: Query, appId: string, limit: number): Promise<string[]> {
+  const { rows } = await db.query<{ id: string }>(
+    `select id from machine where app_id = $1 and state not in ${leavingStates} order by id limit $2`,
+    [appId, limit],
+  )
+  return rows.map((row) => row.id)
+}
+
+/** Whether any machine of the app may still have processes or files. */
+export async function hasMachines(db: Query, appId: string): Promise<boolean> {
+  const { rowCount } = await db.query(`select 1 from machine where app_id = $1 and state <> 'destroyed' limit 1`, [
+    appId,
+  ])
+  return rowCount !== 0
+}
+
+/** Deletes rows of machines that were destroyed that long ago; until then the API still shows them. */
+export async function forgetDestroyed(db: Query, afterSeconds: number): Promise<number> {
+  const { rowCount } = await db.query(
+    `delete from machine where ctid = any(array(
+       select ctid from machine where destroyed_at < now() - interval '1 second' * $1 limit 500))`,
+    [afterSeconds],
+  )
+  return rowCount ?? 0
+}
+
+/** Ignored when the machine was updated or stopped while the check ran. */
+export async function setCheck(
+  db: Query,
+  { id, instanceId }: Pick<MachineDetails, 'id' | 'instanceId'>,
+  name: string,
+  { status, output }: Pick<MachineDetails['checks'][number], 'status' | 'output'>,
+): Promise<void> {
+  await db.query({
+    name: 'set-machine-check',
+    text: `insert into machine_check (machine_id, name, status, output)
+           select id, $3, $4, $5 from machine where id = $1 and instance_id = $2 and state = 'started'
+           on conflict (machine_id, name) do update
+             set status = excluded.status, output = excluded.output, updated_at = now()`,
+    values: [id, instanceId, name, status, output.replaceAll('\0', '')],
+  })
+}
