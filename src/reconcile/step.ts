@@ -1,7 +1,7 @@
 import type { CheckpointDriver } from '../drivers/box/checkpoint/checkpoint.ts'
 import type { BoxDriver } from '../drivers/box/driver.ts'
 import type { BoxServices } from '../drivers/box/service/service.ts'
-import type { ImageStore } from '../drivers/image/store.ts'
+import type { ImageStore } from '../drivers/image/driver.ts'
 import type { MachineDriver } from '../drivers/machine/driver.ts'
 import type { BackupDriver } from '../drivers/postgres/backup.ts'
 import type { DrillDriver } from '../drivers/postgres/drill.ts'

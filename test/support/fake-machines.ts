@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Image, ImageError, type ImageStore } from '../../src/drivers/image/store.ts'
+import { type Image, ImageError, type ImageStore } from '../../src/drivers/image/driver.ts'
 import type { LogLine, MachineDriver, MachineExit, MachineSpec } from '../../src/drivers/machine/driver.ts'
 import { withTies } from '../../src/drivers/machine/log.ts'
 import { formatImageReference, type ImageConfig } from '../../src/model/image.ts'

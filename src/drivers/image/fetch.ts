@@ -1,5 +1,5 @@
 import type { ImageDisk } from './disk.ts'
-import { ImageError } from './error.ts'
+import { ImageError } from './driver.ts'
 import type { ImageLimits } from './limits.ts'
 import type { ImageLayer, ImageSource } from './manifest.ts'
 import { sharing } from './share.ts'

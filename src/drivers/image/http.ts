@@ -4,7 +4,7 @@ import { lookup } from 'node:dns'
 import { type IncomingMessage, Agent as PlainAgent, request as plainRequest } from 'node:http'
 import { Agent as SecureAgent, request as secureRequest } from 'node:https'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
-import { ImageError } from './error.ts'
+import { ImageError } from './driver.ts'
 
 export interface ImageHttp {
   /** Follows redirects. The headers beside `authorization` go wherever it leads. */

@@ -2,7 +2,7 @@
 import { createReadStream, type ReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import type { ImageReference } from '../../model/image.ts'
-import { ImageError } from './error.ts'
+import { ImageError } from './driver.ts'
 import type { ImageLimits } from './limits.ts'
 import { choosePlatform, type ImageSource, isObject, parseObject } from './manifest.ts'
 

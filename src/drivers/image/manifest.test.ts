@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { ImageError } from './error.ts'
+import { ImageError } from './driver.ts'
 import { defaultImageLimits as limits } from './limits.ts'
 import { choosePlatform, type ImageSource, planImage, readConfig, resolveManifest } from './manifest.ts'
 

@@ -2,7 +2,7 @@
 // write them.
 import { createHash } from 'node:crypto'
 import { type ImageConfig, isDigest } from '../../model/image.ts'
-import { ImageError } from './error.ts'
+import { ImageError } from './driver.ts'
 import type { ImageLimits } from './limits.ts'
 import { checked, type Descriptor } from './unpack.ts'
 

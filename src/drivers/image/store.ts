@@ -1,53 +1,15 @@
 // Images of machines. Each layer is unpacked once, into a directory named by the digest of its tar, and mounted under
 // every machine that needs it.
-import { formatImageReference, type ImageConfig, type ImageReference } from '../../model/image.ts'
+import { formatImageReference, type ImageReference } from '../../model/image.ts'
 import type { Home } from '../host/home.ts'
 import { archiveSource } from './archive.ts'
 import { type ImageRecord, imageDisk } from './disk.ts'
-import { ImageError } from './error.ts'
+import { type Image, ImageError, type ImageStore, type OnProgress } from './driver.ts'
 import { layerFetcher } from './fetch.ts'
 import { layoutSource } from './layout.ts'
 import { defaultImageLimits, type ImageLimits } from './limits.ts'
 import { type ImageSource, planImage, resolveManifest } from './manifest.ts'
 import { readCredentials, registrySource } from './registry.ts'
-
-export { ImageError }
-
-export interface Image {
-  /** Of the manifest for this machine. */
-  digest: string
-  /** Unpacked directories, lowest first. */
-  layers: string[]
-  config: ImageConfig
-  /** Unpacked, of all layers. */
-  bytes: number
-}
-
-export interface ImageDescription {
-  digest: string
-  /** Of all layers, as they are fetched. */
-  packedBytes: number
-  manifest: Record<string, unknown>
-}
-
-export type ImageEntry = Pick<ImageRecord, 'digest' | 'reference' | 'bytes' | 'pulledAt'>
-
-export type OnProgress = (done: number, total: number) => void
-
-export interface ImageStore {
-  /**
-   * Resolves the reference, fetches what is missing, unpacks each layer once. Repeating is harmless; two at once share
-   * the work. Progress is in packed bytes of what was missing.
-   */
-  pullImage(reference: ImageReference, onProgress?: OnProgress, signal?: AbortSignal): Promise<Image>
-  /** What a pull would fetch, without fetching it. */
-  describeImage(reference: ImageReference, signal: AbortSignal): Promise<ImageDescription>
-  /** By digest, when all of it is here. */
-  findImage(digest: string): Promise<Image | undefined>
-  listImages(): Promise<ImageEntry[]>
-  /** Removes images not in `used` and layers that no remaining image needs; never what is being pulled. */
-  collectImages(used: ReadonlySet<string>): Promise<{ images: number; layers: number; bytes: number }>
-}
 
 export function imageStore(options: { home: Home; limits?: Partial<ImageLimits> }): ImageStore {
   const { home } = options

@@ -8,7 +8,7 @@ import { pipeline } from 'node:stream/promises'
 import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { baseEnvironment, findCommand, spawnWithPipes } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { ImageError } from './error.ts'
+import { ImageError } from './driver.ts'
 import type { ImageLimits } from './limits.ts'
 
 export interface Descriptor {

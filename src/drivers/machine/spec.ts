@@ -6,7 +6,7 @@ import { millisOf } from '../../model/app/machine-config-check.ts'
 import type { ImageConfig } from '../../model/image.ts'
 import { machineAddress, resolverAddress } from '../../model/network.ts'
 import { signalName } from '../../model/signal.ts'
-import type { Image } from '../image/store.ts'
+import type { Image } from '../image/driver.ts'
 import type { MachineEntrance, MachineSpec } from './driver.ts'
 
 export interface Surroundings {

@@ -1,4 +1,4 @@
-import { type ImageDescription, ImageError } from '../../drivers/image/store.ts'
+import { type ImageDescription, ImageError } from '../../drivers/image/driver.ts'
 import { requireWriter } from '../../model/account/caller.ts'
 import { invalid, notFound, unavailable } from '../../model/errors.ts'
 import { formatImageReference, parseImageReference } from '../../model/image.ts'

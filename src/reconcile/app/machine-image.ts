@@ -1,4 +1,4 @@
-import { type Image, ImageError } from '../../drivers/image/store.ts'
+import { type Image, ImageError } from '../../drivers/image/driver.ts'
 import type { ImageRef, Machine } from '../../model/app/machine.ts'
 import { formatImageReference, type ImageReference, parseImageReference } from '../../model/image.ts'
 import { noteProgress, setImage } from '../../store/app/machine-change.ts'

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Image } from '../../drivers/image/store.ts'
+import type { Image } from '../../drivers/image/driver.ts'
 import {
   type MachineExit,
   type MachineProcess,
