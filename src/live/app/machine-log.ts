@@ -1,6 +1,6 @@
 import type { LogLine } from '../../drivers/machine/driver.ts'
-import { withTies } from '../../drivers/machine/log.ts'
 import type { MachineDetails } from '../../model/app/machine.ts'
+import { takeWithTies } from '../../model/app/machine-log.ts'
 import { getMachineApp, getVisibleMachine, listMachines } from '../../store/app/machine.ts'
 import type { LiveContext } from '../context.ts'
 
@@ -95,7 +95,7 @@ export async function readLogPage(ctx: LiveContext, appName: string, wish: LogPa
   )
   const lines = found.flat().filter(({ at }) => at <= now - writingMs)
   lines.sort((a, b) => a.at - b.at)
-  return afterMs === null ? lines.slice(-firstLines) : withTies(lines, mostLines)
+  return afterMs === null ? lines.slice(-firstLines) : takeWithTies(lines, mostLines)
 }
 
 async function readLines(ctx: LiveContext, machine: MachineDetails, lines: number): Promise<AppLogLine[]> {
