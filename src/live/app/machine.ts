@@ -8,7 +8,7 @@ import { getVisibleMachine, readSurroundings, type VisibleMachine } from '../../
 import { type LiveContext, withDeadline } from '../context.ts'
 import { startWithPipes } from '../process.ts'
 
-export interface CommandWish {
+export interface CommandRequest {
   argv: [string, ...string[]]
   stdin: string
   timeoutSeconds: number
@@ -45,7 +45,7 @@ export async function runInMachine(
   ctx: LiveContext,
   app: string,
   id: string,
-  wish: CommandWish,
+  request: CommandRequest,
 ): Promise<CommandResult> {
   const { machine } = await getStarted(ctx, app, id, 'write')
   if (ctx.machines.inspectMachine(machine.id, machine.instanceId).is !== 'up') {
@@ -54,10 +54,10 @@ export async function runInMachine(
     )
   }
   const entrance = await buildEntrance(ctx, machine)
-  return collectResult(ctx.machines.spawnInMachine(entrance, { argv: wish.argv }), wish)
+  return collectResult(ctx.machines.spawnInMachine(entrance, { argv: request.argv }), request)
 }
 
-function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandWish): Promise<CommandResult> {
+function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRequest): Promise<CommandResult> {
   const output = [new BoundedOutput(maxOutputBytes), new BoundedOutput(maxOutputBytes)] as const
   return new Promise((resolve, reject) => {
     const timeout = setTimeout(() => {

@@ -80,7 +80,7 @@ describe('a check', () => {
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 0'] })).toMatchObject({ status: 'passing' })
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 2'] })).toMatchObject({ status: 'critical' })
     expect(await resultOf({ type: 'exec', command: ['sleep', '100'], timeout: '100ms' })).toMatchObject({
-      output: expect.stringContaining('did not end'),
+      output: expect.stringContaining('did not exit'),
     })
     expect(await resultOf({ type: 'exec', command: ['/no/such'] })).toMatchObject({ status: 'critical' })
   })
