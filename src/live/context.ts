@@ -1,7 +1,7 @@
 import type { KeyObject } from 'node:crypto'
 import type { BoxDriver } from '../drivers/box/driver.ts'
 import type { BoxServices } from '../drivers/box/service/service.ts'
-import type { ImageStore } from '../drivers/image/store.ts'
+import type { ImageStore } from '../drivers/image/driver.ts'
 import type { MachineDriver } from '../drivers/machine/driver.ts'
 import type { Hosting } from '../drivers/postgres/hosting.ts'
 import type { PoolerDriver } from '../drivers/postgres/pooler/pooler.ts'

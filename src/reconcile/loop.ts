@@ -31,7 +31,7 @@ interface Row {
   id: string
   state: string
   stateSince: Micros
-  /** When a long state last moved; the deadline counts from here. */
+  /** The last progress within a long state, from which its deadline counts. */
   progressAt?: Micros | null
 }
 
@@ -52,7 +52,7 @@ const kinds: Record<Kind, KindOfWork> = {
   volume: { states: volumeStates, load: loadVolume, steps: volumeSteps },
 }
 
-/** How a turn ended, for the log and the metrics. */
+/** The result of one step, for the log and the metrics. */
 export interface Turn {
   kind: string
   resourceId: string
@@ -61,28 +61,28 @@ export interface Turn {
   error?: unknown
 }
 
-/** One turn of the crank: lease the most overdue resource, run its step, record the result. Undefined when none is due. */
+/** Leases the most overdue resource, runs its step and records the result. Returns undefined when none is due. */
 export async function turn(world: World): Promise<Turn | undefined> {
   const [lease] = await leaseDue(world.db, 1)
   return lease && runLease(world, lease)
 }
 
-/** Runs the step of a leased resource once. Never throws: a failure is written to the work row and tried again later. */
+/** Runs the step of a leased resource once. It never throws: an error is stored in the work row and retried later. */
 export async function runLease(world: World, lease: Lease): Promise<Turn> {
   const started = performance.now()
-  const ended = (result: string) => {
+  const report = (result: string) => {
     return { kind: lease.kind, resourceId: lease.resourceId, result, seconds: (performance.now() - started) / 1000 }
   }
   try {
-    return ended(await look(world, lease))
+    return report(await processLease(world, lease))
   } catch (error) {
-    // When this fails as well the lease runs out by itself.
+    // If this fails as well, the lease expires.
     await releaseAfterError(world.db, lease, describeError(error)).catch(() => {})
-    return { ...ended('error'), error }
+    return { ...report('error'), error }
   }
 }
 
-async function look(world: World, lease: Lease): Promise<string> {
+async function processLease(world: World, lease: Lease): Promise<string> {
   const kind = kinds[lease.kind as Kind]
   const row = await kind.load(world.db, lease.resourceId)
   const result = row && (await runStep(kind, row, lease, world))
@@ -91,7 +91,7 @@ async function look(world: World, lease: Lease): Promise<string> {
   return 'wait' in result ? 'wait' : result.outcome
 }
 
-/** Undefined when the resource is at rest. */
+/** Returns undefined when the state of the resource has no step. */
 async function runStep(kind: KindOfWork, row: Row, lease: Lease, world: World): Promise<StepResult | undefined> {
   const minutes = kind.states[row.state]?.deadlineMinutes
   const since = row.progressAt ?? row.stateSince
@@ -102,13 +102,13 @@ async function runStep(kind: KindOfWork, row: Row, lease: Lease, world: World): 
   return kind.steps[row.state]?.(row as never, world)
 }
 
-/** A result counts only while we hold the lease and the resource is still in the state it was asked about. */
+/** Discards the result when the lease was lost or the state has changed since the step began. */
 async function record(tx: Tx, kind: KindOfWork, lease: Lease, row?: Row, result?: StepResult): Promise<void> {
-  // To wait again changes nothing: after a crash the step runs once more.
-  const isHarmless = result !== undefined && 'wait' in result && !result.save
+  // A plain wait need not be durable: after a crash the step just runs again.
+  const isLossTolerable = result !== undefined && 'wait' in result && !result.save
   const [state] = await Promise.all([
     lockState(tx, lease.kind as Kind, lease.resourceId),
-    isHarmless && commitWithoutDisk(tx),
+    isLossTolerable && commitWithoutDisk(tx),
   ])
   if (!(await holdsLease(tx, lease))) return
   if (!result) return forget(tx, lease)
@@ -119,6 +119,6 @@ async function record(tx: Tx, kind: KindOfWork, lease: Lease, row?: Row, result?
       if (!isWorking(kind.states, to)) return forget(tx, lease)
     }
   }
-  const again = 'wait' in result ? result.wait : 0
-  await release(tx, lease, again, result.note)
+  const delaySeconds = 'wait' in result ? result.wait : 0
+  await release(tx, lease, delaySeconds, result.note)
 }

@@ -1,7 +1,7 @@
 import type { CheckpointDriver } from '../drivers/box/checkpoint/checkpoint.ts'
 import type { BoxDriver } from '../drivers/box/driver.ts'
 import type { BoxServices } from '../drivers/box/service/service.ts'
-import type { ImageStore } from '../drivers/image/store.ts'
+import type { ImageStore } from '../drivers/image/driver.ts'
 import type { MachineDriver } from '../drivers/machine/driver.ts'
 import type { BackupDriver } from '../drivers/postgres/backup.ts'
 import type { DrillDriver } from '../drivers/postgres/drill.ts'
@@ -15,7 +15,7 @@ import type { VolumeDriver } from '../drivers/volume/driver.ts'
 import type { Outcome, WorkingState } from '../model/states.ts'
 import type { Db, Tx } from '../store/db.ts'
 
-/** What a step works with. No transaction is open while it runs. */
+/** The database and the drivers that steps use. No transaction is open while a step runs. */
 export interface World {
   db: Db
   encryptionKey: Buffer
@@ -32,32 +32,32 @@ export interface World {
   checkpoints: CheckpointDriver
   machines: MachineDriver
   images: ImageStore
-  /** Whether machines of one network can reach each other here, and nothing else. */
+  /** Whether this host supports private networks between machines. */
   hasPrivateNetworks(): Promise<boolean>
-  /** Addresses follow from it. */
+  /** Addresses of machines and sandboxes are derived from it. */
   homeNumber: number
   volumes: VolumeDriver
-  /** A certificate for a host name, by the platform's own authority. */
+  /** Issues a certificate for a host name, signed by the platform's own authority. */
   makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
   keep: Keep
 }
 
-/** How long things are kept and how often they are done. */
-export interface Keep {
+/** Retention periods and the intervals of recurring work. */
+interface Keep {
   backupIntervalSeconds: number
   scrubIntervalSeconds: number
-  /** Null for none by themselves. */
+  /** Null when drills run only on request. */
   drillIntervalSeconds: number | null
   pitrDays: number
   deletedDays: number
 }
 
-/** What a step reports: an outcome from its row of the state table, or "not yet, and why". */
+/** Either an outcome from the state table, or the number of seconds to wait and why. */
 export type StepResult<O extends string = string> =
   | { outcome: O; note: string; save?: (tx: Tx) => Promise<void> }
   | { wait: number; note: string; save?: (tx: Tx) => Promise<void> }
 
-/** One step per working state, no more and no fewer: a missing one does not compile. */
+/** One step per working state; a missing or surplus one does not compile. */
 export type Steps<T, Row> = {
   [S in WorkingState<T>]: (row: Row, world: World) => Promise<StepResult<Outcome<T, S>>>
 }

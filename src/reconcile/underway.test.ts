@@ -3,14 +3,14 @@ import { underway } from './underway.ts'
 
 const patient = { patienceMs: 10_000, onEnd: () => undefined }
 
-test('a short call is over at once, and the next one is another', async () => {
+test('returns the result of a short call, and the next call is a new one', async () => {
   const owner = {}
   const start = vi.fn(async () => start.mock.calls.length)
   expect(await underway(owner, 'a', start, patient)).toEqual({ is: 'done', value: 1 })
   expect(await underway(owner, 'a', start, patient)).toEqual({ is: 'done', value: 2 })
 })
 
-test('a long call goes on, wakes who asked, and is told once', async () => {
+test('lets a long call run, calls onEnd and returns the result once', async () => {
   const owner = {}
   const { promise, resolve } = Promise.withResolvers<string>()
   const woken = Promise.withResolvers<void>()
@@ -24,14 +24,14 @@ test('a long call goes on, wakes who asked, and is told once', async () => {
   expect(start).toHaveBeenCalledTimes(1)
 })
 
-test('what it throws is thrown, and then it may be tried again', async () => {
+test('throws the error of the call, after which it can be retried', async () => {
   const owner = {}
   const failing = () => Promise.reject(new Error('no'))
   await expect(underway(owner, 'a', failing, patient)).rejects.toThrow('no')
   expect(await underway(owner, 'a', async () => 1, patient)).toEqual({ is: 'done', value: 1 })
 })
 
-test('a failure that nobody waits for harms nobody', async () => {
+test('an error that no caller waits for is no unhandled rejection', async () => {
   const owner = {}
   const { promise, reject } = Promise.withResolvers<string>()
   const woken = Promise.withResolvers<void>()

@@ -1,5 +1,5 @@
-// Long calls of steps. They go on while the step answers "not yet", and a later look takes the result: a stalled
-// registry or a program that does not want to stop must not keep the loop from everything else.
+// Lets calls of steps run for longer than a step may take. The step returns "not yet" and a later step takes the result,
+// so a stalled registry or a program that ignores its stop signal does not block the loop.
 
 interface Call {
   promise: Promise<unknown>
@@ -8,15 +8,15 @@ interface Call {
 
 export type Underway<T> = { is: 'running' } | { is: 'done'; value: T }
 
-/** By what makes the calls, so that tests and processes have their own. */
+/** Keyed by the driver that makes the calls, so that several worlds in one process do not share them. */
 const calls = new WeakMap<object, Map<string, Call>>()
 
-/** What nobody asks after any more, because the resource has gone on meanwhile. */
-const keepMs = 300_000
+/** Results that no step takes are dropped after this time: the resource has changed its state meanwhile. */
+const resultLifetimeMs = 300_000
 
 /**
- * Starts the call under a name unless it is under way, and waits for it a moment. Throws what it throws. Once it has
- * ended without anybody waiting `onEnd` is called, and the next one to ask is told the result, once.
+ * Starts the call unless one with this name is running, and waits for it for `patienceMs`. Throws what the call throws.
+ * When it ends later, `onEnd` is called, and the next caller gets the result, once.
  */
 export async function underway<T>(
   owner: object,
@@ -24,40 +24,39 @@ export async function underway<T>(
   start: () => Promise<T>,
   { patienceMs, onEnd }: { patienceMs: number; onEnd: () => void },
 ): Promise<Underway<T>> {
-  const known = calls.get(owner) ?? new Map<string, Call>()
-  calls.set(owner, known)
-  const call = known.get(name) ?? begin(known, name, start)
-  const isDone = await withinMoment(call, patienceMs)
-  if (!isDone) {
+  const ownCalls = calls.get(owner) ?? new Map<string, Call>()
+  calls.set(owner, ownCalls)
+  const call = ownCalls.get(name) ?? begin(ownCalls, name, start)
+  if (!(await endsWithin(call, patienceMs))) {
     call.promise.then(onEnd, onEnd)
     return { is: 'running' }
   }
-  known.delete(name)
+  ownCalls.delete(name)
   return { is: 'done', value: (await call.promise) as T }
 }
 
-function begin(known: Map<string, Call>, name: string, start: () => Promise<unknown>): Call {
+function begin(ownCalls: Map<string, Call>, name: string, start: () => Promise<unknown>): Call {
   const call: Call = { promise: start(), hasEnded: false }
-  known.set(name, call)
+  ownCalls.set(name, call)
   const end = () => {
     call.hasEnded = true
-    setTimeout(() => known.get(name) === call && known.delete(name), keepMs).unref()
+    setTimeout(() => ownCalls.get(name) === call && ownCalls.delete(name), resultLifetimeMs).unref()
   }
   call.promise.then(end, end)
   return call
 }
 
-async function withinMoment(call: Call, patienceMs: number): Promise<boolean> {
+async function endsWithin(call: Call, patienceMs: number): Promise<boolean> {
   if (call.hasEnded) return true
   let timer: NodeJS.Timeout | undefined
-  const late = new Promise<boolean>((resolve) => {
+  const timeout = new Promise<boolean>((resolve) => {
     timer = setTimeout(() => resolve(false), patienceMs)
   })
   const ended = call.promise.then(
     () => true,
     () => true,
   )
-  const isDone = await Promise.race([ended, late])
+  const isDone = await Promise.race([ended, timeout])
   clearTimeout(timer)
   return isDone
 }

@@ -5,20 +5,20 @@ import type { World } from './step.ts'
 
 export interface WorkerOptions {
   world: World
-  /** Calls back when something was enqueued. */
-  listen(woken: () => void): Listener
-  /** How many resources are worked on at once. */
+  /** Subscribes to the notifications of enqueued work. */
+  listen(onWork: () => void): Listener
+  /** The maximum number of concurrent steps. */
   slots: number
   onTurn(turn: Turn): void
 }
 
 export interface Worker {
-  /** Stops leasing and waits for the steps that run. */
+  /** Stops leasing and waits for the running steps. */
   stop(): Promise<void>
 }
 
-const pollSeconds = 1 // behind the notifications, which a broken connection loses
-const renewMillis = 1_000 // a quarter of a lease
+const pollSeconds = 1 // a broken connection loses notifications
+const renewMs = 1_000 // a quarter of a lease
 
 export function startWorker({ world, listen, slots, onTurn }: WorkerOptions): Worker {
   const running = new Map<Lease, Promise<void>>()
@@ -36,7 +36,7 @@ export function startWorker({ world, listen, slots, onTurn }: WorkerOptions): Wo
     running.set(lease, work)
   }
 
-  /** One leasing statement at a time; a wake-up that arrives during it is acted on right after it. */
+  /** Runs one leasing statement at a time; a wake-up that arrives during it is handled right after it. */
   function wake(): void {
     if (stopped || running.size >= slots) return
     if (leasing) {
@@ -45,7 +45,7 @@ export function startWorker({ world, listen, slots, onTurn }: WorkerOptions): Wo
     }
     leasing = true
     fill()
-      .catch(() => pollSeconds) // the database is away: try again with the next poll
+      .catch(() => pollSeconds) // the database is unavailable: the next poll retries
       .then((seconds) => {
         leasing = false
         clearTimeout(timer)
@@ -60,14 +60,14 @@ export function startWorker({ world, listen, slots, onTurn }: WorkerOptions): Wo
   async function fill(): Promise<number> {
     const leases = await leaseDue(world.db, slots - running.size)
     for (const lease of leases) start(lease)
-    // A step that ends wakes us, so with work in hand the poll is enough.
+    // Each finished step wakes the worker, so while steps run the poll interval is enough.
     return leases.length > 0 ? pollSeconds : secondsToNext(world.db, pollSeconds)
   }
 
   const renewal = setInterval(() => {
     const tokens = [...running.keys()].map((lease) => lease.token)
     if (tokens.length > 0) renewLeases(world.db, tokens).catch(() => {})
-  }, renewMillis)
+  }, renewMs)
 
   const listener = listen(wake)
   wake()

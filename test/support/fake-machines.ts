@@ -1,8 +1,9 @@
 import { spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Image, ImageError, type ImageStore } from '../../src/drivers/image/store.ts'
-import type { LogLine, MachineDriver, MachineExit, MachineSpec } from '../../src/drivers/machine/driver.ts'
-import { withTies } from '../../src/drivers/machine/log.ts'
+import { type Image, ImageError, type ImageStore } from '../../src/drivers/image/driver.ts'
+import type { LogLine, MachineDriver, MachineExit } from '../../src/drivers/machine/driver.ts'
+import { takeWithTies } from '../../src/model/app/machine-log.ts'
+import type { MachineSpec } from '../../src/model/app/machine-spec.ts'
 import { formatImageReference, type ImageConfig } from '../../src/model/image.ts'
 
 export interface FakeMachine {
@@ -94,7 +95,7 @@ export class FakeMachines {
         if (machine) machine.frozen = false
         return called(undefined)
       },
-      holdMachine: ({ id, policy }) => {
+      applyTrafficPolicy: ({ id, policy }) => {
         const machine = this.machines.get(id)
         if (machine && policy) machine.spec = { ...machine.spec, policy }
         return called(!this.isStarting)
@@ -120,7 +121,7 @@ export class FakeMachines {
       readLogAfter: (id, afterMs, lines) => {
         const later = (this.machines.get(id)?.log ?? []).filter(({ at }) => at > afterMs)
         return called(
-          withTies(
+          takeWithTies(
             later.toSorted((a, b) => a.at - b.at),
             lines,
           ),

@@ -7,14 +7,8 @@ import {
   stopMachineOf,
   suspendMachineOf,
 } from '../../actions/app/machine-command.ts'
-import {
-  listProcessesOf,
-  readMemory,
-  reclaimMemoryOf,
-  runInMachine,
-  setMemory,
-  signalMachineOf,
-} from '../../live/app/machine.ts'
+import { listProcessesOf, runInMachine, signalMachineOf } from '../../live/app/machine.ts'
+import { readMemory, reclaimMemoryOf, setMemory } from '../../live/app/machine-memory.ts'
 import { waitForMachine } from '../../live/app/machine-wait.ts'
 import { badRequest } from '../../model/errors.ts'
 import { splitWords } from '../../model/words.ts'

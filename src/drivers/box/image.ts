@@ -1,6 +1,6 @@
 import { type ImageReference, parseImageReference } from '../../model/image.ts'
 import type { SandboxImage } from '../../model/sandbox/sandbox.ts'
-import type { ImageStore } from '../image/store.ts'
+import type { ImageStore } from '../image/driver.ts'
 
 export async function isImageHere(images: Pick<ImageStore, 'findImage'>, { digest }: SandboxImage): Promise<boolean> {
   return digest !== null && (await images.findImage(digest)) !== undefined

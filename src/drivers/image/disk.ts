@@ -1,6 +1,6 @@
-// How images lie in a home: `image/layer/<digest of its tar>` with the unpacked `root` and its size, and
-// `image/manifest/<digest>.json` for each image all of whose layers were there. Both are made under fresh names, so
-// that whatever has its name is whole.
+// The files of images in a home: `image/layer/<digest of the tar>` holds the unpacked `root` of a layer and its size, and
+// `image/manifest/<digest>.json` describes an image whose layers are all present. Both are made under temporary names and
+// renamed, so an entry with its final name is complete.
 import { existsSync, readdirSync, readFileSync, renameSync, statSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import { basename } from 'node:path'
@@ -10,38 +10,33 @@ import { ensureDirectory, freshName } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { run } from '../host/process.ts'
 import { discard, sweepTrash } from '../host/trash.ts'
+import type { ImageEntry } from './driver.ts'
 import type { LayerSize } from './unpack.ts'
 
-export interface ImageRecord {
-  digest: string
-  reference: string
-  /** Unpacked, of all layers. */
-  bytes: number
-  /** Milliseconds. */
-  pulledAt: number
+export interface ImageRecord extends ImageEntry {
   config: ImageConfig
-  /** Digests of their tars, lowest first. */
+  /** The digests of the layers' tars, lowest first. */
   layers: string[]
 }
 
 export type ImageDisk = ReturnType<typeof imageDisk>
 
-// A pull may take long, and another process may be at it.
-const abandonedMs = 24 * 3_600_000
-const wholeName = /^[0-9a-f]{64}(?:\.json)?$/
-// Much to write may be waiting already.
-const syncSeconds = 600
+// Younger entries may belong to a running pull of another process.
+const abandonedAfterMs = 24 * 3_600_000
+const finalName = /^[0-9a-f]{64}(?:\.json)?$/
+// The kernel may have many other dirty pages to write first.
+const syncTimeoutSeconds = 600
 
 export function imageDisk(home: Home) {
   const top = `${home.path}/image`
   const [layerTop, recordTop, scratch] = [`${top}/layer`, `${top}/manifest`, `${top}/scratch`]
 
-  function layerPlace(diffId: string): string {
+  function layerDirectory(diffId: string): string {
     return `${layerTop}/${diffId.replace('sha256:', '')}`
   }
 
   function layerRoot(diffId: string): string {
-    return `${layerPlace(diffId)}/root`
+    return `${layerDirectory(diffId)}/root`
   }
 
   function hasLayer(diffId: string): boolean {
@@ -59,12 +54,12 @@ export function imageDisk(home: Home) {
 
   function isOld(path: string): boolean {
     const found = statSync(path, { throwIfNoEntry: false })
-    // The time of the last change of the entry itself; that of its modification may come from the image.
-    return found !== undefined && Date.now() - found.ctimeMs >= abandonedMs
+    // ctime, because mtime may come from the image.
+    return found !== undefined && Date.now() - found.ctimeMs >= abandonedAfterMs
   }
 
   function prepare(): void {
-    // Programs with the rights of root lie in it, as the images have them: nobody else may come near.
+    // Images contain setuid programs, so other users of the host must not reach them.
     for (const directory of [top, layerTop, recordTop, scratch]) ensureDirectory(directory, { mode: 0o700 })
   }
 
@@ -77,10 +72,10 @@ export function imageDisk(home: Home) {
     findRecord,
 
     readSize(diffId: string): LayerSize {
-      return JSON.parse(readFileSync(`${layerPlace(diffId)}/size.json`, 'utf8')) as LayerSize
+      return JSON.parse(readFileSync(`${layerDirectory(diffId)}/size.json`, 'utf8')) as LayerSize
     },
 
-    /** Makes a layer by filling the directory that it gives. */
+    /** Creates a layer; `fill` unpacks it into the directory. */
     async makeLayer(diffId: string, fill: (root: string) => Promise<LayerSize>): Promise<void> {
       const fresh = freshName(layerTop)
       try {
@@ -88,11 +83,11 @@ export function imageDisk(home: Home) {
         ensureDirectory(`${fresh}/root`, { mode: 0o755 })
         const size = await fill(`${fresh}/root`)
         await writeFile(`${fresh}/size.json`, JSON.stringify(size))
-        // What has its name is whole also after the power went away.
-        await run('sync', ['-f', fresh], { timeoutSeconds: syncSeconds })
-        renameSync(fresh, layerPlace(diffId))
+        // The layer must be complete on disk before it gets its final name, also after a power failure.
+        await run('sync', ['-f', fresh], { timeoutSeconds: syncTimeoutSeconds })
+        renameSync(fresh, layerDirectory(diffId))
       } catch (error) {
-        // Not deleted here: a tree may be deeper than paths can be long.
+        // Moved to the trash instead of deleted: the tree may be deeper than the longest path.
         discard(home, fresh)
         sweepTrash(home)
         if (!isTaken(error)) throw error
@@ -107,7 +102,7 @@ export function imageDisk(home: Home) {
 
     listRecords(): ImageRecord[] {
       prepare()
-      const names = readdirSync(recordTop).filter((name) => wholeName.test(name))
+      const names = readdirSync(recordTop).filter((name) => finalName.test(name))
       return names.flatMap((name) => findRecord(`sha256:${basename(name, '.json')}`) ?? [])
     },
 
@@ -116,18 +111,18 @@ export function imageDisk(home: Home) {
     },
 
     listLayers(): { diffId: string; isOld: boolean }[] {
-      const names = readdirSync(layerTop).filter((name) => wholeName.test(name))
+      const names = readdirSync(layerTop).filter((name) => finalName.test(name))
       return names.map((name) => ({ diffId: `sha256:${name}`, isOld: isOld(`${layerTop}/${name}`) }))
     },
 
     removeLayer(diffId: string): void {
-      discard(home, layerPlace(diffId))
+      discard(home, layerDirectory(diffId))
     },
 
-    /** What killed processes left under fresh names, and what was removed. */
+    /** Removes what killed processes left under temporary names, and empties the trash. */
     sweep(): void {
       for (const directory of [layerTop, recordTop, scratch]) {
-        const fresh = readdirSync(directory).filter((name) => !wholeName.test(name))
+        const fresh = readdirSync(directory).filter((name) => !finalName.test(name))
         for (const path of fresh.map((name) => `${directory}/${name}`)) if (isOld(path)) discard(home, path)
       }
       sweepTrash(home)
@@ -135,7 +130,7 @@ export function imageDisk(home: Home) {
   }
 }
 
-/** Another process made it first. */
+/** Another process has created the same layer first. */
 function isTaken(error: unknown): boolean {
   return ['EEXIST', 'ENOTEMPTY'].includes((error as NodeJS.ErrnoException).code ?? '')
 }

@@ -1,86 +1,100 @@
+import type { ImageSource } from './blob.ts'
 import type { ImageDisk } from './disk.ts'
-import { ImageError } from './error.ts'
+import { ImageError, type OnProgress } from './driver.ts'
+import { requireFreeSpace } from './free-space.ts'
 import type { ImageLimits } from './limits.ts'
-import type { ImageLayer, ImageSource } from './manifest.ts'
-import { sharing } from './share.ts'
-import { refuseFullDisk, unpackLayer } from './unpack.ts'
+import type { ImageLayer } from './manifest.ts'
+import { sharedWork } from './share.ts'
+import { unpackLayer } from './unpack.ts'
 
-export interface Fetching {
+export interface FetchOptions {
   source: ImageSource
-  /** Where the source is. Only pulls from the same place share the work, so that none waits for a stranger's registry. */
-  place: string
+  /** Identifies the source. Only pulls from the same origin share downloads, so none waits for a foreign registry. */
+  origin: string
   layers: ImageLayer[]
-  onProgress: (done: number, total: number) => void
+  onProgress: OnProgress
   signal: AbortSignal
-  /** Gets what uses the source, which may outlive this pull when another one waits for it. */
+  /** Collects the downloads that use the source. They outlive this pull while another one waits for them. */
   running: Promise<unknown>[]
 }
 
-const layersAtOnce = 3
+const maxConcurrentLayers = 3
 
-/** Makes present every layer of an image. */
+/** Downloads and unpacks the layers of images that are not present. */
 export function layerFetcher(disk: ImageDisk, limits: ImageLimits) {
-  const share = sharing<void>()
+  const share = sharedWork<void>()
 
   function unpack(
-    { source, layers }: Fetching,
+    { source, layers }: FetchOptions,
     layer: ImageLayer,
     signal: AbortSignal,
-    tell: (bytes: number) => void,
+    report: (bytes: number) => void,
   ): Promise<void> {
     let bytes = 0
     const onBytes = (count: number) => {
       bytes += count
-      tell(bytes)
+      report(bytes)
     }
     return disk.makeLayer(layer.diffId, (directory) => {
       const packed = source.openBlob(layer, signal)
-      const left = { ...limits, ...roomLeft(layers) }
-      return unpackLayer({ directory, packed, descriptor: layer, diffId: layer.diffId, limits: left, onBytes, signal })
+      const remaining = { ...limits, ...remainingLimits(disk, limits, layers) }
+      const { diffId } = layer
+      return unpackLayer({ directory, packed, descriptor: layer, diffId, limits: remaining, onBytes, signal })
     })
   }
 
-  function roomLeft(layers: ImageLayer[]): { maxBytes: number; maxFiles: number } {
-    const present = distinct(layers).filter(({ diffId }) => disk.hasLayer(diffId))
-    const sizes = present.map(({ diffId }) => disk.readSize(diffId))
-    const maxBytes = limits.maxBytes - sum(sizes.map(({ bytes }) => bytes))
-    const maxFiles = limits.maxFiles - sum(sizes.map(({ files }) => files))
-    if (maxBytes >= 0 && maxFiles >= 0) return { maxBytes, maxFiles }
-    throw new ImageError('too_large', `The image has more than ${limits.maxBytes} bytes or ${limits.maxFiles} files`)
-  }
-
-  return async function fetchLayers(fetching: Fetching): Promise<void> {
-    const { layers, place, onProgress, signal, running } = fetching
+  return async function fetchLayers(options: FetchOptions): Promise<void> {
+    const { layers, origin, onProgress, signal, running } = options
     const missing = distinct(layers).filter(({ diffId }) => !disk.hasLayer(diffId))
     const total = sum(missing.map(({ size }) => size))
-    await refuseFullDisk(disk.layerTop, total + limits.reserveBytes)
+    await requireFreeSpace(disk.layerTop, total + limits.reserveBytes)
     const done = new Map<string, number>()
-    // The first failure ends the others.
-    const failing = new AbortController()
-    const either = AbortSignal.any([signal, failing.signal])
 
-    function fetchOne(layer: ImageLayer): Promise<void> {
-      const work = (shared: AbortSignal, tell: (bytes: number) => void) => {
-        const result = unpack(fetching, layer, shared, tell)
+    await forEachConcurrently(missing, signal, (layer, either) => {
+      const work = (shared: AbortSignal, report: (bytes: number) => void) => {
+        const result = unpack(options, layer, shared, report)
         running.push(result)
         return result
       }
-      const listen = (bytes: number) => {
+      const onBytes = (bytes: number) => {
         done.set(layer.diffId, bytes)
         onProgress(sum([...done.values()]), total)
       }
-      return share(`${place} ${layer.digest} ${layer.diffId}`, work, listen, either)
-    }
-
-    const left = [...missing]
-    async function fetchNext(): Promise<void> {
-      for (let layer = left.shift(); layer; layer = left.shift()) await fetchOne(layer)
-    }
-    const lanes = Array.from({ length: layersAtOnce }, () => fetchNext().catch((error) => failing.abort(error)))
-    await Promise.all(lanes)
-    if (failing.signal.aborted) throw failing.signal.reason
-    roomLeft(layers)
+      return share(`${origin} ${layer.digest} ${layer.diffId}`, work, onBytes, either)
+    })
+    remainingLimits(disk, limits, layers)
   }
+}
+
+/** Runs the work for a few layers at a time. The first failure aborts the others and is thrown. */
+async function forEachConcurrently(
+  layers: ImageLayer[],
+  signal: AbortSignal,
+  work: (layer: ImageLayer, signal: AbortSignal) => Promise<void>,
+): Promise<void> {
+  const failure = new AbortController()
+  const either = AbortSignal.any([signal, failure.signal])
+  const queue = [...layers]
+  async function takeAll(): Promise<void> {
+    for (let layer = queue.shift(); layer; layer = queue.shift()) await work(layer, either)
+  }
+  const workers = Array.from({ length: maxConcurrentLayers }, () => takeAll().catch((error) => failure.abort(error)))
+  await Promise.all(workers)
+  if (failure.signal.aborted) throw failure.signal.reason
+}
+
+/** Subtracts the layers that are present from the limits of the image; throws when they exceed it. */
+function remainingLimits(
+  disk: ImageDisk,
+  limits: ImageLimits,
+  layers: ImageLayer[],
+): { maxBytes: number; maxFiles: number } {
+  const present = distinct(layers).filter(({ diffId }) => disk.hasLayer(diffId))
+  const sizes = present.map(({ diffId }) => disk.readSize(diffId))
+  const maxBytes = limits.maxBytes - sum(sizes.map(({ bytes }) => bytes))
+  const maxFiles = limits.maxFiles - sum(sizes.map(({ files }) => files))
+  if (maxBytes >= 0 && maxFiles >= 0) return { maxBytes, maxFiles }
+  throw new ImageError('too_large', `The image has more than ${limits.maxBytes} bytes or ${limits.maxFiles} files`)
 }
 
 function distinct(layers: ImageLayer[]): ImageLayer[] {

@@ -1,12 +1,14 @@
-// An image in a directory as OCI lays it out.
+// Reads an image from a directory in the OCI image layout.
 import { createReadStream, type ReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import type { ImageReference } from '../../model/image.ts'
-import { ImageError } from './error.ts'
+import type { ImageSource } from './blob.ts'
+import { ImageError } from './driver.ts'
+import { isObject, parseObject } from './json.ts'
 import type { ImageLimits } from './limits.ts'
-import { choosePlatform, type ImageSource, isObject, parseObject } from './manifest.ts'
+import { choosePlatform } from './platform.ts'
 
-const nameKey = 'org.opencontainers.image.ref.name'
+const nameAnnotation = 'org.opencontainers.image.ref.name'
 
 export function layoutSource(
   { directory, tag }: Extract<ImageReference, { kind: 'layout' }>,
@@ -26,22 +28,22 @@ export function blobPath(digest: string): string {
   return `blobs/${digest.replace(':', '/')}`
 }
 
-/** The manifest with the tag; without a tag the one for this machine. */
+/** Returns the digest of the manifest with this tag; without a tag, of the one for this host. */
 export function findInIndex(bytes: Buffer, tag: string | undefined, limits: ImageLimits): string {
   const { manifests } = parseObject(bytes, 'index')
-  if (!Array.isArray(manifests)) throw new ImageError('damaged', 'The index of the image names no manifests')
+  if (!Array.isArray(manifests)) throw new ImageError('damaged', 'The index of the image lists no manifests')
   const named = tag === undefined ? manifests : manifests.filter((entry) => nameOf(entry) === tag)
   if (named.length > 0) return choosePlatform(named, limits).digest
   const names = manifests.map(nameOf).filter((name) => name !== undefined)
   throw new ImageError(
     'not_found',
-    `There is no image ${tag ?? ''} in the layout; there are ${names.slice(0, 10).join(', ') || 'none'}`,
+    `The layout has no image ${tag ?? ''}; it has ${names.slice(0, 10).join(', ') || 'none'}`,
   )
 }
 
 function nameOf(entry: unknown): string | undefined {
   const annotations = isObject(entry) && isObject(entry.annotations) ? entry.annotations : {}
-  return typeof annotations[nameKey] === 'string' ? annotations[nameKey] : undefined
+  return typeof annotations[nameAnnotation] === 'string' ? annotations[nameAnnotation] : undefined
 }
 
 async function readSmall(file: string, limits: ImageLimits): Promise<Buffer> {
@@ -66,6 +68,7 @@ export async function* openFile(file: string, range: { start?: number; end?: num
   }
 }
 
+/** Turns errors of opening a file into a "not found" for the user. */
 export function asMissing(error: unknown, file: string): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code === 'ENOENT' || code === 'ENOTDIR' || code === 'EISDIR' || code === 'EACCES')

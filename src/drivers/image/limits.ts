@@ -1,21 +1,21 @@
 export interface ImageLimits {
-  /** Of manifests and configurations. */
+  /** Applies to each manifest and each configuration. */
   maxManifestBytes: number
   maxLayers: number
-  /** Unpacked, of all layers of an image. */
+  /** The unpacked size of all layers of an image. */
   maxBytes: number
   maxFiles: number
-  /** How many times larger than packed a layer may become once it has more than the bytes below. */
+  /** The compression ratio above which a layer is refused, once it has more than `maxUnguardedBytes`. */
   maxRatio: number
   maxUnguardedBytes: number
-  /** What a pull leaves free on the disk. */
+  /** The free disk space that a pull must leave. */
   reserveBytes: number
-  /** Without enough bytes for so long a registry is given up. */
+  /** A registry that sends almost nothing for this long is given up. */
   stallSeconds: number
-  /** Of a whole pull, also of one that a registry keeps alive drop by drop. */
+  /** The limit for a whole pull, which ends downloads that are slow but never stall. */
   maxSeconds: number
-  /** On a connection that is cut. */
-  tries: number
+  /** The attempts for each request when connections break. */
+  maxTries: number
 }
 
 export const defaultImageLimits: ImageLimits = {
@@ -23,11 +23,11 @@ export const defaultImageLimits: ImageLimits = {
   maxLayers: 128,
   maxBytes: 32 * 2 ** 30,
   maxFiles: 2_000_000,
-  // Text compresses to a tenth, and a file of nothing but zeros in gzip to a thousandth.
+  // Text compresses to about a tenth; gzip compresses a file of zeros to a thousandth.
   maxRatio: 300,
   maxUnguardedBytes: 2 ** 30,
   reserveBytes: 512 * 2 ** 20,
   stallSeconds: 30,
   maxSeconds: 6 * 3600,
-  tries: 3,
+  maxTries: 3,
 }

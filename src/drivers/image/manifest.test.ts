@@ -1,9 +1,12 @@
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { ImageError } from './error.ts'
+import type { ImageSource } from './blob.ts'
+import { readConfig } from './config.ts'
+import { ImageError } from './driver.ts'
 import { defaultImageLimits as limits } from './limits.ts'
-import { choosePlatform, type ImageSource, planImage, readConfig, resolveManifest } from './manifest.ts'
+import { planImage, resolveManifest } from './manifest.ts'
+import { choosePlatform } from './platform.ts'
 
 const architecture = process.arch === 'arm64' ? 'arm64' : 'amd64'
 const signal = new AbortController().signal

@@ -1,10 +1,10 @@
 import { expect, it } from 'vitest'
-import { sharing } from './share.ts'
+import { sharedWork } from './share.ts'
 
 const never = new AbortController().signal
 
-it('does the work of a key once at a time', async () => {
-  const share = sharing<number>()
+it('runs the work of a key once at a time', async () => {
+  const share = sharedWork<number>()
   let runs = 0
   const work = async () => {
     await new Promise((resolve) => setImmediate(resolve))
@@ -15,21 +15,21 @@ it('does the work of a key once at a time', async () => {
   expect(await share('a', work, ignore, never)).toBe(2)
 })
 
-it('tells all who wait how far it is, and fails for all', async () => {
-  const share = sharing<void>()
-  const heard: string[] = []
-  const work = async (_: AbortSignal, tell: (progress: number) => void) => {
+it('reports progress and errors to all callers', async () => {
+  const share = sharedWork<void>()
+  const reported: string[] = []
+  const work = async (_: AbortSignal, report: (progress: number) => void) => {
     await new Promise((resolve) => setImmediate(resolve))
-    tell(7)
+    report(7)
     throw new Error('broken')
   }
-  const waits = ['a', 'b'].map((name) => share('key', work, (progress) => heard.push(`${name}${progress}`), never))
+  const waits = ['a', 'b'].map((name) => share('key', work, (progress) => reported.push(`${name}${progress}`), never))
   for (const wait of waits) await expect(wait).rejects.toThrow('broken')
-  expect(heard).toEqual(['a7', 'b7'])
+  expect(reported).toEqual(['a7', 'b7'])
 })
 
-it('stops the work when the last one leaves, and not before', async () => {
-  const share = sharing<void>()
+it('aborts the work when the last caller leaves, and not before', async () => {
+  const share = sharedWork<void>()
   let stopped = false
   const work = (signal: AbortSignal) =>
     new Promise<void>((_, reject) => {

@@ -1,33 +1,35 @@
+type Work<T> = (signal: AbortSignal, report: (progress: number) => void) => Promise<T>
+
 /**
- * Runs the work of each key once at a time. Whoever asks for it meanwhile waits for the same, and may stop waiting; it
- * is stopped when nobody waits any more.
+ * Runs the work of each key once at a time. Callers with the same key share the result and the progress. A caller can
+ * stop waiting; the work is aborted when the last caller does.
  */
-export function sharing<T>() {
+export function sharedWork<T>() {
   interface Job {
     result: Promise<T>
-    stop: AbortController
+    abort: AbortController
     listeners: Set<(progress: number) => void>
   }
   const jobs = new Map<string, Job>()
 
-  function start(key: string, work: (signal: AbortSignal, tell: (progress: number) => void) => Promise<T>): Job {
-    const stop = new AbortController()
+  function start(key: string, work: Work<T>): Job {
+    const abort = new AbortController()
     const listeners = new Set<(progress: number) => void>()
-    const result = work(stop.signal, (progress) => {
+    const result = work(abort.signal, (progress) => {
       for (const listener of listeners) listener(progress)
     }).finally(() => {
       if (jobs.get(key) === job) jobs.delete(key)
     })
-    // Those who wait are told; there may be none.
+    // Callers see the error; this prevents an unhandled rejection when all of them have left.
     result.catch(() => undefined)
-    const job = { result, stop, listeners }
+    const job = { result, abort, listeners }
     jobs.set(key, job)
     return job
   }
 
   return async function share(
     key: string,
-    work: (signal: AbortSignal, tell: (progress: number) => void) => Promise<T>,
+    work: Work<T>,
     listener: (progress: number) => void,
     signal: AbortSignal,
   ): Promise<T> {
@@ -35,18 +37,18 @@ export function sharing<T>() {
     const job = jobs.get(key) ?? start(key, work)
     const { promise: left, reject } = Promise.withResolvers<never>()
     const leave = () => reject(signal.reason)
-    // Each its own, because two may come with the same.
-    const own = (progress: number) => listener(progress)
-    job.listeners.add(own)
+    // A new function per caller, because two callers may pass the same listener.
+    const ownListener = (progress: number) => listener(progress)
+    job.listeners.add(ownListener)
     signal.addEventListener('abort', leave, { once: true })
     try {
       return await Promise.race([job.result, left])
     } finally {
       signal.removeEventListener('abort', leave)
-      job.listeners.delete(own)
+      job.listeners.delete(ownListener)
       if (job.listeners.size === 0) {
         if (jobs.get(key) === job) jobs.delete(key)
-        job.stop.abort(new Error('nobody waits any more'))
+        job.abort.abort(new Error('no caller is waiting'))
       }
     }
   }

@@ -1,12 +1,15 @@
-# Runs when the program of a machine has ended, with its code and signal: notes the end, decides whether there is a next
-# life and how soon. Sourced by the supervisor in the directory of the service, which sets $directory, $service, $memory
-# (the control group), $changes and $trash. It runs without the control plane.
+#!/bin/sh
+# Records the exit of a machine's program and applies the restart policy. It works without the control plane.
+# Usage: sourced by the finish script of the s6 service, in the service's directory, with the arguments of s6: the exit
+# code, or 256 and the signal number. The script sets $directory, $service, $memory (the control group), $changes and
+# $trash. Exit code 125 tells s6 not to restart the program.
+# shellcheck disable=SC2154 # the finish script sets the variables
 
-steady_seconds=10 # a run that lasted this long was no failure to start
-window_seconds=300 # failures within this time count together
-kept_exits=50
+steady_seconds=10 # a run that lasted this long did not fail to start
+window_seconds=300 # restarts within this time count together
+max_exits=50
 
-# Nothing of this life is left: what buried its orphans ended with it.
+# All processes have ended with their pid namespace, so the run script need not look for leftovers.
 rm -f lived
 cd "$directory" || exit 125
 id=${directory##*/}
@@ -19,26 +22,26 @@ elif [ "$1" -gt 128 ] && [ "$1" -le 192 ]; then
 fi
 read -r uptime rest < /proc/uptime
 uptime=${uptime%%.*}
-began=$uptime
-[ -s began ] && read -r began < began
+started_at=$uptime
+[ -s began ] && read -r started_at < began
 
 decide() {
-  policy=no most=0 count=0 since=$uptime short=0 is_steady=0
-  [ -s policy ] && read -r policy most < policy
+  restart_policy=no max_retries=0 count=0 since=$uptime short=0 is_steady=0
+  [ -s policy ] && read -r restart_policy max_retries < policy
   [ -s restarts ] && read -r count since short rest < restarts
   [ "$uptime" -ge "$since" ] && [ $((uptime - since)) -lt $window_seconds ] || count=0 since=$uptime
-  # A start that did not come to its program is tried again, whatever the policy.
+  # A start that did not reach the program is retried, whatever the policy.
   if [ -e failed ]; then
     restarting=1
   else
-    case $policy in
+    case $restart_policy in
       always) restarting=1 ;;
-      on-failure) [ "$code" != 0 ] && [ "$count" -lt "$most" ] && restarting=1 ;;
+      on-failure) [ "$code" != 0 ] && [ "$count" -lt "$max_retries" ] && restarting=1 ;;
     esac
-    [ $((uptime - began)) -ge $steady_seconds ] && is_steady=1 short=0
+    [ $((uptime - started_at)) -ge $steady_seconds ] && is_steady=1 short=0
   fi
   [ $restarting = 1 ] || return
-  if [ $is_steady = 0 ] || [ "$policy" != always ]; then
+  if [ $is_steady = 0 ] || [ "$restart_policy" != always ]; then
     short=$((short + 1))
     case $short in 1) delay=1 ;; 2) delay=2 ;; 3) delay=4 ;; 4) delay=8 ;; 5) delay=16 ;; *) delay=30 ;; esac
   fi
@@ -49,7 +52,7 @@ requested=0 restarting=0 delay=0
 if [ -e stopping ] || [ -e "$service/down" ]; then
   requested=1
 elif [ "$(s6-svstat -o wantedup "$service")" != true ]; then
-  # The tree ends, and the next one starts it again.
+  # The supervision tree is shutting down, and the next one starts the program again.
   requested=1 restarting=1
 else
   decide
@@ -73,11 +76,11 @@ if [ -s exits ]; then
 fi
 if [ ! -e failed ]; then
   oom=0
-  # A program that ended well, or was asked to end, did not miss what was taken from another process of the machine.
+  # A program that exited normally or on request was not the process that the kernel killed.
   [ "$code" != 0 ] && [ $requested = 0 ] && was_killed_for_memory && oom=1
   last=$((last + 1))
   echo "$last $(date +%s%3N) $code $signal $oom $requested $restarting" >> exits
-  [ $((last % kept_exits)) = 0 ] && tail -n $kept_exits exits > exits.next && mv exits.next exits
+  [ $((last % max_exits)) = 0 ] && tail -n $max_exits exits > exits.next && mv exits.next exits
   how="exited with code $code"
   [ $oom = 1 ] && how="$how, out of memory"
   [ $delay = 0 ] || how="$how, starts again in $delay s"
@@ -86,7 +89,8 @@ fi
 [ $restarting = 1 ] || : > "$service/down"
 echo "$last" > "$changes/$id"
 
-# What it wrote goes away by a rename; the disk is freed when nobody waits. An ordinary user opens what is closed first.
+# Discards the root filesystem by a rename, and deletes it in the background. Without root, files in directories that are
+# not writable can only be deleted after a chmod.
 if [ -d layer ] && ! grep -q '^keeps-root ' box.conf; then
   [ -d "$trash" ] || mkdir -m 700 "$trash"
   gone="$trash/$id-$$-$uptime"
@@ -100,6 +104,6 @@ fi
 [ $restarting = 1 ] || exit 125
 [ $delay = 0 ] && exit 0
 [ -p wake ] || mkfifo -m 600 wake
-# Whoever wants it sooner, or not at all, writes to the pipe.
+# The driver writes to the pipe to end the delay.
 timeout "$delay" head -c 1 0<>wake > /dev/null 2>&1
 exit 0

@@ -4,16 +4,16 @@ import { seal, unseal } from '../../model/seal.ts'
 import { readIfPresent, readOrCreate } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 
-/** The key that identities of machines are signed with, encrypted in the home. Made when somebody first asks for one. */
+/** Returns the key that signs machine identities. It is stored encrypted in the home and created on first use. */
 export function identityKey(home: Pick<Home, 'path'>, encryptionKey: Buffer): () => Promise<KeyObject> {
-  let opened: Promise<KeyObject> | undefined
+  let key: Promise<KeyObject> | undefined
   return () => {
-    opened ??= open(`${home.path}/identity-key`, encryptionKey)
-    return opened
+    key ??= openKey(`${home.path}/identity-key`, encryptionKey)
+    return key
   }
 }
 
-async function open(file: string, encryptionKey: Buffer): Promise<KeyObject> {
+async function openKey(file: string, encryptionKey: Buffer): Promise<KeyObject> {
   const fresh = readIfPresent(file) ? undefined : await makeKey()
   const sealed = readOrCreate(file, () => seal(encryptionKey, fresh!))
   return createPrivateKey({ key: unseal(encryptionKey, sealed), type: 'pkcs8', format: 'der' })

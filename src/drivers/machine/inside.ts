@@ -1,5 +1,5 @@
-// The socket on which the programs of a machine reach the platform, at `/.fly/api`. It lies in a directory of the host that
-// the machine sees and cannot change, and that nobody else on the host can reach.
+// The socket on which the programs of a machine reach the API, at `/.fly/api`. It lies in a directory of the host that is
+// mounted read-only in the machine and closed to other users of the host.
 import type { RequestListener } from 'node:http'
 import { ensureDirectory } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'

@@ -1,18 +1,19 @@
-// What a machine printed, and what was said about it. It stays over a stop and goes with the machine.
+// The output of a machine and the platform's messages about it. It survives a stop and is removed with the machine.
 import { type FSWatcher, watch } from 'node:fs'
+import { takeWithTies } from '../../model/app/machine-log.ts'
 import { type LogItem, openServiceLog } from '../box/service/log.ts'
 import type { LogLine } from './driver.ts'
 import { platformMark } from './script.ts'
 
 const chunkBytes = 256 * 1024
-/** For what no watching tells: a directory that appears later. */
-const lookMs = 500
+/** Catches what the file watcher misses, such as a directory that is created later. */
+const pollMs = 500
 
 export async function readMachineLog(directory: string, lines: number): Promise<LogLine[]> {
   const reader = await openServiceLog(directory).fromBefore(lines)
   const found: LogLine[] = []
   try {
-    // A machine that prints faster than it is read is not read for ever.
+    // The bound ends the loop for a machine that prints faster than this reads.
     for (let items = await reader.read(chunkBytes); items.length > 0 && found.length < lines * 2; ) {
       found.push(...linesOf(items))
       items = await reader.read(chunkBytes)
@@ -23,7 +24,7 @@ export async function readMachineLog(directory: string, lines: number): Promise<
   return lines === 0 ? [] : found.slice(-lines)
 }
 
-/** At least so many lines after this time, if there are as many, the oldest first; what was printed at once is not parted. */
+/** Reads lines after this time, oldest first: `lines` of them, and those with the same time as the last. */
 export async function readMachineLogAfter(directory: string, afterMs: number, lines: number): Promise<LogLine[]> {
   const reader = await openServiceLog(directory).fromTime(afterMs)
   const found: LogLine[] = []
@@ -35,66 +36,65 @@ export async function readMachineLogAfter(directory: string, afterMs: number, li
   } finally {
     reader.close()
   }
-  return withTies(found, lines)
+  return takeWithTies(found, lines)
 }
 
-/** The first of them, and those of the same time as the last of these. */
-export function withTies<T extends { at: number }>(sorted: T[], count: number): T[] {
-  const last = sorted[count - 1]
-  return last === undefined ? sorted : sorted.filter(({ at }) => at <= last.at)
-}
-
-export async function* followMachineLog(directory: string, lines: number, gone: AbortSignal): AsyncGenerator<LogLine> {
+export async function* followMachineLog(
+  directory: string,
+  lines: number,
+  signal: AbortSignal,
+): AsyncGenerator<LogLine> {
   const log = openServiceLog(directory)
-  const bell = listenTo(directory, gone)
+  const changes = watchLog(directory, signal)
   const reader = lines > 0 ? await log.fromBefore(lines) : log.fromNow()
   try {
-    while (!gone.aborted) {
-      const heard = bell.next()
+    while (!signal.aborted) {
+      // Subscribing before reading ensures that a change during the read is not missed.
+      const changed = changes.next()
       const items = await reader.read(chunkBytes)
       for (const line of linesOf(items)) {
-        if (gone.aborted) return
+        if (signal.aborted) return
         yield line
       }
-      if (items.length === 0) await heard
+      if (items.length === 0) await changed
     }
   } finally {
     reader.close()
-    bell.close()
+    changes.close()
   }
 }
 
-/** Rings when a file of the log has changed. */
-function listenTo(directory: string, gone: AbortSignal): { next(): Promise<void>; close(): void } {
-  let ring = Promise.withResolvers<void>()
-  const pull = () => {
-    ring.resolve()
-    ring = Promise.withResolvers()
+/** `next` resolves when a file of the log has changed. */
+function watchLog(directory: string, signal: AbortSignal): { next(): Promise<void>; close(): void } {
+  let change = Promise.withResolvers<void>()
+  const notify = () => {
+    change.resolve()
+    change = Promise.withResolvers()
   }
   const watched = new Map<string, FSWatcher>()
   const watchAll = () => {
     for (const stream of ['stdout', 'stderr']) {
       if (watched.has(stream)) continue
       try {
-        const watcher = watch(`${directory}/${stream}`, { persistent: false }, pull)
+        const watcher = watch(`${directory}/${stream}`, { persistent: false }, notify)
         watched.set(
           stream,
           watcher.on('error', () => watched.delete(stream)),
         )
-      } catch {} // not there yet
+      } catch {} // the directory does not exist yet
     }
   }
   const timer = setInterval(() => {
     watchAll()
-    pull()
-  }, lookMs)
+    notify()
+  }, pollMs)
   watchAll()
-  gone.addEventListener('abort', pull)
+  signal.addEventListener('abort', notify)
   return {
-    next: () => ring.promise,
+    next: () => change.promise,
     close() {
       clearInterval(timer)
-      gone.removeEventListener('abort', pull)
+      signal.removeEventListener('abort', notify)
       for (const watcher of watched.values()) watcher.close()
     },
   }
@@ -103,10 +103,10 @@ function listenTo(directory: string, gone: AbortSignal): { next(): Promise<void>
 function linesOf(items: LogItem[]): LogLine[] {
   return items.flatMap((item) => {
     if (item.is !== 'line') return []
-    // What we say comes after whatever the program printed without ending the line.
-    const [text, ...said] = item.text.split(platformMark)
+    // A platform message follows on the same line when the program printed text without a line break.
+    const [text, ...messages] = item.text.split(platformMark)
     const line = { at: item.timeMs, stream: item.stream, text: text! }
-    const ours = said.map((text) => ({ at: item.timeMs, stream: 'platform' as const, text }))
+    const ours = messages.map((text) => ({ at: item.timeMs, stream: 'platform' as const, text }))
     return ours.length > 0 && text === '' ? ours : [line, ...ours]
   })
 }

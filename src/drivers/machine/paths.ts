@@ -1,33 +1,36 @@
-// Where a machine lies on the host's disk. All of it belongs to the host, except the layer that the machine writes.
+// The files of a machine on the host. All of them belong to the host, except the layer that the machine writes.
 import type { Home } from '../host/home.ts'
 
 export interface MachinePaths {
   directory: string
-  /** What the next start goes by, and the words of the user in it. */
+  /** The configuration of the next start. */
   config: string
+  /** The arguments, environment, files and mounts that the user configured. */
   program: string
-  /** The version that these are of. */
+  /** The version that `config` and `program` belong to. */
   version: string
-  /** Rules for its network, if it is held to any. */
+  /** The nftables rules of its network policy, if it has one. */
   traffic: string
-  /** How it is started again when it ends, and whether it is to end. */
+  /** The restart policy that the finish script applies. */
   policy: string
+  /** Exists while the machine is being stopped; holds the signal number. */
   stopping: string
-  /** Why the last start was none. */
+  /** The reason why the last start failed. */
   failed: string
-  /** A line for each end of its program. */
+  /** One line for each exit of the program. */
   exits: string
   restarts: string
-  /** A byte here ends the wait for the next start. */
+  /** Writing a byte to this pipe ends the delay before a restart. */
   wake: string
-  /** Standard error of the program, on its way to its log. */
+  /** The pipe from the program's standard error to its logger. */
   stderr: string
-  /** Of the host's supervisor: the program, and what writes its standard error to disk. */
+  /** The supervisor's name for the program. */
   supervisedName: string
+  /** The supervisor's name for the logger of standard error. */
   errorLogName: string
-  /** Shown inside as `/.fly`, not writable there: the socket of the platform. */
+  /** Mounted read-only at `/.fly` inside; holds the socket of the API. */
   inside: string
-  /** `stdout` and `stderr` below it. */
+  /** Holds the directories `stdout` and `stderr`. */
   log: string
   service: string
 }
@@ -56,7 +59,7 @@ export function machinePaths(home: Pick<Home, 'path' | 'tree' | 'log'>, id: stri
   }
 }
 
-/** A file for each machine, written to when its program has ended. */
+/** Holds one file per machine, which the finish script writes when the program has exited. */
 export function changeDirectory(home: Pick<Home, 'run'>): string {
   return `${home.run}/machine`
 }

@@ -1,13 +1,13 @@
-// The processes of a machine, as it counts them itself.
+// Lists the processes of a machine with the pids that they have inside.
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { filterProcesses } from '../host/process-list.ts'
 import type { MachineProcessEntry } from './driver.ts'
 
-/** Of the kernel's clock in /proc, on every Linux. */
+/** USER_HZ, the unit of times in /proc, which is 100 on all supported architectures. */
 const ticksPerSecond = 100
 const pageBytes = 4096
 
-/** Everything in the process namespace of this process, except the first, which is ours. */
+/** Lists the pid namespace of the process `first`, without `first` itself, which belongs to the platform. */
 export async function listNamespace(first: number): Promise<MachineProcessEntry[]> {
   const namespace = readLink(`/proc/${first}/ns/pid`)
   if (namespace === undefined) return []
@@ -49,11 +49,11 @@ interface Socket {
 }
 
 const listenState = '0A'
-/** A socket for datagrams that is connected to nobody. */
+/** TCP_CLOSE in the kernel's numbering, the state of an unconnected UDP socket. */
 const unconnected = '07'
 const kinds = { tcp: listenState, tcp6: listenState, udp: unconnected, udp6: unconnected }
 
-/** By the number of their inode. */
+/** Maps inode numbers to sockets. */
 function listListening(pid: number): Map<string, Socket> {
   const sockets = new Map<string, Socket>()
   for (const [proto, state] of Object.entries(kinds)) {
@@ -65,7 +65,7 @@ function listListening(pid: number): Map<string, Socket> {
   return sockets
 }
 
-/** Of hexadecimal digits, four bytes at a time in the order of the processor. */
+/** Parses hexadecimal digits in groups of four bytes, each in host byte order. */
 function readAddress(text: string): string {
   const [digits = '', port = '0'] = text.split(':')
   const bytes = (digits.match(/.{8}/g) ?? []).flatMap((word) => word.match(/../g)!.reverse())
@@ -82,7 +82,7 @@ function socketsOf(pid: number, listening: Map<string, Socket>): Socket[] {
   return [...inodes].flatMap((inode) => (inode && listening.has(inode) ? [listening.get(inode)!] : []))
 }
 
-// A process may end while it is looked at.
+// Reads return undefined or nothing when the process has exited meanwhile.
 function read(file: string): string | undefined {
   try {
     return readFileSync(file, 'utf8')

@@ -1,11 +1,11 @@
-// What is known of the program of a machine: from the supervisor, from the kernel, and from the record of its ends.
+// The state of a machine's program, read from the supervisor, the kernel and the record of its exits.
 import { existsSync, readFileSync } from 'node:fs'
 import { findProgram } from '../box/process.ts'
 import { isFrozen } from '../host/cgroup-freezer.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { type ProcessStatus, parseStatusFile } from '../s6/status.ts'
 import { isSupervised } from '../s6/tree.ts'
-import { readFreezer, readVersion } from './disk.ts'
+import { readFreezer } from './control-group.ts'
 import type { MachineExit, MachineProcess } from './driver.ts'
 import type { MachinePaths } from './paths.ts'
 
@@ -14,8 +14,8 @@ export function inspectProcess(paths: MachinePaths, instanceId: string): Machine
   if (version === undefined) return { is: 'absent' }
   if (version !== instanceId) return { is: 'down', exits: [] }
   const found = findProgram(paths.service)
-  // Its end is written down before the word that it stays down, so that whoever reads that word first knows the end too.
-  const isDown = staysDown(paths)
+  // The finish script records an exit before it writes the `down` file. Reading in the opposite order never misses one.
+  const isDown = isMarkedDown(paths)
   const exits = readExits(paths)
   if (found) {
     const since = Number((readServiceStatus(paths)?.since ?? 0n) / 1000n)
@@ -26,21 +26,25 @@ export function inspectProcess(paths: MachinePaths, instanceId: string): Machine
   return { is: isDown ? 'down' : 'waiting', exits }
 }
 
-/** Nothing starts it but whoever asks for it. */
-export function staysDown(paths: MachinePaths): boolean {
+/** Returns the version that the machine was last prepared for. */
+export function readVersion(paths: MachinePaths): string | undefined {
+  return readTextIfPresent(paths.version)
+}
+
+function isMarkedDown(paths: MachinePaths): boolean {
   return !existsSync(paths.service) || existsSync(`${paths.service}/down`)
 }
 
-/** Neither its program nor what runs after it. */
+/** Whether neither the program nor its finish script is running. */
 export function hasEnded(paths: MachinePaths): boolean {
   if (!isSupervised(paths.service)) return true
   const bytes = readStatusBytes(paths)
   const status = bytes && parseStatusFile(bytes)
-  // Also while the script runs that follows the program, s6 knows the number of a process.
+  // The status is "down" while the finish script runs, but then s6 records the script's pid.
   return status !== undefined && status.is === 'down' && bytes!.readBigUInt64BE(24) === 0n
 }
 
-/** Something runs in its place, be it only what is about to start its program. */
+/** Whether the program or the scripts that start it are running. */
 export function isBusy(paths: MachinePaths): boolean {
   return isSupervised(paths.service) && readServiceStatus(paths)?.is !== 'down'
 }
@@ -58,10 +62,14 @@ function readStatusBytes(paths: MachinePaths): Buffer | undefined {
   }
 }
 
-/** A last line without an end is still being written. */
+/** Skips a last line without a line break, which is still being written. */
 export function readExits(paths: MachinePaths): MachineExit[] {
   const lines = (readTextIfPresent(paths.exits) ?? '').split('\n').slice(0, -1)
   return lines.map(parseExit).filter((exit) => exit !== undefined)
+}
+
+export function lastExitNumber(paths: MachinePaths): number {
+  return readExits(paths).at(-1)?.number ?? 0
 }
 
 function parseExit(line: string): MachineExit | undefined {

@@ -1,29 +1,26 @@
-// What the supervisor runs around the program of a machine. Nothing in it changes with the machine's version, so that a
-// newer one means no other service.
-import { dirname } from 'node:path'
+// Scripts that the supervisor runs around the program of a machine. They do not depend on the machine's version, so a
+// new version does not change the service.
 import type { Home } from '../host/home.ts'
 import { baseEnvironment } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import { quote } from '../s6/service-directory.ts'
+import { memoryGroup } from './control-group.ts'
 import { changeDirectory, type MachinePaths } from './paths.ts'
 
-/** First on a line of a log: what follows is said by us, not by the program. */
+/** Precedes text in the log that comes from the platform and not from the program. */
 export const platformMark = '\x1d'
 
 export function renderOutputLog(paths: MachinePaths): string {
   return renderLogger(`${paths.log}/stdout`)
 }
 
-/** Its pipe is open for writing as well, so that it never ends and nobody who writes to it is ever cut off. */
 export function renderErrorLog(paths: MachinePaths): string {
-  const pipe = quote(paths.stderr)
-  return renderLogger(`${paths.log}/stderr`, `[ -p ${pipe} ] || mkfifo -m 600 ${pipe}\nexec 0<>${pipe}\n`)
+  return renderLogger(`${paths.log}/stderr`, paths.stderr)
 }
 
-// Up to 4 files of 8 MiB. With -b the logger does not read faster than it can write, which slows down the machine and
-// nothing else.
-function renderLogger(directory: string, before = ''): string {
-  return `#!/bin/sh\n${before}export TZ=UTC0\nexec s6-log -b -- n3 s8388608 T ${quote(directory)}\n`
+function renderLogger(...args: string[]): string {
+  const command = [driverProgram('machine/log-output.sh'), ...args].map(quote).join(' ')
+  return `#!/bin/sh\nexec /bin/sh ${command}\n`
 }
 
 export function renderFinish(home: Home, paths: MachinePaths, procs: string[]): string {
@@ -37,10 +34,4 @@ export function renderFinish(home: Home, paths: MachinePaths, procs: string[]): 
   }
   const lines = Object.entries(values).map(([name, value]) => `${name}=${quote(value)}`)
   return ['#!/bin/sh', ...lines, `. ${quote(driverProgram('machine/finish.sh'))}`, ''].join('\n')
-}
-
-/** Where the kernel counts whom it killed for memory. */
-export function memoryGroup(procs: string[]): string | undefined {
-  const groups = procs.map(dirname)
-  return groups.find((group) => /\/memory\//.test(group)) ?? groups[0]
 }

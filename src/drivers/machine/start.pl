@@ -1,22 +1,24 @@
-# How the program of an image is started in a box: what box-start.pl does for machines instead of what it does for
-# sandboxes. The words of the user (arguments, variables, files, places of volumes) come from a file of their own, which
-# only the host's root can read, and are never on a command line of the host.
+# Library of box/start.pl: starts the program of an image in a box. What the user configured (arguments, environment,
+# files, mount points) is read from a file that only the host's root can read, and never appears on a command line of the
+# host.
+# Usage: box/start.pl calls begin_machine, prepare_machine and run_machine, in this order.
 use strict;
 
 our %namespace;
-my $mark = "\035"; # what follows in the log is said by us, and not by the program
+my $mark = "\035"; # precedes text in the log that comes from the platform and not from the program
 
-# What cannot be started is told to whoever waits for it, and whether that is the fault of what was asked for.
+# From here on, errors are written to the file that the driver waits for. The prefix "refused: " marks those that the
+# machine's description causes.
 sub begin_machine {
   my ($config) = @_;
   my $failed = "$config->{directory}/failed";
   unlink $failed;
   $| = 1;
   $SIG{__DIE__} = sub {
-    my ($why) = @_;
-    # Whole when it appears: it is read at once.
-    rename "$failed.new", $failed if !-e $failed && write_file("$failed.new", $why);
-    print $mark, $why =~ s/^refused: //r;
+    my ($reason) = @_;
+    # Renamed when it is complete, because the driver reads it as soon as it exists.
+    rename "$failed.new", $failed if !-e $failed && write_file("$failed.new", $reason);
+    print $mark, $reason =~ s/^refused: //r;
     exit 111;
   };
   my ($uptime) = split /\./, read_file('/proc/uptime');
@@ -32,13 +34,13 @@ sub oom_kills {
   return $counts =~ /^oom_kill (\d+)/m ? $1 : 0;
 }
 
-# What an earlier life wrote is gone, also when it ended without a chance to clean up.
+# Discards what an earlier run wrote, in case that run ended without its finish script, as in a reboot.
 sub renew_layer {
   my ($config) = @_;
   if (-e 'layer' && !$config->{'keeps-root'}) {
     mkdir $config->{trash}, 0700;
     my ($id) = $config->{directory} =~ m{([^/]+)$};
-    rename 'layer', "$config->{trash}/$id-$$-" . time or die "remove what an earlier life wrote: $!\n";
+    rename 'layer', "$config->{trash}/$id-$$-" . time or die "discard the previous root filesystem: $!\n";
   }
   my $limit = $config->{'root-limit'};
   if (!-d 'layer/work') {
@@ -49,17 +51,17 @@ sub renew_layer {
     }
     chown $config->{uid}, $config->{uid}, 'layer/upper' if defined $config->{uid};
   }
-  # One that was kept from before it had a size, and so is none of its own, stays without.
+  # A kept layer from before the machine had a size limit is no subvolume, and cannot be limited.
   quietly('btrfs', 'qgroup', 'limit', $limit, 'layer') if defined $limit && is_subvolume('layer');
 }
 
-# On btrfs, which alone has limits: the first file of each is numbered so.
+# Only btrfs supports limits. The root of a btrfs subvolume has the inode number 256.
 sub is_subvolume {
   my ($directory) = @_;
   return ((stat $directory)[1] // 0) == 256;
 }
 
-# What it says is nothing for the log of the machine.
+# Runs a command without writing its output to the machine's log.
 sub quietly {
   my $child = fork // die "fork: $!\n";
   if (!$child) {
@@ -68,21 +70,22 @@ sub quietly {
     exec @_ or exit 127;
   }
   waitpid $child, 0;
-  die "$_[0] $_[1] ended with $?\n" if $?;
+  die "$_[0] $_[1] exited with $?\n" if $?;
 }
 
-# Its root filesystem, with everything in it that the program needs. The answer says who it is and what it runs.
+# Mounts the root filesystem and writes the configured files. Returns the configuration and what was found in the image:
+# the numeric user and groups, the home directory, and why the program cannot be run, if so.
 sub prepare_machine {
   my ($userns, $config, $layers) = @_;
   my %words = read_words(read_file($config->{program}) // die "$config->{program}: $!\n");
   mount_image($userns, $layers, !$config->{'keeps-root'});
   mount_volumes($userns, $config, @{$words{volumes}});
   my %found = in_root($userns, sub {
-    make_places('/proc', '/dev', '/sys', '/.fly');
+    make_mount_points('/proc', '/dev', '/sys', '/.fly');
     write_files(@{$words{files}});
     my $user = find_user($words{user}[0]);
     if (!$userns && ($user->{uid} || $user->{gid})) {
-      print $mark, "runs as root of the machine, because an ordinary user has no other to give\n";
+      print $mark, "runs as root of the machine, because Berth runs as an ordinary user and has no other ids\n";
       $user = { uid => 0, gid => 0, home => $user->{home}, groups => [] };
     }
     make_directory($words{dir}[0]);
@@ -98,36 +101,36 @@ sub prepare_machine {
   return { %words, %found };
 }
 
-# What is thrown away at the end need not reach the disk; older kernels do not know how to say that.
+# A root filesystem that is discarded at the end is mounted with "volatile", which skips syncs. Older kernels lack it.
 sub mount_image {
   my ($userns, $layers, $is_volatile) = @_;
   my $extra = $userns ? '' : ',userxattr';
   my $lower = map_layers($userns, $layers);
   my $options = "lowerdir=$lower,upperdir=layer/upper,workdir=layer/work$extra";
-  my $quiet = 2 | 4; # nosuid, nodev
-  return if $is_volatile && eval { local $SIG{__DIE__}; mount_at('overlay', 'root', 'overlay', $quiet, "$options,volatile"); 1 };
-  mount_at('overlay', 'root', 'overlay', $quiet, $options);
+  my $flags = 2 | 4; # MS_NOSUID, MS_NODEV
+  return if $is_volatile && eval { local $SIG{__DIE__}; mount_at('overlay', 'root', 'overlay', $flags, "$options,volatile"); 1 };
+  mount_at('overlay', 'root', 'overlay', $flags, $options);
 }
 
-# Volumes show their files as those of the box, whichever box it is, and go with its mount namespace. An image is never
-# mounted twice: the kernel takes a moment to let go of it when the last machine has ended.
+# Mounts volumes with their owners mapped to the ids of the box. The mounts end with the mount namespace. A disk image is
+# never mounted twice, and the kernel releases it a moment after the previous machine has stopped.
 sub mount_volumes {
   my ($userns, $config, @words) = @_;
-  for (my $at = 0; my ($kind, $source, $path) = splice @words, 0, 3; $at++) {
-    my $place = "root" . (in_root($userns, sub { make_directory($path); return (path => [real_path($path)]) }))[1][0];
-    die "refused: a volume cannot be mounted at $path\n" if $place !~ m{^root/.} || $place =~ m{^root/(proc|dev|sys|\.fly)(/|$)};
+  for (my $index = 0; my ($kind, $source, $path) = splice @words, 0, 3; $index++) {
+    my $target = "root" . (in_root($userns, sub { make_directory($path); return (path => [real_path($path)]) }))[1][0];
+    die "refused: a volume cannot be mounted at $path\n" if $target !~ m{^root/.} || $target =~ m{^root/(proc|dev|sys|\.fly)(/|$)};
     if ($kind eq 'directory') {
-      map_owners($userns, $source, $place, 1);
+      map_owners($userns, $source, $target, 1);
       next;
     }
-    mkdir $_, 0711 for 'volume', "volume/$at";
-    # Nobody changes its size until it is mounted.
+    mkdir $_, 0711 for 'volume', "volume/$index";
+    # The lock keeps volume/grow.pl from resizing the image until it is mounted.
     open(my $lock, '<', $source) or die "the volume at $path: $!\n";
     flock($lock, 2) or die "the volume at $path: $!\n";
     wait_for_volume($source);
-    system('mount', '-t', 'ext4', '-o', 'loop,nosuid,nodev', $source, "volume/$at") == 0 or die "the volume at $path cannot be mounted\n";
-    map_owners($userns, "volume/$at", $place, 1);
-    my $staging = "volume/$at\0";
+    system('mount', '-t', 'ext4', '-o', 'loop,nosuid,nodev', $source, "volume/$index") == 0 or die "the volume at $path cannot be mounted\n";
+    map_owners($userns, "volume/$index", $target, 1);
+    my $staging = "volume/$index\0";
     call('umount2', $staging, 2);
   }
 }
@@ -143,14 +146,14 @@ sub wait_for_volume {
   die "a volume is still in use by another machine\n";
 }
 
-# Does something as root of the box, in its root, so that no path of an image leads out of it. The answer is lists of
-# words by name.
+# Runs the work in a child process as root of the box, with the box's root directory, so that no path of an image leads
+# outside. Returns the lists of words that the work returns.
 sub in_root {
   my ($userns, $work) = @_;
   pipe(my $out, my $in) or die "pipe: $!\n";
   my $child = fork // die "fork: $!\n";
   if (!$child) {
-    # Whatever is said from here on goes through the pipe: names of files are those of the image.
+    # From here on errors go through the pipe, because paths now refer to the image.
     $SIG{__DIE__} = 'DEFAULT';
     my %answer = eval {
       chroot 'root' or die "chroot: $!\n";
@@ -176,16 +179,16 @@ sub in_root {
   return %answer;
 }
 
-# What is mounted over must not be a link, which would be followed on the way there.
-sub make_places {
-  for my $place (@_) {
-    unlink $place if -l $place || !-d $place;
-    mkdir $place, 0755;
-    -d $place && !-l $place or die "the image has no place for $place\n";
+# Replaces links and files by directories, because mounting would follow a link.
+sub make_mount_points {
+  for my $path (@_) {
+    unlink $path if -l $path || !-d $path;
+    mkdir $path, 0755;
+    -d $path && !-l $path or die "the directory $path cannot be made in the image\n";
   }
 }
 
-# With its parents. Links on the way are those of the image and stay in it.
+# Makes a directory with its parents. Links of the image are followed but cannot leave it.
 sub make_directory {
   my ($path) = @_;
   return if -d $path;
@@ -199,24 +202,25 @@ sub real_path {
   return current_directory();
 }
 
-# Three words each: path, mode, content in hexadecimal digits. Those that replace a link of the image come with a sign before the mode.
+# Takes three words for each file: path, mode and content in hexadecimal digits. A "!" before the mode replaces a link of
+# the image instead of following it.
 sub write_files {
   my @words = @_;
   while (my ($path, $mode, $content) = splice @words, 0, 3) {
     make_directory($path =~ s{/+[^/]*$}{}r || '/');
     unlink $path if $mode =~ s/^!//;
-    # Without waiting for the other end, if there is a pipe.
+    # O_WRONLY, O_CREAT, O_TRUNC and O_NONBLOCK, so that opening a named pipe does not block.
     sysopen(my $file, $path, 0x1 | 0x40 | 0x200 | 0x800, 0600) or die "write $path in the image: $!\n";
     chmod oct $mode, $file;
     $content = pack 'H*', $content;
-    my $at = 0;
-    while ($at < length $content) {
-      $at += syswrite($file, $content, length($content) - $at, $at) // die "write $path in the image: $!\n";
+    my $written = 0;
+    while ($written < length $content) {
+      $written += syswrite($file, $content, length($content) - $written, $written) // die "write $path in the image: $!\n";
     }
   }
 }
 
-# Why the program cannot be run, if so: a code and a sentence.
+# Returns an exit code and a reason if the program cannot be run.
 sub find_problem {
   my ($program, $path) = @_;
   my $denied = 0;
@@ -227,22 +231,22 @@ sub find_problem {
   return $denied ? (126, qq(exec: "$program": permission denied)) : (127, qq(exec: "$program": not found));
 }
 
-# bwrap stays as the first process and buries what others leave behind. Who may signal the program is the host's root,
-# since the program may become any user of the box.
+# Runs the program under bwrap, which stays as the init process of the machine and reaps orphans. Signals are sent by the
+# host's root, since the program may become any user of the box.
 sub run_machine {
   my ($userns, $config, $program) = @_;
-  # Told only now: the network is being set up for this process, and would be without one.
+  # Reported only now, because the network is being set up for this process in parallel and needs it to exist.
   if (@{$program->{problem}}) {
-    my ($code, $why) = @{$program->{problem}};
-    print $mark, $why, "\n";
+    my ($code, $reason) = @{$program->{problem}};
+    print $mark, $reason, "\n";
     exit $code;
   }
   my ($uid, $gid) = ($program->{uid}[0], $program->{gid}[0]);
-  my $first = $config->{uid} // 0;
-  $userns = make_user_namespace($first, $first + $uid) if $userns && $uid != 0;
+  my $base = $config->{uid} // 0; # the first id of the box
+  $userns = make_user_namespace($base, $base + $uid) if $userns && $uid != 0;
   open(my $filter, '<', $config->{filter}) or die "$config->{filter}: $!\n";
   my @identity = $userns
-    ? ('s6-applyuidgid', '-u', $first + $uid, '-g', $first + $gid, '-G', join(',', map { $first + $_ } @{$program->{groups}}))
+    ? ('s6-applyuidgid', '-u', $base + $uid, '-g', $base + $gid, '-G', join(',', map { $base + $_ } @{$program->{groups}}))
     : ();
   my @groups = grep { -d $_->[1] } map { [split / /, $_, 2] } split /\t/, $config->{groups} // '';
   my $options = memory_file(
@@ -252,12 +256,13 @@ sub run_machine {
     '--cap-drop', 'ALL', $uid == 0 ? map { ('--cap-add', "CAP_$_") } capability_names() : (),
     '--hostname', $config->{hostname},
     '--bind', 'root', '/', '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
-    '--perms', '0755', '--tmpfs', '/sys', (map { ('--perms', '0755', '--dir', $_) } '/sys/fs', '/sys/fs/cgroup'), (map { ('--ro-bind', $_->[1], "/sys/fs/cgroup$_->[0]") } @groups), '--remount-ro', '/sys',
+    '--perms', '0755', '--tmpfs', '/sys', (map { ('--perms', '0755', '--dir', $_) } '/sys/fs', '/sys/fs/cgroup'),
+    (map { ('--ro-bind', $_->[1], "/sys/fs/cgroup$_->[0]") } @groups), '--remount-ro', '/sys',
     '--clearenv', '--setenv', 'HOME', $program->{home}[0],
     (map { ('--setenv', split /=/, $_, 2) } @{$program->{env}}),
     '--chdir', $program->{dir}[0],
   );
-  open_output($first + $uid, $first + $gid);
+  open_output($base + $uid, $base + $gid);
   close_on_exec();
   fcntl($_, 2, 0) for grep { $_ } $userns, $filter, $options; # stay open over exec
   # A shell is the smallest program that hands a signal on: bwrap would die of it. With a signal of its own for a stop.
@@ -275,7 +280,7 @@ END
     $config->{bwrap}, '--args', fileno $options, '--', @{$program->{argv}} or die "sh: $!\n";
 }
 
-# Words for bwrap that nobody else is to read.
+# Passes options to bwrap in memory, because command lines are readable by all users.
 sub memory_file {
   my $name = "options\0";
   my $descriptor = call('memfd_create', $name, 0);
@@ -286,18 +291,18 @@ sub memory_file {
   return $file;
 }
 
-# The logger is started at the same time. What a short program says while nobody else has the pipe open would be gone
-# with it.
+# Waits for the logger, which starts at the same time. The output of a short program would otherwise be lost when the last
+# writer closes the pipe.
 sub await_reader {
   my ($pipe) = @_;
-  my $write_at_once = 1 | 04000;
+  my $flags = 1 | 04000; # O_WRONLY, O_NONBLOCK: fails while the pipe has no reader
   for (1 .. 1000) {
-    return if sysopen(my $end, $pipe, $write_at_once);
+    return if sysopen(my $end, $pipe, $flags);
     select undef, undef, undef, 0.002;
   }
 }
 
-# The error output has a log of its own. Both belong to the program, which may open them again by name.
+# Connects standard error to its own logger. Both outputs belong to the program's user, who may reopen them by name.
 sub open_output {
   my ($uid, $gid) = @_;
   open(STDIN, '<', '/dev/null');

@@ -1,51 +1,51 @@
-# Copies a volume while nobody can write to it:
-#   volume-copy.pl <source> <place> <name>
-# The source is a disk in a file or a directory. The copy is made in <place>/.new~copy and renamed to <place>/<name>.
+# Copies a volume while writes to it are blocked.
+# Usage: copy.pl <source> <target directory> <name>
+# The source is a disk image or a directory. The copy is made as .new~copy in the target directory and then renamed.
 use strict;
 use Errno;
 
 require($0 =~ s{[^/]*$}{}r . 'lib.pl');
 
-my ($source, $place, $name) = @ARGV;
-my ($freeze, $thaw) = (0xC0045877, 0xC0045878);
-my ($frozen, $watch);
+my ($source, $target, $name) = @ARGV;
+my ($freeze, $thaw) = (0xC0045877, 0xC0045878); # FIFREEZE, FITHAW
+my ($frozen, $guard);
 
-exit 0 if -e "$place/$name";
--d $place or refuse("there is no $place");
-my $fresh = "$place/.new~copy";
+exit 0 if -e "$target/$name";
+-d $target or fail("there is no $target");
+my $fresh = "$target/.new~copy";
 system('rm', '-rf', '--', $fresh);
-# Told to end, it lets go first. Killed, it leaves that to the process that waits for it to be gone.
-$SIG{$_} = sub { refuse('it was told to end') } for qw(TERM INT HUP);
-hold_still() if -f $source;
+# These signals thaw the filesystem first. After SIGKILL the guard process does so.
+$SIG{$_} = sub { fail('interrupted by a signal') } for qw(TERM INT HUP);
+freeze_source() if -f $source;
 my @sparse = -f $source ? '--sparse=always' : ();
-system('cp', '-a', '--reflink=auto', @sparse, '--', $source, $fresh) == 0 or refuse('the copy failed');
-let_go();
-system('sync', '-f', $place) == 0 or refuse('the copy could not be written to the disk');
-rename $fresh, "$place/$name" or refuse("rename: $!");
+system('cp', '-a', '--reflink=auto', @sparse, '--', $source, $fresh) == 0 or fail('the copy failed');
+thaw();
+system('sync', '-f', $target) == 0 or fail('the copy could not be written to the disk');
+rename $fresh, "$target/$name" or fail("rename: $!");
 
-sub refuse {
+sub fail {
   my ($reason) = @_;
-  let_go();
+  thaw();
   system('rm', '-rf', '--', $fresh) if defined $fresh;
   print "$reason\n";
   exit 31;
 }
 
-# A file that no device shows is written by nobody.
-sub hold_still {
+# An image without a loop device is not mounted, so nothing writes to it.
+sub freeze_source {
   my $device = find_loop($source) or return;
   my $mount = open_mounted($device);
   if ($mount) {
-    watch_over($mount);
+    start_guard($mount);
     freeze($mount);
     $frozen = $mount;
     return;
   }
-  # Let go since we looked.
-  refuse('it is in use, and could not be held still') if find_loop($source);
+  # Not an error if the device was released in the meantime.
+  fail('the volume is in use and could not be frozen') if find_loop($source);
 }
 
-# Another copy may hold it still already.
+# Waits while another copy keeps the filesystem frozen.
 sub freeze {
   my ($mount) = @_;
   for (1 .. 6000) {
@@ -53,28 +53,28 @@ sub freeze {
     last if !$!{EBUSY};
     select undef, undef, undef, 0.1;
   }
-  refuse("it could not be held still: $!");
+  fail("the volume could not be frozen: $!");
 }
 
-# Thaws when this process is gone without having done so.
-sub watch_over {
+# Starts a process that thaws the filesystem if this one dies without having done so.
+sub start_guard {
   my ($mount) = @_;
-  pipe(my $out, my $in) or refuse("pipe: $!");
-  my $child = fork // refuse("fork: $!");
+  pipe(my $out, my $in) or fail("pipe: $!");
+  my $child = fork // fail("fork: $!");
   if ($child) {
     close $out;
-    $watch = $in; # the programs that we start do not inherit it
+    $guard = $in; # close-on-exec, so child programs do not keep the pipe open
     return;
   }
   $SIG{$_} = 'IGNORE' for qw(TERM INT HUP);
   setpgrp;
   close $in;
-  ioctl($mount, $thaw, 0) if !sysread $out, my $word, 1;
+  ioctl($mount, $thaw, 0) if !sysread $out, my $byte, 1;
   exit 0;
 }
 
-sub let_go {
+sub thaw {
   ioctl($frozen, $thaw, 0) if $frozen;
-  syswrite $watch, 'x' if $watch;
-  ($frozen, $watch) = ();
+  syswrite $guard, 'x' if $guard;
+  ($frozen, $guard) = ();
 }

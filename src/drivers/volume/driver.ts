@@ -1,4 +1,4 @@
-/** How far something is that may take long. */
+/** The progress of work that may take long. */
 export type VolumeWork = { is: 'done' } | { is: 'running' } | { is: 'failed'; reason: string }
 
 export interface VolumeMeasure {
@@ -9,33 +9,33 @@ export interface VolumeMeasure {
 }
 
 /**
- * Disks of machines: they survive the machines that they are attached to. Owners on them are those that the machine
- * sees, 0 its root: whoever mounts one maps them.
+ * Disks of machines, which survive the machines that they are attached to. Files on them belong to the ids that a machine
+ * sees, 0 being its root; the mount maps them to the ids of the box.
  */
 export interface VolumeDriver {
-  /** Whether writing beyond the size of a volume is stopped on this host. */
+  /** Whether this host stops writes beyond the size of a volume. */
   enforcesSize(): Promise<boolean>
-  /** Made empty, or as a copy of a snapshot or of another volume. Repeating is harmless. */
+  /** Creates an empty volume or a copy of a snapshot or volume. Calling it again is harmless. */
   ensureVolume(volume: {
     id: string
     sizeGb: number
     from?: { snapshotId: string } | { volumeId: string }
   }): Promise<VolumeWork>
-  /** Whether a disk that is mounted keeps its size on this host. */
+  /** Whether this host cannot grow a mounted volume. */
   growsAtStart(): Promise<boolean>
   /**
-   * Only growth; nothing happens when it is as large already. A machine that has it mounted sees the new size at once, or
-   * where disks grow only then after its next start: this is called again before that, when nothing has it mounted.
+   * Grows a volume; does nothing when it is large enough. A machine that has it mounted sees the new size at once. Where
+   * mounted volumes cannot grow, the call has to be repeated before the machine's next start, while it is not mounted.
    */
   extendVolume(id: string, sizeGb: number): Promise<{ needsRestart: boolean }>
-  /** Undefined when there is no such volume, or its size is not enforced. */
+  /** Returns undefined when the volume does not exist, or its size is not enforced. */
   measureVolume(id: string): VolumeMeasure | undefined
-  /** As after a power cut. Whoever writes to the volume waits meanwhile. */
+  /** Creates a crash-consistent copy. Writes to the volume block meanwhile. */
   ensureSnapshot(volumeId: string, snapshotId: string): Promise<VolumeWork>
-  /** What it takes on the disk, blocks that it shares with others included. */
+  /** Returns the allocated bytes, including blocks shared with other files. */
   measureSnapshot(snapshotId: string): number
   removeSnapshot(snapshotId: string): Promise<void>
   removeVolume(id: string): Promise<void>
-  /** What the box of a machine mounts, and how: read by `box-start.pl` when the machine starts. */
+  /** Returns what the box of a machine mounts when it starts. */
   mountOf(id: string): { source: string; kind: 'directory' | 'image' }
 }

@@ -1,9 +1,9 @@
-# Who has the disk in a file mounted. Boxes mount it in namespaces of their own, so that the list of mounts of the host
-# does not tell.
+# Finds where a disk image is mounted. Boxes mount it in their own mount namespaces, so the host's mount table does not
+# list it.
 use strict;
 use Fcntl;
 
-# The loop device that shows the file as a disk, as major:minor.
+# Returns the loop device of an image as major:minor.
 sub find_loop {
   my ($source) = @_;
   for my $file (glob '/sys/block/loop*/loop/backing_file') {
@@ -13,7 +13,7 @@ sub find_loop {
   return undef;
 }
 
-# The place where it is mounted, whoever has it.
+# Opens the mount point of a device in whichever namespace it is mounted.
 sub open_mounted {
   my ($device) = @_;
   my %seen;
@@ -26,7 +26,7 @@ sub open_mounted {
   return undef;
 }
 
-# Whoever is inside may have put a link in the way, and nothing else may be touched.
+# Compares the device of the opened directory: processes inside could have replaced a part of the path by a link.
 sub open_mount {
   my ($process, $device) = @_;
   open(my $list, '<', "$process/mountinfo") or return;

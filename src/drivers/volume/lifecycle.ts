@@ -1,5 +1,5 @@
-// A volume is a disk with a filesystem in a sparse file, so that the filesystem keeps its size, in `volume/<id>`. Where
-// nothing can be mounted it is a directory, and nobody keeps its size. Snapshots are copies in `snapshot/<id>`.
+// A volume is an ext4 filesystem in a sparse file in `volume/<id>`; the filesystem enforces the size. On hosts that cannot
+// mount files it is a directory, and its size is not enforced. Snapshots are copies in `snapshot/<id>`.
 import {
   closeSync,
   existsSync,
@@ -21,40 +21,40 @@ import type { VolumeDriver, VolumeMeasure, VolumeWork } from './driver.ts'
 import { findLoop, statMounted } from './mounted.ts'
 import { readSuperblock } from './superblock.ts'
 
-export interface VolumeParts {
+export interface VolumeOptions {
   home: Home
   jobs: JobDriver
-  /** Instead of what this host can do. */
+  /** Replaces the probe whether this host can mount files. */
   canMount?: boolean
 }
 
-interface Opened extends VolumeParts {
-  mounts(): Promise<boolean>
+interface VolumeHost extends VolumeOptions {
+  canMountFiles(): Promise<boolean>
 }
 
-export function volumeDriver(parts: VolumeParts): VolumeDriver {
+export function volumeDriver(options: VolumeOptions): VolumeDriver {
   let probed: Promise<boolean> | undefined
-  const opened: Opened = {
-    ...parts,
-    mounts() {
-      probed ??= parts.canMount === undefined ? probe(parts.home) : Promise.resolve(parts.canMount)
+  const host: VolumeHost = {
+    ...options,
+    canMountFiles() {
+      probed ??= options.canMount === undefined ? probe(options.home) : Promise.resolve(options.canMount)
       return probed
     },
   }
-  const { home } = parts
+  const { home } = options
   return {
-    enforcesSize: () => opened.mounts(),
-    growsAtStart: async () => !growsMounted() && (await opened.mounts()),
-    ensureVolume: (volume) => ensureVolume(opened, volume),
-    extendVolume: (id, sizeGb) => extend(volumePlace(home, id), sizeGb),
-    measureVolume: (id) => measure(volumePlace(home, id)),
+    enforcesSize: () => host.canMountFiles(),
+    growsAtStart: async () => !canGrowMounted() && (await host.canMountFiles()),
+    ensureVolume: (volume) => ensureVolume(host, volume),
+    extendVolume: (id, sizeGb) => extend(volumeDirectory(home, id), sizeGb),
+    measureVolume: (id) => measure(volumeDirectory(home, id)),
     ensureSnapshot: (volumeId, snapshotId) =>
-      copy(opened, volumePlace(home, volumeId), snapshotPlace(home, snapshotId), snapshotId),
-    measureSnapshot: (id) => allocated(contentOf(snapshotPlace(home, id))?.path),
-    removeSnapshot: (id) => remove(opened, snapshotPlace(home, id), id),
-    removeVolume: (id) => remove(opened, volumePlace(home, id), id),
+      copy(host, volumeDirectory(home, volumeId), snapshotDirectory(home, snapshotId), snapshotId),
+    measureSnapshot: (id) => allocatedBytes(contentOf(snapshotDirectory(home, id))?.path),
+    removeSnapshot: (id) => remove(host, snapshotDirectory(home, id), id),
+    removeVolume: (id) => remove(host, volumeDirectory(home, id), id),
     mountOf(id) {
-      const found = contentOf(volumePlace(home, id))
+      const found = contentOf(volumeDirectory(home, id))
       if (!found) throw new Error(`there is no volume ${id}`)
       return { source: found.path, kind: found.name === disk ? 'image' : 'directory' }
     },
@@ -65,92 +65,96 @@ const disk = 'disk'
 const files = 'files'
 const gigabyte = 1024 ** 3
 
-function volumePlace(home: Home, id: string): string {
-  return placeOf(home, 'volume', id)
+function volumeDirectory(home: Home, id: string): string {
+  return directoryOf(home, 'volume', id)
 }
 
-function snapshotPlace(home: Home, id: string): string {
-  return placeOf(home, 'snapshot', id)
+function snapshotDirectory(home: Home, id: string): string {
+  return directoryOf(home, 'snapshot', id)
 }
 
-function placeOf(home: Home, kind: string, id: string): string {
+function directoryOf(home: Home, kind: string, id: string): string {
   if (!/^[a-z0-9_]+$/.test(id)) throw new Error(`not the id of a ${kind}: ${JSON.stringify(id)}`)
   return `${home.path}/${kind}/${id}`
 }
 
-function contentOf(place: string): { name: string; path: string } | undefined {
-  const name = [disk, files].find((one) => existsSync(`${place}/${one}`))
-  return name === undefined ? undefined : { name, path: `${place}/${name}` }
+function contentOf(directory: string): { name: string; path: string } | undefined {
+  const name = [disk, files].find((one) => existsSync(`${directory}/${one}`))
+  return name === undefined ? undefined : { name, path: `${directory}/${name}` }
 }
 
-async function ensureVolume(parts: Opened, volume: Parameters<VolumeDriver['ensureVolume']>[0]): Promise<VolumeWork> {
-  const { home } = parts
+async function ensureVolume(
+  host: VolumeHost,
+  volume: Parameters<VolumeDriver['ensureVolume']>[0],
+): Promise<VolumeWork> {
+  const { home } = host
   const { id, sizeGb, from } = volume
-  const place = volumePlace(home, id)
-  if (!contentOf(place)) {
+  const directory = volumeDirectory(home, id)
+  if (!contentOf(directory)) {
     if (from) {
-      const source = 'volumeId' in from ? volumePlace(home, from.volumeId) : snapshotPlace(home, from.snapshotId)
-      const work = await copy(parts, source, place, id)
+      const source =
+        'volumeId' in from ? volumeDirectory(home, from.volumeId) : snapshotDirectory(home, from.snapshotId)
+      const work = await copy(host, source, directory, id)
       if (work.is !== 'done') return work
-    } else await makeEmpty(place, sizeGb, await parts.mounts())
+    } else await makeEmpty(directory, sizeGb, await host.canMountFiles())
   }
-  await extend(place, sizeGb)
+  await extend(directory, sizeGb)
   return { is: 'done' }
 }
 
-/** What it is called when it is whole appears by a rename. */
-async function makeEmpty(place: string, sizeGb: number, mounts: boolean): Promise<void> {
-  ensureDirectory(place, { mode: 0o700 })
-  const fresh = freshName(place)
+/** Renames the volume to its final name when it is complete. */
+async function makeEmpty(directory: string, sizeGb: number, canMount: boolean): Promise<void> {
+  ensureDirectory(directory, { mode: 0o700 })
+  const fresh = freshName(directory)
   try {
-    if (mounts) await makeDisk(fresh, sizeGb)
+    if (canMount) await makeDisk(fresh, sizeGb)
     else mkdirSync(fresh, { mode: 0o755 })
-    renameSync(fresh, `${place}/${mounts ? disk : files}`)
+    renameSync(fresh, `${directory}/${canMount ? disk : files}`)
   } catch (error) {
     rmSync(fresh, { recursive: true, force: true })
     throw new Error('make an empty volume', { cause: error })
   }
-  syncDirectory(place)
+  syncDirectory(directory)
 }
 
-/** No block is kept for root, which is nobody's in particular here; tables are written when they are first used. */
+/** Reserves no blocks for root, and initializes inode tables and journal lazily, which makes creation fast. */
 async function makeDisk(file: string, sizeGb: number): Promise<void> {
   await run('truncate', ['-s', `${sizeGb}G`, file])
-  const later = 'lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0'
-  await run('mkfs.ext4', ['-q', '-F', '-m', '0', '-E', later, file])
+  const extended = 'lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0'
+  await run('mkfs.ext4', ['-q', '-F', '-m', '0', '-E', extended, file])
 }
 
-/** A machine that stops lets go of the disk a moment later. */
-const letGoSeconds = 3
+/** The kernel releases the loop device a moment after a machine has stopped. */
+const releaseTimeoutSeconds = 3
 
-async function extend(place: string, sizeGb: number): Promise<{ needsRestart: boolean }> {
-  const content = contentOf(place)
-  if (!content) throw new Error(`there is no volume at ${place}`)
+async function extend(directory: string, sizeGb: number): Promise<{ needsRestart: boolean }> {
+  const content = contentOf(directory)
+  if (!content) throw new Error(`there is no volume at ${directory}`)
   if (content.name === files || !isSmaller(content.path, sizeGb)) return { needsRestart: false }
   const isFree = () => findLoop(content.path) === undefined
-  if (!growsMounted() && !(await waitUntil(isFree, letGoSeconds))) return { needsRestart: true }
+  if (!canGrowMounted() && !(await waitUntil(isFree, releaseTimeoutSeconds))) return { needsRestart: true }
   const command = [driverProgram('volume/grow.pl'), content.path, String(sizeGb * gigabyte)]
   await run('perl', command, { timeoutSeconds: 600 })
   return { needsRestart: false }
 }
 
-const sysResource = 1n << 24n
+const capSysResource = 1n << 24n
 
-/** The kernel lets nobody change the size of a mounted filesystem without this right, which containers often lack. */
-export function growsMounted(): boolean {
+/** Resizing a mounted filesystem needs CAP_SYS_RESOURCE, which containers often lack. */
+export function canGrowMounted(): boolean {
   const held = /^CapEff:\t([0-9a-f]+)$/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1]
-  return held !== undefined && (BigInt(`0x${held}`) & sysResource) !== 0n
+  return held !== undefined && (BigInt(`0x${held}`) & capSysResource) !== 0n
 }
 
-/** The filesystem, not the file: that is grown first. One that is mounted may say so for a while after it has grown. */
+/** Compares the filesystem, because the file grows first. A mounted one may report its old size for a while. */
 function isSmaller(image: string, sizeGb: number): boolean {
   const { blocks, blockSize } = readSuperblock(image)
   return blocks * blockSize < sizeGb * gigabyte
 }
 
-function measure(place: string): VolumeMeasure | undefined {
-  const content = contentOf(place)
-  // A directory lies on the disk that all share.
+function measure(directory: string): VolumeMeasure | undefined {
+  const content = contentOf(directory)
+  // A directory has no filesystem of its own to measure.
   if (!content || content.name === files) return undefined
   const mounted = statMounted(content.path)
   const { blockSize, blocks, blocksFree } = mounted
@@ -159,27 +163,27 @@ function measure(place: string): VolumeMeasure | undefined {
   return { blockSize, blocks, blocksFree, bytesUsed: (blocks - blocksFree) * blockSize }
 }
 
-function allocated(path: string | undefined): number {
+function allocatedBytes(path: string | undefined): number {
   return path === undefined ? 0 : statSync(path).blocks * 512
 }
 
-/** As long as a step may take without the loop noticing. */
+/** Short enough for a step of the loop to wait. */
 const patienceSeconds = 1
 
-/** Long copies outlive the control plane. */
-async function copy(parts: Opened, from: string, to: string, id: string): Promise<VolumeWork> {
+/** Copies in a job, which survives a restart of the control plane. */
+async function copy(host: VolumeHost, from: string, to: string, id: string): Promise<VolumeWork> {
   if (contentOf(to)) return { is: 'done' }
   const source = contentOf(from)
-  if (!source) return { is: 'failed', reason: 'what is to be copied is gone' }
+  if (!source) return { is: 'failed', reason: 'the source of the copy does not exist' }
   ensureDirectory(to, { mode: 0o700 })
   const job = jobOf(id)
   const command = [findCommand('perl') ?? 'perl', driverProgram('volume/copy.pl'), source.path, to, source.name]
-  await parts.jobs.ensureJob(job, { command })
+  await host.jobs.ensureJob(job, { command })
   await waitUntil(() => contentOf(to) !== undefined, patienceSeconds)
-  const state = await parts.jobs.inspectJob(job)
+  const state = await host.jobs.inspectJob(job)
   if (!contentOf(to) && state.is !== 'ended') return { is: 'running' }
-  // The rename is the last thing it does; after a failure the next try starts over.
-  await parts.jobs.removeJob(job)
+  // The job renames the copy at its end. After a failure the next call starts over.
+  await host.jobs.removeJob(job)
   return contentOf(to) ? { is: 'done' } : { is: 'failed', reason: reasonOf(state as JobState & { is: 'ended' }) }
 }
 
@@ -191,10 +195,10 @@ function jobOf(id: string): string {
   return `volume-copy-${id.replaceAll('_', '-')}`
 }
 
-async function remove({ home, jobs }: Opened, place: string, id: string): Promise<void> {
+async function remove({ home, jobs }: VolumeHost, directory: string, id: string): Promise<void> {
   await jobs.removeJob(jobOf(id))
-  if (!existsSync(place)) return
-  discard(home, place)
+  if (!existsSync(directory)) return
+  discard(home, directory)
   sweepTrash(home)
 }
 
@@ -209,21 +213,21 @@ async function probe(home: Home): Promise<boolean> {
   return (await findDiskGap(`${home.path}/volume`)) === undefined
 }
 
-/** Why a file cannot be mounted as a disk, by doing it in a directory where nobody else sees it. */
+/** Tries to mount a file in a temporary mount namespace. Returns why it failed, or undefined. */
 export async function findDiskGap(directory: string): Promise<string | undefined> {
   if (!isRoot()) return 'ordinary users may not mount'
   const missing = ['mkfs.ext4', 'e2fsck', 'resize2fs', 'losetup', 'unshare'].filter((name) => !commandExists(name))
   if (missing.length > 0) return `${missing.join(', ')} not found`
-  const place = freshName(directory)
-  mkdirSync(`${place}/at`, { recursive: true })
+  const scratch = freshName(directory)
+  mkdirSync(`${scratch}/at`, { recursive: true })
   try {
-    await run('truncate', ['-s', '8M', `${place}/disk`])
-    await run('mkfs.ext4', ['-q', '-F', `${place}/disk`])
-    await run('unshare', ['-m', 'mount', '-t', 'ext4', '-o', 'loop,ro', `${place}/disk`, `${place}/at`])
+    await run('truncate', ['-s', '8M', `${scratch}/disk`])
+    await run('mkfs.ext4', ['-q', '-F', `${scratch}/disk`])
+    await run('unshare', ['-m', 'mount', '-t', 'ext4', '-o', 'loop,ro', `${scratch}/disk`, `${scratch}/at`])
     return undefined
   } catch (error) {
     return (error as Error).message
   } finally {
-    rmSync(place, { recursive: true, force: true })
+    rmSync(scratch, { recursive: true, force: true })
   }
 }

@@ -1,16 +1,17 @@
-// Who has a disk mounted. Boxes mount it in namespaces of their own, so that the list of mounts of the host does not tell.
+// Finds where a disk image is mounted. Boxes mount it in their own mount namespaces, so the host's mount table does not
+// list it.
 import { readdirSync, readFileSync, readlinkSync, type StatsFs, statfsSync, statSync } from 'node:fs'
 
-/** The loop device that shows the file as a disk, as major:minor. */
+/** Returns the loop device of the image as major:minor. */
 export function findLoop(image: string): string | undefined {
   for (const name of readdirSync('/sys/block')) {
-    // There is no such file when the device shows nothing, or was let go in this moment.
+    // The file does not exist while the loop device is unused.
     if (readQuietly(`/sys/block/${name}/loop/backing_file`) === image) return readQuietly(`/sys/block/${name}/dev`)
   }
   return undefined
 }
 
-/** What the filesystem on the disk says of itself, where it is mounted anywhere. */
+/** Returns the statistics of the image's filesystem if it is mounted in any namespace. */
 export function statMounted(image: string): StatsFs | undefined {
   const device = findLoop(image)
   if (device === undefined) return undefined
@@ -19,19 +20,19 @@ export function statMounted(image: string): StatsFs | undefined {
     const namespace = /^\d+$/.test(pid) ? namespaceOf(pid) : undefined
     if (namespace === undefined || seen.has(namespace)) continue
     seen.add(namespace)
-    const stats = statWithin(pid, device)
+    const stats = statInNamespace(pid, device)
     if (stats) return stats
   }
   return undefined
 }
 
-function statWithin(pid: string, device: string): StatsFs | undefined {
+function statInNamespace(pid: string, device: string): StatsFs | undefined {
   const lines = (readQuietly(`/proc/${pid}/mountinfo`) ?? '').split('\n').map((line) => line.split(' '))
-  const place = lines.find((words) => words[2] === device)?.[4]
-  if (place === undefined) return undefined
-  const path = `/proc/${pid}/root${place.replaceAll(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)))}`
+  const mountPoint = lines.find((words) => words[2] === device)?.[4]
+  if (mountPoint === undefined) return undefined
+  const path = `/proc/${pid}/root${mountPoint.replaceAll(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)))}`
   try {
-    // Whoever is inside may have put a link in the way.
+    // Processes inside could have replaced a part of the path by a link, so the device is compared.
     return statSync(path).dev === deviceNumber(device) ? statfsSync(path) : undefined
   } catch {
     return undefined

@@ -9,7 +9,7 @@ export interface Superblock {
 const superblockOffset = 1024
 const magic = 0xef53
 
-/** What an ext4 filesystem in a file says of itself; while it is mounted the numbers of free blocks are old. */
+/** Reads the superblock of an ext4 image. While it is mounted, the number of free blocks is out of date. */
 export function readSuperblock(image: string): Superblock {
   const bytes = Buffer.alloc(1024)
   const file = openSync(image, 'r')

@@ -21,11 +21,11 @@ import {
 import { appNotFound, getVisibleApp } from '../../store/app/visible.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 
-/** A host name of an app, and what is needed beside it to describe it. */
+/** A host name of an app with the DNS records that it needs. */
 export interface ShownHost {
   appId: string
   host: Host
-  /** What its records in the names of the world are to say. */
+  /** The DNS records that would make the host name reach the app. */
   records: { a: string[]; aaaa: string[]; cname: string }
 }
 
@@ -36,12 +36,12 @@ export async function listCertificates(
 ) {
   const { app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
   const after = query.cursor === undefined ? '' : Buffer.from(query.cursor, 'base64url').toString()
-  const given = {
+  const page = {
     filter: (query.filter ?? '').toLowerCase(),
     after: after.replaceAll('\0', ''),
     limit: query.limit + 1,
   }
-  const { total, hosts } = await listHosts(ctx.db, app.id, given)
+  const { total, hosts } = await listHosts(ctx.db, app.id, page)
   const shown = hosts.slice(0, query.limit)
   const next = hosts.length > query.limit ? Buffer.from(shown.at(-1)!.hostname).toString('base64url') : undefined
   return { total, hosts: shown, next }
@@ -52,10 +52,10 @@ export async function getCertificate(ctx: LiveContext, appName: string, hostname
   return show(ctx, app, hostname)
 }
 
-/** With what the names of the world say of it now. */
+/** Returns a host name with its current DNS records. */
 export async function checkHost(ctx: LiveContext, appName: string, hostname: string) {
   const shown = await getCertificate(ctx, appName, hostname)
-  return { shown, found: await withDeadline(ctx.lookUpName(shown.host.hostname), 'the names of the world') }
+  return { shown, found: await withDeadline(ctx.lookUpName(shown.host.hostname), 'the DNS server') }
 }
 
 export async function addCustomCertificate(
@@ -64,17 +64,17 @@ export async function addCustomCertificate(
   input: { hostname: string; fullchain: string; private_key: string },
 ): Promise<ShownHost> {
   const app = await getWritable(ctx, appName)
-  const hostname = checkHostname(input.hostname, ownDomains(ctx))
+  const hostname = checkHostname(input.hostname, platformDomains(ctx))
   const expiresAt = checkCertificate(hostname, input.fullchain, input.private_key)
   const { fullchain, private_key: privateKey } = input
   await put(ctx, app.id, hostname, { source: 'custom', fullchain, privateKey, expiresAt })
   return show(ctx, app, hostname)
 }
 
-/** There is no authority of the world behind this platform: its own makes the certificate, and only its clients trust it. */
-export async function requestCertificate(ctx: LiveContext, appName: string, given: string): Promise<ShownHost> {
+/** Issues a certificate of the platform's own authority. No public authority signs it, so only clients that trust it do. */
+export async function requestCertificate(ctx: LiveContext, appName: string, requestedName: string): Promise<ShownHost> {
   const app = await getWritable(ctx, appName)
-  const hostname = checkHostname(given, ownDomains(ctx))
+  const hostname = checkHostname(requestedName, platformDomains(ctx))
   const made = await withDeadline(ctx.makeCertificate(hostname), 'the certificate authority')
   const expiresAt = checkCertificate(hostname, made.fullchain, made.privateKey)
   await put(ctx, app.id, hostname, { source: 'authority', ...made, expiresAt })
@@ -86,7 +86,7 @@ export async function deleteHost(ctx: LiveContext, appName: string, hostname: st
   if (!(await removeHost(ctx.db, app.id, hostnameText(hostname)))) throw hostNotFound()
 }
 
-/** The host name stays, with its other certificate if it has one. */
+/** Removes one certificate; the host name and a certificate from the other source stay. */
 export async function deleteCertificate(
   ctx: LiveContext,
   appName: string,
@@ -102,13 +102,13 @@ async function put(
   ctx: LiveContext,
   appId: string,
   hostname: string,
-  given: { source: CertificateSource; fullchain: string; privateKey: string; expiresAt: Date },
+  certificate: { source: CertificateSource; fullchain: string; privateKey: string; expiresAt: Date },
 ): Promise<void> {
-  const privateKey = seal(certificateKey(ctx.encryptionKey), Buffer.from(given.privateKey))
+  const privateKey = seal(certificateKey(ctx.encryptionKey), Buffer.from(certificate.privateKey))
   const result = await ctx.db.transaction(async (tx) => {
-    const whose = await ensureHost(tx, appId, hostname)
-    if (whose === 'ours') await putCertificate(tx, appId, hostname, { ...given, privateKey })
-    return whose
+    const owner = await ensureHost(tx, appId, hostname)
+    if (owner === 'ours') await putCertificate(tx, appId, hostname, { ...certificate, privateKey })
+    return owner
   })
   if (result === 'without app') throw appNotFound()
   if (result === 'taken') throw invalid('hostname is in use by another app', { status: 'hostname_taken' })
@@ -127,8 +127,8 @@ async function getWritable(ctx: LiveContext, appName: string) {
   return app
 }
 
-/** Below which names are the platform's to give. */
-function ownDomains({ settings }: LiveContext): string[] {
+/** The domains whose subdomains the platform assigns to apps and sandboxes. */
+function platformDomains({ settings }: LiveContext): string[] {
   return [settings.appUrl('x'), settings.sandboxUrl('x')].map((url) => new URL(url).hostname.slice(2))
 }
 

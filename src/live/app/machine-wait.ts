@@ -5,14 +5,14 @@ import { getVisibleMachine, listVersions, machineNotFound, readMachineState } fr
 import { findEventAfter } from '../../store/app/machine-event.ts'
 import type { LiveContext } from '../context.ts'
 
-export interface WaitWish {
+export interface WaitRequest {
   states: string[]
-  /** Of this version; empty for whichever it has. */
+  /** The version to wait for; empty for the current one. */
   version: string
-  /** Only what came after this event counts. */
+  /** Ignores states from before this event. */
   fromEventId: string
   timeoutSeconds: number
-  /** The client has gone. */
+  /** Aborted when the client disconnects. */
   gone?: AbortSignal
 }
 
@@ -24,48 +24,53 @@ export interface WaitResult {
 
 const settled = 'settled'
 
-/** Told of every change as it is committed, and looks again now and then in case one was not heard. */
-export async function waitForMachine(ctx: LiveContext, app: string, id: string, wish: WaitWish): Promise<WaitResult> {
-  const deadline = performance.now() + wish.timeoutSeconds * 1000
+/** Waits for a state. The feed reports every committed change; polling covers lost notifications. */
+export async function waitForMachine(
+  ctx: LiveContext,
+  app: string,
+  id: string,
+  request: WaitRequest,
+): Promise<WaitResult> {
+  const deadline = performance.now() + request.timeoutSeconds * 1000
   let wake = () => {}
   const unsubscribe = ctx.machineFeed.subscribe((change) => {
     if (change === undefined || change.machineId === id) wake()
   })
   try {
     await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
-    const states = readStates(wish.states)
-    if (wish.fromEventId && !ulidPattern.test(wish.fromEventId))
+    const states = readStates(request.states)
+    if (request.fromEventId && !ulidPattern.test(request.fromEventId))
       throw badRequest('from_event_id is not the id of an event')
     for (;;) {
       const changed = new Promise<void>((resolve) => {
         wake = resolve
       })
-      const look = await lookAt(ctx, id, wish, states)
-      if (look.result) return look.result
+      const found = await findResult(ctx, id, request, states)
+      if (found.result) return found.result
       const left = deadline - performance.now()
       if (left <= 0) {
-        throw new BerthError('timeout', `deadline_exceeded: ${notReached(wish, look.state)}`)
+        throw new BerthError('timeout', `deadline_exceeded: ${notReached(request, found.state)}`)
       }
-      await within(changed, Math.min(left, lookAgainMs))
+      await resolveWithin(changed, Math.min(left, pollMs))
     }
   } finally {
     unsubscribe()
   }
 }
 
-const lookAgainMs = 5_000
+const pollMs = 5_000
 
-/** The words by which clients know that waiting for longer is of no use. */
-function notReached({ states }: WaitWish, state: string): string {
+/** Clients recognize this wording and stop waiting. */
+function notReached({ states }: WaitRequest, state: string): string {
   return `machine failed to reach desired state, ${states.join(',')}, currently ${state}`
 }
 
-export async function within(changed: Promise<void>, ms: number): Promise<void> {
+export async function resolveWithin(changed: Promise<void>, ms: number): Promise<void> {
   let timer: NodeJS.Timeout | undefined
-  const late = new Promise<void>((resolve) => {
+  const timeout = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, ms)
   })
-  await Promise.race([changed, late])
+  await Promise.race([changed, timeout])
   clearTimeout(timer)
 }
 
@@ -74,48 +79,48 @@ function readStates(words: string[]): ReadonlySet<string> {
   for (const word of words) {
     if (word === settled) for (const state of settledStates) states.add(state)
     else if (word in machineStates) states.add(word)
-    else throw badRequest(`state must be of ${[...Object.keys(machineStates), settled].join(', ')}`)
+    else throw badRequest(`state must be one of ${[...Object.keys(machineStates), settled].join(', ')}`)
   }
   return states
 }
 
-/** What became of a version that another has replaced. */
-const overStates: readonly MachineState[] = ['stopped', 'destroyed']
+/** A replaced version counts as being in these states. */
+const finalStates: readonly MachineState[] = ['stopped', 'destroyed']
 
-async function lookAt(
+async function findResult(
   ctx: LiveContext,
   id: string,
-  wish: WaitWish,
+  request: WaitRequest,
   states: ReadonlySet<string>,
 ): Promise<{ state: string; result?: WaitResult }> {
   const now = await readMachineState(ctx.db, id)
   if (!now) throw machineNotFound()
   const { state, instanceId } = now
-  if (wish.version && wish.version !== instanceId) return lookAtOld(ctx, id, wish, states, state)
+  if (request.version && request.version !== instanceId) return findResultOfOld(ctx, id, request, states, state)
   const eventId = now.eventId ?? ''
-  if (wish.fromEventId) {
-    const event = await findEventAfter(ctx.db, id, wish.fromEventId, [...states])
+  if (request.fromEventId) {
+    const event = await findEventAfter(ctx.db, id, request.fromEventId, [...states])
     return event ? { state, result: { state: event.status, version: instanceId, eventId: event.id } } : { state }
   }
   if (states.has(state)) return { state, result: { state, version: instanceId, eventId } }
   if (state === 'destroyed') {
     const why = now.failure === null ? '' : `: ${now.failure}`
-    throw preconditionFailed(`failed_precondition: ${notReached(wish, state)}${why}`)
+    throw preconditionFailed(`failed_precondition: ${notReached(request, state)}${why}`)
   }
   return { state }
 }
 
-async function lookAtOld(
+async function findResultOfOld(
   ctx: LiveContext,
   id: string,
-  wish: WaitWish,
+  request: WaitRequest,
   states: ReadonlySet<string>,
   state: string,
 ): Promise<{ state: string; result?: WaitResult }> {
-  const { version } = wish
+  const { version } = request
   const known = ulidPattern.test(version) && (await listVersions(ctx.db, id)).some((one) => one.version === version)
   if (!known) throw badRequest(`the machine has no version ${JSON.stringify(version)}`)
-  const over = overStates.find((one) => states.has(one))
-  if (over) return { state, result: { state: 'replaced', version, eventId: '' } }
-  throw preconditionFailed(`failed_precondition: ${notReached(wish, 'replaced')}`)
+  const reached = finalStates.find((one) => states.has(one))
+  if (reached) return { state, result: { state: 'replaced', version, eventId: '' } }
+  throw preconditionFailed(`failed_precondition: ${notReached(request, 'replaced')}`)
 }

@@ -1,15 +1,14 @@
-// Answers about machines that are out in the world: what runs in them, what they said, commands in them.
-import type { MachineEntrance } from '../../drivers/machine/driver.ts'
-import { limitsOf, machineEntrance } from '../../drivers/machine/spec.ts'
+import type { ChildProcess } from 'node:child_process'
 import { requireWriter } from '../../model/account/caller.ts'
 import type { MachineDetails } from '../../model/app/machine.ts'
-import { BerthError, badRequest, preconditionFailed } from '../../model/errors.ts'
+import { type MachineEntrance, machineEntrance } from '../../model/app/machine-spec.ts'
+import { BerthError, preconditionFailed } from '../../model/errors.ts'
 import { signalName } from '../../model/signal.ts'
 import { getVisibleMachine, readSurroundings, type VisibleMachine } from '../../store/app/machine.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { startWithPipes } from '../process.ts'
 
-export interface CommandWish {
+export interface CommandRequest {
   argv: [string, ...string[]]
   stdin: string
   timeoutSeconds: number
@@ -22,10 +21,13 @@ export interface CommandResult {
   stderr: string
 }
 
-/** Of each stream; what is beyond is left out. */
-const mostOutputBytes = 1024 * 1024
+/** Output beyond this limit is dropped, for each stream. */
+const maxOutputBytes = 1024 * 1024
 
-async function getRunning(
+/** Exit codes from 129 to 192 mean "killed by signal", as in a shell. */
+const signalCodes = { above: 128, max: 192 }
+
+export async function getStarted(
   ctx: LiveContext,
   app: string,
   id: string,
@@ -43,63 +45,69 @@ export async function runInMachine(
   ctx: LiveContext,
   app: string,
   id: string,
-  wish: CommandWish,
+  request: CommandRequest,
 ): Promise<CommandResult> {
-  const { machine } = await getRunning(ctx, app, id, 'write')
+  const { machine } = await getStarted(ctx, app, id, 'write')
   if (ctx.machines.inspectMachine(machine.id, machine.instanceId).is !== 'up') {
-    throw preconditionFailed('failed_precondition: the program of the machine has ended; this works once it runs again')
+    throw preconditionFailed(
+      'failed_precondition: the program of the machine has exited; this works once it runs again',
+    )
   }
-  const spec = await entranceOf(ctx, machine)
-  const child = ctx.machines.spawnInMachine(spec, { argv: wish.argv })
-  const output = [new Bounded(mostOutputBytes), new Bounded(mostOutputBytes)] as const
+  const entrance = await buildEntrance(ctx, machine)
+  return collectResult(ctx.machines.spawnInMachine(entrance, { argv: request.argv }), request)
+}
+
+function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRequest): Promise<CommandResult> {
+  const output = [new BoundedOutput(maxOutputBytes), new BoundedOutput(maxOutputBytes)] as const
   return new Promise((resolve, reject) => {
-    const late = setTimeout(() => {
+    const timeout = setTimeout(() => {
       child.kill('SIGKILL')
-      reject(new BerthError('timeout', `deadline_exceeded: the command did not end within ${wish.timeoutSeconds} s`))
-    }, wish.timeoutSeconds * 1000)
+      reject(new BerthError('timeout', `deadline_exceeded: the command did not exit within ${timeoutSeconds} s`))
+    }, timeoutSeconds * 1000)
     const running = startWithPipes(child, {
-      onOutput: (stream, data) => output[stream === 1 ? 0 : 1].take(data),
+      onOutput: (stream, data) => output[stream === 1 ? 0 : 1].append(data),
       onDrain: () => undefined,
       onEnd: (code) => {
-        clearTimeout(late)
+        clearTimeout(timeout)
         const [stdout, stderr] = output.map((part) => part.text())
+        const isSignal = code > signalCodes.above && code <= signalCodes.max
         resolve({
           exitCode: code,
-          exitSignal: code > 128 && code <= 192 ? code - 128 : 0,
+          exitSignal: isSignal ? code - signalCodes.above : 0,
           stdout: stdout!,
           stderr: stderr!,
         })
       },
     })
-    if (wish.stdin) running.write(Buffer.from(wish.stdin))
+    if (stdin) running.write(Buffer.from(stdin))
     running.endInput()
   })
 }
 
-export async function entranceOf(
+async function buildEntrance(
   ctx: Pick<LiveContext, 'db' | 'images' | 'encryptionKey' | 'settings' | 'hasPrivateNetworks'>,
   machine: MachineDetails,
 ): Promise<MachineEntrance> {
   const image = machine.image && (await ctx.images.findImage(machine.image.digest))
-  if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not here')
-  const around = await readSurroundings(ctx.db, machine.id, ctx.encryptionKey)
+  if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not on this host')
+  const context = await readSurroundings(ctx.db, machine.id, ctx.encryptionKey)
   const { homeNumber } = ctx.settings
-  return machineEntrance(machine, image, { ...around, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
+  return machineEntrance(machine, image, { ...context, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
 }
 
-class Bounded {
+class BoundedOutput {
   private readonly parts: Buffer[] = []
   private bytes = 0
-  private readonly most: number
+  private readonly maxBytes: number
 
-  constructor(most: number) {
-    this.most = most
+  constructor(maxBytes: number) {
+    this.maxBytes = maxBytes
   }
 
-  take(data: Buffer): void {
-    const fits = data.subarray(0, Math.max(0, this.most - this.bytes))
-    if (fits.length > 0) this.parts.push(Buffer.from(fits))
-    this.bytes += fits.length
+  append(data: Buffer): void {
+    const fitting = data.subarray(0, Math.max(0, this.maxBytes - this.bytes))
+    if (fitting.length > 0) this.parts.push(Buffer.from(fitting))
+    this.bytes += fitting.length
   }
 
   text(): string {
@@ -108,7 +116,7 @@ class Bounded {
 }
 
 export async function listProcessesOf(ctx: LiveContext, app: string, id: string) {
-  const { machine } = await getRunning(ctx, app, id, 'read')
+  const { machine } = await getStarted(ctx, app, id, 'read')
   return withDeadline(ctx.machines.listProcesses(machine.id), 'the machine')
 }
 
@@ -118,56 +126,7 @@ export async function signalMachineOf(
   id: string,
   signal: string | number,
 ): Promise<void> {
-  const { machine } = await getRunning(ctx, app, id, 'write')
-  const heard = await withDeadline(ctx.machines.signalMachine(machine.id, signalName(signal)), 'the machine')
-  if (!heard) throw preconditionFailed('failed_precondition: nothing runs in the machine at the moment')
-}
-
-export interface Memory {
-  limitMb: number
-  availableMb: number
-}
-
-const megabyte = 1024 ** 2
-
-/** What its processes hold counts as used. */
-export async function readMemory(ctx: LiveContext, app: string, id: string): Promise<Memory> {
-  const { machine } = await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)
-  return memoryOf(ctx, machine)
-}
-
-async function memoryOf(ctx: LiveContext, machine: MachineDetails): Promise<Memory> {
-  const { memoryMb } = limitsOf(machine.config)
-  if (machine.state !== 'started') return { limitMb: memoryMb, availableMb: memoryMb }
-  const counted = ctx.machines.readMemory(machine.id) ?? {
-    limitBytes: memoryMb * megabyte,
-    usedBytes: sum(await withDeadline(ctx.machines.listProcesses(machine.id), 'the machine')),
-  }
-  const limitMb = Math.round(counted.limitBytes / megabyte)
-  return { limitMb, availableMb: Math.max(0, limitMb - Math.ceil(counted.usedBytes / megabyte)) }
-}
-
-function sum(processes: { rss: number }[]): number {
-  return processes.reduce((bytes, { rss }) => bytes + rss, 0)
-}
-
-/** Until it starts the next time; what it has then is part of its version. */
-export async function setMemory(ctx: LiveContext, app: string, id: string, limitMb: number): Promise<Memory> {
-  const { machine } = await getRunning(ctx, app, id, 'write')
-  const mostMb = machine.config.guest?.max_memory_mb ?? limitsOf(machine.config).memoryMb
-  if (limitMb > mostMb) throw badRequest(`limit_mb must be at most ${mostMb}, as config.guest of the machine has it`)
-  if (ctx.machines.readMemory(machine.id) === undefined) throw preconditionFailed(`failed_precondition: ${noGroups}`)
-  const fits = await withDeadline(ctx.machines.setMemoryLimit(machine.id, limitMb * megabyte), 'the machine')
-  if (!fits) throw preconditionFailed(`failed_precondition: the machine uses more than ${limitMb} MB`)
-  return memoryOf(ctx, machine)
-}
-
-const noGroups = 'there are no control groups on this host, so that the memory of machines is not limited'
-
-/** Answers in megabytes how much that was. */
-export async function reclaimMemoryOf(ctx: LiveContext, app: string, id: string, amountMb?: number): Promise<number> {
-  const { machine } = await getRunning(ctx, app, id, 'write')
-  const bytes = (amountMb ?? limitsOf(machine.config).memoryMb) * megabyte
-  const freed = await withDeadline(ctx.machines.reclaimMemory(machine.id, bytes), 'the machine')
-  return Math.floor(freed / megabyte)
+  const { machine } = await getStarted(ctx, app, id, 'write')
+  const isDelivered = await withDeadline(ctx.machines.signalMachine(machine.id, signalName(signal)), 'the machine')
+  if (!isDelivered) throw preconditionFailed('failed_precondition: the program of the machine is not running')
 }

@@ -1,23 +1,23 @@
 import { unavailable } from '../../model/errors.ts'
 import { findUnheld } from '../../store/app/network-policy.ts'
 import type { LiveContext } from '../context.ts'
-import { within } from './machine-wait.ts'
+import { resolveWithin } from './machine-wait.ts'
 
-/** Rules are put in force in the network that each machine has of its own. */
+/** Policies are enforced in the machine's network namespace, so every machine needs one. */
 export async function policiesEnforced(ctx: LiveContext): Promise<boolean> {
   return (await ctx.machines.isolation()).network === 'own'
 }
 
-const deadlineMs = 10_000
-/** Changes are told; this is for what was not heard. */
-const lookAgainMs = 1_000
+const timeoutMs = 10_000
+/** The feed reports changes; this is the fallback. */
+const pollMs = 1_000
 
-/** Until all machines of the app that run are held to this version of its policies. */
+/** Waits until this version of the policies is applied to all running machines of the app. */
 export async function waitUntilHeld(
   ctx: LiveContext,
   { appId, version }: { appId: string; version: number },
 ): Promise<void> {
-  const deadline = performance.now() + deadlineMs
+  const deadline = performance.now() + timeoutMs
   let wake = () => {}
   const unsubscribe = ctx.machineFeed.subscribe((change) => {
     if (change === undefined || change.appId === appId) wake()
@@ -27,11 +27,11 @@ export async function waitUntilHeld(
       const changed = new Promise<void>((resolve) => {
         wake = resolve
       })
-      const unheld = await findUnheld(ctx.db, appId, version)
-      if (unheld === undefined) return
+      const pending = await findUnheld(ctx.db, appId, version)
+      if (pending === undefined) return
       if (performance.now() > deadline)
-        throw unavailable(`the change is kept, but the machine ${unheld} has not been held to it yet`)
-      await within(changed, lookAgainMs)
+        throw unavailable(`the change is stored, but has not been applied to the machine ${pending} yet`)
+      await resolveWithin(changed, pollMs)
     }
   } finally {
     unsubscribe()

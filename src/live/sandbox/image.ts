@@ -1,5 +1,5 @@
 import { isImageHere, pullBoxImage } from '../../drivers/box/image.ts'
-import { ImageError } from '../../drivers/image/store.ts'
+import { ImageError } from '../../drivers/image/driver.ts'
 import { type BerthError, conflict, unavailable } from '../../model/errors.ts'
 import type { Sandbox, SandboxImage } from '../../model/sandbox/sandbox.ts'
 import { setSandboxImage } from '../../store/sandbox/sandbox-change.ts'

@@ -34,7 +34,9 @@ describe('a definition', () => {
     expect(() => refuseMisfit(service('d', ['c', 'a']), present)).not.toThrow()
     expect(() => refuseMisfit(service('d', ['x']), present)).toThrow('needs: there is no service x')
     expect(() => refuseMisfit(service('d', ['d']), present)).toThrow('service d cannot need itself')
-    expect(() => refuseMisfit(service('a', ['c']), present)).toThrow('needs: a needs c needs b needs a is a dependency cycle')
+    expect(() => refuseMisfit(service('a', ['c']), present)).toThrow(
+      'needs: a needs c needs b needs a is a dependency cycle',
+    )
   })
 
   test('has the only HTTP port', () => {

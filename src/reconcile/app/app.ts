@@ -1,22 +1,49 @@
 import type { App, appStates } from '../../model/app/app.ts'
+import { snapshotStates, volumeStates } from '../../model/app/volume.ts'
 import { removeAppContents } from '../../store/app/app.ts'
-import { hasMachines } from '../../store/app/machine-progress.ts'
-import { hasVolumes } from '../../store/app/volume.ts'
+import { destroyMachine } from '../../store/app/machine-command.ts'
+import { hasMachines, machinesToRemove } from '../../store/app/machine-progress.ts'
+import { hasVolumes, snapshotsToRemove, volumesToRemove } from '../../store/app/volume.ts'
+import type { Query, Tx } from '../../store/db.ts'
+import { transition } from '../../store/transition.ts'
 import { advance, type Steps, wait } from '../step.ts'
-import { dismissMachines } from './machine.ts'
-import { dismissVolumes } from './volume.ts'
+
+/** Limits the length of a transaction, so that deleting a large app does not block others. */
+const maxRemovalsPerStep = 100
 
 export const appSteps: Steps<typeof appStates, App> = {
   async deleting(app, { db }) {
     const note = 'removing machines and volumes'
-    const dismissed = await dismissMachines(db, app.id)
-    if (dismissed) return wait(0, note, dismissed)
+    const destroyMachines = await machineRemoval(db, app.id)
+    if (destroyMachines) return wait(0, note, destroyMachines)
     if (await hasMachines(db, app.id)) return wait(0.3, note)
-    // Nothing has them mounted any more.
-    const removal = await dismissVolumes(db, app.id)
-    if (removal) return wait(0, note, removal)
+    // Volumes come second because machines have them mounted.
+    const removeVolumes = await volumeRemoval(db, app.id)
+    if (removeVolumes) return wait(0, note, removeVolumes)
     if (await hasVolumes(db, app.id)) return wait(0.3, note)
     const removed = await removeAppContents(db, app.id)
     return removed === 0 ? advance('gone') : wait(0, note)
   },
+}
+
+type Save = (tx: Tx) => Promise<void>
+
+/** Returns what tells the next machines to be destroyed, or undefined when all have been told. */
+async function machineRemoval(db: Query, appId: string): Promise<Save | undefined> {
+  const machines = await machinesToRemove(db, appId, maxRemovalsPerStep)
+  if (machines.length === 0) return undefined
+  return async (tx) => {
+    for (const id of machines) await destroyMachine(tx, id, 'flyd')
+  }
+}
+
+/** Returns what tells the next volumes and snapshots to be removed, or undefined when all have been told. */
+async function volumeRemoval(db: Query, appId: string): Promise<Save | undefined> {
+  const volumes = await volumesToRemove(db, appId, maxRemovalsPerStep)
+  const snapshots = await snapshotsToRemove(db, appId, maxRemovalsPerStep)
+  if (volumes.length === 0 && snapshots.length === 0) return undefined
+  return async (tx) => {
+    for (const id of snapshots) await transition(tx, 'snapshot', snapshotStates, id, 'remove')
+    for (const id of volumes) await transition(tx, 'volume', volumeStates, id, 'remove')
+  }
 }

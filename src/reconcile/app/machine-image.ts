@@ -1,4 +1,4 @@
-import { type Image, ImageError } from '../../drivers/image/store.ts'
+import { type Image, ImageError } from '../../drivers/image/driver.ts'
 import type { ImageRef, Machine } from '../../model/app/machine.ts'
 import { formatImageReference, type ImageReference, parseImageReference } from '../../model/image.ts'
 import { noteProgress, setImage } from '../../store/app/machine-progress.ts'
@@ -7,25 +7,25 @@ import type { World } from '../step.ts'
 import { underway } from '../underway.ts'
 
 export type FoundImage =
-  /** With the machine as it knows its image now. */
+  /** `machine` is the row with the resolved image. */
   { is: 'here'; image: Image; machine: Machine } | { is: 'coming'; note: string } | { is: 'refused'; reason: string }
 
-/** A pull of what is there already is over before. */
+/** Enough to resolve an image whose layers are all present. */
 const patienceMs = 400
 
-/** How often the progress of a pull is written down, which keeps it from counting as stuck. */
-const progressMs = 2_000
+/** Recorded progress keeps a long pull from failing the state's deadline. */
+const progressIntervalMs = 2_000
 
-/** The image of this version of a machine, pulled if it is not here. Which one it is is kept before it is used. */
+/** Finds the image of this version of a machine, or pulls it. The digest is stored before the image is used. */
 export async function ensureImage(machine: Machine, world: World): Promise<FoundImage> {
-  const here = machine.image && (await world.images.findImage(machine.image.digest))
-  if (here) return { is: 'here', image: here, machine }
+  const present = machine.image && (await world.images.findImage(machine.image.digest))
+  if (present) return { is: 'here', image: present, machine }
   const reference = referenceOf(machine)
   try {
     const name = `pull ${formatImageReference(reference)}`
-    const pull = await underway(world.images, name, () => pullNoting(machine, reference, world), {
+    const pull = await underway(world.images, name, () => pullWithProgress(machine, reference, world), {
       patienceMs,
-      onEnd: () => wake(machine, world),
+      onEnd: () => wakeMachine(machine, world),
     })
     if (pull.is === 'running') return { is: 'coming', note: 'pulling the image' }
     const image = pull.value
@@ -38,7 +38,7 @@ export async function ensureImage(machine: Machine, world: World): Promise<Found
   }
 }
 
-/** What was resolved once stays: a tag may lead elsewhere by now. */
+/** Pins the digest that was resolved first, because the tag may have moved since. */
 function referenceOf({ config, image }: Machine): ImageReference {
   const reference = parseImageReference(config.image, true)
   if (reference.kind !== 'registry' || !image) return reference
@@ -54,18 +54,18 @@ function refOf(reference: ImageReference, { digest, config }: Image): ImageRef {
   return { registry: '', repository, tag: (reference.kind === 'layout' && reference.tag) || '', digest, labels }
 }
 
-function pullNoting(machine: Machine, reference: ImageReference, world: World): Promise<Image> {
-  let notedAt = performance.now()
+function pullWithProgress(machine: Machine, reference: ImageReference, world: World): Promise<Image> {
+  let recordedAt = performance.now()
   return world.images.pullImage(reference, (done, total) => {
-    if (performance.now() - notedAt < progressMs) return
-    notedAt = performance.now()
+    if (performance.now() - recordedAt < progressIntervalMs) return
+    recordedAt = performance.now()
     const megabytes = (bytes: number) => Math.round(bytes / 1e6)
     const note = `pulling the image: ${megabytes(done)} of ${megabytes(total)} MB`
-    noteProgress(world.db, machine.id, note).catch(() => {}) // the next one tells
+    noteProgress(world.db, machine.id, note).catch(() => {}) // the next progress is recorded instead
   })
 }
 
-/** Its next look need not be waited for. */
-export function wake({ id }: Pick<Machine, 'id'>, world: World): void {
-  world.db.transaction((tx) => enqueue(tx, 'machine', id)).catch(() => {}) // the look that is due anyway comes later
+/** Runs the machine's step soon instead of at its next scheduled time. */
+export function wakeMachine({ id }: Pick<Machine, 'id'>, world: World): void {
+  world.db.transaction((tx) => enqueue(tx, 'machine', id)).catch(() => {}) // the scheduled step runs later
 }

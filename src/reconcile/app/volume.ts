@@ -4,9 +4,9 @@ import {
   gigabyte,
   type Snapshot,
   sizeWhenFull,
-  snapshotStates,
+  type snapshotStates,
   type Volume,
-  volumeStates,
+  type volumeStates,
 } from '../../model/app/volume.ts'
 import { newId } from '../../model/ids.ts'
 import { nowMicros } from '../../model/time.ts'
@@ -19,19 +19,15 @@ import {
   setSnapshotSize,
   setVolumeFailure,
   setVolumeSize,
-  snapshotsToRemove,
-  volumesToRemove,
 } from '../../store/app/volume.ts'
 import type { Query, Tx } from '../../store/db.ts'
-import { transition } from '../../store/transition.ts'
 import { enqueue } from '../../store/work.ts'
 import { advance, type Steps, wait } from '../step.ts'
 
 const daySeconds = 86_400
-/** As often a volume is looked at while nothing happens to it. */
-const lookSeconds = 3600
-/** The same for one that grows by itself: a program fills a gigabyte in about that time. */
-const fillSeconds = 10
+const idleSeconds = 3600
+/** The poll interval of a volume that grows by itself: a program writes about a gigabyte in that time. */
+const autoExtendSeconds = 10
 
 export const volumeSteps: Steps<typeof volumeStates, Volume> = {
   async creating(volume, { volumes }) {
@@ -44,13 +40,13 @@ export const volumeSteps: Steps<typeof volumeStates, Volume> = {
   async created(volume, world) {
     const { db } = world
     const mount = await findMount(db, volume)
-    const grown = mount && sizeIfFull(volume, mount, world.volumes)
-    if (grown !== undefined)
-      return advance('full', `it is full: it gets ${grown} GB`, (tx) => setVolumeSize(tx, volume.id, grown))
-    const look = mount?.extend_threshold_percent ? fillSeconds : lookSeconds
+    const newSizeGb = mount && sizeIfFull(volume, mount, world.volumes)
+    if (newSizeGb !== undefined)
+      return advance('full', `it is full and grows to ${newSizeGb} GB`, (tx) => setVolumeSize(tx, volume.id, newSizeGb))
+    const pollSeconds = mount?.extend_threshold_percent ? autoExtendSeconds : idleSeconds
     const due = await secondsToSnapshot(db, volume)
-    if (due > 0) return wait(Math.min(due, look), '')
-    return wait(look, '', async (tx) => {
+    if (due > 0) return wait(Math.min(due, pollSeconds), '')
+    return wait(pollSeconds, '', async (tx) => {
       const id = `vs_${newId()}`
       if (await insertSnapshot(tx, id, volume, volume.sizeGb * gigabyte)) await enqueue(tx, 'snapshot', id)
     })
@@ -59,7 +55,7 @@ export const volumeSteps: Steps<typeof volumeStates, Volume> = {
   async extending(volume, { db, volumes }) {
     if (volume.machineId !== null && (await volumes.growsAtStart()))
       return advance('grown', 'the machine sees the new size after its next start')
-    // What is held still for a copy cannot grow.
+    // A filesystem that is frozen for a copy cannot be resized.
     if (await isBeingCopied(db, volume.id)) return wait(1, 'a copy of it is being made')
     await volumes.extendVolume(volume.id, volume.sizeGb)
     return advance('grown')
@@ -67,7 +63,7 @@ export const volumeSteps: Steps<typeof volumeStates, Volume> = {
 
   async pending_destroy(volume) {
     const left = daySeconds - secondsSince(volume.stateSince)
-    return left > 0 ? wait(Math.min(left, lookSeconds), 'kept for a day') : advance('over')
+    return left > 0 ? wait(Math.min(left, idleSeconds), 'kept for a day') : advance('over')
   },
 
   async destroying(volume, { db, volumes }) {
@@ -85,8 +81,8 @@ export const snapshotSteps: Steps<typeof snapshotStates, Snapshot> = {
     return advance('failed', work.reason, (tx) => setSnapshotFailure(tx, snapshot.id, work.reason))
   },
 
-  created: keepForItsTime,
-  failed: keepForItsTime,
+  created: keepUntilExpiry,
+  failed: keepUntilExpiry,
 
   async removing(snapshot, { db, volumes }) {
     if (await isBeingCopied(db, snapshot.id)) return wait(5, 'a volume is being made from it')
@@ -95,26 +91,10 @@ export const snapshotSteps: Steps<typeof snapshotStates, Snapshot> = {
   },
 }
 
-async function keepForItsTime(snapshot: Snapshot) {
+async function keepUntilExpiry(snapshot: Snapshot) {
   const left = snapshot.retentionDays * daySeconds - secondsSince(snapshot.createdAt)
   return left > 0 ? wait(Math.min(left, daySeconds), '') : advance('over')
 }
-
-/** Tells volumes and snapshots of an app to go, in the transaction that records the step. Undefined when all know. */
-export async function dismissVolumes(db: Query, appId: string): Promise<((tx: Tx) => Promise<void>) | undefined> {
-  const [volumes, snapshots] = [
-    await volumesToRemove(db, appId, removalBatch),
-    await snapshotsToRemove(db, appId, removalBatch),
-  ]
-  if (volumes.length === 0 && snapshots.length === 0) return undefined
-  return async (tx) => {
-    for (const id of snapshots) await transition(tx, 'snapshot', snapshotStates, id, 'remove')
-    for (const id of volumes) await transition(tx, 'volume', volumeStates, id, 'remove')
-  }
-}
-
-/** Short transactions, so that a large app never holds others up. */
-const removalBatch = 100
 
 function sourceOf(volume: Volume): Pick<Parameters<VolumeDriver['ensureVolume']>[0], 'from'> {
   if (volume.sourceSnapshotId !== null) return { from: { snapshotId: volume.sourceSnapshotId } }
@@ -128,7 +108,7 @@ function sizeIfFull(volume: Volume, mount: MachineMount, volumes: VolumeDriver):
   return sizeWhenFull(volume, mount, { bytesUsed, bytesTotal: blocks * blockSize })
 }
 
-/** Only while somebody uses it: nothing changes otherwise. */
+/** Volumes that have been detached since their last snapshot have not changed and need no other. */
 async function secondsToSnapshot(db: Query, volume: Volume): Promise<number> {
   if (!volume.autoBackup) return Number.POSITIVE_INFINITY
   const last = (await listSnapshots(db, volume.id))[0]?.createdAt ?? volume.createdAt

@@ -12,7 +12,8 @@ import {
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
-import { type Image, ImageError, imageStore } from '../../../src/drivers/image/store.ts'
+import { type Image, ImageError } from '../../../src/drivers/image/driver.ts'
+import { imageStore } from '../../../src/drivers/image/store.ts'
 import { parseImageReference } from '../../../src/model/image.ts'
 import {
   assemble,

@@ -1,7 +1,7 @@
 // What a machine may write to its root, on a disk that can hold it to that.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
-import type { MachineSpec } from '../../../src/drivers/machine/driver.ts'
+import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
 import { btrfs } from '../../support/btrfs.ts'
 import { type MachineBench, openMachineBench } from '../../support/machine-bench.ts'
 

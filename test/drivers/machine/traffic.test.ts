@@ -7,9 +7,9 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { networkTable } from '../../../src/drivers/box/network.ts'
 import { removeCgroups } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
-import type { MachineSpec } from '../../../src/drivers/machine/driver.ts'
 import { machinePaths } from '../../../src/drivers/machine/paths.ts'
 import { privateTable } from '../../../src/drivers/network/private.ts'
+import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
 import type { TrafficPolicy } from '../../../src/model/app/network-policy.ts'
 import { boxAddress, machineAddress, resolverAddress, serviceAddress } from '../../../src/model/network.ts'
 import { type Beside, startBeside } from '../../support/beside.ts'
@@ -199,7 +199,7 @@ async function enter(spec: MachineSpec): Promise<Held> {
 
 async function hold({ spec }: Held, policy: TrafficPolicy): Promise<void> {
   const { id, network } = spec
-  await until(() => bench.machines.holdMachine({ id, network: network!, policy }))
+  await until(() => bench.machines.applyTrafficPolicy({ id, network: network!, policy }))
 }
 
 const hearDatagrams = `

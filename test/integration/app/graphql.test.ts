@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { buildClientSchema, getIntrospectionQuery } from 'graphql'
 import { describe, expect, test } from 'vitest'
-import { ImageError } from '../../../src/drivers/image/store.ts'
+import { ImageError } from '../../../src/drivers/image/driver.ts'
 import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()

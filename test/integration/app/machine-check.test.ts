@@ -3,7 +3,8 @@ import type { AddressInfo } from 'node:net'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import type { Machine } from '../../../src/model/app/machine.ts'
 import { listChecks } from '../../../src/model/app/machine-check-list.ts'
-import { type Checker, runCheck, startChecker } from '../../../src/reconcile/app/machine-check.ts'
+import { type Checker, startChecker } from '../../../src/reconcile/app/machine-check.ts'
+import { runCheck } from '../../../src/reconcile/app/machine-check-run.ts'
 import { loadMachine } from '../../../src/store/app/machine.ts'
 import { type MachineFeed, machineFeed } from '../../../src/store/app/machine-feed.ts'
 import { machinesOf } from '../../support/machine-platform.ts'
@@ -79,7 +80,7 @@ describe('a check', () => {
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 0'] })).toMatchObject({ status: 'passing' })
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 2'] })).toMatchObject({ status: 'critical' })
     expect(await resultOf({ type: 'exec', command: ['sleep', '100'], timeout: '100ms' })).toMatchObject({
-      output: expect.stringContaining('did not end'),
+      output: expect.stringContaining('did not exit'),
     })
     expect(await resultOf({ type: 'exec', command: ['/no/such'] })).toMatchObject({ status: 'critical' })
   })

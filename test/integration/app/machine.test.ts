@@ -791,7 +791,7 @@ describe('the life of a machine', () => {
   })
 
   test('unused images are collected, those of machines stay', async () => {
-    const { collectImages } = await import('../../../src/reconcile/app/machine-watch.ts')
+    const { collectImages } = await import('../../../src/reconcile/app/image-collection.ts')
     await started()
     const gone = await started({}, { image: 'caddy' })
     await machines.call('DELETE', gone, '?force=1')

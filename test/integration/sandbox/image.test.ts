@@ -1,5 +1,5 @@
 import { beforeEach, expect, test } from 'vitest'
-import { collectImages } from '../../../src/reconcile/app/machine-watch.ts'
+import { collectImages } from '../../../src/reconcile/app/image-collection.ts'
 import { wakeSandbox } from '../../../src/store/sandbox/route.ts'
 import { type CallOptions, usePlatform } from '../../support/platform.ts'
 

@@ -1,0 +1,48 @@
+import type { Isolation } from '../box/driver.ts'
+import type { BoxAbility } from '../box/probe.ts'
+import type { BoxQuota } from '../box/quota.ts'
+import { type CgroupDriver, cgroupName } from '../host/cgroup.ts'
+import type { Home } from '../host/home.ts'
+import type { ServicePlace } from '../s6/service-directory.ts'
+import type { Supervisor } from '../s6/supervisor.ts'
+import type { VolumeDriver } from '../volume/driver.ts'
+
+export interface MachineOptions {
+  home: Home
+  supervisor: Supervisor
+  cgroups: CgroupDriver
+  volumes: Pick<VolumeDriver, 'mountOf'>
+  /** Replaces the probe of what this host can isolate. */
+  ability?: BoxAbility
+}
+
+/** What the operations of the machine driver share. */
+export interface MachineHost extends MachineOptions {
+  quota: BoxQuota
+  able(): Promise<BoxAbility>
+}
+
+const singleGap =
+  'Berth runs as an ordinary user, so that machines have one user and no network, and cannot be reached by anybody.'
+
+/** Words the isolation of sandboxes for machines, which cannot run without namespaces. */
+export function isolationOf({ way, isolation, why }: BoxAbility): Isolation {
+  if (way === 'full') return { ...isolation, ...(isolation.gap && { gap: aboutMachines(isolation.gap) }) }
+  if (way === 'single') return { ...isolation, gap: singleGap }
+  return {
+    ...isolation,
+    gap: `Machines cannot run here: images need namespaces to be mounted in, and ${why ?? 'there are none'}.`,
+  }
+}
+
+function aboutMachines(gap: string): string {
+  return gap.replace(/^Sandboxes\b/, 'Machines').replace(/\ba sandbox\b/, 'a machine')
+}
+
+export function groupName(home: Home, id: string): string {
+  return cgroupName(home, `machine-${id}`)
+}
+
+export function servicePlace(home: Home): ServicePlace {
+  return { treeDirectory: home.tree, logDirectory: home.log }
+}

@@ -1,0 +1,95 @@
+import { existsSync, rmSync, writeFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { StopOptions } from '../../model/app/machine-spec.ts'
+import { readSignal } from '../../model/signal.ts'
+import { openForRemoval } from '../box/disk.ts'
+import { boxNetwork, removeLink } from '../box/network.ts'
+import { findReaper } from '../box/process.ts'
+import { isFrozen, removeFreezer, thaw } from '../host/cgroup-freezer.ts'
+import { isRoot, waitUntil } from '../host/process.ts'
+import { findProcess, killProcess } from '../host/process-list.ts'
+import { discard, sweepTrash } from '../host/trash.ts'
+import { removeUnusedBridges } from '../network/private.ts'
+import { markDown } from '../s6/service-directory.ts'
+import { isSupervised, tell, tellSupervisor } from '../s6/tree.ts'
+import { readFreezer } from './control-group.ts'
+import { groupName, type MachineHost, servicePlace } from './host.ts'
+import { changeDirectory, type MachinePaths, machinePaths } from './paths.ts'
+import { hasEnded } from './process.ts'
+
+/** The time for killed processes to disappear. */
+const killTimeoutSeconds = 10
+/** s6 kills the program itself; after this long the driver asks it to. */
+const killGraceMs = 1_000
+const maxPollMs = 50
+
+export async function stopMachine(host: MachineHost, id: string, { signal, timeoutMs }: StopOptions): Promise<void> {
+  const paths = machinePaths(host.home, id)
+  if (!existsSync(paths.service)) return
+  const first = findReaper(paths.service)
+  writeFileSync(paths.stopping, `${readSignal(signal)}\n`)
+  markDown(servicePlace(host.home), paths.supervisedName)
+  writeKillDelay(paths, timeoutMs)
+  killIfFrozen(paths, first)
+  if (isSupervised(paths.service)) {
+    tellSupervisor(paths.service, 'd')
+    await waitForExit(paths, timeoutMs)
+  }
+  // `first` is the init process of the pid namespace, so it is gone only when all others are.
+  if (first !== undefined && !(await waitUntil(() => findProcess(first) === undefined, killTimeoutSeconds)))
+    throw new Error(`stop the machine ${id}: its processes survive SIGKILL`)
+}
+
+export async function killMachine(host: MachineHost, id: string): Promise<void> {
+  await stopMachine(host, id, { signal: 'SIGKILL', timeoutMs: 0 })
+}
+
+/** s6 takes zero for "never", so the delay is at least a millisecond. */
+export function killDelayMs(timeoutMs: number): number {
+  return Math.max(1, Math.ceil(timeoutMs))
+}
+
+export function writeKillDelay(paths: MachinePaths, timeoutMs: number): void {
+  writeFileSync(`${paths.service}/timeout-kill`, `${killDelayMs(timeoutMs)}\n`)
+}
+
+/** Kills a frozen machine before thawing it, so that it does not run again just to be stopped. */
+function killIfFrozen(paths: MachinePaths, first: number | undefined): void {
+  const freezer = readFreezer(paths)
+  if (freezer === undefined || !isFrozen(freezer)) return
+  if (first !== undefined) killProcess(first, 'SIGKILL')
+  thaw(freezer)
+}
+
+/** Polls less and less often, because most programs exit at once. */
+async function waitForExit(paths: MachinePaths, timeoutMs: number): Promise<void> {
+  const startedAt = performance.now()
+  for (let isKilled = false; !hasEnded(paths); ) {
+    // The pipe exists while the finish script delays a restart.
+    if (existsSync(paths.wake)) tell(paths.wake, '.')
+    const elapsedMs = performance.now() - startedAt
+    if (elapsedMs > timeoutMs + killGraceMs && !isKilled) {
+      tellSupervisor(paths.service, 'k')
+      isKilled = true
+    }
+    if (elapsedMs > timeoutMs + killTimeoutSeconds * 1000)
+      throw new Error(`stop ${paths.supervisedName}: it survives SIGKILL`)
+    await sleep(Math.min(1 + elapsedMs / 20, maxPollMs))
+  }
+}
+
+export async function removeMachine(host: MachineHost, id: string, slot: number): Promise<void> {
+  const { home, supervisor, cgroups } = host
+  const paths = machinePaths(home, id)
+  await killMachine(host, id)
+  for (const name of [paths.supervisedName, paths.errorLogName]) await supervisor.removeService(name)
+  if (isRoot()) await removeLink(boxNetwork(home, slot).link)
+  await removeUnusedBridges(home)
+  const freezer = readFreezer(paths)
+  await cgroups.removeCgroup(groupName(home, id))
+  if (freezer !== undefined) removeFreezer(freezer)
+  await openForRemoval(paths)
+  rmSync(`${changeDirectory(home)}/${id}`, { force: true })
+  discard(home, paths.directory)
+  sweepTrash(home)
+}

@@ -1,0 +1,167 @@
+// Combines a machine's row, its image and its app's secrets into the description that the driver starts it from.
+
+import { millisOf } from '../duration.ts'
+import type { ImageConfig } from '../image.ts'
+import { resolverAddress } from '../network.ts'
+import { signalName } from '../signal.ts'
+import type { Machine } from './machine.ts'
+import type { MachineConfig } from './machine-config.ts'
+import { machineEnvironment } from './machine-environment.ts'
+import { type MachineLimits, machineLimits } from './machine-limits.ts'
+import { getSlot, type SpecContext, SpecError } from './machine-spec-context.ts'
+import type { TrafficPolicy } from './network-policy.ts'
+
+/** What the driver needs to start a machine. The names of its host resources are derived from `id` and `slot`. */
+export interface MachineSpec {
+  /** 14 hexadecimal digits. */
+  id: string
+  /** Identifies the version. Another version is another program with its own root filesystem. */
+  instanceId: string
+  /** From the same range of numbers as the slots of sandboxes. */
+  slot: number
+  hostname: string
+  /** The fully qualified name that `/etc/hosts` gives the machine. */
+  fqdn?: string
+  /** Directories with the unpacked layers of its image, lowest first. */
+  layers: string[]
+  /** The program and its arguments; the program is looked up in the PATH of `env` inside the machine. */
+  argv: string[]
+  /** The complete environment, including secrets. */
+  env: Record<string, string>
+  /** A user name or uid, optionally with a group, in the syntax of image configurations. Empty means root. */
+  user: string
+  workingDir: string
+  files: { path: string; content: Buffer; mode: number }[]
+  limits: MachineLimits
+  mounts: { volumeId: string; path: string }[]
+  restart: { policy: 'no' | 'always' | 'on-failure'; maxRetries: number }
+  stop: StopOptions
+  /** Whether changes to the root filesystem survive a stop. */
+  keepsRoot: boolean
+  /** The most that may be written to the root filesystem, on hosts that can enforce it. */
+  rootGb?: number
+  /** The private network; undefined on hosts that have none. */
+  network?: MachineNetwork
+  /** Restricts traffic, except for what the platform itself forwards. */
+  policy?: TrafficPolicy
+  /** Settings for `/etc/resolv.conf`; without name servers the platform's resolver is used. */
+  dns?: { nameservers: string[]; searches: string[]; options: string[] }
+}
+
+export interface StopOptions {
+  signal: string
+  timeoutMs: number
+}
+
+export interface MachineNetwork {
+  number: number
+  resolver: string
+}
+
+/** What the driver needs to apply a traffic policy to a machine. */
+export type MachineTraffic = Pick<MachineSpec, 'id' | 'network' | 'policy'>
+
+/** What the driver needs to run a command in a machine as its program would run it. */
+export type MachineEntrance = Pick<MachineSpec, 'id' | 'slot' | 'env' | 'user' | 'workingDir'>
+
+const defaultStop = { signal: 'SIGINT', timeoutMs: 5_000 }
+const defaultMaxRetries = 10
+
+export function machineEntrance(
+  machine: Machine,
+  image: { config: ImageConfig },
+  context: SpecContext,
+): MachineEntrance {
+  const { id, config } = machine
+  return {
+    id,
+    slot: getSlot(machine),
+    env: machineEnvironment(machine, image.config, context),
+    user: config.processes?.[0]?.user ?? image.config.user,
+    workingDir: image.config.workingDir,
+  }
+}
+
+export function machineSpec(
+  machine: Machine,
+  image: { config: ImageConfig; layers: string[] },
+  context: SpecContext,
+): MachineSpec {
+  const { id, instanceId, config } = machine
+  return {
+    ...machineEntrance(machine, image, context),
+    instanceId,
+    limits: machineLimits(config),
+    hostname: config.dns?.hostname ?? id,
+    layers: image.layers,
+    argv: argvOf({ ...config.init, ...config.processes?.[0] }, image.config),
+    files: filesOf(config, context.secrets),
+    mounts: (config.mounts ?? []).map(({ volume, path }) => ({ volumeId: volume!, path })),
+    restart: restartOf(config),
+    stop: configuredStop(config, image.config),
+    ...(config.rootfs?.size_gb !== undefined && { rootGb: config.rootfs.size_gb }),
+    keepsRoot: config.rootfs?.persist === 'always' || config.rootfs?.persist === 'restart',
+    ...(context.hasPrivateNetworks && { network: machineNetwork(machine, context.homeNumber) }),
+    ...(config.dns && dnsOf(config.dns)),
+  }
+}
+
+export function machineNetwork({ networkNumber }: Machine, homeNumber: number): MachineNetwork {
+  return { number: networkNumber, resolver: resolverAddress(homeNumber) }
+}
+
+/** Prefers the signal and timeout of the stop request to those of the configuration. */
+export function stopOptions(
+  { config, stopSignal, stopTimeoutMs }: Machine,
+  image?: Pick<ImageConfig, 'stopSignal'>,
+): StopOptions {
+  const configured = configuredStop(config, image)
+  return {
+    signal: stopSignal === null ? configured.signal : signalName(stopSignal),
+    timeoutMs: stopTimeoutMs ?? configured.timeoutMs,
+  }
+}
+
+function configuredStop({ stop_config }: MachineConfig, image?: Pick<ImageConfig, 'stopSignal'>): StopOptions {
+  return {
+    signal: signalName(stop_config?.signal ?? image?.stopSignal ?? defaultStop.signal),
+    timeoutMs: millisOf(stop_config?.timeout) ?? defaultStop.timeoutMs,
+  }
+}
+
+interface Program {
+  exec?: string[]
+  entrypoint?: string[]
+  cmd?: string[]
+}
+
+/** Follows Docker: an overridden entrypoint also discards the image's arguments. */
+function argvOf({ exec, entrypoint, cmd }: Program, image: ImageConfig): string[] {
+  const argv = exec?.length
+    ? exec
+    : [...(entrypoint ?? image.entrypoint), ...(cmd ?? (entrypoint?.length ? [] : image.cmd))]
+  if (!argv[0]) throw new SpecError('the image names no program to run; name one with config.init.exec')
+  return argv
+}
+
+function filesOf({ files }: MachineConfig, secrets: Record<string, string>): MachineSpec['files'] {
+  return (files ?? []).map(({ guest_path: path, raw_value, secret_name, mode }) => {
+    const text = raw_value ?? secrets[secret_name!]
+    if (text === undefined)
+      throw new SpecError(`config.files names the secret ${secret_name}, which the app does not have`)
+    return { path, content: Buffer.from(text, 'base64'), mode: mode ?? 0o644 }
+  })
+}
+
+function restartOf({ restart }: MachineConfig): MachineSpec['restart'] {
+  const policy = restart?.policy ?? 'on-failure'
+  return {
+    policy: policy === 'spot-price' ? 'on-failure' : policy,
+    maxRetries: restart?.max_retries ?? defaultMaxRetries,
+  }
+}
+
+function dnsOf(dns: NonNullable<MachineConfig['dns']>): Pick<MachineSpec, 'fqdn' | 'dns'> {
+  const { nameservers = [], searches = [], options = [], hostname_fqdn: fqdn } = dns
+  return { ...(fqdn && { fqdn }), dns: { nameservers, searches, options } }
+}

@@ -1,0 +1,139 @@
+import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { request as httpsRequest } from 'node:https'
+import { connect } from 'node:net'
+import type { CheckResult, Machine } from '../../model/app/machine.ts'
+import type { NamedCheck } from '../../model/app/machine-check-list.ts'
+import { type MachineEntrance, machineEntrance } from '../../model/app/machine-spec.ts'
+import { getSlot } from '../../model/app/machine-spec-context.ts'
+import { millisOf } from '../../model/duration.ts'
+import { boxAddress } from '../../model/network.ts'
+import { readSurroundings } from '../../store/app/machine.ts'
+import type { World } from '../step.ts'
+
+export type CheckOutcome = Pick<CheckResult, 'status' | 'output'>
+
+const defaultTimeoutMs = 5_000
+const minTimeoutMs = 100
+const maxOutputLength = 1_000
+
+/** Runs a check once. Failures are outcomes: it never throws. */
+export async function runCheck(world: World, machine: Machine, named: NamedCheck): Promise<CheckOutcome> {
+  const timeoutMs = Math.max(millisOf(named.check.timeout) ?? defaultTimeoutMs, minTimeoutMs)
+  try {
+    if (named.check.type === 'exec') return await runCommand(world, machine, named, timeoutMs)
+    const { network } = await world.machines.isolation()
+    const host = network === 'host' ? '127.0.0.1' : boxAddress(world.homeNumber, getSlot(machine))
+    return await (named.check.type === 'http' ? requestHttp : connectTcp)(host, named, timeoutMs)
+  } catch (error) {
+    return { status: 'critical', output: (error as Error).message.slice(0, maxOutputLength) }
+  }
+}
+
+function connectTcp(host: string, { port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
+  return new Promise((resolve, reject) => {
+    const socket = connect({ host, port: port!, timeout: timeoutMs })
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve({ status: 'passing', output: 'connected' })
+    })
+    socket.once('timeout', () => socket.destroy(new Error(`no connection within ${timeoutMs} ms`)))
+    socket.once('error', reject)
+  })
+}
+
+function requestHttp(host: string, { check, port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
+  const isTls = check.protocol === 'https'
+  const headers = Object.fromEntries((check.headers ?? []).map(({ name, values }) => [name, values]))
+  return new Promise((resolve, reject) => {
+    const request = (isTls ? httpsRequest : httpRequest)({
+      host,
+      port,
+      path: check.path ?? '/',
+      method: (check.method ?? 'GET').toUpperCase(),
+      headers,
+      agent: false,
+      signal: AbortSignal.timeout(timeoutMs),
+      ...(isTls && {
+        rejectUnauthorized: !check.tls_skip_verify,
+        ...(check.tls_server_name && { servername: check.tls_server_name }),
+      }),
+    })
+    request.once('error', (error) => {
+      const isTimeout = error.name === 'TimeoutError' || error.name === 'AbortError'
+      reject(isTimeout ? new Error(`no answer within ${timeoutMs} ms`) : error)
+    })
+    request.once('response', (response) => {
+      readOutcome(response, resolve, reject)
+    })
+    request.end()
+  })
+}
+
+function readOutcome(
+  response: IncomingMessage,
+  resolve: (outcome: CheckOutcome) => void,
+  reject: (error: unknown) => void,
+): void {
+  let body = ''
+  const status = response.statusCode ?? 0
+  const finish = () => {
+    response.destroy()
+    const isSuccess = status >= 200 && status < 300
+    resolve({
+      status: isSuccess ? 'passing' : 'critical',
+      output: `HTTP ${status}${body && `: ${body}`}`.slice(0, maxOutputLength),
+    })
+  }
+  response.setEncoding('utf8')
+  response.on('data', (text: string) => {
+    body += text
+    if (body.length > maxOutputLength) finish()
+  })
+  response.once('end', finish)
+  response.once('error', reject)
+}
+
+async function runCommand(
+  world: World,
+  machine: Machine,
+  { check }: NamedCheck,
+  timeoutMs: number,
+): Promise<CheckOutcome> {
+  const child = world.machines.spawnInMachine(await entranceOf(machine, world), {
+    argv: check.command as [string, ...string[]],
+  })
+  return new Promise((resolve, reject) => {
+    let output = ''
+    const timeout = setTimeout(() => {
+      child.kill('SIGKILL')
+      reject(new Error(`the command did not exit within ${timeoutMs} ms`))
+    }, timeoutMs)
+    const collect = (data: Buffer) => {
+      if (output.length < maxOutputLength) output = (output + data.toString()).slice(0, maxOutputLength)
+    }
+    child.stdout?.on('data', collect)
+    child.stderr?.on('data', collect)
+    child.stdin?.on('error', () => undefined) // the command exited without reading
+    child.stdin?.end()
+    child.once('error', reject)
+    child.once('exit', (code) => {
+      clearTimeout(timeout)
+      resolve({ status: code === 0 ? 'passing' : 'critical', output: output || `exit code ${code}` })
+    })
+  })
+}
+
+/** Caches what exec checks need: image and secrets do not change within one version of a machine. */
+const entrances = new WeakMap<Machine, MachineEntrance>()
+
+async function entranceOf(machine: Machine, world: World): Promise<MachineEntrance> {
+  const cached = entrances.get(machine)
+  if (cached) return cached
+  const image = machine.image && (await world.images.findImage(machine.image.digest))
+  if (!image) throw new Error('its image is not on this host')
+  const context = await readSurroundings(world.db, machine.id, world.encryptionKey)
+  const hasPrivateNetworks = await world.hasPrivateNetworks()
+  const entrance = machineEntrance(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
+  entrances.set(machine, entrance)
+  return entrance
+}

@@ -1,0 +1,46 @@
+import type { MachineExit, MachineProcess } from '../../drivers/machine/driver.ts'
+import type { ExitEvent, Machine } from '../../model/app/machine.ts'
+import { insertMachineEvent } from '../../store/app/machine-event.ts'
+import { noteExits } from '../../store/app/machine-progress.ts'
+import type { Tx } from '../../store/db.ts'
+
+/** Returns the exits that have not become events yet. */
+export function newExits(machine: Machine, process: MachineProcess): MachineExit[] {
+  return process.is === 'absent' ? [] : process.exits.filter(({ number }) => number > machine.exitsSeen)
+}
+
+/** Turns exits into events. The number of the last one is stored with them, so each exit becomes an event once. */
+export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]): Promise<void> {
+  const last = exits.at(-1)
+  if (!last) return
+  let restarts = machine.restartCount
+  for (const exit of exits) {
+    if (exit.restarting) restarts++
+    const request = { exit_event: exitEvent(exit), restart_count: restarts }
+    await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'stopped', source: 'flyd', request })
+    if (!exit.restarting) continue
+    const restart = { restart_count: restarts }
+    await insertMachineEvent(tx, machine.id, { type: 'restart', status: 'starting', source: 'flyd', request: restart })
+  }
+  await noteExits(tx, machine.id, last.number, restarts - machine.restartCount)
+}
+
+function exitEvent(exit: MachineExit): ExitEvent {
+  return {
+    exit_code: exit.exitCode,
+    guest_exit_code: exit.signal === 0 ? exit.exitCode : 0,
+    guest_signal: exit.signal === 0 ? -1 : exit.signal,
+    guest_error: '',
+    oom_killed: exit.oomKilled,
+    requested_stop: exit.requested,
+    restarting: exit.restarting,
+    signal: exit.signal === 0 ? -1 : exit.signal,
+    error: '',
+    exited_at: new Date(exit.at).toISOString(),
+  }
+}
+
+export function describeExit({ exitCode, signal, oomKilled }: MachineExit): string {
+  if (oomKilled) return 'its program ran out of memory'
+  return signal === 0 ? `its program exited with code ${exitCode}` : `its program was killed by signal ${signal}`
+}

@@ -1,0 +1,90 @@
+import type { Image } from '../../drivers/image/driver.ts'
+import { MachineStartError } from '../../drivers/machine/driver.ts'
+import type { Machine } from '../../model/app/machine.ts'
+import { checkNames } from '../../model/app/machine-check-list.ts'
+import { type MachineSpec, machineSpec } from '../../model/app/machine-spec.ts'
+import { SpecError } from '../../model/app/machine-spec-context.ts'
+import { trafficOf } from '../../model/app/network-policy.ts'
+import { readSurroundings } from '../../store/app/machine.ts'
+import { noteUp } from '../../store/app/machine-progress.ts'
+import { listPolicies } from '../../store/app/network-policy.ts'
+import { volumesOfMachine } from '../../store/app/volume.ts'
+import type { Tx } from '../../store/db.ts'
+import type { World } from '../step.ts'
+import { newExits, recordExits } from './machine-exit.ts'
+import { ensureImage } from './machine-image.ts'
+
+export type Start =
+  | { is: 'waiting'; note: string; seconds: number }
+  | { is: 'up'; save: (tx: Tx) => Promise<void> }
+  | { is: 'refused'; reason: string; save?: (tx: Tx) => Promise<void> }
+
+/** A finished image pull wakes the machine; this is the fallback. */
+const pullSeconds = 5
+
+/** A finished volume does not wake the machine, and making one takes only a moment. */
+const volumeSeconds = 0.3
+
+/** Exit codes by which the box reports that the program could not be executed. */
+const notExecutable: Record<number, string> = {
+  126: 'cannot be executed',
+  127: 'was not found in the image, or a file that it needs is missing',
+}
+
+export async function startProgram(machine: Machine, world: World): Promise<Start> {
+  const before = world.machines.inspectMachine(machine.id, machine.instanceId)
+  if (before.is !== 'up' || before.frozen) {
+    const refused = await startMachine(machine, world)
+    if (refused) return refused
+  }
+  const process = world.machines.inspectMachine(machine.id, machine.instanceId)
+  const last = newExits(machine, process).at(-1)
+  const problem = last && process.is !== 'up' && last.signal === 0 ? notExecutable[last.exitCode] : undefined
+  if (problem === undefined) {
+    // Exits from before this start become events now, later ones at the next look.
+    const save = async (tx: Tx) => {
+      await recordExits(tx, machine, newExits(machine, before))
+      await noteUp(tx, machine.id, checkNames(machine.config))
+    }
+    return { is: 'up', save }
+  }
+  await world.machines.stopMachine(machine.id, { signal: 'SIGKILL', timeoutMs: 0 })
+  const exits = newExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
+  return {
+    is: 'refused',
+    reason: `its program ${problem} (exit code ${last!.exitCode})`,
+    save: (tx) => recordExits(tx, machine, exits),
+  }
+}
+
+/** Returns undefined when the program has been started. */
+async function startMachine(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
+  const found = await ensureImage(machine, world)
+  if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: pullSeconds }
+  if (found.is === 'refused') return found
+  const volumes = await volumesOfMachine(world.db, machine.id)
+  const failed = volumes.find(({ failure }) => failure !== null)
+  if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
+  const creating = volumes.find(({ state }) => state === 'creating')
+  if (creating) return { is: 'waiting', note: `waiting for its volume ${creating.id}`, seconds: volumeSeconds }
+  // On some hosts a volume can only grow while it is not mounted.
+  for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
+  try {
+    await world.machines.startMachine(await buildSpec(found.machine, found.image, world))
+    return undefined
+  } catch (error) {
+    if (error instanceof SpecError || error instanceof MachineStartError)
+      return { is: 'refused', reason: error.message }
+    throw error
+  }
+}
+
+async function buildSpec(machine: Machine, image: Image, world: World): Promise<MachineSpec> {
+  const [context, { policies }] = await Promise.all([
+    readSurroundings(world.db, machine.id, world.encryptionKey),
+    listPolicies(world.db, machine.appId),
+  ])
+  const hasPrivateNetworks = await world.hasPrivateNetworks()
+  const spec = machineSpec(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
+  return { ...spec, policy: trafficOf(policies, machine) }
+}
