@@ -1,5 +1,4 @@
-import type { LogItem, LogReader } from '../../src/drivers/box/service/log.ts'
-import type { BoxServices } from '../../src/drivers/box/service/service.ts'
+import type { BoxServices, LogItem, LogReader } from '../../src/drivers/box/service/driver.ts'
 import type { ServiceProcess } from '../../src/model/sandbox/service-state.ts'
 
 export interface FakeService {

@@ -1,6 +1,7 @@
 // What a machine printed, and what was said about it. It stays over a stop and goes with the machine.
 import { type FSWatcher, watch } from 'node:fs'
-import { type LogItem, openServiceLog } from '../box/service/log.ts'
+import type { LogItem } from '../box/service/driver.ts'
+import { openServiceLog } from '../box/service/log.ts'
 import type { LogLine } from './driver.ts'
 import { platformMark } from './script.ts'
 

@@ -3,15 +3,14 @@ import { connect } from 'node:net'
 import { constants } from 'node:os'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
-import { handedOn } from '../../../src/drivers/box/enter/enter.ts'
+import { findCommandPath, findCommandPid, signalCommand } from '../../../src/drivers/box/enter/command.ts'
 import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
 import { boxNetwork, networkTable } from '../../../src/drivers/box/network.ts'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
-import { findCommandPath, findCommandPid } from '../../../src/drivers/box/process.ts'
 import { cgroupDriver, cgroupName, removeCgroups } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot, run as runOnHost } from '../../../src/drivers/host/process.ts'
 import { findProcess, listProcesses } from '../../../src/drivers/host/process-list.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, listLinks, openBoxBench } from '../../support/box.ts'
 import { isRunning } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
@@ -131,7 +130,7 @@ describe('commands', () => {
     })
     const tell = async (signal: number, word: string) => {
       out = ''
-      process.kill(child.pid!, handedOn(signal))
+      signalCommand(child.pid!, signal)
       await until(() => out === `${word}\n`)
     }
     await until(() => out.includes('ready'))
@@ -140,7 +139,7 @@ describe('commands', () => {
     const state = async () => (await bench.sh(spec, `cut -d ' ' -f 3 ${file}`)).out
     for (const name of names) await tell(constants.signals[name], name.slice(3))
     await tell(40, 'NUM40')
-    process.kill(child.pid!, handedOn(constants.signals.SIGSTOP))
+    signalCommand(child.pid!, constants.signals.SIGSTOP)
     await until(async () => (await state()) === 'T\n')
     await tell(constants.signals.SIGCONT, 'CONT')
     expect(await state()).not.toBe('T\n')

@@ -1,16 +1,13 @@
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
-import {
-  type CheckpointDriver,
-  type CopyState,
-  checkpointDriver,
-  stopCopies,
-  withSubvolumes,
-} from '../../../src/drivers/box/checkpoint/checkpoint.ts'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
+import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
+import { stopCopies } from '../../../src/drivers/box/checkpoint/copy.ts'
+import type { CheckpointDriver, CopyState } from '../../../src/drivers/box/checkpoint/driver.ts'
+import { withSubvolumes } from '../../../src/drivers/box/checkpoint/subvolume.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
 import { btrfs, type Place } from '../../support/btrfs.ts'
 import { temporaryDirectory } from '../../support/temporary-home.ts'
