@@ -139,13 +139,13 @@ export async function openForRemoval(paths: Pick<BoxPaths, 'directory'>): Promis
   await run('chmod', ['-R', 'u+rwX', paths.directory]).catch(() => undefined)
 }
 
-export interface Making {
+interface Setup {
   way: IsolationMode
   address?: string
 }
 
 /** The isolation mode and the address that the box was last set up with, which the host may not support any more. */
-export function readMaking(paths: Pick<BoxPaths, 'config'>): Making | undefined {
+export function readMaking(paths: Pick<BoxPaths, 'config'>): Setup | undefined {
   const text = readTextIfPresent(paths.config) ?? ''
   const way = /^way (full|single|none)$/m.exec(text)?.[1] as IsolationMode | undefined
   const address = /^address (.+)$/m.exec(text)?.[1]

@@ -11,7 +11,7 @@ import type { Supervisor } from '../s6/supervisor.ts'
 import { boxNetwork, ensureRules, findResolvers, nearby, networkTable } from './network.ts'
 import { boxPaths } from './paths.ts'
 
-/** Longer than programs cache an address, and short enough to bound the size of the set. */
+/** An address stays allowed for longer than programs cache it; the limit bounds the size of the set. */
 const allowedHours = 24
 const maxAddresses = 65_535
 

@@ -11,13 +11,13 @@ export type KillEvent =
 
 const defaultTimeoutMs = 10_000
 
-export interface KillOrder {
+export interface KillRequest {
   signal: number
   /** The time before SIGKILL is sent; 0 sends the signal and waits for nothing. */
   timeoutMs: number
 }
 
-export function readKillOrder(search: URLSearchParams): KillOrder {
+export function readKillOrder(search: URLSearchParams): KillRequest {
   const timeout = search.get('timeout') ?? undefined
   const signalOnly = timeout !== undefined && parseDuration(timeout) === 0
   return {
@@ -29,7 +29,7 @@ export function readKillOrder(search: URLSearchParams): KillOrder {
 /** Continues when the client that gets the events has disconnected. */
 export async function killSession(
   session: ExecSession,
-  { signal, timeoutMs }: KillOrder,
+  { signal, timeoutMs }: KillRequest,
   onEvent: (event: KillEvent) => void,
 ): Promise<void> {
   const name = signalName(signal)

@@ -11,7 +11,7 @@ const firstPollMs = 1
 const lastPollMs = 30
 /** Callers learn whether the service started even if they asked for less output than that takes. */
 const minStartMs = 10_000
-/** The same for a service that waits for its dependencies. */
+/** The minimum is shorter for a service that waits for its dependencies. */
 const minDependentStartMs = 1_000
 
 interface StartOptions {
