@@ -21,16 +21,16 @@ export interface BoxBench {
   images: ImageStore
   boxes: BoxDriver
   newSpec(limits?: Partial<BoxSpec['limits']>): BoxSpec
-  /** Running. */
+  /** Returns a running box. */
   newBox(limits?: Partial<BoxSpec['limits']>): Promise<BoxSpec>
   run(spec: BoxSpec, argv: BoxCommand['argv'], options?: Omit<BoxCommand, 'argv'> & { input?: string }): Promise<Ended>
   sh(spec: BoxSpec, script: string): Promise<Ended>
-  /** The host's number of the first process, once it runs. */
+  /** Waits for the first process and returns its pid on the host. */
   pidOf(spec: BoxSpec): Promise<number>
   remove(): Promise<void>
 }
 
-/** A home of its own with real boxes. Its number is registered: interfaces and addresses of the machine follow from it. */
+/** Opens a temporary home with real boxes. Its number is registered, because interfaces and addresses follow from it. */
 export async function openBoxBench(
   ability?: BoxAbility,
   directory = temporaryDirectory(),

@@ -3,7 +3,7 @@ import type { ServiceProcess } from '../../src/model/sandbox/service-state.ts'
 
 export interface FakeService {
   process: ServiceProcess
-  /** What it prints when it is started; without an end it runs on. One that is back has ended and was started again. */
+  /** What happens after a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
   life?: { lines?: string[]; code?: number; problem?: string; isBack?: boolean }
   log: LogItem[]
 }

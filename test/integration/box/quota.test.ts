@@ -1,4 +1,4 @@
-// What happens in a sandbox that has written all it may, on a disk that can hold it to that.
+// A sandbox that has used up its disk quota, on btrfs.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
 import { withSubvolumes } from '../../../src/drivers/box/checkpoint/subvolume.ts'
@@ -72,7 +72,7 @@ describe.runIf(isRoot())('a full disk quota', () => {
     }
   }
 
-  it('refuses what goes beyond it, to commands and to whoever puts files, and nothing else ends', async () => {
+  it('fails further writes of commands and uploads, and ends no process', async () => {
     expect((await boxes.isolation()).limitsStorage).toBe(true)
     const before = services.inspectService(spec.id, loop)
     expect(await write(100)).toMatchObject({ code: expect.any(Number), err: expect.stringContaining('quota exceeded') })
@@ -81,14 +81,14 @@ describe.runIf(isRoot())('a full disk quota', () => {
     expect(services.inspectService(spec.id, loop)).toEqual(before)
   })
 
-  it('lets go when space is freed, and when the limit is raised', async () => {
+  it('allows writes again when space is freed or the limit is raised', async () => {
     expect((await bench.sh(spec, 'rm big && sync -f .')).code).toBe(0)
     await until(async () => (await put('/home/sprite/other', 8)) !== 'EDQUOT')
     await boxes.ensureBox({ ...spec, storageGb: 256 * megabyte })
     expect((await write(100)).code).toBe(0)
   })
 
-  it('holds again after a restore', async () => {
+  it('is in force after a restore', async () => {
     const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
     await bench.sh(spec, 'rm -f big other')
     expect(await driver.makeCheckpoint(spec, 'v1')).toEqual({ is: 'done' })
