@@ -1,6 +1,6 @@
 import type { KeyObject } from 'node:crypto'
 import type { BoxDriver } from '../drivers/box/driver.ts'
-import type { BoxServices } from '../drivers/box/service/service.ts'
+import type { BoxServices } from '../drivers/box/service/driver.ts'
 import type { ImageStore } from '../drivers/image/driver.ts'
 import type { MachineDriver } from '../drivers/machine/driver.ts'
 import type { Hosting } from '../drivers/postgres/hosting.ts'
@@ -13,9 +13,9 @@ import type { PlatformSettings } from '../model/settings.ts'
 import type { MachineFeed } from '../store/app/machine-feed.ts'
 import type { Db } from '../store/db.ts'
 import type { SandboxFeed } from '../store/sandbox/feed.ts'
-import type { ExecSessions } from './sandbox/exec.ts'
+import type { ExecSessions } from './sandbox/exec-sessions.ts'
 
-/** Who is asking, and what with, where the answer is out in the world. No transaction is open. */
+/** The caller, and everything that request handlers need which ask drivers. No transaction is open. */
 export interface LiveContext {
   db: Db
   area: 'platform' | 'sandbox'
@@ -33,34 +33,34 @@ export interface LiveContext {
   machines: MachineDriver
   images: ImageStore
   machineFeed: MachineFeed
-  /** Whether machines of one network can reach each other here, and nothing else. */
+  /** True where machines can have private networks. */
   hasPrivateNetworks(): Promise<boolean>
   sessions: ExecSessions
-  /** The last lines of a cluster's server, oldest first; none before its first start. */
+  /** The last log lines of a cluster's server, oldest first. */
   readClusterLog(id: string, lines: number): string[]
-  /** The certificate with which clients verify clusters, as PEM. */
+  /** The CA certificate that clients verify clusters with, as PEM. */
   readAuthority(): Promise<string>
-  /** With which identities of machines are signed. */
+  /** The key that signs the identity tokens of machines. */
   identityKey(): Promise<KeyObject>
-  /** A certificate for a host name, by the platform's own authority. */
+  /** Issues a certificate for a host name, signed by the CA of the platform. */
   makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
-  /** What the names of the world say of a host name. */
+  /** Looks up the DNS records of a host name. */
   lookUpName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }>
 }
 
 const deadlineSeconds = 10
 
-/** The world may hang; a request may not. */
+/** Fails with 503 when a driver does not answer in time. */
 export async function withDeadline<T>(answer: Promise<T>, what: string): Promise<T> {
   let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_resolve, reject) => {
+  const timeout = new Promise<never>((_resolve, reject) => {
     timer = setTimeout(
       () => reject(unavailable(`${what} did not answer within ${deadlineSeconds} s`)),
       deadlineSeconds * 1000,
     )
   })
   try {
-    return await Promise.race([answer, late])
+    return await Promise.race([answer, timeout])
   } finally {
     clearTimeout(timer)
   }

@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { stopCopies } from '../drivers/box/checkpoint/checkpoint.ts'
+import { stopCopies } from '../drivers/box/checkpoint/copy.ts'
 import { removeNetwork } from '../drivers/box/network.ts'
 import { removeCgroups } from '../drivers/host/cgroup.ts'
 import { endFrozen, removeFreezers } from '../drivers/host/cgroup-freezer.ts'

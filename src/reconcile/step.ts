@@ -1,6 +1,6 @@
-import type { CheckpointDriver } from '../drivers/box/checkpoint/checkpoint.ts'
+import type { CheckpointDriver } from '../drivers/box/checkpoint/driver.ts'
 import type { BoxDriver } from '../drivers/box/driver.ts'
-import type { BoxServices } from '../drivers/box/service/service.ts'
+import type { BoxServices } from '../drivers/box/service/driver.ts'
 import type { ImageStore } from '../drivers/image/driver.ts'
 import type { MachineDriver } from '../drivers/machine/driver.ts'
 import type { BackupDriver } from '../drivers/postgres/backup.ts'

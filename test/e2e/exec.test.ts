@@ -1,4 +1,4 @@
-// Commands in a real sandbox, with the client that everybody uses, in both of its transports, and with bare sockets.
+// Commands in a real sandbox, with both transports of the public client library and with raw sockets.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
@@ -29,7 +29,7 @@ const at = (rest: string) => `${berth.addresses.sandbox}/v1/sandboxes/box/${rest
 const run = (argv: string[], extra = '') => ExecSocket.open(at(`exec?${query(argv, extra)}`), berth.token)
 const sh = (script: string, extra = '') => run(['sh', '-c', script], extra)
 
-/** How a command of the client that fails was reported. */
+/** The error with which the client library reports a failed command. */
 async function failure(promise: Promise<unknown>): Promise<{ code: number; stderr: string }> {
   const error = await promise.then(
     () => undefined,
@@ -39,24 +39,24 @@ async function failure(promise: Promise<unknown>): Promise<{ code: number; stder
   return { code: error.exitCode, stderr: String(error.stderr) }
 }
 
-/** Those of this machine whose command line holds the word; a box hides its processes from nobody outside. */
+/** Processes of the host whose command line contains the word; those of boxes are visible there. */
 function processesWith(word: string): number[] {
   const pids = readdirPids()
   return pids.filter((pid) => readIfThere(`/proc/${pid}/cmdline`).includes(word))
 }
 
-describe.each(['direct', 'control'] as const)('the client of the interface, %s', (way) => {
-  const sprite = () => (way === 'direct' ? direct : control)
+describe.each(['direct', 'control'] as const)('the client library, %s', (transport) => {
+  const sprite = () => (transport === 'direct' ? direct : control)
   afterAll(() => control.closeControlConnection())
 
-  test('runs commands and gets their output, their errors and their code', async () => {
+  test('runs commands and returns their output and exit code', async () => {
     const done = await sprite().execFile('sh', ['-c', 'echo out; echo err >&2; pwd; id -u'])
     expect(done).toEqual({ stdout: 'out\n/home/sprite\n0\n', stderr: 'err\n', exitCode: 0 })
     const there = await sprite().execFile('sh', ['-c', 'pwd; echo $A'], { cwd: '/tmp', env: { A: 'b c' } })
     expect(there.stdout).toBe('/tmp\nb c\n')
   })
 
-  test('loses nothing of a hundred fast commands', async () => {
+  test('loses no output of a hundred fast commands', async () => {
     for (let batch = 0; batch < 10; batch++) {
       const numbers = Array.from({ length: 10 }, (_, i) => 500 + batch * 10 + i)
       const done = await Promise.all(numbers.map((n) => sprite().execFile('seq', ['1', String(n)])))
@@ -64,7 +64,7 @@ describe.each(['direct', 'control'] as const)('the client of the interface, %s',
     }
   })
 
-  test('learns why a command could not run or how it died', async () => {
+  test('reports why a command could not run or which signal ended it', async () => {
     expect(await failure(sprite().execFile('no-such-program'))).toEqual({
       code: 127,
       stderr: 'exec: "no-such-program": not found\n',
@@ -75,8 +75,8 @@ describe.each(['direct', 'control'] as const)('the client of the interface, %s',
   })
 })
 
-describe('the client of the interface', () => {
-  test('sends input and signals, and follows the output', async () => {
+describe('the client library', () => {
+  test('sends input and signals, and reads output', async () => {
     const command = direct.spawn('sh', [
       '-c',
       'trap "echo term; exit 3" TERM; while read line; do echo got $line; done; sleep 60 & wait',
@@ -94,7 +94,7 @@ describe('the client of the interface', () => {
     expect(out).toBe('got one\nterm\n')
   })
 
-  test('has a terminal, leaves it and comes back', async () => {
+  test('attaches to a terminal, detaches and attaches again', async () => {
     const command = direct.createSession('bash', ['--norc'], { rows: 30, cols: 100 })
     let out = ''
     let id = ''
@@ -119,12 +119,12 @@ describe('the client of the interface', () => {
     await until(() => seen.includes('mark-2'))
     again.resize(132, 43)
     again.stdin.write('stty size; exit 4\n')
-    expect(await again.wait()).toBe(1) // all that this client says of a failed terminal
+    expect(await again.wait()).toBe(1) // the only code this client reports for a failed terminal
     expect(seen).toContain('43 132')
     expect(await direct.listSessions()).toEqual([])
   })
 
-  test('ends a session and hears how', async () => {
+  test('kills a session and gets the events', async () => {
     const command = direct.spawn('sleep', ['300'])
     let id = ''
     await until(async () => {
@@ -140,7 +140,7 @@ describe('the client of the interface', () => {
 })
 
 describe('a plain request', () => {
-  // As bytes: the client of the interface takes what it reads at once for one frame, and a busy machine joins frames.
+  // Parsed by bytes, because the client library expects one frame per read, and a busy host joins frames.
   const post = async (argv: string[], input?: string) => {
     const reply = await fetch(at(`exec?${query(argv, input === undefined ? '' : '&stdin=true')}`), {
       method: 'POST',
@@ -151,7 +151,7 @@ describe('a plain request', () => {
     return Buffer.from(await reply.arrayBuffer()).toString('latin1')
   }
 
-  test('runs a command with its input and tells its output and its end', async () => {
+  test('runs a command with input and returns its output and exit code', async () => {
     expect(await post(['cat'], 'input')).toBe('\x01input\x03\x00')
     expect(await post(['sh', '-c', 'echo err >&2; exit 9'])).toBe('\x02err\n\x03\x09')
     expect(await post(['no-such-program'])).toBe('\x02exec: "no-such-program": not found\n\x03\x7f')
@@ -168,7 +168,7 @@ describe('a socket', () => {
     expect(client.bytes(1).equals(data)).toBe(true)
   })
 
-  test('is one of many that follow a command', async () => {
+  test('can be one of many clients of a command', async () => {
     const first = await sh('read x; seq 1 20000; exit 6', '&stdin=true')
     await until(() => first.said('session_info') !== undefined)
     const others = await Promise.all(
@@ -180,13 +180,13 @@ describe('a socket', () => {
     expect(first.output(1).trim().split('\n').length).toBe(20_000)
   })
 
-  test('hears of ports that its command opens and closes', async () => {
-    // What opens and closes between two looks is not seen, so that each step waits for a word.
+  test('reports ports that its command opens and closes', async () => {
+    // A port that opens and closes between two polls is not seen, so each step waits for its event.
     const script =
       'use IO::Socket::INET; <STDIN>; my $s = IO::Socket::INET->new(Listen => 1, LocalPort => 7001) or die; <STDIN>; close $s; sleep 60'
     const watcher = await direct.watchPorts()
     try {
-      await watcher.next() // the first look is over; what comes after it is a change
+      await watcher.next() // the first poll is done; later events are changes
       const client = await run(['perl', '-e', script], '&stdin=true')
       client.stdin('\n')
       await until(() => client.said('port_opened') !== undefined)
@@ -203,7 +203,7 @@ describe('a socket', () => {
 })
 
 describe('a terminal', () => {
-  test('can be opened by name, controls its jobs and takes Ctrl-C', async () => {
+  test('can be opened by name, has job control and accepts Ctrl-C', async () => {
     const client = await run(['bash', '--norc', '-i'], '&tty=true&rows=20&cols=70')
     client.socket.send(Buffer.from('echo a > /dev/tty; echo b > /dev/stdout; sleep 300\n'))
     await until(() => /[\r\n]a\r\nb\r\n/.test(client.output()))
@@ -217,17 +217,17 @@ describe('a terminal', () => {
 })
 
 describe('nothing is left running', () => {
-  // Of this run: all processes of the machine are looked at.
+  // Unique to this run, because all processes of the host are searched.
   const seconds = (nth: number) => `4711.${process.pid}${nth}`
 
-  test('after the time that a lost connection leaves', async () => {
+  test('after the grace period of a lost connection', async () => {
     const client = await sh(`sleep ${seconds(1)} & wait`, '&max_run_after_disconnect=300ms')
     await until(() => processesWith(seconds(1)).length > 0)
     client.cut()
     await until(() => processesWith(seconds(1)).length === 0)
   })
 
-  test('of a request whose client hung up', async () => {
+  test('when the client of a request disconnects', async () => {
     const gone = new AbortController()
     const url = at(`exec?${query(['sh', '-c', `echo; sleep ${seconds(2)} & wait`])}`)
     const reply = await fetch(url, {
@@ -250,7 +250,7 @@ describe('nothing is left running', () => {
     await berth.up()
   })
 
-  test('when the control plane is told to stop, and those who follow hear it', async () => {
+  test('when the control plane is stopped, and clients are notified', async () => {
     const polite = await sh(`trap "echo bye; exit 5" HUP; sleep ${seconds(4)} & wait`)
     const stubborn = await sh(`trap "" HUP TERM; sleep ${seconds(4)}; sleep ${seconds(4)}`, '&tty=true')
     await until(() => processesWith(`sleep\0${seconds(4)}`).length === 2)
@@ -269,7 +269,7 @@ function readdirPids(): number[] {
     .filter((pid) => pid > 0)
 }
 
-/** A process may end while it is looked at. */
+/** A process may exit while it is inspected. */
 function readIfThere(file: string): string {
   try {
     return existsSync(file) ? readFileSync(file, 'utf8') : ''

@@ -1,4 +1,4 @@
-// Files of a sandbox from outside: through the client that everybody has, and over plain HTTP where it cannot ask.
+// Files of a sandbox, with the public client library, and over plain HTTP for what it does not support.
 import { createHash, randomBytes } from 'node:crypto'
 import { on, once } from 'node:events'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
@@ -24,7 +24,7 @@ afterAll(async () => {
   await destroy(berth)
 })
 
-/** What a shell inside prints. */
+/** Returns the output of a shell in the sandbox. */
 async function sh(script: string): Promise<string> {
   const { stdout } = await sprite.execFile('sh', ['-c', script])
   return String(stdout).trimEnd()
@@ -56,7 +56,7 @@ const post = (operation: string, body: object) => call('POST', operation, {}, { 
 const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex')
 
 describe('the client library', () => {
-  test('does with files what Node does', async () => {
+  test('supports the file operations of Node', async () => {
     const fs = sprite.filesystem('/home/sprite')
     await fs.mkdir('made/deep', { recursive: true })
     expect(await fs.readdir('made')).toEqual(['deep'])
@@ -85,7 +85,7 @@ describe('the client library', () => {
     expect(await sh('ls /home/sprite')).toBe('')
   })
 
-  test('gets errors with the codes it knows', async () => {
+  test('gets errors with the codes of Node', async () => {
     const fs = sprite.filesystem('/')
     await fs.writeFile('/tmp/codes/file', '')
     const codeOf = (answer: Promise<unknown>) =>
@@ -99,10 +99,10 @@ describe('the client library', () => {
     await expect(fs.readFile('/tmp/none', 'utf8')).rejects.toMatchObject({ path: '/tmp/none' })
   })
 
-  test('changes owners by number and by name, of links themselves', async () => {
+  test('changes owners by number and by name, also of links', async () => {
     await sh('mkdir -p /tmp/owned/in; touch /tmp/owned/in/f; ln -s /etc/hosts /tmp/owned/link')
     const changed = sprite.filesystem('/tmp').chown('owned', { uid: 'daemon', gid: 2, recursive: true })
-    // An ordinary user has one uid to give to a sandbox.
+    // Without root a sandbox has a single uid.
     if (process.getuid!() !== 0) return expect(changed).rejects.toMatchObject({ code: 'EINVAL' })
     await changed
     expect(await sh('stat -c "%u:%g" /tmp/owned /tmp/owned/in/f /tmp/owned/link; stat -Lc %u /tmp/owned/link')).toBe(
@@ -110,7 +110,7 @@ describe('the client library', () => {
     )
   })
 
-  test('is told what happens', async () => {
+  test('watches files', async () => {
     await sh('mkdir -p /tmp/watched')
     const watcher = await sprite.filesystem('/tmp').watch('watched', { recursive: true })
     try {
@@ -128,7 +128,7 @@ describe('the client library', () => {
       await watchUntil('create /tmp/watched/d')
       await sh('cd /tmp/watched; echo 1 > d/f; chmod 600 d/f; mv d/f g')
       await write('/tmp/watched/h', 'x')
-      // What happens several times in a moment is told once.
+      // Events that repeat within a moment are reported once.
       await watchUntil('write /tmp/watched/h')
       await write('/tmp/watched/h', 'yy')
       await sh('rm -r /tmp/watched/d')
@@ -143,7 +143,7 @@ describe('the client library', () => {
       ]) {
         expect(seen).toContain(expected)
       }
-      // What stands for a file while it is written is not shown.
+      // The temporary file of an upload is not reported.
       expect(seen.filter((event) => event.includes('~'))).toEqual([])
       expect(seen.filter((event) => event.endsWith('/h'))).toEqual([
         'create /tmp/watched/h',
@@ -159,8 +159,8 @@ describe('the client library', () => {
   })
 })
 
-describe('large and odd files', () => {
-  test('50 MB go up and come down as they were, whole and in parts', async () => {
+describe('large and unusual files', () => {
+  test('50 MB are uploaded and downloaded unchanged, as a whole and in ranges', async () => {
     const bytes = randomBytes(50 * 1024 * 1024)
     expect(await write('/home/sprite/big', bytes)).toMatchObject({ status: 201, body: { size: bytes.length } })
     expect(await sh('sha256sum < /home/sprite/big')).toBe(`${digest(bytes)}  -`)
@@ -176,7 +176,7 @@ describe('large and odd files', () => {
     await remove('/home/sprite/big')
   })
 
-  test('an upload that breaks off changes nothing and leaves nothing', async () => {
+  test('an aborted upload changes nothing and leaves nothing behind', async () => {
     await write('/tmp/cut/file', 'before')
     const upload = request(urlOf('write', { path: '/tmp/cut/file' }), {
       method: 'PUT',
@@ -190,7 +190,7 @@ describe('large and odd files', () => {
     expect(await sh('cat /tmp/cut/file')).toBe('before')
   })
 
-  test('whoever reads while a file is written reads one or the other', async () => {
+  test('a reader sees either the old or the new file during an upload', async () => {
     const [a, b] = [Buffer.alloc(1_000_000, 'a'), Buffer.alloc(1_000_000, 'b')]
     await write('/tmp/either', a)
     let isWriting = true
@@ -205,7 +205,7 @@ describe('large and odd files', () => {
     await writing
   })
 
-  test('any name is a name', async () => {
+  test('any name is supported', async () => {
     const names = [
       ' ',
       'a b',
@@ -230,7 +230,7 @@ describe('large and odd files', () => {
     for (const name of names) expect((await remove(`/tmp/odd/${name}`)).status).toBe(200)
   })
 
-  test('names that are not text are shown as well as can be, and go with their directory', async () => {
+  test('names that are not UTF-8 are listed with replacement characters and deleted with their directory', async () => {
     await sh(`mkdir -p /tmp/bytes/in; touch "$(printf '/tmp/bytes/in/a\\377b')"`)
     const { body } = await list('/tmp/bytes', { recursive: 'true' })
     expect(body.entries.map((entry: { name: string }) => entry.name)).toEqual(['in', 'a\ufffdb'])
@@ -239,7 +239,7 @@ describe('large and odd files', () => {
     expect((await remove('/tmp/bytes2', { recursive: 'true' })).body.count).toBe(3)
   })
 
-  test('pipes, sockets and devices are named and not touched', async () => {
+  test('pipes, sockets and devices are listed and not opened', async () => {
     await sh('mkdir -p /tmp/special; mkfifo /tmp/special/pipe; touch /tmp/special/file')
     const script = 'socket(S,1,1,0);bind(S,pack("Sa108",1,"/tmp/special/socket"))or die'
     await sprite.execFile('perl', ['-e', script])
@@ -254,7 +254,7 @@ describe('large and odd files', () => {
     expect((await remove('/tmp/special', { recursive: 'true' })).body.count).toBe(4)
   })
 
-  test('trees deeper than any path', async () => {
+  test('trees deeper than PATH_MAX are supported', async () => {
     const levels = 1500
     await sprite.execFile('perl', [
       '-e',
@@ -269,21 +269,21 @@ describe('large and odd files', () => {
     }
   })
 
-  test('many at once wait for each other', async () => {
+  test('simultaneous operations are queued', async () => {
     await write('/tmp/busy', 'x')
-    // Sixteen at once; nobody waits for his turn longer than ten seconds.
+    // Sixteen run at once; none waits longer than ten seconds for a slot.
     const replies = await Promise.all(Array.from({ length: 24 }, () => read('/tmp/busy')))
     expect(replies.map((reply) => [reply.status, reply.bytes.toString()])).toEqual(Array(24).fill([200, 'x']))
   })
 })
 
 describe('the control channel', () => {
-  test('does the same, one after the other on one connection', async () => {
+  test('supports all operations, one after another on one connection', async () => {
     const channel = new WebSocket(`${berth.addresses.sandbox.replace('http', 'ws')}/v1/sprites/files/control`, {
       headers: { authorization: `Bearer ${berth.token}` },
     })
     await once(channel, 'open')
-    /** Texts, bytes and the end of an operation. */
+    /** Collects the texts and bytes of an operation until its end. */
     const operate = async (op: string, args: object, ...pieces: Buffer[]) => {
       const answer = { texts: [] as object[], bytes: Buffer.alloc(0) }
       channel.send(`control:${JSON.stringify({ type: 'op.start', id: op, op, args })}`)
@@ -325,7 +325,7 @@ describe('the control channel', () => {
   })
 })
 
-describe('the way out', () => {
+describe('escapes', () => {
   const secret = `${berth.home}/secret`
 
   beforeAll(async () => {
@@ -350,13 +350,13 @@ describe('the way out', () => {
     `/proc/2/root${secret}`,
     `/proc/self/root${secret}`,
     `/proc/thread-self/root${secret}`,
-  ])('%s does not lead to the host', async (path) => {
+  ])('%s does not reach the host', async (path) => {
     expect((await read(path)).status).toBe(404)
     expect((await list(path)).status).toBe(404)
     expect([400, 403, 404]).toContain((await post('chmod', { path, mode: '0777' })).status)
     expect([400, 403, 404]).toContain((await post('copy', { source: path, dest: '/tmp/stolen' })).status)
     expect((await remove(`${path}/x`)).status).toBe(404)
-    await write(path, 'overwritten') // whether it can or not, it is not the host's
+    await write(path, 'overwritten') // it may succeed or fail, but must not change the host
     expect(readFileSync(secret, 'utf8')).toBe('of the host')
     await sh(`rm -rf ${berth.home}`)
     expect(existsSync(secret)).toBe(true)
@@ -375,7 +375,7 @@ describe('the way out', () => {
     expect(await sh('readlink /tmp/out/copy/victim; stat -c %a /tmp/victim/f')).toBe('/tmp/victim\n640')
   })
 
-  test('a directory that becomes a link meanwhile is not followed', async () => {
+  test('a directory that is replaced by a link meanwhile is not followed', async () => {
     await sh('mkdir -p /tmp/race/target; for i in $(seq 50); do echo keep > /tmp/race/target/$i; done')
     const swapping = sprite.spawn('perl', [
       '-e',
@@ -394,7 +394,7 @@ describe('the way out', () => {
     expect(await sh('stat -c %a /tmp/race/target/1; find /tmp/race/out -name 1 | wc -l')).toBe('644\n0')
   })
 
-  test('what the platform shows inside is not changed from outside either', async () => {
+  test('files that the platform shows inside cannot be changed through the API', async () => {
     expect((await write('/.sprite/version.txt', 'x')).body).toMatchObject({ error: 'forbidden', code: 'EROFS' })
     expect((await write('/.berth/service/x/run', 'x')).body).toMatchObject({ code: 'EROFS' })
     expect((await remove('/.berth/service', { recursive: 'true' })).status).toBeGreaterThanOrEqual(400)

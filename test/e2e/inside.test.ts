@@ -27,7 +27,7 @@ async function call(method: string, path: string, body?: object) {
   return { status: reply.status, body: text.startsWith('{') || text.startsWith('[') ? JSON.parse(text) : text }
 }
 
-/** What a shell in the sandbox says, and how it ends. */
+/** Runs a shell in the sandbox and returns its output and exit code. */
 async function sh(script: string, name = own): Promise<{ out: string; err: string; code: number }> {
   const sprite = new SpritesClient(berth.token, { baseURL: berth.addresses.sandbox }).sprite(name)
   const ended = await sprite.execFile('sh', ['-c', script]).catch((error) => error.result ?? error)
@@ -36,7 +36,7 @@ async function sh(script: string, name = own): Promise<{ out: string; err: strin
 
 const curl = (options: string) => `curl -sS --unix-socket /.sprite/api.sock ${options}`
 
-/** The status and the body of an answer inside. */
+/** Sends a request inside and returns the status and the body. */
 async function ask(method: string, path: string, body?: object): Promise<{ status: number; body: string }> {
   const data = body ? `-d '${JSON.stringify(body)}'` : ''
   const { out, err } = await sh(curl(`-X ${method} -w '\\n%{http_code}' ${data} 'http://sprite${path}'`))
@@ -46,7 +46,7 @@ async function ask(method: string, path: string, body?: object): Promise<{ statu
 }
 
 describe('a program in a sandbox', () => {
-  test('finds the socket with its first breath, open to all and closed to change', async () => {
+  test('finds the socket at its start, usable by all users and read-only', async () => {
     const { out } = await sh(
       "stat -Lc '%a %F' /.sprite/api.sock; ls -ld /.sprite/inside | cut -c1-10; tail -1 /.sprite/llm.txt",
     )
@@ -68,7 +68,7 @@ describe('a program in a sandbox', () => {
     expect((await call('GET', `/v1/sandboxes/${other}/services`)).body).toEqual([])
   })
 
-  test('reaches nothing but itself', async () => {
+  test('can access only its own sandbox', async () => {
     for (const path of [
       '/v1/sandboxes',
       `/v1/sandboxes/${other}`,
@@ -83,7 +83,7 @@ describe('a program in a sandbox', () => {
     expect(dots.out).toBe('404')
   })
 
-  test('says for how long it is busy', async () => {
+  test('creates tasks', async () => {
     expect((await ask('POST', '/v1/tasks', { name: 'agent', expire: '30m' })).status).toBe(201)
     expect((await ask('POST', '/v1/tasks', { name: 'agent', expire: '30m' })).status).toBe(409)
     expect((await call('GET', `/v1/sandboxes/${own}/tasks`)).body.tasks).toMatchObject([{ name: 'agent' }])
@@ -91,10 +91,10 @@ describe('a program in a sandbox', () => {
     expect((await ask('GET', '/v1/tasks/agent')).status).toBe(404)
   })
 
-  test('has the same in a command', async () => {
+  test('can use the sprite-env command', async () => {
     expect((await sh('sprite-env')).code).toBe(2)
     const made = await sh(
-      // It ends once, which is when all that it said was told.
+      // It exits once, so the stream ends after all of its output.
       `sprite-env services create echo --cmd sh --args -c --arg 'echo "$A", done; [ -e /tmp/once ] && exec sleep 1000; touch /tmp/once; exit 3' --env 'A=it'"'"'s "é"' --needs web --duration 60s`,
     )
     expect(made).toMatchObject({ code: 0, err: '' })
@@ -116,7 +116,7 @@ describe('a program in a sandbox', () => {
     expect((await sh('sprite-env tasks create x --expire 2h')).err).toContain('at most 1h')
   })
 
-  test('makes a checkpoint and goes back to it', async () => {
+  test('makes a checkpoint and restores it', async () => {
     expect((await sh('echo before > /home/sprite/word')).code).toBe(0)
     const made = await sh('sprite-env checkpoints create --comment "from inside"')
     expect(made).toMatchObject({ code: 0, out: expect.stringContaining('Checkpoint v1 created') })
@@ -127,14 +127,14 @@ describe('a program in a sandbox', () => {
     await until(async () => (await sh('sprite-env services get web')).out.includes('"running"'))
   })
 
-  test('is answered by a control plane that was killed and started again', async () => {
+  test('gets responses from a control plane that was killed and restarted', async () => {
     await end(control)
     control = await berth.up()
     await until(async () => (await sh('sprite-env services get web')).out.includes('"running"'))
   })
 })
 
-test('the socket goes with its sandbox', async () => {
+test('the socket is removed with its sandbox', async () => {
   await sh('true', other)
   const { id } = (await call('GET', `/v1/sandboxes/${other}`)).body
   const [socket] = globSync(`${berth.home}/sandbox/${id}/**/api.sock`)

@@ -1,4 +1,4 @@
-// Connections into a sandbox and the ports it opens, through the client that everybody has and as raw messages.
+// Connections into a sandbox and the ports it opens, with the public client library and with raw messages.
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { connect, createServer, type Server } from 'node:net'
@@ -14,7 +14,7 @@ const berth = new Berth()
 let sprite: Sprite
 const commands: SpriteCommand[] = []
 
-/** Gives back what it gets on some addresses; on the last port it sends without end and counts. */
+/** Echoes on some addresses; on the last port it sends endlessly and counts the bytes. */
 const server = `
 use Socket; $SIG{CHLD} = 'IGNORE'; $SIG{PIPE} = 'IGNORE';
 sub on { my ($address, $port, $do) = @_;
@@ -73,7 +73,7 @@ interface Asked {
   pieces: Buffer[]
 }
 
-/** What a proxy answers to the first message, and how it closes if it does. */
+/** The response of the proxy to the first message, and the close code if it closes. */
 async function ask(first: string | Buffer): Promise<Asked> {
   const socket = socketTo('proxy')
   socket.on('error', () => {})
@@ -94,14 +94,14 @@ async function ask(first: string | Buffer): Promise<Asked> {
 
 const dial = (host: string, port: number) => ask(JSON.stringify({ host, port }))
 
-/** Through a local port of the client library. */
+/** Connects through a local port of the client library. */
 async function through(port: number, host?: string): Promise<{ port: number; close(): void }> {
   const session = await sprite.proxyPort(0, port, host)
   session.on('error', () => {})
   return { port: Number(session.localAddr()!.split(':')[1]), close: () => session.close() }
 }
 
-/** The digest of what comes back for these bytes. */
+/** The digest of the echo of these bytes. */
 async function echoed(port: number, bytes: Buffer): Promise<string> {
   const socket = connect(port, 'localhost')
   const hash = createHash('sha256')
@@ -122,7 +122,7 @@ describe('a proxy', () => {
     [7002, 'localhost'],
     [7002, '127.0.0.1'],
     [7003, undefined],
-  ])('carries 10 MB both ways to port %i of %s', async (port, host) => {
+  ])('carries 10 MB in both directions to port %i of %s', async (port, host) => {
     const bytes = randomBytes(10 * 1024 * 1024)
     const local = await through(port, host)
     try {
@@ -140,14 +140,14 @@ describe('a proxy', () => {
     expect(digests).toEqual(texts.map((text) => createHash('sha256').update(text).digest('hex')))
   })
 
-  test('says where it leads, and ends with everything that was sent', async () => {
+  test('reports its target, and closes after all data was sent', async () => {
     const { answer, closed, pieces } = await dial('', 7004)
     expect(answer).toEqual({ status: 'connected', target: 'localhost:7004' })
     const [code] = await closed
     expect([Buffer.concat(pieces).toString(), code]).toEqual(['bye', 1000])
   })
 
-  test('takes what is sent before it stands, and delivers it after the client has gone', async () => {
+  test('buffers data sent before it is connected, and delivers it after the client has gone', async () => {
     const socket = socketTo('proxy')
     await once(socket, 'open')
     socket.send(JSON.stringify({ host: 'localhost', port: 7006 }))
@@ -162,7 +162,7 @@ describe('a proxy', () => {
     })
   })
 
-  test('does not take from a server more than the client reads', async () => {
+  test('does not read more from a server than the client reads', async () => {
     const { socket } = await dial('localhost', 7005)
     socket.pause()
     const sent = async () =>
@@ -183,7 +183,7 @@ describe('a proxy', () => {
     socket.terminate()
   })
 
-  test('knows the names that are known inside', async () => {
+  test('resolves names like the sandbox', async () => {
     await sprite.filesystem('/').writeFile('/etc/hosts', '127.0.0.1 localhost\n127.0.0.1 db.internal\n')
     const { answer, socket } = await dial('db.internal', 7001)
     expect(answer).toEqual({ status: 'connected', target: 'db.internal:7001' })
@@ -191,7 +191,7 @@ describe('a proxy', () => {
   })
 })
 
-test('the control channel carries a connection, and goes on after it', async () => {
+test('the control channel carries a connection, and stays usable after it', async () => {
   const channel = socketTo('control')
   const texts: string[] = []
   const pieces: Buffer[] = []
@@ -250,7 +250,7 @@ describe('a proxy refuses', () => {
     expect(await dial(host, 7001)).toMatchObject({ answer: { status: 'error' }, code: 1011 })
   })
 
-  test('a token that may only read, a stranger, and nobody', async () => {
+  test('a read-only token, a stranger, and a missing token', async () => {
     const refused = async (token: string) => {
       const socket = socketTo('proxy', token)
       socket.on('error', () => {})
@@ -289,8 +289,8 @@ describe('the host', () => {
     .map(({ address, scopeid }) => (scopeid ? undefined : address))
     .filter((address) => address !== undefined)
 
-  // What is dropped on its way is waited for, so all of them are tried at once.
-  test('is reached by none of its names, and no more is the platform', async () => {
+  // Dropped packets end in a timeout, so all of them are tried at once.
+  test('is not reachable by any of its names, nor is the platform', async () => {
     const route = await sprite.execFile('sh', ['-c', 'ip route | sed -n "s/^default via \\([^ ]*\\).*/\\1/p"'])
     const gateway = String(route.stdout).trim()
     const loopback = ['localhost', '', '127.0.0.1', '127.0.0.2', '0.0.0.0', '::1', '::', '::ffff:127.0.0.1']
@@ -304,7 +304,7 @@ describe('the host', () => {
 })
 
 describe('watching ports', () => {
-  test('lists what listens, with the process as seen inside', async () => {
+  test('lists the open ports with the pid inside', async () => {
     const ports = await openPorts()
     expect(ports.map(({ port, address }) => `${address} ${port}`)).toEqual([
       '127.0.0.1 7001',
@@ -318,7 +318,7 @@ describe('watching ports', () => {
     expect(String(stdout).trim()).toBe('perl')
   })
 
-  test('tells what opens and closes', async () => {
+  test('reports opened and closed ports', async () => {
     const watcher = await sprite.watchPorts()
     try {
       await watcher.next()

@@ -1,4 +1,4 @@
-// Sandboxes that begin with an image from a registry, on the real thing, with the client that everybody uses.
+// Sandboxes made from an image of a registry, with the public client library on a real platform.
 import { request } from 'node:http'
 import { SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -37,7 +37,7 @@ async function call(method: string, path: string, body?: object | string) {
   return { status: reply.status, text, body: isJson ? JSON.parse(text) : undefined }
 }
 
-/** Over the URL of the sandbox. */
+/** Sends a request to the URL of the sandbox. */
 function visit(name: string): Promise<{ status: number; body: string }> {
   const { hostname, port } = new URL(berth.addresses.edge)
   return new Promise((resolve, reject) => {
@@ -50,7 +50,7 @@ function visit(name: string): Promise<{ status: number; body: string }> {
   })
 }
 
-test('a sandbox is made from an image, and everything works in it', async () => {
+test('commands, services, files and checkpoints work in a sandbox made from an image', async () => {
   const made = await call('POST', '', { name: 'boxed', image: image.reference, url_settings: { auth: 'public' } })
   expect(made.status, made.text).toBe(201)
   expect(made.body).toMatchObject({ status: 'cold', image: { reference: image.reference } })
@@ -60,7 +60,7 @@ test('a sandbox is made from an image, and everything works in it', async () => 
   expect(stdout).toBe('/data\nblue /home/sprite\n')
   expect((await call('GET', '/boxed')).body.image).toEqual({ reference: image.reference, digest: image.digest })
 
-  // From now on another image has the name, and the sandbox keeps its own.
+  // From now on the tag names another image, and the sandbox keeps its own.
   await pushImage(registry, { repository: 'box', ...busyboxImage({ Env: ['PATH=/bin', 'COLOUR=red'] }) })
   const fs = sprite.filesystem('/')
   await fs.writeFile('/www/index.html', 'hello from the image')
@@ -89,7 +89,7 @@ test('a sandbox is made from an image, and everything works in it', async () => 
   expect((await call('DELETE', '/boxed')).status).toBe(204)
 }, 180_000)
 
-test('an image that cannot be had is told with the first use, and shown', async () => {
+test('an image that cannot be pulled is reported at the first use and by the check', async () => {
   const reference = `${registry.host}/nothing:here`
   expect((await call('POST', '', { name: 'without', config: { image: reference } })).status).toBe(201)
   const used = await call('GET', '/without/fs/list?path=/')
@@ -103,7 +103,7 @@ test('an image that cannot be had is told with the first use, and shown', async 
   expect((await call('DELETE', '/without')).status).toBe(204)
 })
 
-test.each(['', 'Not An Image', 'a@sha256:12', '../etc'])('%j is not an image', async (reference) => {
+test.each(['', 'Not An Image', 'a@sha256:12', '../etc'])('%j is rejected as an image', async (reference) => {
   const refused = await call('POST', '', { name: 'never', image: reference })
   expect(refused.status).toBe(400)
   expect(refused.text).toContain('image')

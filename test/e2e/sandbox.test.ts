@@ -1,4 +1,4 @@
-// Sandboxes and their checkpoints with the client that everybody uses, on the real thing.
+// Sandboxes and their checkpoints, with the public client library on a real platform.
 import { existsSync, readdirSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
 import { APIError, type Sprite, SpritesClient, type StreamMessage } from '@fly/sprites'
@@ -29,7 +29,7 @@ async function all(stream: AsyncIterable<StreamMessage>): Promise<StreamMessage[
   return messages
 }
 
-/** The id that the last line of a checkpoint names. */
+/** The id in the last line of a checkpoint stream. */
 async function checkpoint(sprite: Sprite, comment?: string): Promise<string> {
   const last = (await all(await sprite.createCheckpoint(comment))).at(-1)
   expect(last?.type).toBe('complete')
@@ -40,7 +40,7 @@ async function restore(sprite: Sprite, id: string): Promise<void> {
   expect((await all(await sprite.restoreCheckpoint(id))).at(-1)).toMatchObject({ type: 'complete' })
 }
 
-/** Those that restores made, which the client does not ask for. */
+/** The automatic checkpoints of restores, which the client library cannot list. */
 async function automatic(sprite: Sprite): Promise<string[]> {
   const reply = await fetch(`${berth.addresses.sandbox}/v1/sprites/${sprite.name}/checkpoints?includeAuto=true`, {
     headers: { authorization: `Bearer ${berth.token}` },
@@ -59,7 +59,7 @@ async function refusal(answer: Promise<unknown>): Promise<APIError> {
 }
 
 describe('a sandbox', () => {
-  test('is made, read, changed, listed and deleted', async () => {
+  test('is created, read, changed, listed and deleted', async () => {
     const made = await client.createSprite('first', {
       config: { ramMB: 256, cpus: 1, storageGB: 1 },
       environment: { GREETING: 'hello there' },
@@ -97,7 +97,7 @@ describe('a sandbox', () => {
     expect(await refusal(client.getSprite('second'))).toMatchObject({ statusCode: 404, errorCode: 'not_found' })
   })
 
-  test('says on every answer how it is isolated', async () => {
+  test('reports its isolation in every response', async () => {
     const reply = await fetch(`${berth.addresses.sandbox}/v1/sandboxes/first`, {
       headers: { authorization: `Bearer ${berth.token}` },
     })
@@ -105,7 +105,7 @@ describe('a sandbox', () => {
     expect(reply.headers.get('sprite-version')).toMatch(/^0\.0\.1-rc\d+$/)
   })
 
-  test('keeps its files over a restart, and its processes end', async () => {
+  test('keeps its files over a restart, which ends its processes', async () => {
     const sprite = client.sprite('first')
     const first = await sh(
       sprite,
@@ -118,7 +118,7 @@ describe('a sandbox', () => {
     expect(await sh(sprite, 'cat file')).toBe('kept')
   })
 
-  test('is watched as it changes', async () => {
+  test('can be watched', async () => {
     const stream = await client.watchSprites({ prefix: 'watched' })
     const told: string[] = []
     const watching = (async () => {
@@ -136,7 +136,7 @@ describe('a sandbox', () => {
     await watching
   })
 
-  test('takes its memory limit from its policy, at once', async () => {
+  test('applies the memory limit of its policy at once', async () => {
     const sprite = client.sprite('first')
     expect(await sprite.getResourcesPolicy()).toEqual({ memory: { limitMB: 256, autoscale: false } })
     await sprite.updateResourcesPolicy({ memory: { limitMB: 128 } })
@@ -148,7 +148,7 @@ describe('a sandbox', () => {
     await expect(sprite.updateNetworkPolicy({ rules: [{ domain: 'x y', action: 'deny' }] })).rejects.toThrow('domain')
   })
 
-  test('has the rights that its policy leaves it', async () => {
+  test('has the privileges of its policy', async () => {
     const sprite = await client.createSprite('bare')
     const rights = () =>
       sh(sprite, 'grep -h CapEff /proc/self/status /proc/1/status | cut -f 2; touch f; chown 1 f 2>&1')
@@ -163,7 +163,7 @@ describe('a sandbox', () => {
     await client.deleteSprite('bare')
   })
 
-  test('leaves no trace when it is deleted', async () => {
+  test('leaves nothing behind when it is deleted', async () => {
     const sprite = await client.createSprite('gone')
     await sh(sprite, '(sleep 1000 > /dev/null 2>&1 &)')
     await checkpoint(sprite)
@@ -184,7 +184,7 @@ describe('checkpoints', () => {
     sprite = await client.createSprite('saved')
   })
 
-  test('bring back files, hidden ones too, and say what came from where', async () => {
+  test('restore files, also hidden ones, and show the history', async () => {
     await sh(sprite, 'echo one > word; rm /etc/debian_version; echo mine > /usr/local/bin/mine')
     expect(await checkpoint(sprite, 'first state')).toBe('v1')
     await sh(sprite, 'echo two > word; echo 12 > /etc/debian_version; rm /usr/local/bin/mine')
@@ -212,7 +212,7 @@ describe('checkpoints', () => {
     expect(await look()).toBe('two\n12')
   })
 
-  test('end what runs, and the services come back', async () => {
+  test('end all processes, and services are started again', async () => {
     await sh(sprite, 'rm -f order')
     const service = (name: string) => ['sh', '-c', `echo ${name} >> /home/sprite/order; exec sleep 1000`]
     for (const [name, needs] of [
@@ -223,7 +223,7 @@ describe('checkpoints', () => {
       const stream = await sprite.createService(name, { cmd: cmd!, args, needs: [...needs] }, '100ms')
       await stream.processAll(() => undefined)
     }
-    // A service without a health check counts as ready before its first line has run.
+    // A service without a health check is ready before its first line has run.
     const started = async () => (await sh(sprite, 'sort order')).split('\n')
     await until(async () => isDeepStrictEqual(await started(), ['app', 'base']))
     const before = (await sprite.listServices()).map((one) => one.state?.pid)
@@ -235,13 +235,13 @@ describe('checkpoints', () => {
     await until(async () => (await sprite.listServices()).every((one) => one.state?.status === 'running'))
   })
 
-  test('are restored, and the sandbox restarted, while commands keep coming', async () => {
+  test('can be restored, and the sandbox restarted, while commands arrive', async () => {
     await sh(sprite, 'echo steady > word')
     const id = await checkpoint(sprite)
     let isOver = false
     const words = new Set<string>()
     const asking = (async () => {
-      // A command that runs when the sandbox stops ends with it.
+      // A command that is running when the sandbox stops ends with it.
       while (!isOver) words.add(await sh(sprite, 'cat word').catch(() => 'ended'))
     })()
     for (let i = 0; i < 3; i++) {
@@ -254,7 +254,7 @@ describe('checkpoints', () => {
     expect([...words].filter((word) => word !== 'ended')).toEqual(['steady'])
   })
 
-  test('go on when the control plane is killed, and are made once', async () => {
+  test('continue when the control plane is killed, and are made once', async () => {
     await sh(
       sprite,
       'mkdir big && cd big && for i in $(seq 60); do head -c 2000000 /dev/urandom > f$i; done; cat f* | md5sum > ../sum',
@@ -281,7 +281,7 @@ describe('checkpoints', () => {
     await berth.up()
     connect()
     sprite = client.sprite('saved')
-    // The state before the restore is listed when the restore has come to its end.
+    // The state before the restore is listed when the restore is complete.
     await until(async () => (await automatic(sprite))[0] !== automaticBefore[0])
     expect(await sh(sprite, 'cat big/f* | md5sum | cmp - sum && echo same')).toBe('same')
     expect((await sprite.listCheckpoints()).length).toBe(before.length + 1)

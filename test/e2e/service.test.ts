@@ -59,7 +59,7 @@ const said = (events: Event[], type: string) =>
     .map(({ data }) => data)
     .join('')
 
-/** What is told until this was enough; then nobody listens any more. How long that takes does not matter. */
+/** Collects events until the condition holds, and then disconnects. */
 async function hear(
   method: string,
   path: string,
@@ -89,10 +89,10 @@ async function hear(
 const printed = async (name: string, stream = 'stdout') =>
   said((await call('GET', `${servicePath(name)}/logs`)).events, stream)
 
-/** It runs before its first line has run, so that traps for example are set only when it says so. */
+/** A service is up before its first line has run; traps, for example, are set when it says so. */
 const untilPrinted = (name: string, text: string) => until(async () => (await printed(name)) === text)
 
-/** Services that end are started again, so that they are in no state for long. */
+/** Services that exit are restarted, so they do not stay in one state. */
 async function stateWhen(name: string, holds: (found: Awaited<ReturnType<typeof state>>) => boolean) {
   let found = await state(name)
   await until(async () => {
@@ -102,7 +102,7 @@ async function stateWhen(name: string, holds: (found: Awaited<ReturnType<typeof 
   return found
 }
 
-/** Of our only box: other platforms on this machine have processes of the same name. */
+/** Looks only in our box, because other platforms on this host have processes of the same name. */
 function firstProcess(): number {
   const mark = `BERTH_SERVICE=${berth.home}/tree/sandbox-`
   const ours = (pid: number): boolean => {
@@ -121,7 +121,7 @@ function firstProcess(): number {
   return found!.pid
 }
 
-/** Those of others may end while they are looked at. */
+/** Processes may exit while they are inspected. */
 function readIfThere(file: string): string {
   try {
     return readFileSync(file, 'utf8')
@@ -135,7 +135,7 @@ async function remove(...names: string[]): Promise<void> {
 }
 
 describe('a service', () => {
-  test('runs, is shown as it was defined, prints to both streams, stops and is gone', async () => {
+  test('runs, is shown as defined, prints to both streams, stops and is deleted', async () => {
     const script = 'echo out $FROM_SANDBOX $OWN; echo err >&2; pwd; exec sleep 1000'
     const definition = { ...shell(script), env: { OWN: "it's $HOME" }, httpPort: 8000, dir: '/tmp' }
     const began = Date.now()
@@ -172,7 +172,7 @@ describe('a service', () => {
     expect((await call('DELETE', servicePath('web'))).status).toBe(404)
   })
 
-  test('is left alone by the same definition and replaced by another', async () => {
+  test('is not restarted by the same definition and is replaced by another', async () => {
     const made = await put('same', shell('echo one; exec sleep 1000'))
     expect([made.status, types(made.events)[0], types(made.events).at(-1)]).toEqual([200, 'started', 'complete'])
     const first = await state('same')
@@ -190,7 +190,7 @@ describe('a service', () => {
     await remove('same')
   })
 
-  test('that cannot be started says why, with the codes of a shell', async () => {
+  test('reports why it cannot be started, with the exit codes of a shell', async () => {
     const missing = await put('missing', { cmd: 'no-such-program' }, '30s')
     expect(types(missing.events)).toEqual(['error', 'exit', 'complete'])
     expect(missing.events[0]!.data).toBe('exec: "no-such-program": not found')
@@ -208,31 +208,31 @@ describe('a service', () => {
     await remove('missing', 'denied', 'nowhere')
   })
 
-  test('that ends is started again, later each time, and counted', async () => {
+  test('is restarted with growing delays, which are counted', async () => {
     const crash = await put('crash', shell('echo begun; sleep 0.1; kill -9 $$'), '30s')
     expect(types(crash.events)).toEqual(['started', 'stdout', 'exit', 'complete'])
     expect(crash.events[2]!.exit_code).toBe(137)
     const failed = await stateWhen('crash', ({ status }) => status === 'failed')
     expect(failed).toMatchObject({ error: 'exited with code 137', restart_count: expect.any(Number) })
-    // A second after the first end, and twice as long after each further one.
+    // The delay is a second after the first exit and doubles with each further one.
     const wait = Date.parse(failed.next_restart_at) - Date.now()
     expect(wait).toBeLessThanOrEqual(1000 * 2 ** (failed.restart_count - 1))
     const second = await stateWhen('crash', (found) => found.restart_count >= 2 && found.next_restart_at !== undefined)
     const third = await stateWhen('crash', (found) => found.restart_count > second.restart_count)
-    // Not before the time that was told.
+    // It is not restarted before the announced time.
     expect(Date.now()).toBeGreaterThan(Date.parse(second.next_restart_at))
-    // A start does not wait for it, and counts from zero.
+    // A start request does not wait for it, and resets the count.
     const started = await act('crash', 'start', 'duration=30s')
     expect(types(started.events)).toEqual(['started', 'stdout', 'exit', 'complete'])
     expect((await state('crash')).restart_count).toBeLessThan(third.restart_count)
-    // Neither does a stop, which lasts. It may meet the next life.
+    // Nor does a stop, which may already meet the next run.
     const stopped = types((await act('crash', 'stop')).events).filter((type) => type !== 'stdout')
     expect(stopped).toEqual(['stopping', 'stopped', 'complete'])
     expect(await state('crash')).toMatchObject({ status: 'stopped' })
     await remove('crash')
   })
 
-  test('takes signals by name and number, and is started again if it ends by one', async () => {
+  test('accepts signals by name and number, and is restarted if it dies of one', async () => {
     await put('sig', shell('trap "echo usr" USR1; trap "echo urg" URG; echo ready; while :; do sleep 0.02; done'))
     await untilPrinted('sig', 'ready\n')
     const { pid } = await state('sig')
@@ -243,7 +243,7 @@ describe('a service', () => {
     await untilPrinted('sig', 'ready\nusr\nurg\n')
     expect((await send('SIGNOPE')).status).toBe(400)
     expect((await send(9)).status).toBe(204)
-    // With its new process it is starting at first.
+    // The new process is starting at first.
     await until(async () => {
       const now = await state('sig')
       return now.status === 'running' && now.pid !== pid
@@ -255,7 +255,7 @@ describe('a service', () => {
     await remove('sig')
   })
 
-  test('that ignores SIGTERM is killed when its time is over', async () => {
+  test('is killed after the timeout when it ignores SIGTERM', async () => {
     await put('stubborn', shell('trap "" TERM; echo ready; while :; do sleep 0.02; done'))
     await untilPrinted('stubborn', 'ready\n')
     const began = Date.now()
@@ -265,7 +265,7 @@ describe('a service', () => {
     await remove('stubborn')
   })
 
-  test('that waits for a child in a shell is told to stop with all its group', async () => {
+  test('is stopped with its process group when a shell waits for a child', async () => {
     await put('group', shell('trap "echo bye; exit 3" TERM; echo ready; sleep 1000; echo not reached'))
     await untilPrinted('group', 'ready\n')
     const stopped = await act('group', 'stop', 'timeout=10s')
@@ -274,7 +274,7 @@ describe('a service', () => {
     await remove('group')
   })
 
-  test('that forks and ends leaves nothing behind', async () => {
+  test('leaves no processes behind when it forks and exits', async () => {
     const mark = `${4_000_000 + (process.pid % 1_000_000)}`
     await put('forks', shell(`sleep ${mark} & exit 0`), '2s')
     await act('forks', 'stop')
@@ -282,8 +282,8 @@ describe('a service', () => {
     await remove('forks')
   })
 
-  test('prints what it likes: long lines, bytes that are no text, a last line without an end', async () => {
-    // What ends is started again: the second life leaves the log as it is.
+  test('may print long lines, arbitrary bytes and an incomplete last line', async () => {
+    // It is restarted after its exit; the second run does not change the log.
     const once = '[ -e /tmp/odd ] && exec sleep 1000; touch /tmp/odd'
     const script = `${once}; printf 'a\\377b\\n'; head -c 30000 /dev/zero | tr '\\0' x; printf '\\n\\nlast'; exit 7`
     const told = await put('odd', shell(script), '30s')
@@ -301,14 +301,14 @@ describe('a service', () => {
 })
 
 describe('output', () => {
-  test('is followed line by line over the change of files, none lost and none twice', async () => {
-    // 20 MB, at the pace of the reader: each megabyte is printed when the one before was read.
+  test('is followed across rotations without losing or repeating lines', async () => {
+    // 20 MB at the pace of the reader: each megabyte is printed when the previous one has been read.
     const script = `$| = 1; my $read = 0; $SIG{USR1} = sub { $read++ };
       for my $i (1 .. 20000) { print $i, " ", "y" x 990, "\\n"; next if $i % 1000; select undef, undef, undef, 0.01 while $read < $i / 1000 }
       print "end\\n"; sleep 1000`
     let read = 0
     const told = await hear('PUT', servicePath('flow'), { cmd: 'perl', args: ['-e', script] }, async (events) => {
-      const lines = events.length - 1 // the first says that it was started
+      const lines = events.length - 1 // the first event is `started`
       for (; lines >= (read + 1) * 1000; read++) {
         const signal = { name: 'flow', signal: 'USR1' }
         expect((await call('POST', `/v1/sandboxes/${box}/services/signal`, signal)).status).toBe(204)
@@ -323,7 +323,7 @@ describe('output', () => {
     await remove('flow')
   })
 
-  test('of 100 MB at once hurts nobody', async () => {
+  test('of 100 MB at once does not block others', async () => {
     const script =
       'yes 0123456789012345678901234567890123456789012345678901234567890123456789 | head -c 100000000; echo; echo end; exec sleep 1000'
     const statuses: number[] = []
@@ -334,7 +334,7 @@ describe('output', () => {
     while (!done) statuses.push((await call('GET', servicePath('flood'))).status)
     const told = await telling
     expect(told.events.at(-1)!.type).toBe('complete')
-    // Before it was there it was not found; nobody else was kept waiting until the platform gave up.
+    // Until it is defined the status is 404; after that no request fails or times out.
     expect(statuses.slice(statuses.indexOf(200)).every((status) => status === 200)).toBe(true)
     expect(statuses).toContain(200)
     await until(async () => (await call('GET', `${servicePath('flood')}/logs?lines=1`)).events[0]?.data === 'end\n')
@@ -344,7 +344,7 @@ describe('output', () => {
 })
 
 describe('services that need others', () => {
-  test('are started after them, keep them from being stopped and deleted, and start them', async () => {
+  test('start after their dependencies, start them, and keep them from being stopped or deleted', async () => {
     await put('db', shell('echo db; exec sleep 1000'))
     const hasStarted = (events: Event[]) => types(events).includes('started')
     await hear('PUT', servicePath('app'), { ...shell('echo app; exec sleep 1000'), needs: ['db'] }, hasStarted)
@@ -360,7 +360,7 @@ describe('services that need others', () => {
       Date.parse((await state('db')).started_at),
     )
     await act('app', 'stop')
-    // What ends after its start was ready for a moment; this is not started at all.
+    // A service that exits was ready for a moment; this one does not start at all.
     await put('db', { cmd: 'no-such-program' }, '30s')
     const broken = await act('app', 'start', 'duration=30s')
     expect(broken.events[0]).toMatchObject({ type: 'error', data: 'failed to start dependency db' })
@@ -382,7 +382,7 @@ describe('services that need others', () => {
     await remove('after', 'slow', 'opens')
   })
 
-  test('wait for an answer over HTTP', async () => {
+  test('wait for a response over HTTP', async () => {
     const script = `$SIG{PIPE}="IGNORE"; use IO::Socket::INET; until (-e "/tmp/listen") { select undef, undef, undef, 0.05 } my $s = IO::Socket::INET->new(LocalAddr=>"127.0.0.1",LocalPort=>8123,Listen=>5,ReuseAddr=>1) or die; while (my $c = $s->accept) { <$c>; print $c "HTTP/1.0 204 No Content\\r\\n\\r\\n"; close $c }`
     await put('http', {
       cmd: 'perl',
@@ -409,7 +409,7 @@ describe('the platform', () => {
     await remove('quick')
   }, 300_000)
 
-  test('does not care whether anybody listens', async () => {
+  test('continues when the client disconnects', async () => {
     const gone = new AbortController()
     const telling = fetch(`${berth.addresses.sandbox}${servicePath('alone')}?duration=10s`, {
       method: 'PUT',
@@ -423,7 +423,7 @@ describe('the platform', () => {
     await remove('alone')
   })
 
-  test('may be killed: the same processes run on, and stopped ones stay stopped', async () => {
+  test('may be killed: services keep running, and stopped ones stay stopped', async () => {
     await put('kept', shell('exec sleep 1000'))
     await put('off', shell('exec sleep 1000'))
     await act('off', 'stop')
@@ -435,7 +435,7 @@ describe('the platform', () => {
     await remove('kept', 'off')
   })
 
-  test('runs a service once only when its supervisor was killed', async () => {
+  test('runs a service only once when its supervisor was killed', async () => {
     const name = `watched-${process.pid}`
     await put(name, shell('exec sleep 1000'))
     const before = await state(name)
@@ -447,7 +447,7 @@ describe('the platform', () => {
     await remove(name)
   })
 
-  test('brings services back, in order, when everything inside was killed', async () => {
+  test('starts services again in order when all processes inside were killed', async () => {
     await put('early', shell('exec sleep 1000'))
     await put('later', { ...shell('echo later; exec sleep 1000'), needs: ['early'] })
     await put('idle', shell('exec sleep 1000'))
@@ -465,7 +465,7 @@ describe('the platform', () => {
     await remove('later', 'early', 'idle')
   })
 
-  test('is understood by the independent client', async () => {
+  test('works with the public client library', async () => {
     const sprite = new SpritesClient(berth.token, { baseURL: berth.addresses.sandbox }).sprite(box)
     const heard: string[] = []
     const script = 'echo hi; [ -e /tmp/sdk ] && exec sleep 1000; touch /tmp/sdk; exit 3'

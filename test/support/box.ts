@@ -1,5 +1,5 @@
 import { readdirSync } from 'node:fs'
-import type { BoxCommand, BoxDriver, BoxSpec } from '../../src/drivers/box/driver.ts'
+import type { BoxCommand, BoxDriver } from '../../src/drivers/box/driver.ts'
 import { boxDriver } from '../../src/drivers/box/lifecycle.ts'
 import { removeNetwork } from '../../src/drivers/box/network.ts'
 import type { BoxAbility } from '../../src/drivers/box/probe.ts'
@@ -9,6 +9,7 @@ import type { ImageStore } from '../../src/drivers/image/driver.ts'
 import { imageStore } from '../../src/drivers/image/store.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
+import type { BoxSpec } from '../../src/model/sandbox/box.ts'
 import { type Ended, endOf } from './child.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
@@ -20,16 +21,16 @@ export interface BoxBench {
   images: ImageStore
   boxes: BoxDriver
   newSpec(limits?: Partial<BoxSpec['limits']>): BoxSpec
-  /** Running. */
+  /** Returns a running box. */
   newBox(limits?: Partial<BoxSpec['limits']>): Promise<BoxSpec>
   run(spec: BoxSpec, argv: BoxCommand['argv'], options?: Omit<BoxCommand, 'argv'> & { input?: string }): Promise<Ended>
   sh(spec: BoxSpec, script: string): Promise<Ended>
-  /** The host's number of the first process, once it runs. */
+  /** Waits for the first process and returns its pid on the host. */
   pidOf(spec: BoxSpec): Promise<number>
   remove(): Promise<void>
 }
 
-/** A home of its own with real boxes. Its number is registered: interfaces and addresses of the machine follow from it. */
+/** Opens a temporary home with real boxes. Its number is registered, because interfaces and addresses follow from it. */
 export async function openBoxBench(
   ability?: BoxAbility,
   directory = temporaryDirectory(),

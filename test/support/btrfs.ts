@@ -4,12 +4,12 @@ import { temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
 
 export interface Place {
-  /** A fresh directory on the filesystem in question. */
+  /** Creates an empty directory on the filesystem. */
   make(): string
   remove(): void | Promise<void>
 }
 
-/** In a file of its own. */
+/** A btrfs in a loop-mounted file. */
 export function btrfs(): Place {
   const outside = temporaryDirectory()
   const mount = `${outside}/m`
@@ -25,7 +25,7 @@ export function btrfs(): Place {
       return `${mount}/d`
     },
     async remove() {
-      // What was thrown away is being deleted by a process that nobody waits for.
+      // A background process may still be deleting the trash.
       await until(() => isUnmounted(mount) || tryUnmount(mount), 30)
       rmSync(outside, { recursive: true, force: true })
     },

@@ -1,4 +1,4 @@
-// A client of exec that hides nothing: every frame as it came, in order.
+// A client of exec that records every frame in order.
 import { WebSocket } from 'ws'
 import { until } from './until.ts'
 
@@ -32,7 +32,7 @@ export class ExecSocket {
     throw new Error(`refused with ${opened.status}: ${JSON.stringify(opened.body)}`)
   }
 
-  /** The socket, or how it was refused. */
+  /** Returns the open socket, or the response that refused it. */
   static attempt(url: string, token: string | null, headers = {}): Promise<ExecSocket | Refused> {
     const all = { ...(token === null ? {} : { authorization: `Bearer ${token}` }), ...headers }
     const socket = new WebSocket(url.replace(/^http/, 'ws'), { headers: all, perMessageDeflate: false })
@@ -54,7 +54,7 @@ export class ExecSocket {
     return this.frames.filter((one) => typeof one === 'string').map((text) => JSON.parse(text.replace(/^control:/, '')))
   }
 
-  /** Of the first text of this type. */
+  /** The first text message of this type. */
   said(type: string): Record<string, unknown> | undefined {
     return this.texts.find((text) => text.type === type)
   }
@@ -63,7 +63,7 @@ export class ExecSocket {
     return String(this.said('session_info')!.session_id)
   }
 
-  /** What came for one stream, or with no number everything in binary, as on a terminal. */
+  /** The bytes of one stream, or without a stream number all binary data, as on a terminal. */
   output(stream?: number): string {
     return this.bytes(stream).toString()
   }
@@ -91,13 +91,13 @@ export class ExecSocket {
     return this.closed!.code
   }
 
-  /** Its code, after the connection was closed. */
+  /** Waits for the connection to close and returns the exit code. */
   async exit(seconds = 45): Promise<number> {
     await this.untilClosed(seconds)
     return Number(this.said('exit')?.exit_code ?? Number.NaN)
   }
 
-  /** As when the network fails: without a word. */
+  /** Drops the connection without a close frame, as when the network fails. */
   cut(): void {
     this.socket.terminate()
   }

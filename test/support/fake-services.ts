@@ -1,10 +1,9 @@
-import type { LogItem, LogReader } from '../../src/drivers/box/service/log.ts'
-import type { BoxServices } from '../../src/drivers/box/service/service.ts'
+import type { BoxServices, LogItem, LogReader } from '../../src/drivers/box/service/driver.ts'
 import type { ServiceProcess } from '../../src/model/sandbox/service-state.ts'
 
 export interface FakeService {
   process: ServiceProcess
-  /** What it prints when it is started; without an end it runs on. One that is back has ended and was started again. */
+  /** What happens after a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
   life?: { lines?: string[]; code?: number; problem?: string; isBack?: boolean }
   log: LogItem[]
 }

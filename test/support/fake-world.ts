@@ -1,7 +1,10 @@
 import { generateKeyPairSync, type KeyObject, randomBytes } from 'node:crypto'
-import type { CheckpointDriver } from '../../src/drivers/box/checkpoint/checkpoint.ts'
-import type { BoxDriver, BoxSpec } from '../../src/drivers/box/driver.ts'
+import type { CheckpointDriver } from '../../src/drivers/box/checkpoint/driver.ts'
+import type { BoxDriver, BoxEntry } from '../../src/drivers/box/driver.ts'
+import { findCommandPath, findCommandPid, signalCommand } from '../../src/drivers/box/enter/command.ts'
 import { renderRequest } from '../../src/drivers/box/enter/enter.ts'
+import { startHelper } from '../../src/drivers/box/enter/helper.ts'
+import { readPorts } from '../../src/drivers/box/port.ts'
 import type { BackupDriver, BackupState } from '../../src/drivers/postgres/backup.ts'
 import type { DrillDriver } from '../../src/drivers/postgres/drill.ts'
 import type { Hosting } from '../../src/drivers/postgres/hosting.ts'
@@ -15,10 +18,24 @@ import type { VolumeDriver } from '../../src/drivers/volume/driver.ts'
 import type { LiveContext } from '../../src/live/context.ts'
 import { unavailable } from '../../src/model/errors.ts'
 import { formatLsn } from '../../src/model/postgres/wal.ts'
+import type { BoxSpec } from '../../src/model/sandbox/box.ts'
 import type { World } from '../../src/reconcile/step.ts'
 
 import { FakeImages, FakeMachines } from './fake-machines.ts'
 import { type FakeService, fakeServices } from './fake-services.ts'
+
+/** Enters no box: helpers work on the host. */
+function entryToHost(): BoxEntry {
+  const env = renderRequest({
+    machine: [process.arch],
+    way: ['none'],
+    uid: [String(process.getuid!())],
+    service: [''],
+    cgroup: [],
+    filter: ['/dev/null'],
+  })
+  return { program: 'perl', args: [], env }
+}
 
 /** Clusters in memory. `breakCall(n)` makes the nth call do its work and then throw, as a lost reply would. */
 export class FakeWorld {
@@ -406,19 +423,14 @@ export class FakeWorld {
         for (const key of this.copies.keys()) if (key.startsWith(`${id}/`)) this.copies.delete(key)
         return this.called(undefined)
       },
-      // Without isolation: what enters does its work on this machine.
-      entry: () => ({
-        program: 'perl',
-        args: [],
-        env: renderRequest({
-          machine: [process.arch],
-          way: ['none'],
-          uid: [String(process.getuid!())],
-          service: [''],
-          cgroup: [],
-          filter: ['/dev/null'],
-        }),
-      }),
+      entry: entryToHost,
+      signalCommand,
+      findCommandPid,
+      findCommandPath,
+      startFileHelper: (_spec, ...words) => startHelper(entryToHost(), 'box/file/file.pl', words),
+      startDialHelper: (_spec, { port, timeoutSeconds, targets }) =>
+        startHelper(entryToHost(), 'box/enter/dial.pl', [String(port), String(timeoutSeconds), ...targets]),
+      readPorts,
       addressOf: () => '127.0.0.1',
     } as Partial<BoxDriver> as BoxDriver
   }

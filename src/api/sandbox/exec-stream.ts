@@ -4,7 +4,8 @@ import type { ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
 import { setTimeout as pause } from 'node:timers/promises'
 import type { ExecSession } from '../../live/sandbox/exec-session.ts'
-import { exitFrame, frame, type OutputStream } from '../../model/sandbox/exec.ts'
+import type { OutputStream } from '../../model/output-stream.ts'
+import { exitFrame, frame } from '../../model/sandbox/exec.ts'
 
 /** Most clients have read a frame by then, also on a busy machine. */
 const pauseMs = 10

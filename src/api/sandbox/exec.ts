@@ -1,13 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { checked } from '../../actions/context.ts'
-import {
-  getExecSession,
-  getSessionToKill,
-  killSession,
-  listExecSessions,
-  prepareExec,
-  readKillOrder,
-} from '../../live/sandbox/exec.ts'
+import { getExecSession, getSessionToKill, listExecSessions, prepareExec } from '../../live/sandbox/exec.ts'
+import { killSession, readKillOrder } from '../../live/sandbox/exec-kill.ts'
 import type { ExecSession } from '../../live/sandbox/exec-session.ts'
 import { ticksNow } from '../../live/sandbox/port.ts'
 import { badRequest } from '../../model/errors.ts'

@@ -1,5 +1,5 @@
-# Marks directories of a layer as complete, so that nothing of the layers below shows through:
-# box-base.pl <machine> <attribute> <directory>...
+# Marks directories of an overlay layer as opaque, so that they hide the layers below.
+# Usage: perl base.pl <architecture> <attribute> <directory>...
 use strict;
 
 our $machine;

@@ -1,5 +1,5 @@
-// What a box sees where its own layer has nothing: a file system without a kernel, a network or a secret, made once from
-// the host's own distribution. The programs are the host's `/usr`, shown read-only; this is everything beside them.
+// The base of boxes without an image: the lowest overlay layer of `/`, made once from the distribution of the host,
+// without a kernel, network configuration or secrets. Programs come from `/usr` of the host, mounted read-only.
 import { createHash } from 'node:crypto'
 import {
   chmodSync,
@@ -27,32 +27,32 @@ import { discard, sweepTrash } from '../host/trash.ts'
 export interface BoxBase {
   /** The lowest layer of `/`. */
   root: string
-  /** A layer over the host's `/usr` that hides what the host's administrator put there. */
+  /** A layer over `/usr` of the host that hides `/usr/local` and `/usr/src`, which belong to its administrator. */
   mask: string
 }
 
-// Raised when what is written here changes.
+// To be incremented when the content of the base changes.
 const revision = '3'
 
-/** Made once and never changed: a newer distribution gets a directory of its own, and boxes that run keep what they have. */
+/** A base never changes. After an upgrade of the host another is made, and running boxes keep the old one. */
 export async function ensureBase(home: Home): Promise<BoxBase> {
-  const place = `${home.path}/sandbox-base`
-  ensureDirectory(place, { mode: 0o711 })
-  const directory = `${place}/${describeHost()}`
-  if (!existsSync(directory)) await makeBase(home, place, directory)
+  const parent = `${home.path}/sandbox-base`
+  ensureDirectory(parent, { mode: 0o711 })
+  const directory = `${parent}/${hostVersion()}`
+  if (!existsSync(directory)) await makeBase(home, parent, directory)
   return { root: `${directory}/root`, mask: `${directory}/usr` }
 }
 
-/** Which packages are installed, and how this program makes a base of them. */
-function describeHost(): string {
+/** A hash that changes with the installed packages and with the content of the base. */
+function hostVersion(): string {
   const status = statSync('/var/lib/dpkg/status', { throwIfNoEntry: false })
   const parts = [revision, String(status?.mtimeMs), String(status?.size), readTextIfPresent('/etc/os-release') ?? '']
   return createHash('sha256').update(parts.join('\0')).digest('hex').slice(0, 16)
 }
 
-async function makeBase(home: Home, place: string, directory: string): Promise<void> {
-  await removeAbandoned(place)
-  const fresh = freshName(place)
+async function makeBase(home: Home, parent: string, directory: string): Promise<void> {
+  await removeAbandoned(parent)
+  const fresh = freshName(parent)
   try {
     makeDirectories(`${fresh}/root`)
     await copySettings(`${fresh}/root/etc`)
@@ -69,7 +69,7 @@ async function makeBase(home: Home, place: string, directory: string): Promise<v
   }
 }
 
-/** Those that no box was started with. */
+/** Removes older bases that no box was started with. */
 function removeUnused(home: Home, newest: string): void {
   const boxes = existsSync(`${home.path}/sandbox`) ? readdirSync(`${home.path}/sandbox`) : []
   const configs = boxes.map((box) => readTextIfPresent(`${home.path}/sandbox/${box}/box.conf`) ?? '')
@@ -110,8 +110,8 @@ function isLink(path: string): boolean {
   return lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() ?? false
 }
 
-// By name, because whatever else lies in /etc may hold anything.
-const settings = new Set([
+// An allow-list, because other files in /etc may hold secrets.
+const copiedSettings = new Set([
   ...['adduser.conf', 'alternatives', 'apt', 'bash.bashrc', 'bash_completion', 'bash_completion.d', 'binfmt.d'],
   ...['bindresvport.blacklist', 'ca-certificates', 'ca-certificates.conf', 'debconf.conf', 'debian_version', 'default'],
   ...['deluser.conf', 'dpkg', 'e2scrub.conf', 'ethertypes', 'fonts', 'gai.conf', 'ghostscript', 'groff', 'gss'],
@@ -123,13 +123,13 @@ const settings = new Set([
   ...['subgid', 'subuid', 'sysctl.d', 'systemd', 'terminfo', 'timezone', 'tmpfiles.d', 'ucf.conf', 'update-motd.d'],
   ...['vim', 'vulkan', 'wgetrc', 'X11', 'xattr.conf', 'xdg', 'xml', 'OpenCL', 'ImageMagick-6', 'ImageMagick-7'],
 ])
-const settingFamilies = /^(chromium|java-|python|php|ruby|openmpi|R$|emacs|nodejs)/
+const copiedFamilies = /^(chromium|java-|python|php|ruby|openmpi|R$|emacs|nodejs)/
 const neverCopied = /^\/etc\/(ssl\/private|apt\/auth\.conf|apt\/auth\.conf\.d)(\/|$)/
-// A user and a password in the address of a server.
+// A user and a password in a URL.
 const credentials = /:\/\/[^/\s"']+:[^/\s"']*@/
 
 async function copySettings(to: string): Promise<void> {
-  const names = readdirSync('/etc').filter((name) => settings.has(name) || settingFamilies.test(name))
+  const names = readdirSync('/etc').filter((name) => copiedSettings.has(name) || copiedFamilies.test(name))
   for (const name of names) {
     await cp(`/etc/${name}`, `${to}/${name}`, {
       recursive: true,
@@ -150,7 +150,7 @@ function isHarmless(path: string): boolean {
 }
 
 const lastSystemId = 999
-const nobody = 65_534
+const nobodyId = 65_534
 
 function writeSettings(etc: string): void {
   const users = systemEntries('/etc/passwd', [
@@ -166,7 +166,7 @@ function writeSettings(etc: string): void {
     `${etc}/group`,
     groups.map(([name, , id]) => [name, 'x', id, ''].join(':')),
   )
-  // Nobody has a password: the first process and every command are root's already.
+  // No user has a password; commands run as root anyway.
   write(
     `${etc}/shadow`,
     users.map(([name]) => `${name}:*:19000:0:99999:7:::`),
@@ -178,12 +178,12 @@ function writeSettings(etc: string): void {
     0o640,
   )
   write(`${etc}/environment`, ['PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"'])
-  // A login shell sets the path by itself.
+  // Login shells set PATH themselves.
   mkdirSync(`${etc}/profile.d`, { recursive: true })
   write(`${etc}/profile.d/sprite.sh`, ['PATH="$PATH:/.sprite/bin"'])
   write(`${etc}/fstab`, [])
   write(`${etc}/resolv.conf`, [])
-  // One address for the name: programs that listen on it must be found, and only this one is led in from outside.
+  // `localhost` has only the IPv4 address, because connections from the host are redirected to that one.
   write(`${etc}/hosts`, ['127.0.0.1 localhost', '::1 ip6-localhost ip6-loopback'])
   write(`${etc}/hostname`, ['sandbox'])
   write(`${etc}/machine-id`, [])
@@ -191,11 +191,11 @@ function writeSettings(etc: string): void {
   symlinkSync('/proc/mounts', `${etc}/mtab`)
 }
 
-/** Of the distribution's own users or groups; those of people and of the host's services stay outside. */
+/** The system users or groups of the distribution, without those of people. */
 function systemEntries(file: string, fallback: string[]): string[][] {
   const lines = readTextIfPresent(file)?.split('\n') ?? []
   const entries = lines.map((line) => line.split(':')).filter((fields) => fields.length > 3)
-  const kept = entries.filter(([, , id]) => Number(id) <= lastSystemId || Number(id) === nobody)
+  const kept = entries.filter(([, , id]) => Number(id) <= lastSystemId || Number(id) === nobodyId)
   return kept.length > 0 ? kept : fallback.map((line) => line.split(':'))
 }
 
@@ -207,11 +207,11 @@ function write(file: string, lines: string[], mode = 0o644): void {
 
 const packageState = ['lib/dpkg', 'lib/apt/extended_states', 'lib/pam', 'lib/ucf', 'lib/sgml-base', 'lib/xml-core']
 
-/** Package managers go on from what is installed. */
+/** Copies the package database, so that package managers in the box know what is installed. */
 async function copyPackages(to: string): Promise<void> {
   for (const part of packageState.filter((name) => existsSync(`/var/${name}`))) {
     mkdirSync(dirname(`${to}/${part}`), { recursive: true })
-    // As an ordinary user some files cannot be read; their packages work all the same.
+    // Without root some files cannot be read; the packages work without them.
     await run('cp', ['-a', '--reflink=auto', `/var/${part}`, dirname(`${to}/${part}`)]).catch((error) => {
       if (isRoot()) throw error
     })

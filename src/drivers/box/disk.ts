@@ -1,37 +1,38 @@
-// What a box needs on the host's disk before it starts.
+// Creates the directories and files that a box needs on the host before it starts.
 import { chmodSync, existsSync, lstatSync, readFileSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
+import type { BoxSpec } from '../../model/sandbox/box.ts'
 import { readIfPresent, readTextIfPresent } from '../host/file.ts'
 import { ensureDirectory, ensureFile, freshName } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import type { BoxBase } from './base.ts'
-import type { BoxSpec } from './driver.ts'
 import { boxPath, type IsolationMode } from './enter/enter.ts'
 import { ensureInsideDirectory } from './inside.ts'
 import { type BoxNetwork, type BoxRules, findResolvers } from './network.ts'
 import { type BoxPaths, innerPathsOf } from './paths.ts'
 import { type Machine, seccompFilter } from './seccomp.ts'
 
-export interface BoxMaking {
-  way: IsolationMode
+/** How a box is to be set up. */
+export interface BoxSetup {
+  mode: IsolationMode
   base: BoxBase
   filter: string
-  /** The first uid of the box; undefined without a choice. */
+  /** The host uid of root in the box; undefined when everything runs as one user. */
   uid: number | undefined
   network: (BoxNetwork & { rules: BoxRules }) | undefined
-  /** Files of control groups and what is to stand in them. */
+  /** Files of control groups and the values to write to them. */
   limits: Record<string, string>
-  /** What its first process runs. No word holds a tab or a line end. */
+  /** The command of the first process. Its words hold no tabs or newlines. */
   command: string[]
   image?: { layers: string[]; tools: string; dir: string }
 }
 
-export const supervisionDirectory = '.s6-svscan'
+const supervisionDirectory = '.s6-svscan'
 
-export function prepareDisk(paths: BoxPaths, spec: BoxSpec, making: BoxMaking): void {
-  const { uid } = making
+export function prepareDisk(paths: BoxPaths, spec: BoxSpec, setup: BoxSetup): void {
+  const { uid } = setup
   const host = { mode: 0o711 }
   const shown = { mode: 0o755 }
   ensureDirectory(paths.directory, host)
@@ -44,10 +45,10 @@ export function prepareDisk(paths: BoxPaths, spec: BoxSpec, making: BoxMaking): 
   ensureInsideDirectory(paths, uid)
   ensureDirectory(`${paths.run}/${supervisionDirectory}`, { mode: 0o700, uid })
   ensureLink(`../run/${supervisionDirectory}`, `${paths.service}/${supervisionDirectory}`)
-  if (making.way === 'single') ensureDirectory(`${paths.upperUsr}/local`, { mode: 0o755 })
-  if (making.way === 'none') ensureDirectory(innerPathsOf('none', paths).home, { mode: 0o755, uid })
-  showFiles(paths, making)
-  ensureFile(paths.config, renderConfig(paths, spec, making), { mode: 0o600 })
+  if (setup.mode === 'single') ensureDirectory(`${paths.upperUsr}/local`, { mode: 0o755 })
+  if (setup.mode === 'none') ensureDirectory(innerPathsOf('none', paths).home, { mode: 0o755, uid })
+  writeShownFiles(paths, setup)
+  ensureFile(paths.config, renderConfig(paths, spec, setup), { mode: 0o600 })
 }
 
 function ensureLink(target: string, path: string): void {
@@ -55,8 +56,9 @@ function ensureLink(target: string, path: string): void {
   symlinkSync(target, path)
 }
 
-function showFiles(paths: BoxPaths, making: BoxMaking): void {
-  const servers = making.network ? findResolvers() : []
+/** Writes the files of the host that are mounted into the box. */
+function writeShownFiles(paths: BoxPaths, setup: BoxSetup): void {
+  const servers = setup.network ? findResolvers() : []
   const files = {
     'resolv.conf': servers.map((server) => `nameserver ${server}\n`).join(''),
     'version.txt': 'berth\n',
@@ -69,27 +71,27 @@ function showFiles(paths: BoxPaths, making: BoxMaking): void {
   ensureFile(`${paths.directory}/shown/bin/sprite-env`, client, { mode: 0o755 })
 }
 
-const guide = `This is a sandbox of Berth: a Linux system of its own with a disk that stays.
+const guide = `This is a Berth sandbox: a Linux system with a persistent disk.
 Commands run as root in /home/sprite. Package managers work if there is a network.
-Services are kept running by the platform; what they print is in /.sprite/logs/services.
-The newest checkpoints can be read below /.sprite/checkpoints.
-What listens on port 8080, or on the port of the service that has an http_port, is reached by the URL of the sandbox.
-The command sprite-env (in /.sprite/bin) defines and controls services, makes and restores checkpoints and says for how
-long you are busy; "sprite-env" alone shows how. It speaks HTTP on the socket /.sprite/api.sock, as you can:
+The platform keeps services running; their output is in /.sprite/logs/services.
+The newest checkpoints are readable below /.sprite/checkpoints.
+The URL of the sandbox leads to port 8080, or to the http_port of the service that has one.
+The command sprite-env (in /.sprite/bin) defines and controls services, makes and restores checkpoints and announces how
+long you are busy; run it without arguments for help. It speaks HTTP on the socket /.sprite/api.sock, and so can you:
   curl --unix-socket /.sprite/api.sock http://sprite/v1/services
 `
 
-/** A line for each, a key and a value. Values hold no line ends: they are names and paths of ours. */
+/** Renders lines of a key and a value for `start.pl`. Values are names and paths of the platform and hold no newlines. */
 function renderConfig(
   paths: BoxPaths,
   spec: BoxSpec,
-  { way, base, filter, uid, network, limits, command, image }: BoxMaking,
+  { mode, base, filter, uid, network, limits, command, image }: BoxSetup,
 ): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
     throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
   return renderLines(
     {
-      way,
+      way: mode,
       machine: process.arch,
       directory: paths.directory,
       base: base.root,
@@ -108,11 +110,11 @@ function renderConfig(
   )
 }
 
-/** What stands once, and what stands as often as there is something to say. */
-export function renderLines(once: Record<string, string>, often: Record<string, string[]>): string {
+/** Renders keys that occur once, and keys that occur once for each value. */
+export function renderLines(single: Record<string, string>, repeated: Record<string, string[]>): string {
   const pairs = [
-    ...Object.entries(once),
-    ...Object.entries(often).flatMap(([key, values]) => values.map((value) => [key, value])),
+    ...Object.entries(single),
+    ...Object.entries(repeated).flatMap(([key, values]) => values.map((value) => [key, value])),
   ]
   return pairs.map(([key, value]) => `${key} ${value}\n`).join('')
 }
@@ -130,27 +132,27 @@ export function networkValues(network: BoxNetwork & { rules: BoxRules }): Record
   }
 }
 
-/** An ordinary user can delete what is in his directories only after opening those that are closed to himself. */
+/** Makes directories writable: without root, a directory of mode 0 cannot be emptied even by its owner. */
 export async function openForRemoval(paths: Pick<BoxPaths, 'directory'>): Promise<void> {
   if (isRoot() || !existsSync(paths.directory)) return
-  // It follows no links. What it cannot change is not his and stays in the trash.
+  // chmod -R follows no links. Files of other users cannot be changed and stay in the trash.
   await run('chmod', ['-R', 'u+rwX', paths.directory]).catch(() => undefined)
 }
 
-export interface Making {
+interface Setup {
   way: IsolationMode
   address?: string
 }
 
-/** How the box was made, whatever this machine could do today. */
-export function readMaking(paths: Pick<BoxPaths, 'config'>): Making | undefined {
+/** The isolation mode and the address that the box was last set up with, which the host may not support any more. */
+export function readMaking(paths: Pick<BoxPaths, 'config'>): Setup | undefined {
   const text = readTextIfPresent(paths.config) ?? ''
   const way = /^way (full|single|none)$/m.exec(text)?.[1] as IsolationMode | undefined
   const address = /^address (.+)$/m.exec(text)?.[1]
   return way && { way, ...(address && { address }) }
 }
 
-export function readWay(paths: BoxPaths): IsolationMode | undefined {
+export function readIsolationMode(paths: BoxPaths): IsolationMode | undefined {
   return readMaking(paths)?.way
 }
 
@@ -158,7 +160,7 @@ export function filterFile(home: Home): string {
   return `${home.path}/sandbox-base/filter-${process.arch}`
 }
 
-/** The bytes lie in a file, which bwrap reads as well as the program that enters. */
+/** Writes the seccomp filter to a file that bwrap and `enter.pl` read. */
 export function ensureFilter(home: Home): string {
   const bytes = seccompFilter(process.arch as Machine)
   const file = filterFile(home)

@@ -1,61 +1,43 @@
 import type { ChildProcess } from 'node:child_process'
-import type { NetworkPolicy } from '../../model/sandbox/policy.ts'
-
-/** What a box is made from. Everything outside that it needs has a name that follows from `id` and `slot`. */
-export interface BoxSpec {
-  id: string
-  /** 1 to 1023, held by one box of this home at a time: its range of uids and its addresses follow from it. */
-  slot: number
-  hostname: string
-  limits: { memoryMb: number; cpus: number; pids: number }
-  /** What it may write, where the disk can hold it to that. */
-  storageGb?: number
-  /** Its root has no rights beyond those of any user: not over files of others, and it cannot become another. */
-  isMinimal?: boolean
-  /** Which names it may resolve and so reach; every one when there are no rules. */
-  policy?: NetworkPolicy
-  /** What it is made from instead of the programs of the host. */
-  image?: BoxImage
-}
-
-export interface BoxImage {
-  /** Null before it was pulled; then it cannot start. */
-  digest: string | null
-  /** Variables of its commands, unless others are given. */
-  env: Record<string, string>
-  /** Where its commands begin; its home when empty. */
-  workingDir: string
-}
+import type { Writable } from 'node:stream'
+import type { BoxSpec } from '../../model/sandbox/box.ts'
 
 export interface BoxCommand {
   argv: [string, ...string[]]
-  /** On top of PATH, HOME, USER and LANG. */
+  /** Added to PATH, HOME, USER and LANG. */
   env?: Record<string, string>
-  /** Absolute, as seen inside; what its image says, or else its home, when absent. */
+  /** An absolute path inside the box. The default is the working directory of the image, or else the home directory. */
   dir?: string
 }
 
 export type BoxState =
   | { is: 'absent' }
   | { is: 'down' }
-  | { is: 'up' /** Of its first process, as the host counts. */; pid: number }
+  | { is: 'up' /** The pid of the first process, in the pid namespace of the host. */; pid: number }
 
-/** How programs are kept apart on this machine. */
+/** The isolation that boxes have on this host. */
 export interface Isolation {
   kind: 'bubblewrap' | 'none'
-  /** Each box has an address of its own, shares those of the host, or cannot be reached. */
+  /** `own`: each box has an address; `host`: boxes use the network of the host; `none`: boxes have no network. */
   network: 'own' | 'host' | 'none'
-  /** A sentence for people, when something is missing: what, and what it costs. */
+  /** A sentence for operators that says what is missing and what follows from it. */
   gap?: string
-  /** Whether a box that has written what it may is kept from writing more. */
+  /** True where the disk quota of a box is enforced. */
   limitsStorage?: boolean
 }
 
-/** A file operation inside a box ended with an error of the system, such as ENOENT. */
+/** A program of the host that runs a command in a box, with the arguments and the environment it needs. */
+export interface BoxEntry {
+  program: string
+  args: string[]
+  env: Record<string, string>
+}
+
+/** A file operation inside a box failed with an error of the kernel, such as ENOENT. */
 export class BoxFileError extends Error {
   readonly code: string
   readonly path: string
-  /** Where there is more to say than the code says. */
+  /** An explanation where the code alone is not clear enough; otherwise empty. */
   readonly why: string
 
   constructor(code: string, path: string, why = '') {
@@ -66,26 +48,83 @@ export class BoxFileError extends Error {
   }
 }
 
-/** Environments in which the programs of users run, each with its own root filesystem, processes and network. */
-export interface BoxDriver {
-  isolation(): Promise<Isolation>
-  /** Whether `policy` of a box can be enforced here. */
-  policiesPossible(): boolean
-  /** Afterwards the box runs and commands can enter it. Starts no process when it runs already. */
-  ensureBox(spec: BoxSpec): Promise<void>
-  inspectBox(id: string): Promise<BoxState>
-  /** Ends every process in it; what is on its disk stays. It stays down until it is ensured again. */
-  stopBox(id: string): Promise<void>
-  /** Nothing of it is left: no process, mount, interface, group or file. */
-  removeBox(spec: BoxSpec): Promise<void>
-  /** Pipes on 0, 1 and 2. Ends with the command's code; 127 when there is no such program, 126 when it cannot be run, 128 + n after a signal. */
+/** The box stopped before it could be entered, did not answer, or has no memory left for another process. */
+export class BoxUnavailable extends Error {}
+
+/**
+ * A platform program that runs inside a box and does not depend on what is installed there. Both directions carry
+ * records, which are lists of words, and may end with raw bytes.
+ */
+export interface BoxHelper {
+  readonly input: Writable
+  readonly exit: Promise<number | null>
+  send(words: string[]): void
+  /** Sends a body in pieces with their lengths in front and an empty one last, so that the helper notices truncation. */
+  sendBody(body: AsyncIterable<Buffer>, onPiece?: () => void): Promise<void>
+  /** The words of the next record; bytes that are not UTF-8 become U+FFFD. Fails after 30 s of silence if bounded. */
+  next(waiting?: 'bounded' | 'forever'): Promise<[string, ...string[]]>
+  /** The raw bytes after the last record. */
+  bytes(): AsyncGenerator<Buffer>
+  end(): void
+}
+
+/** Identifies the process that holds a listening socket. */
+export interface SocketHolder {
+  /** The pid inside the box; 0 when unknown. */
+  pid: number
+  /** The start time of the process in clock ticks since boot; 0 when unknown. */
+  since: number
+}
+
+export interface ListeningPort extends SocketHolder {
+  port: number
+  /** The address the socket is bound to. */
+  address: string
+  /** The inodes of the sockets, which tell successive listeners on one port apart. */
+  sockets: number[]
+}
+
+/** Runs commands and helpers in boxes. */
+export interface BoxCommands {
+  /**
+   * Runs a command with pipes on 0, 1 and 2. The child exits with the code of the command; 127 when there is no such
+   * program, 126 when it cannot be executed, 128 + n after signal n.
+   */
   spawnInBox(spec: BoxSpec, command: BoxCommand): ChildProcess
   /**
-   * The same as an outside program, for a terminal: program, arguments and environment to start it with. The terminal
-   * becomes the command's own, so that it can also open it by name. As with pipes, the command and its group end when
-   * whoever started the program dies, also by SIGKILL.
+   * The program that runs a command on the terminal it is started on. That terminal becomes the controlling terminal of
+   * the command. As with pipes, the command and its process group end when the program dies, even by SIGKILL.
    */
-  entry(spec: BoxSpec, command: BoxCommand): { program: string; args: string[]; env: Record<string, string> }
-  /** Where a connection from the host reaches what listens inside, also on its loopback. */
+  entry(spec: BoxSpec, command: BoxCommand): BoxEntry
+  /** Signals the command that the process `pid`, a child or an entry from above, runs in the box. */
+  signalCommand(pid: number, signal: number): void
+  /** The pid of that command inside the box, if it has started. */
+  findCommandPid(pid: number): number | undefined
+  /** The path inside the box of the program that the command runs, once it has been looked up. */
+  findCommandPath(pid: number): string | undefined
+  /** Starts a file operation. The first word names it, the others are its arguments; see `file/file.pl`. */
+  startFileHelper(spec: BoxSpec, ...words: string[]): BoxHelper
+  /** Connects to the first target that answers; after the first record the helper carries the bytes of the connection. */
+  startDialHelper(spec: BoxSpec, dial: { port: number; timeoutSeconds: number; targets: string[] }): BoxHelper
+}
+
+/** Boxes: environments for the programs of users, each with its own root filesystem, processes and network. */
+export interface BoxDriver extends BoxCommands {
+  isolation(): Promise<Isolation>
+  /** True where a network policy can be enforced. */
+  policiesPossible(): boolean
+  /** Starts the box unless it runs already. Commands can enter it when this resolves. */
+  ensureBox(spec: BoxSpec): Promise<void>
+  inspectBox(id: string): Promise<BoxState>
+  /** Ends every process in the box and keeps its disk. It stays down until `ensureBox` is called again. */
+  stopBox(id: string): Promise<void>
+  /** Removes every process, mount, network interface, control group and file of the box. */
+  removeBox(spec: BoxSpec): Promise<void>
+  /** The address at which the host reaches listeners in the box, including those on its loopback interface. */
   addressOf(spec: BoxSpec): string
+  /**
+   * The TCP ports that processes of a box listen on, each once. `first` is the pid of its first process on the host,
+   * `known` the holders of sockets found earlier, which are not looked up again.
+   */
+  readPorts(first: number, known: ReadonlyMap<number, SocketHolder>): Promise<ListeningPort[]>
 }

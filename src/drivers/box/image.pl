@@ -1,5 +1,5 @@
-# How a sandbox is made from an image: what box-start.pl does instead of showing the programs of the host. Its root is that
-# of the image under the layer that the sandbox writes.
+# Mounts the root filesystem of a sandbox that is made from an image: the layers of the image under the layer that the
+# sandbox writes. Loaded by start.pl.
 use strict;
 
 sub mount_box_image {
@@ -7,11 +7,11 @@ sub mount_box_image {
   my $lower = map_layers($userns, $layers);
   my $extra = $userns ? '' : ',userxattr';
   mount_at('overlay', 'root', 'overlay', 2 | 4, "lowerdir=$lower,upperdir=upper,workdir=work$extra"); # nosuid, nodev
-  in_root($userns, sub { make_box_places($config->{dir}); return () });
+  in_root($userns, sub { make_mount_points($config->{dir}); return () });
 }
 
-# An image may have none of them, or links in their place that would lead a mount out of it.
-sub make_box_places {
+# Makes the mount points. An image may lack them, or have links there that would lead a mount elsewhere.
+sub make_mount_points {
   my ($dir) = @_;
   make_places('/proc', '/dev', '/.berth', '/.sprite');
   die "the image has a link at /etc, and a sandbox needs a directory there\n" if -l '/etc';

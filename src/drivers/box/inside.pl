@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# sprite-env: asks the platform about the sandbox this runs in. Needs nothing but Perl itself.
+# sprite-env: a client of the platform API for programs in a sandbox. It uses no Perl modules, which an image may lack.
+# Usage: sprite-env services|checkpoints|tasks|curl ..., see below
 use strict;
 
 my $socket = $ENV{SPRITE_API_SOCK} // '/.sprite/api.sock';
@@ -31,10 +32,10 @@ run_curl(@ARGV[1 .. $#ARGV]) if $area eq 'curl';
 my (%option, @named);
 while (defined(my $word = shift @words)) {
   if ($word !~ /^--?([a-z][a-z-]*)(?:=(.*))?$/s) { push @named, $word }
-  else { push @{$option{$1}}, $2 // shift(@words) // refuse("--$1 needs a value") }
+  else { push @{$option{$1}}, $2 // shift(@words) // usage_error("--$1 needs a value") }
 }
 
-my %asked = (
+my %requests = (
   'services list'       => sub { ('GET', '/v1/services') },
   'services get'        => sub { ('GET', service()) },
   'services delete'     => sub { ('DELETE', service()) },
@@ -55,18 +56,18 @@ my %asked = (
   'tasks create'        => sub { ('POST', '/v1/tasks', object(name => string(name()), optional('expire'))) },
   'tasks update'        => sub { ('PUT', '/v1/tasks/' . escape(name()), object(optional('expire'))) },
 );
-my $ask = $asked{"$area " . ($verb // '')} or refuse('no such command: ' . join ' ', $area, $verb // ());
-my ($method, $path, $body) = $ask->();
-refuse("not understood: @named") if @named;
-refuse("unknown option: --$_") for sort keys %option;
-exit ask($method, $path, $body);
+my $request = $requests{"$area " . ($verb // '')} or usage_error('no such command: ' . join ' ', $area, $verb // ());
+my ($method, $path, $body) = $request->();
+usage_error("not understood: @named") if @named;
+usage_error("unknown option: --$_") for sort keys %option;
+exit send_request($method, $path, $body);
 
-sub refuse {
+sub usage_error {
   print STDERR "sprite-env: $_[0]\n\n$usage";
   exit 2;
 }
 
-sub name { return shift(@named) // refuse('a name is missing') }
+sub name { return shift(@named) // usage_error('a name is missing') }
 
 sub service { return '/v1/services/' . escape(name()) }
 
@@ -89,17 +90,17 @@ sub object {
   return '{' . join(',', @parts) . '}';
 }
 
-# The last one given counts.
+# If the option is repeated, the last value counts.
 sub optional {
   my ($key, $as) = @_;
   my $given = delete $option{$key} or return ();
   return ($as // $key, string($given->[-1]));
 }
 
-# Words of one option may be parted by commas; those that hold a comma have an option that is given for each.
+# A list from an option with comma-separated values, and one that may be repeated for values that contain commas.
 sub words {
-  my ($parted, $single) = @_;
-  my @all = map { split /,/ } @{delete $option{$parted} // []};
+  my ($separated, $single) = @_;
+  my @all = map { split /,/ } @{delete $option{$separated} // []};
   push @all, @{delete $option{$single} // []} if $single;
   return '[' . join(',', map { string($_) } @all) . ']';
 }
@@ -107,19 +108,19 @@ sub words {
 sub definition {
   my @env;
   for (@{delete $option{env} // []}) {
-    my ($key, $value) = /^([^=]+)=(.*)$/s or refuse('--env must be KEY=VALUE');
+    my ($key, $value) = /^([^=]+)=(.*)$/s or usage_error('--env must be KEY=VALUE');
     push @env, $key, string($value);
   }
   my $port = delete $option{'http-port'};
-  refuse('--http-port must be a number') if $port && $port->[-1] !~ /^\d{1,5}$/;
+  usage_error('--http-port must be a number') if $port && $port->[-1] !~ /^\d{1,5}$/;
   return object(
     optional('cmd'), args => words('args', 'arg'), needs => words('needs'), optional('dir'),
     $port ? (http_port => $port->[-1] + 0) : (), @env ? (env => object(@env)) : (),
   );
 }
 
-# What the answer holds is printed as it comes. By HTTP 1.0, whose answers end with the connection.
-sub ask {
+# Prints the response as it arrives. HTTP 1.0 responses end with the connection, so they need no decoding.
+sub send_request {
   my ($method, $path, $body) = @_;
   $body //= '';
   socket(my $platform, 1, 1, 0) or die "socket: $!\n";
@@ -141,14 +142,14 @@ sub ask {
     $last = $line;
   }
   print $out "\n" if $last ne '' && $last !~ /\n\z/;
-  print STDERR "sprite-env: the platform broke off\n" if !$status;
-  # A stream that ends with an error began as a success.
+  print STDERR "sprite-env: the connection to the platform was lost\n" if !$status;
+  # A stream has status 200 even when its last event is an error.
   return $is_good && $last !~ /"type":"error"/ ? 0 : 1;
 }
 
 sub run_curl {
   my @options = map { m{^/} ? "http://sprite$_" : $_ } @_;
-  exec 'curl', '--unix-socket', $socket, '-sS', @options;
+  { exec 'curl', '--unix-socket', $socket, '-sS', @options }
   print STDERR "sprite-env: curl is not installed here\n";
   exit 127;
 }

@@ -1,5 +1,5 @@
-// The socket on which programs in a box reach the platform. It lies in a directory of the host that the box sees and
-// cannot change: a box that runs sees that of a control plane that was started again.
+// The socket of the platform API in a box. The box sees its directory, not the socket itself, so a running box also
+// finds the socket of a control plane that was restarted.
 import { chownSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { ensureDirectory } from '../host/fresh.ts'
@@ -10,14 +10,14 @@ import { type BoxPaths, boxPaths, boxUid } from './paths.ts'
 const maxConnections = 64
 
 /**
- * Everybody in the box may use the socket, and on the host nobody else: its directory lies in one that only the box's
- * own first user, who starts it, can pass through.
+ * All users in the box may connect to the socket, and other users of the host may not: the parent of its directory is
+ * open to the platform and to the root user of the box only.
  */
 export function ensureInsideDirectory({ directory, inside }: BoxPaths, uid: number | undefined): void {
   ensureDirectory(directory, { mode: 0o711 })
-  const gate = `${directory}/api`
-  ensureDirectory(gate, { mode: uid === undefined ? 0o700 : 0o710 })
-  if (uid !== undefined) chownSync(gate, 0, uid)
+  const parent = `${directory}/api`
+  ensureDirectory(parent, { mode: uid === undefined ? 0o700 : 0o710 })
+  if (uid !== undefined) chownSync(parent, 0, uid)
   ensureDirectory(inside, { mode: 0o755 })
 }
 

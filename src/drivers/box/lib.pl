@@ -1,8 +1,8 @@
-# What the programs that make and enter boxes share. Only what is built into Perl: loading a module takes longer than
-# everything they do.
+# Subroutines shared by the programs that start and enter boxes. They use no modules, because loading one takes longer than
+# everything else these programs do.
 use strict;
 
-my %numbers = (
+my %syscall_numbers = (
   x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434, pidfd_getfd => 438,
     open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126, getcwd => 79, memfd_create => 319 },
   arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434, pidfd_getfd => 438,
@@ -15,7 +15,7 @@ our %namespace = (
   net => 0x40000000,
 );
 
-# What programs inside may do with their own files, processes and ports, and nothing that reaches the kernel.
+# The capabilities of root in a box: over its own files, processes and ports, and none over the kernel.
 my %capability = (
   CHOWN => 0, DAC_OVERRIDE => 1, FOWNER => 3, FSETID => 4, KILL => 5, SETGID => 6, SETUID => 7, SETPCAP => 8,
   NET_BIND_SERVICE => 10, SYS_CHROOT => 18, SETFCAP => 31,
@@ -28,7 +28,7 @@ sub capability_names {
 
 sub attempt {
   my ($name, @arguments) = @_;
-  return syscall($numbers{$machine}{$name}, @arguments);
+  return syscall($syscall_numbers{$machine}{$name}, @arguments);
 }
 
 sub call {
@@ -38,15 +38,15 @@ sub call {
   return $answer;
 }
 
-# As the kernel knows it. It writes into the scalar itself, so that this cannot go through copies as the others do.
+# The kernel writes into the scalar, so it cannot be passed through `attempt`, which copies its arguments.
 sub current_directory {
   my $buffer = "\0" x 4096;
-  my $length = syscall($numbers{$machine}{getcwd}, $buffer, 4096);
+  my $length = syscall($syscall_numbers{$machine}{getcwd}, $buffer, 4096);
   die "getcwd: $!\n" if $length < 0;
   return substr $buffer, 0, $length - 1;
 }
 
-# Whatever else was open where the platform was started stays with the platform.
+# Marks all descriptors from 3 on (CLOSE_RANGE_CLOEXEC), so that the program does not inherit those of the platform.
 sub close_on_exec {
   attempt('close_range', 3, 0x7fffffff, 4);
 }
@@ -64,17 +64,17 @@ sub write_file {
   return defined syswrite($file, $text);
 }
 
-# Afterwards nothing that is executed can have more than these, whatever it is.
-sub cut_capabilities {
+# Limits the bounding set, so that no program that is executed can gain other capabilities.
+sub limit_bounding_set {
   my %kept = map { $_ => 1 } @capabilities;
   for my $one (0 .. 63) {
     next if $kept{$one};
-    # The kernel knows fewer than these and refuses the first one it does not know.
+    # PR_CAPBSET_DROP; it fails for the first capability that the kernel does not know.
     last if attempt('prctl', 24, $one, 0, 0, 0) < 0;
   }
 }
 
-# Those of this process itself, which executes nothing that would take over the smaller set, or not yet.
+# Drops the capabilities of this process itself, which the bounding set only limits at the next exec.
 sub drop_capabilities {
   my $bits = 0;
   $bits |= 1 << $_ for @capabilities;
@@ -82,14 +82,14 @@ sub drop_capabilities {
   call('capset', $header, $sets);
 }
 
-# What a command that enters is to do, from the environment, in which nothing of it is left: lists of words by name.
+# Reads the request from the environment and removes it there.
 sub take_request {
   my $text = '';
   for (my $part = 0; defined(my $more = delete $ENV{"BERTH_ENTER_$part"}); $part++) { $text .= $more }
   return read_words($text);
 }
 
-# Lists of words by name: the name, how many there are, and then they.
+# Decodes named lists of words: the name, the number of words, and the words. See renderWords in enter.ts.
 sub read_words {
   my ($text) = @_;
   $text =~ s/%(25|00)/$1 eq '00' ? "\0" : '%'/ge;
@@ -102,26 +102,26 @@ sub read_words {
   return %request;
 }
 
-# As a single thread where that is possible: to move a process of many, the kernel waits until all processors have come
-# by, which takes longer than everything else here.
-sub join_group {
+# Moves this process into a control group. With cgroup v1 it is moved as a thread, because moving a process waits for an RCU
+# grace period, which takes longer than everything else here.
+sub join_cgroup {
   my ($members) = @_;
   my $threads = $members =~ s/cgroup\.procs$/tasks/r;
   write_file(-e $threads ? $threads : $members, "0\n");
 }
 
-# Into the box by such a request, with no more rights than its processes have. Whatever Perl would load from now on is
-# the box's, so that it loads nothing. False when the box does not run.
+# Enters the box that the request names, with the privileges of its processes. Perl must not load files any more, because
+# they would be those of the box. Returns false when the box does not run.
 sub enter_by_request {
   my (%request) = @_;
   $machine = $request{machine}[0];
   my $is_isolated = $request{way}[0] ne 'none';
   @capabilities = () if $request{privileges}[0] eq 'minimal';
   my $filter = $is_isolated ? read_file($request{filter}[0]) // die "no filter\n" : '';
-  join_group($_) for @{$request{cgroup}};
+  join_cgroup($_) for @{$request{cgroup}};
   if ($is_isolated) {
     enter_box($request{service}[0], $request{uid}[0], $request{first}[0]) or return 0;
-    cut_capabilities();
+    limit_bounding_set();
     become(0);
     drop_capabilities();
   } elsif ($request{uid}[0] != $>) {
@@ -135,16 +135,16 @@ sub enter_by_request {
 }
 
 sub forbid_new_privileges {
-  call('prctl', 38, 1, 0, 0, 0);
+  call('prctl', 38, 1, 0, 0, 0); # PR_SET_NO_NEW_PRIVS
 }
 
 sub apply_filter {
   my ($filter) = @_;
   my $program = pack('S x6 P', length($filter) / 8, $filter);
-  call('prctl', 22, 2, $program, 0, 0);
+  call('prctl', 22, 2, $program, 0, 0); # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 }
 
-# The process that s6 watches for this box, if it is that of this box: numbers are used again by other processes.
+# The pid of the process that s6 supervises, or 0. Its environment is checked, because pids are reused.
 sub supervised_process {
   my ($service) = @_;
   my $status = read_file("$service/supervise/status");
@@ -162,14 +162,14 @@ sub child_of {
   return ($child // 0) + 0;
 }
 
-# The first process of a box is the child of bwrap, which is the child of what s6 watches. It counts as soon as bwrap has
-# become what it was to run: before that its file system is not in place. In a machine it stays bwrap, as any user of the
-# range, and has a child as soon as all is in place.
+# The pid of the first process of a box, or 0: the child of bwrap, which is the child of the supervised process. Before it
+# has executed s6-svscan, its filesystem is not mounted. In a machine the first process stays bwrap, may run as any uid of
+# the box, and has a child once everything is mounted.
 sub first_process {
   my ($service, $uid, $name) = @_;
   $name //= 's6-svscan';
-  my $watched = supervised_process($service) or return 0;
-  my $bwrap = child_of($watched) or return 0;
+  my $supervised = supervised_process($service) or return 0;
+  my $bwrap = child_of($supervised) or return 0;
   my $first = child_of($bwrap) or return 0;
   my $status = read_file("/proc/$first/status") // '';
   return 0 if $status !~ /^Name:\t$name\n.*^Uid:\t(\d+)\t.*^NSpid:\t[\t0-9]*\t1\n/ms;
@@ -177,24 +177,24 @@ sub first_process {
   return $1 >= $uid && $1 < $uid + 65536 && child_of($first) ? $first : 0;
 }
 
-# Into all namespaces of the first process at once. It is looked up again after it was taken hold of, so that it cannot
-# have been replaced by another one with its number in between.
+# Joins all namespaces of the first process at once. It is looked up again when its pidfd is open, in case the pid was
+# reused in between.
 sub enter_box {
   my ($service, $uid, $name) = @_;
   my $first = first_process($service, $uid, $name) or return 0;
-  my $hold = attempt('pidfd_open', $first, 0);
-  return 0 if $hold < 0;
+  my $pidfd = attempt('pidfd_open', $first, 0);
+  return 0 if $pidfd < 0;
   my $same = first_process($service, $uid, $name) == $first;
   my $flags = 0;
   $flags |= $_ for values %namespace;
-  my $entered = $same && attempt('setns', $hold, $flags) == 0;
-  call('close', $hold);
+  my $entered = $same && attempt('setns', $pidfd, $flags) == 0;
+  call('close', $pidfd);
   return $entered;
 }
 
-# A user namespace of an ordinary user has one group only and does not let it be dropped.
+# Switches to a uid and the gid of the same number. setgroups fails in a user namespace made without root.
 sub become {
-  my $uid = $_[0] + 0; # a string would be taken for an address in memory
+  my $uid = $_[0] + 0; # syscall passes a string as a pointer
   attempt('setgroups', 0, 0);
   call('setresgid', $uid, $uid, $uid);
   call('setresuid', $uid, $uid, $uid);

@@ -2,6 +2,8 @@ import { existsSync, readdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { keyedQueue } from '../../model/keyed-queue.ts'
+import type { BoxImage, BoxSpec } from '../../model/sandbox/box.ts'
+import { innerPaths } from '../../model/sandbox/inner-paths.ts'
 import { type CgroupDriver, cgroupName } from '../host/cgroup.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
@@ -12,13 +14,16 @@ import type { ImageStore } from '../image/driver.ts'
 import type { ServiceSpec } from '../s6/service-directory.ts'
 import type { Supervisor } from '../s6/supervisor.ts'
 import { type BoxBase, ensureBase } from './base.ts'
-import { type BoxMaking, ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './disk.ts'
-import type { BoxDriver, BoxImage, BoxSpec, BoxState } from './driver.ts'
-import { type Entrance, renderEntry, requestOf } from './enter/enter.ts'
+import { type BoxSetup, ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './disk.ts'
+import type { BoxCommands, BoxDriver, BoxState } from './driver.ts'
+import { findCommandPath, findCommandPid, signalCommand } from './enter/command.ts'
+import { type Entrance, enterRequest, renderEntry } from './enter/enter.ts'
+import { startHelper } from './enter/helper.ts'
 import { enterSpares } from './enter/spare.ts'
 import { boxNetwork, ensureRules, removeLink } from './network.ts'
-import { type BoxPaths, boxPaths, boxUid, innerPaths, innerPathsOf } from './paths.ts'
+import { type BoxPaths, boxPaths, boxUid, innerPathsOf } from './paths.ts'
 import { ensurePolicy, policiesPossible, removePolicy } from './policy.ts'
+import { readPorts } from './port.ts'
 import { abilityOf, type BoxAbility } from './probe.ts'
 import { findFirstProcess, findSupervised } from './process.ts'
 import { ensureTools, toolPath } from './tools.ts'
@@ -27,17 +32,16 @@ export interface BoxOptions {
   home: Home
   supervisor: Supervisor
   cgroups: CgroupDriver
-  /** What this machine is taken to be able to do, instead of trying. */
+  /** Assumed instead of probing the host. */
   ability?: BoxAbility
-  /** Where the images lie that boxes are made from. */
   images?: Pick<ImageStore, 'findImage'>
-  /** Whom the resolvers of boxes with a policy ask; those of the host otherwise. */
+  /** Name servers for the resolvers of boxes with a network policy; by default those of the host. */
   upstreams?: string[]
 }
 
-type BoxHost = BoxOptions & { able: () => Promise<BoxAbility> }
+type BoxHost = BoxOptions & { probeAbility: () => Promise<BoxAbility> }
 
-/** Services inside get this long to end when their box stops. */
+/** The time that services have to end when their box stops. */
 const stopSeconds = 10
 const startSeconds = 20
 
@@ -45,17 +49,16 @@ export function boxDriver(options: BoxOptions): BoxDriver {
   const { home, supervisor, cgroups } = options
   const host: BoxHost = {
     ...options,
-    able: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
+    probeAbility: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
   }
   const starting = new Map<string, { spec: BoxSpec; running: Promise<void> }>()
-  // A start in the middle of a stop would undo it, and the stop would wait in vain.
+  // Serializes starts and stops of a box: a start during a stop would undo it, and the stop would time out.
   const inTurn = keyedQueue()
-  const spares = enterSpares()
   return {
-    isolation: async () => (await host.able()).isolation,
+    isolation: async () => (await host.probeAbility()).isolation,
     policiesPossible,
     ensureBox(spec) {
-      // Whoever asks for the same waits for the same; another policy or limit has its own turn.
+      // Calls with the same spec share one start; a changed policy or limit is applied by another.
       const joined = starting.get(spec.id)
       if (joined && isDeepStrictEqual(joined.spec, spec)) return joined.running
       const running = inTurn(spec.id, () => ensureBox(host, spec)).finally(() => {
@@ -67,9 +70,25 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     inspectBox: async (id) => inspectBox(home, id),
     stopBox: (id) => inTurn(id, () => supervisor.stopService(boxPaths(home, id).supervisedName)),
     removeBox: (spec) => inTurn(spec.id, () => removeBox(host, spec)),
-    spawnInBox: (spec, command) => spares.start(requestOf(entranceOf(host, spec), command, false)),
-    entry: (spec, command) => renderEntry(entranceOf(host, spec), command, true),
     addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
+    readPorts,
+    ...boxCommands(host),
+  }
+}
+
+function boxCommands(host: BoxHost): BoxCommands {
+  const spares = enterSpares()
+  const entry: BoxCommands['entry'] = (spec, command) => renderEntry(entranceOf(host, spec), command, true)
+  const helperEntry = (spec: BoxSpec) => entry(spec, { argv: ['helper'] })
+  return {
+    spawnInBox: (spec, command) => spares.start(enterRequest(entranceOf(host, spec), command, false)),
+    entry,
+    signalCommand,
+    findCommandPid,
+    findCommandPath,
+    startFileHelper: (spec, ...words) => startHelper(helperEntry(spec), 'box/file/file.pl', words),
+    startDialHelper: (spec, { port, timeoutSeconds, targets }) =>
+      startHelper(helperEntry(spec), 'box/enter/dial.pl', [String(port), String(timeoutSeconds), ...targets]),
   }
 }
 
@@ -86,7 +105,7 @@ async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   const cgroup = host.cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits)
   if (inspectBox(home, spec.id).is === 'up') return ensurePolicy(host, spec)
   const paths = boxPaths(home, spec.id)
-  const ability = await host.able()
+  const ability = await host.probeAbility()
   await prepareBox(host, spec, ability, cgroup)
   await ensurePolicy(host, spec)
   await supervisor.ensureService(paths.supervisedName, renderService(home, spec, ability, cgroup))
@@ -94,19 +113,20 @@ async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   throw new Error(`start the box ${spec.id}: ${supervisor.readLog(paths.supervisedName, 10).join('\n')}`)
 }
 
+/** Writes everything that `start.pl` needs. */
 async function prepareBox(host: BoxHost, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): Promise<void> {
   const { home } = host
   const base = await ensureBase(home)
   const image = spec.image && (await prepareImage(host, spec.image, ability, base))
   const shell = image ? [`${toolPath}/sh`, `${toolPath}/s6-svscan`] : ['/bin/sh', 's6-svscan']
   prepareDisk(boxPaths(home, spec.id), spec, {
-    way: ability.way,
+    mode: ability.way,
     base,
     filter: ensureFilter(home),
     uid: boxUid(home, spec.slot),
     network: ability.network ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined,
     limits: readLimits(cgroup),
-    command: [shell[0]!, '-c', first, 'sh', spec.hostname, innerPaths.service, shell[1]!],
+    command: [shell[0]!, '-c', firstScript, 'sh', spec.hostname, innerPaths.service, shell[1]!],
     ...(image && { image }),
   })
 }
@@ -116,24 +136,25 @@ async function prepareImage(
   { digest, workingDir }: BoxImage,
   { way, why }: BoxAbility,
   base: BoxBase,
-): Promise<BoxMaking['image']> {
+): Promise<BoxSetup['image']> {
   if (way === 'none') throw new Error(`an image needs namespaces to be mounted in, and ${why ?? 'there are none'}`)
   const image = digest === null ? undefined : await images?.findImage(digest)
   if (!image) throw new Error('its image has not been pulled')
-  // What a line cannot hold is left to whoever starts there to find missing.
+  // The config file is made of lines, so a path with a newline is dropped; commands then fail to start there.
   const dir = /^\/[^\n]*$/.test(workingDir) ? workingDir : ''
   return { layers: image.layers, tools: await ensureTools(base), dir }
 }
 
-// The name of the machine stands in files that the box may change, so that the box writes them, before anything runs.
-const first = [
+// Writes the host name to /etc before any service runs. The box does this itself, because those files are in the layer
+// that it may change, where the host must not follow links. It is one line, because the config file is made of lines.
+const firstScript = [
   'read -r name < /etc/hostname',
   'if [ "$name" != "$1" ]; then echo "$1" > /etc/hostname',
   'printf "127.0.0.1 localhost %s\\n::1 ip6-localhost ip6-loopback\\n" "$1" > /etc/hosts; fi',
   'exec "$3" "$2"',
 ].join('; ')
 
-// Nothing in it changes with a newer version of this program or of the base: a box that runs is not started anew.
+// The definition does not depend on the version of the platform or of the base, so an upgrade does not restart boxes.
 function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): ServiceSpec {
   const paths = boxPaths(home, spec.id)
   const common = { stopTimeoutSeconds: stopSeconds, cgroup }
@@ -145,7 +166,7 @@ function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: s
 
 const limitFiles = /^(memory\.((memsw\.)?limit_in_bytes|(swap\.)?max)|cpu\.(cfs_period_us|cfs_quota_us|max)|pids\.max)$/
 
-/** As they stand in the groups now, for a start after a reboot took the groups away: memory before memory and swap. */
+/** Reads the limits in force, which `start.pl` sets again after a reboot. Memory sorts before memory and swap, as needed. */
 export function readLimits(procs: string[]): Record<string, string> {
   const files = procs.map(dirname).flatMap((group) =>
     readdirSync(group)
@@ -192,7 +213,7 @@ function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
     isMinimal: spec.isMinimal ?? false,
     home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,
     ...(spec.image && { image: spec.image }),
-    // Where nothing else holds the processes of a box together, those that entered are found by it.
+    // Without namespaces, the processes of a box are found by this variable.
     env: way === 'none' ? { BERTH_SERVICE: serviceOf(home, spec.id) } : {},
   }
 }

@@ -1,9 +1,9 @@
-# How the layers of a box are put together.
+# Subroutines that make the user namespace and the mounts of a box.
 use strict;
 
 our %namespace;
 
-# What a box is started by: lines of a key and a value. There may be several of some, which are lists.
+# Reads the config file of a box: lines of a key and a value. Keys that may occur several times become lists.
 sub read_config {
   my ($file) = @_;
   my %config = (limit => [], layer => []);
@@ -14,7 +14,8 @@ sub read_config {
   return %config;
 }
 
-# Of the whole range. A process of the uid that owns it may enter it; that is the first one unless another is given.
+# Makes a user namespace that maps 65536 uids, starting with $uid. It is owned by $owner, who may enter it; by default that
+# is $uid.
 sub make_user_namespace {
   my ($uid, $owner) = @_;
   pipe(my $ready_out, my $ready_in) && pipe(my $done_out, my $done_in) or die "pipe: $!\n";
@@ -39,7 +40,7 @@ sub make_user_namespace {
   return $namespace;
 }
 
-# An ordinary user has one uid to give, his own, and it is root inside.
+# Without root, only the own uid can be mapped, which becomes root inside.
 sub enter_own_namespace {
   my ($uid, $gid) = ($>, $) + 0);
   call('unshare', $namespace{user});
@@ -56,8 +57,7 @@ sub mount_at {
   attempt('mount', $words[0], $words[1], $words[2], $flags, $words[3]) == 0 or die "mount $type at $target: $!\n";
 }
 
-# Shows a directory at another place with the owners that the user namespace makes of those on disk, read-only if it is
-# not to be written.
+# Bind-mounts a directory with its owners mapped by the user namespace (an idmapped mount), read-only by default.
 sub map_owners {
   my ($userns, $source, $target, $is_writable) = @_;
   my ($from, $to, $empty) = ("$source\0", "$target\0", "\0");
@@ -69,7 +69,7 @@ sub map_owners {
   call('close', $tree);
 }
 
-# The layers of an image, lowest first. The answer is what an overlay calls them.
+# Mounts the layers of an image, lowest first, and returns the value for `lowerdir`.
 sub map_layers {
   my ($userns, $layers) = @_;
   for my $at (0 .. $#$layers) {
@@ -79,14 +79,14 @@ sub map_layers {
   return layer_names($layers);
 }
 
-# Relative paths, so that the list of mounts inside does not tell where things lie on the host.
+# Relative paths, so that /proc/mounts in the box does not show paths of the host.
 sub layer_names {
   my ($layers) = @_;
   return join ':', @$layers ? map { "lower/$_" } reverse 0 .. $#$layers : 'lower';
 }
 
-# The checkpoints that are to be seen inside: of each there is a directory, where it is mounted. To be called in the
-# directory of the box, where its layers are in place.
+# The names of the checkpoints to show in the box, each of which has a mount point. To be called in the directory of the
+# box.
 sub views {
   opendir(my $directory, 'shown/checkpoints') or return ();
   return grep { /^[a-z0-9]/ } readdir $directory;
@@ -97,7 +97,7 @@ sub is_mounted {
   return ((stat $path)[0] // 0) != ((stat "$path/..")[0] // 0);
 }
 
-# One that cannot be shown keeps no box from running.
+# A checkpoint that cannot be mounted does not keep the box from starting.
 sub mount_view {
   my ($view, $config) = @_;
   my $target = "shown/checkpoints/$view";
@@ -116,10 +116,10 @@ sub mount_root_view {
   mount_at('overlay', $target, 'overlay', 1 | 2 | 4, "lowerdir=$copy/upper:$lower$extra"); # read-only, nosuid, nodev
 }
 
-# An ordinary user sees of it what was written.
+# Without root, only the files that the box wrote are shown.
 sub mount_usr_view {
   my ($copy, $target, $config) = @_;
-  die "$target leads elsewhere\n" if -l $target;
+  die "$target is a link\n" if -l $target;
   return map_owners(undef, "$copy/upper-usr", $target) if $config->{way} ne 'full';
   mount_at('overlay', $target, 'overlay', 1 | 2 | 4, "lowerdir=$copy/upper-usr:lower/mask:lower/usr");
 }

@@ -14,12 +14,12 @@ it('gives each slot of each home four addresses of its own', () => {
   for (const key of ['link', 'address', 'mac'] as const) expect(new Set(seen.map((one) => one[key])).size).toBe(12)
 })
 
-it('has names that the kernel takes, and no home whose prefix begins another', () => {
+it('has interface names that the kernel accepts, and no prefix that matches another home', () => {
   expect(boxNetwork({ number: 62 }, 1023).link.length).toBeLessThanOrEqual(15)
   expect(boxNetwork({ number: 11 }, 1).link.startsWith(boxNetwork({ number: 1 }, 1).link.slice(0, -1))).toBe(false)
   expect(networkTable({ number: 3 })).toBe('berth-3')
 })
 
-it.each([-1, 1024, 1.5, Number.NaN])('refuses the slot %s', (slot) => {
+it.each([-1, 1024, 1.5, Number.NaN])('rejects the slot %s', (slot) => {
   expect(() => boxNetwork({ number: 0 }, slot)).toThrow('not the slot of a box')
 })

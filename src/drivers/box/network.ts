@@ -1,5 +1,5 @@
-// The network of boxes: a pair of interfaces for each, with addresses that follow from the number of the home and the
-// slot of the box. One table of rules for each home says what boxes reach: the internet, and nothing near the host.
+// The network of boxes. Each has a veth pair, with addresses that follow from the number of the home and the slot of the
+// box. One nftables table per home lets boxes reach the internet, but neither each other nor the networks of the host.
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync } from 'node:fs'
 import { isIPv4 } from 'node:net'
@@ -19,7 +19,7 @@ export interface BoxNetwork {
 }
 
 export function boxNetwork(home: Pick<Home, 'number'>, slot: number): BoxNetwork {
-  // From the address, so that a neighbour table that remembers an earlier box stays right.
+  // The MAC follows from the address, so a neighbour entry of an earlier box in this slot stays valid.
   const mac = (last: number) => `02:be:${hex(home.number)}:${hex(slot >> 8)}:${hex(slot & 255)}:${hex(last)}`
   return {
     link: `${linkPrefix(home)}${slot}`,
@@ -34,7 +34,7 @@ function hex(byte: number): string {
   return byte.toString(16).padStart(2, '0')
 }
 
-/** No home's prefix is the beginning of another's. */
+/** The dash keeps the prefix of one home from matching the interfaces of another. */
 function linkPrefix(home: Pick<Home, 'number'>): string {
   return `bx${home.number}-`
 }
@@ -43,15 +43,16 @@ export function networkTable(home: Pick<Home, 'number'>): string {
   return `berth-${home.number}`
 }
 
+/** Address ranges that are private or local; boxes must not reach them. */
 export const nearby = [
   ...['0.0.0.0/8', '10.0.0.0/8', '100.64.0.0/10', '127.0.0.0/8', '169.254.0.0/16', '172.16.0.0/12', '192.0.0.0/24'],
   ...['192.168.0.0/16', '198.18.0.0/15', '224.0.0.0/3'],
 ]
 
 /**
- * Whole and at once, so that there is no moment without rules. What refines the rules of one box adds a chain and an
- * element of `policies`, which maps the box's interface to `jump <chain>`, and one of `resolvers`, to which every
- * question for a name is led; these outlive this.
+ * Loading the result replaces all rules in one transaction, so there is no moment without rules. The policy of a box adds
+ * a chain, an element of `policies` that maps its interface to `jump <chain>`, and an element of `resolvers`, to which its
+ * DNS queries are redirected. Those are kept.
  */
 function renderTable(home: Home, resolvers: string[]): string {
   const table = `inet ${networkTable(home)}`
@@ -108,11 +109,11 @@ table ${table} {
 export interface BoxRules {
   file: string
   table: string
-  /** An empty chain that is there when the rules are, because changing rules takes far longer than looking. */
+  /** An empty chain that marks the rules as loaded: testing for it is much faster than loading them again. */
   chain: string
 }
 
-/** The rules as a file, which every box puts in force before it has a network: a reboot takes them away. */
+/** Writes the rules to a file. Every box loads it before it gets a network, because a reboot removes them. */
 export function ensureRules(home: Home): BoxRules {
   const file = `${home.path}/sandbox-base/rules.nft`
   const table = networkTable(home)
@@ -120,13 +121,13 @@ export function ensureRules(home: Home): BoxRules {
   const chain = `version-${createHash('sha256').update(rules).digest('hex').slice(0, 16)}`
   const before = /^add chain \S+ \S+ (version-\w+)$/m.exec(readTextIfPresent(file) ?? '')?.[1]
   if (before === chain) return { file, table, chain }
-  // Adding it first makes the deletion right whether it was there or not.
-  const forget = before ? `add chain inet ${table} ${before}\ndelete chain inet ${table} ${before}\n` : ''
-  ensureFile(file, `${rules}add chain inet ${table} ${chain}\n${forget}`, { mode: 0o600 })
+  // Deleting a chain that does not exist fails, so it is added first.
+  const deletion = before ? `add chain inet ${table} ${before}\ndelete chain inet ${table} ${before}\n` : ''
+  ensureFile(file, `${rules}add chain inet ${table} ${chain}\n${deletion}`, { mode: 0o600 })
   return { file, table, chain }
 }
 
-/** It goes with its other end when the box ends; this is for what a crash of the kernel's clean-up would leave. */
+/** The kernel removes the pair with the network namespace of the box; this removes one that was left behind. */
 export async function removeLink(link: string): Promise<void> {
   if (!existsSync(`/sys/class/net/${link}`)) return
   await run('ip', ['link', 'delete', link]).catch((error) => {
@@ -134,18 +135,18 @@ export async function removeLink(link: string): Promise<void> {
   })
 }
 
-/** The rules and the interfaces of a home's boxes, and its private networks. */
+/** Removes the nftables table, the interfaces of boxes and the private networks of a home. */
 export async function removeNetwork(home: Home): Promise<void> {
   if (!isRoot() || !commandExists('nft') || !commandExists('ip')) return
   const links = readdirSync('/sys/class/net').filter((name) => name.startsWith(linkPrefix(home)))
   for (const link of links) await removeLink(link)
   await removePrivateNetworks(home)
-  // Adding it first makes the deletion right whether it was there or not.
+  // Deleting a table that does not exist fails, so it is added first.
   const table = `inet ${networkTable(home)}`
   await run('nft', ['-f', '-'], { input: `add table ${table}\ndelete table ${table}\n` }).catch(() => undefined)
 }
 
-/** Those that the host itself asks, and that a box can reach: what listens on the host's loopback is out of reach. */
+/** The name servers of the host that boxes can reach, which excludes those on its loopback interface. */
 export function findResolvers(): string[] {
   const texts = ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf'].map((file) => readTextIfPresent(file) ?? '')
   const addresses = texts.map((text) =>

@@ -1,68 +1,49 @@
-// Where a box lies on the host's disk and what its processes call the same places. Directories whose names are listed
-// here belong to the host; inside them only the leaves `supervise`, `event`, `state`, `stdout` and `stderr` belong to
-// the box, so that a box can never put a link where the host expects a directory.
+// The paths of a box on the host. The directories named here belong to the host; inside them only the leaves `supervise`,
+// `event`, `state`, `stdout` and `stderr` belong to the box, so that a box can never replace a directory that the host
+// opens with a link.
+import { type InnerPaths, innerPaths } from '../../model/sandbox/inner-paths.ts'
 import { type Home, uidsPerBox } from '../host/home.ts'
 import { isRoot } from '../host/process.ts'
 
 export interface BoxPaths {
   directory: string
-  /** Writable layers over the base and over the host's programs. */
+  /** Overlay layers that the box writes: over the base, and over `/usr` of the host. */
   upper: string
   work: string
   upperUsr: string
   workUsr: string
-  /** Where its root is mounted, in its own mount namespace only. */
+  /** The mount point of the root filesystem, in the mount namespace of the box only. */
   root: string
-  /** Service definitions, which the box can read and not change. */
+  /** Service definitions, read-only for the box. */
   service: string
-  /** `run/<service>/{supervise,event,state}`: what supervision writes. */
+  /** `run/<service>/{supervise,event,state}`, written by s6 in the box. */
   run: string
   /** `log/<service>/{stdout,stderr}`. */
   log: string
-  /** A directory of each checkpoint, with its layers. */
+  /** One directory per checkpoint, with the copied layers. */
   checkpoints: string
-  /** Shown inside as `/.sprite/checkpoints`: an empty directory for each checkpoint that can be seen there. */
+  /** `/.sprite/checkpoints` in the box: an empty directory as mount point for each visible checkpoint. */
   views: string
-  /** Shown inside as `/.sprite/policy`, not writable there. */
+  /** `/.sprite/policy` in the box, read-only. */
   policy: string
-  /** Shown inside as `/.sprite/inside`, not writable there: the socket of the platform. */
+  /** `/.sprite/inside` in the box, read-only; it holds the socket of the platform API. */
   inside: string
-  /** What the next start goes by. */
+  /** The configuration that `start.pl` reads at the next start. */
   config: string
-  /** Of the host's supervisor. */
+  /** The name of the box in the supervision tree of the host. */
   supervisedName: string
 }
 
-/** What processes of a box call these places. */
-export interface InnerPaths {
-  /** The scan directory of the supervision inside. */
-  service: string
-  run: string
-  log: string
-  /** HOME and the working directory of commands. */
-  home: string
-}
-
-/** With what the scripts that run services go by. */
-export interface ScriptPlaces extends InnerPaths {
-  /** Where services start that do not say where. */
+/** Paths and programs that the scripts of services use. */
+export interface ScriptPaths extends InnerPaths {
+  /** The default working directory of services. */
   dir: string
   shell: string
-  /** PATH of what the scripts themselves run. */
+  /** The PATH of the scripts themselves. */
   path: string
-  /** Before the names of these programs, where PATH is another's; empty when they are everybody's. */
+  /** Prepended to program names where the PATH of the service is in force; empty when the programs are on any PATH. */
   prefix: string
 }
-
-const inner: InnerPaths = {
-  service: '/.berth/service',
-  run: '/.berth/run',
-  log: '/.sprite/logs/services',
-  home: '/home/sprite',
-}
-
-/** Each is opened as the root of a box that does not share the host's files. */
-export const innerPaths: Readonly<InnerPaths> = inner
 
 export function boxPaths(home: Pick<Home, 'path'>, id: string): BoxPaths {
   if (!/^[a-z0-9][a-z0-9-]*$/.test(id)) throw new Error(`not the id of a box: ${JSON.stringify(id)}`)
@@ -86,13 +67,13 @@ export function boxPaths(home: Pick<Home, 'path'>, id: string): BoxPaths {
   }
 }
 
-/** Without isolation processes see the host's paths. */
+/** Without isolation, processes of a box see the paths of the host. */
 export function innerPathsOf(kind: 'bubblewrap' | 'none', paths: BoxPaths): InnerPaths {
-  if (kind === 'bubblewrap') return inner
+  if (kind === 'bubblewrap') return innerPaths
   return { service: paths.service, run: paths.run, log: paths.log, home: `${paths.root}/home/sprite` }
 }
 
-/** The first of its uids, which its root has on the host. An ordinary user has himself only, and there is no choice. */
+/** The host uid of root in the box. Undefined when the platform is not root: then the box runs as the same user. */
 export function boxUid(home: Pick<Home, 'uidStart'>, slot: number): number | undefined {
   return isRoot() ? home.uidStart + slot * uidsPerBox : undefined
 }

@@ -1,18 +1,18 @@
-// What one box may reach, by names. Every question for a name is led to a resolver of its own, which answers only what
-// the policy allows and opens the addresses that it answered with; all others stay closed.
+// Network policies: the host names that a box may reach. All DNS queries of the box are redirected to a dnsmasq of its
+// own, which resolves only allowed names and adds the addresses to an nftables set; all other addresses are blocked.
 import { existsSync, rmSync } from 'node:fs'
+import type { BoxSpec } from '../../model/sandbox/box.ts'
 import { type NameRule, type NetworkPolicy, nameRules } from '../../model/sandbox/policy.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { ensureFile } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { commandExists, isRoot, run } from '../host/process.ts'
 import type { Supervisor } from '../s6/supervisor.ts'
-import type { BoxSpec } from './driver.ts'
 import { boxNetwork, ensureRules, findResolvers, nearby, networkTable } from './network.ts'
 import { boxPaths } from './paths.ts'
 
-/** Longer than programs keep an address, and short enough that the set does not grow for ever. */
-const openHours = 24
+/** An address stays allowed for longer than programs cache it; the limit bounds the size of the set. */
+const allowedHours = 24
 const maxAddresses = 65_535
 
 interface PolicyHost {
@@ -25,14 +25,14 @@ export function policiesPossible(): boolean {
   return isRoot() && commandExists('nft') && commandExists('dnsmasq')
 }
 
-/** Before the box starts, and again when its policy has changed. Cheap when nothing has. */
+/** To be called before the box starts and when its policy changes. It only compares files when nothing changed. */
 export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<void> {
   const { home, supervisor } = host
   const files = policyFiles(home, spec.id)
   const { policy = { rules: [] } } = spec
   if (policy.rules.length === 0) {
     if (existsSync(files.rules)) await removePolicy(host, spec)
-    if (!existsSync(files.shown)) showPolicy(files.shown, policy)
+    if (!existsSync(files.shown)) writeShownPolicy(files.shown, policy)
     return
   }
   if (!policiesPossible()) throw new Error('network policies need root, nft and dnsmasq')
@@ -41,18 +41,19 @@ export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<voi
   const isNew = readTextIfPresent(files.rules) !== rules
   if (!isNew && readTextIfPresent(files.resolver) === resolver) return
   ensureFile(files.resolver, resolver, { mode: 0o644 })
-  showPolicy(files.shown, policy)
+  writeShownPolicy(files.shown, policy)
   await supervisor.ensureService(files.service, {
     command: ['dnsmasq', '--keep-in-foreground', `--conf-file=${files.resolver}`],
   })
   await supervisor.restartService(files.service)
-  // Last: it says that the rest is done. The box puts it in force when it starts; one that runs has it now.
+  // The rules file is written last and marks the policy as applied. The box loads it again at each start.
   await run('nft', ['-f', ensureRules(home).file])
   await run('nft', ['-f', '-'], { input: rules })
   ensureFile(files.rules, rules, { mode: 0o600 })
 }
 
-function showPolicy(file: string, policy: NetworkPolicy): void {
+/** Writes the file that the box sees. */
+function writeShownPolicy(file: string, policy: NetworkPolicy): void {
   ensureFile(file, `${JSON.stringify(policy)}\n`, { mode: 0o644 })
 }
 
@@ -76,12 +77,12 @@ function policyFiles(home: Home, id: string) {
   }
 }
 
-/** Existing connections to what is no longer allowed end, since every packet is looked at. */
+/** The rules apply to every packet, so connections to hosts that are no longer allowed break. */
 function renderRules(home: Home, spec: BoxSpec): string {
   const table = `inet ${networkTable(home)}`
   const { link, hostAddress } = boxNetwork(home, spec.slot)
   const [chain, names] = [`policy-${spec.slot}`, `names-${spec.slot}`]
-  return `add set ${table} ${names} { type ipv4_addr; flags timeout; timeout ${openHours}h; size ${maxAddresses}; }
+  return `add set ${table} ${names} { type ipv4_addr; flags timeout; timeout ${allowedHours}h; size ${maxAddresses}; }
 add chain ${table} ${chain}
 flush chain ${table} ${chain}
 flush set ${table} ${names}
@@ -93,7 +94,7 @@ add element ${table} resolvers { "${link}" : ${hostAddress} }
 `
 }
 
-/** Right also where a reboot took some of it away: each thing is added before it is removed. */
+/** Deleting what does not exist fails, and a reboot removes everything, so each object is added before it is deleted. */
 function renderRemoval(home: Home, spec: BoxSpec): string {
   const table = `inet ${networkTable(home)}`
   const { link } = boxNetwork(home, spec.slot)
@@ -109,7 +110,7 @@ delete set ${table} ${names}
 `
 }
 
-/** Names are lower case letters, digits, dashes, dots and underscores, so that none can end a line or add a word. */
+/** Names are made of lower-case letters, digits, dashes, dots and underscores, so they need no quoting. */
 function renderResolver(host: PolicyHost, spec: BoxSpec, policy: NetworkPolicy): string {
   const { home, upstreams = findResolvers() } = host
   const { otherwise, rules } = nameRules(policy)
@@ -118,13 +119,13 @@ function renderResolver(host: PolicyHost, spec: BoxSpec, policy: NetworkPolicy):
     'no-resolv',
     'no-hosts',
     'no-poll',
-    'bind-dynamic', // the address comes and goes with the box
+    'bind-dynamic', // the address exists only while the box runs
     `listen-address=${hostAddress}`,
     'pid-file=',
     'user=nobody',
     'group=nogroup',
     'cache-size=1000',
-    'filter-AAAA', // boxes have no addresses of that kind
+    'filter-AAAA', // boxes have no IPv6 addresses
     ...(otherwise ? upstreams.map((upstream) => `server=${upstream}`) : []),
     ...rules.flatMap((rule) => serverLines(rule, upstreams)),
     `nftset=/#/4#inet#${networkTable(home)}#names-${spec.slot}`,

@@ -5,7 +5,7 @@ const head = '  sl  local_address rem_address   st tx_queue rx_queue tr tm->when
 const row = (local: string, state: string, inode: number) =>
   `   0: ${local} 00000000:0000 ${state} 00000000:00000000 00:00000000 00000000     0        0 ${inode} 1 0 100 0 0 10 0\n`
 
-test('listeners are read from the table of the kernel, connections are not', () => {
+test('reads listeners from the socket table and skips connections', () => {
   const table = head + row('0100007F:1F90', '0A', 11) + row('00000000:0050', '0A', 12) + row('0100007F:1F90', '01', 13)
   expect(parseListeners(table)).toEqual([
     { port: 8080, address: '127.0.0.1', socket: 11 },
@@ -13,7 +13,7 @@ test('listeners are read from the table of the kernel, connections are not', () 
   ])
 })
 
-test('addresses of the newer kind are written as people write them', () => {
+test('formats IPv6 addresses in their short form', () => {
   const table =
     head +
     row('00000000000000000000000000000000:1F90', '0A', 1) +
@@ -23,6 +23,6 @@ test('addresses of the newer kind are written as people write them', () => {
   expect(parseListeners(table).map((each) => each.address)).toEqual(['::', '::1', '127.0.0.1', '2001:db8::1'])
 })
 
-test.each(['', '\n', head, `${head}half a li`, `${head}a b c 0A`])('%j lists nothing', (table) => {
+test.each(['', '\n', head, `${head}half a li`, `${head}a b c 0A`])('finds no listeners in %j', (table) => {
   expect(parseListeners(table)).toEqual([])
 })

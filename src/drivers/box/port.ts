@@ -1,22 +1,8 @@
-// What listens inside a box, as the kernel says: the table of its network, and the open files of its processes.
+// Listening TCP ports of a box, from the socket tables of its network namespace and the open files of its processes.
 import { type FileHandle, open, readdir, readFile, readlink } from 'node:fs/promises'
 import { isIPv4 } from 'node:net'
 import { findProcess } from '../host/process-list.ts'
-import type { BoxDriver } from './driver.ts'
-
-export interface ListeningPort {
-  port: number
-  /** What it is bound to. */
-  address: string
-  /** As seen inside; 0 when it cannot be told. */
-  pid: number
-  /** When that process began, in ticks since boot; 0 when it cannot be told. */
-  since: number
-  /** Of the sockets, by which one listener is told from the next on the same port. */
-  sockets: number[]
-}
-
-export type Holder = Pick<ListeningPort, 'pid' | 'since'>
+import type { ListeningPort, SocketHolder } from './driver.ts'
 
 export interface ListenerRow {
   port: number
@@ -24,28 +10,21 @@ export interface ListenerRow {
   socket: number
 }
 
-/** The kernel writes listeners first, so that any number of connections after them does not matter. */
+/** The kernel lists listening sockets before connections, so a cut-off table still has all listeners. */
 const maxTableBytes = 1024 * 1024
 const maxOpenFiles = 50_000
-const listening = '0A'
+const listenState = '0A'
 
-/** Every port once, whichever and however many sockets listen on it. */
-export async function readPorts(
-  boxes: BoxDriver,
-  id: string,
-  known: ReadonlyMap<number, Holder>,
-): Promise<ListeningPort[]> {
-  const box = await boxes.inspectBox(id)
-  if (box.is !== 'up') return []
-  const tables = await Promise.all(['tcp', 'tcp6'].map((name) => readStart(`/proc/${box.pid}/net/${name}`)))
+export async function readPorts(first: number, known: ReadonlyMap<number, SocketHolder>): Promise<ListeningPort[]> {
+  const tables = await Promise.all(['tcp', 'tcp6'].map((name) => readStart(`/proc/${first}/net/${name}`)))
   const rows = tables.flatMap(parseListeners)
   if (rows.length === 0) return []
-  const isShared = (await readlinkOrEmpty(`/proc/${box.pid}/ns/net`)) === (await readlinkOrEmpty('/proc/self/ns/net'))
+  const isShared = (await readlinkOrEmpty(`/proc/${first}/ns/net`)) === (await readlinkOrEmpty('/proc/self/ns/net'))
   const holders = new Map(known)
   if (rows.some((row) => !holders.has(row.socket))) {
-    for (const [socket, holder] of await findHolders(box.pid, isShared)) holders.set(socket, holder)
+    for (const [socket, holder] of await findHolders(first, isShared)) holders.set(socket, holder)
   }
-  // In a network of all, only what the processes of the box hold is the box's.
+  // In the network namespace of the host, only sockets held by processes of the box belong to the box.
   const own = isShared ? rows.filter((row) => holders.has(row.socket)) : rows
   return [...Map.groupBy(own, (row) => row.port)].map(([port, same]) => ({
     port,
@@ -55,7 +34,7 @@ export async function readPorts(
   }))
 }
 
-function holderOf({ pid, since }: Holder = { pid: 0, since: 0 }): Holder {
+function holderOf({ pid, since }: SocketHolder = { pid: 0, since: 0 }): SocketHolder {
   return { pid, since }
 }
 
@@ -63,14 +42,14 @@ export function parseListeners(table: string): ListenerRow[] {
   return table
     .split('\n')
     .map((line) => line.trim().split(/\s+/))
-    .filter((fields) => fields[3] === listening && fields.length > 9)
+    .filter((fields) => fields[3] === listenState && fields.length > 9)
     .map((fields) => {
       const [address = '', port = ''] = fields[1]!.split(':')
       return { port: Number.parseInt(port, 16), address: renderAddress(address), socket: Number(fields[9]) }
     })
 }
 
-/** Words of 32 bits, each in the order of the machine, whose bytes come last to first. */
+/** The kernel prints addresses as 32-bit words in host byte order, which is little-endian here. */
 function renderAddress(hex: string): string {
   const words = hex.match(/.{8}/g) ?? []
   const bytes = words.flatMap((word) => (word.match(/../g) ?? []).reverse().map((byte) => Number.parseInt(byte, 16)))
@@ -80,15 +59,15 @@ function renderAddress(hex: string): string {
   return new URL(`http://[${groups.join(':')}]/`).hostname.slice(1, -1)
 }
 
-/** Which process inside holds which socket: the first of them, when several do. */
-async function findHolders(first: number, isShared: boolean): Promise<Map<number, Holder>> {
-  const holders = new Map<number, Holder>()
-  let left = maxOpenFiles
+/** Maps socket inodes to the process with the lowest pid that has them open. */
+async function findHolders(first: number, isShared: boolean): Promise<Map<number, SocketHolder>> {
+  const holders = new Map<number, SocketHolder>()
+  let budget = maxOpenFiles
   for (const pid of isShared ? await descendantsOf(first) : await membersOf(first)) {
     const files = await readdir(`/proc/${pid}/fd`).catch(() => [])
-    let holder: Holder | undefined
+    let holder: SocketHolder | undefined
     for (const file of files) {
-      if (left-- <= 0) return holders
+      if (budget-- <= 0) return holders
       const socket = /^socket:\[(\d+)\]$/.exec(await readlinkOrEmpty(`/proc/${pid}/fd/${file}`))?.[1]
       if (socket === undefined || holders.has(Number(socket))) continue
       holder ??= { pid: await innerPid(pid), since: Number(findProcess(pid)?.startTime ?? 0) }
@@ -134,7 +113,7 @@ async function innerPid(pid: number): Promise<number> {
   return Number(/^NSpid:.*?(\d+)$/m.exec(status)?.[1] ?? 0)
 }
 
-/** Processes end while they are looked at. */
+/** Empty when the process has exited. */
 function readlinkOrEmpty(path: string): Promise<string> {
   return readlink(path).catch(() => '')
 }

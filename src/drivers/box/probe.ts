@@ -1,4 +1,5 @@
-// What this machine lets us do, found out by doing it: kernel settings, security modules and containers all have a say.
+// Finds the isolation mode that the host supports by starting a box: kernel settings, security modules and container
+// runtimes can each forbid parts of it, and none of them can be queried reliably.
 import { rmSync } from 'node:fs'
 import type { Home } from '../host/home.ts'
 import { commandExists, findCommand, isRoot, run } from '../host/process.ts'
@@ -12,31 +13,31 @@ import { boxPaths } from './paths.ts'
 
 export interface BoxAbility {
   way: IsolationMode
-  /** Each box has an address, and a way out. */
+  /** True when each box has an address and a route to the internet. */
   network: boolean
   isolation: Isolation
-  /** Nothing is kept apart, because of this. */
+  /** The reason why nothing is isolated. */
   why?: string
 }
 
-const found = new WeakMap<Home, Promise<BoxAbility>>()
+const abilities = new WeakMap<Home, Promise<BoxAbility>>()
 
-/** Found out once for a home. A failure is not kept: it may have been a full disk. */
+/** Probes once per home. A failure of the probe itself, such as a full disk, is not cached. */
 export function abilityOf(home: Home, hasLimits: boolean): Promise<BoxAbility> {
-  const known = found.get(home)
+  const known = abilities.get(home)
   if (known) return known
   const finding = findAbility(home, hasLimits).catch((error) => {
-    found.delete(home)
+    abilities.delete(home)
     throw error
   })
-  found.set(home, finding)
+  abilities.set(home, finding)
   return finding
 }
 
-/** The slot that no box has. */
+/** Slots of real boxes start at 1. */
 const probeSlot = 0
 
-export async function findAbility(home: Home, hasLimits: boolean): Promise<BoxAbility> {
+async function findAbility(home: Home, hasLimits: boolean): Promise<BoxAbility> {
   if (!isRoot()) return (await findSingle(home)) ?? nothing('user namespaces are not open to ordinary users here')
   const networkFailure = await tryBox(home, 'full', true)
   if (networkFailure === undefined) return full(true, hasLimits ? undefined : limitGap)
@@ -46,9 +47,9 @@ export async function findAbility(home: Home, hasLimits: boolean): Promise<BoxAb
 }
 
 const limitGap =
-  'There are no control groups that Berth may use, so that a sandbox can take all memory and processors of this machine.'
+  'There are no control groups that Berth may use, so a sandbox can use all memory and processors of this machine.'
 const singleGap =
-  'Berth runs as an ordinary user, so that sandboxes have one user, no package manager, no network and no URL, and the host’s programs as they are.'
+  'Berth does not run as root, so sandboxes have a single user, no package manager, no network and no URL, and see the programs of the host.'
 
 function full(network: boolean, gap: string | undefined): BoxAbility {
   return {
@@ -68,10 +69,10 @@ function nothing(why: string): BoxAbility {
   return { way: 'none', network: false, isolation: { kind: 'none', network: 'host', gap }, why }
 }
 
-/** Runs `true` in a box that is thrown away. The answer is why it did not work, if so. */
-async function tryBox(home: Home, way: IsolationMode, withNetwork: boolean): Promise<string | undefined> {
-  const lacking = ['perl', 'bwrap', ...(withNetwork ? ['ip', 'nft'] : [])].find((name) => !commandExists(name))
-  if (lacking) return `${lacking} is not installed`
+/** Runs `true` in a temporary box. Returns the reason when that fails. */
+async function tryBox(home: Home, mode: IsolationMode, withNetwork: boolean): Promise<string | undefined> {
+  const missing = ['perl', 'bwrap', ...(withNetwork ? ['ip', 'nft'] : [])].find((name) => !commandExists(name))
+  if (missing) return `${missing} is not installed`
   const id = `probe-${process.pid}`
   const paths = boxPaths(home, id)
   const network = withNetwork ? boxNetwork(home, probeSlot) : undefined
@@ -81,7 +82,7 @@ async function tryBox(home: Home, way: IsolationMode, withNetwork: boolean): Pro
       paths,
       { id, slot: probeSlot, hostname: 'probe', limits: { memoryMb: 0, cpus: 0, pids: 0 } },
       {
-        way,
+        mode,
         base,
         filter: ensureFilter(home),
         uid: isRoot() ? home.uidStart : undefined,

@@ -1,9 +1,9 @@
-// Which process is the first of a box, by what s6 and the kernel say now and not by what somebody wrote down once.
+// Finds the first process of a box from the state of s6 and the kernel. No pid file is involved, so nothing can be stale.
 import { closeSync, openSync, readSync, statSync } from 'node:fs'
 import { readTextIfPresent } from '../host/file.ts'
 import { readEnvironment } from '../host/process-list.ts'
 
-/** The process that s6 watches, if it belongs to this service: numbers are used again by other processes. */
+/** The process that s6 supervises. Its environment is checked, because pids are reused. */
 export function findSupervised(service: string): number | undefined {
   const pid = readSupervisedPid(service)
   if (pid === undefined) return undefined
@@ -11,7 +11,7 @@ export function findSupervised(service: string): number | undefined {
 }
 
 const statusBytes = 35
-const pidAt = 28
+const pidOffset = 28
 
 function readSupervisedPid(service: string): number | undefined {
   const status = Buffer.alloc(statusBytes)
@@ -25,51 +25,43 @@ function readSupervisedPid(service: string): number | undefined {
   } catch {
     return undefined
   }
-  return status.readUInt32BE(pidAt) || undefined
+  return status.readUInt32BE(pidOffset) || undefined
 }
 
 /**
- * The child of bwrap, which is the child of what s6 watches. It counts as soon as bwrap has become what it was to run:
- * before that its file system is not in place.
+ * The first process of a sandbox: the child of bwrap, which is the child of the supervised process. Before it has
+ * executed s6-svscan, its filesystem is not mounted yet and it does not count.
  */
 export function findFirstProcess(service: string): number | undefined {
-  const watched = findSupervised(service)
-  const bwrap = watched && findChild(watched)
+  return findInit(service, 's6-svscan')
+}
+
+/** The first process of a machine, a reaper, whether or not its program runs yet. All others end when it does. */
+export function findReaper(service: string): number | undefined {
+  return findInit(service, 'bwrap')
+}
+
+function findInit(service: string, name: string): number | undefined {
+  const supervised = findSupervised(service)
+  const bwrap = supervised && findChild(supervised)
   const first = bwrap && findChild(bwrap)
-  return first && isFirst(first, 's6-svscan') ? first : undefined
-}
-
-function isFirst(pid: number, name: string): boolean {
-  const { command, inside } = readNames(pid)
-  return inside === 1 && command === name
-}
-
-/** What a process is called, and its number in the box that it is in, or on the host when it is in none. */
-function readNames(pid: number): { command: string | undefined; inside: number | undefined } {
-  const status = readOf(`/proc/${pid}/status`) ?? ''
-  const inside = Number(/^NSpid:.*\t(\d+)$/m.exec(status)?.[1]) || undefined
-  return { command: /^Name:\t(.*)$/m.exec(status)?.[1], inside }
+  if (!first) return undefined
+  const status = readStatus(first)
+  return innerPid(status) === 1 && /^Name:\t(.*)$/m.exec(status)?.[1] === name ? first : undefined
 }
 
 /**
- * The program of a machine: the second process of the box, under what buries its orphans. Those are children of the
- * first as well, and outlive the program by a moment. It counts as soon as it is no longer bwrap, which it was before it
- * became what it was to run.
+ * The program of a machine, which has pid 2 in its box. Orphans are children of the reaper too and may outlive the
+ * program for a moment. Until it executes, the program is still bwrap, so the executables are compared.
  */
 export function findProgram(service: string): { first: number; program: number } | undefined {
   const first = findReaper(service)
   const program = first && findChild(first)
-  if (!program || readNames(program).inside !== 2) return undefined
-  const [ours, its] = [first, program].map(identifyExecutable)
-  return ours !== undefined && its !== undefined && ours !== its ? { first, program } : undefined
-}
-
-/** The first process of a machine, also while its program is not in place. Everything in it ends when this does. */
-export function findReaper(service: string): number | undefined {
-  const watched = findSupervised(service)
-  const bwrap = watched && findChild(watched)
-  const first = bwrap && findChild(bwrap)
-  return first && isFirst(first, 'bwrap') ? first : undefined
+  if (!program || readInnerPid(program) !== 2) return undefined
+  const [reaperFile, programFile] = [first, program].map(identifyExecutable)
+  return reaperFile !== undefined && programFile !== undefined && reaperFile !== programFile
+    ? { first, program }
+    : undefined
 }
 
 function identifyExecutable(pid: number): string | undefined {
@@ -81,27 +73,25 @@ function identifyExecutable(pid: number): string | undefined {
   }
 }
 
-/**
- * The number that a command has inside, by the program that entered the box for it: of its children the command is the
- * last, after the one that guards it.
- */
-export function findCommandPid(entered: number): number | undefined {
-  const children = readOf(`/proc/${entered}/task/${entered}/children`)?.trim().split(' ') ?? []
-  if (children.length < 2) return undefined
-  return readNames(Number(children.at(-1))).inside
+/** The pid in the innermost pid namespace of the process. */
+export function readInnerPid(pid: number): number | undefined {
+  return innerPid(readStatus(pid))
 }
 
-/** The path inside of what a command runs, once the program that entered the box for it has found it. */
-export function findCommandPath(entered: number): string | undefined {
-  return /^box-enter: ([^\0]+)/.exec(readOf(`/proc/${entered}/cmdline`) ?? '')?.[1]
+function readStatus(pid: number): string {
+  return readProcFile(`/proc/${pid}/status`) ?? ''
+}
+
+function innerPid(status: string): number | undefined {
+  return Number(/^NSpid:.*\t(\d+)$/m.exec(status)?.[1]) || undefined
 }
 
 function findChild(pid: number): number | undefined {
-  return Number(readOf(`/proc/${pid}/task/${pid}/children`)?.split(' ')[0]) || undefined
+  return Number(readProcFile(`/proc/${pid}/task/${pid}/children`)?.split(' ')[0]) || undefined
 }
 
-// A process may end while it is looked at.
-function readOf(file: string): string | undefined {
+/** Undefined when the process has exited. */
+export function readProcFile(file: string): string | undefined {
   try {
     return readTextIfPresent(file)
   } catch {

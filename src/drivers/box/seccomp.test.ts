@@ -6,7 +6,7 @@ const kill = 0x8000_0000
 const refusedWith = (errno: number) => 0x0005_0000 + errno
 const native: Record<Machine, number> = { x64: 0xc000_003e, arm64: 0xc000_00b7 }
 
-/** What the kernel would answer, by its rules for these few instructions. */
+/** Interprets the filter as the kernel would. */
 function decide(machine: Machine, call: number, args: number[] = [], architecture = native[machine]): number {
   const filter = seccompFilter(machine)
   const data = Buffer.alloc(64)
@@ -26,9 +26,9 @@ function decide(machine: Machine, call: number, args: number[] = [], architectur
     else if (code === 0x15) at += accumulator === value ? yes : no
     else if (code === 0x35) at += accumulator >= value ? yes : no
     else if (code === 0x45) at += (accumulator & value) >>> 0 !== 0 ? yes : no
-    else throw new Error(`no such instruction: ${code}`)
+    else throw new Error(`unknown instruction: ${code}`)
   }
-  throw new Error('the filter does not answer')
+  throw new Error('the filter does not return')
 }
 
 const calls = {
@@ -58,7 +58,7 @@ const calls = {
   },
 }
 
-it.each(['x64', 'arm64'] as const)('decides on %s as it should', (machine) => {
+it.each(['x64', 'arm64'] as const)('allows, refuses and kills on %s', (machine) => {
   const of = calls[machine]
   expect(decide(machine, of.read)).toBe(allow)
   expect(decide(machine, of.ptrace)).toBe(allow)
@@ -69,12 +69,12 @@ it.each(['x64', 'arm64'] as const)('decides on %s as it should', (machine) => {
   expect(decide(machine, of.read, [], 0x4000_0003)).toBe(kill)
 })
 
-it.each(['x64', 'arm64'] as const)('lets threads and children be made on %s, and no namespaces', (machine) => {
+it.each(['x64', 'arm64'] as const)('allows threads and children but no namespaces on %s', (machine) => {
   const { clone, unshare } = calls[machine]
   const thread = 0x3d_0f00
   expect(decide(machine, clone, [thread])).toBe(allow)
   expect(decide(machine, clone, [0x1200_011])).toBe(allow)
-  // CLONE_FILES and CLONE_FS make nothing new that could be entered.
+  // CLONE_FILES and CLONE_FS create no namespace.
   expect(decide(machine, unshare, [0x600])).toBe(allow)
   for (const flag of [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000]) {
     expect(decide(machine, clone, [flag | 17])).toBe(refusedWith(1))
@@ -83,7 +83,7 @@ it.each(['x64', 'arm64'] as const)('lets threads and children be made on %s, and
   expect(decide(machine, unshare, [0x80])).toBe(refusedWith(1))
 })
 
-it.each(['x64', 'arm64'] as const)('looks at arguments on %s', (machine) => {
+it.each(['x64', 'arm64'] as const)('checks arguments on %s', (machine) => {
   const { socket, personality, ioctl } = calls[machine]
   for (const family of [1, 2, 10, 16]) expect(decide(machine, socket, [family])).toBe(allow)
   for (const family of [0, 3, 17, 38, 40]) expect(decide(machine, socket, [family])).toBe(refusedWith(97))
@@ -93,7 +93,7 @@ it.each(['x64', 'arm64'] as const)('looks at arguments on %s', (machine) => {
   expect(decide(machine, ioctl, [0, 0x5412])).toBe(refusedWith(1))
 })
 
-it('refuses the calls with short pointers', () => {
+it('refuses the x32 system calls', () => {
   expect(decide('x64', 0x4000_0000)).toBe(refusedWith(38))
   expect(decide('x64', 0xffff_ffff)).toBe(refusedWith(38))
 })

@@ -1,6 +1,5 @@
-// Which calls of the kernel the programs of users may not make, as a filter for seccomp(2). It is a list of what is
-// refused: programs of all kinds must run, and what holds them is the user namespace. The list takes away the parts of
-// the kernel that programs have no need of and that have most often let somebody out.
+// The seccomp filter of boxes. It is a deny-list, because programs of all kinds must run and the user namespace is what
+// confines them. It blocks parts of the kernel that programs rarely need and that most container escapes used.
 export type Machine = 'x64' | 'arm64'
 
 const eperm = 1
@@ -19,7 +18,7 @@ const refused = (errno: number, x64: number | undefined, arm64: number | undefin
   ...(arm64 !== undefined && { arm64 }),
 })
 
-/** Refused whatever the arguments. With ENOSYS where programs have another way and look for it. */
+/** System calls that are always refused; with ENOSYS where programs then fall back to another one. */
 const calls: Record<string, Refusal> = {
   mount: refused(eperm, 165, 40),
   umount2: refused(eperm, 166, 39),
@@ -64,7 +63,7 @@ const calls: Record<string, Refusal> = {
   io_uring_setup: refused(enosys, 425, 425),
   io_uring_enter: refused(enosys, 426, 426),
   io_uring_register: refused(enosys, 427, 427),
-  // Its flags lie in memory, where a filter cannot look. The C library goes on with clone.
+  // A filter cannot read its flags, which are in memory. The C library falls back to clone.
   clone3: refused(enosys, 435, 435),
   iopl: refused(eperm, 172, undefined),
   ioperm: refused(eperm, 173, undefined),
@@ -99,21 +98,21 @@ const cloneFlags = {
 }
 const allNamespaces = Object.values(cloneFlags).reduce((all, flag) => all | flag, 0)
 
-// AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others reach the hypervisor or parts of the kernel that few have looked at.
+// AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others reach the hypervisor or rarely reviewed parts of the kernel.
 const families = [1, 2, 10, 16]
-// Linux, that on 32 bits, that without random addresses (for debuggers), and the question what it is.
+// PER_LINUX, PER_LINUX32, each also with ADDR_NO_RANDOMIZE (for debuggers), and the query for the current value.
 const personalities = [0, 8, 0x4_0000, 0x4_0008, 0xffff_ffff]
-// TIOCSTI and TIOCLINUX type into a terminal.
-const typing = [0x5412, 0x541c]
+// TIOCSTI and TIOCLINUX inject input into a terminal.
+const terminalInjections = [0x5412, 0x541c]
 
-/** Refused or not by one argument, of which the lower 32 bits tell. */
+/** System calls that are refused depending on the lower 32 bits of one argument. */
 const examined: Record<string, Examined> = {
   clone: {
     x64: 56,
     arm64: 220,
     argument: 0,
     errno: eperm,
-    // The lowest eight bits are a signal here, not a flag.
+    // In clone, the lowest eight bits are the exit signal and not flags.
     rule: ({ refuse, allow }) => [jumpIfAny(allNamespaces & ~0xff, refuse, allow)],
   },
   unshare: {
@@ -131,7 +130,7 @@ const examined: Record<string, Examined> = {
     arm64: 29,
     argument: 1,
     errno: eperm,
-    rule: ({ refuse, allow }) => [...typing.map((value) => jumpIf(value, refuse)), jump(allow)],
+    rule: ({ refuse, allow }) => [...terminalInjections.map((value) => jumpIf(value, refuse)), jump(allow)],
   },
 }
 
@@ -139,13 +138,13 @@ function only(values: number[]): Examined['rule'] {
   return ({ allow, refuse }) => [...values.map((value) => jumpIf(value, allow)), jump(refuse)]
 }
 
-// The machine of struct seccomp_data: number, architecture, instruction pointer, six arguments of 64 bits.
+// Offsets in struct seccomp_data: call number, architecture, instruction pointer, six 64-bit arguments.
 const numberAt = 0
 const architectureAt = 4
 const argumentAt = (index: number) => 16 + 8 * index
 
 const architectures: Record<Machine, number> = { x64: 0xc000_003e, arm64: 0xc000_00b7 }
-// Calls of the kind with short pointers, which few use and which have numbers of their own.
+// System calls of the x32 ABI have numbers of their own, starting here.
 const firstX32 = 0x4000_0000
 
 const action = { allow: 0x7fff_0000, errno: 0x0005_0000, kill: 0x8000_0000 }
@@ -160,7 +159,7 @@ const jumpIfAtLeast = (value: number, yes: string): Step => ({ code: 0x35, value
 const jumpIfAny = (bits: number, yes: string, no: string): Step => ({ code: 0x45, value: bits, yes, no })
 const jump = (to: string): Step => ({ code: 0x05, value: 0, yes: to })
 
-/** The instructions as the kernel reads them: 8 bytes each, for bwrap and for prctl alike. */
+/** Assembles the filter as struct sock_filter instructions, which bwrap and prctl(2) take. */
 export function seccompFilter(machine: Machine): Buffer {
   return assemble([
     load(architectureAt),
@@ -185,7 +184,7 @@ function refuseX32(): Step[] {
   ]
 }
 
-// Each is followed by its own answer, because a conditional jump reaches 255 instructions and no more.
+// Each comparison is followed by its own return, because conditional jumps reach only 255 instructions.
 function refuse(number: number | undefined, errno: number): Step[] {
   if (number === undefined) return []
   const next = `not ${number}`
@@ -211,15 +210,15 @@ function examine(name: string, call: Examined, machine: Machine): Step[] {
 }
 
 function assemble(steps: Step[]): Buffer {
-  const places = new Map<string, number>()
-  let place = 0
+  const addresses = new Map<string, number>()
+  let address = 0
   for (const step of steps) {
-    if ('label' in step) places.set(step.label, place)
-    else place += 1
+    if ('label' in step) addresses.set(step.label, address)
+    else address += 1
   }
   const distance = (label: string | undefined, from: number) => {
     if (label === undefined) return 0
-    const found = places.get(label)! - from - 1
+    const found = addresses.get(label)! - from - 1
     if (!(found >= 0 && found <= 255)) throw new Error(`the filter cannot jump to ${label}`)
     return found
   }
@@ -230,7 +229,7 @@ function assemble(steps: Step[]): Buffer {
 function encode(step: Instruction, yes: number, no: number): Buffer {
   const bytes = Buffer.alloc(8)
   bytes.writeUInt16LE(step.code, 0)
-  // An unconditional jump has its distance in the value.
+  // The distance of an unconditional jump is in the value field.
   const always = step.code === 0x05
   bytes.writeUInt8(always ? 0 : yes, 2)
   bytes.writeUInt8(always ? 0 : no, 3)

@@ -1,6 +1,6 @@
-// The programs of the host that supervise services in a box made from an image, which may have no C library, no shell, or
-// others than these need. They are copies in which the places of the loader, the libraries and each other are written
-// over with places below /.berth, so that nothing of the image takes part and nothing shows in an environment.
+// Programs of the host that supervise services in a box made from an image, which may have no shell or another C
+// library. In the copies, the paths of the loader, the libraries and other programs are overwritten with paths below
+// /.berth, so that they use nothing of the image and need no environment variables.
 import {
   chmodSync,
   existsSync,
@@ -21,12 +21,12 @@ const programs = [
   ...['s6-ftrigrd', 'sh', 'bash', 'timeout', 'head', 'sleep', 'mkfifo'],
 ]
 
-/** Inside, with the libraries beside it in `lib`. */
+/** The path inside the box. */
 export const toolPath = '/.berth/bin'
 const libraryPath = '/.berth/lib'
 const loaderName = 'ld.so'
 
-/** Beside the base, because both follow from the packages of the host. Made once. */
+/** Makes the copies once for each base, because both depend on the packages of the host. */
 export async function ensureTools(base: BoxBase): Promise<string> {
   const directory = `${dirname(base.root)}/tools`
   if (existsSync(directory)) return directory
@@ -43,25 +43,25 @@ export async function ensureTools(base: BoxBase): Promise<string> {
 }
 
 async function makeTools(fresh: string): Promise<void> {
-  const found = programs.map((name) => ({ name, file: realpathSync(findCommand(name) ?? missing(name)) }))
+  const found = programs.map((name) => ({ name, file: realpathSync(findCommand(name) ?? failMissing(name)) }))
   const loader = loaderOf(found[0]!.file)
   const libraries = new Map<string, string>()
   for (const { file } of found) for (const [name, path] of await librariesOf(loader, file)) libraries.set(name, path)
-  const words = replacements(loader, [...new Set([...libraries.values()].map(dirname))])
+  const substitutions = pathSubstitutions(loader, [...new Set([...libraries.values()].map(dirname))])
   for (const directory of [fresh, `${fresh}/bin`, `${fresh}/lib`]) {
     mkdirSync(directory)
     chmodSync(directory, 0o755)
   }
-  for (const { name, file } of found) copyWith(words, file, `${fresh}/bin/${name}`)
-  for (const [name, file] of libraries) copyWith(words, file, `${fresh}/lib/${name}`)
-  copyWith(words, loader, `${fresh}/lib/${loaderName}`)
+  for (const { name, file } of found) copyWith(substitutions, file, `${fresh}/bin/${name}`)
+  for (const [name, file] of libraries) copyWith(substitutions, file, `${fresh}/lib/${name}`)
+  copyWith(substitutions, loader, `${fresh}/lib/${loaderName}`)
 }
 
-function missing(name: string): never {
+function failMissing(name: string): never {
   throw new Error(`${name} is not installed`)
 }
 
-/** As the program names it. */
+/** The path of the dynamic loader that is recorded in the program. */
 function loaderOf(file: string): string {
   const found = /\/lib[a-z0-9]*\/ld-linux[a-z0-9_.-]*(?=\0)/.exec(readFileSync(file, 'latin1'))
   if (!found) throw new Error(`${file} names no loader`)
@@ -73,12 +73,12 @@ async function librariesOf(loader: string, file: string): Promise<[string, strin
   return [...stdout.matchAll(/^\s*(\S+) => (\/\S+) /gm)].map(([, name, path]) => [name!, path!])
 }
 
-/** Each as long as what it stands for, because nothing in a program may move. */
-function replacements(loader: string, libraryDirectories: string[]): [string, string][] {
+/** Each replacement is as long as the original, because offsets in an executable must not change. */
+function pathSubstitutions(loader: string, libraryDirectories: string[]): [string, string][] {
   return [
     [loader, padded(loader, libraryPath, loaderName)],
     ...libraryDirectories.map((path): [string, string] => [`${path}/`, padded(`${path}/`, libraryPath)]),
-    // What an image says about where libraries are is about other libraries.
+    // The library cache of the image lists other libraries.
     ['/etc/ld.so.cache', '/.berth/ld.cache'],
     ['/etc/ld.so.preload', '/.berth/ld.preload'],
     ['/usr/bin/s6', '/.berth//s6'],
@@ -91,8 +91,11 @@ function padded(text: string, directory: string, name = ''): string {
   return `${directory}${'/'.repeat(slashes)}${name}`
 }
 
-function copyWith(words: [string, string][], from: string, to: string): void {
-  const text = words.reduce((bytes, [old, own]) => bytes.replaceAll(old, own), readFileSync(from, 'latin1'))
+function copyWith(substitutions: [string, string][], from: string, to: string): void {
+  const text = substitutions.reduce(
+    (bytes, [original, replacement]) => bytes.replaceAll(original, replacement),
+    readFileSync(from, 'latin1'),
+  )
   writeFileSync(to, text, 'latin1')
   chmodSync(to, 0o755)
 }

@@ -1,8 +1,9 @@
-# Who a program of an image runs as. To be called where the files of the image are those of this process.
+# Finds the user that a program of an image runs as. To be called with the root filesystem of the image.
 use strict;
 
-# By name or number, with or without a group. Numbers need no entry. What an image says of a user beyond that: the first
-# group, all others that name the user, and the home.
+# Resolves a user in the syntax of image configs: a name or a number, optionally with a colon and a group. Numbers need no
+# entry in /etc/passwd. The entry supplies the primary group, the home directory and, without an explicit group, the
+# supplementary groups.
 sub find_user {
   my ($text) = @_;
   my ($name, $group) = split /:/, $text, 2;
@@ -26,7 +27,7 @@ sub find_user {
   return \%found;
 }
 
-# A name wins over a number, as everywhere.
+# A name takes precedence over a number, as with other tools.
 sub find_entry {
   my ($file, $word) = @_;
   my @entries = read_entries($file);
@@ -36,7 +37,7 @@ sub find_entry {
   return $found;
 }
 
-# Only what is a file: reading from a pipe would wait for somebody who writes.
+# Reads only regular files, because opening a named pipe would block.
 sub read_entries {
   my ($file) = @_;
   return () if !-f $file;
@@ -45,11 +46,11 @@ sub read_entries {
 
 sub checked_id {
   my ($id) = @_;
-  die "there is no user or group $id in a machine: they have the numbers 0 to 65535\n" if $id !~ /^\d+$/ || $id > 65535;
+  die "user or group id $id is not in the range from 0 to 65535\n" if $id !~ /^\d+$/ || $id > 65535;
   return $id + 0;
 }
 
-# The numbers of a range begin with its first.
+# $first is the host uid of root in the box; it is 0 in the user namespace of the box.
 sub become_user {
   my ($user, $first) = @_;
   my $groups = pack 'L*', map { $_ + $first } @{$user->{groups}};

@@ -1,7 +1,8 @@
 // The output of a machine and the platform's messages about it. It survives a stop and is removed with the machine.
 import { type FSWatcher, watch } from 'node:fs'
 import { takeWithTies } from '../../model/app/machine-log.ts'
-import { type LogItem, openServiceLog } from '../box/service/log.ts'
+import type { LogItem } from '../box/service/driver.ts'
+import { openServiceLog } from '../box/service/log.ts'
 import type { LogLine } from './driver.ts'
 import { platformMark } from './script.ts'
 

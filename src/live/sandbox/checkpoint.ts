@@ -1,6 +1,5 @@
-// Checkpoints are made by the loop, so that neither a client that goes away nor a control plane that dies stops one
-// half-way. A request writes down what is wanted and tells its client how it goes.
-
+// Checkpoints are made by the background loop, so that neither a client that disconnects nor a crash of the control plane
+// leaves one half-done. A request stores the intention and reports the progress.
 import { conflict, notFound } from '../../model/errors.ts'
 import { type Checkpoint, checkpointIdPattern, currentCheckpoint } from '../../model/sandbox/checkpoint.ts'
 import type { SandboxDetails } from '../../model/sandbox/sandbox.ts'
@@ -29,18 +28,17 @@ export async function listVisibleCheckpoints(ctx: LiveContext, name: string): Pr
   return { sandbox, checkpoints: await listCheckpoints(ctx.db, sandbox.id) }
 }
 
-/** Wanted from now on, whatever happens to this process. */
 export async function createCheckpoint(ctx: LiveContext, name: string, comment: string): Promise<Checkpoint> {
   const sandbox = await openSandbox(ctx, name, 'write')
   return change(ctx, sandbox.id, (tx) => insertCheckpoint(tx, sandbox.id, comment))
 }
 
-/** Wanted from now on, whatever happens to this process. The answer is what the state before it is kept as. */
+/** Returns the automatic checkpoint that the present state will be kept as. */
 export async function restoreCheckpoint(ctx: LiveContext, name: string, id: string): Promise<Checkpoint> {
   const sandbox = await getSandbox(ctx, name, 'write')
   refuseCurrent(id, 'restored')
   return change(ctx, sandbox.id, async (tx) => {
-    await getReady(tx, sandbox.id, id)
+    await requireReady(tx, sandbox.id, id)
     return insertRestore(tx, sandbox.id, id)
   })
 }
@@ -49,7 +47,7 @@ export async function deleteCheckpoint(ctx: LiveContext, name: string, id: strin
   const sandbox = await getSandbox(ctx, name, 'write')
   refuseCurrent(id, 'deleted')
   await change(ctx, sandbox.id, async (tx) => {
-    await getReady(tx, sandbox.id, id)
+    await requireReady(tx, sandbox.id, id)
     const unfinished = await listUnfinished(tx, sandbox.id)
     if (unfinished.some(({ state, restores }) => state === 'making' && restores === id)) {
       throw conflict('the sandbox is being restored from this checkpoint')
@@ -58,10 +56,10 @@ export async function deleteCheckpoint(ctx: LiveContext, name: string, id: strin
   })
 }
 
-/** Behind the notifications, which a broken connection loses. */
-const pollMillis = 1000
+/** Notifications can be lost with the database connection, so the row is also polled. */
+const pollMs = 1000
 
-/** How it ended: the sentence of a failure, or nothing. Also nothing when the client has gone. */
+/** Waits until the checkpoint is done or the client has gone. Returns the reason if it failed. */
 export async function waitForCheckpoint(
   ctx: LiveContext,
   { sandboxId, id }: Checkpoint,
@@ -76,7 +74,7 @@ export async function waitForCheckpoint(
       if (!seen) return { failure: 'the sandbox was deleted' }
       if (seen.state === 'failed') return { failure: seen.failure ?? 'it failed' }
       if (seen.state !== 'making') return {}
-      await inbox.next(pollMillis)
+      await inbox.next(pollMs)
     }
     return {}
   } finally {
@@ -94,7 +92,7 @@ async function change<T>(ctx: LiveContext, sandboxId: string, body: (tx: Tx) => 
   })
 }
 
-async function getReady(tx: Tx, sandboxId: string, id: string): Promise<void> {
+async function requireReady(tx: Tx, sandboxId: string, id: string): Promise<void> {
   const found = checkpointIdPattern.test(id) ? await findCheckpoint(tx, sandboxId, id) : undefined
   if (found?.state !== 'ready') throw notFound('checkpoint not found')
 }

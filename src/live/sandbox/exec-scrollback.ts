@@ -1,47 +1,47 @@
-import type { OutputStream } from '../../model/sandbox/exec.ts'
+import type { OutputStream } from '../../model/output-stream.ts'
 
-export interface Piece {
+interface Piece {
   stream: OutputStream
   data: Buffer
 }
 
-/** The newest output of a session, for those who attach later. What is older is forgotten. */
+/** The newest output of a session, for clients that attach later. */
 export class Scrollback {
-  readonly #mostBytes: number
+  readonly #maxBytes: number
   #pieces: Piece[] = []
   #bytes = 0
 
-  constructor(mostBytes: number) {
-    this.#mostBytes = mostBytes
+  constructor(maxBytes: number) {
+    this.#maxBytes = maxBytes
   }
 
   add(stream: OutputStream, data: Buffer): void {
-    const kept = data.length > this.#mostBytes ? data.subarray(data.length - this.#mostBytes) : data
+    const kept = data.length > this.#maxBytes ? data.subarray(data.length - this.#maxBytes) : data
     this.#pieces.push({ stream, data: kept })
     this.#bytes += kept.length
-    this.#forget()
-    // Small pieces each hold on to memory of their own; together they may hold far more than their bytes.
+    this.#trim()
+    // Many small buffers take far more memory than their bytes.
     if (this.#pieces.length > 1024) this.#pieces = this.read()
   }
 
-  #forget(): void {
-    let surplus = this.#bytes - this.#mostBytes
-    let gone = 0
+  #trim(): void {
+    let surplus = this.#bytes - this.#maxBytes
+    let dropped = 0
     while (surplus > 0) {
-      const oldest = this.#pieces[gone]!
+      const oldest = this.#pieces[dropped]!
       if (oldest.data.length > surplus) {
-        this.#pieces[gone] = { stream: oldest.stream, data: oldest.data.subarray(surplus) }
+        this.#pieces[dropped] = { stream: oldest.stream, data: oldest.data.subarray(surplus) }
         this.#bytes -= surplus
         break
       }
       surplus -= oldest.data.length
       this.#bytes -= oldest.data.length
-      gone += 1
+      dropped += 1
     }
-    if (gone > 0) this.#pieces.splice(0, gone)
+    if (dropped > 0) this.#pieces.splice(0, dropped)
   }
 
-  /** Neighbours of one stream come as one piece. */
+  /** Joins consecutive pieces of one stream. */
   read(): Piece[] {
     const runs: { stream: OutputStream; parts: Buffer[] }[] = []
     for (const { stream, data } of this.#pieces) {

@@ -1,53 +1,64 @@
-import { findCommandPath, findCommandPid } from '../../drivers/box/process.ts'
-import type { OutputStream } from '../../model/sandbox/exec.ts'
+import type { BoxCommands } from '../../drivers/box/driver.ts'
+import type { OutputStream } from '../../model/output-stream.ts'
 import type { ExecProcess, ProcessEvents } from '../process.ts'
+import { OutputRate } from './exec-rate.ts'
 import { Scrollback } from './exec-scrollback.ts'
 
-/** Somebody who follows a session: a socket, or the answer to a request. */
+/** A client of a session: a WebSocket, or the response to an HTTP request. */
 export interface ExecReader {
-  /** Bytes that were handed to it and have not left yet. It calls `session.balance()` when they have. */
+  /** Bytes that were passed to it and not sent yet. It calls `session.balance()` when they have been sent. */
   backlogBytes(): number
   output(stream: OutputStream, data: Buffer): void
   ended(code: number): void
-  /** The command reads its input again. */
+  /** The command can take input again. */
   drained(): void
-  /** It is far behind while others are not, and is no longer served. */
+  /** The reader is too far behind others and gets no more output. */
   drop(): void
 }
 
 export interface SessionFacts {
   id: string
   sandboxId: string
-  /** As it was asked for. */
+  /** The command as the caller sent it. */
   argv: [string, ...string[]]
   workdir: string
   tty: boolean
-  /** Whether it takes input at all. */
+  /** False when the command gets no input. */
   stdin: boolean
   cols: number
   rows: number
   maxRunAfterDisconnectMs: number | null
 }
 
-/** Enough for a screen many times over. */
+/** The driver functions for the process that stands for a command on the host. */
+export type CommandControl = Pick<BoxCommands, 'signalCommand' | 'findCommandPid' | 'findCommandPath'>
+
+export interface SessionOptions {
+  control: CommandControl
+  start(events: ProcessEvents): ExecProcess
+  /** Called before readers are told about the end. */
+  onEnd(): void
+}
+
+/** Enough to redraw a screen many times. */
 const scrollbackBytes = 256 * 1024
 
-/** When everybody is this far behind, the command waits. */
+/** The command is paused while all readers are this far behind, and resumed when one has caught up. */
 const slowBytes = 1024 * 1024
 const caughtUpBytes = 256 * 1024
 
-/** When somebody is this far behind and others are not, nobody waits for it. */
+/** A reader that is this far behind while others are not is dropped. */
 const lostBytes = 8 * 1024 * 1024
 
 const killAfterMs = 5_000
 const recentMs = 5_000
 
-/** A command that runs in a sandbox, and those who follow it. */
+/** A command that runs in a sandbox, with the clients that read its output. */
 export class ExecSession {
   readonly id: string
   readonly facts: Readonly<SessionFacts>
   readonly createdAt = new Date()
-  /** Resolves with the code of the command, after everybody was told. */
+  /** Resolves with the exit code, after all readers were told. */
   readonly ended: Promise<number>
   cols: number
   rows: number
@@ -56,22 +67,23 @@ export class ExecSession {
   lastActivityAt: number | undefined
   readonly #readers = new Set<ExecReader>()
   readonly #scrollback = new Scrollback(scrollbackBytes)
+  readonly #rate = new OutputRate()
+  readonly #control: CommandControl
   readonly #process: ExecProcess
-  readonly #tellEnd: (code: number) => void
+  readonly #resolveEnded: (code: number) => void
   #paused = false
-  #deserted: NodeJS.Timeout | undefined
+  #disconnectTimer: NodeJS.Timeout | undefined
   #path: string | undefined
-  #rate = { second: 0, bytes: 0, before: 0 }
 
-  /** `onEnd` is called before anybody is told. */
-  constructor(facts: SessionFacts, start: (events: ProcessEvents) => ExecProcess, onEnd: () => void) {
+  constructor(facts: SessionFacts, { control, start, onEnd }: SessionOptions) {
     this.id = facts.id
     this.facts = facts
     this.cols = facts.cols
     this.rows = facts.rows
+    this.#control = control
     const { promise, resolve } = Promise.withResolvers<number>()
     this.ended = promise
-    this.#tellEnd = resolve
+    this.#resolveEnded = resolve
     this.#process = start({
       onOutput: (stream, data) => this.#output(stream, data),
       onDrain: () => {
@@ -84,9 +96,9 @@ export class ExecSession {
     })
   }
 
-  /** What was written before comes first. Returns how to leave. */
+  /** Sends the scrollback, then new output. Returns the function that detaches the reader. */
   attach(reader: ExecReader): () => void {
-    clearTimeout(this.#deserted)
+    clearTimeout(this.#disconnectTimer)
     for (const { stream, data } of this.#scrollback.read()) reader.output(stream, data)
     if (this.exitCode !== undefined) {
       reader.ended(this.exitCode)
@@ -94,39 +106,40 @@ export class ExecSession {
     }
     this.#readers.add(reader)
     this.balance()
-    return () => this.#leave(reader)
+    return () => this.#detach(reader)
   }
 
-  #leave(reader: ExecReader): void {
+  #detach(reader: ExecReader): void {
     if (!this.#readers.delete(reader)) return
     this.balance()
     const limit = this.facts.maxRunAfterDisconnectMs
     if (this.#readers.size > 0 || this.exitCode !== undefined || limit === null) return
-    this.#deserted = setTimeout(() => this.stop(15), limit)
-    this.#deserted.unref()
+    this.#disconnectTimer = setTimeout(() => this.stop(15), limit)
+    this.#disconnectTimer.unref()
   }
 
   #output(stream: OutputStream, data: Buffer): void {
-    this.#count(data.length)
+    this.#rate.add(data.length)
+    if (data.length > 0) this.lastActivityAt = Date.now()
     this.#scrollback.add(stream, data)
     for (const reader of this.#readers) reader.output(stream, data)
     this.balance()
   }
 
-  /** Holds the command back while everybody who follows it is slow; without anybody it runs freely. */
+  /** Pauses the command while all of its readers are slow. Without readers it runs freely. */
   balance(): void {
     let behind = 0
     for (const reader of this.#readers)
       if (reader.backlogBytes() > (this.#paused ? caughtUpBytes : slowBytes)) behind += 1
-    const everybody = behind > 0 && behind === this.#readers.size
-    if (behind > 0 && !everybody) this.#dropTheLost()
-    if (everybody === this.#paused) return
-    this.#paused = everybody
-    if (everybody) this.#process.pause()
+    const areAllBehind = behind > 0 && behind === this.#readers.size
+    if (behind > 0 && !areAllBehind) this.#dropLost()
+    if (areAllBehind === this.#paused) return
+    this.#paused = areAllBehind
+    if (areAllBehind) this.#process.pause()
     else this.#process.resume()
   }
 
-  #dropTheLost(): void {
+  #dropLost(): void {
     for (const reader of this.#readers) {
       if (reader.backlogBytes() <= lostBytes) continue
       this.#readers.delete(reader)
@@ -136,13 +149,13 @@ export class ExecSession {
 
   #end(code: number): void {
     this.exitCode = code
-    clearTimeout(this.#deserted)
+    clearTimeout(this.#disconnectTimer)
     for (const reader of this.#readers) reader.ended(code)
     this.#readers.clear()
-    this.#tellEnd(code)
+    this.#resolveEnded(code)
   }
 
-  /** False when the command does not keep up; `drained` says when it does. */
+  /** Returns false when the command does not keep up; readers get `drained` when it does. */
   input(data: Buffer): boolean {
     if (!this.facts.stdin) return true
     this.lastActivityAt = Date.now()
@@ -159,47 +172,46 @@ export class ExecSession {
     this.#process.resize(cols, rows)
   }
 
-  /** As seen inside; undefined when it cannot be told. */
+  /** The pid inside the sandbox, while it is known. */
   get pid(): number | undefined {
     const { pid } = this.#process
-    return pid === undefined ? undefined : findCommandPid(pid)
+    return pid === undefined ? undefined : this.#control.findCommandPid(pid)
   }
 
-  /** With the whole path of its program, as soon as that is known. */
+  /** The command line, with the full path of its program as soon as that is known. */
   get command(): string {
     const { pid } = this.#process
-    if (this.#path === undefined && pid !== undefined) this.#path = findCommandPath(pid)
+    if (this.#path === undefined && pid !== undefined) this.#path = this.#control.findCommandPath(pid)
     const [program, ...args] = this.facts.argv
     return [this.#path ?? program, ...args].join(' ')
   }
 
   signal(signal: number): void {
-    if (this.exitCode === undefined) this.#process.signal(signal)
+    const { pid } = this.#process
+    if (this.exitCode === undefined && pid !== undefined) this.#control.signalCommand(pid, signal)
   }
 
-  /** Asks it to end with this signal, and ends it if it does not. */
-  stop(signal: number, afterMs = killAfterMs): void {
+  /** Sends a signal, and SIGKILL if the command has not ended in time. */
+  stop(signal: number, timeoutMs = killAfterMs): void {
     this.signal(signal)
-    const timer = setTimeout(() => this.signal(9), afterMs)
+    const timer = setTimeout(() => this.signal(9), timeoutMs)
     void this.ended.then(() => clearTimeout(timer))
+  }
+
+  /** Resolves with the exit code, or with undefined when the command has not ended in time. */
+  async endWithin(ms: number): Promise<number | undefined> {
+    const { promise, resolve } = Promise.withResolvers<undefined>()
+    const timer = setTimeout(() => resolve(undefined), ms)
+    const code = await Promise.race([this.ended, promise])
+    clearTimeout(timer)
+    return code
   }
 
   get isActive(): boolean {
     return this.#readers.size > 0 || Date.now() - (this.lastActivityAt ?? 0) < recentMs
   }
 
-  /** Bytes of output in the last whole second. */
   get bytesPerSecond(): number {
-    this.#count(0)
-    return this.#rate.before
-  }
-
-  #count(bytes: number): void {
-    const now = Date.now()
-    const second = Math.floor(now / 1000)
-    const rate = this.#rate
-    if (second !== rate.second) this.#rate = { second, bytes, before: second === rate.second + 1 ? rate.bytes : 0 }
-    else rate.bytes += bytes
-    if (bytes > 0) this.lastActivityAt = now
+    return this.#rate.bytesPerSecond
   }
 }

@@ -1,10 +1,9 @@
-import { startFileHelper } from '../../drivers/box/file/file.ts'
-import { boxSpec } from '../../drivers/box/spec.ts'
 import { badRequest, unavailable } from '../../model/errors.ts'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import { resolvePath } from '../../model/sandbox/file.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import type { LiveContext } from '../context.ts'
-import { asFileRefusal } from './file.ts'
+import { fileApiError } from './file-helper.ts'
 
 export interface WatchCommand {
   paths: string[]
@@ -29,14 +28,14 @@ const maxWatchers = 64
 const watchers = new Map<string, number>()
 
 /**
- * Tells what happens to files until the signal says stop or the sandbox ends. `tell` answers when it can take more, so
- * that who does not read does not fill our memory; what happens meanwhile is then lost, which is told.
+ * Sends events about files until `stopped` is aborted or the sandbox stops. `send` resolves when the client can take more,
+ * so that a client that does not read cannot fill memory. Events that the kernel drops meanwhile are reported as an error.
  */
 export async function watchFiles(
   ctx: LiveContext,
   sandbox: Sandbox,
   command: WatchCommand,
-  tell: (event: FileEvent) => Promise<void>,
+  send: (event: FileEvent) => Promise<void>,
   stopped: AbortSignal,
 ): Promise<void> {
   const { paths: asked, recursive, workingDir } = command
@@ -45,21 +44,21 @@ export async function watchFiles(
   const others = watchers.get(sandbox.id) ?? 0
   if (others >= maxWatchers) throw unavailable(`there are ${maxWatchers} watchers of this sandbox already`)
   watchers.set(sandbox.id, others + 1)
-  const helper = startFileHelper(ctx.boxes, boxSpec(sandbox), 'watch', recursive ? '1' : '', ...paths)
+  const helper = ctx.boxes.startFileHelper(boxSpec(sandbox), 'watch', recursive ? '1' : '', ...paths)
   const stop = () => helper.end()
   stopped.addEventListener('abort', stop)
   try {
     if (stopped.aborted) return
     await helper.next()
-    await tell({ type: 'subscribed', paths })
+    await send({ type: 'subscribed', paths })
     while (!stopped.aborted) {
       const words = await helper.next('forever')
       if (words[0] === 'done') throw unavailable('the sandbox has ended')
       const event = eventOf(words)
-      if (event) await tell(event)
+      if (event) await send(event)
     }
   } catch (error) {
-    if (!stopped.aborted) throw asFileRefusal(error)
+    if (!stopped.aborted) throw fileApiError(error)
   } finally {
     stopped.removeEventListener('abort', stop)
     helper.end()

@@ -1,9 +1,6 @@
 import type { Readable } from 'node:stream'
-import { BoxFileError } from '../../drivers/box/driver.ts'
-import { type BoxHelper, BoxUnavailable } from '../../drivers/box/enter/helper.ts'
-import { pourInto, startFileHelper } from '../../drivers/box/file/file.ts'
-import { boxSpec } from '../../drivers/box/spec.ts'
-import { badRequest, unavailable } from '../../model/errors.ts'
+import type { BoxHelper } from '../../drivers/box/driver.ts'
+import { badRequest } from '../../model/errors.ts'
 import {
   type ByteRange,
   type ChmodFile,
@@ -20,71 +17,34 @@ import {
 import { filePattern } from '../../model/sandbox/file-pattern.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import type { LiveContext } from '../context.ts'
-import { takeTurn } from './file-turn.ts'
-import { getSandbox, wake } from './sandbox.ts'
+import { startFileWork, withFileErrors } from './file-helper.ts'
+import { getSandbox } from './sandbox.ts'
 
 export interface FilePlace {
   path: string
   workingDir?: string
 }
 
-/** A client that sends nothing for this long has gone. */
+/** An upload is aborted when the client sends nothing for this long. */
 const idleSeconds = 60
 const maxListed = 100_000
-/** However many of them a pattern leaves out. */
+/** Bounds the work for a pattern that excludes most files. */
 const maxVisited = 1_000_000
-/** How many paths an answer names; it counts all. */
+/** The number of paths in a response; the count includes all. */
 const maxNamed = 10_000
 
-function placeOf({ path, workingDir }: FilePlace): string {
+function absolutePath({ path, workingDir }: FilePlace): string {
   return resolvePath(path, workingDir)
 }
 
-interface Work {
-  helper: BoxHelper
-  end(): void
-}
-
-/** A helper inside the sandbox, which is started for it. Whoever gets it ends it. */
-async function start(ctx: LiveContext, known: Sandbox, ...words: string[]): Promise<Work> {
-  const sandbox = await wake(ctx, known)
-  const giveBack = await takeTurn(sandbox.id)
-  try {
-    const helper = startFileHelper(ctx.boxes, boxSpec(sandbox), ...words)
-    const end = () => {
-      helper.end()
-      giveBack()
-    }
-    return { helper, end }
-  } catch (error) {
-    giveBack()
-    throw error
-  }
-}
-
-/** What a helper failed with, in the words of a refusal. */
-export function asFileRefusal(error: unknown): unknown {
-  if (error instanceof BoxFileError) return fileError(error.code, error.path, error.why)
-  if (error instanceof BoxUnavailable) return unavailable(error.message)
-  return error
-}
-
-async function refused<T>(answer: Promise<T>): Promise<T> {
-  try {
-    return await answer
-  } catch (error) {
-    throw asFileRefusal(error)
-  }
-}
-
 export interface OpenFile {
-  /** Undefined for files of the kernel, which do not know it. */
+  /** Undefined for files of the kernel, which have no size. */
   size: number | undefined
   mode: number
   modifiedAt: FileEntry['modifiedAt']
-  /** What was asked for; undefined means all of it. */
+  /** The requested range; undefined for the whole file. */
   range: ByteRange | undefined
-  /** Throws when the file has become shorter meanwhile. */
+  /** Throws when the file was truncated in the meantime. */
   bytes(): AsyncGenerator<Buffer>
   close(): void
 }
@@ -93,14 +53,14 @@ export async function openFile(
   ctx: LiveContext,
   name: string,
   place: FilePlace,
-  ask: (size: number) => ByteRange | undefined = () => undefined,
+  chooseRange: (size: number) => ByteRange | undefined = () => undefined,
 ): Promise<OpenFile> {
   const sandbox = await getSandbox(ctx, name, 'read')
-  const { helper, end } = await start(ctx, sandbox, 'read', placeOf(place))
+  const { helper, end } = await startFileWork(ctx, sandbox, 'read', absolutePath(place))
   try {
-    const [, bytes, mode, seconds, nanoseconds] = await refused(helper.next())
+    const [, bytes, mode, seconds, nanoseconds] = await withFileErrors(helper.next())
     const size = Number(bytes) || undefined
-    const range = size === undefined ? undefined : ask(size)
+    const range = size === undefined ? undefined : chooseRange(size)
     return {
       size,
       mode: Number(mode),
@@ -122,7 +82,7 @@ async function* readAll(helper: BoxHelper, { from, length }: { from: number; len
     left -= piece.length
     yield piece
   }
-  if (length !== undefined && left > 0) throw new Error('the file became shorter while it was read')
+  if (length !== undefined && left > 0) throw new Error('the file was truncated while it was read')
 }
 
 export interface WrittenFile {
@@ -140,14 +100,14 @@ export async function writeFile(
   options: { mode?: string; mkdirParents: boolean },
 ): Promise<WrittenFile> {
   const sandbox = await getSandbox(ctx, name, 'write')
-  const path = placeOf(place)
+  const path = absolutePath(place)
   const mode = options.mode === undefined ? '' : String(parseMode(options.mode))
-  const { helper, end } = await start(ctx, sandbox, 'write', path, mode, options.mkdirParents ? '1' : '')
-  const idle = setTimeout(() => body.destroy(new Error('the client sends nothing')), idleSeconds * 1000)
-  // What is cut off is undone by the helper, which says so.
-  pourInto(helper, body, () => idle.refresh()).catch(() => helper.input.destroy())
+  const { helper, end } = await startFileWork(ctx, sandbox, 'write', path, mode, options.mkdirParents ? '1' : '')
+  const idle = setTimeout(() => body.destroy(new Error('upload timed out')), idleSeconds * 1000)
+  // The helper removes an incomplete file and reports that.
+  helper.sendBody(body, () => idle.refresh()).catch(() => helper.input.destroy())
   try {
-    const [, before, size, written] = await refused(helper.next('forever'))
+    const [, before, size, written] = await withFileErrors(helper.next('forever'))
     return { path, size: Number(size), mode: renderMode(Number(written)), isNew: before === 'new' }
   } finally {
     clearTimeout(idle)
@@ -157,9 +117,9 @@ export async function writeFile(
 
 export interface FileListing {
   path: string
-  /** In the order of their names, directories before what is in them. */
+  /** Sorted by name, each directory before its content. */
   entries: AsyncGenerator<FileEntry>
-  /** Once they are read: there was more than is listed. */
+  /** True after reading all entries if the list is incomplete. */
   isCut(): boolean
 }
 
@@ -170,19 +130,19 @@ export async function listFiles(
   options: { recursive: boolean; pattern?: string },
 ): Promise<FileListing> {
   const sandbox = await getSandbox(ctx, name, 'read')
-  const path = placeOf(place)
+  const path = absolutePath(place)
   const words = ['list', path, options.recursive ? '1' : '', String(maxVisited)]
-  const { helper, end } = await start(ctx, sandbox, ...words)
+  const { helper, end } = await startFileWork(ctx, sandbox, ...words)
   let isCut = false
   async function* entries(): AsyncGenerator<FileEntry> {
-    const fits = options.pattern ? filePattern(options.pattern) : () => true
+    const matches = options.pattern ? filePattern(options.pattern) : () => true
     let count = 0
     try {
       for (let words = await helper.next(); words[0] !== 'done'; words = await helper.next()) {
         if (words[0] === 'more') isCut = true
         if (words[0] !== 'entry') continue
         const entry = entryOf(words)
-        if (entry.path !== path && !fits(entry.path.slice(path === '/' ? 1 : path.length + 1))) continue
+        if (entry.path !== path && !matches(entry.path.slice(path === '/' ? 1 : path.length + 1))) continue
         isCut ||= count === maxListed
         if (isCut) return
         count += 1
@@ -193,7 +153,7 @@ export async function listFiles(
     }
   }
   try {
-    await refused(helper.next())
+    await withFileErrors(helper.next())
     return { path, entries: entries(), isCut: () => isCut }
   } catch (error) {
     end()
@@ -214,15 +174,15 @@ function entryOf([, path, mode, size, seconds, nanoseconds, uid, gid, target]: s
   }
 }
 
-/** Runs an operation to its end. The records of each kind are counted, and the first of them kept. */
-async function runWhole(ctx: LiveContext, sandbox: Sandbox, kind: string, words: string[]) {
-  const { helper, end } = await start(ctx, sandbox, ...words)
+/** Runs an operation to its end. Counts the records of one kind and keeps the first of them. */
+async function runToEnd(ctx: LiveContext, sandbox: Sandbox, kind: string, words: string[]) {
+  const { helper, end } = await startFileWork(ctx, sandbox, ...words)
   const named: string[][] = []
   const skipped: string[] = []
   let [count, bytes] = [0, 0]
   try {
     for (;;) {
-      const [what, ...rest] = await refused(helper.next())
+      const [what, ...rest] = await withFileErrors(helper.next())
       if (what === 'done') return { named, count, bytes, skipped }
       if (what === 'skipped' && skipped.length < maxNamed) skipped.push(rest[0]!)
       if (what !== kind) continue
@@ -237,9 +197,9 @@ async function runWhole(ctx: LiveContext, sandbox: Sandbox, kind: string, words:
 
 export async function deleteFile(ctx: LiveContext, name: string, place: FilePlace, options: { recursive: boolean }) {
   const sandbox = await getSandbox(ctx, name, 'write')
-  const path = placeOf(place)
+  const path = absolutePath(place)
   if (path === '/') throw fileError('EINVAL', path, 'the root of a sandbox cannot be deleted; delete the sandbox')
-  const { named, count } = await runWhole(ctx, sandbox, 'deleted', ['delete', path, options.recursive ? '1' : ''])
+  const { named, count } = await runToEnd(ctx, sandbox, 'deleted', ['delete', path, options.recursive ? '1' : ''])
   return { deleted: named.map(([each]) => each!), count }
 }
 
@@ -247,7 +207,7 @@ export async function renameFile(ctx: LiveContext, name: string, command: Rename
   const sandbox = await getSandbox(ctx, name, 'write')
   const source = resolvePath(command.source, command.workingDir, 'source')
   const dest = resolvePath(command.dest, command.workingDir, 'dest')
-  await runWhole(ctx, sandbox, 'renamed', ['rename', source, dest])
+  await runToEnd(ctx, sandbox, 'renamed', ['rename', source, dest])
   return { source, dest }
 }
 
@@ -256,7 +216,7 @@ export async function copyFile(ctx: LiveContext, name: string, command: CopyFile
   const source = resolvePath(command.source, command.workingDir, 'source')
   const dest = resolvePath(command.dest, command.workingDir, 'dest')
   const words = ['copy', source, dest, command.recursive ? '1' : '', command.preserveAttrs ? '1' : '']
-  const { named, count, bytes, skipped } = await runWhole(ctx, sandbox, 'copied', words)
+  const { named, count, bytes, skipped } = await runToEnd(ctx, sandbox, 'copied', words)
   const copied = named.map(([from, to]) => ({ source: from!, dest: to! }))
   return { copied, count, totalBytes: bytes, ...(skipped.length > 0 ? { skipped } : {}) }
 }
@@ -264,8 +224,8 @@ export async function copyFile(ctx: LiveContext, name: string, command: CopyFile
 export async function chmodFile(ctx: LiveContext, name: string, command: ChmodFile) {
   const sandbox = await getSandbox(ctx, name, 'write')
   const mode = parseMode(command.mode)
-  const words = ['chmod', placeOf(command), String(mode), command.recursive ? '1' : '']
-  const { named, count } = await runWhole(ctx, sandbox, 'changed', words)
+  const words = ['chmod', absolutePath(command), String(mode), command.recursive ? '1' : '']
+  const { named, count } = await runToEnd(ctx, sandbox, 'changed', words)
   return { affected: named.map(([path]) => ({ path: path!, mode: renderMode(mode) })), count }
 }
 
@@ -274,12 +234,12 @@ export async function chownFile(ctx: LiveContext, name: string, command: ChownFi
   const { uid, gid } = command
   if (uid === undefined && gid === undefined) throw badRequest('uid or gid is required')
   const owners = [ownerWord('uid', uid), ownerWord('gid', gid)]
-  const words = ['chown', placeOf(command), ...owners, command.recursive ? '1' : '']
-  const { named, count } = await runWhole(ctx, sandbox, 'changed', words)
+  const words = ['chown', absolutePath(command), ...owners, command.recursive ? '1' : '']
+  const { named, count } = await runToEnd(ctx, sandbox, 'changed', words)
   return { affected: named.map(([path]) => ({ path: path!, ...defined({ uid, gid }) })), count }
 }
 
-/** A name that holds what parts words, or what parts the fields of a user, names nobody. */
+/** Rejects names with separators of records or of /etc/passwd, which no user can have. */
 function ownerWord(field: string, owner: number | string | undefined): string {
   if (owner === '') throw badRequest(`${field} is empty`)
   const word = String(owner ?? '')

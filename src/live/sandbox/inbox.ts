@@ -1,46 +1,46 @@
 import type { SandboxChange, SandboxFeed } from '../../store/sandbox/feed.ts'
 
-export interface Heard {
-  /** Some changes may have gone unheard: look at everything. */
+interface Changes {
+  /** True when notifications may have been lost, so that everything must be read again. */
   missed: boolean
-  /** Of the sandboxes that changed. */
+  /** The ids of sandboxes that changed. */
   ids: string[]
 }
 
 export interface Inbox {
-  /** What was heard since the last call; when that is nothing, waits for the first change or for this long. */
-  next(millis: number): Promise<Heard>
+  /** The changes since the last call. Waits for the first one if there are none, up to the timeout. */
+  next(timeoutMs: number): Promise<Changes>
   close(): void
 }
 
-/** Collects changes for one stream, each sandbox once however often it changed. Ends its waits when the client has gone. */
+/** Collects the ids of changed sandboxes for one client. Stops waiting when the client has gone. */
 export function openInbox(feed: SandboxFeed, wants: (change: SandboxChange) => boolean, gone: AbortSignal): Inbox {
   const ids = new Set<string>()
   let missed = false
-  let ring = () => {}
+  let wakeUp = () => {}
   const unsubscribe = feed.subscribe((change) => {
     if (change === undefined) missed = true
     else if (wants(change)) ids.add(change.sandboxId)
     else return
-    ring()
+    wakeUp()
   })
-  gone.addEventListener('abort', () => ring())
+  gone.addEventListener('abort', () => wakeUp())
   return {
     close: unsubscribe,
-    async next(millis) {
+    async next(timeoutMs) {
       if (!missed && ids.size === 0 && !gone.aborted) {
         await new Promise<void>((resolve) => {
-          const timer = setTimeout(resolve, millis)
-          ring = () => {
+          const timer = setTimeout(resolve, timeoutMs)
+          wakeUp = () => {
             clearTimeout(timer)
             resolve()
           }
         })
       }
-      const heard = { missed, ids: [...ids] }
+      const changes = { missed, ids: [...ids] }
       missed = false
       ids.clear()
-      return heard
+      return changes
     },
   }
 }

@@ -3,20 +3,20 @@ import { changesOf } from './port.ts'
 
 const listening = (port: number, sockets: number[], pid = 7) =>
   [port, { port, address: '0.0.0.0', pid, since: 0, sockets }] as const
-const told = (before: ReturnType<typeof listening>[], now: ReturnType<typeof listening>[]) =>
+const changes = (before: ReturnType<typeof listening>[], now: ReturnType<typeof listening>[]) =>
   changesOf(new Map(before), new Map(now)).map(({ type, port, pid }) => `${type} ${port} by ${pid}`)
 
-test('what opens and closes is told once', () => {
-  expect(told([], [listening(80, [1])])).toEqual(['port_opened 80 by 7'])
-  expect(told([listening(80, [1])], [listening(80, [1])])).toEqual([])
-  expect(told([listening(80, [1])], [])).toEqual(['port_closed 80 by 7'])
+test('reports opened and closed ports once', () => {
+  expect(changes([], [listening(80, [1])])).toEqual(['port_opened 80 by 7'])
+  expect(changes([listening(80, [1])], [listening(80, [1])])).toEqual([])
+  expect(changes([listening(80, [1])], [])).toEqual(['port_closed 80 by 7'])
 })
 
-test('a listener that was replaced is closed and opened', () => {
+test('reports a replaced listener as closed and opened', () => {
   const [before, now] = [[listening(80, [1], 7)], [listening(80, [2], 8)]]
-  expect(told(before, now)).toEqual(['port_closed 80 by 7', 'port_opened 80 by 8'])
+  expect(changes(before, now)).toEqual(['port_closed 80 by 7', 'port_opened 80 by 8'])
 })
 
-test('several sockets on one port are one listener while one of them stays', () => {
-  expect(told([listening(80, [1, 2])], [listening(80, [2, 3])])).toEqual([])
+test('treats several sockets on one port as one listener while one of them stays', () => {
+  expect(changes([listening(80, [1, 2])], [listening(80, [2, 3])])).toEqual([])
 })

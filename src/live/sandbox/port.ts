@@ -1,5 +1,5 @@
 import { uptime } from 'node:os'
-import { type Holder, type ListeningPort, readPorts } from '../../drivers/box/port.ts'
+import type { ListeningPort, SocketHolder } from '../../drivers/box/driver.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import type { LiveContext } from '../context.ts'
 
@@ -10,51 +10,55 @@ export interface PortChange {
   pid: number
 }
 
-/** The list comes first and once. */
+/** The first event is the list of open ports. */
 export type PortEvent = { type: 'port_list'; ports: PortChange[] } | PortChange
 
-const pollMilliseconds = 250
+const pollMs = 250
 
 interface Watcher {
-  /** Called first and once. */
-  list(ports: Known): void
+  /** Called once, before the first change. */
+  list(ports: OpenPorts): void
   change(change: PortChange): void
 }
 
-type Known = ReadonlyMap<number, ListeningPort>
+/** By port number. */
+type OpenPorts = ReadonlyMap<number, ListeningPort>
 
 interface Poller {
   watchers: Set<Watcher>
-  /** By port; undefined before the first look. */
-  known: Known | undefined
+  /** Undefined before the first poll. */
+  known: OpenPorts | undefined
 }
 
 const pollers = new Map<string, Poller>()
 
-/** Tells what listens inside, and every change of it, until the answered function is called. */
+/** Reports the open ports and then every change. Returns the function that ends the watch. */
 export function watchPorts(ctx: LiveContext, sandbox: Sandbox, onEvent: (event: PortEvent) => void): () => void {
   return watch(ctx, sandbox.id, { list: (ports) => onEvent(listOf(ports)), change: onEvent })
 }
 
-/** In ticks since boot, as the kernel counts for processes. To ask what listens takes as long as a short command. */
+/** The time in clock ticks since boot, which the start times of processes are in. */
 export function ticksNow(): number {
   return Math.floor(uptime() * 100)
 }
 
-/** Tells every change from now on, and what processes that began at `start` or later hold, until the answered function is called. */
+/**
+ * Reports every change, and the open ports of processes that started at `start` or later. A short command may open its
+ * ports before the first poll has ended. Returns the function that ends the watch.
+ */
 export function watchPortChanges(
   ctx: LiveContext,
   sandbox: Sandbox,
   start: number | undefined,
   onChange: (change: PortChange) => void,
 ): () => void {
-  const list = (ports: Known) => {
+  const list = (ports: OpenPorts) => {
     if (start !== undefined) for (const change of openedSince(start, ports)) onChange(change)
   }
   return watch(ctx, sandbox.id, { list, change: onChange })
 }
 
-/** However many watch, the kernel is asked once, and not at all while nobody does. Does not start the sandbox. */
+/** All watchers of a sandbox share one poller, which runs while there are any. It does not start the sandbox. */
 function watch(ctx: LiveContext, id: string, watcher: Watcher): () => void {
   const poller = pollers.get(id) ?? startPoller(ctx, id)
   poller.watchers.add(watcher)
@@ -69,25 +73,26 @@ function watch(ctx: LiveContext, id: string, watcher: Watcher): () => void {
 function startPoller(ctx: LiveContext, id: string): Poller {
   const poller: Poller = { watchers: new Set(), known: undefined }
   pollers.set(id, poller)
-  const look = async () => {
+  const poll = async () => {
     if (poller.watchers.size === 0) return
     try {
-      note(poller, await readPorts(ctx.boxes, id, holdersOf(poller)))
+      const box = await ctx.boxes.inspectBox(id)
+      update(poller, box.is === 'up' ? await ctx.boxes.readPorts(box.pid, holdersOf(poller)) : [])
     } catch {
-      // It is looked at again in a moment; what cannot be read now is not closed.
+      // The next poll tries again. An error does not mean that ports were closed.
     }
-    setTimeout(look, pollMilliseconds).unref()
+    setTimeout(poll, pollMs).unref()
   }
-  setImmediate(look)
+  setImmediate(poll)
   return poller
 }
 
-function holdersOf({ known }: Poller): Map<number, Holder> {
+function holdersOf({ known }: Poller): Map<number, SocketHolder> {
   const ports = [...(known?.values() ?? [])]
   return new Map(ports.flatMap((port) => port.sockets.map((socket) => [socket, port])))
 }
 
-function note(poller: Poller, ports: ListeningPort[]): void {
+function update(poller: Poller, ports: ListeningPort[]): void {
   const before = poller.known
   const now = new Map(ports.map((port) => [port.port, port]))
   poller.known = now
@@ -98,12 +103,12 @@ function note(poller: Poller, ports: ListeningPort[]): void {
   }
 }
 
-function openedSince(start: number, now: Known): PortChange[] {
+function openedSince(start: number, now: OpenPorts): PortChange[] {
   return [...now.values()].filter((port) => port.since >= start).map((port) => changeOf('port_opened', port))
 }
 
-/** A port that is the same and whose sockets are all others was closed and opened in between. */
-export function changesOf(before: Known, now: Known): PortChange[] {
+/** A port whose sockets have all been replaced was closed and opened again. */
+export function changesOf(before: OpenPorts, now: OpenPorts): PortChange[] {
   const isSame = (one: ListeningPort, other: ListeningPort | undefined) =>
     other?.sockets.some((socket) => one.sockets.includes(socket)) === true
   const closed = [...before.values()].filter((port) => !isSame(port, now.get(port.port)))
@@ -114,7 +119,7 @@ export function changesOf(before: Known, now: Known): PortChange[] {
   ]
 }
 
-function listOf(ports: Known): PortEvent {
+function listOf(ports: OpenPorts): PortEvent {
   const inOrder = [...ports.values()].sort((a, b) => a.port - b.port)
   return { type: 'port_list', ports: inOrder.map((port) => changeOf('port_opened', port)) }
 }

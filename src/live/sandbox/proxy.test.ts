@@ -15,12 +15,12 @@ test.each([
   ['::ffff:127.0.0.1', ['v6:00000000000000000000ffff7f000001']],
   ['::', ['v6:00000000000000000000000000000000']],
   ['db.internal', ['name:db.internal']],
-])('%j is dialled as %j', (host, targets) => {
+])('dials %j as %j', (host, targets) => {
   expect(targetsOf(host)).toEqual(targets)
 })
 
 test.each(['a b', 'a/b', 'a\0b', '-x', 'fe80::1%eth0', `${'x'.repeat(300)}`, 'a:b', '../x', 'ж'])(
-  '%j is refused',
+  'rejects %j',
   (host) => {
     expect(() => targetsOf(host)).toThrow('host is not an address or a name')
   },

@@ -1,11 +1,10 @@
-// Connections to what listens inside a sandbox. A client names the host, and it is always one as seen from inside: from
-// the host's own network it would be a way to the platform's listeners and to other sandboxes.
+// Connections to listeners in a sandbox. The host name that a client sends is resolved and dialled inside the sandbox: in
+// the network of the host it would reach the listeners of the platform and other sandboxes.
 import { connect, isIPv4, isIPv6, type Socket } from 'node:net'
 import { Duplex } from 'node:stream'
-import { BoxFileError } from '../../drivers/box/driver.ts'
-import { BoxHelper, BoxUnavailable } from '../../drivers/box/enter/helper.ts'
-import { boxSpec } from '../../drivers/box/spec.ts'
+import { BoxFileError, type BoxHelper, BoxUnavailable } from '../../drivers/box/driver.ts'
 import { BerthError, badRequest, unavailable } from '../../model/errors.ts'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import type { LiveContext } from '../context.ts'
 
@@ -14,22 +13,22 @@ const localNames = new Set(['', 'localhost', '127.0.0.1', '::1', '[::1]'])
 const maxConnections = 512
 const connections = new Map<string, number>()
 
-/** A connection that stands. Whoever gets it destroys it. */
+/** Returns an established connection, which the caller must destroy. */
 export async function dialSandbox(ctx: LiveContext, sandbox: Sandbox, host: string, port: number): Promise<Duplex> {
   if (!Number.isInteger(port) || port < 1 || port > 65_535) throw badRequest('port must be from 1 to 65535')
   const targets = targetsOf(host)
-  const giveBack = count(sandbox.id)
+  const release = countConnection(sandbox.id)
   try {
     const connection = await dial(ctx, sandbox, host, port, targets)
-    connection.once('close', giveBack)
+    connection.once('close', release)
     return connection
   } catch (error) {
-    giveBack()
-    throw asRefusal(error, host || 'localhost', port)
+    release()
+    throw apiError(error, host || 'localhost', port)
   }
 }
 
-function count(id: string): () => void {
+function countConnection(id: string): () => void {
   const others = connections.get(id) ?? 0
   if (others >= maxConnections)
     throw unavailable(`the sandbox has ${maxConnections} connections through the proxy already`)
@@ -41,7 +40,7 @@ function count(id: string): () => void {
   }
 }
 
-/** What box-dial.pl is to try, in order. */
+/** The targets that `dial.pl` tries in order. */
 export function targetsOf(host: string): string[] {
   if (localNames.has(host)) return ['v4:7f000001', `v6:${'0'.repeat(31)}1`]
   const bare = host.replace(/^\[(.*)\]$/, '$1')
@@ -57,7 +56,7 @@ export function targetsOf(host: string): string[] {
   return [`name:${bare}`]
 }
 
-/** All 32 digits of an address, from any of the ways to write it. */
+/** The 32 hex digits of an IPv6 address in any notation. */
 function hexOf(address: string): string {
   const plain = new URL(`http://[${address}]/`).hostname.slice(1, -1)
   const [head = '', tail] = plain.split('::')
@@ -77,17 +76,15 @@ async function dial(
 ): Promise<Duplex> {
   const spec = boxSpec(sandbox)
   const address = ctx.boxes.addressOf(spec)
-  // A box without a network of its own has no address but the host's.
+  // A box without a network of its own has only the address of the host.
   if (localNames.has(host) && !address.startsWith('127.')) {
     const direct = await dialAddress(address, port)
     if (direct) return direct
   }
-  return dialInside(
-    new BoxHelper(ctx.boxes, spec, 'box/enter/dial.pl', [String(port), String(connectSeconds), ...targets]),
-  )
+  return dialInside(ctx.boxes.startDialHelper(spec, { port, timeoutSeconds: connectSeconds, targets }))
 }
 
-/** Undefined when nothing listens there; something may on the other loopback address, which has no way in from outside. */
+/** Undefined when the connection is refused: a program may listen on ::1, which can only be dialled from inside. */
 function dialAddress(host: string, port: number): Promise<Socket | undefined> {
   return new Promise((resolve, reject) => {
     const socket = connect({ host, port, noDelay: true, keepAlive: true })
@@ -125,11 +122,11 @@ async function dialInside(helper: BoxHelper): Promise<Duplex> {
 const reasons: Record<string, string> = {
   ECONNREFUSED: 'nothing listens there',
   ETIMEDOUT: `no answer within ${connectSeconds} s`,
-  EHOSTUNREACH: 'there is no such host, or no way to it',
-  ENETUNREACH: 'there is no way to it',
+  EHOSTUNREACH: 'there is no such host, or no route to it',
+  ENETUNREACH: 'there is no route to it',
 }
 
-function asRefusal(error: unknown, host: string, port: number): unknown {
+function apiError(error: unknown, host: string, port: number): unknown {
   if (error instanceof BerthError) return error
   const code = error instanceof BoxFileError ? error.code : (error as NodeJS.ErrnoException).code
   if (error instanceof BoxUnavailable) return unavailable(error.message)

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import type { LiveContext } from '../context.ts'
 import { isolationOf } from './sandbox.ts'
 
-test('how boxes are isolated is asked once, and again after a failure', async () => {
+test('asks for the isolation once, and again after a failure', async () => {
   let asked = 0
   const boxes = {
     isolation: async () => {

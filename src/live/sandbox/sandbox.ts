@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxDriver, Isolation } from '../../drivers/box/driver.ts'
-import { boxSpec } from '../../drivers/box/spec.ts'
 import { requireWriter } from '../../model/account/caller.ts'
 import { notFound, unavailable } from '../../model/errors.ts'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import type { Sandbox, SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import { getVisibleSandbox, loadSandbox } from '../../store/sandbox/sandbox.ts'
 import { holdSandbox, releaseSandbox, useSandbox } from '../../store/sandbox/sandbox-change.ts'
@@ -10,21 +10,21 @@ import { lockState } from '../../store/transition.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { withImage } from './image.ts'
 
-/** The sandbox, if the caller may do this with it. It need not run. */
+/** Finds a sandbox that the caller may access. It is not started. */
 export async function getSandbox(ctx: LiveContext, name: string, access: 'read' | 'write'): Promise<SandboxDetails> {
   const { caller, sandbox } = await getVisibleSandbox(ctx.db, ctx.tokenHash, name)
   if (access === 'write') requireWriter(caller)
   return sandbox
 }
 
-/** The same, and it runs afterwards: whoever uses a cold sandbox starts it. */
+/** Finds a sandbox that the caller may access, and starts it if it is cold. */
 export async function openSandbox(ctx: LiveContext, name: string, access: 'read' | 'write'): Promise<SandboxDetails> {
   return wake(ctx, await getSandbox(ctx, name, access))
 }
 
-/** It runs afterwards. The answer is what is known of it now. */
-export async function wake<T extends Sandbox>(ctx: LiveContext, known: T): Promise<T> {
-  const sandbox = await withImage(ctx, known)
+/** Starts the sandbox unless it runs. Returns it with the facts that a pull of its image found out. */
+export async function wake<T extends Sandbox>(ctx: LiveContext, asked: T): Promise<T> {
+  const sandbox = await withImage(ctx, asked)
   if (sandbox.state === 'cold') {
     await ctx.db.transaction(async (tx) => {
       const state = await lockState(tx, 'sandbox', sandbox.id)
@@ -38,32 +38,32 @@ export async function wake<T extends Sandbox>(ctx: LiveContext, known: T): Promi
   return sandbox
 }
 
-const holdMillis = 30_000
-const lookMillis = 25
+const maxHoldMs = 30_000
+const pollMs = 25
 
-/** A request that comes during a restart or a restore waits for its end: starting the box now would undo the stop. */
+/** Waits for the end of a restart or a restore, because starting the box in between would undo the stop. */
 async function untilReleased(ctx: LiveContext, id: string): Promise<void> {
-  for (const deadline = performance.now() + holdMillis; performance.now() < deadline; ) {
+  for (const deadline = performance.now() + maxHoldMs; performance.now() < deadline; ) {
     const now = await loadSandbox(ctx.db, id)
     if (now?.state !== 'running' && now?.state !== 'cold') throw notFound('sandbox not found')
     if (!now.isHeld) return
-    await sleep(lookMillis)
+    await sleep(pollMs)
   }
   throw unavailable('the sandbox is being restarted; try again in a moment')
 }
 
-/** Everything in it ends and what should run is started again. A cold one starts. */
+/** Ends all processes of the sandbox and starts its services again. A cold sandbox is started. */
 export async function restartSandbox(ctx: LiveContext, name: string): Promise<SandboxDetails> {
   const sandbox = await getSandbox(ctx, name, 'write')
   if (sandbox.isHeld) await untilReleased(ctx, sandbox.id)
-  // Whoever dies in between leaves a sandbox that should run, and the loop starts it.
+  // If this process dies after the stop, the background loop starts the sandbox.
   if (sandbox.state === 'running') await stopThenStart(ctx, sandbox)
   else await wake(ctx, sandbox)
   return sandbox
 }
 
-async function stopThenStart(ctx: LiveContext, known: Sandbox): Promise<void> {
-  const sandbox = await withImage(ctx, known)
+async function stopThenStart(ctx: LiveContext, asked: Sandbox): Promise<void> {
+  const sandbox = await withImage(ctx, asked)
   await holdSandbox(ctx.db, sandbox.id)
   try {
     await withDeadline(ctx.boxes.stopBox(sandbox.id), 'the sandbox')
@@ -73,7 +73,7 @@ async function stopThenStart(ctx: LiveContext, known: Sandbox): Promise<void> {
   }
 }
 
-/** A box takes up the programs and the base of its host when it starts, so there is nothing more to an upgrade. */
+/** An upgrade is a restart, because a box uses the current programs of the host when it starts. */
 export async function upgradeSandbox(ctx: LiveContext, name: string): Promise<SandboxDetails> {
   const sandbox = await getSandbox(ctx, name, 'write')
   return sandbox.state === 'running' ? restartSandbox(ctx, name) : sandbox
@@ -85,7 +85,7 @@ export interface Check {
   reason?: string
 }
 
-/** Looks without waking it. */
+/** Does not start the sandbox. */
 export async function checkSandbox(ctx: LiveContext, name: string): Promise<Check> {
   const sandbox = await getSandbox(ctx, name, 'read')
   const problem = sandbox.image?.problem
@@ -96,21 +96,21 @@ export async function checkSandbox(ctx: LiveContext, name: string): Promise<Chec
     if (box.is === 'up') return { sandbox, status: 'healthy' }
     return { sandbox, status: 'unhealthy', reason: 'it should run and does not; it is about to be started' }
   } catch (error) {
-    // Not being able to tell is an answer of this operation.
+    // That the state cannot be determined is a valid result of a check.
     return { sandbox, status: 'error', reason: (error as Error).message }
   }
 }
 
-const known = new WeakMap<BoxDriver, Promise<Isolation>>()
+const isolations = new WeakMap<BoxDriver, Promise<Isolation>>()
 
-/** What the machine can do does not change while we run, and finding out starts programs. */
+/** The isolation of the host, cached because it does not change and determining it starts programs. */
 export async function isolationOf({ boxes }: LiveContext): Promise<Isolation> {
-  const asked = known.get(boxes) ?? boxes.isolation()
-  known.set(boxes, asked)
+  const asked = isolations.get(boxes) ?? boxes.isolation()
+  isolations.set(boxes, asked)
   try {
     return await asked
   } catch (error) {
-    known.delete(boxes)
+    isolations.delete(boxes)
     throw error
   }
 }

@@ -1,8 +1,8 @@
-// Changes of services. What is refused is refused before anything happens; then the row says what is wanted, and a task
-// makes it true that goes on when the caller has gone. Whoever listens only watches.
+// Changes of services. All checks come first; then the row says what is wanted, and a task makes it so, which continues
+// when the caller has gone. The stream of events only watches the task.
 import { setTimeout as sleep } from 'node:timers/promises'
-import { boxSpec } from '../../drivers/box/spec.ts'
 import { conflict, notFound } from '../../model/errors.ts'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import type { SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import {
   isSameDefinition,
@@ -21,7 +21,7 @@ import { serviceNotFound } from './service.ts'
 import { streamLog, streamStart, streamStop } from './service-stream.ts'
 import { type Change, inTurn, type Telling } from './service-task.ts'
 
-/** Undefined when it runs by the same definition already. */
+/** Returns undefined when the service runs with the same definition already. */
 export async function changeService(
   ctx: LiveContext,
   sandboxName: string,
@@ -32,12 +32,12 @@ export async function changeService(
   const asked = await getSandbox(ctx, sandboxName, 'write')
   const definition = readDefinition(name, body)
   const sandbox = await wake(ctx, asked)
-  const runs = { before: false }
+  let wasUp = false
   const services = await ctx.db.transaction(async (tx) => {
     const known = await lockServices(tx, sandbox.id)
     const before = known.find((service) => service.name === name)
     const found = before && ctx.services.inspectService(sandbox.id, before)
-    runs.before = found?.is === 'up'
+    wasUp = found?.is === 'up'
     if (before?.wanted && found?.is === 'up' && found.wanted && isSameDefinition(before, definition)) return undefined
     refuseMisfit(definition, known)
     await putService(tx, sandbox.id, definition)
@@ -45,7 +45,7 @@ export async function changeService(
   })
   if (!services) return undefined
   const change = changeOf(ctx, sandbox, services, name)
-  return streamStart(change, { durationMs, stopFirst: runs.before, tellsStop: false }, startUp)
+  return streamStart(change, { durationMs, stopFirst: wasUp, tellsStop: false }, startWithNeeds)
 }
 
 export async function startService(
@@ -63,7 +63,7 @@ export async function startService(
     return wantWithNeeds(tx, sandbox.id, name)
   })
   const change = changeOf(ctx, sandbox, services, name)
-  return streamStart(change, { durationMs, stopFirst: false, tellsStop: false }, startUp)
+  return streamStart(change, { durationMs, stopFirst: false, tellsStop: false }, startWithNeeds)
 }
 
 export async function restartService(
@@ -80,10 +80,10 @@ export async function restartService(
   })
   const change = changeOf(ctx, sandbox, services, name)
   const isUp = ctx.services.inspectService(sandbox.id, change.service).is === 'up'
-  return streamStart(change, { durationMs, stopFirst: isUp, tellsStop: true }, startUp)
+  return streamStart(change, { durationMs, stopFirst: isUp, tellsStop: true }, startWithNeeds)
 }
 
-/** It stays stopped until somebody starts it, also when the sandbox itself starts again. */
+/** The service stays stopped until it is started by a request, also when the sandbox restarts. */
 export async function stopService(
   ctx: LiveContext,
   sandboxName: string,
@@ -105,8 +105,8 @@ export async function stopService(
   return streamStop(changeOf(ctx, sandbox, services, name), timeoutMs)
 }
 
-/** A caller does not wait longer; what is left is removed all the same. */
-const deleteMs = 12_000
+/** The caller waits no longer than this; the removal continues. */
+const maxDeleteMs = 12_000
 
 export async function deleteService(ctx: LiveContext, sandboxName: string, name: string): Promise<void> {
   const sandbox = await getSandbox(ctx, sandboxName, 'write')
@@ -123,12 +123,12 @@ export async function deleteService(ctx: LiveContext, sandboxName: string, name:
     await ctx.services.removeService(box, name)
     ctx.services.setOrder(box, rest)
   })
-  // What fails later is done by the background loop.
+  // If the removal fails, the background loop repeats it.
   removal.catch(() => undefined)
-  await Promise.race([removal, sleep(deleteMs, undefined, { ref: false })])
+  await Promise.race([removal, sleep(maxDeleteMs, undefined, { ref: false })])
 }
 
-/** What is kept of its output, and for a time what comes. */
+/** Streams the output that is kept, and then new output for some time. */
 export async function tellLogOf(
   ctx: LiveContext,
   sandboxName: string,
@@ -141,14 +141,14 @@ export async function tellLogOf(
   return streamLog(changeOf(ctx, sandbox, services, name), lines, followMs)
 }
 
-/** One change of the services of a sandbox at a time: whether one fits depends on all of them. */
+/** Locks the services of a sandbox, because whether a change is valid depends on all of them. */
 async function lockServices(tx: Tx, sandboxId: string): Promise<Service[]> {
   const state = await lockState(tx, 'sandbox', sandboxId)
   if (state === undefined || state === 'deleting' || state === 'deleted') throw notFound('sandbox not found')
   return listServices(tx, sandboxId)
 }
 
-/** What it needs is to run as well, also if somebody stopped it. */
+/** Marks the service and everything it needs as wanted, also what a caller stopped earlier. */
 async function wantWithNeeds(tx: Tx, sandboxId: string, name: string): Promise<Service[]> {
   const names = startOrder(name, await listServices(tx, sandboxId)).map((service) => service.name)
   await setWanted(tx, sandboxId, names, true)
@@ -175,8 +175,8 @@ function isUp(ctx: LiveContext, sandbox: SandboxDetails, service: Service): bool
   return ctx.services.inspectService(sandbox.id, service).is === 'up'
 }
 
-/** What it needs is told to start first; its own script waits until all of it is ready. */
-async function startUp(change: Change): Promise<void> {
+/** Starts what the service needs first. Its run script waits until all of that is ready. */
+async function startWithNeeds(change: Change): Promise<void> {
   const { driver, box, services, service } = change
   driver.setOrder(box, services)
   for (const need of startOrder(service.name, services).filter((one) => one !== service)) {

@@ -1,34 +1,24 @@
-// What callers read while a service starts, runs and stops.
+// The events that callers get while a service starts, runs and stops.
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
-import { innerPaths } from '../../drivers/box/paths.ts'
-import type { LogItem, LogReader, LogStream } from '../../drivers/box/service/log.ts'
+import { serviceLogFiles } from '../../model/sandbox/inner-paths.ts'
 import { startOrder } from '../../model/sandbox/service.ts'
 import { stateOf } from '../../model/sandbox/service-state.ts'
-import { type Change, inTurn, type Say, type ServiceEvent, type Telling } from './service-task.ts'
+import { ServiceOutput } from './service-output.ts'
+import { type Change, inTurn, type ServiceEvent, serviceEvent, type Telling, type Watched } from './service-task.ts'
 
-/** Between two looks: few at first, because most things happen at once, and rare when nothing happens. */
-const firstLookMs = 1
-const laterLookMs = 30
-/** Whoever wants to hear it for less still hears whether it was started, unless it waits for others. */
-const leastBeginMs = 10_000
-const leastWaitMs = 1_000
-/** What was printed just before the end arrives within this time, also where everybody is busy. */
-const lastWordsMs = 3_000
-
-/** A listener and the log it is read to. */
-interface Listener {
-  say: Say
-  gone: AbortSignal
-  log: LogReader
-  /** Read while the end of one life was waited for, and printed by the next. */
-  ahead: LogItem[]
-}
+/** The delay between polls grows from the first to the last value while nothing happens. */
+const firstPollMs = 1
+const lastPollMs = 30
+/** Callers learn whether the service started even if they asked for less output than that takes. */
+const minStartMs = 10_000
+/** The minimum is shorter for a service that waits for its dependencies. */
+const minDependentStartMs = 1_000
 
 interface StartOptions {
-  /** How long the listener hears what it prints. */
+  /** The time for which the caller gets the output. */
   durationMs: number
   stopFirst: boolean
-  /** The stop is part of the story. */
+  /** True when the caller gets events about the stop as well. */
   tellsStop: boolean
 }
 
@@ -36,239 +26,184 @@ export function streamStart(change: Change, options: StartOptions, start: (chang
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const stopped = Promise.withResolvers<void>()
-  const task = inTurn(box.id, service.name, async () => {
+  const promise = inTurn(box.id, service.name, async () => {
     if (options.stopFirst) await driver.stopService(box, service.name, { stay: false })
     stopped.resolve()
     await start(change)
   })
-  const story = watchTask(task, stopped.resolve)
-  return (say, gone) =>
-    listen({ say, gone, log, ahead: [] }, change, async (listener) => {
-      const stop = { tells: options.tellsStop, speaks: true }
-      if (options.stopFirst) await hearStop(change, listener, stopped.promise, stop)
-      const leastMs = service.needs.length > 0 ? leastWaitMs : leastBeginMs
-      const soon = performance.now() + Math.max(options.durationMs, leastMs)
-      if (!(await hearBegin(change, listener, story, soon))) return
-      await streamOutput(change, listener, performance.now() + options.durationMs)
+  const task = watchTask(promise, stopped.resolve)
+  return (send, gone) =>
+    streamAndComplete(new ServiceOutput(log, send, gone), change, async (output) => {
+      if (options.stopFirst) {
+        await forwardStop(change, output, { stopped: stopped.promise, isTold: options.tellsStop, wasUp: true })
+      }
+      const minMs = service.needs.length > 0 ? minDependentStartMs : minStartMs
+      const startDeadline = performance.now() + Math.max(options.durationMs, minMs)
+      if (!(await waitForStart(change, output, task, startDeadline))) return
+      await forwardRun(change, output, performance.now() + options.durationMs)
     })
 }
 
 export function streamStop(change: Change, timeoutMs: number): Telling {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
-  const speaks = driver.inspectService(box.id, service).is === 'up'
-  const task = inTurn(box.id, service.name, () => driver.stopService(box, service.name, { timeoutMs, stay: true }))
-  const story = watchTask(task, () => undefined)
-  return (say, gone) =>
-    listen({ say, gone, log, ahead: [] }, change, async (listener) => {
-      await hearStop(
-        change,
-        listener,
-        task.catch(() => undefined),
-        { tells: true, speaks },
-      )
-      if (story.error) await say([event('error', { data: story.error })])
+  const wasUp = driver.inspectService(box.id, service).is === 'up'
+  const promise = inTurn(box.id, service.name, () => driver.stopService(box, service.name, { timeoutMs, stay: true }))
+  const task = watchTask(promise, () => undefined)
+  const stopped = promise.catch(() => undefined)
+  return (send, gone) =>
+    streamAndComplete(new ServiceOutput(log, send, gone), change, async (output) => {
+      await forwardStop(change, output, { stopped, isTold: true, wasUp })
+      if (task.error) await send([serviceEvent('error', { data: task.error })])
     })
 }
 
-/** What is kept, and then for a time what comes. */
-export function streamLog(
-  change: Pick<Change, 'driver' | 'box' | 'service'>,
-  lines: number | undefined,
-  followMs: number,
-): Telling {
-  const { driver, box, service } = change
-  return async (say, gone) => {
+/** Sends the output that is kept, and then new output for some time. */
+export function streamLog(watched: Watched, lines: number | undefined, followMs: number): Telling {
+  const { driver, box, service } = watched
+  return async (send, gone) => {
     const log = await driver.openLog(box.id, service.name).fromBefore(lines)
     const deadline = performance.now() + followMs
-    await listen({ say, gone, log, ahead: [] }, change, async (listener) => {
-      await hearUntil(listener, Date.now())
-      for (let look = firstLookMs; performance.now() < deadline && !gone.aborted; look = later(look)) {
-        if ((await hear(listener)).length > 0) look = firstLookMs
-        await pause(look, deadline)
+    await streamAndComplete(new ServiceOutput(log, send, gone), watched, async (output) => {
+      await output.forwardUntil(Date.now())
+      for (let pollMs = firstPollMs; performance.now() < deadline && !gone.aborted; pollMs = nextPoll(pollMs)) {
+        if ((await output.forward()).length > 0) pollMs = firstPollMs
+        await pause(pollMs, deadline)
       }
     })
   }
 }
 
-interface Story {
-  done: boolean
+/** The progress of a task that continues when the client has gone. */
+interface Task {
+  isDone: boolean
   error: string | undefined
 }
 
-function watchTask(task: Promise<unknown>, failed: () => void): Story {
-  const story: Story = { done: false, error: undefined }
-  task.then(
+function watchTask(promise: Promise<unknown>, onFailure: () => void): Task {
+  const task: Task = { isDone: false, error: undefined }
+  promise.then(
     () => {
-      story.done = true
+      task.isDone = true
     },
     (error: Error) => {
-      story.done = true
-      story.error = error.message
-      failed()
+      task.isDone = true
+      task.error = error.message
+      onFailure()
     },
   )
-  return story
+  return task
 }
 
-async function listen(
-  listener: Listener,
-  { service }: Pick<Change, 'service'>,
-  story: (listener: Listener) => Promise<void>,
+async function streamAndComplete(
+  output: ServiceOutput,
+  { service }: Watched,
+  stream: (output: ServiceOutput) => Promise<void>,
 ): Promise<void> {
   try {
-    await story(listener)
-    const directory = `${innerPaths.log}/${service.name}`
-    const files = { stdout: `${directory}/stdout/current`, stderr: `${directory}/stderr/current`, combined: directory }
-    await listener.say([event('complete', { log_files: files })])
+    await stream(output)
+    await output.send([serviceEvent('complete', { log_files: serviceLogFiles(service.name) })])
   } finally {
-    listener.log.close()
+    output.close()
   }
 }
 
-/** Until it is stopped, and its last words are heard if it ran. */
-async function hearStop(
-  change: Change,
-  listener: Listener,
-  stopped: Promise<void>,
-  { tells, speaks }: { tells: boolean; speaks: boolean },
+/** Waits until the service has stopped, and for its last output if it was up. */
+async function forwardStop(
+  watched: Watched,
+  output: ServiceOutput,
+  { stopped, isTold, wasUp }: { stopped: Promise<void>; isTold: boolean; wasUp: boolean },
 ): Promise<void> {
-  const { say, gone } = listener
-  const deaf = { ...listener, say: async () => {} }
   let isStopped = false
   stopped.then(() => {
     isStopped = true
   })
-  if (tells) await say([event('stopping')])
-  const ends: Ends = new Map()
-  for (let look = firstLookMs; !isStopped && !gone.aborted; look = later(look)) {
-    await hearUntilEnd(tells ? listener : deaf, ends)
-    await Promise.race([sleep(look), stopped])
+  if (isTold) await output.send([serviceEvent('stopping')])
+  const run = output.run({ isMuted: !isTold })
+  for (let pollMs = firstPollMs; !isStopped && !output.gone.aborted; pollMs = nextPoll(pollMs)) {
+    await run.forward()
+    await Promise.race([sleep(pollMs), stopped])
   }
-  const code = await lastWords(change, tells ? listener : deaf, ends, speaks ? lastWordsMs : 0)
-  if (tells) await say([event('stopped', { exit_code: code })])
+  const code = await (wasUp ? run.finish(watched) : run.finish(watched, 0))
+  if (isTold) await output.send([serviceEvent('stopped', { exit_code: code })])
 }
 
-/** False when its program was not started. */
-async function hearBegin(change: Change, listener: Listener, story: Story, deadline: number): Promise<boolean> {
-  const { driver, box, service } = change
-  const { say, gone } = listener
-  for (let look = 1; !gone.aborted; look = later(look)) {
-    const found = story.done ? driver.inspectService(box.id, service) : undefined
-    if (found?.is === 'up' && found.begunAtMs !== undefined) {
-      await say([event('started')])
-      return true
+/** Returns false when the program of the service was not started. */
+async function waitForStart(change: Change, output: ServiceOutput, task: Task, deadline: number): Promise<boolean> {
+  for (let pollMs = firstPollMs; !output.gone.aborted; pollMs = nextPoll(pollMs)) {
+    const result = checkStart(change, task, performance.now() > deadline)
+    if (result) {
+      if (result.events.length > 0) await output.send(result.events)
+      return result.isStarted
     }
-    if (story.error) await say([event('error', { data: story.error })])
-    if (story.error) return false
-    if (found && found.is !== 'up' && found.is !== 'absent' && found.end) {
-      if (found.end.problem === undefined) {
-        await say([event('started')])
-        return true
-      }
-      await say([event('error', { data: found.end.problem }), event('exit', { exit_code: found.end.code })])
-      return false
-    }
-    const late = performance.now() > deadline
-    const dependency = found && findBroken(change, late)
-    if (dependency) await say([event('error', { data: `failed to start dependency ${dependency}` })])
-    if (dependency || late) return false
-    await sleep(look)
+    await sleep(pollMs)
   }
   return false
 }
 
-/** What it needs and has ended; when time is over, also what is not ready. */
-function findBroken({ driver, box, services, service }: Change, late: boolean): string | undefined {
+interface StartResult {
+  isStarted: boolean
+  events: ServiceEvent[]
+}
+
+const started = (): StartResult => ({ isStarted: true, events: [serviceEvent('started')] })
+
+const failed = (message: string, ...more: ServiceEvent[]): StartResult => ({
+  isStarted: false,
+  events: [serviceEvent('error', { data: message }), ...more],
+})
+
+/** Undefined while the service is starting. */
+function checkStart(change: Change, task: Task, isLate: boolean): StartResult | undefined {
+  const { driver, box, service } = change
+  const found = task.isDone ? driver.inspectService(box.id, service) : undefined
+  if (found?.is === 'up' && found.begunAtMs !== undefined) return started()
+  if (task.error) return failed(task.error)
+  if (found && found.is !== 'up' && found.is !== 'absent' && found.end) {
+    const { code, problem } = found.end
+    return problem === undefined ? started() : failed(problem, serviceEvent('exit', { exit_code: code }))
+  }
+  const dependency = found && findFailedDependency(change, isLate)
+  if (dependency) return failed(`failed to start dependency ${dependency}`)
+  return isLate ? { isStarted: false, events: [] } : undefined
+}
+
+/** A service that this one needs and that has failed; when it is late, also one that is not ready. */
+function findFailedDependency({ driver, box, services, service }: Change, isLate: boolean): string | undefined {
   const needs = startOrder(service.name, services).filter((one) => one !== service)
   return needs.find((need) => {
     const { status } = stateOf(need, driver.inspectService(box.id, need), true)
-    return status === 'failed' || (late && status !== 'running')
+    return status === 'failed' || (isLate && status !== 'running')
   })?.name
 }
 
-/** What it prints, until time is over or it ends. */
-async function streamOutput({ driver, box, service }: Change, listener: Listener, deadline: number): Promise<void> {
+/** Sends the output of the service until the deadline or until it exits. */
+async function forwardRun(watched: Watched, output: ServiceOutput, deadline: number): Promise<void> {
+  const { driver, box, service } = watched
   const first = driver.inspectService(box.id, service)
   const pid = first.is === 'up' ? first.pid : undefined
-  const ends: Ends = new Map()
-  for (let look = firstLookMs; !listener.gone.aborted; look = later(look)) {
+  const run = output.run()
+  for (let pollMs = firstPollMs; !output.gone.aborted; pollMs = nextPoll(pollMs)) {
     const now = driver.inspectService(box.id, service)
-    // It may have ended, and be back by now, before it was looked at for the first time; its log says so.
-    if (now.is !== 'up' || now.pid !== pid || ends.size === 2) {
-      const code = await lastWords({ driver, box, service }, listener, ends)
-      await listener.say([event('exit', { exit_code: code })])
+    // If it exited and was restarted before the first inspection, only the log shows that.
+    if (now.is !== 'up' || now.pid !== pid || run.hasEnded) {
+      const code = await run.finish(watched)
+      await output.send([serviceEvent('exit', { exit_code: code })])
       return
     }
-    if ((await hearUntilEnd(listener, ends)) > 0) look = firstLookMs
-    if (performance.now() >= deadline && ends.size < 2) return
-    await pause(look, deadline)
+    if ((await run.forward()) > 0) pollMs = firstPollMs
+    if (performance.now() >= deadline && !run.hasEnded) return
+    await pause(pollMs, deadline)
   }
 }
 
-/** With which code each stream said that the process ended. */
-type Ends = Map<LogStream, number>
-
-async function lastWords(
-  { driver, box, service }: Pick<Change, 'driver' | 'box' | 'service'>,
-  listener: Listener,
-  ends: Ends,
-  withinMs = lastWordsMs,
-): Promise<number> {
-  const until = performance.now() + withinMs
-  while (ends.size < 2 && !listener.gone.aborted && performance.now() < until) {
-    if ((await hearUntilEnd(listener, ends)) === 0) await sleep(5)
-  }
-  const found = driver.inspectService(box.id, service)
-  const [said] = ends.values()
-  return said ?? ((found.is === 'down' || found.is === 'ending') && found.end ? found.end.code : 0)
-}
-
-async function hear({ say, log }: Listener): Promise<LogItem[]> {
-  const items = await log.read()
-  await say(items.flatMap(eventsOf))
-  return items
-}
-
-/** What was printed before this time. A service may print as fast as it is read, so that an end is never come to. */
-async function hearUntil(listener: Listener, timeMs: number): Promise<void> {
-  while (!listener.gone.aborted) {
-    const items = await hear(listener)
-    if (items.length === 0 || items.some((item) => item.is === 'line' && item.timeMs > timeMs)) return
-    await setImmediate()
-  }
-}
-
-/** With nothing to wait for, others still get their turn. */
-async function pause(lookMs: number, deadline: number): Promise<void> {
+/** Yields to other work even when there is nothing to wait for. */
+async function pause(pollMs: number, deadline: number): Promise<void> {
   const leftMs = deadline - performance.now()
-  if (lookMs <= firstLookMs || leftMs <= 0) await setImmediate()
-  else await sleep(Math.min(lookMs, leftMs))
+  if (pollMs <= firstPollMs || leftMs <= 0) await setImmediate()
+  else await sleep(Math.min(pollMs, leftMs))
 }
 
-/** What a stream says after the end of the process belongs to the next life. */
-async function hearUntilEnd(listener: Listener, ends: Ends): Promise<number> {
-  const items = [...listener.ahead.splice(0), ...(await listener.log.read())]
-  const events: ServiceEvent[] = []
-  for (const item of items) {
-    if (ends.has(item.stream)) listener.ahead.push(item)
-    else if (item.is === 'end') ends.set(item.stream, item.code)
-    else events.push(...eventsOf(item))
-  }
-  await listener.say(events)
-  return items.length - listener.ahead.length
-}
-
-function eventsOf(item: LogItem): ServiceEvent[] {
-  if (item.is === 'end') return []
-  if (item.is === 'line') return [{ type: item.stream, timestamp: Math.trunc(item.timeMs), data: `${item.text}\n` }]
-  return [event('gap', { data: `${item.stream} was printed faster than it could be read; some of it is left out` })]
-}
-
-function event(type: ServiceEvent['type'], more: Partial<ServiceEvent> = {}): ServiceEvent {
-  return { type, timestamp: Date.now(), ...more }
-}
-
-function later(look: number): number {
-  return Math.min(look * 1.3, laterLookMs)
+function nextPoll(pollMs: number): number {
+  return Math.min(pollMs * 1.3, lastPollMs)
 }

@@ -1,18 +1,21 @@
-import type { BoxSpec } from '../../drivers/box/driver.ts'
-import type { BoxServices } from '../../drivers/box/service/service.ts'
+import type { BoxServices } from '../../drivers/box/service/driver.ts'
 import { keyedQueue } from '../../model/keyed-queue.ts'
+import type { BoxSpec } from '../../model/sandbox/box.ts'
 import type { Service } from '../../model/sandbox/service.ts'
 
-/** A change of one service, and what it is made with. */
+/** A change of one service, with everything that is needed to make it. */
 export interface Change {
   driver: BoxServices
   box: BoxSpec
-  /** Variables of the sandbox. */
+  /** The environment of the sandbox. */
   environment: Record<string, string>
-  /** All of the sandbox. */
+  /** All services of the sandbox. */
   services: Service[]
   service: Service
 }
+
+/** The service that is watched, and the driver to watch it with. */
+export type Watched = Pick<Change, 'driver' | 'box' | 'service'>
 
 export interface ServiceEvent {
   type: 'started' | 'stdout' | 'stderr' | 'exit' | 'error' | 'stopping' | 'stopped' | 'gap' | 'complete'
@@ -22,15 +25,19 @@ export interface ServiceEvent {
   log_files?: { stdout: string; stderr: string; combined: string }
 }
 
-/** Resolves when the listener can take more. */
-export type Say = (events: ServiceEvent[]) => Promise<void>
+/** Sends events to a client. Resolves when the client can take more. */
+export type SendEvents = (events: ServiceEvent[]) => Promise<void>
 
-/** What a caller is told while it happens. */
-export type Telling = (say: Say, gone: AbortSignal) => Promise<void>
+/** Sends events to a client until there are no more or the client has gone. */
+export type Telling = (send: SendEvents, gone: AbortSignal) => Promise<void>
+
+export function serviceEvent(type: ServiceEvent['type'], more: Partial<ServiceEvent> = {}): ServiceEvent {
+  return { type, timestamp: Date.now(), ...more }
+}
 
 const tasks = keyedQueue()
 
-/** One task of a service after the other. */
+/** Runs the tasks of one service one after another. */
 export function inTurn<T>(boxId: string, name: string, task: () => Promise<T>): Promise<T> {
   return tasks(`${boxId}/${name}`, task)
 }

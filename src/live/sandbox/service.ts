@@ -1,5 +1,5 @@
-import { boxSpec } from '../../drivers/box/spec.ts'
 import { conflict, notFound, unauthorized } from '../../model/errors.ts'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import { sandboxNamePattern } from '../../model/sandbox/sandbox.ts'
 import { type Service, serviceNamePattern } from '../../model/sandbox/service.ts'
 import { type ServiceState, stateOf } from '../../model/sandbox/service-state.ts'
@@ -12,9 +12,9 @@ export interface ServiceDetails extends Service {
   state: ServiceState
 }
 
-/** Reads the supervisor's files; nothing is started, also not the sandbox. */
+/** Reads the files of the supervisor. The sandbox is not started. */
 export async function getService(ctx: LiveContext, sandboxName: string, name: string): Promise<ServiceDetails> {
-  // What cannot be a name, such as a NUL byte, does not reach the database.
+  // Invalid names are not sent to the database, which rejects NUL bytes.
   const found = await findService(
     ctx.db,
     ctx.tokenHash,

@@ -8,7 +8,7 @@ export interface WatchFilter {
   orgSlug: string | null
 }
 
-/** Without a sandbox when nothing changed and the client is told that we are still there. */
+/** An event without a sandbox is a heartbeat. */
 export interface WatchEvent {
   sandbox?: SandboxDetails
   isGone?: boolean
@@ -16,76 +16,73 @@ export interface WatchEvent {
   orgSlug: string | null
 }
 
-/** Clients and the proxies between us take a silent connection for a dead one. */
-const heartbeatMillis = 15_000
+/** Clients and proxies close connections that are silent for too long. */
+const heartbeatMs = 15_000
 
-/**
- * Tells of each sandbox that the token sees, then of each change, until the client has gone or the token is not valid any
- * more. Nothing is looked at unless it changed.
- */
+/** Sends every sandbox that the token can see, then every change, until the client has gone or the token is invalid. */
 export async function watchSandboxes(
   ctx: LiveContext,
   filter: WatchFilter,
-  tell: (event: WatchEvent) => void,
+  send: (event: WatchEvent) => void,
   gone: AbortSignal,
 ): Promise<void> {
   const inbox = openInbox(ctx.sandboxFeed, ({ what }) => what === 'sandbox', gone)
-  const watch = watcher(ctx, filter, tell)
+  const watch = watcher(ctx, filter, send)
   try {
-    let goesOn = await watch.tellAll()
-    while (goesOn && !gone.aborted) {
-      const { missed, ids } = await inbox.next(heartbeatMillis)
+    let isValid = await watch.sendAll()
+    while (isValid && !gone.aborted) {
+      const { missed, ids } = await inbox.next(heartbeatMs)
       if (gone.aborted) return
-      if (missed) goesOn = await watch.tellAll()
-      else if (ids.length > 0) goesOn = await watch.tellOf(ids)
-      else goesOn = await watch.tellNothing()
+      if (missed) isValid = await watch.sendAll()
+      else if (ids.length > 0) isValid = await watch.sendChanged(ids)
+      else isValid = await watch.sendHeartbeat()
     }
   } finally {
     inbox.close()
   }
 }
 
-/** Each function answers false when the token is not valid any more. */
-function watcher(ctx: LiveContext, filter: WatchFilter, tell: (event: WatchEvent) => void) {
-  // What the client knows, so that it is told of each change once.
-  const told = new Map<string, string>()
+/** Each method resolves to false when the token is no longer valid. */
+function watcher(ctx: LiveContext, filter: WatchFilter, send: (event: WatchEvent) => void) {
+  // The version of each sandbox that the client has, so that it gets each change once.
+  const sent = new Map<string, string>()
   const list = (limit: number) => listSandboxes(ctx.db, ctx.tokenHash, { ...filter, after: '', limit })
 
-  function tellOnce(sandbox: SandboxDetails, { counts, orgSlug }: SandboxList): void {
+  function sendOnce(sandbox: SandboxDetails, { counts, orgSlug }: SandboxList): void {
     const isGone = sandbox.state === 'deleting' || sandbox.state === 'deleted'
     const version = `${sandbox.state} ${sandbox.updatedAt}`
-    // Of one that was made and deleted between two looks the client never heard.
-    if (isGone ? !told.delete(sandbox.id) : told.get(sandbox.id) === version) return
-    if (!isGone) told.set(sandbox.id, version)
-    tell({ sandbox, isGone, counts, orgSlug })
+    // A sandbox that was created and deleted between two reads is not reported.
+    if (isGone ? !sent.delete(sandbox.id) : sent.get(sandbox.id) === version) return
+    if (!isGone) sent.set(sandbox.id, version)
+    send({ sandbox, isGone, counts, orgSlug })
   }
 
   function isWatched({ name, orgSlug }: SandboxDetails): boolean {
     return name.startsWith(filter.prefix) && [null, orgSlug].includes(filter.orgSlug)
   }
 
-  async function tellOf(ids: string[]): Promise<boolean> {
+  async function sendChanged(ids: string[]): Promise<boolean> {
     for (const id of ids) {
       const found = await findSandboxById(ctx.db, ctx.tokenHash, id)
       if (!found) return false
       const seen = found.sandbox && isWatched(found.sandbox) ? await list(0) : undefined
-      if (seen) tellOnce(found.sandbox!, seen)
+      if (seen) sendOnce(found.sandbox!, seen)
     }
     return true
   }
 
   return {
-    tellOf,
-    async tellAll() {
+    sendChanged,
+    async sendAll() {
       const seen = await list(maxSandboxes)
       if (!seen) return false
-      for (const sandbox of seen.sandboxes) tellOnce(sandbox, seen)
+      for (const sandbox of seen.sandboxes) sendOnce(sandbox, seen)
       const present = new Set(seen.sandboxes.map((sandbox) => sandbox.id))
-      return tellOf([...told.keys()].filter((id) => !present.has(id)))
+      return sendChanged([...sent.keys()].filter((id) => !present.has(id)))
     },
-    async tellNothing() {
+    async sendHeartbeat() {
       const seen = await list(0)
-      if (seen) tell({ counts: seen.counts, orgSlug: seen.orgSlug })
+      if (seen) send({ counts: seen.counts, orgSlug: seen.orgSlug })
       return seen !== undefined
     },
   }

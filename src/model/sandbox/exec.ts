@@ -19,12 +19,8 @@ export interface ExecRequest {
 }
 
 export const stdinByte = 0
-export const stdoutByte = 1
-export const stderrByte = 2
 const exitByte = 3
 export const stdinEndByte = 4
-
-export type OutputStream = typeof stdoutByte | typeof stderrByte
 
 const defaultSize = { cols: 80, rows: 24 }
 const maxCells = 9999

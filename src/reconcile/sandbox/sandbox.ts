@@ -1,4 +1,4 @@
-import { boxSpec } from '../../drivers/box/spec.ts'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import type { Checkpoint } from '../../model/sandbox/checkpoint.ts'
 import type { Sandbox, sandboxStates } from '../../model/sandbox/sandbox.ts'
 import { nowMicros } from '../../model/time.ts'
@@ -14,14 +14,14 @@ import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureSandboxImage } from './image.ts'
 import { ensureServices } from './service.ts'
 
-/** The supervisor brings a box back by itself; this catches what it could not, such as a box removed by hand. */
-const lookAgainSeconds = 30
+/** s6 restarts a box by itself; this finds what it cannot repair, such as a box that was removed by hand. */
+const checkSeconds = 30
 
-/** A restart takes about as long. */
-const heldLookSeconds = 0.5
+/** About the duration of a restart. */
+const heldPollSeconds = 0.5
 
-/** A copy is waited for in the look itself, for a moment; this is between two of them. */
-const copyLookSeconds = 0.05
+/** The delay between two steps while a copy runs; each step waits for the copy as well. */
+const copyPollSeconds = 0.05
 
 export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
   async running(known, world) {
@@ -33,21 +33,21 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
     if (removing.length > 0) return removeCheckpoints(sandbox, removing, world)
     const making = unfinished.find(({ state }) => state === 'making')
     if (making?.restores) return restore(sandbox, making, making.restores, world)
-    if (sandbox.isHeld) return wait(heldLookSeconds, 'being restarted')
+    if (sandbox.isHeld) return wait(heldPollSeconds, 'being restarted')
     const spec = boxSpec(sandbox)
     await world.boxes.ensureBox(spec)
     if (making) return makeCheckpoint(sandbox, making, world)
     await ensureServices(sandbox, spec, world)
     await world.checkpoints.tidy(spec)
-    if (!isMeasureDue(sandbox)) return wait(lookAgainSeconds, 'running')
+    if (!isMeasureDue(sandbox)) return wait(checkSeconds, 'running')
     const bytes = await world.checkpoints.measureLayers(sandbox.id)
-    return wait(lookAgainSeconds, 'running', (tx) => setUsedBytes(tx, sandbox.id, bytes))
+    return wait(checkSeconds, 'running', (tx) => setUsedBytes(tx, sandbox.id, bytes))
   },
 
   async deleting(sandbox, { db, boxes, checkpoints }) {
     if (sandbox.slot === null) return advance('gone')
     const spec = boxSpec(sandbox)
-    // A copy holds the processes still, and processes that are held still do not end.
+    // A copy freezes the processes of the box, and frozen processes do not end.
     for (const { id } of await listUnfinished(db, sandbox.id)) await checkpoints.abandonCopy(spec, id)
     await checkpoints.tidy(spec)
     await boxes.removeBox(spec)
@@ -55,7 +55,7 @@ export const sandboxSteps: Steps<typeof sandboxStates, Sandbox> = {
   },
 }
 
-/** Counting the files of a large sandbox takes seconds. */
+/** Measuring a large sandbox takes seconds. */
 const measureIntervalMicros = 300_000_000n
 
 function isMeasureDue({ measuredAt }: Sandbox): boolean {
@@ -70,20 +70,20 @@ async function removeCheckpoints(sandbox: Sandbox, removing: Checkpoint[], { che
 async function makeCheckpoint(sandbox: Sandbox, making: Checkpoint, { checkpoints }: World) {
   const spec = boxSpec(sandbox)
   const copy = await checkpoints.makeCheckpoint(spec, making.id)
-  if (copy.is === 'running') return wait(copyLookSeconds, `making the checkpoint ${making.id}`)
+  if (copy.is === 'running') return wait(copyPollSeconds, `making the checkpoint ${making.id}`)
   if (copy.is === 'done') return wait(0, `made the checkpoint ${making.id}`, (tx) => setCheckpointReady(tx, making))
   await checkpoints.abandonCopy(spec, making.id)
   return wait(0, copy.reason, (tx) => setCheckpointFailed(tx, making, copy.reason))
 }
 
 /**
- * The copy is made while the box runs, so that it is down for a moment only. What it had becomes the automatic
- * checkpoint by a rename: nothing that was written before the box stopped is lost.
+ * The checkpoint is copied while the box runs, so that it is down for a moment only. The former layers become the
+ * automatic checkpoint by a rename, so nothing that was written before the box stopped is lost.
  */
 async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { db, boxes, checkpoints }: World) {
   const spec = boxSpec(sandbox)
   const copy = await checkpoints.prepareRestore(spec, from, kept.id)
-  if (copy.is === 'running') return wait(copyLookSeconds, `restoring the checkpoint ${from}`)
+  if (copy.is === 'running') return wait(copyPollSeconds, `restoring the checkpoint ${from}`)
   if (copy.is === 'failed') {
     await checkpoints.abandonCopy(spec, kept.id)
     await boxes.ensureBox(spec)
@@ -92,7 +92,7 @@ async function restore(sandbox: Sandbox, kept: Checkpoint, from: string, { db, b
   await holdSandbox(db, sandbox.id)
   await boxes.stopBox(sandbox.id)
   await checkpoints.swapLayers(spec, kept.id)
-  // A request that came before the hold may have started it again, on what it had.
+  // A request that read the row before the hold may have started the box again, on the former layers.
   await boxes.stopBox(sandbox.id)
   await boxes.ensureBox(spec)
   return wait(0, `restored the checkpoint ${from}`, (tx) => setRestored(tx, kept, from))

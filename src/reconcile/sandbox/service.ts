@@ -1,4 +1,4 @@
-import type { BoxSpec } from '../../drivers/box/driver.ts'
+import type { BoxSpec } from '../../model/sandbox/box.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import type { Service } from '../../model/sandbox/service.ts'
 import { type ServiceProcess, stateOf } from '../../model/sandbox/service-state.ts'
@@ -6,8 +6,8 @@ import { listServices, setFailure, setReadyAt } from '../../store/sandbox/servic
 import type { World } from '../step.ts'
 
 /**
- * What is to run and what does differ only when a change was interrupted: the control plane died between writing down
- * what is wanted and doing it. A change that is being made at this moment ends in the same.
+ * Makes the services of a box match their rows. They only differ when the control plane died between storing a change and
+ * making it, or while a change is being made, which has the same result.
  */
 export async function ensureServices(sandbox: Sandbox, box: BoxSpec, world: World): Promise<void> {
   const wanted = await listServices(world.db, sandbox.id)
@@ -18,36 +18,36 @@ export async function ensureServices(sandbox: Sandbox, box: BoxSpec, world: Worl
   for (const service of wanted) await ensureService(sandbox, box, service, world)
   if (wanted.length + extra.length > 0) world.services.setOrder(box, wanted)
   const owner = wanted.find(({ httpPort }) => httpPort !== null)
-  if (owner) await lookForEdge(sandbox.id, owner, world)
+  if (owner) await reportToEdge(sandbox.id, owner, world)
 }
 
-/** Requests come as fast as somebody likes, and what fails at once is not started as fast. */
-const hurryMs = 1_000
+/** A service that keeps failing is not restarted more often than this, however many requests arrive. */
+const minRestartMs = 1_000
 
-/** The edge holds requests back until it is ready, has it looked at meanwhile, and cannot look by itself. */
-async function lookForEdge(sandboxId: string, owner: Service, { db, services }: World): Promise<void> {
-  const lookedAtMs = Date.now()
+/** Stores the state of the service behind the URL. The edge holds requests until it is ready and cannot inspect it. */
+async function reportToEdge(sandboxId: string, owner: Service, { db, services }: World): Promise<void> {
+  const inspectedAtMs = Date.now()
   const found = services.inspectService(sandboxId, owner)
   const { error = null } = stateOf(owner, found, true)
   await setFailure(db, sandboxId, owner.name, error)
-  if (found.is === 'ending' && error !== null && lookedAtMs - found.sinceMs > hurryMs) {
+  if (found.is === 'ending' && error !== null && inspectedAtMs - found.sinceMs > minRestartMs) {
     services.hurryService(sandboxId, owner.name)
   }
   if (owner.health && 'command' in owner.health.check)
-    await setReadyAt(db, sandboxId, owner.name, found.is === 'up' && found.ready ? lookedAtMs : null)
+    await setReadyAt(db, sandboxId, owner.name, found.is === 'up' && found.ready ? inspectedAtMs : null)
 }
 
-/** Between the halves of a restart it is down as well, for an instant. */
+/** A service is also down between the stop and the start of a restart. */
 const restartMs = 3_000
 
-function isForgotten(found: ServiceProcess): boolean {
+function mustBeStarted(found: ServiceProcess): boolean {
   return found.is === 'absent' || (found.is === 'down' && !found.wanted && Date.now() - found.sinceMs > restartMs)
 }
 
 async function ensureService(sandbox: Sandbox, box: BoxSpec, service: Service, { services }: World): Promise<void> {
   services.ensureDefinition(box, service, sandbox.environment)
   const found = services.inspectService(sandbox.id, service)
-  if (service.wanted && isForgotten(found)) await services.startService(box, service.name)
+  if (service.wanted && mustBeStarted(found)) await services.startService(box, service.name)
   if (!service.wanted && found.is !== 'absent' && found.wanted)
     await services.stopService(box, service.name, { stay: true })
 }

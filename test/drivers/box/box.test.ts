@@ -3,15 +3,14 @@ import { connect } from 'node:net'
 import { constants } from 'node:os'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
-import { handedOn } from '../../../src/drivers/box/enter/enter.ts'
+import { findCommandPath, findCommandPid, signalCommand } from '../../../src/drivers/box/enter/command.ts'
 import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
 import { boxNetwork, networkTable } from '../../../src/drivers/box/network.ts'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
-import { findCommandPath, findCommandPid } from '../../../src/drivers/box/process.ts'
 import { cgroupDriver, cgroupName, removeCgroups } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot, run as runOnHost } from '../../../src/drivers/host/process.ts'
 import { findProcess, listProcesses } from '../../../src/drivers/host/process-list.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, listLinks, openBoxBench } from '../../support/box.ts'
 import { isRunning } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
@@ -27,13 +26,13 @@ beforeAll(async () => {
 afterAll(() => bench?.remove())
 
 describe('commands', () => {
-  it('give back what they print and how they end', async () => {
+  it('return their output and exit code', async () => {
     expect(await bench.sh(spec, 'echo out; echo err >&2; exit 7')).toEqual({ code: 7, out: 'out\n', err: 'err\n' })
     expect(await bench.run(spec, ['true'])).toEqual({ code: 0, out: '', err: '' })
     expect(await bench.run(spec, ['cat'], { input: 'through' })).toMatchObject({ code: 0, out: 'through' })
   })
 
-  it('end with 127 when there is no such program and 126 when it cannot be run', async () => {
+  it('exit with 127 for a missing program and 126 for one that cannot be executed', async () => {
     const missing = { code: 127, out: '', err: 'exec: "no-such-program": not found\n' }
     expect(await bench.run(spec, ['no-such-program'])).toEqual(missing)
     expect((await bench.run(spec, ['/no/such'])).code).toBe(127)
@@ -49,11 +48,11 @@ describe('commands', () => {
     ['TERM', 143],
     ['KILL', 137],
     ['SEGV', 139],
-  ])('end with 128 and the number of SIG%s when they die of it', async (signal, code) => {
+  ])('exit with 128 plus the signal number after SIG%s', async (signal, code) => {
     expect((await bench.sh(spec, `kill -${signal} $$`)).code).toBe(code)
   })
 
-  it('get the words as they are', async () => {
+  it('get their arguments unchanged', async () => {
     const words = ['', ' ', '$HOME', "it's", 'a%00b%25', 'ü\n', 'x'.repeat(100_000)]
     const { out } = await bench.run(spec, ['printf', '%s|', ...words])
     expect(out).toBe(words.map((word) => `${word}|`).join(''))
@@ -61,7 +60,7 @@ describe('commands', () => {
     expect((await bench.run(spec, many)).out).toBe('3000\n')
   })
 
-  it('see a clean environment, to which the caller adds', async () => {
+  it('get a clean environment plus the variables of the caller', async () => {
     const { out } = await bench.run(spec, ['env'], { env: { TERM: 'xterm', EMPTY: '', EQUALS: 'a=b', USER: 'me' } })
     expect(
       Object.fromEntries(
@@ -81,7 +80,7 @@ describe('commands', () => {
     })
   })
 
-  it('start in the home, with the usual mask, as root of the box, leading a session of their own', async () => {
+  it('start in the home directory with umask 022, as root, in a session of their own', async () => {
     const { out } = await bench.sh(spec, 'pwd; umask; id -u; id -G; hostname; ps -o sid= -p $$ | tr -d " "; echo $$')
     const [dir, mask, uid, groups, hostname, session, pid] = out.split('\n')
     expect([dir, mask, uid, groups, hostname]).toEqual(['/home/sprite', '0022', '0', '0', spec.hostname])
@@ -89,7 +88,7 @@ describe('commands', () => {
     expect((await bench.run(spec, ['pwd'], { dir: '/var/lib' })).out).toBe('/var/lib\n')
   })
 
-  it('get the signals that the process outside gets', async () => {
+  it('get the signals that are sent to the process on the host', async () => {
     const child = bench.boxes.spawnInBox(spec, {
       argv: [
         'sh',
@@ -109,7 +108,7 @@ describe('commands', () => {
     expect(out).toContain('term')
   })
 
-  it('get signals of every kind, and are stopped and continued', async () => {
+  it('get every kind of signal, also SIGSTOP and SIGCONT', async () => {
     const names = [
       'SIGABRT',
       'SIGPIPE',
@@ -131,7 +130,7 @@ describe('commands', () => {
     })
     const tell = async (signal: number, word: string) => {
       out = ''
-      process.kill(child.pid!, handedOn(signal))
+      signalCommand(child.pid!, signal)
       await until(() => out === `${word}\n`)
     }
     await until(() => out.includes('ready'))
@@ -140,7 +139,7 @@ describe('commands', () => {
     const state = async () => (await bench.sh(spec, `cut -d ' ' -f 3 ${file}`)).out
     for (const name of names) await tell(constants.signals[name], name.slice(3))
     await tell(40, 'NUM40')
-    process.kill(child.pid!, handedOn(constants.signals.SIGSTOP))
+    signalCommand(child.pid!, constants.signals.SIGSTOP)
     await until(async () => (await state()) === 'T\n')
     await tell(constants.signals.SIGCONT, 'CONT')
     expect(await state()).not.toBe('T\n')
@@ -148,7 +147,7 @@ describe('commands', () => {
     expect(await new Promise((resolve) => child.on('close', resolve))).toBe(143)
   })
 
-  it('are known by the path of their program, also when it is given in part', async () => {
+  it('show the full path of their program, also for a relative one', async () => {
     await bench.sh(spec, 'mkdir -p /srv/deep && ln -sf /usr/bin/sleep /srv/deep/nap')
     const paths: [string, string][] = [
       ['sleep', '/usr/bin/sleep'],
@@ -163,17 +162,17 @@ describe('commands', () => {
     }
   })
 
-  it('get what they were sent while they were being started', async () => {
+  it('get signals that were sent while they were starting', async () => {
     for (let round = 0; round < 20; round += 1) {
       const child = bench.boxes.spawnInBox(spec, { argv: ['sleep', '100'] })
       child.kill('SIGTERM')
       const [code, signal] = await new Promise<unknown[]>((resolve) => child.on('close', (...how) => resolve(how)))
-      // The first one had to be started itself, and may not have listened yet.
+      // The first one was started from scratch, and may not have installed its handlers yet.
       expect([143, 'SIGTERM']).toContain(code ?? signal)
     }
   })
 
-  it('start at once where the next one is waiting, which ends when nobody needs it', async () => {
+  it('start at once in a spare process, which ends when it is not used', async () => {
     const spares = enterSpares(1000)
     const own = listProcesses().map(({ pid }) => pid)
     const started = () => listProcesses().filter(({ pid, parent }) => parent === process.pid && !own.includes(pid))
@@ -184,7 +183,7 @@ describe('commands', () => {
     await until(() => started().length === 0)
   })
 
-  it('start also when the one that was waiting was killed', async () => {
+  it('start even when the spare process was killed', async () => {
     const children = () => listProcesses().filter(({ parent, name }) => parent === process.pid && name === 'perl')
     await bench.run(spec, ['true'])
     await until(() => children().length > 0)
@@ -193,7 +192,7 @@ describe('commands', () => {
     expect((await bench.run(spec, ['echo', 'here'])).out).toBe('here\n')
   })
 
-  it('end with everything in their group when the process outside is killed', async () => {
+  it('end with their process group when the process on the host is killed', async () => {
     const child = bench.boxes.spawnInBox(spec, { argv: ['sh', '-c', 'sleep 987 & echo ready; wait'] })
     await new Promise((resolve) => child.stdout!.once('data', resolve))
     const listed = () => bench.sh(spec, 'pgrep -f "sleep 98[7]" | wc -l')
@@ -202,7 +201,7 @@ describe('commands', () => {
     await until(async () => (await listed()).out.trim() === '0')
   })
 
-  it('keep the terminal that they are given', async () => {
+  it('keep their terminal', async () => {
     const { program, args, env } = bench.boxes.entry(spec, {
       argv: [
         'sh',
@@ -216,7 +215,7 @@ describe('commands', () => {
       text += data
     })
     const ended = new Promise<{ exitCode: number }>((resolve) => terminal.onExit(resolve))
-    // Of a terminal that is not read in time nothing is left.
+    // Output is lost if the terminal is not read in time.
     await until(() => /\d+\s+\d+\s+\d+\s*$/.test(text))
     expect((await ended).exitCode).toBe(5)
     const lines = text.replaceAll('\r', '').trim().split('\n')
@@ -226,15 +225,15 @@ describe('commands', () => {
     expect([session, foreground]).toEqual([pid, pid])
   })
 
-  it('say so when the box is not running', async () => {
+  it('report that the box is not running', async () => {
     const stopped = await bench.newBox()
     await bench.boxes.stopBox(stopped.id)
     expect(await bench.run(stopped, ['true'])).toMatchObject({ code: 126, err: 'the sandbox is not running\n' })
   })
 })
 
-describe('the file system', () => {
-  it('is one of a whole system, writable everywhere', async () => {
+describe('the filesystem', () => {
+  it('is that of a complete system and writable everywhere', async () => {
     const places = [
       '/etc/x',
       '/usr/local/bin/x',
@@ -252,7 +251,7 @@ describe('the file system', () => {
     )
   })
 
-  it.runIf(isFull)('lets programs of the host be changed without changing the host', async () => {
+  it.runIf(isFull)('allows changes of programs without changing the host', async () => {
     const before = readFileSync('/usr/bin/tty')
     expect(
       (await bench.sh(spec, 'chown 33:33 /usr/bin/tty && echo changed > /usr/bin/tty && stat -c %u /usr/bin/tty')).out,
@@ -262,7 +261,7 @@ describe('the file system', () => {
     expect(existsSync('/usr/bin/link')).toBe(true)
   })
 
-  it.runIf(isFull)('lets a package be installed', async () => {
+  it.runIf(isFull)('allows the installation of a package', async () => {
     const script = `
       mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin && cd /tmp &&
       printf 'Package: berth-probe\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n' > p/DEBIAN/control &&
@@ -272,7 +271,7 @@ describe('the file system', () => {
     expect(existsSync('/usr/bin/berth-probe')).toBe(false)
   })
 
-  it('is still there after a stop, and so is what it is called', async () => {
+  it('survives a stop, as does the host name', async () => {
     await bench.sh(spec, 'echo kept > /etc/kept; echo kept > /usr/local/kept')
     await bench.boxes.stopBox(spec.id)
     expect(await bench.boxes.inspectBox(spec.id)).toEqual({ is: 'down' })
@@ -281,11 +280,11 @@ describe('the file system', () => {
     expect((await bench.sh(spec, 'ls /run')).out).toBe('lock\n')
   })
 
-  it('does not tell where things lie on the host in the list of mounts', async () => {
+  it('does not reveal paths of the host in the list of mounts', async () => {
     expect((await bench.sh(spec, 'cat /proc/mounts')).out).not.toContain(bench.directory)
   })
 
-  it('shows what belongs to the platform, closed to change', async () => {
+  it('shows files of the platform read-only', async () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
       /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
@@ -303,7 +302,7 @@ describe('the file system', () => {
       expect((await bench.sh(spec, attempt)).code, attempt).not.toBe(0)
   })
 
-  it('cannot lead a mount of the next start out of the box by a link', async () => {
+  it('cannot redirect a mount of the next start with a link', async () => {
     const broken = await bench.newBox()
     await bench.sh(broken, 'cp -a /etc /etc2; rm -rf /etc 2>/dev/null; mv /etc /etc3; ln -s /oldroot/tmp /etc')
     await bench.boxes.stopBox(broken.id)
@@ -313,19 +312,19 @@ describe('the file system', () => {
 })
 
 describe('supervision', () => {
-  it('starts nothing when the box runs already', async () => {
+  it('starts no process when the box is running', async () => {
     const pid = await bench.pidOf(spec)
     await Promise.all([bench.boxes.ensureBox(spec), bench.boxes.ensureBox(spec)])
     expect(await bench.pidOf(spec)).toBe(pid)
   })
 
-  it('knows what it was never told of', async () => {
+  it('tolerates operations on an unknown box', async () => {
     expect(await bench.boxes.inspectBox('unknown')).toEqual({ is: 'absent' })
     await bench.boxes.stopBox('unknown')
     await bench.boxes.removeBox(bench.newSpec())
   })
 
-  it.each(['the first process', 'bwrap', 'the process that s6 watches', 's6-supervise'])(
+  it.each(['the first process', 'bwrap', 'the process that s6 supervises', 's6-supervise'])(
     'brings it back when %s is killed',
     async (victim) => {
       await bench.sh(spec, `echo '${victim}' > /etc/victim`)
@@ -336,18 +335,18 @@ describe('supervision', () => {
       const pids: Record<string, number> = {
         'the first process': first,
         bwrap,
-        'the process that s6 watches': watched,
+        'the process that s6 supervises': watched,
         's6-supervise': supervise,
       }
       process.kill(pids[victim]!, 'SIGKILL')
       await until(async () => ![first, undefined].includes(await bench.pidOf(spec)) && !isRunning(first))
       expect((await bench.sh(spec, 'cat /etc/victim')).out).toBe(`${victim}\n`)
-      // Of the earlier life nothing is left beside the new one.
+      // No process of the earlier run is left.
       await until(() => listProcesses().filter(({ parent }) => parent === first).length === 0)
     },
   )
 
-  it('ends what runs inside when it stops', async () => {
+  it('ends all processes inside when it stops', async () => {
     const box = await bench.newBox()
     const command = bench.run(box, ['sleep', '1000'])
     await until(async () => (await bench.sh(box, 'pgrep -x sleep')).code === 0)
@@ -355,7 +354,7 @@ describe('supervision', () => {
     expect((await command).code).toBe(137)
   })
 
-  it.runIf(isFull)('brings it back after everything outside the disk is gone, as after a reboot', async () => {
+  it.runIf(isFull)('starts the box again when only its disk is left, as after a reboot', async () => {
     const group = cgroupName(bench.home, `sandbox-${spec.id}`)
     await bench.supervisor.stopTree()
     await removeCgroups(bench.home)
@@ -372,14 +371,14 @@ describe('supervision', () => {
   })
 })
 
-it('has both addresses of loopback', async () => {
+it('has both loopback addresses', async () => {
   const talk = `use Socket qw(:DEFAULT pack_sockaddr_in6 inet_pton); my $at = pack_sockaddr_in6(81, inet_pton(10, '::1'));
     socket(S, 10, 1, 6); bind(S, $at) && listen(S, 1) or die $!; socket(C, 10, 1, 6); connect(C, $at) or die $!; print "own"`
   expect(await bench.run(spec, ['perl', '-e', talk])).toMatchObject({ out: 'own', err: '' })
 })
 
 describe.runIf(isFull)('the network', () => {
-  it('lets the host reach what listens inside, also on loopback only', async () => {
+  it('lets the host reach listeners inside, also those on loopback', async () => {
     const serve = (family: number, address: string) =>
       bench.run(spec, [
         'perl',
@@ -400,7 +399,7 @@ describe.runIf(isFull)('the network', () => {
     }
   })
 
-  it('lets low ports be used and answers to pings', async () => {
+  it('allows low ports and answers pings', async () => {
     expect(
       (
         await bench.run(spec, [
@@ -435,7 +434,7 @@ function readFrom(host: string, port: number): Promise<string> {
   })
 }
 
-it('leaves nothing behind when a box is removed', async () => {
+it('is removed with the box', async () => {
   const box = await bench.newBox()
   await bench.sh(box, 'touch /etc/x; mkdir -m 0 /opt/closed; setsid sleep 1000 > /dev/null 2>&1 &')
   const first = await bench.pidOf(box)
@@ -464,17 +463,17 @@ function ownerOf(pid: number): string | undefined {
   }
 }
 
-it('hands no descriptor of the platform into a box', async () => {
+it('passes no descriptor of the platform into a box', async () => {
   const { out } = await bench.sh(spec, 'ls /proc/self/fd; ls /proc/1/fd | wc -l')
-  expect(out.split('\n').slice(0, 4)).toEqual(['0', '1', '2', '3']) // the last is that of ls itself
+  expect(out.split('\n').slice(0, 4)).toEqual(['0', '1', '2', '3']) // the last one belongs to ls itself
 })
 
-it('ends in peace when it is told to the moment it is up', async () => {
+it('stops in order when it is told to right after its start', async () => {
   const box = bench.newSpec()
   for (let turn = 0; turn < 15; turn++) {
     await bench.boxes.ensureBox(box)
     await bench.boxes.stopBox(box.id)
-    // A killed one would have a signal.
+    // If it had been killed, there would be a signal.
     const state = await bench.supervisor.inspectService(boxPaths(bench.home, box.id).supervisedName)
     expect(state).toMatchObject({ is: 'down', exitCode: 0 })
   }

@@ -1,16 +1,13 @@
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
-import {
-  type CheckpointDriver,
-  type CopyState,
-  checkpointDriver,
-  stopCopies,
-  withSubvolumes,
-} from '../../../src/drivers/box/checkpoint/checkpoint.ts'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
+import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
+import { stopCopies } from '../../../src/drivers/box/checkpoint/copy.ts'
+import type { CheckpointDriver, CopyState } from '../../../src/drivers/box/checkpoint/driver.ts'
+import { withSubvolumes } from '../../../src/drivers/box/checkpoint/subvolume.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
 import { btrfs, type Place } from '../../support/btrfs.ts'
 import { temporaryDirectory } from '../../support/temporary-home.ts'
@@ -29,7 +26,7 @@ function openDriver(bench: BoxBench, jobs = jobDriver(bench.supervisor)): Checkp
   return checkpointDriver({ home: bench.home, jobs, cgroups: cgroupDriver() })
 }
 
-/** One whose copies never end by themselves. */
+/** A job driver whose copies never end by themselves. */
 function endlessDriver(bench: BoxBench): CheckpointDriver {
   const jobs = jobDriver(bench.supervisor)
   const endless = (word: string) => (word === 'cp' ? ['sh', '-c', 'cp "$@"; exec sleep 1000', 'cp'] : [word])
@@ -77,7 +74,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     await place.remove()
   })
 
-  it('brings back what was changed, removed and hidden, as it was', async () => {
+  it('restores files that were changed, removed or hidden', async () => {
     await sh(`
       mkdir d && cd d && echo one > file && ln file hard && ln -s /etc/shadow link && truncate -s 1G sparse
       mkdir closed && echo x > closed/secret && chmod 0 closed closed/secret
@@ -103,8 +100,8 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect(await look()).toBe(before)
   })
 
-  it('has the files of one moment and lets the processes go on', async () => {
-    // Files are copied in the order in which they were made, so that much lies between these two.
+  it('contains the files of one moment and thaws the processes', async () => {
+    // Files are copied in the order of creation, so the copy of these two is far apart.
     await sh(`mkdir many && cd many && echo 0 > a-first
       for i in $(seq 400); do head -c 20000 /dev/zero > f$i; done; echo 0 > z-last
       (i=0; while :; do i=$((i+1)); echo $i > a-first; echo $i > z-last; done) > /dev/null 2>&1 &`)
@@ -114,11 +111,11 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect(freezers()).toEqual([])
     await restore('v2', 'auto-4')
     const [first, last] = (await sh('cat many/a-first many/z-last')).split('\n').map(Number)
-    // Between the two writes of a round, and between the emptying and the writing of a file.
+    // The copy may fall between the two writes of a round, or between truncating and writing a file.
     if (cgroupDriver().cgroupsAvailable()) expect([first, first! - 1]).toContain(last ?? first)
   })
 
-  it('counts what was written, not what a hole spares', async () => {
+  it('measures the blocks that were written, not the size of sparse files', async () => {
     const before = await driver.measureLayers(spec.id)
     await sh('head -c 3000000 /dev/urandom > counted; truncate -s 5G hole; sync counted')
     expect((await driver.measureLayers(spec.id)) - before).toSatisfy(
@@ -126,7 +123,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     )
   })
 
-  it('is the same when it is asked for again', async () => {
+  it('is not made again when it is requested twice', async () => {
     await sh('echo 1 > again')
     await make('v3')
     await sh('echo 2 > again')
@@ -138,7 +135,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect(await sh('cat again')).toBe('1')
   })
 
-  it('is swapped in whole, wherever a turn before was cut off', async () => {
+  it('is swapped in completely, wherever an earlier attempt was interrupted', async () => {
     await sh('echo old > cut')
     await make('v4')
     await sh('echo new > cut')
@@ -156,7 +153,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
         [`${prepared}/${layer}`, inPlace(layer)],
       ])
       for (const [from, to] of renames.slice(0, cuts)) renameSync(from!, to!)
-      // Somebody uses it in this moment.
+      // A request starts the box at this moment.
       await boxes().ensureBox(spec)
       await bench.boxes.stopBox(spec.id)
       await driver.swapLayers(spec, name)
@@ -168,7 +165,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     }
   })
 
-  it('can be read inside while it is one of the last five, and not be changed', async () => {
+  it('is readable inside while it is one of the last five, and read-only', async () => {
     await sh('echo seen > seen; chown 1234:5678 seen; mkdir -p /usr/local/seen; rm -f /usr/bin/tac')
     await make('v20')
     await sh('echo later > seen; touch /usr/bin/tac')
@@ -191,7 +188,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     await bench.boxes.stopBox(spec.id)
     await boxes().ensureBox(spec)
     expect(await sh(look)).toBe(seen)
-    // Also while somebody is in it.
+    // This works even while a process has its working directory there.
     await sh(`cd ${view}/home/sprite && { sleep 1000 > /dev/null 2>&1 & }`)
     for (const later of [21, 22, 23, 24, 25]) await make(`v${later}`)
     expect(await sh('ls /.sprite/checkpoints')).toBe('v21\nv22\nv23\nv24\nv25')
@@ -205,7 +202,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect((await bench.sh(spec, 'grep -c " /.sprite/checkpoints/" /proc/mounts')).out.trim()).toBe('10')
   })
 
-  it('is gone when it was removed, and its sandbox without a trace', async () => {
+  it('is removed, and with the sandbox nothing is left', async () => {
     await make('v5')
     await driver.removeCheckpoint(spec.id, 'v5')
     await driver.removeCheckpoint(spec.id, 'v5')
@@ -219,14 +216,14 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
   })
 })
 
-describe('a copy that is cut off', () => {
+describe('an interrupted copy', () => {
   let bench: BoxBench
   beforeAll(async () => {
     bench = await openBoxBench()
   })
   afterAll(() => bench?.remove())
 
-  it('leaves nothing to be seen and nobody standing still', async () => {
+  it('leaves no files and no frozen processes', async () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
     const jobs = jobDriver(bench.supervisor)
@@ -249,7 +246,7 @@ describe('a copy that is cut off', () => {
     expect(await ended(() => driver.makeCheckpoint(spec, 'v2'))).toEqual({ is: 'done' })
   })
 
-  it('does not hold up the end of everything, and is made when it is asked for again', async () => {
+  it('does not block the shutdown, and is made when it is requested again', async () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
     await bench.sh(spec, 'echo all > f')
@@ -264,7 +261,7 @@ describe('a copy that is cut off', () => {
   })
 })
 
-test('without isolation it is what lies in the only directory there is', async () => {
+test('without isolation it is a copy of the root directory', async () => {
   const bench = await openBoxBench({
     way: 'none',
     network: false,

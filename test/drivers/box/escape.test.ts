@@ -1,14 +1,14 @@
-// What a program inside tries in order to get out, or to get at others. Each attempt is made as root of the box.
+// Attempts to escape from a box or to reach others. Each is made as root in the box.
 import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
 import { boxNetwork } from '../../../src/drivers/box/network.ts'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { startBeside } from '../../support/beside.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
 import type { Ended } from '../../support/child.ts'
@@ -41,14 +41,14 @@ const numbers = {
   arm64: { open_by_handle_at: 265, keyctl: 219, add_key: 217, bpf: 280, perf: 241, uffd: 282, uring: 425, ptrace: 117 },
 }[process.arch as 'x64' | 'arm64']
 
-/** Makes a call of the kernel and prints the number of its error. */
+/** Makes a system call and prints its errno. */
 async function errorOf(call: string): Promise<string> {
   const { out } = await bench.run(box, ['perl', '-e', `my $r = syscall(${call}); print $r < 0 ? $! + 0 : "allowed"`])
   return out
 }
 
 describe('files of the host', () => {
-  it('are not there: passwords, the token, the home of root', async () => {
+  it('are not visible: passwords, the token, the home directory of root', async () => {
     const { out } = await sh('cat /etc/shadow')
     expect(out).toMatch(/^root:\*:/)
     expect(out.split('\n').filter((line) => line !== '' && !/^[^:]+:\*:/.test(line))).toEqual([])
@@ -58,7 +58,7 @@ describe('files of the host', () => {
     expect((await sh('ls /etc/ssh /etc/ssl/private /usr/src 2>/dev/null')).out.replace('/usr/src:\n', '')).toBe('')
   })
 
-  it('cannot be reached through the first process or through what entered', async () => {
+  it('cannot be reached through the first process or through commands', async () => {
     await sh('touch /etc/in-the-box')
     expect((await sh('ls /proc/1/root/etc/in-the-box /proc/self/root/etc/in-the-box')).code).toBe(0)
     await expectRefused(`cat /proc/1/root${bench.home.tokenFile}`)
@@ -67,13 +67,13 @@ describe('files of the host', () => {
     )
   })
 
-  it('cannot be reached by leaving a changed root', async () => {
+  it('cannot be reached by escaping a chroot', async () => {
     const attempt = `mkdir -p /tmp/jail; chroot /tmp/jail / 2>/dev/null
       perl -e 'mkdir "/tmp/j"; opendir(D, "/"); chroot "/tmp/j"; chdir D; chdir ".." for 1 .. 50; chroot "."; exec "cat", "${bench.home.tokenFile}"'`
     await expectRefused(attempt)
   })
 
-  it('cannot be opened by handles', async () => {
+  it('cannot be opened by file handles', async () => {
     expect(await errorOf(`${numbers.open_by_handle_at}, 3, my $h = pack("LLx128", 8, 1), 0`)).toBe('1')
   })
 
@@ -84,7 +84,7 @@ describe('files of the host', () => {
     await expectRefused('head -c 1 /dev/mem 2>/dev/null')
   })
 
-  it('cannot be changed through the layers: what is shared stays as it is', async () => {
+  it('cannot be changed through the layers', async () => {
     const before = readFileSync('/etc/passwd', 'utf8')
     await sh('echo x >> /etc/passwd; echo x >> /usr/bin/env')
     expect(readFileSync('/etc/passwd', 'utf8')).toBe(before)
@@ -92,8 +92,8 @@ describe('files of the host', () => {
   })
 })
 
-describe('processes outside', () => {
-  it('are not seen', async () => {
+describe('processes of the host', () => {
+  it('are not visible', async () => {
     const witness = bench.run(other, ['sleep', '4242'])
     await until(async () => (await bench.sh(other, 'pgrep -x sleep')).code === 0)
     const { out } = await sh('cat /proc/[0-9]*/cmdline | tr "\\0" " "')
@@ -103,7 +103,7 @@ describe('processes outside', () => {
     await witness
   })
 
-  it('get no signals', async () => {
+  it('cannot be signalled', async () => {
     const witness = spawn('sleep', ['1000'])
     await sh(`kill -9 ${witness.pid} ${process.pid}; kill -9 -1`)
     expect(isRunning(witness.pid!)).toBe(true)
@@ -112,7 +112,7 @@ describe('processes outside', () => {
     expect((await bench.boxes.inspectBox(other.id)).is).toBe('up')
   })
 
-  it('cannot be traced, but those inside can', async () => {
+  it('cannot be traced, while those inside can', async () => {
     const attach = (pid: number | string) => errorOf(`${numbers.ptrace}, 16, ${pid}, 0, 0`)
     expect(await attach(process.pid)).toBe('3')
     const { out } = await sh(
@@ -121,7 +121,7 @@ describe('processes outside', () => {
     expect(out).toBe('allowed')
   })
 
-  it('are out of reach for what runs as the first process', async () => {
+  it('do not leak their environment into the box', async () => {
     await expectRefused('cat /proc/1/environ | tr "\\0" "\\n" | grep BERTH')
     await expectRefused('cat /proc/self/environ | tr "\\0" "\\n" | grep BERTH')
   })
@@ -156,7 +156,7 @@ describe('the kernel', () => {
     '/proc/sysrq-trigger',
     '/sys/kernel/uevent_helper',
     '/sys/fs/cgroup/cgroup.procs',
-  ])('lets nobody write to %s', async (file) => {
+  ])('does not allow writing to %s', async (file) => {
     const isSetting = file.startsWith('/proc/sys/') && !file.endsWith('/drop_caches')
     const before = isSetting ? readFileSync(file, 'utf8') : ''
     await expectRefused(`echo 1 > ${file}`)
@@ -167,7 +167,7 @@ describe('the kernel', () => {
     expectRefused(`timeout 2 head -c 1 ${file}`),
   )
 
-  it('refuses keyrings, programs of its own, counters, faults in user space and rings', async () => {
+  it('refuses keyrings, bpf, perf events, userfaultfd and io_uring', async () => {
     expect(await errorOf(`${numbers.keyctl}, 0, -3, 0`)).toBe('1')
     expect(await errorOf(`${numbers.add_key}, my $t = "user", my $d = "x", my $v = "x", 1, -3`)).toBe('1')
     expect(await errorOf(`${numbers.bpf}, 0, my $a = "\\0" x 64, 64`)).toBe('1')
@@ -176,11 +176,11 @@ describe('the kernel', () => {
     expect(await errorOf(`${numbers.uring}, 1, my $a = "\\0" x 128`)).toBe('38')
   })
 
-  it.runIf(process.arch === 'x64')('refuses calls of the other kinds of its machine', async () => {
+  it.runIf(process.arch === 'x64')('refuses system calls of other ABIs', async () => {
     expect(await errorOf('0x40000000 + 39')).toBe('38')
   })
 
-  it('refuses sockets that lead to the hypervisor or to raw packets', async () => {
+  it('refuses vsock and packet sockets', async () => {
     const open = (family: number, type: number) =>
       bench.run(box, ['perl', '-e', `print socket(S, ${family}, ${type}, 0) ? "allowed" : $! + 0`])
     expect((await open(40, 1)).out).toBe('97')
@@ -190,7 +190,7 @@ describe('the kernel', () => {
     expect((await open(2, 1)).out).toBe('allowed')
   })
 
-  it('gives nothing to a program that would run as its owner', async () => {
+  it('does not honour setuid bits', async () => {
     const script =
       'cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id && setpriv --reuid 33 --regid 33 --clear-groups /tmp/id -u'
     if (isFull) expect((await sh(script)).out).toBe('33\n')
@@ -198,7 +198,7 @@ describe('the kernel', () => {
     expect((await sh('grep -E "NoNewPrivs|Seccomp:" /proc/1/status')).out).toBe('NoNewPrivs:\t1\nSeccomp:\t2\n')
   })
 
-  it('gives the first process and what enters the same few rights', async () => {
+  it('gives the first process and commands the same few capabilities', async () => {
     const { out } = await sh('grep -hE "Cap(Prm|Bnd|Eff)" /proc/1/status /proc/self/status | cut -f2 | sort -u')
     expect(out).toBe('00000000800405fb\n')
   })
@@ -221,14 +221,14 @@ describe('the network', () => {
   const connector = `use Socket; my ($host, $port, $seconds) = @ARGV; alarm $seconds; socket(S, 2, 1, 6);
     connect(S, sockaddr_in($port, inet_aton($host))) or die "$!\\n"; sysread S, my $t, 100; print $t`
 
-  /** A second is enough for what is dropped on its way and waited for in vain. */
+  /** Dropped packets only end in a timeout, so it is short. */
   async function reach(from: BoxSpec, host: string, to = port, seconds = 1): Promise<string> {
     return (await bench.run(from, ['perl', '-e', connector, host, String(to), String(seconds)])).out
   }
 
   const patient = 30
 
-  it('does not lead to listeners of the host, on any of its addresses', async () => {
+  it('does not reach listeners of the host on any of its addresses', async () => {
     const own = Object.values(networkInterfaces()).flatMap((list) => list ?? [])
     const addresses = own.filter(({ family }) => family === 'IPv4').map(({ address }) => address)
     const { hostAddress } = boxNetwork(bench.home, box.slot)
@@ -236,7 +236,7 @@ describe('the network', () => {
     expect(await Promise.all(all.map((address) => reach(box, address)))).toEqual(all.map(() => ''))
   })
 
-  it('does not lead to another box, which the host reaches', async () => {
+  it('does not reach another box, which the host can reach', async () => {
     const serve = `use Socket; socket(S, 2, 1, 6); setsockopt(S, 1, 2, 1); bind(S, sockaddr_in(8080, INADDR_ANY)); listen(S, 5); while (accept(C, S)) { syswrite C, "reached"; close C }`
     const server = bench.run(other, ['perl', '-e', serve])
     await until(async () => (await bench.sh(other, 'grep -q ":1F90 00000000:0000 0A" /proc/net/tcp')).code === 0)
@@ -246,7 +246,7 @@ describe('the network', () => {
     await server
   })
 
-  it('does not lead to sockets of the host that have no file', async () => {
+  it('does not reach abstract sockets of the host', async () => {
     const server = createServer((socket) => socket.end('reached'))
     servers.push(server)
     const name = `\0berth-${process.pid}`
@@ -255,27 +255,24 @@ describe('the network', () => {
     expect((await bench.run(box, ['perl', '-e', attempt])).out).toBe('111')
   })
 
-  it.runIf(isFull)(
-    'leads to public addresses, and to none that are private or of the host on the way there',
-    async () => {
-      const outside = await startOutside()
-      try {
-        expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
-        const closed = [outside.hostAddress, outside.privateAddress, '169.254.169.254', '192.168.0.1', '172.16.0.1']
-        expect(await Promise.all(closed.map((address) => reach(box, address, outside.port)))).toEqual(
-          closed.map(() => ''),
-        )
-        await bench.boxes.stopBox(box.id)
-        await bench.boxes.ensureBox(box)
-        expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
-      } finally {
-        outside.stop()
-      }
-    },
-  )
+  it.runIf(isFull)('reaches public addresses, and no private ones or those of the host', async () => {
+    const outside = await startOutside()
+    try {
+      expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
+      const closed = [outside.hostAddress, outside.privateAddress, '169.254.169.254', '192.168.0.1', '172.16.0.1']
+      expect(await Promise.all(closed.map((address) => reach(box, address, outside.port)))).toEqual(
+        closed.map(() => ''),
+      )
+      await bench.boxes.stopBox(box.id)
+      await bench.boxes.ensureBox(box)
+      expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
+    } finally {
+      outside.stop()
+    }
+  })
 })
 
-/** A machine on a network beside the host's, with a public address and a private one; the host has a listener there too. */
+/** A network namespace beside the host with a public and a private address; the host listens there too. */
 async function startOutside() {
   const serve =
     'use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(8099, INADDR_ANY)); listen(S, 5); $| = 1; print "up"; while (accept(C, S)) { syswrite C, "reached"; close C }'
@@ -294,7 +291,7 @@ async function startOutside() {
 }
 
 describe.runIf(cgroupDriver().cgroupsAvailable())('limits', () => {
-  it('stop a program that starts itself again and again, and leave the box usable', async () => {
+  it('stop a fork bomb and leave the box usable', async () => {
     const small = await bench.newBox({ pids: 40 })
     const bomb = await bench.run(small, [
       'perl',
@@ -311,7 +308,7 @@ describe.runIf(cgroupDriver().cgroupsAvailable())('limits', () => {
     expect(out).toBe('stopped')
   })
 
-  it('end the program that takes too much memory, and nothing else', async () => {
+  it('kill the program that uses too much memory, and no other', async () => {
     const small = await bench.newBox({ memoryMb: 64 })
     const first = await bench.pidOf(small)
     expect((await bench.run(small, ['perl', '-e', 'my $x = "x" x (200 << 20); print length $x'])).code).toBe(137)

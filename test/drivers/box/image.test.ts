@@ -1,14 +1,15 @@
-// Sandboxes that begin with an image, one with nothing in it but busybox, in which nothing of the host's can run by itself.
+// Sandboxes made from an image that contains only busybox, so that programs of the host cannot run in it by accident.
 import { chmodSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
-import type { BoxImage, BoxSpec } from '../../../src/drivers/box/driver.ts'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
-import { type BoxServices, boxServices } from '../../../src/drivers/box/service/service.ts'
+import type { BoxServices } from '../../../src/drivers/box/service/driver.ts'
+import { boxServices } from '../../../src/drivers/box/service/service.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { BoxImage, BoxSpec } from '../../../src/model/sandbox/box.ts'
 import type { Service } from '../../../src/model/sandbox/service.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
 import { busyboxImage, descriptorOf, type ImageSpec, makeImage, makeTar } from '../../support/image.ts'
@@ -19,7 +20,7 @@ let bench: BoxBench
 let services: BoxServices
 let spec: BoxSpec
 
-/** As an archive on this host. */
+/** Writes the image as an OCI archive. */
 function writeArchive(file: string, image: ImageSpec): void {
   const { manifest, config, layers } = makeImage(image)
   const index = { schemaVersion: 2, manifests: [descriptorOf(manifest)] }
@@ -76,7 +77,7 @@ beforeAll(async () => {
 afterAll(() => bench?.remove())
 
 describe('commands', () => {
-  it('run in the image, with what it says about them', async () => {
+  it('run in the image, with its environment and working directory', async () => {
     const { out, err } = await bench.sh(
       spec,
       'pwd; echo $COLOUR $PATH $HOME; ls /; cat /etc/passwd; hostname; cat /etc/hostname',
@@ -89,7 +90,7 @@ describe('commands', () => {
     expect((await bench.run(spec, ['env'], { env: { COLOUR: 'red' }, dir: '/tmp' })).out).toContain('COLOUR=red\n')
   })
 
-  it('find nothing of the host, except what supervises services, which cannot be changed', async () => {
+  it('see nothing of the host except the read-only tools that supervise services', async () => {
     expect((await bench.sh(spec, 'ls /usr /lib /lib64 /sbin 2>/dev/null; cat /etc/debian_version')).out).toBe('/usr:\n')
     expect((await bench.run(spec, ['perl', '-v'])).code).toBe(127)
     const change = await bench.sh(spec, 'touch /.berth/x; rm /.berth/bin/sh; echo > /.berth/lib/libc.so.6; ls /.berth')
@@ -97,7 +98,7 @@ describe('commands', () => {
     expect((await bench.sh(spec, 'cat /proc/mounts; cat /proc/[0-9]*/environ')).out).not.toContain(bench.directory)
   })
 
-  it('keep what they write over a restart, and nothing of it is in the image', async () => {
+  it('keep their files over a restart and do not change the image', async () => {
     await bench.sh(spec, 'echo kept > /www/kept; rm /etc/passwd; mkdir -p /opt/new')
     await bench.boxes.stopBox(spec.id)
     await bench.boxes.ensureBox(spec)
@@ -122,7 +123,7 @@ describe('services', () => {
     expect((await bench.sh(spec, `cat /proc/${pid}/environ`)).out).not.toContain('.berth')
     expect(await services.signalService(spec, 'one', 12)).toBe(true)
     await until(() => logOf('one', 'stdout').includes('heard'))
-    // One that the supervisor does not send itself.
+    // A signal that s6 cannot send itself.
     expect(await services.signalService(spec, 'one', 34)).toBe(true)
     await bench.sh(spec, `kill -9 ${pid}`)
     await until(() => isUp(one) !== undefined && isUp(one)!.pid !== pid)
@@ -131,7 +132,7 @@ describe('services', () => {
     await services.removeService(spec, 'one')
   })
 
-  it('wait for those they need, whose health is asked with programs of the host', async () => {
+  it('wait for their dependencies, whose health is checked with tools of the host', async () => {
     const web = service('web', ['httpd', '-f', '-p', '127.0.0.1:8080', '-h', '/www'], {
       httpPort: 8080,
       health: { check: { http: { path: '/index.html', port: 8080 } }, intervalMs: 200, timeoutMs: 2000, threshold: 1 },
@@ -161,7 +162,7 @@ describe('services', () => {
     for (const name of ['asked', 'web']) await services.removeService(spec, name)
   })
 
-  it('that cannot run say why', async () => {
+  it('report why they cannot run', async () => {
     const none = service('none', ['no-such-program'])
     await start(none)
     await until(() => {
@@ -183,7 +184,7 @@ function get(host: string, port: number): Promise<string> {
   })
 }
 
-it('a checkpoint brings back what was written over the image', async () => {
+it('a checkpoint restores the files that were written over the image', async () => {
   const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
   const ended = async (look: () => Promise<{ is: string }>) => {
     for (;;) {
@@ -207,7 +208,7 @@ it('a checkpoint brings back what was written over the image', async () => {
   )
 })
 
-/** With what the image has and without what was removed from it; it cannot be changed. */
+/** The view has the files of the image without those that were removed, and is read-only. */
 async function seesCheckpoint(name: string): Promise<void> {
   const look = `cd /.sprite/checkpoints/${name} && busybox cat data/file && ls -d bin/cat var
     echo x > data/file; rmdir /.sprite/checkpoints/${name}; mkdir /.sprite/checkpoints/mine`
@@ -220,7 +221,7 @@ async function seesCheckpoint(name: string): Promise<void> {
 describe('an image', () => {
   const busybox = () => busyboxImage().layers[0]!.files
 
-  it('may have links where a sandbox has places of its own, and no home', async () => {
+  it('may have links at the mount points of a sandbox, and no home directory', async () => {
     const links = ['proc', 'dev', '.berth', '.sprite', 'run', 'tmp'].map((name) => ({
       name,
       type: 'symlink' as const,
@@ -240,7 +241,7 @@ describe('an image', () => {
     await bench.boxes.removeBox(odd)
   })
 
-  it('without any program still starts, and a service in it can be a file that was put there', async () => {
+  it('starts without any program, and a service in it can be an uploaded file', async () => {
     const empty = {
       ...bench.newSpec(),
       image: await pull('empty', { layers: [{ files: [{ name: 'etc/', type: 'directory' }] }] }),
@@ -251,14 +252,14 @@ describe('an image', () => {
     await bench.boxes.removeBox(empty)
   })
 
-  it('that is not here keeps its sandbox from starting', async () => {
+  it('that has not been pulled keeps its sandbox from starting', async () => {
     const away = { ...bench.newSpec(), image: { digest: `sha256:${'0'.repeat(64)}`, env: {}, workingDir: '' } }
     await expect(bench.boxes.ensureBox(away)).rejects.toThrow('has not been pulled')
     await expect(bench.boxes.ensureBox({ ...away, image: { ...away.image, digest: null } })).rejects.toThrow('pulled')
   })
 })
 
-it('works in a sandbox whose root has no rights', async () => {
+it('works in a sandbox with minimal privileges', async () => {
   const minimal = { ...bench.newSpec(), image: spec.image!, isMinimal: true }
   await bench.boxes.ensureBox(minimal)
   expect((await bench.sh(minimal, 'pwd; echo x > /data/file && cat /data/file')).out).toBe('/srv/work\nx\n')
@@ -267,7 +268,7 @@ it('works in a sandbox whose root has no rights', async () => {
 
 const ordinary = 65_534
 
-describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
+describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
   const directory = temporaryDirectory(ordinary)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
@@ -315,7 +316,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
     console.log(JSON.stringify(seen))
   `
 
-  it('a sandbox begins with an image as well', async () => {
+  it('a sandbox can be made from an image', async () => {
     const file = `${directory}/image.tar`
     writeArchive(file, busyboxImage({ WorkingDir: '/data' }))
     const seen = JSON.parse(await firstLine(startProgram(program(file), ordinary)))

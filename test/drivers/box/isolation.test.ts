@@ -1,4 +1,4 @@
-// The same boxes where the machine gives less: to an ordinary user, and without namespaces.
+// Boxes on hosts with less isolation: without root, without networks, and without namespaces.
 import { existsSync, rmSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
@@ -8,7 +8,7 @@ import { until } from '../../support/until.ts'
 
 const ordinary = 65_534
 
-/** How a checkpoint is seen inside, of a box that runs and of one that was started again. */
+/** Shows a checkpoint inside, in a running box and after a restart. */
 const views = Array(2).fill({ code: 0, out: 'kept\nusr/local\n' })
 
 /** Runs as another user: makes a box, tries the commands in it, removes it. Prints what it saw. */
@@ -56,11 +56,11 @@ function program(directory: string, commands: string[][]): string {
   `
 }
 
-describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
+describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
   const directory = temporaryDirectory(ordinary)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  it('a box has one user and no network, and keeps the rest outside', async () => {
+  it('a box has one user and no network, and is isolated otherwise', async () => {
     const commands = [
       [
         'sh',
@@ -88,11 +88,11 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
   })
 })
 
-describe.runIf(isRoot())('as root without the right to make networks', () => {
+describe.runIf(isRoot())('as root without the permission to create networks', () => {
   const directory = temporaryDirectory()
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  it('a box has its own loopback only, and all of the rest', async () => {
+  it('a box has only a loopback interface, and everything else', async () => {
     const commands = [
       ['sh', '-c', 'id -u; cat /etc/kept; chown 33 /etc/kept && stat -c %u /etc/kept'],
       ['sh', '-c', 'grep -v lo: /proc/net/dev | grep -c :'],
@@ -122,25 +122,25 @@ describe('without namespaces', () => {
   })
   afterAll(() => bench?.remove())
 
-  it('says so', async () => {
+  it('reports the gap', async () => {
     expect(await bench.boxes.isolation()).toMatchObject({ kind: 'none', gap: 'Nothing is isolated.' })
   })
 
-  it('runs commands as plain processes with a home of their own', async () => {
+  it('runs commands as plain processes with their own home directory', async () => {
     const box = await bench.newBox()
     const home = `${bench.home.path}/sandbox/${box.id}/root/home/sprite`
     expect((await bench.sh(box, 'pwd; echo $HOME; echo kept > kept')).out).toBe(`${home}\n${home}\n`)
     expect((await bench.run(box, ['no-such-program'])).code).toBe(127)
     expect((await bench.sh(box, 'kill -9 $$')).code).toBe(137)
     expect(bench.boxes.addressOf(box)).toBe('127.0.0.1')
-    // Root runs nothing of a user's as root.
+    // The platform as root does not run commands of users as root.
     if (isRoot()) expect((await bench.sh(box, 'id -u')).out).toBe(`${bench.home.uidStart + box.slot * 65_536}\n`)
     await bench.boxes.stopBox(box.id)
     await bench.boxes.ensureBox(box)
     expect((await bench.sh(box, 'cat kept')).out).toBe('kept\n')
   })
 
-  it('ends what was started when the box stops', async () => {
+  it('ends all commands when the box stops', async () => {
     const box = await bench.newBox()
     const command = bench.run(box, ['sh', '-c', 'setsid sleep 1000 & wait'])
     await until(() => processesBelow(bench.home.path).some(({ name }) => name === 'sleep'))

@@ -1,11 +1,11 @@
-// What a box with a policy reaches. A machine beside the host stands for the internet: it answers every question for a
-// name with one of its addresses, and greets whoever connects to any of them.
+// The hosts that a box with a network policy reaches. A network namespace beside the host plays the internet: it resolves
+// every name to one of its addresses, and greets every client.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
 import { networkTable } from '../../../src/drivers/box/network.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import type { NetworkRule } from '../../../src/model/sandbox/policy.ts'
 import { startBeside } from '../../support/beside.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
@@ -32,12 +32,12 @@ describe.runIf(isRoot())('a box with a policy', () => {
     outside?.machine.kill('SIGKILL')
   })
 
-  it('reaches everything public while there are no rules', async () => {
+  it('reaches all public addresses without rules', async () => {
     expect(await reached('198.51.100.10')).toBe('reached')
     expect(await shown()).toEqual({ rules: [] })
   })
 
-  it('resolves and reaches what is allowed, and nothing else', async () => {
+  it('resolves and reaches only allowed names', async () => {
     await setRules({ domain: 'good.example', action: 'allow' })
     expect(await resolved('good.example')).toBe('198.51.100.10')
     expect(await reached('198.51.100.10')).toBe('reached')
@@ -46,12 +46,12 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reach('198.51.100.11')).toBe('')
   })
 
-  it('has its questions answered by the policy whomever it asks', async () => {
+  it('gets policy-filtered DNS answers from any name server', async () => {
     expect(await resolve('bad.example', names)).toBe('')
     expect(await resolved('good.example', '9.9.9.9')).toBe('198.51.100.10')
   })
 
-  it('is held to another policy at once', async () => {
+  it('is subject to a changed policy at once', async () => {
     await setRules({ domain: '*', action: 'allow' }, { domain: 'good.example', action: 'deny' })
     expect(await reach('198.51.100.10')).toBe('')
     expect(await resolve('good.example')).toBe('')
@@ -59,7 +59,7 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reached('198.51.100.11')).toBe('reached')
   })
 
-  it('is held to the later of two policies that come at once', async () => {
+  it('is subject to the later of two simultaneous policies', async () => {
     const [first, second] = (['allow', 'deny'] as const).map((action) => {
       const rules: NetworkRule[] = [
         { domain: '*', action: 'allow' },
@@ -72,16 +72,16 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await resolve('good.example')).toBe('')
   })
 
-  it('does not reach private addresses, also when an allowed name leads there', async () => {
+  it('does not reach private addresses, even by an allowed name', async () => {
     await resolve('near.example')
     expect(await reach('10.214.0.2')).toBe('')
   })
 
-  it('shows the policy inside', async () => {
+  it('shows the policy in a file', async () => {
     expect((await shown()).rules).toHaveLength(2)
   })
 
-  it('is still held to it after the box and its rules were gone', async () => {
+  it('is still subject to it after a restart without rules in the kernel', async () => {
     await bench.boxes.stopBox(box.id)
     await run('nft', ['delete', 'table', 'inet', networkTable(bench.home)])
     await bench.supervisor.startService(`sandbox-${box.id}`)
@@ -91,14 +91,14 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reached('198.51.100.11')).toBe('reached')
   })
 
-  it('is free again without rules', async () => {
+  it('reaches everything again when the rules are removed', async () => {
     await setRules()
     expect(await reached('198.51.100.10')).toBe('reached')
     expect(bench.supervisor.listServices()).not.toContain(`sandbox-${box.id}-names`)
     expect(await shown()).toEqual({ rules: [] })
   })
 
-  it('leaves nothing behind', async () => {
+  it('leaves nothing behind when it is removed', async () => {
     await setRules({ domain: 'good.example', action: 'allow' })
     await bench.boxes.removeBox(box)
     const { stdout } = await run('nft', ['list', 'table', 'inet', networkTable(bench.home)])
@@ -116,20 +116,20 @@ async function setRules(...rules: NetworkRule[]): Promise<void> {
   await bench.boxes.ensureBox(box)
 }
 
-// Short for what is dropped on its way and therefore waited for in vain; what is expected may take its time.
+// Dropped packets only end in a timeout, so that is short where no answer is expected.
 const inVain = 2
 const patient = 30
 
 const reached = (address: string) => reach(address, patient)
 const resolved = (name: string, server?: string) => resolve(name, server, patient)
 
-/** What the machine said, or nothing. */
+/** The greeting, or an empty string. */
 async function reach(address: string, seconds = inVain): Promise<string> {
   const script = `use Socket; alarm ${seconds}; socket(S, 2, 1, 6); connect(S, sockaddr_in(${port}, inet_aton('${address}'))) and sysread(S, $x, 9) and print $x`
   return (await bench.run(box, ['perl', '-e', script])).out
 }
 
-/** By a question of its own, so that which resolver the box knows plays no part. */
+/** Sends a DNS query itself, independent of the resolver configuration of the box. */
 async function resolve(name: string, server = names, seconds = inVain): Promise<string> {
   const script = `
     use Socket; alarm ${seconds}; $x = ''; socket(S, 2, 2, 17); connect(S, sockaddr_in(53, inet_aton('${server}')));

@@ -1,12 +1,14 @@
-// What happens in a sandbox that has written all it may, on a disk that can hold it to that.
+// A sandbox that has used up its disk quota, on btrfs.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { checkpointDriver, withSubvolumes } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
-import { type BoxDriver, BoxFileError, type BoxSpec } from '../../../src/drivers/box/driver.ts'
-import { pourInto, startFileHelper } from '../../../src/drivers/box/file/file.ts'
-import { type BoxServices, boxServices } from '../../../src/drivers/box/service/service.ts'
+import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
+import { withSubvolumes } from '../../../src/drivers/box/checkpoint/subvolume.ts'
+import { type BoxDriver, BoxFileError } from '../../../src/drivers/box/driver.ts'
+import type { BoxServices } from '../../../src/drivers/box/service/driver.ts'
+import { boxServices } from '../../../src/drivers/box/service/service.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import type { Service } from '../../../src/model/sandbox/service.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
 import { btrfs } from '../../support/btrfs.ts'
@@ -55,12 +57,12 @@ describe.runIf(isRoot())('a full disk quota', () => {
   })
 
   async function put(file: string, megabytes: number): Promise<string> {
-    const helper = startFileHelper(boxes, spec, 'write', file, '', '')
+    const helper = boxes.startFileHelper(spec, 'write', file, '', '')
     try {
       async function* body() {
         for (let piece = 0; piece < megabytes; piece++) yield Buffer.alloc(1024 * 1024, 'x')
       }
-      pourInto(helper, body()).catch(() => helper.input.destroy())
+      helper.sendBody(body()).catch(() => helper.input.destroy())
       return (await helper.next('forever'))[0]
     } catch (error) {
       if (error instanceof BoxFileError) return error.code
@@ -70,7 +72,7 @@ describe.runIf(isRoot())('a full disk quota', () => {
     }
   }
 
-  it('refuses what goes beyond it, to commands and to whoever puts files, and nothing else ends', async () => {
+  it('fails further writes of commands and uploads, and ends no process', async () => {
     expect((await boxes.isolation()).limitsStorage).toBe(true)
     const before = services.inspectService(spec.id, loop)
     expect(await write(100)).toMatchObject({ code: expect.any(Number), err: expect.stringContaining('quota exceeded') })
@@ -79,14 +81,14 @@ describe.runIf(isRoot())('a full disk quota', () => {
     expect(services.inspectService(spec.id, loop)).toEqual(before)
   })
 
-  it('lets go when space is freed, and when the limit is raised', async () => {
+  it('allows writes again when space is freed or the limit is raised', async () => {
     expect((await bench.sh(spec, 'rm big && sync -f .')).code).toBe(0)
     await until(async () => (await put('/home/sprite/other', 8)) !== 'EDQUOT')
     await boxes.ensureBox({ ...spec, storageGb: 256 * megabyte })
     expect((await write(100)).code).toBe(0)
   })
 
-  it('holds again after a restore', async () => {
+  it('is in force after a restore', async () => {
     const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
     await bench.sh(spec, 'rm -f big other')
     expect(await driver.makeCheckpoint(spec, 'v1')).toEqual({ is: 'done' })

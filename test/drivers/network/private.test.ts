@@ -1,7 +1,6 @@
 import { spawn } from 'node:child_process'
 import { createServer, type Server } from 'node:net'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import type { BoxSpec } from '../../../src/drivers/box/driver.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
   ensureResolverAddress,
@@ -17,6 +16,7 @@ import {
   resolverAddress,
   serviceAddress,
 } from '../../../src/model/network.ts'
+import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, listLinks, openBoxBench } from '../../support/box.ts'
 import { type PlainMachine, startPlainMachine } from '../../support/private-network.ts'
 import { until } from '../../support/until.ts'

@@ -14,7 +14,7 @@ async function make(): Promise<void> {
   id = (await call('POST', '/v1/sandboxes', { body: { name: 'box' } })).body.id
 }
 
-/** Turns the crank until the answer is there: streams end when the loop has done its part. */
+/** Runs the background loop until the response is complete, because streams end when the loop has done its part. */
 async function whileWorking<T>(answer: Promise<T>): Promise<T> {
   let isThere = false
   const ended = answer.finally(() => {
@@ -41,7 +41,7 @@ const write = (word: string) => fake.layers.set(id, word)
 const read = () => fake.layers.get(id)
 
 describe('making a checkpoint', () => {
-  test('answers lines that end with its id', async () => {
+  test('streams lines that end with its id', async () => {
     write('one')
     const made = await checkpoint('before the change')
     expect(made).toMatchObject({ status: 200, headers: { 'content-type': 'application/x-ndjson' } })
@@ -63,7 +63,7 @@ describe('making a checkpoint', () => {
     expect((await call('GET', at)).body.status).toBe('running')
   })
 
-  test('takes a comment from the query and none at all', async () => {
+  test('accepts a comment in the query, or none', async () => {
     await stream('/checkpoint?comment=from%20the%20query')
     await checkpoint()
     const [second, first] = await list()
@@ -71,7 +71,7 @@ describe('making a checkpoint', () => {
     expect(second).not.toHaveProperty('comment')
   })
 
-  test('numbers them in order and never gives a number twice', async () => {
+  test('numbers checkpoints in order and never reuses a number', async () => {
     for (let i = 0; i < 3; i++) await checkpoint()
     expect(await ids()).toEqual(['v3', 'v2', 'v1'])
     expect((await call('DELETE', `${at}/checkpoints/v3`)).status).toBe(204)
@@ -83,7 +83,7 @@ describe('making a checkpoint', () => {
     }
   })
 
-  test('is one at a time', async () => {
+  test('is done one at a time', async () => {
     const first = call('POST', `${at}/checkpoint`, { body: {} })
     await expect.poll(() => platform.sql('select 1 from checkpoint')).toHaveLength(1)
     for (const path of ['/checkpoint', '/checkpoints/v1/restore']) {
@@ -95,7 +95,7 @@ describe('making a checkpoint', () => {
     expect(await ids()).toEqual(['v1'])
   })
 
-  test('that fails says why, leaves nothing and lets the next one through', async () => {
+  test('reports a failure, leaves nothing behind and does not block the next one', async () => {
     fake.checkpointProblem = 'no space left on the disk'
     expect(events(await checkpoint()).at(-1)).toEqual({
       type: 'error',
@@ -108,7 +108,7 @@ describe('making a checkpoint', () => {
     expect(await platform.sql('select id from checkpoint')).toEqual([{ id: 'v2' }])
   })
 
-  test('says so when the sandbox is deleted meanwhile', async () => {
+  test('reports that the sandbox was deleted meanwhile', async () => {
     const made = call('POST', `${at}/checkpoint`, { body: {} })
     await expect.poll(() => platform.sql('select 1 from checkpoint')).toHaveLength(1)
     await call('DELETE', at)
@@ -117,7 +117,7 @@ describe('making a checkpoint', () => {
     expect(fake.boxesUp.size).toBe(0)
   })
 
-  test('has a bound', async () => {
+  test('is limited in number', async () => {
     await platform.sql(
       `insert into checkpoint (sandbox_id, id, is_auto, comment, state)
        select $1, 'v' || n, false, '', 'ready' from generate_series(1, 100) n`,
@@ -138,7 +138,7 @@ describe('making a checkpoint', () => {
 })
 
 describe('restoring', () => {
-  test('brings the files back, restarts the sandbox and keeps what was there', async () => {
+  test('restores the files, restarts the sandbox and keeps the former state', async () => {
     write('one')
     await checkpoint()
     write('two')
@@ -159,7 +159,7 @@ describe('restoring', () => {
     expect(read()).toBe('two')
   })
 
-  test('is written down: what came from where', async () => {
+  test('records the source of each state', async () => {
     await checkpoint()
     await restore('v1')
     await checkpoint()
@@ -179,7 +179,7 @@ describe('restoring', () => {
     expect(await ids('?history=nothing')).toEqual([])
   })
 
-  test('keeps the last five of what restores replaced', async () => {
+  test('keeps the last five states that restores replaced', async () => {
     await checkpoint()
     for (let i = 0; i < 8; i++) await restore('v1')
     expect(await ids('?includeAuto=true')).toEqual(['auto-8', 'auto-7', 'auto-6', 'auto-5', 'auto-4', 'v1'])
@@ -193,7 +193,7 @@ describe('restoring', () => {
     ])
   })
 
-  test('the oldest of those works and stays while it is needed', async () => {
+  test('can use the oldest of those, which stays while it is needed', async () => {
     await checkpoint()
     write('first')
     for (let i = 0; i < 5; i++) await restore('v1')
@@ -201,7 +201,7 @@ describe('restoring', () => {
     expect(read()).toBe('first')
   })
 
-  test('that fails leaves the sandbox as it was', async () => {
+  test('leaves the sandbox unchanged when it fails', async () => {
     await checkpoint()
     write('two')
     fake.checkpointProblem = 'no space left on the disk'
@@ -231,7 +231,7 @@ describe('restoring', () => {
 })
 
 describe('deleting a checkpoint', () => {
-  test('is seen at once, and the loop removes it', async () => {
+  test('takes effect at once, and the loop removes the files', async () => {
     await checkpoint()
     await checkpoint()
     expect(await call('DELETE', `${at}/checkpoints/v1`)).toMatchObject({ status: 204, body: '' })
@@ -242,7 +242,7 @@ describe('deleting a checkpoint', () => {
     expect(await platform.sql('select id from checkpoint')).toEqual([{ id: 'v2' }])
   })
 
-  test('of the state now, or while it is being restored, is refused', async () => {
+  test('is refused for the current state and during a restore from it', async () => {
     await checkpoint()
     for (const one of ['Current', 'active']) {
       expect((await call('DELETE', `${at}/checkpoints/${one}`)).status).toBe(409)
@@ -257,7 +257,7 @@ describe('deleting a checkpoint', () => {
 })
 
 describe('when calls fail', () => {
-  /** How many calls to the outside and statements of the loop the change takes when nothing fails. */
+  /** Counts the driver calls and SQL statements of the loop when nothing fails. */
   async function measure(change: () => Promise<unknown>): Promise<number> {
     fake.breakCall(0)
     const counting = breakable(platform.database.db, 0)
@@ -279,13 +279,13 @@ describe('when calls fail', () => {
     platform.loopDb = breakable(platform.database.db, nth).db
   }
 
-  test('a checkpoint is made once, whichever call or statement is lost', async () => {
+  test('a checkpoint is made once, whichever call or statement fails', async () => {
     await checkpoint()
     const most = await measure(checkpoint)
     for (let nth = 1; nth <= most; nth++) {
       await startAfresh()
       write('one')
-      // The first call is of the request, which starts the box.
+      // The first call is made by the request, which starts the box.
       await call('POST', `${at}/restart`)
       const made = call('POST', `${at}/checkpoint`, { body: {} })
       await expect.poll(() => platform.sql('select 1 from checkpoint')).toHaveLength(1)
@@ -296,7 +296,7 @@ describe('when calls fail', () => {
     }
   })
 
-  test('a restore comes to its end, whichever call or statement is lost', async () => {
+  test('a restore completes, whichever call or statement fails', async () => {
     await checkpoint()
     const most = await measure(() => restore('v1'))
     expect(most).toBeGreaterThan(5)
@@ -315,7 +315,7 @@ describe('when calls fail', () => {
     }
   })
 
-  test('a sandbox that is deleted during a restore leaves nothing, at whichever call it comes', async () => {
+  test('a sandbox that is deleted during any call of a restore leaves nothing behind', async () => {
     await checkpoint()
     const most = await measure(() => restore('v1'))
     for (let nth = 1; nth <= most; nth++) {

@@ -4,7 +4,7 @@ import { connect, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import type { BoxCommand, BoxDriver, BoxState } from '../../../src/drivers/box/driver.ts'
-import { createExecSessions } from '../../../src/live/sandbox/exec.ts'
+import { createExecSessions } from '../../../src/live/sandbox/exec-sessions.ts'
 import { ExecSocket } from '../../support/exec.ts'
 import { usePlatform } from '../../support/platform.ts'
 import { until } from '../../support/until.ts'
@@ -13,10 +13,10 @@ const directory = mkdtempSync(`${tmpdir()}/berth-exec-`)
 const commands: ChildProcess[] = []
 const given: BoxCommand[] = []
 
-/** Nothing is there to be looked at, ports for example. */
+/** Tests that watch ports replace it. */
 let box: BoxState = { is: 'down' }
 
-/** Commands run on this machine, in a group of their own. */
+/** Runs commands on the host, in a process group of their own. */
 const boxes: Partial<BoxDriver> = {
   inspectBox: async () => box,
   spawnInBox(_spec, command) {
@@ -51,7 +51,7 @@ const sh = (script: string, extra = '') => run(['sh', '-c', script], extra)
 const attach = (id: string) => ExecSocket.open(at(`exec/${id}`), platform.rootToken)
 const kill = (id: string, rest = '') => platform.callSandbox('POST', `/v1/sandboxes/box/exec/${id}/kill${rest}`)
 const sessions = async () => (await platform.callSandbox('GET', '/v1/sandboxes/box/exec')).body
-/** Nothing has been written for a while, because nobody takes it or because it is over. */
+/** Waits until there has been no output for a while, because it is not read or the command has ended. */
 const untilStill = () =>
   until(async () => {
     const [session] = (await sessions()).sessions
@@ -83,7 +83,7 @@ afterAll(() => {
 })
 
 describe('a command on a socket', () => {
-  test('says who it is, what it writes, how it ended, and closes at once', async () => {
+  test('sends its session, its output and its exit code, and closes at once', async () => {
     const client = await sh('printf out; printf err >&2; exit 3')
     expect(await client.untilClosed()).toBe(1000)
     expect(client.texts[0]).toEqual({
@@ -107,26 +107,26 @@ describe('a command on a socket', () => {
     })
   })
 
-  test('runs under the second name of the interface too', async () => {
+  test('also runs under the alias of the path', async () => {
     const client = await ExecSocket.open(`${address}/v1/sprites/box/exec?cmd=true`, platform.rootToken)
     expect(await client.exit()).toBe(0)
   })
 
-  test('has the variables of its sandbox, and those it is given over them', async () => {
+  test('gets the environment of its sandbox, overridden by its own', async () => {
     const client = await sh('echo $A $B $C; pwd', '&env=B%3D3&env=C%3D4&dir=/tmp')
     await client.exit()
     expect(client.output(1)).toBe('1 3 4\n/tmp\n')
     expect(given[0]!.env).toEqual({ A: '1', B: '3', C: '4' })
   })
 
-  test('reads the end of its input at once unless it is to have some', async () => {
+  test('gets end of file at once unless stdin is requested', async () => {
     const client = await run(['cat'])
     client.stdin('not for it')
     expect(await client.exit()).toBe(0)
     expect(client.output(1)).toBe('')
   })
 
-  test('reads what it is sent until the end', async () => {
+  test('reads its input until the end', async () => {
     const client = await run(['cat'], '&stdin=true')
     client.stdin('one ')
     client.stdin('two')
@@ -135,7 +135,7 @@ describe('a command on a socket', () => {
     expect(client.output(1)).toBe('one two')
   })
 
-  test('loses nothing when it is fast', async () => {
+  test('loses no output of a fast command', async () => {
     const clients = await Promise.all(Array.from({ length: 40 }, (_, i) => sh(`seq ${i} 999; seq 1 ${i + 1} >&2`)))
     await Promise.all(clients.map((client) => client.exit()))
     for (const [i, client] of clients.entries()) {
@@ -144,13 +144,13 @@ describe('a command on a socket', () => {
     }
   })
 
-  test('ends when it ends, whatever it left in the background', async () => {
+  test('ends with its process, even if background processes hold the pipes', async () => {
     const client = await sh('sleep 300 & echo $!')
     expect(await client.exit()).toBe(0)
     process.kill(Number(client.output(1)), 'SIGKILL')
   })
 
-  test('gets signals by name and number, and reports 128 + n', async () => {
+  test('accepts signals by name and number, and reports 128 + n', async () => {
     const client = await sh('trap "echo usr1" USR1; echo ready; while :; do sleep 0.02; done')
     await until(() => client.output(1) === 'ready\n')
     client.say({ type: 'signal', signal: 'USR1' })
@@ -161,14 +161,14 @@ describe('a command on a socket', () => {
     expect(await client.exit()).toBe(137)
   })
 
-  test('is told to be alive while it is silent', async () => {
+  test('sends keepalive messages while it is silent', async () => {
     const client = await sh('read x', '&stdin=true')
     await until(() => client.texts.filter((text) => text.type === 'keepalive').length > 2)
     client.stdin('\n')
     expect(await client.exit()).toBe(0)
   })
 
-  test('says its version on every socket', async () => {
+  test('sends the version on every socket', async () => {
     for (const path of ['ports/watch', 'fs/watch', 'proxy', 'control']) {
       const { headers, socket } = await ExecSocket.open(at(path), platform.rootToken)
       expect(headers['sprite-version'], path).toEqual(version)
@@ -176,7 +176,7 @@ describe('a command on a socket', () => {
     }
   })
 
-  test('hears of a port that it opens at once, and of none that was open before', async () => {
+  test('reports a port that it opens, and none that was open before', async () => {
     box = { is: 'up', pid: process.pid }
     try {
       const client = await run(['perl', '-e', 'socket S, 2, 1, 0; listen S, 1; print "listens\n"; sleep 300'])
@@ -188,7 +188,7 @@ describe('a command on a socket', () => {
     }
   })
 
-  test('waits for a client that does not read, and then hands over every byte', async () => {
+  test('waits for a client that does not read, and then delivers every byte', async () => {
     const client = await sh('head -c 60000000 /dev/zero; echo done >&2')
     client.socket.pause()
     await untilStill()
@@ -226,7 +226,7 @@ describe('refusals', () => {
     expect(given).toEqual([])
   })
 
-  test('keep readers and strangers out', async () => {
+  test('apply to read-only tokens and strangers', async () => {
     const reader = await platform.createToken('read', 'personal')
     await platform.createOrg('others')
     const stranger = await platform.createToken('org', 'others')
@@ -284,7 +284,7 @@ describe('sessions', () => {
     })
   })
 
-  test('survive a lost connection, and show what was missed to whoever comes next', async () => {
+  test('survive a lost connection, and send the missed output to the next client', async () => {
     const first = await sh('echo one; echo two >&2; read line; echo got $line; read end', '&stdin=true')
     await until(() => first.output(1) === 'one\n' && first.output(2) === 'two\n')
     first.cut()
@@ -302,7 +302,7 @@ describe('sessions', () => {
     expect(second.output(1)).toBe('one\ngot three\n')
   })
 
-  test('end some time after the last connection, and not while there is one', async () => {
+  test('end some time after the last client has disconnected', async () => {
     const client = await sh('echo $$; exec sleep 300', '&max_run_after_disconnect=200ms')
     await until(() => client.output(1) !== '')
     const pid = Number(client.output(1))
@@ -315,7 +315,7 @@ describe('sessions', () => {
     await until(async () => (await sessions()).count === 0)
   })
 
-  test('go on without anybody when they may, forgetting only what is old', async () => {
+  test('continue without clients if allowed, and forget only old output', async () => {
     const written = `${directory}/written`
     const script = `seq 1 100000; echo end; touch ${written}; exec sleep 300`
     const client = await sh(script, '&max_run_after_disconnect=1h')
@@ -330,8 +330,8 @@ describe('sessions', () => {
     expect(await again.exit()).toBe(143)
   })
 
-  test('are ended by kill, which tells what happens', async () => {
-    // As with a box, the command is the last child of what stands for it.
+  test('are ended by kill, which reports the progress', async () => {
+    // As with enter.pl, the command is the last child.
     const client = await sh('sleep 300 & a=$!; sleep 300 & b=$!; trap "kill $a $b; exit 143" TERM; echo $b; wait')
     await until(() => client.output(1).endsWith('\n'))
     const killed = await kill(client.sessionId, '?signal=TERM&timeout=10s')
@@ -355,7 +355,7 @@ describe('sessions', () => {
     expect(await client.exit()).toBe(137)
   })
 
-  test('take a signal without being waited for', async () => {
+  test('can be signalled without waiting', async () => {
     const client = await sh('trap "echo hup" HUP; echo ready; while :; do sleep 0.02; done')
     await until(() => client.output(1) === 'ready\n')
     const told = await kill(client.sessionId, '?signal=1&timeout=0s')
@@ -366,7 +366,7 @@ describe('sessions', () => {
   })
 })
 
-test.each(['', '&tty=true'])('a signal that has no name ends a command as well%s', async (extra) => {
+test.each(['', '&tty=true'])('a signal without a name ends a command too%s', async (extra) => {
   const client = await sh('echo ready; exec sleep 1000', extra)
   await until(() => client.output().includes('ready'))
   client.say({ type: 'signal', signal: '40' })
@@ -375,7 +375,7 @@ test.each(['', '&tty=true'])('a signal that has no name ends a command as well%s
 })
 
 describe('a terminal', () => {
-  test('is one, with the size it is given and then another', async () => {
+  test('has the requested size and can be resized', async () => {
     const client = await sh('tty -s && stty size; read x; stty size; exit 5', '&tty=true&cols=100&rows=30')
     await until(() => client.output().includes('30 100'))
     expect(client.said('session_info')).toMatchObject({ tty: true, cols: 100, rows: 30 })
@@ -387,7 +387,7 @@ describe('a terminal', () => {
     expect(client.frames.at(-1)).toBe('{"type":"exit","exit_code":5,"code":5}')
   })
 
-  test('ends with 1000 after success, and is a shell when nothing else is asked for', async () => {
+  test('closes with 1000 after success, and runs a shell by default', async () => {
     const client = await ExecSocket.open(at('exec?tty=true'), platform.rootToken)
     client.socket.send(Buffer.from('echo $TERM-$((40+2)); exit\n'))
     expect(await client.untilClosed()).toBe(1000)
@@ -402,7 +402,7 @@ describe('a terminal', () => {
     expect(client.output()).toContain('caught')
   })
 
-  test('goes on without a connection', async () => {
+  test('continues without a connection', async () => {
     const client = await sh('echo first; read x; echo second-$x', '&tty=true')
     await until(() => client.output().includes('first'))
     client.cut()
@@ -413,7 +413,7 @@ describe('a terminal', () => {
     expect(again.output()).toContain('second-now')
   })
 
-  test('hands over everything, also to a client that reads late', async () => {
+  test('delivers everything, also to a client that reads late', async () => {
     const client = await sh('seq 1 1000000; echo the-end', '&tty=true')
     client.socket.pause()
     await untilStill()
@@ -423,7 +423,7 @@ describe('a terminal', () => {
     expect([numbers.length, numbers.at(-2), numbers.at(-1)]).toEqual([1_000_001, '1000000', 'the-end'])
   })
 
-  test('takes what nobody reads without holding up anybody, and all of it once it is read', async () => {
+  test('buffers input that is not read without blocking others, and delivers all of it later', async () => {
     const text = `${'x'.repeat(99)}\n`.repeat(2000)
     const deaf = await run(['sleep', '1000'], '&tty=true')
     deaf.socket.send(Buffer.from(text))
@@ -437,7 +437,7 @@ describe('a terminal', () => {
     expect(await deaf.exit()).toBe(137)
   })
 
-  test('may change its size in the moment it ends', async () => {
+  test('can be resized at the moment it ends', async () => {
     for (let turn = 0; turn < 25; turn++) {
       const client = await run(['true'], '&tty=true')
       while (!client.closed) {
@@ -452,7 +452,7 @@ describe('a terminal', () => {
 describe('a command as a request', () => {
   interface Posted {
     connection: Socket
-    /** The chunks of the answer, exactly as they were sent. */
+    /** The chunks of the response, exactly as they were sent. */
     chunks: Buffer[]
     head: string
     isOver: boolean
@@ -505,14 +505,14 @@ describe('a command as a request', () => {
     return { ...posted, out: of(1), err: of(2) }
   }
 
-  test('answers in frames, the last of which is the code', async () => {
+  test('responds with frames, the last of which is the exit code', async () => {
     const { head, chunks, out, err } = await finished(`exec?${query(['sh', '-c', 'echo out; echo err >&2; exit 4'])}`)
     expect(head).toMatch(/^HTTP\/1\.1 200 .*content-type: application\/octet-stream/s)
     expect([out.toString(), err.toString()]).toEqual(['out\n', 'err\n'])
     expect(chunks.at(-1)).toEqual(Buffer.from([3, 4]))
   })
 
-  test('hands the body on as input, and no frame is larger than 32 KiB', async () => {
+  test('passes the body as input, in frames of at most 32 KiB', async () => {
     const body = Buffer.alloc(3_000_000, 'x')
     const { chunks, out } = await finished('exec?cmd=cat&stdin=true', body)
     expect(out.equals(body)).toBe(true)
@@ -520,7 +520,7 @@ describe('a command as a request', () => {
     expect(chunks.at(-1)).toEqual(Buffer.from([3, 0]))
   })
 
-  test('has no input without being asked for, and an empty one without a body', async () => {
+  test('has no input unless requested, and an empty one without a body', async () => {
     expect((await finished('exec?cmd=cat', 'unread')).out.length).toBe(0)
     expect((await finished('exec?cmd=cat&stdin=true')).chunks.at(-1)).toEqual(Buffer.from([3, 0]))
   })
@@ -530,7 +530,7 @@ describe('a command as a request', () => {
     expect(refused).toMatchObject({ status: 400, body: { error: 'bad_request' } })
   })
 
-  test('refuses no command', async () => {
+  test('requires a command', async () => {
     expect((await platform.callSandbox('POST', '/v1/sandboxes/box/exec')).status).toBe(400)
   })
 
@@ -550,7 +550,7 @@ describe('a control channel', () => {
   const completed = (client: ExecSocket, count = 1) =>
     until(() => client.texts.filter((text) => text.type === 'op.complete').length === count)
 
-  test('runs commands one after the other, input and all', async () => {
+  test('runs commands one after another, with input', async () => {
     const client = await open()
     start(client, 'exec', { cmd: ['sh', '-c', 'echo a; exit 3'], stdin: 'false' }, 'first')
     await completed(client)
@@ -565,7 +565,7 @@ describe('a control channel', () => {
     client.cut()
   })
 
-  test('takes input as it is, and words in binary', async () => {
+  test('accepts raw input, and messages in binary frames', async () => {
     const client = await open()
     start(client, 'exec', { cmd: ['cat'], stdin: 'true' })
     client.socket.send(Buffer.from('as it is'))
@@ -584,7 +584,7 @@ describe('a control channel', () => {
     client.cut()
   })
 
-  test('attaches to what runs', async () => {
+  test('attaches to a running session', async () => {
     const first = await sh('echo hello; read x', '&stdin=true')
     await until(() => first.output(1) === 'hello\n')
     const client = await open()
@@ -598,7 +598,7 @@ describe('a control channel', () => {
     client.cut()
   })
 
-  test('refuses what it does not know, what overlaps and what nobody waits for, and lives on', async () => {
+  test('refuses unknown, overlapping and unexpected messages, and stays open', async () => {
     const client = await open()
     client.socket.send(Buffer.from([0, 1]))
     await until(() => client.texts.length === 1)
@@ -618,7 +618,7 @@ describe('a control channel', () => {
     await until(() => client.texts.filter((text) => text.type === 'op.error').length === 4)
     client.endStdin()
     await completed(client)
-    client.socket.send(Buffer.from([0, 1])) // was on its way
+    client.socket.send(Buffer.from([0, 1])) // was in flight
     start(client, 'exec', {})
     await until(() => client.texts.at(-1)?.type === 'op.error')
     expect(client.texts.at(-1)).toMatchObject({ args: { code: 'bad_request' } })
@@ -627,14 +627,14 @@ describe('a control channel', () => {
     client.cut()
   })
 
-  test('starts what its address names', async () => {
+  test('starts the operation in its URL', async () => {
     const client = await open('?op=exec&cmd=echo&cmd=hi')
     await completed(client)
     expect(client.output(1)).toBe('hi\n')
     client.cut()
   })
 
-  test('is not there for a client that cannot use it', async () => {
+  test('is not available to a client that cannot use it', async () => {
     const refused = await ExecSocket.attempt(at('control'), platform.rootToken, { 'user-agent': 'sprites-go-sdk/1.0' })
     expect(refused).toMatchObject({ status: 404 })
   })

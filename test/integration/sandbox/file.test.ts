@@ -14,7 +14,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { fileRoutes } from '../../../src/api/sandbox/file.ts'
 import { type CallOptions, type Method, usePlatform } from '../../support/platform.ts'
 
-// The sandbox of these tests is this machine: what they ask for is done, only nothing is kept apart.
+// The sandbox of these tests is the host itself: operations are real, but nothing is isolated.
 const platform = usePlatform()
 let directory: string
 
@@ -43,10 +43,10 @@ const remove = (path: string, query = {}) => call('DELETE', 'delete', { path, ..
 const names = (reply: { body: { entries: { path: string }[] } }) =>
   reply.body.entries.map((entry) => entry.path.slice(directory.length + 1))
 
-describe('who may', () => {
+describe('authorization', () => {
   const calls = fileRoutes.map((route) => [route.method, route.path.split('/').at(-1)!, route.scope] as const)
 
-  test.each(calls)('%s %s needs a token that may', async (method, operation, scope) => {
+  test.each(calls)('%s %s needs a token with its scope', async (method, operation, scope) => {
     await platform.createOrg('acme')
     writeFileSync(at('there'), 'x')
     const query = { path: 'there' }
@@ -65,7 +65,7 @@ describe('who may', () => {
     expect(readFileSync(at('there'), 'utf8')).toBe('x')
   })
 
-  test('a sandbox that is absent is not found, and its path is not looked at before', async () => {
+  test('a missing sandbox is reported before an invalid path', async () => {
     const reply = await platform.callSandbox('GET', '/v1/sandboxes/none/fs/read?path=/x')
     expect(reply).toMatchObject({ status: 404, body: { error: 'not_found', message: 'sandbox not found' } })
     expect(reply.body.code).toBeUndefined()
@@ -83,7 +83,7 @@ describe('who may', () => {
   })
 })
 
-describe('input that is refused', () => {
+describe('invalid input', () => {
   test.each([
     ['GET', 'read', {}],
     ['PUT', 'write', {}],
@@ -132,7 +132,7 @@ describe('input that is refused', () => {
 describe('reading', () => {
   beforeEach(() => writeFileSync(at('digits'), '0123456789'))
 
-  test('gives the bytes and says how many', async () => {
+  test('returns the bytes and their number', async () => {
     const reply = await read('digits')
     expect(reply).toMatchObject({ status: 200, body: '0123456789' })
     expect(reply.headers).toMatchObject({ 'content-length': '10', 'accept-ranges': 'bytes' })
@@ -141,7 +141,7 @@ describe('reading', () => {
     expect(await read('empty')).toMatchObject({ status: 200, body: '' })
   })
 
-  test('gives parts', async () => {
+  test('returns ranges', async () => {
     expect(await read('digits', { start: '2', end: '4' })).toMatchObject({ status: 206, body: '234' })
     const ranged = await read('digits', {}, { headers: { range: 'bytes=-3' } })
     expect(ranged).toMatchObject({ status: 206, body: '789' })
@@ -151,17 +151,17 @@ describe('reading', () => {
     expect(outside.headers['content-range']).toBe('bytes */10')
   })
 
-  test('HEAD tells the same without the bytes', async () => {
+  test('HEAD returns the same without the bytes', async () => {
     const reply = await call('HEAD', 'read', { path: 'digits' })
     expect(reply).toMatchObject({ status: 200, body: '' })
     expect(reply.headers['content-length']).toBe('10')
   })
 
-  test('files of the kernel are read to their end', async () => {
+  test('reads files of the kernel to their end', async () => {
     expect((await read('/proc/self/stat')).body).toMatch(/^\d+ \(perl\)/)
   })
 
-  test('what is not a file is refused, and a pipe does not make us wait', async () => {
+  test('refuses what is not a file, and does not block on a pipe', async () => {
     expect(await read('.')).toMatchObject({ status: 400, body: { code: 'EISDIR' } })
     expect(await read('/dev/zero')).toMatchObject({ status: 400, body: { code: 'EINVAL' } })
     expect(await read('digits/x')).toMatchObject({ status: 400, body: { code: 'ENOTDIR' } })
@@ -169,7 +169,7 @@ describe('reading', () => {
 })
 
 describe('writing', () => {
-  test('makes directories and the file, and says so', async () => {
+  test('creates directories and the file, and reports it', async () => {
     const made = await write('a/b/c', 'hello')
     expect(made).toMatchObject({ status: 201, body: { path: at('a/b/c'), size: 5, mode: '0644' } })
     expect(await write('a/b/c', 'again!')).toMatchObject({ status: 200, body: { size: 6, mode: '0644' } })
@@ -177,27 +177,27 @@ describe('writing', () => {
     expect(readdirSync(at('a/b'))).toEqual(['c'])
   })
 
-  test('takes any bytes, and more than a JSON body may have', async () => {
+  test('accepts any bytes, and more than a JSON body may have', async () => {
     const bytes = Buffer.alloc(3 * 1024 * 1024, Buffer.from([0, 255, 10, 13, 200]))
     expect((await write('big', bytes)).body.size).toBe(bytes.length)
     expect(readFileSync(at('big')).equals(bytes)).toBe(true)
     expect((await write('nothing', '')).body).toMatchObject({ size: 0 })
   })
 
-  test('keeps the mode of a file unless another is asked for', async () => {
+  test('keeps the mode of a file unless another is given', async () => {
     await write('script', 'x', { mode: '0755' })
     expect(await write('script', 'y')).toMatchObject({ body: { mode: '0755' } })
     expect(await write('script', 'z', { mode: '600' })).toMatchObject({ body: { mode: '0600' } })
   })
 
-  test('only `false` keeps directories from being made', async () => {
+  test('creates directories unless the flag is `false`', async () => {
     for (const flag of ['mkdirParents', 'mkdir']) {
       expect(await write('no/x', '', { [flag]: 'false' })).toMatchObject({ status: 404, body: { code: 'ENOENT' } })
       expect(await write(`yes-${flag}/x`, '', { [flag]: 'true' })).toMatchObject({ status: 201 })
     }
   })
 
-  test('goes to where a link leads', async () => {
+  test('writes to the target of a link', async () => {
     await write('real/file', 'old')
     await post('rename', { source: 'real/file', dest: 'real/target' })
     symlinkSync('real/target', at('link'))
@@ -207,7 +207,7 @@ describe('writing', () => {
     expect(await write('circle', '')).toMatchObject({ status: 400, body: { code: 'ELOOP' } })
   })
 
-  test('a directory cannot be written to, nor can a device', async () => {
+  test('refuses directories and devices', async () => {
     mkdirSync(at('d'))
     expect(await write('d', 'x')).toMatchObject({ status: 400, body: { code: 'EISDIR', path: at('d') } })
     expect(await write('/dev/null', 'x')).toMatchObject({ status: 400, body: { code: 'EINVAL' } })
@@ -222,7 +222,7 @@ describe('listing', () => {
     for (const name of ['dir/b.txt', 'dir/a.txt', 'dir/sub/c.txt', 'dir/d.md']) writeFileSync(at(name), name)
   })
 
-  test('is in order, with all that is known of each', async () => {
+  test('is sorted, with all attributes of each file', async () => {
     const reply = await list('dir')
     expect(names(reply)).toEqual(['dir/a.txt', 'dir/b.txt', 'dir/d.md', 'dir/sub'])
     expect(reply.body).toMatchObject({ path: at('dir'), count: 4 })
@@ -240,14 +240,14 @@ describe('listing', () => {
     expect(reply.body.entries[3]).toMatchObject({ type: 'directory', isDir: true })
   })
 
-  test('of a file is the file', async () => {
+  test('of a file returns the file', async () => {
     expect((await list('dir/a.txt')).body).toMatchObject({ count: 1, entries: [{ name: 'a.txt', size: 9 }] })
     expect(await list('gone')).toMatchObject({ status: 404, body: { code: 'ENOENT' } })
     mkdirSync(at('empty'))
     expect((await list('empty')).body).toEqual({ path: at('empty'), entries: [], count: 0 })
   })
 
-  test('goes down and picks', async () => {
+  test('is recursive and filters by pattern', async () => {
     const all = ['dir/a.txt', 'dir/b.txt', 'dir/d.md', 'dir/sub', 'dir/sub/c.txt']
     expect(names(await list('dir', { recursive: 'true' }))).toEqual(all)
     const texts = await list('dir', { recursive: '1', pattern: '*.txt' })
@@ -255,7 +255,7 @@ describe('listing', () => {
     expect(names(await list('dir', { recursive: 'true', pattern: 'sub/*' }))).toEqual(['dir/sub/c.txt'])
   })
 
-  test('has room for many', async () => {
+  test('works for many files', async () => {
     for (let index = 0; index < 3000; index++) writeFileSync(at(`dir/sub/${index}-${'x'.repeat(50)}`), '')
     const reply = await list('.', { recursive: 'true' })
     expect(reply.body.count).toBe(3006)

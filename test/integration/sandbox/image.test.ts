@@ -9,7 +9,7 @@ const { fake, callSandbox: call } = platform
 const create = (image: unknown, options: CallOptions = {}) =>
   call('POST', '/v1/sandboxes', { body: { name: 'box', image }, ...options })
 const show = async () => (await call('GET', '/v1/sandboxes/box')).body
-/** Whatever uses it starts it. */
+/** Any request that uses the sandbox starts it. */
 const use = () => call('POST', '/v1/sandboxes/box/restart')
 
 async function turn(): Promise<void> {
@@ -19,7 +19,7 @@ async function turn(): Promise<void> {
 
 beforeEach(() => fake.reset())
 
-test('it is pulled with the first use and kept by its digest', async () => {
+test('the image is pulled with the first use and pinned by its digest', async () => {
   expect(await create('debian:12')).toMatchObject({
     status: 201,
     body: { image: { reference: 'docker.io/library/debian:12' } },
@@ -40,7 +40,7 @@ test('it is pulled with the first use and kept by its digest', async () => {
   expect([...fake.images.pulled.keys()]).toEqual([image.digest])
 })
 
-test('one that cannot be had is told to whoever uses it, and the sandbox stays as it was', async () => {
+test('an image that cannot be pulled is reported to the caller, and the sandbox stays as it was', async () => {
   fake.images.available = new Set()
   await create('nothing')
   const refused = await use()
@@ -52,7 +52,7 @@ test('one that cannot be had is told to whoever uses it, and the sandbox stays a
   expect((await show()).image.problem).toBeUndefined()
 })
 
-test('a request to its URL has it pulled as well, again and again until it is there', async () => {
+test('a request to the URL pulls the image too, and retries until it succeeds', async () => {
   fake.images.available = new Set()
   await create('late')
   const { id } = await show()
@@ -66,7 +66,7 @@ test('a request to its URL has it pulled as well, again and again until it is th
   expect((await show()).image).toMatchObject({ digest: expect.any(String) })
 })
 
-test('files of the host are for the root token, and what is no reference is refused', async () => {
+test('images on the host need the root token, and invalid references are refused', async () => {
   const token = await platform.createToken('org', 'personal')
   expect(await create('tar:/image.tar', { token })).toMatchObject({
     status: 400,
@@ -80,7 +80,7 @@ test('files of the host are for the root token, and what is no reference is refu
   expect((await create('tar:/image.tar')).status).toBe(201)
 })
 
-test('one that was never used is deleted', async () => {
+test('a sandbox whose image was never pulled can be deleted', async () => {
   fake.images.available = new Set()
   await create('nothing')
   expect((await call('DELETE', '/v1/sandboxes/box')).status).toBe(204)

@@ -45,7 +45,7 @@ async function create(name: string): Promise<string> {
   return (await call('POST', '/v1/sandboxes', { body: { name } })).body.id
 }
 
-/** Of a sandbox that runs. */
+/** Creates and starts a sandbox and returns its id. */
 async function open(name: string): Promise<string> {
   const id = await create(name)
   await call('POST', `/v1/sandboxes/${name}/restart`)
@@ -75,8 +75,8 @@ function ask(id: string, method: string, path: string, body?: object | string, h
   })
 }
 
-describe('a sandbox that asks about itself', () => {
-  test('is answered as it is outside, whatever token and host it names', async () => {
+describe('the API inside a sandbox', () => {
+  test('responds as outside, whatever token and host are sent', async () => {
     const id = await open('own')
     const outside = await call('GET', '/v1/sandboxes/own/services')
     for (const headers of [{}, { authorization: 'Bearer nothing' }, { host: 'elsewhere' }]) {
@@ -111,13 +111,13 @@ describe('a sandbox that asks about itself', () => {
     '/healthz',
     '/openapi.json',
     'http://sprite/v1/sandboxes',
-  ])('finds nothing at %s', async (path) => {
+  ])('responds 404 at %s', async (path) => {
     const id = await open('own')
     await create('other')
     expect(await ask(id, 'GET', path)).toMatchObject({ status: 404, body: { error: 'not_found' } })
   })
 
-  test('is answered at once when it restores', async () => {
+  test('responds at once to a restore', async () => {
     const id = await open('own')
     await platform.sql(
       `insert into checkpoint (sandbox_id, id, is_auto, comment, state) values ($1, 'v1', false, '', 'ready')`,
@@ -137,7 +137,7 @@ describe('a sandbox that asks about itself', () => {
     expect((await ask(id, 'POST', '/v1/checkpoints/v9/restore')).status).toBe(404)
   })
 
-  test('has a socket that everybody inside may use, behind a door for its own user', async () => {
+  test('has a socket for all users inside, in a directory that only its own uid can enter', async () => {
     const id = await open('own')
     const { inside: shown, directory: box } = boxPaths(home, id)
     expect(statSync(socketOf(id)).mode & 0o777).toBe(0o666)
@@ -148,7 +148,7 @@ describe('a sandbox that asks about itself', () => {
     if (process.getuid!() === 0) expect(door).toMatchObject({ uid: 0, gid: home.uidStart + 65_536 })
   })
 
-  test('holds no more than its share of connections', async () => {
+  test('limits the number of connections', async () => {
     const id = await open('own')
     const sockets: Socket[] = []
     let dropped = 0
@@ -168,8 +168,8 @@ describe('a sandbox that asks about itself', () => {
 })
 
 describe('the socket', () => {
-  test('is opened by whoever starts the box, before it runs', async () => {
-    // What is heard of its creation closes what is open of a sandbox that is cold.
+  test('is opened before the box starts', async () => {
+    // The notification about its creation closes the socket of a cold sandbox.
     const heard = new Set<string>()
     const unsubscribe = feed.subscribe((change) => change && heard.add(change.sandboxId))
     const id = await create('early')
@@ -181,7 +181,7 @@ describe('the socket', () => {
     expect((await ask(id, 'GET', '/v1/tasks')).body).toEqual({ tasks: [] })
   })
 
-  test('is there again when the control plane is', async () => {
+  test('is opened again by a restarted control plane', async () => {
     const id = await open('kept')
     const before = statSync(socketOf(id)).ino
     await inside.close()
@@ -191,7 +191,7 @@ describe('the socket', () => {
     expect((await ask(id, 'GET', '/v1/tasks')).status).toBe(200)
   })
 
-  test('closes with the sandbox, and another of its name is none of its business', async () => {
+  test('closes with the sandbox, and does not serve another of the same name', async () => {
     const id = await open('gone')
     await call('DELETE', '/v1/sandboxes/gone')
     await create('gone')
@@ -203,7 +203,7 @@ describe('the socket', () => {
 describe('the token of a sandbox', () => {
   const tokenOf = (id: string) => insideToken(platform.fake.encryptionKey, id)
 
-  test('is of the usual form, and shown and revoked by nobody', async () => {
+  test('has the usual form, and cannot be listed or revoked', async () => {
     const id = await create('a')
     expect(tokenOf(id)).toMatch(/^berth_[A-Za-z0-9]{43}$/)
     expect((await call('GET', '/v1/sandboxes/a', { token: tokenOf(id) })).status).toBe(200)
@@ -212,7 +212,7 @@ describe('the token of a sandbox', () => {
     expect((await platform.call('DELETE', `/v1/tokens/${id}`)).status).toBe(404)
   })
 
-  test('opens its own sandbox only, and nothing once that is deleted', async () => {
+  test('is valid for its own sandbox only, until that is deleted', async () => {
     const token = tokenOf(await create('a'))
     await create('b')
     expect((await call('GET', '/v1/sandboxes/b', { token })).status).toBe(404)
@@ -231,7 +231,7 @@ describe('tasks', () => {
 
   beforeEach(() => create('own'))
 
-  test('begin, go on and end', async () => {
+  test('are created, extended and deleted', async () => {
     const made = await call('POST', at, { body: { name: 'agent', expire: '30m' } })
     expect(made).toMatchObject({ status: 201, body: { name: 'agent' } })
     const { started_at, expires_at } = made.body
@@ -248,7 +248,7 @@ describe('tasks', () => {
     expect((await call('GET', `${at}/agent`)).body).toEqual({ error: 'not_found', message: 'task not found' })
   })
 
-  test('are gone when they expire', async () => {
+  test('disappear when they expire', async () => {
     await call('POST', at, { body: { name: 'short', expire: '1s' } })
     await platform.sql(`update task set expires_at = now() - interval '1 second'`)
     expect(await names()).toEqual([])
@@ -270,7 +270,7 @@ describe('tasks', () => {
     expect((await call('PUT', at, { body })).status).toBe(status)
   })
 
-  test('are not more than a hundred, and go with their sandbox', async () => {
+  test('are limited to a hundred, and are deleted with their sandbox', async () => {
     for (let i = 0; i < 100; i++) await call('POST', at, { body: { name: `t${i}`, expire: 60 } })
     expect((await call('POST', at, { body: { name: 'one-more', expire: 60 } })).status).toBe(409)
     expect((await call('PUT', `${at}/one-more`, { body: { expire: 60 } })).status).toBe(409)

@@ -11,12 +11,12 @@ const create = (name: unknown, extra: object = {}, options: CallOptions = {}) =>
   call('POST', '/v1/sandboxes', { body: { name, ...extra }, ...options })
 const show = (name: string, options: CallOptions = {}) => call('GET', `/v1/sandboxes/${name}`, options)
 const remove = (name: string, options: CallOptions = {}) => call('DELETE', `/v1/sandboxes/${name}`, options)
-/** The shortest way to make one run: restart starts it. */
+/** A restart is the simplest request that starts a sandbox. */
 const run = (name: string) => call('POST', `/v1/sandboxes/${name}/restart`)
 const slotOf = async (name: string) => (await platform.sql('select slot from sandbox where name = $1', [name]))[0]?.slot
 const names = (reply: { body: { sprites: { name: string }[] } }) => reply.body.sprites.map((sprite) => sprite.name)
 
-/** Turns the crank until nothing but the looks at what runs is left. */
+/** Runs the background loop until only checks of running sandboxes are left. */
 async function settle(): Promise<void> {
   for (let turns = 0; turns < 100; turns++) {
     await platform.sql('update work set run_at = now(), leased_until = null')
@@ -29,7 +29,7 @@ async function settle(): Promise<void> {
 }
 
 describe('creating a sandbox', () => {
-  test('answers 201 with everything, cold and with its URL', async () => {
+  test('responds 201 with all fields, cold and with its URL', async () => {
     const made = await create('first')
     expect(made.status).toBe(201)
     expect(made.body).toEqual({
@@ -71,13 +71,13 @@ describe('creating a sandbox', () => {
     })
   })
 
-  test('takes the spelling of older clients and the alias of the path', async () => {
+  test('accepts the field names of older clients and the alias of the path', async () => {
     const made = await call('POST', '/v1/sprites', { body: { name: 'old', config: { ramMB: 128, storageGB: 2 } } })
     expect(made).toMatchObject({ status: 201, body: { config: { ram_mb: 128, storage_gb: 2, cpus: 2 } } })
     expect((await call('GET', '/v1/sprites/old')).body.name).toBe('old')
   })
 
-  test('takes a body that claims to be a form', async () => {
+  test('accepts a body with the content type of a form', async () => {
     const headers = { 'content-type': 'application/x-www-form-urlencoded' }
     expect((await call('POST', '/v1/sprites', { raw: '{"name":"curl"}', headers })).status).toBe(201)
   })
@@ -125,14 +125,14 @@ describe('creating a sandbox', () => {
     expect((await create('bad', { environment: { A: 'x'.repeat(70_000) } })).status).toBe(400)
   })
 
-  test('without a name says so', async () => {
+  test('requires a name', async () => {
     expect(await call('POST', '/v1/sprites', { body: {} })).toMatchObject({
       status: 400,
       body: { error: 'bad_request', message: 'name is required' },
     })
   })
 
-  test('with a taken name answers 409, also to another organization', async () => {
+  test('responds 409 for a taken name, also to another organization', async () => {
     await platform.createOrg('acme')
     await create('taken')
     const token = await platform.createToken('org', 'acme')
@@ -144,20 +144,20 @@ describe('creating a sandbox', () => {
     }
   })
 
-  test('a hundred times at once with one name makes one', async () => {
+  test('creates one of a hundred simultaneous requests with the same name', async () => {
     const replies = await Promise.all(Array.from({ length: 100 }, () => create('race')))
     expect(replies.filter((reply) => reply.status === 201)).toHaveLength(1)
     expect(replies.filter((reply) => reply.status === 409)).toHaveLength(99)
   })
 
-  test('gives the lowest free slots, each once, also to many at once', async () => {
+  test('assigns the lowest free slots, each once, also to simultaneous requests', async () => {
     const replies = await Promise.all(Array.from({ length: 60 }, (_, i) => create(`n${i}`)))
     expect(replies.every((reply) => reply.status === 201)).toBe(true)
     const slots = (await platform.sql('select slot from sandbox order by slot')).map((row) => row.slot)
     expect(slots).toEqual(Array.from({ length: 60 }, (_, i) => i + 1))
   })
 
-  test('does not give the slot of one that is still being deleted', async () => {
+  test('does not reuse the slot of a sandbox that is still being deleted', async () => {
     await create('old')
     await remove('old')
     await create('new')
@@ -167,7 +167,7 @@ describe('creating a sandbox', () => {
     expect(await slotOf('newer')).toBe(1)
   })
 
-  test('answers 429 with what clients read when there is no slot left', async () => {
+  test('responds 429 with the fields that clients read when there is no slot left', async () => {
     await platform.sql(`insert into sandbox (id, org_id, name, slot, url_auth, private_access, labels, environment,
         memory_mb, cpus, storage_gb, region)
       select 'id' || n, org.id, 'n' || n, n, 'sprite', 'admins', '{}', '{}', 1, 1, 1, 'local'
@@ -196,7 +196,7 @@ describe('creating a sandbox', () => {
     expect(await slotOf('more')).toBe(77)
   })
 
-  test('is in the organization of the token, and of a root token in the one it names', async () => {
+  test('uses the organization of the token, or the one that a root token names', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     expect((await create('a', {}, { token })).body.organization).toBe('acme')
@@ -211,7 +211,7 @@ describe('creating a sandbox', () => {
     }
   })
 
-  test('repeated with an Idempotency-Key answers the same', async () => {
+  test('responds the same to a repeated Idempotency-Key', async () => {
     const headers = { 'idempotency-key': 'k' }
     const [first, second] = [await create('once', {}, { headers }), await create('once', {}, { headers })]
     expect(second).toMatchObject({ status: 201, body: first.body })
@@ -219,7 +219,7 @@ describe('creating a sandbox', () => {
 })
 
 describe('listing sandboxes', () => {
-  test('is ordered by name, whole, with the counts in both places', async () => {
+  test('is sorted by name and complete, with the counts in both fields', async () => {
     for (const name of ['b', 'a', 'c']) await create(name)
     await run('c')
     const list = await call('GET', '/v1/sandboxes')
@@ -229,7 +229,7 @@ describe('listing sandboxes', () => {
     expect(list.body.sprites[0]).toEqual((await show('a')).body)
   })
 
-  test('walks all by pages and cuts what is asked for to fifty', async () => {
+  test('pages through all sandboxes, at most fifty at a time', async () => {
     await Promise.all(Array.from({ length: 60 }, (_, i) => create(`n${String(i).padStart(2, '0')}`)))
     const seen: string[] = []
     let token = ''
@@ -251,7 +251,7 @@ describe('listing sandboxes', () => {
     }
   })
 
-  test('takes a prefix as it stands', async () => {
+  test('treats a prefix literally', async () => {
     for (const name of ['web-1', 'web-2', 'db', 'webs']) await create(name)
     expect(names(await call('GET', '/v1/sprites?prefix=web-'))).toEqual(['web-1', 'web-2'])
     expect(names(await call('GET', '/v1/sprites?prefix=web&max_results=2'))).toEqual(['web-1', 'web-2'])
@@ -267,11 +267,11 @@ describe('listing sandboxes', () => {
     ['prefix=%00', 400],
     ['org_slug=nobody', 404],
     ['org_slug=%00', 404],
-  ])('?%s answers %i', async (query, status) => {
+  ])('?%s responds %i', async (query, status) => {
     expect((await call('GET', `/v1/sprites?${query}`)).status).toBe(status)
   })
 
-  test('shows each token what is its own', async () => {
+  test('shows each token its own sandboxes', async () => {
     await platform.createOrg('acme')
     const org = await platform.createToken('org', 'acme')
     const read = await platform.createToken('read', 'acme')
@@ -294,7 +294,7 @@ describe('listing sandboxes', () => {
 })
 
 describe('watching sandboxes', () => {
-  /** The lines that a watch has brought so far. */
+  /** The lines that a watch has sent so far. */
   async function watch(query = '', token = platform.rootToken) {
     const { server } = platform.sandboxServer
     if (!server.listening) await platform.sandboxServer.listen({ host: '127.0.0.1', port: 0 })
@@ -322,7 +322,7 @@ describe('watching sandboxes', () => {
     }
   }
 
-  test('tells what is there, then each change once, and the counts with it', async () => {
+  test('sends all sandboxes, then each change once, with the counts', async () => {
     await create('old')
     const seen = await watch()
     await until(() => seen.events.length === 1)
@@ -341,7 +341,7 @@ describe('watching sandboxes', () => {
     await seen.ended
   })
 
-  test('keeps to the prefix and to what the token sees, and ends with the token', async () => {
+  test('respects the prefix and the token, and ends with the token', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     const seen = await watch('?prefix=web', token)
@@ -356,7 +356,7 @@ describe('watching sandboxes', () => {
     expect(seen.told()).toEqual(['web-1 cold'])
   })
 
-  test('of an organization that is not visible is refused before it starts', async () => {
+  test('is refused for an organization that is not visible', async () => {
     const headers = { accept: 'application/x-ndjson' }
     expect((await call('GET', '/v1/sprites?org_slug=nobody', { headers })).status).toBe(404)
   })
@@ -366,7 +366,7 @@ describe('changing a sandbox', () => {
   const change = (body: object, options: CallOptions = {}) => call('PUT', '/v1/sandboxes/box', { body, ...options })
   beforeEach(() => create('box', { labels: ['a'], environment: { A: '1' } }))
 
-  test('changes what is given and nothing else, and answers all', async () => {
+  test('changes only the given fields, and returns all', async () => {
     const before = (await show('box')).body
     const changed = await change({ url_settings: { auth: 'public' } })
     expect(changed).toMatchObject({
@@ -383,7 +383,7 @@ describe('changing a sandbox', () => {
     expect((await show('box')).body.url_settings.auth).toBe('public')
   })
 
-  test('of a running one is felt by its box at once', async () => {
+  test('is applied to a running box at once', async () => {
     await run('box')
     await change({ config: { ram_mb: 300 } })
     await settle()
@@ -430,7 +430,7 @@ describe('running', () => {
     expect(fake.boxesUp.get(id)).toBe(true)
   })
 
-  test('whoever wants to use it while it is stopped and started waits, and the loop leaves it alone', async () => {
+  test('requests wait during a restart, and the loop does not interfere', async () => {
     const { id } = (await create('box')).body
     await run('box')
     await platform.sql(`update sandbox set held_until = now() + interval '1 minute'`)
@@ -447,7 +447,7 @@ describe('running', () => {
     expect(await platform.sql('select held_until from sandbox')).toEqual([{ held_until: null }])
   })
 
-  test('what it takes of the disk is measured now and then', async () => {
+  test('disk usage is measured periodically', async () => {
     await create('box', { config: { storage_gb: 1 } })
     await run('box')
     await settle()
@@ -466,7 +466,7 @@ describe('running', () => {
     expect((await show('box')).body.storage).toMatchObject({ used_bytes: 50 })
   })
 
-  test('a box that is gone is brought back by the loop', async () => {
+  test('the loop starts a box that is gone', async () => {
     const { id } = (await create('box')).body
     await run('box')
     fake.boxesUp.delete(id)
@@ -474,7 +474,7 @@ describe('running', () => {
     expect(fake.boxesUp.get(id)).toBe(true)
   })
 
-  test('a check tells how it is and does not wake it', async () => {
+  test('a check reports the state without starting it', async () => {
     const { id } = (await create('box')).body
     const check = async () => (await call('GET', '/v1/sprites/box/check')).body
     expect(await check()).toEqual({
@@ -494,7 +494,7 @@ describe('running', () => {
     expect(await check()).toMatchObject({ status: 'error', reason: expect.stringContaining('lost') })
   })
 
-  test('the organization tells what runs', async () => {
+  test('the organization reports the number of running sandboxes', async () => {
     for (const name of ['a', 'b']) await create(name)
     await run('b')
     expect(await call('GET', '/v1/organization')).toMatchObject({
@@ -521,7 +521,7 @@ describe('running', () => {
 })
 
 describe('deleting a sandbox', () => {
-  test('answers 204; it is gone at once, its name is free, and the loop removes the rest', async () => {
+  test('responds 204; it is gone at once, its name is free, and the loop removes the rest', async () => {
     const { id } = (await create('gone')).body
     await run('gone')
     expect(await remove('gone')).toMatchObject({ status: 204, body: '' })
@@ -563,7 +563,7 @@ describe('when calls fail', () => {
     return { calls: fake.calls, statements: counting.count() }
   }
 
-  test('a sandbox that should run does in the end, whichever call or statement is lost', async () => {
+  test('a sandbox that should run does so in the end, whichever call or statement fails', async () => {
     const { id } = (await create('box')).body
     await run('box')
     fake.boxesUp.delete(id)
@@ -582,7 +582,7 @@ describe('when calls fail', () => {
     }
   })
 
-  test('deleting converges, whichever call or statement is lost', async () => {
+  test('a deletion converges, whichever call or statement fails', async () => {
     await create('box')
     await run('box')
     await remove('box')
@@ -601,7 +601,7 @@ describe('when calls fail', () => {
     }
   })
 
-  test('a box that does not start is an error of the request and left to the loop', async () => {
+  test('a box that does not start fails the request, and the loop retries', async () => {
     const { id } = (await create('box')).body
     fake.boxProblem = 'no more memory'
     expect((await run('box')).status).toBe(500)
@@ -615,7 +615,7 @@ describe('policies', () => {
   const at = (kind: string) => `/v1/sandboxes/box/policy/${kind}`
   beforeEach(() => create('box'))
 
-  test('of the network are kept as given', async () => {
+  test('of the network are stored unchanged', async () => {
     expect((await call('GET', at('network'))).body).toEqual({ rules: [] })
     const rules = [
       { domain: 'example.com', action: 'allow' },
@@ -658,7 +658,7 @@ describe('policies', () => {
     expect((await call('POST', at('network'), { body })).status).toBe(400)
   })
 
-  test('of privileges say what is in force, and refuse what cannot be given', async () => {
+  test('of privileges show what is in force, and refuse unsupported ones', async () => {
     const standard = { profile: 'standard', devices: [], noNewPrivileges: true }
     expect((await call('GET', at('privileges'))).body).toEqual(standard)
     const set = (body: object) => call('POST', at('privileges'), { body })
@@ -671,7 +671,7 @@ describe('policies', () => {
     expect((await call('GET', at('privileges'))).body).toEqual(standard)
   })
 
-  test('of resources count for the box at once', async () => {
+  test('of resources apply to the box at once', async () => {
     const memory = async () => (await call('GET', at('resources'))).body.memory
     expect(await memory()).toEqual({ limit_mb: 2048, autoscale: false })
     await run('box')
@@ -695,7 +695,7 @@ describe.each(named)('$method $path', ({ method, path, scope, id }) => {
   const url = path.replace('{name}', 'box').replace(/\{\w+\}/, 'v1')
   const body = id === 'setNetworkPolicy' ? { rules: [] } : {}
 
-  test('does not exist for a stranger, and nothing is done without a token', async () => {
+  test('responds 404 to strangers and 401 without a token', async () => {
     await platform.createOrg('acme')
     await create('box')
     await create('other')
@@ -712,7 +712,7 @@ describe.each(named)('$method $path', ({ method, path, scope, id }) => {
     expect((await show('box')).body.status).toBe('cold')
   })
 
-  test('keeps to what a reader may do', async () => {
+  test('respects read-only tokens', async () => {
     await create('box')
     const token = await platform.createToken('read', 'personal')
     const reply = await call(method, url, { token, body })
@@ -721,7 +721,7 @@ describe.each(named)('$method $path', ({ method, path, scope, id }) => {
   })
 })
 
-test('a token of one sandbox does everything with it and cannot create another', async () => {
+test('a token of one sandbox has full access to it and cannot create another', async () => {
   const token = await platform.createToken('sandbox', 'personal', { sandbox: 'mine' })
   expect(await create('mine', {}, { token })).toMatchObject({ status: 403, body: { error: 'forbidden' } })
   await create('mine')
@@ -731,7 +731,7 @@ test('a token of one sandbox does everything with it and cannot create another',
   expect((await platform.call('GET', '/v1/apps?org_slug=personal', { token })).status).toBe(401)
 })
 
-test('a token that may only read creates nothing', async () => {
+test('a read-only token cannot create a sandbox', async () => {
   const token = await platform.createToken('read', 'personal')
   expect(await create('box', {}, { token })).toMatchObject({ status: 403, body: { error: 'forbidden' } })
 })

@@ -40,7 +40,7 @@ async function plan(name: string, life: NonNullable<FakeService['life']>) {
 }
 
 describe('defining a service', () => {
-  test('starts it and shows exactly what was defined', async () => {
+  test('starts it and returns its definition', async () => {
     await plan('web', { lines: ['hello'] })
     const made = await put('web', { cmd: 'node', args: ['server.js'], http_port: 80 })
     expect(made.status).toBe(200)
@@ -91,12 +91,12 @@ describe('defining a service', () => {
     expect((await put(name, { cmd: 'true' })).status).toBe(400)
   })
 
-  test('says nothing about it to whoever has no token', async () => {
+  test('reveals nothing without a token', async () => {
     expect((await put('-a', { cmd: 'true' }, { token: 'berth_x' })).status).toBe(401)
     expect((await put('web', { cmd: 'true', health: {} }, { token: 'berth_x' })).status).toBe(401)
   })
 
-  test('refuses circles and a second HTTP port', async () => {
+  test('refuses dependency cycles and a second HTTP port', async () => {
     await put('a', { cmd: 'true', http_port: 80 })
     await put('b', { cmd: 'true', needs: ['a'] })
     expect(await put('a', { cmd: 'true', needs: ['b'] })).toMatchObject({ status: 400 })
@@ -108,7 +108,7 @@ describe('defining a service', () => {
     expect((await put('c', { cmd: 'true', httpPort: 81 })).status).toBe(200)
   })
 
-  test('again in the same way changes nothing, also with null for what is absent', async () => {
+  test('changes nothing when it is repeated, also with null for absent fields', async () => {
     await put('web', { cmd: 'true', env: { A: '1', B: '2' } })
     const { process } = await fakeOf('web')
     const again = await put('web', { cmd: 'true', env: { B: '2', A: '1' }, args: null, needs: null, http_port: null })
@@ -123,14 +123,14 @@ describe('defining a service', () => {
     expect((await fakeOf('web')).process).not.toBe(process)
   })
 
-  test('that cannot be started answers why', async () => {
+  test('reports why it cannot be started', async () => {
     await plan('web', { code: 127, problem: 'exec: "x": not found' })
     const told = eventsOf((await call('PUT', `${path}/web?duration=2s`, { body: { cmd: 'x' } })).body)
     expect(told).toMatchObject([{ type: 'error', data: 'exec: "x": not found' }, { type: 'exit', exit_code: 127 }, {}])
     expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'failed', restart_count: 1 })
   })
 
-  test('that ended and was started again before anybody looked is told to have ended', async () => {
+  test('reports the exit of a service that was restarted before the first poll', async () => {
     await plan('web', { lines: ['hello'], code: 3, isBack: true })
     const told = eventsOf((await call('PUT', `${path}/web?duration=60s`, { body: { cmd: 'x' } })).body)
     expect(told.map(({ type }) => type)).toEqual(['started', 'stdout', 'exit', 'complete'])
@@ -138,14 +138,14 @@ describe('defining a service', () => {
     expect((await call('GET', `${path}/web`)).body.state).toMatchObject({ status: 'running' })
   })
 
-  test('is followed for as long as either name of the duration says', async () => {
+  test('streams output for the duration, under both of its names', async () => {
     for (const name of ['duration', 'timeout']) {
       const told = eventsOf((await call('PUT', `${path}/web?${name}=10ms`, { body: { cmd: name } })).body)
-      expect(told.at(-1)!.timestamp - told[0]!.timestamp).toBeLessThan(4_000) // below the 5 s of no duration
+      expect(told.at(-1)!.timestamp - told[0]!.timestamp).toBeLessThan(4_000) // less than the default of 5 s
     }
   })
 
-  test('is told with whatever is no duration', async () => {
+  test('falls back to the default for an invalid duration', async () => {
     for (const duration of ['0', '-1s', 'soon', '']) {
       await plan('web', { code: 0 })
       expect((await call('PUT', `${path}/web?duration=${duration}`, { body: { cmd: `x${duration}` } })).status).toBe(
@@ -155,7 +155,7 @@ describe('defining a service', () => {
   })
 })
 
-describe('what is absent', () => {
+describe('a missing service', () => {
   test.each([
     ['GET', `${path}/x`],
     ['DELETE', `${path}/x`],
@@ -174,7 +174,7 @@ describe('what is absent', () => {
     })
   })
 
-  test('is also what a stranger sees, and readers only read', async () => {
+  test('is reported to strangers too, and read-only tokens only read', async () => {
     await put('web', { cmd: 'true' })
     await platform.createOrg('others')
     const stranger = await platform.createToken('org', 'others')
@@ -199,14 +199,14 @@ describe('what is absent', () => {
     }
   })
 
-  test('names with odd bytes reach no database', async () => {
+  test('names with control bytes are not sent to the database', async () => {
     expect((await call('GET', `${path}/a%00b`)).status).toBe(404)
     expect((await call('GET', '/v1/sandboxes/a%00b/services/web')).status).toBe(404)
   })
 })
 
 describe('starting and stopping', () => {
-  test('a stop lasts, a start ends it', async () => {
+  test('a stopped service stays stopped until it is started', async () => {
     await put('web', { cmd: 'true' })
     expect(types((await act('web', 'stop')).body)).toEqual(['stopping', 'stopped', 'complete'])
     expect(await platform.sql('select wanted from service')).toEqual([{ wanted: false }])
@@ -217,7 +217,7 @@ describe('starting and stopping', () => {
     expect(await platform.sql('select wanted from service')).toEqual([{ wanted: true }])
   })
 
-  test('a service that is starting is not started', async () => {
+  test('a service that is starting is not started again', async () => {
     await put('web', { cmd: 'true' })
     const fake = await fakeOf('web')
     fake.process = { ...fake.process, ready: false } as never
@@ -227,7 +227,7 @@ describe('starting and stopping', () => {
     })
   })
 
-  test('what is needed is started as well, and neither stopped nor deleted', async () => {
+  test('dependencies are started too, and can be neither stopped nor deleted', async () => {
     await put('db', { cmd: 'true' })
     await put('app', { cmd: 'true', needs: ['db'] })
     expect(await act('db', 'stop')).toMatchObject({
@@ -244,7 +244,7 @@ describe('starting and stopping', () => {
     expect(platform.fake.services.size).toBe(0)
   })
 
-  test('signals have names and numbers, and need a process', async () => {
+  test('signals are given by name or number, and need a process', async () => {
     await put('web', { cmd: 'true' })
     const send = (body: object) => call('POST', `${path}/signal`, { body })
     expect((await send({ name: 'web', signal: 'sigterm' })).status).toBe(204)
@@ -258,7 +258,7 @@ describe('starting and stopping', () => {
 })
 
 describe('the background loop', () => {
-  test('starts the owner of the URL that failed, as those who ask for it have it looked at', async () => {
+  test('restarts the failed service behind the URL when requests come in', async () => {
     await put('web', { cmd: 'true', http_port: 8080 })
     const web = await fakeOf('web')
     const failed = { wanted: true, end: { code: 3, problem: undefined }, restarts: 5, nextRestartAtMs: Date.now() }
@@ -274,7 +274,7 @@ describe('the background loop', () => {
     expect(await look()).toEqual(['up', { failure: null }])
   })
 
-  test('finishes what a killed control plane left: starts, stops and deletions', async () => {
+  test('completes the starts, stops and deletions of a killed control plane', async () => {
     for (const name of ['start', 'stop', 'gone', 'never']) await put(name, { cmd: 'true' })
     await act('start', 'stop')
     await platform.sql(`update service set wanted = (name <> 'stop')`)

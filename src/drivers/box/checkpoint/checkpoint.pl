@@ -1,37 +1,38 @@
-# Copies the layers of a box while its processes are held still:
-#   box-checkpoint.pl copy <freezer> <members> <from> <place> <name> <program> ... -- <layer> ...
-#   box-checkpoint.pl thaw <freezer>
-# The copy is made in <place>/.new~<name> and renamed to <place>/<name>. Without a freezer nothing is held still. What
-# is to be copied is shown to the copying program, given with its arguments, as /from, and where to as /to.
+# Copies the layers of a box while its processes are frozen. The copy is made in <parent>/.new~<name> and renamed to
+# <parent>/<name>. <freezer> is the control group to freeze, <members> the file that lists the processes of the box; with an
+# empty <freezer> nothing is frozen. In the arguments of the copying program, FROM and TO stand for the directories; a
+# program other than cp is expected to mount them at /from and /to.
+# Usage: perl checkpoint.pl copy <freezer> <members> <from> <parent> <name> <program>... -- <layer>...
+#        perl checkpoint.pl thaw <freezer>
 use strict;
 use Errno;
 
-my ($verb, $freezer, $members, $from, $place, $name, @words) = @ARGV;
-my $is_first = $freezer =~ m{/freezer/}; # of the two versions of control groups
+my ($verb, $freezer, $members, $from, $parent, $name, @words) = @ARGV;
+my $is_cgroup_v1 = $freezer =~ m{/freezer/};
 
 if ($verb eq 'thaw') {
   thaw();
   exit 0;
 }
 
-# Told to end, it lets go first.
+# A signal thaws the processes before the program ends.
 $SIG{$_} = sub { thaw(); exit 30 } for qw(TERM INT HUP);
 my @program;
 push @program, shift @words while @words && $words[0] ne '--';
 shift @words;
 
-my $fresh = "$place/.new~$name";
-exit 0 if -e "$place/$name";
+my $fresh = "$parent/.new~$name";
+exit 0 if -e "$parent/$name";
 system('rm', '-rf', '--', $fresh) if -e $fresh;
-mkdir $fresh, 0700 or refuse(31, "cannot make $fresh: $!");
-refuse(32, 'its processes could not be held still') if $freezer ne '' && !freeze();
+mkdir $fresh, 0700 or fail(31, "cannot make $fresh: $!");
+fail(32, 'its processes could not be frozen') if $freezer ne '' && !freeze();
 my $code = copy();
-let_go();
-refuse(33, 'the copy failed') if $code;
-rename $fresh, "$place/$name" or refuse(34, "rename: $!");
+unfreeze();
+fail(33, 'the copy failed') if $code;
+rename $fresh, "$parent/$name" or fail(34, "rename: $!");
 thaw();
 
-sub refuse {
+sub fail {
   my ($exit, $reason) = @_;
   thaw();
   system('rm', '-rf', '--', $fresh);
@@ -41,9 +42,9 @@ sub refuse {
 
 sub copy {
   my @layers = grep { -d "$from/$_" } @words;
-  my %shown = ('FROM' => $from, 'TO' => $fresh);
-  my @command = map { exists $shown{$_} ? $shown{$_} : $_ } @program;
-  # A copier that is not shown places under names of its own gets them as they are.
+  my %directory = ('FROM' => $from, 'TO' => $fresh);
+  my @command = map { exists $directory{$_} ? $directory{$_} : $_ } @program;
+  # cp without a mount namespace gets the real paths.
   my ($source, $target) = $command[0] eq 'cp' ? ($from, $fresh) : ('/from', '/to');
   return system(@command, '--', (map { "$source/$_" } @layers), "$target/");
 }
@@ -61,12 +62,12 @@ sub write_file {
   return defined syswrite($handle, $text);
 }
 
-# In the first version processes are moved into a group of its own. Those that they start meanwhile are born there.
+# With cgroup v1, moves the processes of the box into the freezer group. Processes that they fork start there.
 sub gather {
   for (1 .. 100) {
     my %inside = map { $_ => 1 } split /\n/, read_file("$freezer/cgroup.procs");
     my @outside = grep { !$inside{$_} } split /\n/, read_file($members);
-    # One that has ended and was not buried yet cannot be moved and writes nothing.
+    # A zombie cannot be moved (ESRCH), and writes nothing.
     my @moved = grep { write_file("$freezer/cgroup.procs", $_) || !$!{ESRCH} } @outside;
     return 1 if !@moved;
   }
@@ -74,12 +75,12 @@ sub gather {
 }
 
 sub freeze {
-  if ($is_first) {
+  if ($is_cgroup_v1) {
     mkdir $freezer, 0755;
     gather() or return 0;
   }
   for (1 .. 2500) {
-    if ($is_first) {
+    if ($is_cgroup_v1) {
       write_file("$freezer/freezer.state", 'FROZEN');
       return gather() if read_file("$freezer/freezer.state") =~ /^FROZEN/;
     } else {
@@ -91,19 +92,19 @@ sub freeze {
   return 0;
 }
 
-sub let_go {
+sub unfreeze {
   return if $freezer eq '' || !-d $freezer;
-  write_file("$freezer/cgroup.freeze", '0') if !$is_first;
-  write_file("$freezer/freezer.state", 'THAWED') if $is_first;
+  write_file("$freezer/cgroup.freeze", '0') if !$is_cgroup_v1;
+  write_file("$freezer/freezer.state", 'THAWED') if $is_cgroup_v1;
 }
 
-# Nothing is left of it: the group of the first version is emptied and goes, which takes a moment.
+# Thaws the processes. With cgroup v1 the group is emptied and removed, which may take several attempts.
 sub thaw {
-  let_go();
-  return if !$is_first || !-d $freezer;
-  my $above = $freezer =~ s{/[^/]+$}{}r;
+  unfreeze();
+  return if !$is_cgroup_v1 || !-d $freezer;
+  my $parent_group = $freezer =~ s{/[^/]+$}{}r;
   for (1 .. 100) {
-    write_file("$above/cgroup.procs", $_) for split /\n/, read_file("$freezer/cgroup.procs");
+    write_file("$parent_group/cgroup.procs", $_) for split /\n/, read_file("$freezer/cgroup.procs");
     last if rmdir $freezer;
   }
 }

@@ -1,6 +1,6 @@
-# Shows checkpoints inside a box that runs: `box-view.pl <config> <service>`, with the file that the box was started by and
-# its service in the host's supervision tree. Each is mounted where a start of the box would mount it, among the layers of
-# the box, and from there into the box. It goes when its directory is removed, and with the box.
+# Mounts checkpoints in a running box. Each is mounted in the outer mount namespace of the box, as start.pl would do, and
+# from there moved into the inner one. The mounts end with the box, or when their directory is removed.
+# Usage: perl view.pl <config file of the box> <service directory of the box>
 use strict;
 
 our ($machine, %namespace);
@@ -10,25 +10,25 @@ my ($file, $service) = @ARGV;
 my %config = read_config($file);
 $machine = $config{machine};
 my $uid = $config{uid} // $>;
-my $watched = supervised_process($service) or exit 0;
+my $supervised = supervised_process($service) or exit 0;
 my $first = first_process($service, $uid) or exit 0;
-my ($outside, $inside) = map { attempt('pidfd_open', $_, 0) } $watched, $first;
-# Looked up again after they were taken hold of, so that no other process can have their numbers.
-exit 0 if $outside < 0 || $inside < 0 || supervised_process($service) != $watched || first_process($service, $uid) != $first;
+my ($outside, $inside) = map { attempt('pidfd_open', $_, 0) } $supervised, $first;
+# Looked up again now that the pidfds are open, in case the pids were reused in between.
+exit 0 if $outside < 0 || $inside < 0 || supervised_process($service) != $supervised || first_process($service, $uid) != $first;
 
-# In a user namespace of his own an ordinary user may mount.
+# Without root, mounting needs the user namespace of the box as well.
 call('setns', $outside, $namespace{mnt} | ($config{way} eq 'full' ? 0 : $namespace{user}));
 chdir $config{directory} or die "$config{directory}: $!\n";
-my %trees = map { $_ => hold($_) } views();
+my %trees = map { $_ => clone_view($_) } views();
 call('setns', $inside, $namespace{mnt});
-my $place = '/.sprite/checkpoints';
-for my $view (grep { $trees{$_} && -d "$place/$_" && !is_mounted("$place/$_") } keys %trees) {
-  my ($target, $empty) = ("$place/$view\0", "\0");
+my $inner = '/.sprite/checkpoints';
+for my $view (grep { $trees{$_} && -d "$inner/$_" && !is_mounted("$inner/$_") } keys %trees) {
+  my ($target, $empty) = ("$inner/$view\0", "\0");
   call('move_mount', $trees{$view}, $empty, -100, $target, 4);
 }
 
-# A mount of its own with all that is mounted in it, at no place yet.
-sub hold {
+# Returns a detached copy of the mount of a checkpoint, with the mounts below it.
+sub clone_view {
   my ($view) = @_;
   my $path = "shown/checkpoints/$view";
   mount_view($view, \%config) if !is_mounted($path);

@@ -1,26 +1,26 @@
-// The newest checkpoints of a box can be read inside it, below `/.sprite/checkpoints`. Of each that is to be seen there is a
-// directory; the start of a box mounts a view at each, and so does a program while the box runs. When such a directory is
-// removed, the kernel takes away what is mounted there in any box, so that nothing has to be undone.
+// Shows the newest checkpoints of a box in it, below `/.sprite/checkpoints`. Each has a directory as mount point, where
+// `start.pl` mounts it when the box starts, and `view.pl` while it runs. When the directory is removed, the kernel removes
+// the mounts on it in every mount namespace, so nothing has to be unmounted.
 import { existsSync, mkdirSync, readdirSync, rmdirSync, statSync } from 'node:fs'
 import { ensureDirectory } from '../../host/fresh.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
 import { driverProgram } from '../../host/program.ts'
-import { readWay } from '../disk.ts'
+import { readIsolationMode } from '../disk.ts'
 import type { BoxPaths } from '../paths.ts'
 
-const shownCheckpoints = 5
+const maxShown = 5
 
-/** Also while the box runs. */
+/** Updates the views, also those in a running box. */
 export async function showCheckpoints(home: Home, paths: BoxPaths): Promise<void> {
-  if (!arrangeViews(paths)) return
+  if (!prepareViews(paths)) return
   const service = `${home.tree}/${paths.supervisedName}`
   await run('perl', [driverProgram('box/checkpoint/view.pl'), paths.config, service])
 }
 
-/** For the next start of the box. False where there are no places to mount at. */
-export function arrangeViews(paths: BoxPaths): boolean {
-  if (!['full', 'single'].includes(readWay(paths) ?? '')) return false
+/** Creates and removes mount points. Returns false without isolation, where nothing can be mounted. */
+export function prepareViews(paths: BoxPaths): boolean {
+  if (!['full', 'single'].includes(readIsolationMode(paths) ?? '')) return false
   ensureDirectory(paths.views, { mode: 0o755 })
   const newest = listNewest(paths.checkpoints)
   for (const name of readdirSync(paths.views)) if (!newest.includes(name)) hideCheckpoint(paths, name)
@@ -32,10 +32,10 @@ export function hideCheckpoint(paths: BoxPaths, checkpoint: string): void {
   if (existsSync(`${paths.views}/${checkpoint}`)) rmdirSync(`${paths.views}/${checkpoint}`)
 }
 
-/** By when the last of its layers came to it. What is not whole yet has other names. */
+/** Sorts by the time of the last change of the directory. Unfinished copies have a tilde in their name. */
 function listNewest(directory: string): string[] {
   if (!existsSync(directory)) return []
-  const whole = readdirSync(directory).filter((name) => !name.includes('~'))
-  const made = (name: string) => statSync(`${directory}/${name}`).mtimeMs
-  return whole.sort((one, other) => made(other) - made(one)).slice(0, shownCheckpoints)
+  const complete = readdirSync(directory).filter((name) => !name.includes('~'))
+  const madeAt = (name: string) => statSync(`${directory}/${name}`).mtimeMs
+  return complete.sort((one, other) => madeAt(other) - madeAt(one)).slice(0, maxShown)
 }

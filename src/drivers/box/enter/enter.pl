@@ -1,6 +1,7 @@
-# Runs one command in a box: `box-enter.pl <machine>`, with the command in the environment, or else by what is read to its
-# end from descriptor 3, for which it can be kept waiting. Stands for the command outside: signals are handed on, the end
-# is that of the command, and when this process is killed the command is.
+# Runs one command in a box. The request is in the environment, or else is read from descriptor 3, for which the process may
+# wait a long time. On the host this process stands for the command: it forwards signals, exits with the same code, and when
+# it is killed, so is the command.
+# Usage: perl enter.pl <architecture>
 use strict;
 
 our $machine;
@@ -8,55 +9,56 @@ require($0 =~ s{[^/]*$}{}r . '../lib.pl');
 
 $machine = $ARGV[0];
 my $starter = getppid;
-my $orders = exists $ENV{BERTH_ENTER_0} ? undef : open_orders();
-my ($guard, $guarded) = start_guard();
+my $request_pipe = exists $ENV{BERTH_ENTER_0} ? undef : open_request();
+my ($watchdog, $watchdog_pid) = start_watchdog();
 my $child = 0;
 my @early;
-# All but those that cannot be taken, the word that the command has changed its state, and second names.
+# All signals except those that cannot be caught, SIGCHLD, and aliases.
 my @signals = grep { !/^(KILL|STOP|CHLD|CLD|IOT|POLL|NUM3[23])$/ } keys %SIG;
-$SIG{$_} = sub { $child ? hand_on($_[0]) : push @early, $_[0] } for @signals;
+$SIG{$_} = sub { $child ? forward_signal($_[0]) : push @early, $_[0] } for @signals;
 
-my %request = $orders ? read_words(read_orders()) : take_request();
-end_guard(), exit 0 if !%request; # it was not needed
-# In a machine, who runs the command is for the image to say.
+my %request = $request_pipe ? read_words(read_request()) : take_request();
+end_watchdog(), exit 0 if !%request; # the spare process was not used
+# In a machine, the user of the command comes from the image.
 my $is_machine = exists $request{user};
 require($0 =~ s{[^/]*$}{}r . '../user.pl') if $is_machine;
-# The terminal is the command's own, also when it opens it by name.
+# The command must also be able to open its terminal by name.
 my $is_terminal = $request{terminal}[0];
 chown $request{uid}[0], $request{uid}[0], *STDIN if $is_terminal;
 enter_by_request(%request) or refuse($is_machine ? 'the machine is not running' : 'the sandbox is not running');
-# Killed with whoever started it, who may have died already. Becoming another user forgets it, so it is asked for now.
+# PR_SET_PDEATHSIG: killed when the parent dies, which may have happened already. Changing the uid clears it, so it is set
+# only now.
 call('prctl', 1, 9, 0, 0, 0);
 exit 126 if getppid != $starter;
 
 if ($is_terminal) {
-  # The terminal is left to the command, whose session it will belong to. Leaving it sends a hangup.
+  # TIOCNOTTY: the terminal will be the controlling terminal of the command. Giving it up sends SIGHUP.
   local $SIG{HUP} = 'IGNORE';
   ioctl(STDIN, 0x5422, 0);
 }
-tell_program() if !$is_machine;
+show_program() if !$is_machine;
 $child = fork // refuse("fork: $!");
 run_command() if !$child;
-syswrite $guard, "$child\n";
-hand_on($_) for @early;
+syswrite $watchdog, "$child\n";
+forward_signal($_) for @early;
 waitpid $child, 0;
 my $status = $?;
-syswrite $guard, 'done';
-end_guard();
+syswrite $watchdog, 'done';
+end_watchdog();
 exit($status & 127 ? 128 + ($status & 127) : $status >> 8);
 
-sub open_orders {
-  open(my $orders, '<&=', 3) or refuse("no command: $!");
-  return $orders;
+sub open_request {
+  open(my $request_pipe, '<&=', 3) or refuse("no command: $!");
+  return $request_pipe;
 }
 
-sub read_orders {
+sub read_request {
   my $text = '';
   while (1) {
-    my $got = sysread $orders, $text, 65536, length $text;
-    last if defined $got ? $got == 0 : $! != 4; # not because of a signal
+    my $got = sysread $request_pipe, $text, 65536, length $text;
+    last if defined $got ? $got == 0 : $! != 4; # EINTR
   }
-  close $orders;
+  close $request_pipe;
   return $text;
 }
 
@@ -66,14 +68,14 @@ sub refuse {
   exit 126;
 }
 
-# The path of what is about to run, on the command line of this process: whoever started it looks there.
-sub tell_program {
-  my ($path) = grep { -f && -x _ } places();
+# Shows the path of the program on the command line of this process, where the platform reads it.
+sub show_program {
+  my ($path) = grep { -f && -x _ } candidates();
   $0 = "box-enter: $path" if defined $path;
 }
 
-# Where the program can be.
-sub places {
+# The paths at which the program may be.
+sub candidates {
   my $program = $request{argv}[0];
   return $program if $program =~ m{^/};
   return "$request{dir}[0]/" . $program =~ s{^(\./+)+}{}r if $program =~ m{/};
@@ -81,33 +83,32 @@ sub places {
   return map { "$_/$program" } split /:/, $path // '';
 }
 
-# At first the command has no group of its own yet. STOP would stop this process alone; it is asked for by a signal that
-# nothing else uses.
-sub hand_on {
+# Right after the fork the command has no process group yet. SIGSTOP cannot be caught, so SIGSTKFLT stands for it.
+sub forward_signal {
   my $signal = $_[0] eq 'STKFLT' ? 'STOP' : $_[0];
   kill($signal, -$child) || kill($signal, $child);
 }
 
-# Outlives this process if it is killed, and then ends the command with everything in its group.
-sub start_guard {
+# Starts a process that outlives this one if it is killed, and then kills the process group of the command.
+sub start_watchdog {
   pipe(my $out, my $in) or refuse("pipe: $!");
   my $process = fork // refuse("fork: $!");
   if ($process) {
     close $out;
     return ($in, $process);
   }
-  close $_ for grep { $_ } $in, $orders, *STDIN, *STDOUT, *STDERR;
+  close $_ for grep { $_ } $in, $request_pipe, *STDIN, *STDOUT, *STDERR;
   call('setsid');
-  my $heard = '';
-  while (sysread $out, $heard, 64, length $heard) { }
-  # Without the word that it is over.
-  kill('KILL', -$1) || kill('KILL', $1) if $heard =~ /^(\d+)\n\z/;
+  my $message = '';
+  while (sysread $out, $message, 64, length $message) { }
+  # The pid alone, without `done`, means that the command has not ended.
+  kill('KILL', -$1) || kill('KILL', $1) if $message =~ /^(\d+)\n\z/;
   kill 'KILL', $$;
 }
 
-sub end_guard {
-  close $guard;
-  waitpid $guarded, 0;
+sub end_watchdog {
+  close $watchdog;
+  waitpid $watchdog_pid, 0;
 }
 
 sub switch_user {
@@ -119,7 +120,7 @@ sub switch_user {
 }
 
 sub run_command {
-  call('prctl', 1, 9, 0, 0, 0); # killed when its parent is
+  call('prctl', 1, 9, 0, 0, 0); # PR_SET_PDEATHSIG: killed when its parent dies
   call('setsid');
   ioctl(STDIN, 0x540e, 0) if $is_terminal;
   %ENV = map { split /=/, $_, 2 } @{$request{env}};
@@ -130,10 +131,10 @@ sub run_command {
   my ($program, @arguments) = @{$request{argv}};
   my $is_path = index($program, '/') >= 0;
   my $denied = 0;
-  # What was meant for it, and came before it was there to be told.
+  # Signals that arrived before the command existed.
   for (splice @early) { $SIG{$_} = 'DEFAULT'; kill $_, $$ }
   for my $file ($is_path ? $program : map { "$_/$program" } split /:/, $ENV{PATH} // '') {
-    exec {$file} $program, @arguments;
+    { exec {$file} $program, @arguments }
     $denied ||= $! + 0 if $! != 2 && $! != 20; # not "no such file" nor "not a directory"
   }
   $! = $denied;

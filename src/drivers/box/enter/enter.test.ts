@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { renderRequest } from './enter.ts'
 
-/** What box-lib.pl makes of it. */
+/** Decodes a request like `lib.pl`. */
 function read(env: Record<string, string>): Record<string, string[]> {
   let text = ''
   for (let part = 0; env[`BERTH_ENTER_${part}`] !== undefined; part += 1) text += env[`BERTH_ENTER_${part}`]
@@ -17,7 +17,7 @@ function read(env: Record<string, string>): Record<string, string[]> {
 
 const word = fc.string({ unit: 'binary' }).filter((text) => !text.includes('\0') && text.isWellFormed())
 
-it('keeps every word as it is', () => {
+it('preserves every word', () => {
   fc.assert(
     fc.property(fc.array(word), fc.array(word), (argv, env) => {
       expect(read(renderRequest({ argv, none: [], env }))).toEqual({ argv, none: [], env })
@@ -25,13 +25,13 @@ it('keeps every word as it is', () => {
   )
 })
 
-it('stays below what the kernel takes for one variable, and cuts no character', () => {
+it('stays below the kernel limit for one variable and splits no character', () => {
   const argv = ['ü'.repeat(99_999), 'x', '€%'.repeat(60_000)]
   const env = renderRequest({ argv })
   for (const value of Object.values(env)) expect(Buffer.byteLength(value)).toBeLessThan(131_000)
   expect(read(env)).toEqual({ argv })
 })
 
-it('refuses a zero byte, which no program can be given', () => {
+it('rejects a zero byte, which no argument can hold', () => {
   expect(() => renderRequest({ argv: ['a\0b'] })).toThrow('zero byte')
 })

@@ -1,14 +1,14 @@
-# How a program of ours does its own work inside a box, instead of starting one that is installed there. It stays outside
-# the box's processes, which therefore cannot see it, and can do no more than they can.
+# Lets a platform program do its work inside a box. It is not in the pid namespace, so processes of the box cannot see it,
+# and it has no more privileges than they have.
 use strict;
 
 our $machine;
 
-# A descriptor that can be read from when the box has ended, for those that stay long. We hold its filesystem.
+# A pidfd that becomes readable when the box ends. Helpers that run for long must end then, because they hold its mounts.
 our $end_of_box;
 
-# The same words as those of a command that enters.
-sub enter_to_help {
+# Enters the box of the request in the environment, or exits with 75.
+sub enter_as_helper {
   my %request = take_request();
   $machine = $request{machine}[0];
   %ENV = ();

@@ -1,36 +1,36 @@
-// The program that enters boxes takes longer to start than to enter. So the next one is started when one has ended, and
-// waits to be told what to do. It is in no box until then, and ends when nobody needs it for a while, or with this process.
+// Starting `enter.pl` takes longer than entering a box. So a spare process is started whenever a command has ended, and
+// waits for its request on an extra pipe. It is in no box until then, and ends after a while or with this process.
 import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import type { Socket } from 'node:net'
 import { baseEnvironment, spawnWithPipes } from '../../host/process.ts'
 import { findProcess } from '../../host/process-list.ts'
-import { enterer, renderWords } from './enter.ts'
+import { enterProgram, renderWords } from './enter.ts'
 
 export interface EnterSpares {
-  /** The program that enters, told what to do. */
+  /** Returns the process that enters the box, with the request sent to it. */
   start(request: Record<string, string[]>): ChildProcessWithoutNullStreams
 }
 
-/** Whoever runs commands one after the other notices the difference. */
-const longMs = 10_000
+/** A spare only pays off for callers that run commands in quick succession. */
+const defaultKeepMs = 10_000
 
-/** Whoever waits for a command is told of its end first: starting a program holds everybody up. */
-const afterMs = 1
+/** Spawning blocks the event loop, so the exit of the previous command is reported first. */
+const prepareDelayMs = 1
 
-const ordersAt = 3
+const requestDescriptor = 3
 
-/** The program tells the path of what it runs where its arguments and variables are, so that there must be enough of them. */
+/** `enter.pl` overwrites its arguments and environment with the path it runs, so they must be long enough for one. */
 const room = ' '.repeat(1024)
 
-export function enterSpares(keptMs = longMs): EnterSpares {
+export function enterSpares(keepMs = defaultKeepMs): EnterSpares {
   let spare: ChildProcessWithoutNullStreams | undefined
-  let dropping: NodeJS.Timeout | undefined
+  let expiry: NodeJS.Timeout | undefined
 
   function take(): ChildProcessWithoutNullStreams {
-    clearTimeout(dropping)
+    clearTimeout(expiry)
     const taken = spare
     spare = undefined
-    if (!taken?.pid || !findProcess(taken.pid)) return begin() // somebody may have killed it
+    if (!taken?.pid || !findProcess(taken.pid)) return spawnEnter() // the spare may have been killed
     for (const part of [taken, ...socketsOf(taken)]) part.ref()
     return taken
   }
@@ -38,46 +38,46 @@ export function enterSpares(keptMs = longMs): EnterSpares {
   function prepare(): void {
     if (spare) return
     try {
-      spare = begin()
+      spare = spawnEnter()
     } catch {
-      return // whoever needs it is told why
+      return // the next command fails with the same error and reports it
     }
-    const begun = spare
-    begun.on('error', () => {
-      if (spare === begun) spare = undefined
+    const prepared = spare
+    prepared.on('error', () => {
+      if (spare === prepared) spare = undefined
     })
-    for (const part of [begun, ...socketsOf(begun)]) part.unref()
-    dropping = setTimeout(() => {
+    for (const part of [prepared, ...socketsOf(prepared)]) part.unref()
+    expiry = setTimeout(() => {
       spare = undefined
-      ordersOf(begun).end()
-    }, keptMs).unref()
+      requestPipe(prepared).end()
+    }, keepMs).unref()
   }
 
   return {
     start(request) {
       const words = renderWords(request)
-      const program = take()
-      const orders = ordersOf(program)
-      orders.end(words, () => orders.destroy())
-      program.once('exit', () => setTimeout(prepare, afterMs).unref())
-      return program
+      const process = take()
+      const pipe = requestPipe(process)
+      pipe.end(words, () => pipe.destroy())
+      process.once('exit', () => setTimeout(prepare, prepareDelayMs).unref())
+      return process
     },
   }
 }
 
-/** A session of its own, so that no signal reaches it that is for all who share the platform's terminal. */
-function begin(): ChildProcessWithoutNullStreams {
-  const { program, args } = enterer()
+/** Starts it in a new session, so that signals to the foreground process group of the platform's terminal spare it. */
+function spawnEnter(): ChildProcessWithoutNullStreams {
+  const { program, args } = enterProgram()
   const env = { PATH: baseEnvironment.PATH, BERTH_ROOM: room }
-  const begun = spawnWithPipes(program, args, { env, cwd: '/', detached: true }, ordersAt + 1)
-  ordersOf(begun).on('error', () => undefined) // its end says why it could not be told
-  return begun
+  const child = spawnWithPipes(program, args, { env, cwd: '/', detached: true }, requestDescriptor + 1)
+  requestPipe(child).on('error', () => undefined) // its exit code says why it did not read the request
+  return child
 }
 
-function socketsOf(program: ChildProcessWithoutNullStreams): Socket[] {
-  return program.stdio.filter((stream) => stream !== null && stream !== undefined) as unknown as Socket[]
+function socketsOf(process: ChildProcessWithoutNullStreams): Socket[] {
+  return process.stdio.filter((stream) => stream !== null && stream !== undefined) as unknown as Socket[]
 }
 
-function ordersOf(program: ChildProcessWithoutNullStreams): Socket {
-  return program.stdio[ordersAt] as unknown as Socket
+function requestPipe(process: ChildProcessWithoutNullStreams): Socket {
+  return process.stdio[requestDescriptor] as unknown as Socket
 }

@@ -1,5 +1,6 @@
-# One file operation inside a box. The request comes on standard input, the answer goes to standard output, both as
-# records; the bytes of a file follow the record that announces them.
+# Runs one file operation inside a box. The request comes on standard input and the response goes to standard output, both as
+# records; the content of a file follows the record that announces it. The first word of the request names the operation.
+# Usage: perl file.pl, with the box to enter in the environment
 use strict;
 
 our (%errno, %open);
@@ -12,8 +13,8 @@ BEGIN {
 }
 
 my %operations = (
-  read   => { run => \&read_file_out },
-  write  => { run => \&write_file_in, needs => ['copy'] },
+  read   => { run => \&send_file },
+  write  => { run => \&receive_file, needs => ['copy'] },
   list   => { run => \&list_files, needs => ['tree'] },
   delete => { run => \&delete_file, needs => ['tree'] },
   rename => { run => \&rename_file, needs => ['tree', 'copy'] },
@@ -23,28 +24,28 @@ my %operations = (
   watch  => { run => \&watch_files, needs => ['watch'] },
 );
 
-# Everything is read before entering, for what lies there afterwards is the box's.
-my ($name, @arguments) = take_record();
+# All code is loaded before entering, because the files that are visible afterwards are those of the box.
+my ($name, @arguments) = read_record();
 my $operation = $operations{$name // ''} or exit 1;
 require "${here}$_.pl" for @{$operation->{needs} // []};
-enter_to_help();
+enter_as_helper();
 prepare_file_calls();
 $operation->{run}->(@arguments);
 record('done') if $name ne 'read';
-send_now();
+flush_records();
 exit 0;
 
-# Says what the file is, is told which part of it is wanted, and sends that: `from` and a number of bytes, or as many as
-# there are. Files of the kernel say that they are empty and are not.
-sub read_file_out {
+# Sends the metadata of the file, reads a record with the offset and the length that the caller wants, and sends those
+# bytes. Without a length it reads to the end, because files of the kernel have size 0.
+sub send_file {
   my ($path) = @_;
   my $file = open_at(at_working_directory, $path, 0) // fail($path);
-  my $seen = look_at_open($file) or fail($path);
-  refuse($errno{EISDIR}, $path) if is_directory($seen);
-  refuse($errno{EINVAL}, $path, 'it is not a regular file') if !is_file($seen);
-  record('file', @$seen{qw(size mode mtime mtime_nano)});
-  send_now();
-  my ($from, $length) = take_record() or return;
+  my $stat = stat_open($file) or fail($path);
+  refuse($errno{EISDIR}, $path) if is_directory($stat);
+  refuse($errno{EINVAL}, $path, 'it is not a regular file') if !is_file($stat);
+  record('file', @$stat{qw(size mode mtime mtime_nano)});
+  flush_records();
+  my ($from, $length) = read_record() or return;
   my $in = handle_of($file, '<');
   sysseek $in, $from, 0;
   my $left = $length eq '' ? 9e15 : $length;
@@ -57,13 +58,13 @@ sub read_file_out {
   }
 }
 
-# The bytes come in pieces with their lengths in front. Without the empty one at the end whoever sent them has gone, and
-# the file stays as it was.
-sub write_file_in {
+# The content comes in pieces, each preceded by its length, and an empty one at the end. Without that the upload was aborted,
+# and the file stays as it was.
+sub receive_file {
   my ($named, $mode, $parents) = @_;
   $SIG{PIPE} = 'IGNORE';
-  my $path = behind_links($named);
-  my $old = look(at_working_directory, $path, no_follow);
+  my $path = resolve_links($named);
+  my $old = stat_at(at_working_directory, $path, no_follow);
   fail($named) if !$old && $! != $errno{ENOENT};
   refuse($errno{EISDIR}, $named) if $old && is_directory($old);
   refuse($errno{EINVAL}, $named, 'it is not a regular file') if $old && !is_file($old);
@@ -80,14 +81,14 @@ sub write_file_in {
   unlink $temporary if !defined $size && defined $temporary;
   refuse($why, $named) if !defined $size;
   chmod $mode, $out if $mode ne '' && !defined $temporary;
-  my $now = look_at_open(fileno $out) or fail($named);
+  my $now = stat_open(fileno $out) or fail($named);
   record('written', $old ? 'old' : 'new', $size, $now->{mode});
 }
 
-# Files that have a place of their own, such as those of the kernel, are written where they are.
+# Opens a temporary file beside the target. Where none can be created, as in /proc, the target itself is opened.
 sub open_to_write {
   my ($path, $old) = @_;
-  my $directory = open_place(at_working_directory, directory_of($path)) // return ();
+  my $directory = open_path(at_working_directory, directory_of($path)) // return ();
   my ($out, $name) = create_temporary($directory, $old);
   close_file($directory);
   return ($out, below(directory_of($path), $name)) if $out;
@@ -96,28 +97,28 @@ sub open_to_write {
   return (handle_of($file, '>'), undef);
 }
 
-# Nothing can be renamed over a file that is mounted; its contents can be replaced.
+# Renames the temporary file to the target. A mount point cannot be replaced, so its content is overwritten instead.
 sub put_in_place {
   my ($temporary, $path) = @_;
   return 0 if rename $temporary, $path;
   return $! + 0 if $! != $errno{EBUSY};
   my $from = open_at(at_working_directory, $temporary, 0) // return $! + 0;
   my $to = open_at(at_working_directory, $path, $open{write} | $open{truncate} | $open{no_follow}) // return $! + 0;
-  defined pour(handle_of($from, '<'), handle_of($to, '>')) or return $! + 0;
+  defined copy_bytes(handle_of($from, '<'), handle_of($to, '>')) or return $! + 0;
   unlink $temporary;
   return 0;
 }
 
-# The size of all that came; undef when it could not be written.
+# Returns the number of bytes received, or undef when they could not be written.
 sub receive {
   my ($out) = @_;
   my $size = 0;
   while (1) {
-    my $length = take(4) // return cancelled();
+    my $length = read_exactly(4) // return cancelled();
     my $left = unpack 'N', $length;
     return $size if $left == 0;
     while ($left > 0) {
-      my $piece = take($left < 262144 ? $left : 262144) // return cancelled();
+      my $piece = read_exactly($left < 262144 ? $left : 262144) // return cancelled();
       write_all($out, $piece) or return undef;
       $left -= length $piece;
       $size += length $piece;

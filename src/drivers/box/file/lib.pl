@@ -1,11 +1,11 @@
-# What file operations inside a box are made of: calls of the kernel that take a directory and a name in it, so that
-# nothing that is moved or replaced meanwhile leads a walk astray, and the records in which a helper answers. Only what
-# is built into Perl, because the box may have no Perl and may have put something else in its place.
+# Subroutines for file operations inside a box: system calls relative to open directories, so that a walk cannot be
+# redirected by files that are moved or replaced meanwhile, and the records of helpers. No modules are used, because after
+# entering they would be loaded from the box.
 use strict;
 
 our $machine;
 
-my %numbers = (
+my %file_syscall_numbers = (
   x64   => { openat => 257, mkdirat => 258, fchownat => 260, unlinkat => 263, renameat => 264, symlinkat => 266,
     readlinkat => 267, fchmodat => 268, statx => 332, getdents64 => 217, utimensat => 280, close => 3, prlimit64 => 302,
     inotify_init1 => 294, inotify_add_watch => 254, inotify_rm_watch => 255 },
@@ -26,36 +26,36 @@ our %errno = (
 
 our %open = (
   write => 01, create => 0100, exclusive => 0200, no_terminal => 0400, truncate => 01000, no_wait => 04000,
-  close_on_exec => 02000000, place => 010000000,
+  close_on_exec => 02000000, path => 010000000,
 );
 
-# A tree can be deeper than any path is long. Each level holds a directory open, when copying two.
-our $deepest = 2000;
+# Trees can be deeper than PATH_MAX allows. Each level keeps one directory open, or two when copying.
+our $max_depth = 2000;
 
-# The arguments stay those of the caller, because the kernel writes into some of them.
-sub kernel {
+# The arguments are not copied, because the kernel writes into some of them.
+sub system_call {
   my $name = shift;
-  return syscall($numbers{$machine}{$name}, @_);
+  return syscall($file_syscall_numbers{$machine}{$name}, @_);
 }
 
 sub prepare_file_calls {
-  # These two lie elsewhere on each machine.
+  # O_DIRECTORY and O_NOFOLLOW depend on the architecture.
   @open{qw(directory no_follow)} = $machine eq 'arm64' ? (040000, 0100000) : (0200000, 0400000);
   my ($before, $now) = ("\0" x 16, "\0" x 16);
-  kernel('prlimit64', 0, 7, 0, $before);
+  system_call('prlimit64', 0, 7, 0, $before);
   my ($soft, $hard) = unpack 'Q2', $before;
-  my $wanted = 2 * $deepest + 64;
+  my $wanted = 2 * $max_depth + 64;
   $now = pack 'Q2', $hard < $wanted ? $hard : $wanted, $hard;
-  kernel('prlimit64', 0, 7, $now, 0) if $soft < $wanted;
+  system_call('prlimit64', 0, 7, $now, 0) if $soft < $wanted;
   umask 022;
 }
 
-# --- records: each is a length, a colon and that many bytes, which are fields with a zero byte between them
+# --- records: a length, a colon, and fields separated by zero bytes
 
 my $unsent = '';
 my $sent_at = time;
 
-sub send_now {
+sub flush_records {
   my $at = 0;
   while ($at < length $unsent) {
     my $done = syswrite STDOUT, $unsent, length($unsent) - $at, $at;
@@ -66,17 +66,17 @@ sub send_now {
   $sent_at = time;
 }
 
-# Whoever reads them takes silence for a hang, so that something goes out every second.
+# Output is flushed every second, because the reader treats silence as a hang.
 sub record {
   my $fields = join "\0", @_;
   $unsent .= length($fields) . ":$fields";
-  send_now() if length $unsent > 32768 || time != $sent_at;
+  flush_records() if length $unsent > 32768 || time != $sent_at;
 }
 
 sub refuse {
   my ($errno, $path, $why) = @_;
   record('error', $errno + 0, $path, $why // '');
-  send_now();
+  flush_records();
   exit 0;
 }
 
@@ -85,8 +85,8 @@ sub fail {
   refuse($!, $path);
 }
 
-# All of it or undef: what ends in the middle was not meant to end.
-sub take {
+# Reads exactly this many bytes; undef when the input ends before.
+sub read_exactly {
   my ($length) = @_;
   my $bytes = '';
   while (length $bytes < $length) {
@@ -97,69 +97,69 @@ sub take {
   return $bytes;
 }
 
-sub take_record {
+sub read_record {
   my $length = '';
   while (1) {
-    my $byte = take(1);
+    my $byte = read_exactly(1);
     return () if !defined $byte;
     last if $byte eq ':';
     $length .= $byte;
     return () if $length !~ /^[0-9]{1,7}$/;
   }
-  my $fields = take($length + 0);
+  my $fields = read_exactly($length + 0);
   return defined $fields ? split(/\0/, $fields, -1) : ();
 }
 
-# --- what is there
+# --- metadata
 
-sub look {
+sub stat_at {
   my ($at, $name, $flags) = @_;
   my ($path, $answer) = ("$name\0", "\0" x 256);
-  return undef if kernel('statx', $at, $path, $flags, 0xfff, $answer) < 0;
-  my %seen;
-  @seen{qw(links uid gid mode number size atime atime_nano mtime mtime_nano major minor)} =
+  return undef if system_call('statx', $at, $path, $flags, 0xfff, $answer) < 0;
+  my %stat;
+  @stat{qw(links uid gid mode number size atime atime_nano mtime mtime_nano major minor)} =
     unpack 'x16 L3 S x2 Q2 x16 q L x4 x32 q L x4 x8 L2', $answer;
-  $seen{kind} = $seen{mode} & 0170000;
-  return \%seen;
+  $stat{kind} = $stat{mode} & 0170000;
+  return \%stat;
 }
 
-sub look_at_open { return look($_[0], '', empty_path) }
+sub stat_open { return stat_at($_[0], '', empty_path) }
 
 sub is_directory { return $_[0]{kind} == 0040000 }
 sub is_file      { return $_[0]{kind} == 0100000 }
 sub is_link      { return $_[0]{kind} == 0120000 }
 
-sub same { return $_[0]{number} == $_[1]{number} && $_[0]{major} == $_[1]{major} && $_[0]{minor} == $_[1]{minor} }
+sub is_same_file { return $_[0]{number} == $_[1]{number} && $_[0]{major} == $_[1]{major} && $_[0]{minor} == $_[1]{minor} }
 
 sub open_at {
   my ($at, $name, $flags, $mode) = @_;
   my $path = "$name\0";
   my $file;
-  # Nothing that is opened here may make us wait, such as a pipe without a writer.
-  do { $file = kernel('openat', $at, $path, $flags | $open{close_on_exec} | $open{no_wait} | $open{no_terminal}, $mode // 0) }
+  # O_NONBLOCK, because opening a pipe without a writer would block.
+  do { $file = system_call('openat', $at, $path, $flags | $open{close_on_exec} | $open{no_wait} | $open{no_terminal}, $mode // 0) }
     while ($file < 0 && $! == $errno{EINTR});
   return $file < 0 ? undef : $file;
 }
 
-# To name what is in it, for which it need not be readable.
-sub open_place { return open_at($_[0], $_[1], $open{directory} | $open{place}) }
+# With O_PATH, which needs no read permission.
+sub open_path { return open_at($_[0], $_[1], $open{directory} | $open{path}) }
 
 sub open_directory { return open_at($_[0], $_[1], $open{directory} | $open{no_follow}) }
 
 sub handle_of {
-  my ($file, $way) = @_;
-  open(my $handle, "$way&=", $file) or return undef;
+  my ($file, $mode) = @_;
+  open(my $handle, "$mode&=", $file) or return undef;
   return $handle;
 }
 
-sub close_file { kernel('close', $_[0]) }
+sub close_file { system_call('close', $_[0]) }
 
-# Names in an open directory, in the order of their bytes; undef when it cannot be read.
+# The names in an open directory, sorted bytewise; undef when it cannot be read.
 sub names_in {
   my ($directory) = @_;
   my ($buffer, @names) = ("\0" x 65536);
   while (1) {
-    my $got = kernel('getdents64', $directory, $buffer, 65536);
+    my $got = system_call('getdents64', $directory, $buffer, 65536);
     return undef if $got < 0;
     last if $got == 0;
     for (my $at = 0; $at < $got;) {
@@ -175,20 +175,20 @@ sub names_in {
 sub link_target {
   my ($at, $name) = @_;
   my ($path, $answer) = ("$name\0", "\0" x 4096);
-  my $length = kernel('readlinkat', $at, $path, $answer, 4096);
+  my $length = system_call('readlinkat', $at, $path, $answer, 4096);
   return $length < 0 ? undef : substr $answer, 0, $length;
 }
 
 sub unlink_at {
   my ($at, $name, $flags) = @_;
   my $path = "$name\0";
-  return kernel('unlinkat', $at, $path, $flags) == 0;
+  return system_call('unlinkat', $at, $path, $flags) == 0;
 }
 
 sub rename_at {
   my ($at, $from, $to) = @_;
   my ($old, $new) = ("$from\0", "$to\0");
-  return kernel('renameat', $at, $old, $at, $new) == 0;
+  return system_call('renameat', $at, $old, $at, $new) == 0;
 }
 
 sub below {
@@ -206,8 +206,8 @@ sub name_of {
   return $path =~ m{([^/]*)$}s ? $1 : $path;
 }
 
-# Where the links that end a path lead: what is written to a link belongs behind it.
-sub behind_links {
+# Follows the links at the end of a path, because writing to a link writes to its target.
+sub resolve_links {
   my ($path) = @_;
   my $at = $path;
   for (1 .. 40) {
@@ -218,9 +218,9 @@ sub behind_links {
   refuse($errno{ELOOP}, $path);
 }
 
-# --- a file beside the one it will replace
+# --- temporary files
 
-# The name says whether there was one before; those who watch the directory are told of the result only.
+# The name says whether the file replaces another. Watchers of the directory do not get events for it.
 sub temporary_name {
   my ($replaces) = @_;
   my $random = join '', map { sprintf '%04x', rand 65536 } 1 .. 4;
@@ -252,12 +252,12 @@ sub write_all {
   return 1;
 }
 
-# Of what is open when there is no name.
+# Without a name, sets the times of the open file $at.
 sub set_times {
-  my ($at, $name, $seen, $flags) = @_;
-  my $times = pack 'q4', @$seen{qw(atime atime_nano mtime mtime_nano)};
+  my ($at, $name, $stat, $flags) = @_;
+  my $times = pack 'q4', @$stat{qw(atime atime_nano mtime mtime_nano)};
   my $path = defined $name ? "$name\0" : 0;
-  kernel('utimensat', $at, $path, $times, $flags // 0);
+  system_call('utimensat', $at, $path, $times, $flags // 0);
 }
 
 1;

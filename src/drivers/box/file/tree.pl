@@ -1,32 +1,37 @@
-# File operations that walk: each holds the directories on its way open, so that a link put in place of one of them is
-# never followed.
+# File operations on trees. Each keeps the directories above the current one open, so that a link that replaces one of them
+# is never followed. Loaded by file.pl.
 use strict;
 
-our (%errno, %open, $deepest);
+our (%errno, %open, $max_depth);
+
+# Declared here as well, so that this file compiles by itself.
+sub at_working_directory ();
+sub no_follow ();
+sub remove_directory ();
 
 sub list_files {
-  my ($path, $recursive, $most) = @_;
-  my $seen = look(at_working_directory, $path, 0) or fail($path);
-  if (!is_directory($seen)) {
+  my ($path, $recursive, $max) = @_;
+  my $stat = stat_at(at_working_directory, $path, 0) or fail($path);
+  if (!is_directory($stat)) {
     record('listing');
-    return send_entry(at_working_directory, $path, $path, $seen);
+    return send_entry(at_working_directory, $path, $path, $stat);
   }
   my $directory = open_at(at_working_directory, $path, $open{directory}) // fail($path);
   my $names = names_in($directory) // fail($path);
   record('listing');
-  my $left = $most;
+  my $left = $max;
   list_in($directory, $names, $path, $recursive, \$left, 1);
   record('more') if $left < 0;
 }
 
-# What cannot be opened is shown and not looked into; what vanishes meanwhile is not shown.
+# Directories that cannot be opened are listed without their content. Files that vanish meanwhile are left out.
 sub list_in {
   my ($directory, $names, $path, $recursive, $left, $depth) = @_;
   for my $name (@$names) {
-    my $seen = look($directory, $name, no_follow) or next;
+    my $stat = stat_at($directory, $name, no_follow) or next;
     return if --$$left < 0;
-    send_entry($directory, $name, below($path, $name), $seen);
-    next if !$recursive || !is_directory($seen) || $depth >= $deepest;
+    send_entry($directory, $name, below($path, $name), $stat);
+    next if !$recursive || !is_directory($stat) || $depth >= $max_depth;
     my $inner = open_directory($directory, $name) // next;
     list_in($inner, names_in($inner) // [], below($path, $name), 1, $left, $depth + 1);
     close_file($inner);
@@ -34,15 +39,15 @@ sub list_in {
 }
 
 sub send_entry {
-  my ($at, $name, $path, $seen) = @_;
-  my $target = is_link($seen) ? link_target($at, $name) : '';
-  record('entry', $path, @$seen{qw(mode size mtime mtime_nano uid gid)}, $target // '');
+  my ($at, $name, $path, $stat) = @_;
+  my $target = is_link($stat) ? link_target($at, $name) : '';
+  record('entry', $path, @$stat{qw(mode size mtime mtime_nano uid gid)}, $target // '');
 }
 
 sub delete_file {
   my ($path, $recursive) = @_;
-  my $seen = look(at_working_directory, $path, no_follow) or fail($path);
-  if (!is_directory($seen)) {
+  my $stat = stat_at(at_working_directory, $path, no_follow) or fail($path);
+  if (!is_directory($stat)) {
     unlink_at(at_working_directory, $path, 0) or fail($path);
   } else {
     delete_all($path) if $recursive;
@@ -60,7 +65,7 @@ sub delete_all {
 
 sub delete_in {
   my ($directory, $path, $depth) = @_;
-  refuse($errno{ENAMETOOLONG}, $path) if $depth > $deepest;
+  refuse($errno{ENAMETOOLONG}, $path) if $depth > $max_depth;
   my $names = names_in($directory) // fail($path);
   for my $name (@$names) {
     my $inner_path = below($path, $name);
@@ -76,33 +81,33 @@ sub delete_in {
   }
 }
 
-# Does something to what is at a path and, if asked, to everything below, which comes first: a directory that is closed
-# to us afterwards has been walked by then.
+# Applies a change to a path and, if recursive, first to everything below it, because the change may make a directory
+# inaccessible.
 sub change {
   my ($path, $recursive, $do) = @_;
-  my $seen = look(at_working_directory, $path, 0) or fail($path);
-  if ($recursive && is_directory($seen)) {
+  my $stat = stat_at(at_working_directory, $path, 0) or fail($path);
+  if ($recursive && is_directory($stat)) {
     my $directory = open_at(at_working_directory, $path, $open{directory}) // fail($path);
     change_in($directory, $path, $do, 1);
     close_file($directory);
   }
-  $do->(at_working_directory, $path, $seen, 0) or fail($path);
+  $do->(at_working_directory, $path, $stat, 0) or fail($path);
   record('changed', $path);
 }
 
 sub change_in {
   my ($directory, $path, $do, $depth) = @_;
-  refuse($errno{ENAMETOOLONG}, $path) if $depth > $deepest;
+  refuse($errno{ENAMETOOLONG}, $path) if $depth > $max_depth;
   my $names = names_in($directory) // fail($path);
   for my $name (@$names) {
     my $inner_path = below($path, $name);
-    my $seen = look($directory, $name, no_follow) or next;
-    if (is_directory($seen)) {
+    my $stat = stat_at($directory, $name, no_follow) or next;
+    if (is_directory($stat)) {
       my $inner = open_directory($directory, $name) // fail($inner_path);
       change_in($inner, $inner_path, $do, $depth + 1);
       close_file($inner);
     }
-    my $done = $do->($directory, $name, $seen, no_follow) // next;
+    my $done = $do->($directory, $name, $stat, no_follow) // next;
     $done or $! == $errno{ENOENT} or fail($inner_path);
     record('changed', $inner_path);
   }
@@ -111,36 +116,36 @@ sub change_in {
 sub chmod_file {
   my ($path, $mode, $recursive) = @_;
   change($path, $recursive, sub {
-    my ($at, $name, $seen, $flags) = @_;
-    return undef if is_link($seen);
-    my $file = $flags && (is_file($seen) || is_directory($seen)) ? open_at($at, $name, $open{no_follow}) : undef;
+    my ($at, $name, $stat, $flags) = @_;
+    return undef if is_link($stat);
+    my $file = $flags && (is_file($stat) || is_directory($stat)) ? open_at($at, $name, $open{no_follow}) : undef;
     return chmod $mode, handle_of($file, '<') if defined $file;
     my $named = "$name\0";
-    return kernel('fchmodat', $at, $named, $mode + 0) == 0;
+    return system_call('fchmodat', $at, $named, $mode + 0) == 0;
   });
 }
 
 sub chown_file {
   my ($path, $user, $group, $recursive) = @_;
-  my $uid = number_of($user, '/etc/passwd', 'user', $path);
-  my $gid = number_of($group, '/etc/group', 'group', $path);
+  my $uid = id_of($user, '/etc/passwd', 'user', $path);
+  my $gid = id_of($group, '/etc/group', 'group', $path);
   change($path, $recursive, sub {
-    my ($at, $name, $seen, $flags) = @_;
+    my ($at, $name, $stat, $flags) = @_;
     my $named = "$name\0";
-    return kernel('fchownat', $at, $named, $uid, $gid, $flags) == 0;
+    return system_call('fchownat', $at, $named, $uid, $gid, $flags) == 0;
   });
 }
 
-# From the files of the box: the C library would load whatever the box has configured for it.
-sub number_of {
-  my ($name, $file, $what, $path) = @_;
+# Looks up a uid or gid in the files of the box. The C library would load NSS modules of the box.
+sub id_of {
+  my ($name, $file, $kind, $path) = @_;
   return -1 if $name eq '';
   return $name + 0 if $name =~ /^[0-9]+$/;
   my $text = '';
   my $open = open_at(at_working_directory, $file, 0);
   sysread handle_of($open, '<'), $text, 1 << 20 if defined $open;
   return $1 + 0 if $text =~ /^\Q$name\E:[^:\n]*:([0-9]+):/m;
-  refuse($errno{EINVAL}, $path, "there is no $what of that name");
+  refuse($errno{EINVAL}, $path, "there is no $kind of that name");
 }
 
 1;

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { ServiceDefinition } from '../../../model/sandbox/service.ts'
-import { boxPath, usualEnvironment } from '../enter/enter.ts'
+import { boxPath, defaultEnvironment } from '../enter/enter.ts'
 import { renderErrorLog, renderService } from './script.ts'
 
 let directory: string
@@ -20,29 +20,29 @@ const given = { GIVEN: 'by the sandbox', OWN: 'no' }
 
 function define(change: Partial<ServiceDefinition> = {}) {
   const definition = { name: 'odd', cmd: 'true', args: [], needs: [], httpPort: null, env: {}, dir: null, health: null }
-  return renderService({ ...definition, ...change }, { ...usualEnvironment(directory, undefined), ...given }, inner())
+  return renderService({ ...definition, ...change }, { ...defaultEnvironment(directory, undefined), ...given }, inner())
 }
 
 function inner() {
-  const places = { service: `${directory}/service`, run: `${directory}/run`, log: `${directory}/log`, home: directory }
-  return { ...places, dir: directory, shell: '/bin/sh', path: boxPath, prefix: '' }
+  const paths = { service: `${directory}/service`, run: `${directory}/run`, log: `${directory}/log`, home: directory }
+  return { ...paths, dir: directory, shell: '/bin/sh', path: boxPath, prefix: '' }
 }
 
-/** As the supervisor does, with readiness on descriptor 3. */
+/** Runs a script like s6 does, with readiness on descriptor 3. */
 function runScript(text: string): string {
   writeFileSync(`${directory}/script`, text)
   return execFileSync('sh', ['-c', `exec 3>${directory}/ready; exec sh ${directory}/script`], { encoding: 'utf8' })
 }
 
 describe('the script of a service', () => {
-  test('hands words and variables on as they are', () => {
+  test('passes arguments and variables on unchanged', () => {
     const program = `process.stdout.write(JSON.stringify([process.argv.slice(1), process.env, process.cwd()]))`
     const { run } = define({
       cmd: process.execPath,
       args: ['-e', program, '--', ...nasty],
       env: { OWN: `it's "me" $PATH`, state: 'x', PATH: '/nowhere' },
     })
-    const [words, variables, place] = JSON.parse(runScript(run!))
+    const [words, variables, cwd] = JSON.parse(runScript(run!))
     expect(words).toEqual(nasty)
     expect(variables).toMatchObject({
       GIVEN: 'by the sandbox',
@@ -51,7 +51,7 @@ describe('the script of a service', () => {
       PATH: '/nowhere',
       HOME: directory,
     })
-    expect(place).toBe(directory)
+    expect(cwd).toBe(directory)
     expect(readFileSync(`${directory}/ready`, 'utf8')).toBe('\n')
     expect(readFileSync(`${directory}/run/odd/state/begun`, 'utf8')).toMatch(/^\d+ 0\n$/)
   })
@@ -62,12 +62,12 @@ describe('the script of a service', () => {
     ['/etc', 126, 'exec: "/etc": permission denied'],
     ['/etc/passwd', 126, 'exec: "/etc/passwd": permission denied'],
     ["it's\nodd", 127, 'exec: "it\'s?odd": not found'],
-  ])('says that %j cannot be started', (cmd, code, problem) => {
+  ])('reports that %j cannot be started', (cmd, code, problem) => {
     expect(() => runScript(define({ cmd }).run!)).toThrow(expect.objectContaining({ status: code }))
     expect(readFileSync(`${directory}/run/odd/state/problem`, 'utf8')).toBe(`${problem}\n`)
   })
 
-  test('is one that a shell understands, whatever is defined', () => {
+  test('is valid shell, whatever the definition contains', () => {
     const files = define({
       cmd: `o'dd`,
       args: nasty,

@@ -1,25 +1,26 @@
-// Services of a box, kept running by the s6 inside it. What it writes about them lies in directories of the box, which
-// the host reads as what they are: the words of a stranger. It is told what to do through its own pipes.
+// Services of a box, supervised by the s6 inside it. The state files of s6 are in directories that the box can write, so
+// they are parsed as untrusted input. Commands go to s6 through its control pipes.
 import { existsSync, readdirSync, rmSync, unlinkSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Service, ServiceDefinition } from '../../../model/sandbox/service.ts'
-import type { ServiceProcess } from '../../../model/sandbox/service-state.ts'
+import type { BoxSpec } from '../../../model/sandbox/box.ts'
 import type { Home } from '../../host/home.ts'
 import { discard, sweepTrash } from '../../host/trash.ts'
-import type { BoxDriver, BoxSpec } from '../driver.ts'
+import type { BoxDriver } from '../driver.ts'
 import { boxPaths, boxUid } from '../paths.ts'
 import { toolPath } from '../tools.ts'
+import type { BoxServices } from './driver.ts'
 import {
   ensureFiles,
   ensureShutdown,
   markDown,
-  type ServicePlace,
+  type ServiceBox,
   scannedEntries,
-  setStopTime,
+  setStopTimeout,
   supervisedParts,
 } from './files.ts'
-import { openServiceLog, type ServiceLog } from './log.ts'
+import { openServiceLog } from './log.ts'
 import { defaultStopMs } from './script.ts'
+import { scriptText } from './script-text.ts'
 import {
   inspectProcess,
   lifeOf,
@@ -30,51 +31,47 @@ import {
   writePipe,
 } from './status.ts'
 
-export interface BoxServices {
-  /** Starts no process and takes no time. */
-  inspectService(boxId: string, service: Pick<Service, 'name' | 'health'>): ServiceProcess
-  /** Its files say this afterwards; a process that runs goes on by what it was started with. */
-  ensureDefinition(box: BoxSpec, service: Service, environment: Record<string, string>): void
-  /** Told after every change of definitions, with all of them: in which order they end when the box stops. */
-  setOrder(box: BoxSpec, services: readonly ServiceDefinition[]): void
-  /** Counts restarts from zero. It has been started, or has ended already, afterwards. */
-  startService(box: BoxSpec, name: string): Promise<void>
-  /** One that failed and waits for its next start begins at once; restarts go on being counted. */
-  hurryService(boxId: string, name: string): void
-  /** Nothing of it runs afterwards. With `stay` it does not come back with the box either. */
-  stopService(box: BoxSpec, name: string, options: { timeoutMs?: number; stay: boolean }): Promise<void>
-  /** False when there is nothing to signal. */
-  signalService(box: BoxSpec, name: string, signal: number): Promise<boolean>
-  /** Nothing of it is left: no process, definition or log. */
-  removeService(box: BoxSpec, name: string): Promise<void>
-  listDefined(boxId: string): string[]
-  openLog(boxId: string, name: string): ServiceLog
-}
-
 interface Host {
   home: Home
   boxes: Pick<BoxDriver, 'spawnInBox'>
 }
 
+/** One service of one box. */
+interface Target {
+  host: Host
+  spec: BoxSpec
+  box: ServiceBox
+  name: string
+  run: RunPaths
+}
+
 export function boxServices(host: Host): BoxServices {
-  const placeOf = (box: BoxSpec): ServicePlace => ({
-    paths: boxPaths(host.home, box.id),
-    uid: boxUid(host.home, box.slot),
-    image: box.image,
+  const { home } = host
+  const boxOf = (spec: BoxSpec): ServiceBox => ({
+    paths: boxPaths(home, spec.id),
+    uid: boxUid(home, spec.slot),
+    image: spec.image,
+  })
+  const runPathsOf = (boxId: string, name: string) => runPaths(boxPaths(home, boxId).run, name)
+  const target = (spec: BoxSpec, name: string): Target => ({
+    host,
+    spec,
+    box: boxOf(spec),
+    name,
+    run: runPathsOf(spec.id, name),
   })
   return {
-    inspectService: (boxId, { name, health }) =>
-      inspectProcess(runPaths(boxPaths(host.home, boxId).run, name), health !== null),
-    ensureDefinition: (box, service, environment) =>
-      ensureFiles(placeOf(box), { definition: service, environment, down: !service.wanted }),
-    setOrder: (box, services) => ensureShutdown(placeOf(box), services),
-    startService: (box, name) => startService(placeOf(box), name),
-    hurryService: (boxId, name) => void writePipe(runPaths(boxPaths(host.home, boxId).run, name).wake, '\n'),
-    stopService: (box, name, options) => stopService(host, box, placeOf(box), name, options),
-    signalService: (box, name, signal) => signalService(host, box, placeOf(box), name, signal),
-    removeService: (box, name) => removeService(host, box, placeOf(box), name),
-    listDefined: (boxId) => listDefined(boxPaths(host.home, boxId).service),
-    openLog: (boxId, name) => openServiceLog(`${boxPaths(host.home, boxId).log}/${name}`),
+    inspectService: (boxId, { name, health }) => inspectProcess(runPathsOf(boxId, name), health !== null),
+    ensureDefinition: (spec, service, environment) =>
+      ensureFiles(boxOf(spec), { definition: service, environment, down: !service.wanted }),
+    setOrder: (spec, services) => ensureShutdown(boxOf(spec), services),
+    startService: (spec, name) => startService(target(spec, name)),
+    hurryService: (boxId, name) => void writePipe(runPathsOf(boxId, name).wake, '\n'),
+    stopService: (spec, name, options) => stopService(target(spec, name), options),
+    signalService: (spec, name, signal) => signalService(target(spec, name), signal),
+    removeService: (spec, name) => removeService(target(spec, name)),
+    listDefined: (boxId) => listDefined(boxPaths(home, boxId).service),
+    openLog: (boxId, name) => openServiceLog(`${boxPaths(home, boxId).log}/${name}`),
   }
 }
 
@@ -83,8 +80,8 @@ function listDefined(directory: string): string[] {
   return readdirSync(directory).filter((name) => !name.startsWith('.') && !name.includes('~'))
 }
 
-/** Short at first, because most things happen within milliseconds; then rare, because some take seconds. */
-async function settles(holds: () => boolean, timeoutMs: number): Promise<boolean> {
+/** Polls with growing delays, because most changes take milliseconds and some take seconds. */
+async function waitFor(holds: () => boolean, timeoutMs: number): Promise<boolean> {
   const deadline = performance.now() + timeoutMs
   for (let delay = 1; !holds(); delay = Math.min(delay * 1.3, 25)) {
     if (performance.now() > deadline) return false
@@ -93,103 +90,94 @@ async function settles(holds: () => boolean, timeoutMs: number): Promise<boolean
   return true
 }
 
-/** The supervisor takes them up within milliseconds, unless the machine is very busy. */
-const takeUpMs = 10_000
+/** s6 reacts within milliseconds, unless the host is very busy. */
+const reactionMs = 10_000
+const rescanMs = 500
 
-async function ensureSupervised({ paths }: ServicePlace, name: string): Promise<void> {
+async function ensureSupervised({ box: { paths }, name }: Target): Promise<void> {
   const parts = supervisedParts(name).map((part) => runPaths(paths.run, part))
-  const isKnown = () => parts.every((part) => readStatus(part) !== undefined)
-  if (isKnown()) return
-  let lastAsked = 0
-  const asked = () => {
-    if (isKnown()) return true
-    // A box that starts at this moment does not listen yet.
-    if (performance.now() - lastAsked > 500 && writePipe(`${paths.run}/.s6-svscan/control`, 'a'))
-      lastAsked = performance.now()
+  const isSupervised = () => parts.every((part) => readStatus(part) !== undefined)
+  if (isSupervised()) return
+  let lastScan = 0
+  const scanUntilSupervised = () => {
+    if (isSupervised()) return true
+    // A box that is just starting does not read the pipe yet, so the request is repeated.
+    if (performance.now() - lastScan > rescanMs && writePipe(`${paths.run}/.s6-svscan/control`, 'a'))
+      lastScan = performance.now()
     return false
   }
-  if (!(await settles(asked, takeUpMs))) throw new Error(`supervise service ${name}: it was not taken up`)
+  if (!(await waitFor(scanUntilSupervised, reactionMs)))
+    throw new Error(`s6 did not start to supervise service ${name}`)
 }
 
-async function startService(place: ServicePlace, name: string): Promise<void> {
-  const run = runPaths(place.paths.run, name)
-  markDown(place, name, false)
-  await ensureSupervised(place, name)
+async function startService(target: Target): Promise<void> {
+  const { box, name, run } = target
+  markDown(box, name, false)
+  await ensureSupervised(target)
   const before = isUp(readStatus(run)) ? '' : lifeOf(run)
-  forgetRestarts(run)
+  resetRestarts(run)
   if (!writePipe(run.control, 'u')) throw new Error(`start service ${name}: its supervisor is gone`)
   const hasStarted = () => {
     const status = readStatus(run)
     if (!status || lifeOf(run) !== before || isUp(status)) return true
-    // The end of the life before is still being waited out.
+    // Its finish script waits before the next start.
     if (status.finishing) writePipe(run.wake, '\n')
     return false
   }
-  if (!(await settles(hasStarted, takeUpMs))) throw new Error(`start service ${name}: it was not started`)
+  if (!(await waitFor(hasStarted, reactionMs))) throw new Error(`start service ${name}: it was not started`)
 }
 
 function isUp(status: SupervisedStatus | undefined): boolean {
   return status !== undefined && status.pid !== 0 && !status.finishing
 }
 
-function forgetRestarts({ restarts }: RunPaths): void {
+function resetRestarts({ restarts }: RunPaths): void {
   try {
     unlinkSync(restarts)
   } catch {
-    // There were none, or the box made something else of it, which its own script does not read either.
+    // The file does not exist, or the box replaced it by a directory, which the finish script does not read either.
   }
 }
 
-/** Time for what is left of the process group, which the supervisor ends after the process itself. */
-const clearUpMs = 5_000
-/** Most processes end at once; only for the others the rest of their group is asked as well. */
+/** The finish script needs this long at most to end the rest of the process group. */
+const finishMs = 5_000
+/** Most services end within this time; for the others, the rest of the process group is signalled as well. */
 const promptMs = 40
 
 async function stopService(
-  host: Host,
-  box: BoxSpec,
-  place: ServicePlace,
-  name: string,
+  { host, spec, box, name, run }: Target,
   { timeoutMs = defaultStopMs, stay }: { timeoutMs?: number; stay: boolean },
 ): Promise<void> {
-  if (!existsSync(`${place.paths.run}/${name}`)) return
-  const run = runPaths(place.paths.run, name)
-  if (stay) markDown(place, name, true)
-  setStopTime(place, name, timeoutMs)
+  if (!existsSync(`${box.paths.run}/${name}`)) return
+  if (stay) markDown(box, name, true)
+  setStopTimeout(box, name, timeoutMs)
   if (!writePipe(run.control, 'd')) return
   const isDown = () => {
     const status = readStatus(run)
     if (status?.finishing) writePipe(run.wake, '\n')
     return status === undefined || status.pid === 0
   }
-  if (await settles(isDown, promptMs)) return
+  if (await waitFor(isDown, promptMs)) return
   const status = readStatus(run)
-  if (status && !status.finishing) terminateGroup(host, box, status.pid)
-  if (await settles(isDown, timeoutMs + clearUpMs)) return
+  if (status && !status.finishing) terminateGroup(host, spec, status.pid)
+  if (await waitFor(isDown, timeoutMs + finishMs)) return
   throw new Error(`stop service ${name}: it survives SIGKILL`)
 }
 
-// The supervisor signals the process; a shell that waits for a child acts on the signal only when the child has ended.
-const groupScript = `for file in /proc/[0-9]*/stat; do
-  read -r line < "$file" || continue
-  pid=\${file#/proc/} pid=\${pid%/stat}
-  set -- "$1" \${line##*) }
-  [ "$4" = "$1" ] && [ "$pid" != "$1" ] && kill -TERM "$pid"
-done 2>/dev/null`
-
-/** An image may have none, or one of its own. */
+/** An image may have no shell, so the tools bring one. */
 function shellOf({ image }: BoxSpec): string {
   return image ? `${toolPath}/sh` : '/bin/sh'
 }
 
-function terminateGroup(host: Host, box: BoxSpec, group: number): void {
-  const child = host.boxes.spawnInBox(box, { argv: [shellOf(box), '-c', groupScript, 'sh', String(group)], dir: '/' })
+function terminateGroup(host: Host, spec: BoxSpec, group: number): void {
+  const argv: [string, ...string[]] = [shellOf(spec), '-c', scriptText('terminate-group.sh'), 'sh', String(group)]
+  const child = host.boxes.spawnInBox(spec, { argv, dir: '/' })
   // The stop does not depend on it.
   child.on('error', () => undefined)
 }
 
-/** Signals that the supervisor sends by itself. */
-const letters: Record<number, string> = {
+/** The control commands of s6-supervise, by the signal that each sends. */
+const controlLetters: Record<number, string> = {
   1: 'h',
   2: 'i',
   3: 'q',
@@ -204,29 +192,23 @@ const letters: Record<number, string> = {
   28: 'y',
 }
 
-async function signalService(
-  host: Host,
-  box: BoxSpec,
-  place: ServicePlace,
-  name: string,
-  signal: number,
-): Promise<boolean> {
-  const run = runPaths(place.paths.run, name)
+async function signalService({ host, spec, run }: Target, signal: number): Promise<boolean> {
   const found = inspectProcess(run, false)
   if (found.is !== 'up' || found.begunAtMs === undefined) return false
-  const letter = letters[signal]
+  const letter = controlLetters[signal]
   if (letter) return writePipe(run.control, letter)
-  const argv: [string, ...string[]] = [shellOf(box), '-c', 'kill "-$1" "$2"', 'sh', String(signal), String(found.pid)]
-  const child = host.boxes.spawnInBox(box, { argv, dir: '/' })
+  const argv: [string, ...string[]] = [shellOf(spec), '-c', 'kill "-$1" "$2"', 'sh', String(signal), String(found.pid)]
+  const child = host.boxes.spawnInBox(spec, { argv, dir: '/' })
   return new Promise((resolve, reject) => {
     child.once('error', reject)
     child.once('close', (code) => resolve(code === 0))
   })
 }
 
-async function removeService(host: Host, box: BoxSpec, place: ServicePlace, name: string): Promise<void> {
-  const { paths } = place
-  await stopService(host, box, place, name, { stay: true })
+async function removeService(target: Target): Promise<void> {
+  const { host, name } = target
+  const { paths } = target.box
+  await stopService(target, { stay: true })
   for (const entry of scannedEntries(name)) rmSync(`${paths.service}/${entry}`, { force: true })
   await endSupervision(paths.run, name)
   for (const entry of scannedEntries(name)) discard(host.home, `${paths.run}/${entry}`)
@@ -236,11 +218,11 @@ async function removeService(host: Host, box: BoxSpec, place: ServicePlace, name
 
 async function endSupervision(runDirectory: string, name: string): Promise<void> {
   const parts: RunPaths[] = supervisedParts(name).map((part) => runPaths(runDirectory, part))
-  const isFree = () => !parts.some((part) => writePipe(part.control))
-  if (isFree()) return
+  const hasEnded = () => !parts.some((part) => writePipe(part.control))
+  if (hasEnded()) return
   writePipe(`${runDirectory}/.s6-svscan/control`, 'an')
-  if (await settles(isFree, 1_000)) return
-  // The supervisor above them is another one than they were started by.
+  if (await waitFor(hasEnded, 1_000)) return
+  // They were started by an earlier s6-svscan, so the present one does not know them.
   for (const part of parts) writePipe(part.control, 'xd')
-  if (!(await settles(isFree, takeUpMs))) throw new Error(`end the supervision of service ${name}`)
+  if (!(await waitFor(hasEnded, reactionMs))) throw new Error(`end the supervision of service ${name}`)
 }

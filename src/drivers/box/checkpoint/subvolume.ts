@@ -1,0 +1,59 @@
+// On btrfs the layers of a box are directories in one subvolume, which can be snapshotted and limited.
+import { existsSync, mkdirSync, renameSync, rmdirSync, symlinkSync } from 'node:fs'
+import { basename } from 'node:path'
+import { ensureDirectory } from '../../host/fresh.ts'
+import type { Home } from '../../host/home.ts'
+import { run } from '../../host/process.ts'
+import type { BoxDriver } from '../driver.ts'
+import { type BoxPaths, boxPaths } from '../paths.ts'
+import { boxQuota, hasSubvolumes } from '../quota.ts'
+
+export const subvolume = 'layer'
+
+export async function takeSnapshot({ from, parent, name }: { from: string; parent: string; name: string }) {
+  const fresh = `${parent}/.new~${name}`
+  await removeSnapshot(fresh)
+  mkdirSync(fresh, { mode: 0o700 })
+  await run('btrfs', ['subvolume', 'snapshot', `${from}/${subvolume}`, `${fresh}/${subvolume}`])
+  renameSync(fresh, `${parent}/${name}`)
+}
+
+export async function removeSnapshot(directory: string): Promise<void> {
+  if (!existsSync(directory)) return
+  if (existsSync(`${directory}/${subvolume}`)) {
+    await run('btrfs', ['subvolume', 'delete', `${directory}/${subvolume}`])
+  }
+  rmdirSync(directory)
+}
+
+/** Adds subvolumes and disk quotas to boxes whose home is on btrfs. The box itself does not see the difference. */
+export function withSubvolumes(boxes: BoxDriver, home: Home): BoxDriver {
+  const quota = boxQuota(home.path)
+  return {
+    ...boxes,
+    isolation: async () => ({ ...(await boxes.isolation()), limitsStorage: await quota.isPossible() }),
+    async ensureBox(spec) {
+      const paths = boxPaths(home, spec.id)
+      await ensureSubvolume(home, paths)
+      const layer = `${paths.directory}/${subvolume}`
+      if (existsSync(layer)) await quota.ensureLimit(layer, spec.storageGb)
+      return boxes.ensureBox(spec)
+    },
+  }
+}
+
+/** The layers keep their usual paths as links into the subvolume. */
+async function ensureSubvolume(home: Home, paths: BoxPaths): Promise<void> {
+  if (existsSync(paths.workUsr) || !hasSubvolumes(home.path)) return
+  ensureDirectory(paths.directory, { mode: 0o711 })
+  const layer = `${paths.directory}/${subvolume}`
+  if (!existsSync(layer)) {
+    const fresh = `${paths.directory}/.new~${subvolume}`
+    if (!existsSync(fresh)) await run('btrfs', ['subvolume', 'create', fresh])
+    renameSync(fresh, layer)
+  }
+  for (const path of [paths.upper, paths.work, paths.upperUsr, paths.workUsr]) {
+    ensureDirectory(`${layer}/${basename(path)}`, { mode: 0o711 })
+    if (!existsSync(path)) symlinkSync(`${subvolume}/${basename(path)}`, path)
+  }
+}
