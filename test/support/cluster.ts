@@ -1,15 +1,17 @@
 import pg from 'pg'
 import { type Home, openHome } from '../../src/drivers/host/home.ts'
 import { isRoot } from '../../src/drivers/host/process.ts'
-import { type PoolerDriver, type PoolerSpec, poolerDriver } from '../../src/drivers/postgres/pooler/pooler.ts'
-import { type ClusterSpec, type PostgresDriver, postgresDriver } from '../../src/drivers/postgres/server.ts'
-import type { ProbeTarget } from '../../src/drivers/postgres/sql/connection.ts'
-import { createUser, setPassword } from '../../src/drivers/postgres/sql/role.ts'
+import type { PostgresDriver } from '../../src/drivers/postgres/driver.ts'
+import type { PoolerDriver } from '../../src/drivers/postgres/pooler/driver.ts'
+import { poolerDriver } from '../../src/drivers/postgres/pooler/pooler.ts'
+import { postgresDriver } from '../../src/drivers/postgres/server.ts'
+import type { ProbeTarget } from '../../src/drivers/postgres/sql/driver.ts'
 import { ensureToolchain } from '../../src/drivers/postgres/toolchain/toolchain.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
 import type { PostgresMajor } from '../../src/model/postgres/cluster.ts'
 import { findPlan } from '../../src/model/postgres/plan.ts'
+import type { ClusterSpec, PoolerSpec } from '../../src/model/postgres/spec.ts'
 import type { UserRole } from '../../src/model/postgres/user.ts'
 import { freePorts } from './port.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
@@ -75,7 +77,7 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
       await postgres.ensureData(cluster.id, cluster.spec)
       await postgres.ensureRunning(cluster.id, cluster.spec)
       await untilReady(postgres, cluster.id)
-      await setPassword(postgres, cluster.id, 'fly-user', password)
+      await postgres.users.setPassword(cluster.id, 'fly-user', password)
       return cluster
     },
     async startPooler(cluster, change = {}) {
@@ -88,7 +90,7 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
         ),
       )
     },
-    addUser: (cluster, name, role) => createUser(postgres, cluster.id, { name, role, password }),
+    addUser: (cluster, name, role) => postgres.users.create(cluster.id, { name, role, password }),
     async remove() {
       await removeTemporaryHome(home.path)
       await removeTemporaryHome(directory)

@@ -1,11 +1,9 @@
-import { type BackupDriver, backupDriver } from '../../src/drivers/postgres/backup.ts'
-import { type ReceiverDriver, receiverDriver } from '../../src/drivers/postgres/receiver.ts'
-import {
-  type RecoveryState,
-  type RestoreDriver,
-  type RestoreSpec,
-  restoreDriver,
-} from '../../src/drivers/postgres/restore/restore.ts'
+import { backupDriver } from '../../src/drivers/postgres/backup/backup.ts'
+import type { BackupDriver } from '../../src/drivers/postgres/backup/driver.ts'
+import type { ReceiverDriver } from '../../src/drivers/postgres/receiver/driver.ts'
+import { receiverDriver } from '../../src/drivers/postgres/receiver/receiver.ts'
+import type { RecoveryState, RestoreDriver, RestoreSpec } from '../../src/drivers/postgres/restore/driver.ts'
+import { restoreDriver } from '../../src/drivers/postgres/restore/restore.ts'
 import { ensureTools } from '../../src/drivers/postgres/toolchain/tools.ts'
 import { fileRepository } from '../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../src/drivers/repository/driver.ts'

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { type Candidate, considerLook } from './sampler.ts'
+import { type Candidate, considerObservation } from './sampler.ts'
 
 const second = 1_000_000n
 
@@ -8,7 +8,7 @@ function run(looks: { at: bigint; insertLsn: bigint; archivedLsn: bigint }[]) {
   let candidates: Candidate[] = []
   const reached: (Candidate | undefined)[] = []
   for (const look of looks) {
-    const progress = considerLook(candidates, look)
+    const progress = considerObservation(candidates, look)
     candidates = progress.candidates
     reached.push(progress.reached)
   }

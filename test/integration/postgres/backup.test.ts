@@ -12,19 +12,15 @@ import {
 } from 'node:fs'
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
-import {
-  type BackupDriver,
-  type BackupFacts,
-  type BackupState,
-  backupDriver,
-} from '../../../src/drivers/postgres/backup.ts'
-import { receiverDriver } from '../../../src/drivers/postgres/receiver.ts'
-import type { Toolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { backupDriver } from '../../../src/drivers/postgres/backup/backup.ts'
+import type { BackupDriver, BackupFacts, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
+import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { fileRepository } from '../../../src/drivers/repository/directory.ts'
 import type { BackupDescription, Repository } from '../../../src/drivers/repository/driver.ts'
 import { type JobDriver, jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
+import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
 import { parseLsn } from '../../../src/model/postgres/wal.ts'
 import { type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
 import { processesBelow } from '../../support/temporary-home.ts'

@@ -2,8 +2,6 @@ import { readFileSync, statSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
-import { createDatabase, dropDatabase, listDatabases } from '../../../src/drivers/postgres/sql/database.ts'
-import { dropUser, setPassword, setRole } from '../../../src/drivers/postgres/sql/role.ts'
 import { ask, type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
 
@@ -60,7 +58,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   it('knows a changed password at once and the old one no more', async () => {
     await bench.addUser(cluster, 'changing', 'reader')
     await ask(port, 'select 1', { user: 'changing' })
-    await setPassword(bench.postgres, cluster.id, 'changing', 'another one')
+    await bench.postgres.users.setPassword(cluster.id, 'changing', 'another one')
     expect(await ask(port, 'select 1 as one', { user: 'changing', password: 'another one' })).toEqual([{ one: 1 }])
     await expect(ask(port, 'select 1', { user: 'changing' })).rejects.toThrow('authentication failed')
   })
@@ -91,9 +89,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   it('sees a changed role in the next session', async () => {
     await bench.addUser(cluster, 'rising', 'reader')
     await expect(ask(port, 'create schema risen', { user: 'rising' })).rejects.toThrow('permission denied')
-    await setRole(bench.postgres, cluster.id, { name: 'rising', role: 'schema_admin' })
+    await bench.postgres.users.setRole(cluster.id, { name: 'rising', role: 'schema_admin' })
     await ask(port, 'create schema risen', { user: 'rising' })
-    await setRole(bench.postgres, cluster.id, { name: 'rising', role: 'reader' })
+    await bench.postgres.users.setRole(cluster.id, { name: 'rising', role: 'reader' })
     await expect(ask(port, 'drop schema risen', { user: 'rising' })).rejects.toThrow('must be owner')
   })
 
@@ -101,11 +99,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     'refuses an unknown database, reaches it once it is made, and lets it go',
     async (database) => {
       await expect(ask(port, 'select 1', { database })).rejects.toThrow('authentication failed')
-      await createDatabase(bench.postgres, cluster.id, database)
-      await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+      await bench.postgres.databases.create(cluster.id, database)
+      await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
       const client = await connect(port, { database })
       expect((await client.query('select current_database()::text as name')).rows).toEqual([{ name: database }])
-      await dropDatabase(bench.postgres, cluster.id, database)
+      await bench.postgres.databases.drop(cluster.id, database)
       await expect(client.query('select 1')).rejects.toThrow()
       await client.end().catch(() => undefined)
       await bench.startPooler(cluster)
@@ -113,11 +111,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   )
 
   it('leads to a database that its owner closed to everybody who is not named', async () => {
-    await createDatabase(bench.postgres, cluster.id, 'closed')
+    await bench.postgres.databases.create(cluster.id, 'closed')
     await ask(cluster.spec.port, 'revoke all on database closed from public', { database: 'closed' })
-    await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+    await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
     expect(await ask(port, 'select 1 as one', { database: 'closed' })).toEqual([{ one: 1 }])
-    await dropDatabase(bench.postgres, cluster.id, 'closed')
+    await bench.postgres.databases.drop(cluster.id, 'closed')
     await bench.startPooler(cluster)
   })
 
@@ -125,7 +123,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.addUser(cluster, 'going', 'writer')
     const client = await connect(port, { user: 'going' })
     await client.query('select 1')
-    await dropUser(bench.postgres, cluster.id, 'going')
+    await bench.postgres.users.drop(cluster.id, 'going')
     await expect(client.query('select 1')).rejects.toThrow()
     await expect(ask(port, 'select 1', { user: 'going' })).rejects.toThrow()
     await client.end().catch(() => undefined)

@@ -1,8 +1,5 @@
 import type pg from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { createDatabase, dropDatabase } from '../../../src/drivers/postgres/sql/database.ts'
-import { endPrepared } from '../../../src/drivers/postgres/sql/prepared.ts'
-import { dropUser, forgetForeignPasswords, setPassword, setRole } from '../../../src/drivers/postgres/sql/role.ts'
 import { ask, type ClusterBench, connect, openBench, password, type TestCluster } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
 
@@ -41,15 +38,15 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
   describe('a user', () => {
     const operations = {
-      'gets a new password': () => setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true }),
-      'gets another role': () => setRole(bench.postgres, id, { name: 'stubborn', role: 'writer' }),
-      'is dropped': () => dropUser(bench.postgres, id, 'stubborn'),
+      'gets a new password': () => bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true }),
+      'gets another role': () => bench.postgres.users.setRole(id, { name: 'stubborn', role: 'writer' }),
+      'is dropped': () => bench.postgres.users.drop(id, 'stubborn'),
     }
 
     beforeEach(() => bench.addUser(cluster, 'stubborn', 'reader'))
     afterEach(async () => {
-      await endPrepared(bench.postgres, id)
-      await dropUser(bench.postgres, id, 'stubborn').catch(() => undefined)
+      await bench.postgres.rollBackPrepared(id)
+      await bench.postgres.users.drop(id, 'stubborn').catch(() => undefined)
     })
 
     describe.each(Object.entries(operations))('%s', (_what, operate) => {
@@ -84,7 +81,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       const sessions = Array.from({ length: 10 }, comeBack)
       try {
         await until(async () => (await listSessions()) > 5)
-        await dropUser(bench.postgres, id, 'stubborn')
+        await bench.postgres.users.drop(id, 'stubborn')
       } finally {
         isOut = true
         await endSessions()
@@ -93,21 +90,21 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     it('is dropped although what he prepared is in a database that is closed, and stays so', async () => {
-      await createDatabase(bench.postgres, id, 'closed')
+      await bench.postgres.databases.create(id, 'closed')
       await ask(port, `begin; ${changes.setting}; prepare transaction 'far'`, { user: 'stubborn', database: 'closed' })
       await ask(port, 'alter database closed allow_connections false')
-      await dropUser(bench.postgres, id, 'stubborn')
+      await bench.postgres.users.drop(id, 'stubborn')
       expect(await listPrepared()).toEqual([])
       await expect(ask(port, 'select 1', { database: 'closed' })).rejects.toThrow('not currently accepting connections')
-      await dropDatabase(bench.postgres, id, 'closed')
+      await bench.postgres.databases.drop(id, 'closed')
     })
 
     it('takes what he prepared along, in every database, and nothing of others', async () => {
       await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
       await asHimself(`begin; lock table number in access share mode; prepare transaction 'his'`)
-      await setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true })
+      await bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true })
       expect(await listPrepared()).toEqual(['his', 'of an admin'])
-      await dropUser(bench.postgres, id, 'stubborn')
+      await bench.postgres.users.drop(id, 'stubborn')
       expect(await listPrepared()).toEqual(['of an admin'])
     })
   })
@@ -118,7 +115,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       user: 'stubborn',
       password: 'old',
     })
-    await forgetForeignPasswords(bench.postgres, id)
+    await bench.postgres.users.clearUnmanagedPasswords(id)
     const [role] = await bench.postgres.query(
       id,
       'postgres',

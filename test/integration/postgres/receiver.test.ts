@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { type ReceiverDriver, receiverDriver, type SlotState } from '../../../src/drivers/postgres/receiver.ts'
+import type { ReceiverDriver, SlotState } from '../../../src/drivers/postgres/receiver/driver.ts'
+import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { fileRepository } from '../../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'

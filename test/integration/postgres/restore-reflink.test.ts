@@ -3,7 +3,7 @@ import { closeSync, existsSync, mkdirSync, openSync, readdirSync, rmSync, writeF
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
-import type { RestoreSpec } from '../../../src/drivers/postgres/restore/restore.ts'
+import type { RestoreSpec } from '../../../src/drivers/postgres/restore/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
 import type { TestCluster } from '../../support/cluster.ts'
 import {

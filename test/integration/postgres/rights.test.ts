@@ -1,8 +1,4 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { createDatabase, dropDatabase } from '../../../src/drivers/postgres/sql/database.ts'
-import { enableExtension } from '../../../src/drivers/postgres/sql/extension.ts'
-import { ensureRights } from '../../../src/drivers/postgres/sql/rights.ts'
-import { createUser, dropUser, setPassword } from '../../../src/drivers/postgres/sql/role.ts'
 import { ask, type ClusterBench, openBench, password, type TestCluster } from '../../support/cluster.ts'
 
 let bench: ClusterBench
@@ -87,9 +83,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     it('sees no words of the platform', async () => {
-      await setPassword(bench.postgres, cluster.id, 'a reader', password)
+      await bench.postgres.users.setPassword(cluster.id, 'a reader', password)
       await expect(
-        createUser(bench.postgres, cluster.id, { name: 'a reader', role: 'reader', password }),
+        bench.postgres.users.create(cluster.id, { name: 'a reader', role: 'reader', password }),
       ).rejects.toThrow()
       const sources = ['query from pg_stat_activity', 'query from pg_stat_statements']
       for (const source of sources) {
@@ -102,7 +98,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     it('does not get at a password of a foreign server that belongs to somebody else', async () => {
-      await enableExtension(bench.postgres, cluster.id, 'fly-db', 'postgres_fdw')
+      await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'postgres_fdw')
       await ask(
         port,
         `create server far foreign data wrapper postgres_fdw options (host '127.0.0.1');
@@ -116,7 +112,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   describe('an extension', () => {
-    const enable = (name: string, options = {}) => enableExtension(bench.postgres, cluster.id, database, name, options)
+    const enable = (name: string, options = {}) => bench.postgres.extensions.enable(cluster.id, database, name, options)
     const database = 'extended'
     const tenant = (sql: string) => ask(port, sql, { database })
     const placeOf = async (name: string) =>
@@ -128,7 +124,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       )[0]
 
     beforeAll(async () => {
-      await createDatabase(bench.postgres, cluster.id, database)
+      await bench.postgres.databases.create(cluster.id, database)
       await tenant('create schema apart; create extension cube schema apart')
     })
 
@@ -183,12 +179,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     it.each(['a"b', "it's", '$1', 'a\\b'])('is not put where PostgreSQL allows none, such as %s', async (schema) => {
-      await createDatabase(bench.postgres, cluster.id, 'quoted')
+      await bench.postgres.databases.create(cluster.id, 'quoted')
       const options = { schema, createSchema: true }
       await expect(
-        enableExtension(bench.postgres, cluster.id, 'quoted', 'earthdistance', options),
+        bench.postgres.extensions.enable(cluster.id, 'quoted', 'earthdistance', options),
       ).rejects.toMatchObject({ code: 'invalid' })
-      await dropDatabase(bench.postgres, cluster.id, 'quoted')
+      await bench.postgres.databases.drop(cluster.id, 'quoted')
     })
 
     it('leaves nothing among what is the platform’s', async () => {
@@ -241,7 +237,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     it('in one statement with its schema, or in a new database, is shared as well', async () => {
-      await createDatabase(bench.postgres, cluster.id, 'another')
+      await bench.postgres.databases.create(cluster.id, 'another')
       for (const database of ['fly-db', 'another']) {
         const make = 'create schema "To gether" create table t (id int) create view v as select id from t'
         await as('schema_admin', make, database)
@@ -249,11 +245,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
         expect(await as('reader', 'select id from "To gether".v', database)).toEqual([{ id: 7 }])
         await as('schema_admin', 'drop schema "To gether" cascade', database)
       }
-      await dropDatabase(bench.postgres, cluster.id, 'another')
+      await bench.postgres.databases.drop(cluster.id, 'another')
     })
 
     it('with an extension is shared as well, and so is the schema that comes with it', async () => {
-      await enableExtension(bench.postgres, cluster.id, 'fly-db', 'pg_buffercache', {
+      await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'pg_buffercache', {
         schema: 'seen',
         createSchema: true,
       })
@@ -282,14 +278,14 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     it('as a large object is made by those who may write', async () => {
-      await createDatabase(bench.postgres, cluster.id, 'another')
+      await bench.postgres.databases.create(cluster.id, 'another')
       for (const database of ['fly-db', 'another']) {
         for (const make of ['lo_creat(-1)', 'lo_create(0)', `lo_from_bytea(0, 'x')`]) {
           await expect(as('reader', `select ${make}`, database)).rejects.toThrow('permission denied')
           await as('writer', `select lo_unlink(${make})`, database)
         }
       }
-      await dropDatabase(bench.postgres, cluster.id, 'another')
+      await bench.postgres.databases.drop(cluster.id, 'another')
     })
 
     it('for one session only stays with it', async () => {
@@ -299,7 +295,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     it('by a user who leaves stays shared', async () => {
       await bench.addUser(cluster, 'leaving', 'schema_admin')
       await ask(port, 'set role none; create schema left_over; create table left_over.t (id int)', { user: 'leaving' })
-      await dropUser(bench.postgres, cluster.id, 'leaving')
+      await bench.postgres.users.drop(cluster.id, 'leaving')
       await as('writer', 'insert into left_over.t values (1)')
       expect(await as('reader', 'select id from left_over.t')).toEqual([{ id: 1 }])
       await as('schema_admin', 'drop schema left_over cascade')
@@ -307,7 +303,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   it('gives a cluster from before the same rights, and takes away what went too far', async () => {
-    await createDatabase(bench.postgres, cluster.id, 'old')
+    await bench.postgres.databases.create(cluster.id, 'old')
     for (const database of ['fly-db', 'old', 'template1']) {
       await admin(
         `alter extension plpgsql drop event trigger berth_share; drop event trigger berth_share;
@@ -327,9 +323,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'create schema "be fore"; create table "be fore".t (id serial)', database)
     expect((await as('reader', 'select rolpassword from pg_authid')).length).toBeGreaterThan(0)
     await as('writer', 'begin; delete from pg_stat_database_conflicts; rollback')
-    await ensureRights(bench.postgres, cluster.id)
-    await ensureRights(bench.postgres, cluster.id)
-    await createDatabase(bench.postgres, cluster.id, 'new')
+    await bench.postgres.ensureGrants(cluster.id)
+    await bench.postgres.ensureGrants(cluster.id)
+    await bench.postgres.databases.create(cluster.id, 'new')
     for (const database of old) {
       await as('writer', 'insert into "be fore".t default values', database)
       expect(await as('reader', 'select id from "be fore".t', database)).toEqual([{ id: 1 }])

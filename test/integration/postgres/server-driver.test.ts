@@ -4,20 +4,6 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import { readIdentifier } from '../../../src/drivers/postgres/identity.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
-import { createDatabase, dropDatabase, listDatabases } from '../../../src/drivers/postgres/sql/database.ts'
-import {
-  disableExtension,
-  enableExtension,
-  listDatabaseExtensions,
-} from '../../../src/drivers/postgres/sql/extension.ts'
-import {
-  createUser,
-  dropUser,
-  hasPassword,
-  listUsers,
-  setPassword,
-  setRole,
-} from '../../../src/drivers/postgres/sql/role.ts'
 import { ensureTools, hasPostgis, listExtensions } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { newId } from '../../../src/model/ids.ts'
 import {
@@ -172,7 +158,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
     await ask(port, 'alter table early add extra int; create index on early (name)', { user: 'second' })
     await ask(port, 'alter table later.things rename to stuff; drop table early; drop schema later cascade')
-    expect(await listUsers(bench.postgres, id)).toEqual([
+    expect(await bench.postgres.users.list(id)).toEqual([
       { name: 'fly-user', role: 'schema_admin' },
       { name: 'r', role: 'reader' },
       { name: 'second', role: 'schema_admin' },
@@ -190,9 +176,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
   it('takes users whatever their names, and refuses those that cannot be', async () => {
     const name = 'a"b; drop'
-    await createUser(bench.postgres, id, { name, role: 'writer', password })
+    await bench.postgres.users.create(id, { name, role: 'writer', password })
     expect(await ask(port, 'select current_user::text as name', { user: name })).toEqual([{ name }])
-    const again = createUser(bench.postgres, id, { name, role: 'reader', password })
+    const again = bench.postgres.users.create(id, { name, role: 'reader', password })
     await expect(again).rejects.toMatchObject({ code: 'conflict' })
     for (const [bad, code] of [
       ['a\0b', 'invalid'],
@@ -202,16 +188,16 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       ['postgres', 'bad_request'],
       ['pg_monitor', 'bad_request'],
     ] as const) {
-      const attempt = createUser(bench.postgres, id, { name: bad, role: 'reader', password })
+      const attempt = bench.postgres.users.create(id, { name: bad, role: 'reader', password })
       await expect(attempt, bad).rejects.toMatchObject({ code })
     }
-    await dropUser(bench.postgres, id, name)
-    await expect(dropUser(bench.postgres, id, name)).rejects.toMatchObject({ code: 'not_found' })
-    await expect(dropUser(bench.postgres, id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
+    await bench.postgres.users.drop(id, name)
+    await expect(bench.postgres.users.drop(id, name)).rejects.toMatchObject({ code: 'not_found' })
+    await expect(bench.postgres.users.drop(id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
   })
 
   it('drops a user with what he has in several databases, which the admins keep', async () => {
-    await createDatabase(bench.postgres, id, 'second')
+    await bench.postgres.databases.create(id, 'second')
     await bench.addUser(cluster, 'leaving', 'schema_admin')
     const client = await connect(port, { user: 'leaving' })
     for (const database of ['fly-db', 'second']) {
@@ -221,21 +207,21 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       })
       await ask(port, `grant usage on schema left_behind to w`, { user: 'leaving', database })
     }
-    await dropUser(bench.postgres, id, 'leaving')
+    await bench.postgres.users.drop(id, 'leaving')
     await expect(client.query('select 1')).rejects.toThrow()
     for (const database of ['fly-db', 'second']) await ask(port, 'drop schema left_behind cascade', { database })
-    await dropDatabase(bench.postgres, id, 'second')
+    await bench.postgres.databases.drop(id, 'second')
   })
 
   it('takes rights away with a role, also from a session that is open', async () => {
     await bench.addUser(cluster, 'falling', 'schema_admin')
     const client = await connect(port, { user: 'falling' })
     await client.query('set role none; create table public.own (id int)')
-    await setRole(bench.postgres, id, { name: 'falling', role: 'reader' })
+    await bench.postgres.users.setRole(id, { name: 'falling', role: 'reader' })
     await expect(client.query('drop table own')).rejects.toThrow()
     await expect(ask(port, 'drop table own', { user: 'falling' })).rejects.toThrow('must be owner')
     await ask(port, 'drop table own')
-    await expect(setRole(bench.postgres, id, { name: 'nobody', role: 'reader' })).rejects.toMatchObject({
+    await expect(bench.postgres.users.setRole(id, { name: 'nobody', role: 'reader' })).rejects.toMatchObject({
       code: 'not_found',
     })
   })
@@ -243,11 +229,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   it('changes a password, and ends sessions when asked to', async () => {
     await bench.addUser(cluster, 'p', 'reader')
     const client = await connect(port, { user: 'p' })
-    await setPassword(bench.postgres, id, 'p', 'second')
-    const knows = (password: string) => hasPassword(bench.postgres, id, 'p', password)
+    await bench.postgres.users.setPassword(id, 'p', 'second')
+    const knows = (password: string) => bench.postgres.users.hasPassword(id, 'p', password)
     expect([await knows('first'), await knows('second')]).toEqual([false, true])
     await client.query('select 1')
-    await setPassword(bench.postgres, id, 'p', 'third', { killSessions: true })
+    await bench.postgres.users.setPassword(id, 'p', 'third', { killSessions: true })
     await expect(client.query('select 1')).rejects.toThrow()
     await ask(port, 'select 1', { user: 'p', password: 'third' })
     const [row] = await admin(
@@ -257,56 +243,56 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   it('makes and drops databases', async () => {
-    await createDatabase(bench.postgres, id, 'shop "x"')
-    expect(await listDatabases(bench.postgres, id)).toEqual(['fly-db', 'shop "x"'])
-    await expect(createDatabase(bench.postgres, id, 'shop "x"')).rejects.toMatchObject({ code: 'conflict' })
-    await expect(createDatabase(bench.postgres, id, 'pgbouncer')).rejects.toMatchObject({ code: 'bad_request' })
+    await bench.postgres.databases.create(id, 'shop "x"')
+    expect(await bench.postgres.databases.list(id)).toEqual(['fly-db', 'shop "x"'])
+    await expect(bench.postgres.databases.create(id, 'shop "x"')).rejects.toMatchObject({ code: 'conflict' })
+    await expect(bench.postgres.databases.create(id, 'pgbouncer')).rejects.toMatchObject({ code: 'bad_request' })
     const client = await connect(port, { database: 'shop "x"' })
     await client.query('create table orders (id int)')
-    await dropDatabase(bench.postgres, id, 'shop "x"')
+    await bench.postgres.databases.drop(id, 'shop "x"')
     await expect(client.query('select 1')).rejects.toThrow()
-    await expect(dropDatabase(bench.postgres, id, 'shop "x"')).rejects.toMatchObject({ code: 'not_found' })
-    await expect(dropDatabase(bench.postgres, id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
-    await createDatabase(bench.postgres, id, 'pattern')
+    await expect(bench.postgres.databases.drop(id, 'shop "x"')).rejects.toMatchObject({ code: 'not_found' })
+    await expect(bench.postgres.databases.drop(id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
+    await bench.postgres.databases.create(id, 'pattern')
     await ask(port, 'alter database pattern is_template true')
-    expect(await listDatabases(bench.postgres, id)).toEqual(['fly-db', 'pattern'])
-    await expect(dropDatabase(bench.postgres, id, 'pattern')).rejects.toMatchObject({ code: 'conflict' })
+    expect(await bench.postgres.databases.list(id)).toEqual(['fly-db', 'pattern'])
+    await expect(bench.postgres.databases.drop(id, 'pattern')).rejects.toMatchObject({ code: 'conflict' })
     await ask(port, 'alter database pattern is_template false')
-    await dropDatabase(bench.postgres, id, 'pattern')
+    await bench.postgres.databases.drop(id, 'pattern')
   })
 
   it('enables and disables extensions', async () => {
     const find = async (name: string) =>
-      (await listDatabaseExtensions(bench.postgres, id, 'fly-db')).find((extension) => extension.name === name)
+      (await bench.postgres.extensions.list(id, 'fly-db')).find((extension) => extension.name === name)
     expect(await find('plpgsql')).toMatchObject({ system: true, installed: { schema: 'pg_catalog' } })
     expect(await find('file_fdw')).toBeUndefined()
-    await enableExtension(bench.postgres, id, 'fly-db', 'earthdistance', { schema: 'geo', createSchema: true })
+    await bench.postgres.extensions.enable(id, 'fly-db', 'earthdistance', { schema: 'geo', createSchema: true })
     expect(await find('cube')).toMatchObject({ system: false, installed: { schema: 'geo' } })
     expect(await ask(port, 'select geo.earth()::int as radius')).toEqual([{ radius: 6378168 }])
     const refusals = [
-      [() => enableExtension(bench.postgres, id, 'fly-db', 'cube'), 'conflict'],
-      [() => enableExtension(bench.postgres, id, 'fly-db', 'nonsense'), 'not_found'],
-      [() => enableExtension(bench.postgres, id, 'fly-db', 'citext', { schema: 'missing' }), 'invalid'],
-      [() => enableExtension(bench.postgres, id, 'nowhere', 'citext'), 'not_found'],
-      [() => disableExtension(bench.postgres, id, 'fly-db', 'cube'), 'conflict'],
-      [() => disableExtension(bench.postgres, id, 'fly-db', 'citext'), 'not_found'],
-      [() => disableExtension(bench.postgres, id, 'fly-db', 'plpgsql'), 'bad_request'],
+      [() => bench.postgres.extensions.enable(id, 'fly-db', 'cube'), 'conflict'],
+      [() => bench.postgres.extensions.enable(id, 'fly-db', 'nonsense'), 'not_found'],
+      [() => bench.postgres.extensions.enable(id, 'fly-db', 'citext', { schema: 'missing' }), 'invalid'],
+      [() => bench.postgres.extensions.enable(id, 'nowhere', 'citext'), 'not_found'],
+      [() => bench.postgres.extensions.disable(id, 'fly-db', 'cube'), 'conflict'],
+      [() => bench.postgres.extensions.disable(id, 'fly-db', 'citext'), 'not_found'],
+      [() => bench.postgres.extensions.disable(id, 'fly-db', 'plpgsql'), 'bad_request'],
     ] as const
     for (const [attempt, code] of refusals) await expect(attempt()).rejects.toMatchObject({ code })
-    await disableExtension(bench.postgres, id, 'fly-db', 'cube', { cascade: true })
-    await enableExtension(bench.postgres, id, 'fly-db', 'hstore')
+    await bench.postgres.extensions.disable(id, 'fly-db', 'cube', { cascade: true })
+    await bench.postgres.extensions.enable(id, 'fly-db', 'hstore')
     expect(await ask(port, `select ('a=>1'::hstore -> 'a') as a`)).toEqual([{ a: '1' }])
   })
 
   it('has no database whose name cannot be one, nor takes it for another or for settings', async () => {
     const long = 'x'.repeat(63)
-    await createDatabase(bench.postgres, id, long)
+    await bench.postgres.databases.create(id, long)
     const names = ['', 'fly-db\0search_path\0public', 'x\0database\0postgres', `${long}y`, 'fly-db\ud800']
     for (const name of names) {
-      const asked = listDatabaseExtensions(bench.postgres, id, name)
+      const asked = bench.postgres.extensions.list(id, name)
       await expect(asked, JSON.stringify(name)).rejects.toMatchObject({ code: 'not_found' })
     }
-    await dropDatabase(bench.postgres, id, long)
+    await bench.postgres.databases.drop(id, long)
   })
 
   it('says of what two make at once that it is there, to one of them', async () => {
@@ -315,17 +301,17 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       return attempts.map((one) => (one.status === 'rejected' ? one.reason.code : 'made')).sort()
     }
     for (const round of [1, 2, 3]) {
-      const made = await outcomes(() => createDatabase(bench.postgres, id, `twin ${round}`))
+      const made = await outcomes(() => bench.postgres.databases.create(id, `twin ${round}`))
       expect(made).toEqual(['conflict', 'conflict', 'conflict', 'made'])
-      await dropDatabase(bench.postgres, id, `twin ${round}`)
-      const enabled = await outcomes(() => enableExtension(bench.postgres, id, 'fly-db', 'ltree'))
+      await bench.postgres.databases.drop(id, `twin ${round}`)
+      const enabled = await outcomes(() => bench.postgres.extensions.enable(id, 'fly-db', 'ltree'))
       expect(enabled).toEqual(['conflict', 'conflict', 'conflict', 'made'])
-      await disableExtension(bench.postgres, id, 'fly-db', 'ltree')
+      await bench.postgres.extensions.disable(id, 'fly-db', 'ltree')
     }
   })
 
   it('asks in its own words, whatever a tenant makes of his database', async () => {
-    await createDatabase(bench.postgres, id, 'trap')
+    await bench.postgres.databases.create(id, 'trap')
     await ask(port, 'create schema evil', { database: 'trap' })
     await ask(
       port,
@@ -340,9 +326,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       { database: 'trap' },
     )
     if (major === '17') await ask(port, 'alter database trap set transaction_timeout = 1')
-    expect((await listDatabaseExtensions(bench.postgres, id, 'trap')).length).toBeGreaterThan(20)
-    await enableExtension(bench.postgres, id, 'trap', 'citext')
-    await dropDatabase(bench.postgres, id, 'trap')
+    expect((await bench.postgres.extensions.list(id, 'trap')).length).toBeGreaterThan(20)
+    await bench.postgres.extensions.enable(id, 'trap', 'citext')
+    await bench.postgres.databases.drop(id, 'trap')
   })
 
   it('can be dumped and loaded into another cluster without an error', async () => {
@@ -470,7 +456,7 @@ it('says that a lock is in the way, and goes on once it is gone', async () => {
   await ask(port, 'set role none; create table public.held (id int)', { user: 'owner' })
   const other = await connect(port)
   await other.query('begin; lock table held')
-  const drop = () => dropUser(bench.postgres, cluster.id, 'owner')
+  const drop = () => bench.postgres.users.drop(cluster.id, 'owner')
   await expect(drop()).rejects.toMatchObject({ code: 'unavailable', message: expect.stringContaining('locked') })
   await other.query('rollback')
   await drop()
@@ -552,7 +538,6 @@ it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
     import { openHome } from 'drivers/host/home.ts'
     import { poolerDriver } from 'drivers/postgres/pooler/pooler.ts'
     import { postgresDriver } from 'drivers/postgres/server.ts'
-    import { setPassword } from 'drivers/postgres/sql/role.ts'
     import { waitUntil } from 'drivers/host/process.ts'
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
     import { ensureToolchain } from 'drivers/postgres/toolchain/toolchain.ts'
@@ -567,7 +552,7 @@ it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
     await postgres.ensureRunning(id, spec)
     await poolerDriver({ home, supervisor }).ensurePooler(id, ${JSON.stringify({ ...pooler, uid: undefined })})
     const ready = await waitUntil(async () => (await postgres.inspect(id)).is === 'ready', 60)
-    await setPassword(postgres, id, 'fly-user', '${password}')
+    await postgres.users.setPassword(id, 'fly-user', '${password}')
     console.log(ready)
     await postgres.closeConnections(id)
   `

@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest'
 import { findPlan } from '../../../model/postgres/plan.ts'
+import type { PoolerSpec } from '../../../model/postgres/spec.ts'
 import type { ClusterPaths } from '../paths.ts'
-import { type PoolerSpec, renderPooler } from './pooler.ts'
+import { renderPooler } from './pooler.ts'
 
 const paths = { pooler: '/c/pooler', tls: '/c/tls', sockets: "/run/it's" } as ClusterPaths
 const spec: PoolerSpec = {

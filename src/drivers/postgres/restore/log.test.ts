@@ -1,8 +1,8 @@
 import { expect, it } from 'vitest'
 import {
-  findComplaint,
   findFatal,
   findMark,
+  findReadError,
   findReplayedLsn,
   hasTimeTarget,
   recoveryLines,
@@ -53,8 +53,8 @@ it('gives the reason of a failure with its detail', () => {
 it('knows what the reader of the log complained about', () => {
   const done = { level: 'LOG', text: 'redo done at 0/3000C68 system usage: …' }
   const complaint = 'incorrect resource manager data checksum in record at 0/3000C90'
-  expect(findComplaint([{ level: 'LOG', text: complaint }, done])).toBe(complaint)
-  expect(findComplaint([{ level: 'LOG', text: 'redo in progress, …' }, done])).toBeUndefined()
-  expect(findComplaint([done])).toBeUndefined()
-  expect(findComplaint([])).toBeUndefined()
+  expect(findReadError([{ level: 'LOG', text: complaint }, done])).toBe(complaint)
+  expect(findReadError([{ level: 'LOG', text: 'redo in progress, …' }, done])).toBeUndefined()
+  expect(findReadError([done])).toBeUndefined()
+  expect(findReadError([])).toBeUndefined()
 })

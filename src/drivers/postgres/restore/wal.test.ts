@@ -1,6 +1,9 @@
 import { expect, it } from 'vitest'
+import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
-import { type Expected, findShortfall, manifestBytes, readTimelineStart, renderPlan, totalOf } from './wal.ts'
+import { findShortfall, manifestBytes, planBytes, readTimelineStart, renderPlan } from './wal.ts'
+
+type Expected = Pick<RestorePlan, 'target' | 'pieces' | 'timeline'>
 
 const expected: Expected = {
   target: { kind: 'end' },
@@ -61,5 +64,5 @@ it('counts what will be there', () => {
   expect(bytes).toBe(123)
   const plan = renderPlan([{ path: '/r/with space/0001.partial', name: '0001', bytes: 77 }], bytes)
   expect(plan).toBe(`${123 + 16 * 1024 * 1024}\n77 0001 /r/with space/0001.partial\n`)
-  expect(totalOf(plan)).toBe(123 + 16 * 1024 * 1024)
+  expect(planBytes(plan)).toBe(123 + 16 * 1024 * 1024)
 })

@@ -13,11 +13,11 @@ it('says what PostgreSQL refused, without where the platform lies', () => {
   expect(refused('42P04', 'database "a/b" already exists').message).toBe('Database "a/b" already exists')
 })
 
-it('says of two who make the same at once that they did, in words of ours', () => {
+it('reports a race of two requests in words of our own', () => {
   const message = 'duplicate key value violates unique constraint "pg_database_datname_index"'
   expect(refused('23505', message)).toMatchObject({
     code: 'conflict',
-    message: 'Another request makes the same at this moment',
+    message: 'Another request is creating the same object',
   })
 })
 
