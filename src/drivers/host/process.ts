@@ -121,5 +121,3 @@ function lastLines(text: string): string {
   const lines = text.trimEnd().split('\n').slice(-8).join('\n')
   return lines === '' ? '' : `: ${lines}`
 }
-
-export { waitUntil } from '../../model/poll.ts'

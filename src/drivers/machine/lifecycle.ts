@@ -4,7 +4,9 @@
 import type { ChildProcess } from 'node:child_process'
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { isDiskFull } from '../../model/disk-full.ts'
 import { keyedQueue } from '../../model/keyed-queue.ts'
+import { waitUntil } from '../../model/poll.ts'
 import { readSignal } from '../../model/signal.ts'
 import { filterFile, openForRemoval, readMaking } from '../box/disk.ts'
 import type { BoxCommand, Isolation } from '../box/driver.ts'
@@ -20,7 +22,7 @@ import { ensureFreezer, freeze, isFrozen, removeFreezer, thaw } from '../host/cg
 import { readGroupMemory, reclaimMemory, setMemoryLimit } from '../host/cgroup-memory.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
-import { findCommand, isRoot, spawnWithPipes, waitUntil } from '../host/process.ts'
+import { findCommand, isRoot, spawnWithPipes } from '../host/process.ts'
 import { findProcess, killProcess } from '../host/process-list.ts'
 import { driverProgram } from '../host/program.ts'
 import { discard, sweepTrash } from '../host/trash.ts'
@@ -216,7 +218,7 @@ function lastExit(paths: MachinePaths): number {
 /** How machine-start.pl says that it is the description of the machine that cannot be carried out. */
 const refusal = 'refused: '
 /** Reasons of the host, which may be gone the next time. */
-const passing = /No space left|Input\/output error|Cannot allocate memory|temporarily unavailable|Too many open files/
+const passing = /Input\/output error|Cannot allocate memory|temporarily unavailable|Too many open files/
 
 async function waitForProgram(
   host: MachineHost,
@@ -232,7 +234,8 @@ async function waitForProgram(
   const reason = readTextIfPresent(paths.failed)?.trim() ?? 'it takes too long'
   await stopMachine(host, spec.id, { signal: 'SIGKILL', timeoutMs: 0 })
   if (leaving.aborted) throw new Error(`start the machine ${spec.id}: it was stopped`)
-  if (reason.startsWith(refusal) && !passing.test(reason)) throw new MachineStartError(reason.slice(refusal.length))
+  if (reason.startsWith(refusal) && !passing.test(reason) && !isDiskFull(reason))
+    throw new MachineStartError(reason.slice(refusal.length))
   throw new Error(`start the machine ${spec.id}: ${reason.replace(refusal, '')}`)
 }
 

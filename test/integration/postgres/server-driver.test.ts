@@ -538,7 +538,7 @@ it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
     import { openHome } from 'drivers/host/home.ts'
     import { poolerDriver } from 'drivers/postgres/pooler/pooler.ts'
     import { postgresDriver } from 'drivers/postgres/server.ts'
-    import { waitUntil } from 'drivers/host/process.ts'
+    import { waitUntil } from 'drivers/../model/poll.ts'
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
     import { ensureToolchain } from 'drivers/postgres/toolchain/toolchain.ts'
     const home = await openHome('${path}/h', { uidBase: 300000, registry: '${path}/registry' })
