@@ -24,7 +24,7 @@ export interface PostgresDriver extends SqlClient, SqlAdmin {
   inspect(id: string): Promise<ClusterProcess>
   /** Polls until the server is ready or the timeout is over; returns the last state. */
   waitUntilReady(id: string, timeoutSeconds: number): Promise<ClusterProcess>
-  /** Like `query`, on a connection that stays open. For one query that is repeated often and reads little. */
+  /** Like `query`, but keeps its connection open. Meant for a single query that is repeated often and reads little. */
   watch: Query
   /** Connects as any client would; throws if there is no answer. */
   probe(target: ProbeTarget): Promise<void>

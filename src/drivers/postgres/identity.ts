@@ -32,7 +32,7 @@ function identifyControlFile(file: string, identifier: bigint): void {
   const checksumAt = findChecksum(content)
   content.writeBigUInt64LE(identifier, 0)
   content.writeUInt32LE(crc32c(content.subarray(0, checksumAt)), checksumAt)
-  // Without truncating the file: ext4 flushes a truncated and rewritten file to disk at once, and we would wait for it.
+  // Overwrites the file without truncating it: ext4 would flush a truncated file to disk at once, while we wait.
   writeFileSync(file, content, { flag: 'r+' })
 }
 

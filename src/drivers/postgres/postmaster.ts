@@ -7,8 +7,8 @@ function readLockFile(data: string): string[] {
 }
 
 /**
- * The pid of the server, once its status is `ready`. The file of a server that was killed says so too: compare the pid
- * with the one of the supervised process.
+ * The pid of the server, once its status is `ready`. A killed server leaves the file behind, so callers must compare the
+ * pid with that of the supervised process.
  */
 export function findReadyPid(data: string): number | undefined {
   const lines = readLockFile(data)

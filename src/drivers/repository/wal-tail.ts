@@ -1,11 +1,11 @@
 // Finds the actual end of archived WAL. The receiver fills a segment with zeros before it writes to it, so the name and
-// size of the last segment do not tell; only the chain of its records does.
+// size of the last segment do not show it; only the chain of its records does.
 import { crc32c } from '../../model/postgres/crc32c.ts'
 import { type Lsn, segmentBytes, segmentStart } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 import type { WalTail } from './driver.ts'
 
-/** How many segments are searched for a commit; reading further back is not worth its time. */
+/** The number of segments that are searched for a commit; reading further back is not worth the time. */
 const maxSegments = 4
 
 /** Reads backwards from the last segment, because a record that began in an earlier one may fill it entirely. */

@@ -23,7 +23,7 @@ export interface StateDatabaseParts {
 
 const service = 'state-database'
 const name = 'berth'
-// Only part of the socket's name: nothing listens on TCP.
+// The port is only part of the socket's name; the server does not listen on TCP.
 const port = 5432
 const startTimeoutSeconds = 60
 
@@ -82,7 +82,7 @@ async function createData(parent: string, data: string, toolchain: Toolchain, ui
     if (creator !== undefined) chownSync(fresh, creator, creator)
     await initializeData(fresh, toolchain, creator)
     if (uid !== undefined) await run('chown', ['-R', `${uid}:${uid}`, fresh])
-    // Only after the chown, because another process of the user nobody could have put a symbolic link there before.
+    // Written after the chown: before it, another process of the user nobody could have put a symbolic link there.
     writeFileSync(`${fresh}/pg_hba.conf`, 'local all all trust\n')
     renameSync(fresh, data)
   } catch (cause) {

@@ -108,7 +108,7 @@ export async function rotatePassword(
   return serialize(cluster.id, username, async () => {
     const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     if (!user) throw userNotFound()
-    // Before the change as well: if the pooler does not answer, the caller would never learn the new password.
+    // Done before the change as well: if the pooler fails after it, the caller would not get the new password.
     if (killSessions) await endPooledSessions(ctx, cluster, { user: username })
     const password = newPassword()
     const next = { username, role: user.role, password: seal(ctx.encryptionKey, Buffer.from(password)) }

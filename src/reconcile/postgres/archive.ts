@@ -29,7 +29,7 @@ export async function keepArchive(cluster: Cluster, world: World): Promise<Healt
   if (slot.is !== 'ok') {
     if (slot.is === 'lost') await world.receiver.dropSlot(cluster.id, archive.slot)
     await startNextEpoch(cluster, world, null)
-    return degraded('the archive lost its place in the log and was started anew; a backup follows')
+    return degraded('the replication slot of the archive was lost; archiving restarts, and a backup follows')
   }
   if (slot.active) return undefined
   const until = slot.restartLsn === undefined ? '' : `; it has everything up to ${formatLsn(slot.restartLsn)}`

@@ -37,8 +37,8 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     const { db } = world
     const cluster = await loadCluster(db, backup.clusterId)
     if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
-    if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the second its label names')
-    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being made')
+    if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the time in its label')
+    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being created')
     if ((await countRunningBackups(db)) >= maxRunning) return wait(1, 'waiting for other backups on this machine')
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')
@@ -67,7 +67,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
       return wait(0.1, `${bytesVerified} of ${bytesDone} bytes verified`, save)
     }
     const archive = await findCurrentArchive(db, cluster.id)
-    if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'the archive was started anew meanwhile')
+    if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'archiving was restarted meanwhile')
     const slot = await world.receiver.inspectSlot(cluster.id, archive!.slot)
     const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(seen.stopLsn)
     if (!isArchived) return wait(0.1, `waiting until the archive has ${seen.stopLsn}`)

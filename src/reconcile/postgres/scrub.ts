@@ -42,7 +42,7 @@ async function inspectScrub(cluster: Cluster, backup: ScrubbedBackup, world: Wor
   const damage = seen.is === 'failed' ? seen.reason : null
   const gap = await findGap(cluster, world)
   const health = damage === null ? gap?.health : damaged({ label: backup.label, damage })
-  // Before the result is stored: if storing it fails, the backup is simply verified again.
+  // The job is removed before its result is stored: if storing fails, the backup is verified again.
   await backups.removeScrub(cluster.id)
   return wait(0, health?.reason ?? `backup ${backup.label} is verified`, async (tx) => {
     await finishScrub(tx, backup.id, damage)
@@ -82,6 +82,6 @@ async function findGap(cluster: Cluster, { db, repository }: World): Promise<Gap
   if (isReached(end)) return undefined
   const gapLsn = end ?? segmentStart(segmentNumber(from))
   const name = segmentName(log.timeline, segmentNumber(gapLsn))
-  const reason = `WAL segment ${name} is missing in the archive, which is started anew; a backup follows`
+  const reason = `WAL segment ${name} is missing from the archive; archiving restarts, and a backup follows`
   return { epoch: log.epoch, lsn: formatLsn(gapLsn), health: degraded(reason) }
 }

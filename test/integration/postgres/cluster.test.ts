@@ -838,9 +838,9 @@ describe('the health of a ready cluster', () => {
   test('is degraded for as long as an endpoint does not answer', async () => {
     const id = await ready()
     await look(id)
-    fake.probeProblem = 'ask 127.0.0.1:15000 a question'
+    fake.probeProblem = 'query 127.0.0.1:15000'
     const degraded = (await look(id, { closely: true })).health
-    expect(degraded).toMatchObject({ status: 'degraded', reason: 'ask 127.0.0.1:15000 a question' })
+    expect(degraded).toMatchObject({ status: 'degraded', reason: 'query 127.0.0.1:15000' })
     // The disk is looked at every minute; between two such looks nothing has become better by itself.
     expect((await look(id)).health).toEqual(degraded)
     expect((await look(id)).health).toEqual(degraded)
@@ -866,7 +866,7 @@ describe('the health of a ready cluster', () => {
 
   test('is ok although the tenant changed the password, because who refuses one answers', async () => {
     const id = await ready()
-    fake.probeProblem = 'ask 127.0.0.1:15000 a question: password authentication failed for user "fly-user"'
+    fake.probeProblem = 'query 127.0.0.1:15000: password authentication failed for user "fly-user"'
     expect((await look(id, { closely: true })).health).toMatchObject({ status: 'ok', reason: '' })
   })
 

@@ -139,7 +139,7 @@ describe('the archive', () => {
     await until(() => isFresh(id))
     expect((await show(id)).health).toMatchObject({
       status: 'degraded',
-      reason: 'WAL segment 000000010000000000000005 is missing in the archive, which is started anew; a backup follows',
+      reason: 'WAL segment 000000010000000000000005 is missing from the archive; archiving restarts, and a backup follows',
     })
     await until(async () => (await completed(id)).length === 2)
     expect(fake.slots.get(id)).toBe('berth_2')

@@ -31,7 +31,7 @@ export function backupDriver(parts: BackupParts): BackupDriver {
   }
 }
 
-/** What the exit codes of backup.sh and scrub.sh mean. */
+/** Explains the exit codes of backup.sh and scrub.sh. */
 const failures: Record<number, string> = {
   10: 'Its directory in the repository is gone',
   11: 'The copy failed',

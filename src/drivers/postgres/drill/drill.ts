@@ -79,13 +79,13 @@ function outputDirectory(home: Home, id: string): string {
 
 interface Failure {
   summary: string
-  /** How many lines at the end of the log explain the failure. */
+  /** The number of lines at the end of the log that explain the failure. */
   lines: number
   /** Selects these lines, if any match. */
   pattern?: RegExp
 }
 
-/** What the exit codes of the scripts mean. */
+/** Explains the exit codes of the scripts. */
 const failures: Record<number, Failure> = {
   10: { summary: 'the check of every page failed', lines: 1, pattern: /checksum verification failed/ },
   11: { summary: 'the restored server does not answer', lines: 1 },

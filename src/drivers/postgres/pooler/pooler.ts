@@ -17,7 +17,7 @@ import { queryConsole, userFile } from './console.ts'
 import type { PoolerDriver } from './driver.ts'
 import { endPooledSessions } from './session.ts'
 
-// How long a client waits before PgBouncer uses the reserve pool.
+// PgBouncer uses the reserve pool for clients that have waited this long.
 const reserveSeconds = 3
 // A reload takes milliseconds, unless clients of a removed database keep its entry alive.
 const reloadTimeoutSeconds = 2

@@ -43,7 +43,7 @@ export function refusalCommand(reason: string): string[] {
   return ['/bin/sh', '-c', 'echo "$1"; exit 1', 'copy', reason.replaceAll(/\s+/g, ' ')]
 }
 
-/** Replaces a file atomically with standard input. For the user of the cluster, who may have put a link in its place. */
+/** Replaces a file atomically with standard input. It must run as the user of the cluster, who could have put a link there. */
 export function replaceCommand(file: string): [string, string[]] {
   const script = 'umask 077; cat > "$1.next" && sync "$1.next" && mv "$1.next" "$1"'
   return ['/bin/sh', ['-c', script, 'replace', file]]

@@ -122,7 +122,7 @@ export async function finishRecovery(parts: RecoveryParts, id: string, spec: Res
   if (state.is === 'failed') throw new Error(state.reason)
   if (state.is !== 'promoted') throw new Error(`cluster ${id} has not recovered: its state is ${state.is}`)
   const settings = readTextIfPresent(settingsFile(clusterPaths(parts.home, id))) ?? ''
-  // Only while the recovery settings are there, so that a later ALTER SYSTEM is kept.
+  // The mark disappears with the recovery settings, so settings of a later ALTER SYSTEM are not reset.
   if (findMark(settings) !== undefined) await parts.postgres.query(id, superuser, 'ALTER SYSTEM RESET ALL')
   await parts.postgres.query(id, superuser, 'select pg_reload_conf()')
 }

@@ -50,7 +50,7 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
   }
 }
 
-// Spares running clusters; not lower, because somebody is waiting for the restore.
+// Running clusters have priority, but a caller is waiting for the restore too, so it is not the lowest one.
 const niceness = 10
 
 type EndedJob = Extract<JobState, { is: 'ended' }>

@@ -25,7 +25,7 @@ export function manifestBytes(manifest: string): number {
   return bytes
 }
 
-/** Where a timeline branched off its parent, and why. */
+/** The branch of a timeline off its parent, from its history file. */
 export interface TimelineStart {
   timeline: number
   parent: number

@@ -18,7 +18,7 @@ export interface Connections {
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
-// Below the statement timeout, so that a caller who waits for a lock is told about the lock.
+// Shorter than the statement timeout, so that the error of a blocked statement mentions the lock.
 const lockTimeoutMs = 5_000
 
 /**
@@ -117,7 +117,7 @@ function openPool(home: Home, id: string, database: string, kind: PoolKind): pg.
     application_name: 'berth',
     ...poolOptions[kind],
     connectionTimeoutMillis: connectTimeoutMs,
-    // Above the server's own statement timeout, which leaves the connection usable.
+    // Longer than the statement timeout of the server, which leaves the connection usable.
     query_timeout: timeoutMs + 1000,
     allowExitOnIdle: true,
   })
@@ -161,7 +161,7 @@ export async function queryOnce<R extends Row>(
   } catch (cause) {
     throw new Error(`query ${target.host}:${target.port}`, { cause })
   } finally {
-    // Not awaited, because an unresponsive server does not acknowledge the end either.
+    // This is not awaited, because an unresponsive server does not close the connection either.
     void client.end().catch(() => undefined)
   }
 }

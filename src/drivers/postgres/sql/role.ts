@@ -11,7 +11,7 @@ import { quoteIdentifier, quoteLiteral } from './quote.ts'
 import { isVerifierOf, scramVerifier } from './scram.ts'
 
 const platformRoles: readonly string[] = [superuser, poolerUser, ...userRoles]
-// Above the lock timeout of a session, within which a change succeeds or fails.
+// Longer than the lock timeout of a session, so the change has succeeded or failed by then.
 const changeTimeoutSeconds = 6
 // A session keeps its rights until its backend has exited.
 const terminateTimeoutMs = 5000
@@ -106,7 +106,7 @@ async function hasPassword(client: SqlClient, id: string, name: string, password
 
 async function dropUser(client: SqlClient, id: string, name: string): Promise<void> {
   await getUser(client, id, name)
-  // First, so that no new session can start while the rest is done, even if a crash delays it.
+  // This comes first, so that no new session starts before the role is dropped, even if a crash delays that.
   await changeAndEndSessions(client, id, name, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
   await reassignOwned(client, id, name)
   await client.query(id, superuser, `DROP ROLE ${quoteIdentifier(name)}`)
@@ -173,6 +173,6 @@ async function reassignOwned(client: SqlClient, id: string, name: string): Promi
   for (const database of databases) {
     await client.query(id, database.name, `REASSIGN OWNED BY ${user} TO schema_admin; DROP OWNED BY ${user}`)
   }
-  // Shared objects, such as databases themselves.
+  // This covers shared objects, such as databases.
   await client.query(id, superuser, `REASSIGN OWNED BY ${user} TO schema_admin`)
 }
