@@ -84,7 +84,7 @@ it('tells what needs a restart from what is read again', () => {
   expect(reloadable).toEqual({ work_mem: '4MB', ssl: 'on' })
 })
 
-it('quotes values', () => {
+it('quotes literals', () => {
   expect(renderSettings({ cluster_name: `it's \\ odd` })).toBe(`cluster_name = 'it''s \\\\ odd'\n`)
 })
 

@@ -76,7 +76,7 @@ const tailOf = (segments: Buffer[]) =>
   findTail(async (number) => segments[Number(number - first)]!, first, first + BigInt(segments.length) - 1n)
 
 describe('the end of a log', () => {
-  it('is the end of its last record, and its newest commit is the latest stamp', async () => {
+  it('is the end of its last record, with the latest commit timestamp', async () => {
     const { segments, ends } = writeLog([filler(100), commit(5_000n), filler(20_000), commit(4_000n), filler(1)])
     expect(await tailOf(segments)).toEqual({ end: ends.at(-1), newestCommit: 5_000n })
   })

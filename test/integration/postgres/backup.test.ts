@@ -114,7 +114,7 @@ async function writeUntil(cluster: TestCluster): Promise<() => Promise<number>> 
 }
 
 it.each(['16', '17'] as const)(
-  'backs PostgreSQL %s up while it is written to, verified and with its places',
+  'makes a verified backup of PostgreSQL %s during writes, with its WAL positions',
   async (major) => {
     const cluster = clusters[major]
     const { id } = cluster
@@ -166,7 +166,7 @@ it.each(['16', '17'] as const)('finds a flipped byte in a kept backup of Postgre
   expect(JSON.stringify(state)).toContain('base/1/1259')
 })
 
-it('finds a missing file in a kept backup, and the whole of it gone', async () => {
+it('finds a missing file in a kept backup, and a missing backup', async () => {
   const cluster = clusters['17']
   await keep(cluster)
   rmSync(`${repository.backupData(cluster.id, label)}/base/1/1259`)
@@ -175,7 +175,7 @@ it('finds a missing file in a kept backup, and the whole of it gone', async () =
   expect(await scrub(cluster)).toMatchObject({ is: 'failed', reason: expect.stringContaining('is gone') })
 })
 
-it('fails when what was written is not what the cluster sent', async () => {
+it('fails if the copy differs from what the server sent', async () => {
   const cluster = clusters['17']
   const tools = await ensureTools(cluster.spec.toolchain)
   const place = `${bench.home.path}/bad-tools`
@@ -191,7 +191,7 @@ it('fails when what was written is not what the cluster sent', async () => {
   await backups.abandonBackup(cluster.id, label)
 })
 
-it('fails when the cluster is not there', async () => {
+it('fails if the server is down', async () => {
   const cluster = clusters['17']
   await backups.startBackup(cluster.id, label, { toolchain: cluster.spec.toolchain, port: 1 })
   const state = await untilNot('running', cluster)
@@ -202,7 +202,7 @@ it('fails when the cluster is not there', async () => {
   await backups.abandonBackup(cluster.id, label)
 })
 
-it('fails when the copy is killed, and leaves nothing when it is abandoned', async () => {
+it('fails if the copy is killed, and leaves nothing behind when it is abandoned', async () => {
   const cluster = clusters['17']
   const { id } = cluster
   await start(cluster, { maxRateKb: 4096 })
@@ -228,7 +228,7 @@ it('fails when the copy is killed, and leaves nothing when it is abandoned', asy
   )
 })
 
-it('ends a running backup when it is abandoned, and when another takes its place', async () => {
+it('ends a running backup when it is abandoned or replaced', async () => {
   const cluster = clusters['17']
   const { id } = cluster
   const running = () => processesBelow(bench.home.path).filter((found) => found.name === 'pg_basebackup').length

@@ -116,13 +116,13 @@ describe.each(named(platformRoutes))('a stranger is refused %s', (_id, route) =>
     expect(await everything()).toEqual(before)
   })
 
-  test('with a token nobody issued', async () => {
+  test('with an unknown token', async () => {
     const before = await everything()
     expect((await ask(route, `berth_${'x'.repeat(43)}`)).status).toBe(401)
     expect(await everything()).toEqual(before)
   })
 
-  test('with a token of a sandbox', async () => {
+  test('with a sandbox token', async () => {
     const token = await platform.createToken('sandbox', 'personal', { sandbox: 'dev' })
     const before = await everything()
     expect((await ask(route, token)).status).toBe(401)
@@ -154,12 +154,12 @@ describe.each(named(clusterRoutes))('%s', (id, route) => {
     },
   )
 
-  test('never answers 403, which these operations do not know', () => {
+  test('does not document status 403', () => {
     expect(Object.keys(route.errors)).not.toContain('403')
   })
 })
 
-test.each(['postgres', 'template1'])('whether %s is reserved is not told to strangers', async (name) => {
+test.each(['postgres', 'template1'])('does not reveal to strangers that %s is reserved', async (name) => {
   const paths = [
     ['GET', `users/${name}/credentials`],
     ['POST', `users/${name}/rotate_password`],
@@ -176,7 +176,7 @@ test.each(['postgres', 'template1'])('whether %s is reserved is not told to stra
   }
 })
 
-test('a cluster that never was and one of another organization are told apart by nobody', async () => {
+test('answers the same for a missing cluster and for one of another organization', async () => {
   const token = await platform.createToken('org', 'acme')
   const answers = async () => {
     const replies = []
@@ -188,7 +188,7 @@ test('a cluster that never was and one of another organization are told apart by
   expect(await answers()).toEqual(foreign)
 })
 
-test('no operation is without a case here', () => {
+test('every operation has a case here', () => {
   const uncovered = platformRoutes.filter((route) => refusalOf(route) === undefined)
   expect(uncovered.map((route) => route.id)).toEqual([])
   const outdated = Object.keys(strangers).filter((id) => !platformRoutes.some((route) => route.id === id))

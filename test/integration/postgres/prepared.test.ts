@@ -68,7 +68,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       })
     })
 
-    it('is dropped although he comes back again and again', async () => {
+    it('is dropped although new sessions keep starting', async () => {
       let isOut = false
       const comeBack = async () => {
         while (!isOut) {
@@ -89,7 +89,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
-    it('is dropped although what he prepared is in a database that is closed, and stays so', async () => {
+    it('is dropped despite a prepared transaction in a closed database, which stays closed', async () => {
       await bench.postgres.databases.create(id, 'closed')
       await ask(port, `begin; ${changes.setting}; prepare transaction 'far'`, { user: 'stubborn', database: 'closed' })
       await ask(port, 'alter database closed allow_connections false')
@@ -99,7 +99,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await bench.postgres.databases.drop(id, 'closed')
     })
 
-    it('takes what he prepared along, in every database, and nothing of others', async () => {
+    it('takes along its prepared transactions in every database, and no others', async () => {
       await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
       await asHimself(`begin; lock table number in access share mode; prepare transaction 'his'`)
       await bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true })
@@ -109,7 +109,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
-  it('forgets passwords of roles that are nobody’s, although a change of one is prepared', async () => {
+  it('clears passwords of unmanaged roles despite a prepared change of one', async () => {
     await bench.postgres.query(id, 'postgres', `create role stubborn login password 'old'`)
     await ask(port, `begin; ${changes.password}; prepare transaction 'of nobody'`, {
       user: 'stubborn',

@@ -104,7 +104,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await numbers(bench, id)).toEqual([1])
   })
 
-  it('restores to the cut, with prepared transactions, and leaves no trace of the recovery', async () => {
+  it('restores to the end of the plan, with prepared transactions, and leaves no recovery settings', async () => {
     await bench.postgres.query(
       source.id,
       'fly-db',
@@ -130,7 +130,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readFileSync(`${data}/postgresql.auto.conf`, 'utf8')).toContain('5MB')
   })
 
-  it('lets nobody in before it is finished, and then without a restart', async () => {
+  it('accepts no clients before it is finished, and then without a restart', async () => {
     const target = await bench.newTarget(source)
     const spec = specFor(target, { kind: 'end' })
     await bench.restores.startCopy(target.id, spec)
@@ -183,7 +183,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     ])
   })
 
-  it('ends at the cut while the source keeps writing', async () => {
+  it('ends at the end of the plan while the source keeps writing', async () => {
     let n = 1000
     let writing = true
     const write = async () => {
@@ -208,7 +208,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  it('refuses a backup with a flipped byte, and one that lacks a file', async () => {
+  it('rejects a backup with a flipped byte or a missing file', async () => {
     const flipped = copyOfSource()
     flip(`${flipped.path}/backups/first/data/base/1/1255`, 5000)
     const lacking = copyOfSource()
@@ -231,7 +231,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readdirSync(clusterPaths(bench.home, one.id).directory)).toEqual(['copy.plan'])
   })
 
-  it('refuses a log with a flipped byte before the target, naming the place', async () => {
+  it('rejects WAL with a flipped byte before the target and names the position', async () => {
     const damaged = copyOfSource()
     const archive = `${damaged.path}/archive/${epoch}`
     const file = readdirSync(archive).find((name) => readFileSync(`${archive}/${name}`).includes('needle 5'))!
@@ -251,7 +251,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await numbers(bench, id)).toEqual([1, 2, 3])
   })
 
-  it('refuses a log that lacks a segment or has one of another cluster', async () => {
+  it('rejects WAL with a missing segment or one of another cluster', async () => {
     const segment = '000000010000000000000003'
     const lacking = copyOfSource()
     rmSync(`${lacking.path}/archive/${epoch}/${segment}`)
@@ -273,7 +273,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(restored).toMatchObject({ is: 'failed', reason: expect.stringMatching(/^the write-ahead log is damaged/) })
   })
 
-  it('leaves the source as it was', async () => {
+  it('does not change the source', async () => {
     const [row] = await bench.postgres.query(
       source.id,
       'fly-db',
@@ -329,7 +329,7 @@ describe('A copy', () => {
       .map((found) => found.pid)
   }
 
-  it('is made once for all that ask, and tells how far it is', async () => {
+  it('is made once for concurrent callers and reports its progress', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     const spec = { ...specFor(target), toolchain }
@@ -347,7 +347,7 @@ describe('A copy', () => {
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
   })
 
-  it('that comes late harms nothing', async () => {
+  it('that finishes late does no harm', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
@@ -361,7 +361,7 @@ describe('A copy', () => {
     expect(readdirSync(directory).sort()).toEqual(['copy.plan', 'data'])
   })
 
-  it('that is killed is made again, and removing it leaves nothing', async () => {
+  it('that is killed is repeated, and its removal leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const from = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])

@@ -77,7 +77,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return bench.restores.inspectVerification(id)
   }
 
-  it('serves before the checksums are read, and is verified after', async () => {
+  it('is usable before the checksums are verified', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     const spec = specFor(target, { toolchain })
@@ -93,7 +93,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     )
   })
 
-  it('is found damaged after it is there', async () => {
+  it('is found damaged after it was made', async () => {
     const target = await bench.newTarget(source)
     const file = 'global/pg_control'
     const damaged = damagedBackup((data) => {
@@ -130,7 +130,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(existsSync(clusterPaths(bench.home, target.id).data)).toBe(false)
   })
 
-  it('is verified although the verification was killed, and although the log it was made with is gone', async () => {
+  it('is verified after the verification was killed, even without the WAL it was made with', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     const spec = specFor(target, { toolchain })
@@ -151,14 +151,14 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(await untilVerified(target.id, later)).toEqual({ is: 'passed' })
   })
 
-  it('does not come before the verification of a backup that is not trusted', async () => {
+  it('is not made before an untrusted backup is verified', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     await bench.restores.startCopy(target.id, specFor(target, { toolchain, trusted: false }))
     await expectVerifiedFirst(target.id, release)
   })
 
-  it('is an ordinary one on another filesystem', async () => {
+  it('is a regular copy on another file system', async () => {
     const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)

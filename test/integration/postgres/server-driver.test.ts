@@ -49,7 +49,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     id = cluster.id
   })
 
-  it('runs as a user of its own, on a socket that nobody else can open', async () => {
+  it('runs as a user of its own, with a socket that no other user can open', async () => {
     const paths = clusterPaths(bench.home, id)
     expect(statSync(paths.sockets).mode & 0o777).toBe(0o700)
     expect(statSync(paths.data).mode & 0o777).toBe(0o700)
@@ -62,7 +62,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect([paths.directory, paths.settings, paths.access].map((path) => statSync(path).uid)).toEqual([0, 0, 0])
   })
 
-  it('has checksums, UTF-8 and a locale that no library of the machine can change', async () => {
+  it('has checksums, UTF-8 and a locale that does not depend on the C library', async () => {
     const [row] = await admin(
       `select current_setting('data_checksums') as checksums, pg_encoding_to_char(encoding) as encoding,
          datlocprovider::text as provider, datcollate as collate
@@ -71,7 +71,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(row).toEqual({ checksums: 'on', encoding: 'UTF8', provider: major === '16' ? 'c' : 'b', collate: 'C.UTF-8' })
   })
 
-  it('runs by the settings of its plan, all of which it understood', async () => {
+  it('runs with the settings of its plan, without errors', async () => {
     const names = ['shared_buffers', 'max_connections', 'wal_level', 'track_commit_timestamp', 'ssl', 'TimeZone']
     const rows = await admin(`select current_setting(name) as value from unnest('{${names}}'::text[]) as name`)
     expect(rows.map((row) => row.value)).toEqual(['192MB', '68', 'replica', 'on', 'on', 'UTC'])
@@ -82,7 +82,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await ask(port, 'select 1 as one from pg_stat_statements limit 1')).toEqual([{ one: 1 }])
   })
 
-  it('takes a change at once that needs no restart, and restarts for one that does', async () => {
+  it('applies changed settings by a reload or, if necessary, a restart', async () => {
     const pid = await untilReady(bench.postgres, id)
     const spec = { ...cluster.spec, settings: { work_mem: '7MB' } }
     await bench.postgres.ensureRunning(id, spec)
@@ -93,7 +93,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await admin('show shared_buffers')).toEqual([{ shared_buffers: '64MB' }])
   })
 
-  it('refuses the roles of the platform from the network, and everybody without a password', async () => {
+  it('rejects platform roles from the network, and any user without a password', async () => {
     for (const user of ['postgres', 'berth_pooler']) {
       await expect(ask(port, 'select 1', { user, password: 'x' })).rejects.toThrow('rejects connection')
     }
@@ -102,7 +102,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(bench.postgres.probe({ ...flyUser(port), password: 'x' })).rejects.toThrow('query 127.0.0.1')
   })
 
-  it('gives tenants no way out of their databases', async () => {
+  it('confines tenants to their databases', async () => {
     const [row] = await ask(
       port,
       `select bool_or(rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls) as power,
@@ -139,7 +139,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(ask(port, 'select 1', { replication: 'true' } as pg.ClientConfig)).rejects.toThrow()
   })
 
-  it('gives each role its rights, also on what is made later and by other admins', async () => {
+  it('gives each role its rights, including on new objects and those of other admins', async () => {
     await bench.addUser(cluster, 'second', 'schema_admin')
     await bench.addUser(cluster, 'w', 'writer')
     await bench.addUser(cluster, 'r', 'reader')
@@ -174,7 +174,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(client.query('select 1')).rejects.toThrow()
   })
 
-  it('takes users whatever their names, and refuses those that cannot be', async () => {
+  it('accepts unusual user names and rejects impossible ones', async () => {
     const name = 'a"b; drop'
     await bench.postgres.users.create(id, { name, role: 'writer', password })
     expect(await ask(port, 'select current_user::text as name', { user: name })).toEqual([{ name }])
@@ -196,7 +196,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(bench.postgres.users.drop(id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
   })
 
-  it('drops a user with what he has in several databases, which the admins keep', async () => {
+  it('drops a user and gives its objects in several databases to the admins', async () => {
     await bench.postgres.databases.create(id, 'second')
     await bench.addUser(cluster, 'leaving', 'schema_admin')
     const client = await connect(port, { user: 'leaving' })
@@ -213,7 +213,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(id, 'second')
   })
 
-  it('takes rights away with a role, also from a session that is open', async () => {
+  it('revokes the rights of a role, even from open sessions', async () => {
     await bench.addUser(cluster, 'falling', 'schema_admin')
     const client = await connect(port, { user: 'falling' })
     await client.query('set role none; create table public.own (id int)')
@@ -226,7 +226,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
-  it('changes a password, and ends sessions when asked to', async () => {
+  it('changes a password and ends sessions on request', async () => {
     await bench.addUser(cluster, 'p', 'reader')
     const client = await connect(port, { user: 'p' })
     await bench.postgres.users.setPassword(id, 'p', 'second')
@@ -242,7 +242,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(row).toEqual({ scram: true })
   })
 
-  it('makes and drops databases', async () => {
+  it('creates and drops databases', async () => {
     await bench.postgres.databases.create(id, 'shop "x"')
     expect(await bench.postgres.databases.list(id)).toEqual(['fly-db', 'shop "x"'])
     await expect(bench.postgres.databases.create(id, 'shop "x"')).rejects.toMatchObject({ code: 'conflict' })
@@ -284,7 +284,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await ask(port, `select ('a=>1'::hstore -> 'a') as a`)).toEqual([{ a: '1' }])
   })
 
-  it('has no database whose name cannot be one, nor takes it for another or for settings', async () => {
+  it('rejects impossible database names instead of truncating or parsing them', async () => {
     const long = 'x'.repeat(63)
     await bench.postgres.databases.create(id, long)
     const names = ['', 'fly-db\0search_path\0public', 'x\0database\0postgres', `${long}y`, 'fly-db\ud800']
@@ -295,7 +295,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(id, long)
   })
 
-  it('says of what two make at once that it is there, to one of them', async () => {
+  it('reports a conflict to one of two concurrent creations', async () => {
     const outcomes = async (work: () => Promise<unknown>) => {
       const attempts = await Promise.allSettled(Array.from({ length: 4 }, work))
       return attempts.map((one) => (one.status === 'rejected' ? one.reason.code : 'made')).sort()
@@ -310,7 +310,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  it('asks in its own words, whatever a tenant makes of his database', async () => {
+  it('is immune to functions and settings of a tenant in its own queries', async () => {
     await bench.postgres.databases.create(id, 'trap')
     await ask(port, 'create schema evil', { database: 'trap' })
     await ask(
@@ -350,7 +350,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.remove(other.id)
   })
 
-  it('comes back by itself after its server is killed', async () => {
+  it('restarts after its server is killed', async () => {
     await ask(port, 'create table kept (id int); insert into kept values (1)')
     const pid = await untilReady(bench.postgres, id)
     process.kill(pid, 'SIGKILL')
@@ -362,7 +362,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await bench.postgres.query(id, 'fly-db', 'select id from public.kept')).toEqual([{ id: 1 }])
   })
 
-  it('comes back also when a process of the killed server does not notice', async () => {
+  it('restarts even if a backend of the killed server survives', async () => {
     const pid = await untilReady(bench.postgres, id)
     const [left] = await admin<{ pid: number }>(`select pid from pg_stat_activity where backend_type = 'checkpointer'`)
     process.kill(left!.pid, 'SIGSTOP')
@@ -375,7 +375,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await until(() => !isRunning(left!.pid))
   })
 
-  it('is started again when somebody removed its socket', async () => {
+  it('restarts after its socket was removed', async () => {
     const pid = await untilReady(bench.postgres, id)
     await bench.postgres.closeConnections(id)
     rmSync(clusterPaths(bench.home, id).sockets, { recursive: true })
@@ -385,12 +385,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
   })
 
-  it('is measured', async () => {
+  it('reports the size of its data directory', async () => {
     expect(await bench.postgres.measure(id)).toBeGreaterThan(30_000_000)
   })
 })
 
-it('removes a cluster with a process that outlives its server', async () => {
+it('removes a cluster with a backend that outlives its server', async () => {
   const { id } = await bench.startCluster('17')
   const pid = await untilReady(bench.postgres, id)
   const [left] = await bench.postgres.query<{ pid: number }>(
@@ -403,7 +403,7 @@ it('removes a cluster with a process that outlives its server', async () => {
   await until(() => ![pid, left!.pid].some(isRunning))
 })
 
-it('makes clusters that PostgreSQL does not take for one another', async () => {
+it('creates clusters with different system identifiers', async () => {
   const clusters = await Promise.all([bench.newCluster('17'), bench.newCluster('17')])
   await Promise.all(clusters.map(({ id, spec }) => bench.postgres.ensureData(id, spec)))
   const identifiers = clusters.map(({ id }) => readIdentifier(clusterPaths(bench.home, id).data))
@@ -411,7 +411,7 @@ it('makes clusters that PostgreSQL does not take for one another', async () => {
   for (const { id } of clusters) await bench.postgres.remove(id)
 })
 
-it('goes through its life step by step, each of which may be repeated', async () => {
+it('goes through its lifecycle with repeatable operations', async () => {
   const { id, spec } = await bench.newCluster('17')
   const paths = clusterPaths(bench.home, id)
   expect(await bench.postgres.inspect(id)).toEqual({ is: 'absent' })
@@ -449,7 +449,7 @@ it('goes through its life step by step, each of which may be repeated', async ()
   await until(() => readdirSync(`${bench.home.path}/trash`).length === 0)
 })
 
-it('says that a lock is in the way, and goes on once it is gone', async () => {
+it('reports a lock that blocks an operation, and succeeds after it is released', async () => {
   const cluster = await bench.startCluster('17')
   const { port } = cluster.spec
   await bench.addUser(cluster, 'owner', 'schema_admin')
@@ -464,7 +464,7 @@ it('says that a lock is in the way, and goes on once it is gone', async () => {
   await bench.postgres.remove(cluster.id)
 })
 
-it('says why a server does not start', async () => {
+it('reports why a server does not start', async () => {
   const { id, spec } = await bench.newCluster('17')
   await bench.postgres.ensureData(id, spec)
   await bench.postgres.ensureRunning(id, { ...spec, settings: { shared_buffers: '12 parsecs' } })
@@ -486,13 +486,13 @@ it('starts after a reboot that left its lock file empty', async () => {
   await bench.postgres.remove(id)
 })
 
-it('refuses what is not an id, before it touches anything', () => {
+it('rejects an invalid id before any change', () => {
   for (const id of ['', '../../etc', 'UPPERCASE0123456', `${newId()}x`]) {
     expect(() => clusterPaths(bench.home, id)).toThrow('not the id of a cluster')
   }
 })
 
-it('lists what an installation offers', async () => {
+it('lists the extensions of an installation', async () => {
   const { spec } = await bench.newCluster('17')
   const extensions = await listExtensions(spec.toolchain)
   expect(extensions.find(({ name }) => name === 'hstore')).toEqual({
@@ -503,7 +503,7 @@ it('lists what an installation offers', async () => {
   expect(hasPostgis(spec.toolchain)).toBe(extensions.some(({ name }) => name === 'postgis'))
 })
 
-it('makes template and client programs once, for everybody, whoever comes at once', async () => {
+it('creates the template and the client programs once for concurrent processes', async () => {
   const path = temporaryDirectory()
   const { spec } = await bench.newCluster('17')
   const program = `

@@ -15,7 +15,7 @@ function line(mark: string, text: string): string {
   return `2026-11-15 03:32:42.013821102  [3806] ${mark} ${text}`
 }
 
-it('asks for what the target needs and for nothing else', () => {
+it('renders only the settings that the target needs', () => {
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_time = '${time}'\n`)
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_timeline = '3'\n`)
   expect(hasTimeTarget(recoverySettings({ kind: 'time', time }, 1))).toBe(true)

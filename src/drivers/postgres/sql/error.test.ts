@@ -3,7 +3,7 @@ import { explainError } from './error.ts'
 
 const refused = (code: string, message: string) => explainError(Object.assign(new Error(message), { code }), 'ask')
 
-it('says what PostgreSQL refused, without where the platform lies', () => {
+it('passes on the message of PostgreSQL without directories of the host', () => {
   const message =
     'could not load library "/home/of/berth/lib/plperl.so": libperl.so.5.26: cannot open shared object file'
   expect(refused('58P01', message)).toMatchObject({
@@ -21,7 +21,7 @@ it('reports a race of two requests in words of our own', () => {
   })
 })
 
-it('tells what passes from what is a fault of ours', () => {
+it('distinguishes temporary errors from internal ones', () => {
   expect(refused('57P03', 'the database system is starting up')).toMatchObject({ code: 'unavailable' })
   expect(refused('40P01', 'deadlock detected')).toMatchObject({ code: 'unavailable' })
   expect(refused('XX000', 'what is that')).toMatchObject({ message: 'ask' })
