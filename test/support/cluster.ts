@@ -31,14 +31,14 @@ export interface ClusterBench {
   postgres: PostgresDriver
   poolers: PoolerDriver
   newCluster(major: PostgresMajor): Promise<TestCluster>
-  /** Running, with a password for the default user. */
+  /** Starts a cluster and sets the password of the default user. */
   startCluster(major: PostgresMajor): Promise<TestCluster>
   startPooler(cluster: TestCluster, change?: Partial<PoolerSpec>): Promise<void>
   addUser(cluster: TestCluster, name: string, role: UserRole): Promise<void>
   remove(): Promise<void>
 }
 
-/** A home of its own in which a test makes clusters with real servers. */
+/** Opens a home in which a test creates clusters with real servers. */
 export async function openBench(directory = temporaryDirectory()): Promise<ClusterBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000, registry: `${directory}/registry` })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
@@ -110,13 +110,13 @@ export function flyUser(port: number): ProbeTarget {
 
 export async function connect(port: number, change: pg.ClientConfig = {}): Promise<pg.Client> {
   const client = new pg.Client({ ...flyUser(port), ...change })
-  // Tests end sessions on purpose.
+  // Tests terminate sessions on purpose.
   client.on('error', () => undefined)
   await client.connect()
   return client
 }
 
-/** Asks in a session of its own. */
+/** Runs a query in a session of its own. */
 export async function ask(port: number, sql: string, change: pg.ClientConfig = {}): Promise<Record<string, unknown>[]> {
   const client = await connect(port, change)
   const result: pg.QueryResult | pg.QueryResult[] = await client.query(sql).finally(() => client.end())

@@ -13,7 +13,7 @@ import { openDatabase } from '../../src/store/db.ts'
 import { migrate } from '../../src/store/migrate.ts'
 import { templateDatabase } from './db.ts'
 
-/** One server for all test files, made as the platform makes its own, with a migrated template to copy from. */
+/** Starts one state database server for all test files, with a migrated template to copy from. */
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
   const path = mkdtempSync(join(tmpdir(), 'berth-test-'))
   chmodSync(path, 0o711)
@@ -31,7 +31,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   }
 }
 
-/** What a first cluster would otherwise wait for, made once for all homes of the tests. */
+/** Creates templates and tools once for the homes of all tests, because the first cluster would wait for them. */
 async function makeToolchain(home: Home): Promise<string> {
   for (const major of postgresMajors) {
     const toolchain = await ensureToolchain(major, home)

@@ -96,7 +96,7 @@ function damage(file: string): void {
   closeSync(descriptor)
 }
 
-/** Rows in transactions of one, as fast as they go, until told to stop. */
+/** Inserts rows, one per transaction, until it is stopped. */
 async function writeUntil(cluster: TestCluster): Promise<() => Promise<number>> {
   const client = await connect(cluster.spec.port)
   await client.query('CREATE TABLE IF NOT EXISTS public.counted (n int PRIMARY KEY)')
@@ -210,7 +210,7 @@ it('fails if the copy is killed, and leaves nothing behind when it is abandoned'
     const state = await backups.inspectBackup(id, label)
     return state.is === 'running' && state.bytesDone > 0 && state.bytesTotal > state.bytesDone
   })
-  // Its second process would write the log.
+  // There is no second process that streams WAL, because of --wal-method=none.
   const copies = processesBelow(bench.home.path).filter((found) => found.name === 'pg_basebackup')
   expect(copies).toHaveLength(1)
   killProcess(copies[0]!.pid, 'SIGKILL')

@@ -21,7 +21,7 @@ async function created(extra: object = {}): Promise<string> {
 
 const underWay = `select id from cluster where state in ('creating', 'initializing', 'deleting')`
 
-/** Turns the crank until no cluster is on its way anywhere. Lost replies are part of some tests. */
+/** Runs the loop until all clusters have settled. Some tests make driver calls fail on purpose. */
 async function settle(turns = 60): Promise<void> {
   for (let i = 0; i < turns; i++) {
     await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
@@ -38,14 +38,14 @@ async function ready(extra: object = {}): Promise<string> {
   return id
 }
 
-/** One look at a cluster that is ready, also at its disk when that is asked for. */
+/** Checks a ready cluster once, including its disk on request. */
 async function look(id: string, { closely = false } = {}) {
   if (closely) await platform.sql('update cluster set quota_checked_at = null where id = $1', [id])
   await lookOnce(id)
   return (await show(id)).body.data
 }
 
-/** Other work waits; a look that only finds something else to be due, such as a first backup, does not count. */
+/** Delays all other work. A turn that only starts something that was due, such as a first backup, does not count. */
 async function lookOnce(id: string): Promise<void> {
   for (let looks = 0; looks < 5; looks++) {
     await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
@@ -62,7 +62,7 @@ async function eventsOf(id: string): Promise<string[]> {
   )
 }
 
-/** Also the uid is free again: its index leaves deleted clusters out. */
+/** The uid is free again too, because its index excludes deleted clusters. */
 async function expectNothingLeft(): Promise<void> {
   expect([...fake.clusters.keys()]).toEqual([])
   expect([...fake.poolers]).toEqual([])
@@ -841,7 +841,7 @@ describe('the health of a ready cluster', () => {
     fake.probeProblem = 'query 127.0.0.1:15000'
     const degraded = (await look(id, { closely: true })).health
     expect(degraded).toMatchObject({ status: 'degraded', reason: 'query 127.0.0.1:15000' })
-    // The disk is looked at every minute; between two such looks nothing has become better by itself.
+    // The disk is checked every minute; between two checks the health does not improve by itself.
     expect((await look(id)).health).toEqual(degraded)
     expect((await look(id)).health).toEqual(degraded)
     fake.probeProblem = undefined
@@ -962,7 +962,7 @@ describe('when calls fail', () => {
     await expectNothingLeft()
   }
 
-  /** How many calls to the outside and how many statements the change takes when nothing fails. */
+  /** Counts the driver calls and statements of the change when nothing fails. */
   async function measure(change: () => Promise<unknown>): Promise<{ calls: number; statements: number }> {
     fake.breakCall(0)
     const counting = breakable(platform.database.db, 0)

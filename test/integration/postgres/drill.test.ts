@@ -25,7 +25,7 @@ async function startWithSource(): Promise<void> {
   source = await makeSource('shop')
 }
 
-/** A ready cluster with a backup, a window from 10:00 to 12:00 on a day in the past, and samples in and before it. */
+/** Makes a ready cluster with a backup, a past recovery window from 10:00 to 12:00, and samples in and before it. */
 async function makeSource(name: string, extra: object = {}): Promise<string> {
   const made = await platform.call('POST', '/v1/postgres', {
     body: { org_slug: 'personal', plan: 'basic', name, ...extra },
@@ -46,7 +46,7 @@ async function makeSource(name: string, extra: object = {}): Promise<string> {
   return id
 }
 
-/** One turn of something that waits, whichever. */
+/** Runs one turn of any waiting resource. */
 async function turnAll(only = 'true') {
   await platform.sql(
     `update work set leased_until = null,
@@ -57,7 +57,7 @@ async function turnAll(only = 'true') {
 
 const ofDrills = `kind = 'drill' or resource_id in (select id from cluster where scratch or state = 'deleting')`
 
-/** Turns the crank for drills and their clusters until this holds. */
+/** Runs the loop for drills and their clusters until the condition holds. */
 async function turnUntil(condition: string, values: unknown[] = []): Promise<void> {
   for (let i = 0; i < 300; i++) {
     if ((await platform.sql(condition, values)).length > 0) return
@@ -80,7 +80,7 @@ async function drill(body: unknown = {}) {
   return (await list())[0]
 }
 
-/** One look at the source, which then says how it is doing. */
+/** Checks the source once and returns its health. */
 async function look() {
   await turnAll(`resource_id = '${source}'`)
   return show()
@@ -429,7 +429,7 @@ test('a drill converges, whichever driver call or statement fails', { timeout: 3
     platform.loopDb = undefined
     const [last] = await list()
     expect(last, `statement ${nth}`).toMatchObject({ result: 'ok', answer: 'answer to select 1' })
-    // The source is woken at the end, and nothing else is left to do.
+    // At the end only the source is left to be checked.
     await expectNothingLeft()
     return { calls: fake.calls, statements: counting.count() }
   }
@@ -479,7 +479,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     return seen
   }
 
-  /** All of the client programs but for one. */
+  /** All client programs except one. */
   async function toolsWithout(missing: string): Promise<string> {
     const tools = await ensureTools(cluster.spec.toolchain)
     const place = `${bench.home.toolchain}/without`

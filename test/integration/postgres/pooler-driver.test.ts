@@ -72,7 +72,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   it('runs admins as their group, even in a reused server session', async () => {
     const who = 'select current_user::text as acting, pg_backend_pid() as pid'
     await ask(port, 'create table pooled (id int)')
-    // A session that is still being cleaned is not handed on yet, so that the next client may get another one.
+    // A session that is still being reset is not reused yet, so the next client may get another one.
     const seen = new Set<unknown>()
     let isSecond = false
     await until(async () => {
@@ -229,7 +229,7 @@ describe('one pooler', () => {
       return !(await pendingReload())
     })
     expect(await pid()).toBe(before)
-    // In transaction mode a session of the server is there only as long as the transaction.
+    // In transaction mode a client has a server session only during a transaction.
     const clients = await Promise.all(Array.from({ length: 5 }, () => connect(port)))
     const pids = new Set<unknown>()
     for (const client of clients) pids.add((await client.query('select pg_backend_pid() as pid')).rows[0].pid)

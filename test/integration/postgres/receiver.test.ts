@@ -62,7 +62,7 @@ async function inspect({ id }: TestCluster, name = slot): Promise<SlotState & { 
   return state
 }
 
-/** The place that everything committed so far is before, once the archive has it. */
+/** Returns a position after everything committed so far, once it is archived. */
 async function untilArchived(cluster: TestCluster, name = slot): Promise<Lsn> {
   const [row] = await query(cluster, 'SELECT pg_current_wal_flush_lsn()::text AS lsn')
   const end = parseLsn(row!.lsn as string)
@@ -74,7 +74,7 @@ async function archiveOf({ id }: TestCluster, epoch = 1): Promise<string> {
   return repository.ensureArchive(id, epoch)
 }
 
-/** What the archive holds of the segment with this place. */
+/** Reads the archived segment that contains this position. */
 async function readArchived(cluster: TestCluster, at: Lsn, timeline = 1): Promise<Buffer> {
   const piece = { clusterId: cluster.id, epoch: 1, timeline, end: formatLsn(at) }
   const [file] = await repository.planWal([piece], at - 1n)
@@ -85,7 +85,7 @@ async function countOf(cluster: TestCluster, at: Lsn, word: string): Promise<num
   return (await readArchived(cluster, at)).toString('latin1').split(word).length - 1
 }
 
-/** Every finished segment, compared with the cluster's own. */
+/** Compares every complete segment with that of the cluster. */
 async function listDifferences(cluster: TestCluster): Promise<{ same: number; different: string[] }> {
   const own = `${bench.home.path}/clusters/${cluster.id}/data/pg_wal`
   const names = readdirSync(await archiveOf(cluster)).filter((name) => parseSegmentName(name)?.partial === false)
@@ -166,7 +166,7 @@ it('uses a new directory and slot for a new epoch', async () => {
   await receivers.dropSlot(cluster.id, slot)
   await receivers.dropSlot(cluster.id, slot)
   expect(await receivers.inspectSlot(cluster.id, slot)).toEqual({ is: 'absent' })
-  // The one that is read from goes as well.
+  // An active slot is dropped too.
   await receivers.dropSlot(cluster.id, 'berth_2')
   expect(await receivers.inspectSlot(cluster.id, 'berth_2')).toEqual({ is: 'absent' })
 })

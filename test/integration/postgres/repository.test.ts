@@ -165,12 +165,12 @@ interface Segment {
   timeline?: number
   number: number
   partial?: boolean
-  /** Pages with content; the rest is zeros. */
+  /** The number of pages with content; the rest is zeros. */
   pages?: number
   system?: bigint
 }
 
-/** A segment as far as the repository looks at it: the headers of its pages. */
+/** Builds a segment with only what the repository checks: the headers of its pages. */
 async function writeSegment(clusterId: string, segment: Segment): Promise<string> {
   const { timeline = 1, number, partial = false, pages = 2048, system = systemId } = segment
   const archive = await repository.ensureArchive(clusterId, 1)
@@ -240,7 +240,7 @@ it('plans every segment up to the end, and only part of the last one', async () 
     ['0000000100000000000000FF', 16_777_216],
     [`${last}0`, 256],
   ])
-  // A place at the border belongs to the segment before it.
+  // A position at a segment boundary belongs to the segment before it.
   expect(await plan([piece('1/0')], '0/FF000028')).toEqual([['0000000100000000000000FF', 16_777_216]])
 })
 
@@ -257,7 +257,7 @@ it('plans a partial segment under its final name', async () => {
 it('retries if a segment was completed after it was listed', async () => {
   const partial = await writeSegment(id, { number: 3, partial: true })
   const planned = repository.planWal([piece('0/4000000')], parseLsn('0/3000028'))
-  // The listing has been read by now; the files have yet to be looked at.
+  // At this point the directory has been listed, but the files have not been opened.
   renameSync(partial, partial.replace('.partial', ''))
   expect(await planned).toEqual([
     { path: partial.replace('.partial', ''), name: segmentName(1, 3n), bytes: Number(segmentBytes) },

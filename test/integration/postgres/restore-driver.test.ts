@@ -38,7 +38,7 @@ beforeAll(async () => {
 afterEach(() => bench.removeTargets())
 afterAll(() => bench?.remove(), 120_000)
 
-/** The time a number of microseconds later or earlier. */
+/** Shifts a time by microseconds. */
 function moved(time: string, micros: number): string {
   const at = BigInt(Date.parse(`${time.slice(0, 19)}Z`)) * 1000n + BigInt(time.slice(20, 26)) + BigInt(micros)
   const seconds = new Date(Number(at / 1000n)).toISOString().slice(0, 19).replace('T', ' ')
@@ -74,7 +74,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     return restoreInto(bench, target, specFor(target, goal, change))
   }
 
-  /** The source's part of the repository under another name, to be damaged. */
+  /** Copies the source's part of the repository under another name, in order to damage it. */
   function copyOfSource(): { id: string; path: string; change: Partial<RestoreSpec> } {
     const id = newId()
     const path = `${bench.root}/${id}`
@@ -124,7 +124,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readdirSync(data)).not.toContain('backup_manifest')
     expect(readdirSync(directory).filter((name) => name.includes('copy'))).toEqual([])
     expect(bench.supervisor.listServices().filter((name) => name.includes(id))).toEqual([`pg-${id}`])
-    // A second time, as after a crash, it changes nothing that was set since.
+    // A repetition, as after a crash, keeps settings that were changed since.
     await bench.postgres.query(id, 'postgres', `alter system set work_mem = '5MB'`)
     await bench.restores.finish(id, spec)
     expect(readFileSync(`${data}/postgresql.auto.conf`, 'utf8')).toContain('5MB')
@@ -246,7 +246,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       expect(reason).toMatch(/^the write-ahead log is damaged: replay ended at \S+ instead of \S+ \(incorrect resource/)
       expect(reason).toContain(end)
     }
-    // What lies before the damage is not lost.
+    // Everything before the damage can still be restored.
     const { id } = await restore({ kind: 'time', time: at[3]! }, damaged.change)
     expect(await numbers(bench, id)).toEqual([1, 2, 3])
   })
@@ -261,7 +261,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       const { restored } = await restore({ kind: 'end' }, change)
       expect(restored).toMatchObject({ is: 'failed', reason: expect.stringContaining(segment) })
     }
-    // Also when nobody looked before.
+    // The recovery detects it even if the plan did not.
     const planWal: Repository['planWal'] = async (pieces, from) => {
       const files = await bench.repository.planWal(pieces, from)
       const path = `${foreign.path}/archive/${epoch}/${segment}`
@@ -312,7 +312,7 @@ describe('A copy', () => {
     return { toolchain, uid, backup: { ...backup, clusterId: from }, pieces, target: { kind: 'end' }, timeline: 1 }
   }
 
-  /** Whoever waits for the verification of a backup waits for this. */
+  /** Replaces the verifier, so that the verification waits for the test. */
   function slowVerifier(toolchain: Toolchain): { toolchain: Toolchain; release(): void } {
     const tools = `${bench.home.path}/${newId()}`
     mkdirSync(tools)
@@ -399,7 +399,7 @@ describe('A copy', () => {
         is: 'failed',
         reason: expect.stringMatching(/^not enough disk space: 1\d MB are free, [5-9]\d MB are needed$/),
       })
-      // Not again and again.
+      // The failed copy is not repeated.
       await bench.restores.startCopy(target.id, specFor(target))
       expect(await bench.restores.inspectCopy(target.id)).toMatchObject({ is: 'failed' })
       await bench.restores.remove(target.id)
@@ -411,7 +411,7 @@ describe('A copy', () => {
     }
   })
 
-  it.runIf(isRoot())('that leaves no room for the replay ends as a full disk', async () => {
+  it.runIf(isRoot())('that leaves no space for the replay fails because of a full disk', async () => {
     const target = await bench.newTarget(source)
     const { directory, data } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
@@ -420,7 +420,7 @@ describe('A copy', () => {
       const spec = specFor(target)
       await bench.restores.startCopy(target.id, spec)
       expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
-      // Room for the server's own files and not for another segment.
+      // Enough space for the files of the server, but not for another segment.
       spawnSync('sh', ['-c', 'cat /dev/zero > "$1"; truncate -s -1M "$1"', 'fill', `${data}/filler`])
       await bench.postgres.ensureRunning(target.id, { ...target.spec, closed: true })
       expect(await untilRecovered(bench.restores, target.id, spec)).toEqual({

@@ -50,7 +50,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return { toolchain, uid, backup, pieces, target: { kind: 'end' }, timeline: 1, trusted: true, ...change }
   }
 
-  /** Looks at names and sizes at once, and reads checksums when it is told to. */
+  /** Replaces the verifier: it checks names and sizes at once, but checksums only when the test allows it. */
   function patientVerifier({ spec: { toolchain } }: TestCluster) {
     const tools = `${bench.home.path}/${newId()}`
     mkdirSync(tools)
@@ -60,7 +60,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return { toolchain: { ...toolchain, bin: tools, tools }, release: () => writeFileSync(`${tools}/go`, '') }
   }
 
-  /** The source's backup under another name, changed by a command. */
+  /** Copies the source's backup under another name and changes it by a command. */
   function damagedBackup(damage: (data: string) => void): Backup {
     const id = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${id}`])
@@ -68,7 +68,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return { ...backup, clusterId: id }
   }
 
-  /** As the platform does: it is begun with each look, because the job of the copy may not have ended yet. */
+  /** Starts the verification with each inspection, like the platform, because the copy job may not have ended yet. */
   const untilVerified = async (id: string, spec: RestoreSpec) => {
     await until(async () => {
       await bench.restores.startVerification(id, spec)
@@ -110,7 +110,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
       damage: `checksum mismatch for file "${file}"`,
     }
     expect(await untilVerified(target.id, spec)).toEqual(failed)
-    // Not again and again.
+    // The failed verification is not repeated.
     await bench.restores.startVerification(target.id, spec)
     expect(await bench.restores.inspectVerification(target.id)).toEqual(failed)
   })
@@ -173,7 +173,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     }
   })
 
-  /** The copy is whole but for its place, and waits there. */
+  /** Expects a filled copy to keep its temporary name until the verifier is released. */
   async function expectVerifiedFirst(id: string, release: () => void): Promise<void> {
     const { directory, data } = clusterPaths(bench.home, id)
     const isFilled = () => {

@@ -6,7 +6,7 @@ const platform = usePlatform()
 
 let source: string
 
-/** A ready cluster with one completed backup and a window from 10:00 to 12:00 on a day in the past. */
+/** Makes a ready cluster with one completed backup and a past recovery window from 10:00 to 12:00. */
 beforeEach(async () => {
   const made = await platform.call('POST', '/v1/postgres', {
     body: { org_slug: 'personal', plan: 'basic', name: 'shop' },
@@ -19,7 +19,7 @@ beforeEach(async () => {
   await setLatest('2026-11-01T12:00:00Z')
 })
 
-/** As long as it takes: a second backup in one second waits for the next one. */
+/** Waits, because a second backup within one second is delayed to the next one. */
 async function settle() {
   await until(async () => {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
@@ -32,7 +32,7 @@ async function settle() {
   })
 }
 
-/** No further: the first backup of its own changes what it stands on. */
+/** Stops there, because the cluster's first own backup replaces its base. */
 async function settleUntilReady(id: string) {
   for (let i = 0; i < 200; i++) {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
@@ -303,7 +303,7 @@ describe('a restore', () => {
       await scrubbed(23)
       const id = await restoreAndSettle()
       expect(await show(id)).toMatchObject({ status: 'ready', restore: { phase: 'done', verified: false } })
-      // Although the cluster needs it no more, it must stay while it is being read.
+      // The cluster does not need the backup any more, but it must stay while it is verified.
       await lookUntil(() => hasOwnBackup(id))
       expect(await isPinned(id)).toBe(true)
       platform.fake.verificationRuns = false
@@ -491,7 +491,7 @@ describe('a restore', () => {
   test('converges, whichever driver call fails', async () => {
     const attempt = async (name: string, broken: number) => {
       const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z', name })).body.data.id
-      // Only the new cluster is worked on, so that the calls counted are its own.
+      // Only the new cluster is processed, so that all counted calls belong to it.
       await platform.sql('delete from work where resource_id <> $1', [id])
       platform.fake.breakCall(broken)
       for (let i = 0; i < 5; i++) await settle()
@@ -579,14 +579,14 @@ describe('backups', () => {
     return (await list()).map(({ id }: { id: string }) => id)
   }
 
-  /** One that nothing in the window needs. */
+  /** Makes a backup that the recovery window does not need. */
   async function addOldBackup() {
     await platform.sql(
       `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
        values ('old', $1, '20261001-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2, now())`,
       [source, '2026-10-01T00:00:00Z'],
     )
-    // None is due, for which retention would wait.
+    // No backup is due, because retention would wait for it.
     await platform.sql(`update backup set started_at = now() where id <> 'old'`)
   }
 

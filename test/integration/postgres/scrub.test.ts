@@ -9,7 +9,7 @@ beforeEach(() => {
   fake.drillIntervalSeconds = null
 })
 
-/** Looks at everything this often. Lost replies are part of some tests. */
+/** Runs this many turns. Some tests make driver calls fail on purpose. */
 async function look(turns: number): Promise<void> {
   for (let i = 0; i < turns; i++) {
     await platform.sql('update work set run_at = now(), leased_until = null')
@@ -18,7 +18,7 @@ async function look(turns: number): Promise<void> {
 }
 
 async function until(holds: () => Promise<boolean>): Promise<void> {
-  // The label of a second backup names the next second, which no number of turns brings about.
+  // The label of a second backup contains the next second, so it has to pass.
   await untilSo(async () => {
     if (await holds()) return true
     await platform.sql('update work set run_at = now(), leased_until = null')
@@ -31,7 +31,7 @@ const backupsOf = (id: string) => platform.sql('select * from backup where clust
 const show = async (id: string) => (await platform.call('GET', `/v1/postgres/${id}`)).body.data
 const completed = async (id: string) => (await backupsOf(id)).filter((row) => row.state === 'completed')
 
-/** A cluster whose first backup is completed and was last read eight days ago. */
+/** Makes a cluster whose first backup was last verified eight days ago. */
 async function withOldBackup(): Promise<string> {
   const body = { org_slug: 'personal', plan: 'basic' }
   const { id } = (await platform.call('POST', '/v1/postgres', { body })).body.data
@@ -40,7 +40,7 @@ async function withOldBackup(): Promise<string> {
   return id
 }
 
-/** Its label as well: the next one of the same second would be waited for. */
+/** Changes the label too, because a backup within the same second would be delayed. */
 async function makeOld(id: string): Promise<void> {
   await platform.sql(
     `update backup set label = '20260101-000000F', verified_at = now() - interval '8 days' where cluster_id = $1`,
@@ -113,7 +113,7 @@ describe('a kept backup', () => {
 })
 
 describe('the archive', () => {
-  /** As the sampler and the receiver would have left it: five segments, and a minute between two samples. */
+  /** Prepares the archive as the sampler and the receiver would: five segments, and a minute between two samples. */
   async function withLog(id: string): Promise<void> {
     const at = (minutes: number) => `now() - interval '${60 - minutes} minutes'`
     await platform.sql(`update backup set stopped_at = ${at(0)} where cluster_id = $1`, [id])

@@ -111,7 +111,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
        from pg_roles where rolname = any('{fly-user,schema_admin,writer,reader,berth_pooler}')`,
     )
     expect(row).toEqual({ power: false, programs: false, files: false })
-    // The platform's own sessions end when it has nothing to ask; this one is there to be attacked.
+    // The platform closes idle sessions, so the test keeps one open that the tenant can attack.
     const held = admin('select pg_sleep(60)').catch(() => undefined)
     const listed = `select 1 from pg_stat_activity where usename = 'postgres'`
     await until(async () => (await ask(port, listed)).length > 0)
@@ -343,7 +343,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     const env = { PGPASSWORD: password }
     const { stdout } = await run(`${tools}/pg_dump`, ['-d', url(port)], { env })
     expect(stdout).not.toMatch(/berth|pg_stat_statements/)
-    // A setting that 17 writes into every dump and 16 does not know.
+    // PostgreSQL 17 writes this setting into every dump, and 16 does not know it.
     const input = stdout.replace('SET transaction_timeout = 0;', '')
     await run(`${tools}/psql`, ['-X', '-v', 'ON_ERROR_STOP=1', '-d', url(other.spec.port)], { env, input })
     expect(await ask(other.spec.port, 'select name from app.item')).toEqual([{ name: 'kept' }])
@@ -416,7 +416,7 @@ it('goes through its lifecycle with repeatable operations', async () => {
   const paths = clusterPaths(bench.home, id)
   expect(await bench.postgres.inspect(id)).toEqual({ is: 'absent' })
   await expect(bench.postgres.ensureRunning(id, spec)).rejects.toThrow('no data directory')
-  // What a process leaves that was killed while it copied.
+  // This is what a process leaves that was killed during the copy.
   mkdirSync(`${paths.directory}/.new~interrupted`, { recursive: true })
   await Promise.all([bench.postgres.ensureData(id, spec), bench.postgres.ensureData(id, spec)])
   const identifier = readIdentifier(paths.data)
@@ -431,7 +431,7 @@ it('goes through its lifecycle with repeatable operations', async () => {
   expect(await bench.postgres.query(id, 'postgres', 'select 1 as one')).toEqual([{ one: 1 }])
   await bench.postgres.stop(id)
   expect(await bench.postgres.inspect(id)).toMatchObject({ is: 'stopped' })
-  // The log is written by another process.
+  // Another process writes the log, so the line may be late.
   await until(async () => {
     const stopped = await bench.postgres.inspect(id)
     return stopped.is === 'stopped' && stopped.log.join('\n').includes('database system is shut down')

@@ -16,7 +16,7 @@ beforeAll(async () => {
 
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-// Where the distribution has its own PostgreSQL, that one is found first and nothing is copied.
+// A PostgreSQL of the distribution takes precedence, and then nothing is copied.
 const fromNpm = (major: PostgresMajor) => !isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
 
 for (const major of ['16', '17'] as const) {

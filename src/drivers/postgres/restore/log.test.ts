@@ -22,7 +22,7 @@ it('renders only the settings that the target needs', () => {
   expect(recoverySettings({ kind: 'end' }, 1)).not.toMatch(/recovery_target(_time|_action)? =/)
 })
 
-it('tells the lives of a server apart, and its recovery from its clients', () => {
+it('separates the attempts of a server, and its recovery from its clients', () => {
   const first = findMark(recoverySettings({ kind: 'time', time }, 1))!
   const second = findMark(recoverySettings({ kind: 'end' }, 1))!
   expect(first).not.toBe(second)
@@ -37,7 +37,7 @@ it('tells the lives of a server apart, and its recovery from its clients', () =>
   expect(findReplayedLsn(recoveryLines(log, first))).toBeUndefined()
 })
 
-it('gives the reason of a failure with its detail', () => {
+it('returns the reason of a failure with its detail', () => {
   const detail = 'max_connections = 10 is a lower setting than on the primary server, where its value was 68.'
   const failed = ['startup: FATAL:  recovery aborted', `startup: DETAIL:  ${detail}`, 'startup: HINT:  Change it.']
   const paused = ['startup: WARNING:  hot standby is not possible', `startup: DETAIL:  ${detail}`]
@@ -50,7 +50,7 @@ it('gives the reason of a failure with its detail', () => {
   expect(findFatal(lines(paused))).toBe(`hot standby is not possible: ${detail}`)
 })
 
-it('knows what the reader of the log complained about', () => {
+it('finds the read error that ended the replay', () => {
   const done = { level: 'LOG', text: 'redo done at 0/3000C68 system usage: …' }
   const complaint = 'incorrect resource manager data checksum in record at 0/3000C90'
   expect(findReadError([{ level: 'LOG', text: complaint }, done])).toBe(complaint)
