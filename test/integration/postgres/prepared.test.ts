@@ -27,7 +27,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await ask(port, 'create table number as select 1 as n')
   })
 
-  const asHimself = (sql: string) => ask(port, sql, { user: 'stubborn' })
+  const asUser = (sql: string) => ask(port, sql, { user: 'stubborn' })
   const listPrepared = async () =>
     (await bench.postgres.query(id, 'postgres', 'select gid from pg_prepared_xacts order by 1')).map(({ gid }) => gid)
 
@@ -50,20 +50,20 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     describe.each(Object.entries(operations))('%s', (_what, operate) => {
-      it.each(Object.values(changes))('while a session of his has not committed %s', async (change) => {
+      it.each(Object.values(changes))('while an open transaction of the user contains %s', async (change) => {
         const client: pg.Client = await connect(port, { user: 'stubborn' })
         await client.query(`begin; ${change}`)
         await operate()
         await expect(client.query('select 1')).rejects.toThrow()
       })
 
-      it.each(Object.values(changes))('although he prepared %s', async (change) => {
-        await asHimself(`begin; ${change}; prepare transaction 'his "own" \\ words'`)
+      it.each(Object.values(changes))('despite a prepared %s', async (change) => {
+        await asUser(`begin; ${change}; prepare transaction 'his "own" \\ words'`)
         await operate()
       })
 
-      it.each(Object.values(changes))('although he prepared in the name of a group %s', async (change) => {
-        await asHimself(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
+      it.each(Object.values(changes))('despite a transaction that was prepared as a group, with %s', async (change) => {
+        await asUser(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
         await operate()
       })
     })
@@ -101,7 +101,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
     it('takes along its prepared transactions in every database, and no others', async () => {
       await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
-      await asHimself(`begin; lock table number in access share mode; prepare transaction 'his'`)
+      await asUser(`begin; lock table number in access share mode; prepare transaction 'his'`)
       await bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true })
       expect(await listPrepared()).toEqual(['his', 'of an admin'])
       await bench.postgres.users.drop(id, 'stubborn')

@@ -388,7 +388,7 @@ describe('A copy', () => {
     expect(bench.supervisor.listServices().filter((name) => name.includes(target.id))).toEqual([])
   })
 
-  it.runIf(isRoot())('that does not fit says so and leaves nothing', async () => {
+  it.runIf(isRoot())('that does not fit on the disk reports that and leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)

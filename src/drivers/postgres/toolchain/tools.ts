@@ -12,12 +12,6 @@ import { freshName, removeAbandoned } from '../../host/fresh.ts'
 import type { Home } from '../../host/home.ts'
 import { isExecutable, run } from '../../host/process.ts'
 
-export interface Extension {
-  name: string
-  defaultVersion: string
-  comment: string
-}
-
 const requiredTools = ['psql', 'pg_dump', 'pg_basebackup', 'pg_receivewal', 'pg_verifybackup', 'pg_waldump']
 const packageName = `pg-tools-${process.platform}-${process.arch}`
 const packageDirectory = fileURLToPath(new URL(`../../../../node_modules/${packageName}`, import.meta.url))
@@ -108,33 +102,6 @@ async function checkPsql(psql: string): Promise<void> {
   await run(psql, ['--version']).catch((cause) => {
     throw new Error('psql does not run; it needs libreadline: apt-get install libreadline8', { cause })
   })
-}
-
-const extensionCache = new Map<string, Extension[]>()
-
-/** Lists the extensions that a database can install, sorted by name. */
-export async function listExtensions(toolchain: Pick<Toolchain, 'share'>): Promise<Extension[]> {
-  const known = extensionCache.get(toolchain.share)
-  if (known) return known
-  const directory = `${toolchain.share}/extension`
-  const files = (await readdir(directory)).filter((file) => /^[^.]+\.control$/.test(file)).sort()
-  const found = await Promise.all(files.map((file) => readExtension(directory, file)))
-  extensionCache.set(toolchain.share, found)
-  return found
-}
-
-async function readExtension(directory: string, file: string): Promise<Extension> {
-  const text = await readFile(`${directory}/${file}`, 'utf8')
-  return {
-    name: file.slice(0, -'.control'.length),
-    defaultVersion: readControl(text, 'default_version'),
-    comment: readControl(text, 'comment'),
-  }
-}
-
-function readControl(text: string, key: string): string {
-  const value = new RegExp(`^${key}\\s*=\\s*'((?:[^']|'')*)'`, 'm').exec(text)?.[1] ?? ''
-  return value.replaceAll("''", "'")
 }
 
 export function hasPostgis(toolchain: Pick<Toolchain, 'share'>): boolean {
