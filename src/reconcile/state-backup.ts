@@ -1,9 +1,9 @@
-// Backs up the state database itself. It is no step of the loop: there is no resource to look at, and the loop depends on
-// the database that is dumped.
-import type { StateDumpDriver } from '../drivers/state/dump.ts'
+// Backs up the state database. This is not a step of the background loop: it belongs to no resource, and the loop depends
+// on the database that is dumped.
+import type { StateDumpDriver } from '../drivers/state/driver.ts'
 
 export interface StateBackup {
-  /** Called with each turn of the loop: what it brought into being is worth a dump soon. */
+  /** Called after each turn of the loop; a new cluster or backup causes a dump soon. */
   note(turn: { kind: string; result: string }): void
   stop(): Promise<void>
 }
@@ -11,74 +11,74 @@ export interface StateBackup {
 export interface StateBackupOptions {
   dumps: StateDumpDriver
   onError(error: unknown): void
-  pace?: Partial<Pace>
+  schedule?: Partial<Schedule>
 }
 
-export interface Pace {
-  tickMillis: number
-  /** At least one dump in this time. */
-  intervalMillis: number
-  /** How soon after something worth it, so that what comes together is dumped together. */
-  soonMillis: number
-  /** And how long after the dump before, however much happens. */
-  restMillis: number
+interface Schedule {
+  checkMs: number
+  /** The longest time between two dumps. */
+  intervalMs: number
+  /** The delay after an event, so that events in quick succession cause one dump. */
+  delayMs: number
+  /** The shortest time between two dumps. */
+  minIntervalMs: number
 }
 
-const usualPace: Pace = { tickMillis: 1_000, intervalMillis: 3_600_000, soonMillis: 2_000, restMillis: 60_000 }
+const defaultSchedule: Schedule = { checkMs: 1_000, intervalMs: 3_600_000, delayMs: 2_000, minIntervalMs: 60_000 }
 
-/** Several processes may do this at once: the dump is one job, and keeping it twice is harmless. */
-export function startStateBackup({ dumps, onError, pace }: StateBackupOptions): StateBackup {
-  const { tickMillis, intervalMillis, soonMillis, restMillis } = { ...usualPace, ...pace }
-  let wantedAt: number | undefined
+/** Several processes may run this at the same time: there is only one dump job, and storing its result twice is harmless. */
+export function startStateBackup({ dumps, onError, schedule }: StateBackupOptions): StateBackup {
+  const { checkMs, intervalMs, delayMs, minIntervalMs } = { ...defaultSchedule, ...schedule }
+  let dueAt: number | undefined
   let startedAt = 0
-  // Also at first: a process before this one may have left its dump.
+  // True at first, because an earlier process may have left a dump.
   let isRunning = true
   let stopped = false
   let timer: NodeJS.Timeout | undefined
   let running: Promise<void> = Promise.resolve()
 
-  const want = (at: number) => {
-    wantedAt = Math.min(wantedAt ?? at, at)
+  const scheduleAt = (at: number) => {
+    dueAt = Math.min(dueAt ?? at, at)
   }
 
-  async function look(): Promise<void> {
-    if (isRunning) return settle()
-    if (wantedAt === undefined || Date.now() < Math.max(wantedAt, startedAt + restMillis)) return
-    wantedAt = undefined
+  async function check(): Promise<void> {
+    if (isRunning) return finishDump()
+    if (dueAt === undefined || Date.now() < Math.max(dueAt, startedAt + minIntervalMs)) return
+    dueAt = undefined
     startedAt = Date.now()
     isRunning = true
     await dumps.startDump()
   }
 
-  async function settle(): Promise<void> {
+  async function finishDump(): Promise<void> {
     const seen = await dumps.inspectDump()
     if (seen.is === 'running') return
     if (seen.is === 'done') await dumps.keepDump()
     else if (seen.is === 'failed') await dumps.discardDump()
     isRunning = false
     const newest = await dumps.findNewest()
-    want((newest === undefined ? Date.now() : Number(newest / 1000n)) + intervalMillis)
+    scheduleAt((newest === undefined ? Date.now() : Number(newest / 1000n)) + intervalMs)
     if (seen.is === 'failed') throw new Error(`dump the state database: ${seen.reason}`)
   }
 
   function tick(): void {
-    let pauseMillis = tickMillis
-    running = look()
+    let pauseMs = checkMs
+    running = check()
       .catch((error) => {
-        want(Date.now())
-        pauseMillis = restMillis
+        scheduleAt(Date.now())
+        pauseMs = minIntervalMs
         onError(error)
       })
       .then(() => {
-        if (!stopped) timer = setTimeout(tick, pauseMillis)
+        if (!stopped) timer = setTimeout(tick, pauseMs)
       })
   }
   tick()
 
   return {
     note({ kind, result }) {
-      const isWorthIt = (kind === 'cluster' && result === 'ready') || (kind === 'backup' && result === 'completed')
-      if (isWorthIt) want(Date.now() + soonMillis)
+      const isEvent = (kind === 'cluster' && result === 'ready') || (kind === 'backup' && result === 'completed')
+      if (isEvent) scheduleAt(Date.now() + delayMs)
     },
     async stop() {
       stopped = true

@@ -18,7 +18,7 @@ let id = ''
 let rows = 0
 let returned = ''
 
-/** A row more, in a transaction of its own. */
+/** Inserts another row in a transaction of its own. */
 async function insert(berth: Berth, cluster: string, n: number): Promise<void> {
   await ask(await accessOf(berth, cluster), 'direct', `insert into public.number values (${n})`)
 }
@@ -61,7 +61,7 @@ function platformFiles(): string[] {
   return existsSync(`${repository}/.platform`) ? readdirSync(`${repository}/.platform`) : []
 }
 
-/** The window reaches past all that was written. */
+/** Waits until the recovery window includes everything written so far. */
 async function untilArchived(): Promise<void> {
   const written = new Date().toISOString()
   await until(async () => {
@@ -76,7 +76,7 @@ afterAll(async () => {
   rmSync(repository, { recursive: true, force: true })
 })
 
-test('a platform that lost everything but its repository knows no clusters', async () => {
+test('a platform that lost everything but its repository lists no clusters', async () => {
   await destroy(lost)
   expect(existsSync(lost.home)).toBe(false)
   await fresh.up()
@@ -84,7 +84,7 @@ test('a platform that lost everything but its repository knows no clusters', asy
   expect((await fresh.call('GET', '/v1/postgres?org_slug=acme')).status).toBe(404)
 }, 240_000)
 
-test('adopting writes down what the repository tells', async () => {
+test('adoption recreates the records from the repository', async () => {
   const { stdout } = await fresh.cli('postgres', 'adopt', '--json')
   expect(JSON.parse(stdout)).toEqual({
     data: { adopted: [{ id, name: 'shop', backups: 1, windows: 1 }], known: 0, unusable: [] },
@@ -94,7 +94,7 @@ test('adopting writes down what the repository tells', async () => {
   expect(list.body.data[0].deleted_at).toBeDefined()
 })
 
-test('adopting again changes nothing, and only root may', async () => {
+test('adoption can be repeated without effect and requires a root token', async () => {
   const again = await fresh.cli('postgres', 'adopt')
   expect(again.stdout.trim()).toBe('Nothing to adopt: the platform knows 1 cluster of the repository.')
   const token = await fresh.call('POST', '/v1/tokens', { kind: 'org', org_slug: 'acme' })
@@ -106,7 +106,7 @@ test('adopting again changes nothing, and only root may', async () => {
   expect((await fresh.call('POST', '/v1/postgres/adopt', { org_slug: 'nobody' })).status).toBe(404)
 })
 
-test('undeleting brings it back with everything the archive had', async () => {
+test('undelete restores the cluster with everything in the archive', async () => {
   const made = await fresh.call('POST', `/v1/postgres/${id}/undelete`, {})
   expect(made.status, JSON.stringify(made.body)).toBe(201)
   returned = made.body.data.id
@@ -116,7 +116,7 @@ test('undeleting brings it back with everything the archive had', async () => {
   expect(await numbers(fresh, returned)).toEqual({ count: rows, last: rows })
 }, 240_000)
 
-test('what came back lives on', async () => {
+test('the restored cluster works and is archived', async () => {
   await insert(fresh, returned, ++rows)
   expect(await numbers(fresh, returned)).toEqual({ count: rows, last: rows })
   await until(async () => {
@@ -125,14 +125,14 @@ test('what came back lives on', async () => {
   }, 60)
 }, 180_000)
 
-test('its drills ask what they asked before', async () => {
+test('its drills run the same query as before', async () => {
   expect((await fresh.call('POST', `/v1/postgres/${returned}/drills`, {})).status).toBe(202)
   const drill = async () => (await fresh.call('GET', `/v1/postgres/${returned}/drills`)).body.data[0]
   await until(async () => (await drill()).status === 'done', 120)
   expect(await drill()).toMatchObject({ result: 'ok', answer: 't' })
 }, 180_000)
 
-test('deleting and undeleting it once more loses nothing either', async () => {
+test('deleting and undeleting it again loses nothing', async () => {
   await until(async () => (await fresh.call('GET', `/v1/postgres/${returned}`)).body.data.recovery_window !== null)
   await fresh.call('DELETE', `/v1/postgres/${returned}`)
   await until(async () => (await fresh.call('GET', `/v1/postgres/${returned}`)).status === 404, 60)

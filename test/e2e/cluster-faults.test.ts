@@ -38,7 +38,7 @@ describe('a ready cluster', () => {
     await berth.up()
     id = await readyCluster(berth, { pg_major_version: '17', disk_size_gb: 1 })
     await ask(await accessOf(berth, id), 'direct', 'create table kept as select 42 as x')
-    // A first backup that a fault ends makes the cluster degraded until the next one.
+    // If a fault interrupts the first backup, the cluster is degraded until the next one.
     await until(async () => (await show(berth, id)).recovery_window !== null)
   }, 180_000)
 
@@ -54,7 +54,7 @@ describe('a ready cluster', () => {
     await until(async () => (await show(berth, id)).health.status === 'ok')
   }
 
-  test('comes back by itself with the same data when its server is killed', async () => {
+  test('restarts with the same data after its server is killed', async () => {
     const before = postmasterPid(berth, id)
     const access = await accessOf(berth, id)
     const session = await connect(access, 'direct')
@@ -67,7 +67,7 @@ describe('a ready cluster', () => {
     expect((await show(berth, id)).status).toBe('ready')
   })
 
-  test('comes back by itself when its pooler is killed', async () => {
+  test('restarts its pooler after it is killed', async () => {
     const before = poolerPid(berth, id)
     process.kill(before, 'SIGKILL')
     await until(() => !isRunning(before))
@@ -76,7 +76,7 @@ describe('a ready cluster', () => {
     await kept()
   })
 
-  test('goes on without the control plane, and under the next one', async () => {
+  test('keeps running without the control plane and under the next one', async () => {
     const access = await accessOf(berth, id)
     const session = await connect(access, 'pooler')
     const pid = postmasterPid(berth, id)
@@ -91,7 +91,7 @@ describe('a ready cluster', () => {
     expect(await show(berth, id)).toMatchObject({ status: 'ready', health: { status: 'ok' } })
   })
 
-  test('that cannot start says why, answers 503, and comes back once it can', async () => {
+  test('that cannot start shows a reason, answers 503, and recovers', async () => {
     const control = `${berth.home}/clusters/${id}/data/global/pg_control`
     renameSync(control, `${control}.away`)
     try {
@@ -109,7 +109,7 @@ describe('a ready cluster', () => {
     await kept()
   }, 180_000)
 
-  test('keeps its port when another program takes it, says which one, and comes back once it is free', async () => {
+  test('keeps a port that another program has taken, names it, and recovers when it is free', async () => {
     const { endpoints } = await show(berth, id)
     const { port } = endpoints.primary.direct
     const control = `${berth.home}/clusters/${id}/data/global/pg_control`
@@ -132,7 +132,7 @@ describe('a ready cluster', () => {
     await kept()
   }, 180_000)
 
-  test('turns read-only near the end of its disk, and back when there is room', async () => {
+  test('becomes read-only when its disk is nearly full, and writable again when there is space', async () => {
     const access = await accessOf(berth, id)
     const filler = `${berth.home}/clusters/${id}/data/filler`
     execFileSync('fallocate', ['-l', String(Math.ceil(0.96 * 1024 ** 3)), filler])
@@ -153,7 +153,7 @@ describe('a ready cluster', () => {
           await session.end()
         }
       }
-      // The platform itself is not bound by it.
+      // The limit does not apply to the platform itself.
       expect((await berth.call('POST', `/v1/postgres/${id}/users`, { username: 'still', role: 'reader' })).status).toBe(
         201,
       )
@@ -168,7 +168,7 @@ describe('a ready cluster', () => {
     }
   })
 
-  test('is deleted without a trace', async () => {
+  test('is deleted without remains', async () => {
     const { direct, pooler } = await accessOf(berth, id)
     expect(processesOf(id).length).toBeGreaterThan(1)
     const { uid } = statSync(`${berth.home}/clusters/${id}/data`)
@@ -194,7 +194,7 @@ describe('many clusters', () => {
     await destroy(neighbour)
   }, 180_000)
 
-  test('made at once all become ready, each with ports and data of its own', async () => {
+  test('created at once all become ready, each with its own ports and data', async () => {
     ids = await Promise.all(
       Array.from({ length: count }, (_, i) => createCluster(berth, { pg_major_version: i % 2 ? '17' : '16' })),
     )
@@ -208,7 +208,7 @@ describe('many clusters', () => {
     }
   }, 300_000)
 
-  test('are of one platform only', async () => {
+  test('belong to one platform only', async () => {
     const other = await readyCluster(neighbour)
     const [ours, theirs] = [await accessOf(berth, ids[0]!), await accessOf(neighbour, other)]
     expect(new Set([ours.direct, ours.pooler, theirs.direct, theirs.pooler].map(({ port }) => port)).size).toBe(4)
@@ -223,9 +223,9 @@ describe('many clusters', () => {
     for (const way of ways) expect(await attempt(ours, way)).toBe(true)
   }, 180_000)
 
-  test('are all there again after everything was killed, as by a reboot', async () => {
+  test('all recover after every process was killed, as by a reboot', async () => {
     await Promise.all(berth.children.splice(0).map((child) => end(child)))
-    // The first of them may still start another one.
+    // The first process may still have started another one.
     await until(() => {
       for (const { pid } of processesOf(berth.home)) kill(pid)
       return processesOf(berth.home).length === 0
@@ -246,7 +246,7 @@ describe('many clusters', () => {
     for (const id of ids) await untilOneServer(berth, id)
   }, 300_000)
 
-  test('are deleted at once without a trace', async () => {
+  test('are deleted at once without remains', async () => {
     const all = await Promise.all(ids.map((id) => accessOf(berth, id)))
     await Promise.all(ids.map((id) => berth.call('DELETE', `/v1/postgres/${id}`)))
     await Promise.all(ids.map((id) => untilDeleted(berth, id, 60)))

@@ -26,7 +26,7 @@ describe('a control plane that is killed', () => {
 
   afterAll(() => destroy(berth))
 
-  /** The ids of all clusters, after making sure that there is one of this name. */
+  /** Returns the ids of all clusters; creates one of this name if necessary. */
   async function idOf(name: string): Promise<string> {
     const { body } = await berth.call('GET', '/v1/postgres?org_slug=personal&include_deleted=true')
     const found = body.data.filter((cluster: { name: string }) => cluster.name === name)
@@ -40,7 +40,7 @@ describe('a control plane that is killed', () => {
       const name = `after-${milliseconds}`
       const control = berth.children.at(-1)!
       const request = createCluster(berth, { name }).catch(() => undefined)
-      // The moment is the point here, not a wait for something.
+      // The time of the kill is what this test varies, so it sleeps.
       await new Promise((resolve) => setTimeout(resolve, milliseconds))
       await end(control)
       await request
@@ -82,7 +82,7 @@ describe('a control plane that is killed', () => {
     180_000,
   )
 
-  test('and a cluster that is deleted while it is made leave nothing either', async () => {
+  test('leaves nothing of a cluster that is deleted during its creation', async () => {
     for (const milliseconds of [0, 50, 100, 200, 300]) {
       const id = await createCluster(berth)
       await new Promise((resolve) => setTimeout(resolve, milliseconds))

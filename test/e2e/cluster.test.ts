@@ -33,7 +33,7 @@ beforeAll(async () => {
 
 afterAll(() => destroy(berth))
 
-/** Everything about the cluster of one major, through the API and as a client. */
+/** Operations on the cluster of one major version, through the API and as a client. */
 function clusterOf(major: string) {
   const path = () => `/v1/postgres/${ids[major]}`
   const call = (method: string, rest: string, body?: object) => berth.call(method, `${path()}/${rest}`, body)
@@ -56,7 +56,7 @@ function clusterOf(major: string) {
     enable: (database: string, body: object) => call('POST', `databases/${name(database)}/extensions`, body),
     disable: (database: string, extension: string, query = '') =>
       call('DELETE', `databases/${name(database)}/extensions/${name(extension)}${query}`),
-    /** A new user and the words to get in. */
+    /** Creates a user and returns its credentials. */
     async user(username: string, role: string): Promise<Access> {
       const made = await call('POST', 'users', { username, role })
       expect(made).toMatchObject({ status: 201, body: { data: { username, role } } })
@@ -65,7 +65,7 @@ function clusterOf(major: string) {
   }
 }
 
-/** The first message of a client. */
+/** The startup message of a client. */
 function startup(user: string): Buffer {
   const words = Buffer.from(`user\0${user}\0database\0fly-db\0\0`)
   const head = Buffer.alloc(8)
@@ -74,7 +74,7 @@ function startup(user: string): Buffer {
   return Buffer.concat([head, words])
 }
 
-/** What a server first says to somebody who wants in. */
+/** Reads the first response of a server to a startup message. */
 function firstWord({ port }: Endpoint, user: string): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const socket = connectSocket(port, '127.0.0.1', () => socket.write(startup(user)))
@@ -90,7 +90,7 @@ function firstWord({ port }: Endpoint, user: string): Promise<Buffer> {
 describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
   const cluster = clusterOf(major)
 
-  test('that is ready answers through both endpoints', async () => {
+  test('answers through both endpoints when it is ready', async () => {
     const access = await cluster.access()
     for (const way of ways) {
       const [row] = await ask(access, way, `select current_setting('server_version') as version, current_database()`)
@@ -102,7 +102,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     expect(await cluster.show()).toMatchObject({ status: 'ready', pg_major_version: major, health: { status: 'ok' } })
   })
 
-  test('has checksums and an identity of its own', async () => {
+  test('has checksums and a system identifier of its own', async () => {
     const access = await cluster.access()
     expect(await ask(access, 'direct', 'show data_checksums')).toEqual([{ data_checksums: 'on' }])
     const [mine] = await ask(access, 'direct', 'select system_identifier from pg_control_system()')
@@ -111,7 +111,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     expect(mine!.system_identifier).not.toBe(theirs!.system_identifier)
   })
 
-  test.each(ways)('speaks TLS that the authority of the platform vouches for, and plain (%s)', async (way) => {
+  test.each(ways)("offers TLS with a certificate of the platform's CA, and plain connections (%s)", async (way) => {
     const access = await cluster.access()
     const ca = readFileSync(`${berth.home}/ca/ca.crt`, 'utf8')
     for (const host of ['localhost', '127.0.0.1']) {
@@ -133,7 +133,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     expect(await attempt(access, way)).toBe(true)
   })
 
-  test('knows passwords by SCRAM only', async () => {
+  test('authenticates with SCRAM only', async () => {
     const access = await cluster.access()
     for (const way of ways) {
       const word = await firstWord(access[way], 'fly-user')
@@ -147,7 +147,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     expect(await ask(access, 'direct', 'show password_encryption')).toEqual([{ password_encryption: 'scram-sha-256' }])
   })
 
-  test('lets nobody in over the network as the platform', async () => {
+  test('rejects platform roles from the network', async () => {
     const access = await cluster.access()
     for (const user of ['postgres', 'berth_pooler', 'schema_admin', 'writer', 'reader', 'nobody-at-all']) {
       for (const way of ways) {
@@ -203,7 +203,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     }
   })
 
-  test('does not let the tenant in through its own socket', async () => {
+  test('does not let the tenant connect through its Unix socket', async () => {
     const access = await cluster.access()
     const socket = `${berth.home}/run/${cluster.id}`
     const place = `host=${socket} port=${access.direct.port} user=postgres dbname=postgres`
@@ -232,7 +232,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     for (const extension of ['dblink', 'postgres_fdw']) await cluster.disable('fly-db', extension, '?force=true')
   })
 
-  test.runIf(isRoot)('keeps its directories to itself', async () => {
+  test.runIf(isRoot)('keeps its directories private', async () => {
     const own = statSync(`${berth.home}/clusters/${cluster.id}/data`).uid
     const other = statSync(`${berth.home}/clusters/${ids[major === '16' ? '17' : '16']}/data`).uid
     expect(new Set([own, other, 0, 65_534]).size).toBe(4)
@@ -252,13 +252,13 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
         if (statSync(`${berth.home}/${place}`).isDirectory()) expect(list.status, place).not.toBe(0)
       }
     }
-    // Nor may the cluster itself replace what the platform reads.
+    // The user of the cluster cannot replace files that the platform reads either.
     const write = spawnSync('touch', [`${berth.home}/clusters/${cluster.id}/pg_hba.conf`], { uid: own, gid: own })
     expect(write.status).not.toBe(0)
   })
 
   describe('its users', () => {
-    test('may do what their role says, also with what others make later', async () => {
+    test('have the rights of their role, including on later objects of other users', async () => {
       const [anna, bert] = [await cluster.user('anna', 'schema_admin'), await cluster.user('bert', 'schema_admin')]
       const [writer, reader] = [await cluster.user('will', 'writer'), await cluster.user('rita', 'reader')]
       try {
@@ -308,7 +308,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('have the same rights in databases that come later', async () => {
+    test('have the same rights in new databases', async () => {
       const writer = await cluster.user('early', 'writer')
       expect((await cluster.createDatabase('later')).status).toBe(201)
       try {
@@ -324,7 +324,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('get in at once, and with a new password at once, and no longer with the old one', async () => {
+    test('can connect at once, and after a rotation only with the new password', async () => {
       const fresh = await cluster.user('fresh', 'reader')
       try {
         for (const way of ways) expect(await attempt(fresh, way)).toBe(true)
@@ -350,7 +350,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('who are deleted or get a new password lose what they have open through a pooler of transactions', async () => {
+    test('lose their sessions at a transaction pooler when they are deleted or get a new password', async () => {
       const id = await readyCluster(berth, { pg_major_version: major, pool_mode: 'transaction' })
       const users = `/v1/postgres/${id}/users`
       for (const username of ['leaving', 'renewed']) {
@@ -371,7 +371,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       expect((await berth.call('DELETE', `/v1/postgres/${id}`)).status).toBe(202)
     })
 
-    test('who are made ten times at once are one, whose password is the one that is shown', async () => {
+    test('are created once by ten concurrent requests, with the password that is shown', async () => {
       try {
         const replies = await Promise.all(Array.from({ length: 10 }, () => cluster.createUser('twin', 'writer')))
         expect(replies.map((reply) => reply.status).sort()).toEqual([201, ...Array(9).fill(409)])
@@ -381,7 +381,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('who get ten new passwords at once have the one that is shown', async () => {
+    test('have the password that is shown after ten concurrent rotations', async () => {
       await cluster.user('restless', 'reader')
       try {
         const replies = await Promise.all(Array.from({ length: 10 }, () => cluster.rotate('restless')))
@@ -392,7 +392,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('who are given another role have its rights and no session with the old ones', async () => {
+    test('have only the rights of a new role, and no session with the old ones', async () => {
       const moved = await cluster.user('moved', 'schema_admin')
       try {
         await ask(moved, 'direct', 'set role none; create table public.stays (x int)').catch(() => undefined)
@@ -416,7 +416,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('who are deleted are gone with their sessions, and what they made stays', async () => {
+    test('lose their sessions when they are deleted, but their objects stay', async () => {
       const leaver = await cluster.user('leaver', 'schema_admin')
       await ask(leaver, 'pooler', 'create table legacy as select 1 as x')
       const sessions = await Promise.all(ways.map((way) => connect(leaver, way)))
@@ -445,7 +445,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       'x'.repeat(63),
       '💥',
       ' ',
-    ])('may be named %j', async (username) => {
+    ])('can be named %j', async (username) => {
       const access = await cluster.user(username, 'writer')
       try {
         for (const way of ways) {
@@ -461,7 +461,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('keep nothing of a role they lost, also when the change was stopped on its way', async () => {
+    test('keep no rights of a former role, even if the change was interrupted', async () => {
       const fallen = await cluster.user('fallen', 'schema_admin')
       expect((await cluster.createDatabase('closed')).status).toBe(201)
       const owner = await cluster.access()
@@ -510,7 +510,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       },
     )
 
-    test('that are not there are not found', async () => {
+    test('answer 404 if they do not exist', async () => {
       for (const reply of [
         await cluster.setRole('ghost', 'reader'),
         await cluster.rotate('ghost'),
@@ -541,7 +541,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
   })
 
   describe('its databases', () => {
-    test('are made, reached and dropped, also with sessions in them', async () => {
+    test('are created, used and dropped, even with open sessions', async () => {
       const access = await cluster.access()
       expect((await cluster.call('GET', 'databases')).body).toEqual({ data: [{ name: 'fly-db' }] })
       expect(await cluster.createDatabase('shop')).toMatchObject({ status: 201, body: { data: { name: 'shop' } } })
@@ -565,7 +565,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     })
 
     test.each(['a"b; drop', "x'y", 'ünïcode', 'With Space', 'a=b', '#x', '[x]', ';x', 'x'.repeat(63), '%'])(
-      'may be named %j',
+      'can be named %j',
       async (name) => {
         expect(await cluster.createDatabase(name)).toMatchObject({ status: 201, body: { data: { name } } })
         try {
@@ -583,7 +583,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     )
 
     test.each(['x\n[pgbouncer]\nauth_type = any\n', 'x\r\ny', 'pgbouncer', '*', '\t'])(
-      'named %j do no harm to the pooler',
+      'named %j do not break the pooler',
       async (name) => {
         const made = await cluster.createDatabase(name)
         expect([201, 400, 422]).toContain(made.status)
@@ -598,7 +598,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       },
     )
 
-    test('are dropped although somebody has been about to say his password for long', async () => {
+    test('are dropped despite a connection that never completes its login', async () => {
       const { direct } = await cluster.access()
       const silent = connectSocket(direct.port, '127.0.0.1')
       try {
@@ -611,7 +611,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('that somebody else needs are not dropped, with the reason', async () => {
+    test('that are templates or have prepared transactions are not dropped, with a reason', async () => {
       const owner = await cluster.access()
       expect((await cluster.createDatabase('needed')).status).toBe(201)
       const prepare = `begin; create table t (x int); prepare transaction 'open'`
@@ -627,7 +627,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       expect((await cluster.dropDatabase('needed')).status).toBe(200)
     })
 
-    test('named by a path that names none are not found', async () => {
+    test('answer 404 for an impossible name in the path', async () => {
       for (const name of ['', 'fly-db%00search_path%00public', 'x'.repeat(64)]) {
         expect((await cluster.call('GET', `databases/${name}/extensions`)).status).toBe(404)
         const enabled = await cluster.call('POST', `databases/${name}/extensions`, { name: 'citext' })
@@ -652,7 +652,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('may all be dropped without the cluster being taken for broken', async () => {
+    test('can all be dropped without degrading the cluster', async () => {
       expect((await cluster.dropDatabase('fly-db')).status).toBe(200)
       try {
         const before = await cluster.show()
@@ -670,7 +670,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     const installed = async (name: string) =>
       (await cluster.extensions('fly-db')).body.data.find((extension: { name: string }) => extension.name === name)
 
-    test('are listed with what they are', async () => {
+    test('are listed with their descriptions and versions', async () => {
       expect(await installed('pg_trgm')).toEqual({
         name: 'pg_trgm',
         description: expect.any(String),
@@ -693,7 +693,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       expect((await cluster.disable('fly-db', 'pg_trgm')).status).toBe(404)
     })
 
-    test('that something depends on are disabled by force only', async () => {
+    test('with dependent objects are disabled only by force', async () => {
       const access = await cluster.access()
       const options = { name: 'citext', schema: 'tools', create_schema: true }
       expect((await cluster.enable('fly-db', { ...options, create_schema: false })).status).toBe(422)
@@ -706,7 +706,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       await ask(access, 'direct', 'drop table texts; drop schema tools')
     })
 
-    test('that are unknown or not to be had are not found, and the ones of the platform stay', async () => {
+    test('that are unknown or forbidden answer 404, and system extensions stay', async () => {
       for (const name of ['nothing', 'file_fdw', 'a"b; drop']) {
         expect((await cluster.enable('fly-db', { name })).status).toBe(404)
         expect((await cluster.disable('fly-db', name)).status).toBe(404)
@@ -730,7 +730,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     })
   })
 
-  test('shows the apps that are attached to it', async () => {
+  test('lists the attached apps', async () => {
     const app = `app-${major}-${randomBytes(3).toString('hex')}`
     await berth.call('POST', '/v1/apps', { app_name: app, org_slug: 'personal' })
     expect((await cluster.call('POST', 'attachments', { app_name: app })).status).toBe(201)
@@ -740,7 +740,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
     expect((await cluster.show()).attached_apps).toEqual([])
   })
 
-  test('says how much it stores', async () => {
+  test('reports its disk usage', async () => {
     await until(async () => (await cluster.show()).storage_used_bytes !== null)
     const { storage_used_bytes, storage_provisioned_bytes } = await cluster.show()
     expect(storage_provisioned_bytes).toBe(10 * 1024 ** 3)

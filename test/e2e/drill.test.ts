@@ -39,7 +39,7 @@ afterAll(async () => {
   await destroy(berth)
 })
 
-/** A thousand numbers that every moment of the window has from which a drill can choose. */
+/** Writes a thousand numbers that exist at every time in the window that a drill can choose. */
 async function prepare(id: string): Promise<void> {
   await untilReady(berth, id, 120)
   await ask(await accessOf(berth, id), 'direct', 'create table number as select generate_series(1, 1000) as n')
@@ -64,7 +64,7 @@ interface Scratch {
   ports: number[]
 }
 
-/** The scratch cluster of a drill that is under way, once it has its place. */
+/** Finds the scratch cluster of a running drill, once it has ports. */
 async function findScratch(): Promise<Scratch> {
   const found: { id: string; port: number }[] = []
   await until(async () => {
@@ -82,7 +82,7 @@ async function expectNothingLeft({ id, ports }: Scratch): Promise<void> {
   expect(existsSync(`${berth.home}/run/${id}`)).toBe(false)
   await until(() => globSync(`${berth.home}/**/*${id}*`).length === 0)
   await until(() => controlGroups(berth, id).length === 0)
-  // What it left in the trash is removed in the background.
+  // The trash is emptied in the background.
   await until(() => processesOf(id).length === 0)
   for (const port of ports) expect(await canListen({ host: '127.0.0.1', port })).toBe(true)
   expect((await state.query('select 1 from cluster where scratch')).rows).toEqual([])
@@ -92,7 +92,7 @@ async function expectNothingLeft({ id, ports }: Scratch): Promise<void> {
 const question = 'select count(*), session_user, pg_is_in_recovery() from number'
 
 describe.each(['16', '17'])('a drill of PostgreSQL %s', (major) => {
-  test('restores, checks and asks in a cluster that nobody can connect to, and leaves nothing', {
+  test('restores, checks and queries a cluster that is closed to clients, and leaves nothing behind', {
     timeout: 180_000,
   }, async () => {
     const id = ids[major]!
@@ -121,20 +121,20 @@ describe.each(['16', '17'])('a drill of PostgreSQL %s', (major) => {
   })
 })
 
-test('a drill does not wait for what a transaction locks that was prepared', { timeout: 180_000 }, async () => {
+test('a drill does not wait for locks of prepared transactions', { timeout: 180_000 }, async () => {
   const id = ids['17']!
   const access = await accessOf(berth, id)
   const lock = `begin; lock table number in access exclusive mode; prepare transaction 'it''s open'`
   await ask(access, 'direct', lock)
   const locked = Date.now()
   await until(async () => Date.parse((await show(id)).recovery_window.latest) > locked, 120)
-  // From now on only such moments are chosen.
+  // From now on a drill chooses only such times.
   expect(await drill(id, { drill_query: 'select 1' })).toMatchObject({ result: 'ok' })
   await ask(access, 'direct', `rollback prepared 'it''s open'`)
 })
 
 describe('the drill query', () => {
-  test('is SQL of the default user and nothing more', { timeout: 180_000 }, async () => {
+  test('runs only as SQL of the default user', { timeout: 180_000 }, async () => {
     const id = ids['17']!
     const mark = `${berth.home}/run/escaped`
     expect(await drill(id, { drill_query: `\\! touch ${mark}` })).toMatchObject({
@@ -162,7 +162,7 @@ function flipByte(file: string): void {
   closeSync(descriptor)
 }
 
-test('a drill finds a flipped byte in the only backup, says so, has it replaced, and leaves nothing', {
+test('a drill finds a flipped byte in the only backup, reports it, causes a new backup, and leaves nothing behind', {
   timeout: 180_000,
 }, async () => {
   const id = ids['17']!
@@ -179,7 +179,7 @@ test('a drill finds a flipped byte in the only backup, says so, has it replaced,
     const { id: label, status } = await newest()
     return label !== backup.id && status === 'completed'
   })
-  // What the drill found is told until one finds nothing.
+  // The health shows the result until a drill passes.
   await until(async () => {
     await lookClosely(berth, id)
     return (await show(id)).health.reason === `the last restore drill ${result}`

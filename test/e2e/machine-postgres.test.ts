@@ -1,4 +1,4 @@
-// Machines use the clusters of their organization, and nobody else does.
+// Machines can use the clusters of their own organization only.
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { globSync, readFileSync } from 'node:fs'
@@ -47,7 +47,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     await destroy(berth)
   })
 
-  it('an attached app connects with its secret, and the server proves who it is', async () => {
+  it('an attached app connects with its secret and verifies the server', async () => {
     const url = await attach('web')
     expect(url.host).toBe(`${cluster}.pg.internal:5432`)
     expect(await ask(machines.web, url)).toBe('fly-user fly-db')
@@ -56,14 +56,14 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     expect(shown).toContain(`@direct.${cluster}.pg.internal:5432/`)
   })
 
-  it('the server itself is reached as well', async () => {
+  it('the server is reachable directly too', async () => {
     const url = await secretOf('web')
     url.hostname = `direct.${cluster}.pg.internal`
     expect(await ask(machines.web, url)).toBe('fly-user fly-db')
     expect(await lookUp(machines.web, url.hostname)).not.toBe(await lookUp(machines.web, `${cluster}.pg.internal`))
   })
 
-  it('nobody else of the platform knows the name or gets through', async () => {
+  it('other organizations can neither resolve the name nor connect', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await lets(known, url)
@@ -73,7 +73,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
       const gateway = await gatewayOf(stranger)
       const answers = await Promise.all([
         tryAsk(stranger, url, known),
-        // Not by the address that it would have in their network either.
+        // The address that it would have in their network does not work either.
         tryAsk(stranger, url, inNetworkOf(known, await addressOf(stranger))),
         tryAsk(stranger, atHost, '127.0.0.1'),
         tryAsk(stranger, atHost, gateway),
@@ -83,7 +83,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     expect(await tryAsk(undefined, url, known)).toBe('')
   })
 
-  it('a sandbox does not either', async () => {
+  it('a sandbox can neither resolve the name nor connect', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await berth.cli('sandbox', 'create', 'box')
@@ -95,7 +95,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     expect((await inside('perl', '-e', knock, known)).stdout).toBe('0')
   })
 
-  it('a segmented network knows it for as long as an app in it is attached', async () => {
+  it('a segmented network resolves it while an app in it is attached', async () => {
     expect(await lookUp(machines.apart, `${cluster}.pg.internal`)).toBeUndefined()
     const url = await attach('apart')
     expect(await ask(machines.apart, url)).toBe('fly-user fly-db')
@@ -116,21 +116,21 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     await until(async () => !(await run('ip', ['-6', 'addr', 'show', 'dev', 'lo'])).stdout.includes(`${known}/`))
   })
 
-  it('needs no control plane', async () => {
+  it('works without the control plane', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await Promise.all(berth.children.map((child) => end(child)))
     const inside = ['-t', hostPid(machines.web)!, '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', url.hostname]
     expect((await run('nsenter', inside)).stdout).toContain(known)
     expect(await askAt(machines.web, url, known)).toBe('fly-user fly-db')
-    // The process that carries the bytes is started over by itself.
+    // The process that forwards the connections restarts by itself.
     const { stdout: edge } = await run('s6-svstat', ['-o', 'pid', `${berth.home}/tree/edge`])
     process.kill(Number(edge), 'SIGKILL')
     await until(async () => (await askAt(machines.web, url, known)) === 'fly-user fly-db', 60)
     await berth.up()
   })
 
-  it('goes with the cluster', async () => {
+  it('the name disappears with the cluster', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await berth.cli('postgres', 'destroy', 'shop', '--yes')
@@ -170,7 +170,7 @@ async function addressOf({ app, id }: Machine): Promise<string> {
   return (await berth.call('GET', `/v1/apps/${app}/machines/${id}`)).body.private_ip
 }
 
-/** The network is in the first three groups, of which none is left out in the addresses of machines. */
+/** The network id is in the first three groups of the address, which are never abbreviated for machines. */
 function inNetworkOf(address: string, other: string): string {
   return [...other.split(':').slice(0, 3), ...address.split(':').slice(3)].join(':')
 }
@@ -184,7 +184,7 @@ async function gatewayOf(machine: Machine): Promise<string> {
   return /default via (\S+)/.exec(await exec(machine, 'ip', 'route'))![1]!
 }
 
-/** What the machine itself finds for a name. */
+/** Resolves a name inside the machine. */
 async function lookUp(machine: Machine, name: string): Promise<string | undefined> {
   const out = await exec(machine, 'nslookup', '-type=AAAA', name)
   return /(fdaa:[0-9a-f:]+)/.exec(out.slice(out.indexOf('\n\n')))?.[1]
@@ -197,7 +197,7 @@ async function ask(machine: Machine, url: URL): Promise<string> {
   return askAt(machine, url, address)
 }
 
-/** The edge listens a moment after the name is known. */
+/** Waits, because the edge listens a moment after the name resolves. */
 async function lets(address: string, url: URL, machine = machines.web): Promise<void> {
   await until(async () => (await askAt(machine, url, address)) !== '')
 }
@@ -223,18 +223,18 @@ const client = `
 `
 
 interface Manner {
-  /** For the connection. */
+  /** The timeout of the connection. */
   seconds?: number
   hold?: string
 }
 
-/** From the network of a machine, or from the host's, with a program of the host. */
+/** Runs a program of the host in the network of a machine or of the host. */
 async function askAt(machine: Machine | undefined, url: URL, address: string, manner?: Manner): Promise<string> {
   const { stdout } = await run(...commandOf(machine, url, address, manner))
   return stdout.trim()
 }
 
-/** For what gets no answer, which takes this long to see. */
+/** Uses a short timeout, because the connection is expected to fail. */
 function tryAsk(machine: Machine | undefined, url: URL, address: string): Promise<string> {
   return askAt(machine, url, address, { seconds: 1.5 })
 }
@@ -250,7 +250,7 @@ function commandOf(
   return ['nsenter', ['-t', pid, '-n', process.execPath, '--input-type=module', '-e', client, ...words]]
 }
 
-/** Of its program, which the environment tells from others. */
+/** Finds the pid of the machine's program by its environment. */
 function hostPid({ id }: Machine): string | undefined {
   const found = globSync('/proc/[0-9]*/environ').find((file) => {
     try {

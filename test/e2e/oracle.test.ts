@@ -4,7 +4,7 @@ import { Berth } from '../support/berth.ts'
 import { type Decided, readDecisions, truthAt, Workload } from '../support/oracle.ts'
 import { until } from '../support/until.ts'
 
-/** A dozen here; `make soak` asks for hundreds. */
+/** The number of restores: a dozen here, hundreds with `make soak`. */
 const targetCount = Number(process.env.BERTH_SOAK_TARGETS ?? 12)
 const writeSeconds = Number(process.env.BERTH_SOAK_SECONDS ?? 4)
 
@@ -61,7 +61,7 @@ async function rowsOf(id: string): Promise<string[]> {
 
 const xidOf = (row: string) => BigInt(row.split('@')[1]!)
 
-/** The same moment, written with different offsets. */
+/** Writes the same time with different UTC offsets. */
 function write(micros: bigint, offsetMinutes: number): string {
   const local = micros + BigInt(offsetMinutes) * 60_000_000n
   const whole = new Date(Number(local / 1000n)).toISOString().slice(0, 19)
@@ -91,7 +91,7 @@ async function prepared(major: string) {
   await workload.prepare()
   workload.start()
   await new Promise((resolve) => setTimeout(resolve, (writeSeconds * 1000) / 2))
-  // A backup in the middle of it all; wanted as a target from inside.
+  // A backup in the middle of the writes, which is a restore target too.
   await berth.call('POST', `/v1/postgres/${id}/backups`, { type: 'full' })
   await new Promise((resolve) => setTimeout(resolve, (writeSeconds * 1000) / 2))
   await until(async () => (await rowsOf(id)).length > 200, 120)
@@ -120,7 +120,7 @@ async function until2<T>(look: () => Promise<T | false>): Promise<T> {
   return found as T
 }
 
-/** Moments worth asking for, from every corner; the rest is chance. */
+/** Chooses edge cases as target times; the rest is random. */
 function chooseTargets(
   decisions: Decided[],
   window: { earliest: string; latest: string },
@@ -145,7 +145,7 @@ function chooseTargets(
 }
 
 describe.each(['16', '17'])('PostgreSQL %s', (major) => {
-  test('every restore holds exactly what had been committed at its moment', async () => {
+  test('every restore contains exactly what was committed at its target time', async () => {
     const { id, decisions, backups, window, all } = await prepared(major)
     expect(decisions.length).toBeGreaterThan(100)
     const targets = chooseTargets(decisions, window, backups[0])
@@ -168,7 +168,7 @@ describe.each(['16', '17'])('PostgreSQL %s', (major) => {
     expect(await rowsOf(id)).toEqual(all)
   }, 600_000)
 
-  test('a restored backup holds what there was at its end, and nothing later', async () => {
+  test('a restored backup contains the state at its end, and nothing later', async () => {
     const made = await berth.call('POST', '/v1/postgres', {
       org_slug: 'personal',
       plan: 'basic',
@@ -196,7 +196,7 @@ describe.each(['16', '17'])('PostgreSQL %s', (major) => {
   }, 300_000)
 })
 
-/** Waits until the cluster has so many completed backups, asking for one if need be. */
+/** Waits until the cluster has this many completed backups; requests one if necessary. */
 async function backUp(id: string, count: number): Promise<void> {
   if (count > 1) await berth.call('POST', `/v1/postgres/${id}/backups`, { type: 'full' })
   await until(async () => {

@@ -1,6 +1,6 @@
 import type { BackupDescription } from '../../src/drivers/repository/driver.ts'
 
-/** A backup as the repository describes it. */
+/** A description of a backup as in the repository. */
 export function describedBackup(
   change: Partial<BackupDescription> & Pick<BackupDescription, 'clusterId' | 'label'>,
 ): BackupDescription {

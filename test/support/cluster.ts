@@ -1,15 +1,17 @@
 import pg from 'pg'
 import { type Home, openHome } from '../../src/drivers/host/home.ts'
 import { isRoot } from '../../src/drivers/host/process.ts'
-import { type PoolerDriver, type PoolerSpec, poolerDriver } from '../../src/drivers/postgres/pooler/pooler.ts'
-import { type ClusterSpec, type PostgresDriver, postgresDriver } from '../../src/drivers/postgres/server.ts'
-import type { ProbeTarget } from '../../src/drivers/postgres/sql/connection.ts'
-import { createUser, setPassword } from '../../src/drivers/postgres/sql/role.ts'
+import type { PostgresDriver } from '../../src/drivers/postgres/driver.ts'
+import type { PoolerDriver } from '../../src/drivers/postgres/pooler/driver.ts'
+import { poolerDriver } from '../../src/drivers/postgres/pooler/pooler.ts'
+import { postgresDriver } from '../../src/drivers/postgres/server.ts'
+import type { ProbeTarget } from '../../src/drivers/postgres/sql/driver.ts'
 import { ensureToolchain } from '../../src/drivers/postgres/toolchain/toolchain.ts'
 import { type Supervisor, s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
 import type { PostgresMajor } from '../../src/model/postgres/cluster.ts'
 import { findPlan } from '../../src/model/postgres/plan.ts'
+import type { ClusterSpec, PoolerSpec } from '../../src/model/postgres/spec.ts'
 import type { UserRole } from '../../src/model/postgres/user.ts'
 import { freePorts } from './port.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
@@ -29,14 +31,14 @@ export interface ClusterBench {
   postgres: PostgresDriver
   poolers: PoolerDriver
   newCluster(major: PostgresMajor): Promise<TestCluster>
-  /** Running, with a password for the default user. */
+  /** Starts a cluster and sets the password of the default user. */
   startCluster(major: PostgresMajor): Promise<TestCluster>
   startPooler(cluster: TestCluster, change?: Partial<PoolerSpec>): Promise<void>
   addUser(cluster: TestCluster, name: string, role: UserRole): Promise<void>
   remove(): Promise<void>
 }
 
-/** A home of its own in which a test makes clusters with real servers. */
+/** Opens a home in which a test creates clusters with real servers. */
 export async function openBench(directory = temporaryDirectory()): Promise<ClusterBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000, registry: `${directory}/registry` })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
@@ -75,7 +77,7 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
       await postgres.ensureData(cluster.id, cluster.spec)
       await postgres.ensureRunning(cluster.id, cluster.spec)
       await untilReady(postgres, cluster.id)
-      await setPassword(postgres, cluster.id, 'fly-user', password)
+      await postgres.users.setPassword(cluster.id, 'fly-user', password)
       return cluster
     },
     async startPooler(cluster, change = {}) {
@@ -88,7 +90,7 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
         ),
       )
     },
-    addUser: (cluster, name, role) => createUser(postgres, cluster.id, { name, role, password }),
+    addUser: (cluster, name, role) => postgres.users.create(cluster.id, { name, role, password }),
     async remove() {
       await removeTemporaryHome(home.path)
       await removeTemporaryHome(directory)
@@ -108,13 +110,13 @@ export function flyUser(port: number): ProbeTarget {
 
 export async function connect(port: number, change: pg.ClientConfig = {}): Promise<pg.Client> {
   const client = new pg.Client({ ...flyUser(port), ...change })
-  // Tests end sessions on purpose.
+  // Tests terminate sessions on purpose.
   client.on('error', () => undefined)
   await client.connect()
   return client
 }
 
-/** Asks in a session of its own. */
+/** Runs a query in a session of its own. */
 export async function ask(port: number, sql: string, change: pg.ClientConfig = {}): Promise<Record<string, unknown>[]> {
   const client = await connect(port, change)
   const result: pg.QueryResult | pg.QueryResult[] = await client.query(sql).finally(() => client.end())

@@ -5,15 +5,14 @@ import { findCommandPath, findCommandPid, signalCommand } from '../../src/driver
 import { renderRequest } from '../../src/drivers/box/enter/enter.ts'
 import { startHelper } from '../../src/drivers/box/enter/helper.ts'
 import { readPorts } from '../../src/drivers/box/port.ts'
-import type { BackupDriver, BackupState } from '../../src/drivers/postgres/backup.ts'
-import type { DrillDriver } from '../../src/drivers/postgres/drill.ts'
-import type { Hosting } from '../../src/drivers/postgres/hosting.ts'
-import type { PoolerDriver } from '../../src/drivers/postgres/pooler/pooler.ts'
-import type { ReceiverDriver } from '../../src/drivers/postgres/receiver.ts'
-import type { CopyState, RecoveryState, RestoreDriver } from '../../src/drivers/postgres/restore/restore.ts'
-import type { ClusterProcess, PostgresDriver } from '../../src/drivers/postgres/server.ts'
-import type { BackupDescription, ClusterDescription, Repository } from '../../src/drivers/repository/driver.ts'
-import type { LogTail } from '../../src/drivers/repository/wal-tail.ts'
+import type { BackupDriver, BackupState } from '../../src/drivers/postgres/backup/driver.ts'
+import type { DrillDriver } from '../../src/drivers/postgres/drill/driver.ts'
+import type { ClusterProcess, Hosting, PostgresDriver } from '../../src/drivers/postgres/driver.ts'
+import type { PoolerDriver } from '../../src/drivers/postgres/pooler/driver.ts'
+import type { ReceiverDriver } from '../../src/drivers/postgres/receiver/driver.ts'
+import type { CopyState, RecoveryState, RestoreDriver } from '../../src/drivers/postgres/restore/driver.ts'
+import { sqlAdmin } from '../../src/drivers/postgres/sql/admin.ts'
+import type { BackupDescription, ClusterDescription, Repository, WalTail } from '../../src/drivers/repository/driver.ts'
 import type { VolumeDriver } from '../../src/drivers/volume/driver.ts'
 import type { LiveContext } from '../../src/live/context.ts'
 import { unavailable } from '../../src/model/errors.ts'
@@ -54,7 +53,7 @@ export class FakeWorld {
   describeProblem: string | undefined
   /** Backups that are there to be adopted, and where the log behind them ends. */
   readonly described: BackupDescription[] = []
-  archiveTail: LogTail | undefined
+  archiveTail: WalTail | undefined
   receiverProblem = false
   readonly receiverLog = [
     '2026-11-15 15:37:38.5  pg_receivewal: error: could not write 4 bytes to file "7.partial": No space left on device',
@@ -155,6 +154,7 @@ export class FakeWorld {
   get hosting(): Hosting {
     return {
       listen: '127.0.0.1',
+      localHost: '127.0.0.1',
       hosts: ['localhost'],
       ports: this.ports,
       uids: { first: 300_001, last: 365_535 },
@@ -169,6 +169,7 @@ export class FakeWorld {
           tools: '/tools',
         })
       },
+      isInstalled: () => false,
       canBind: (port) => this.called(!this.boundPorts.has(port)),
       freeBytes: () => this.called(this.freeBytes),
       ensureLimits: (id) => {
@@ -183,7 +184,30 @@ export class FakeWorld {
   }
 
   get postgres(): PostgresDriver {
+    const query = (async (id: string, _database: string, text: string) => {
+      const verifier = /ALTER ROLE .* PASSWORD '(.*)'/.exec(text)?.[1]
+      if (verifier) {
+        this.clusters.get(id)!.password = true
+        this.verifiers.set(id, verifier)
+      }
+      if (/alter system set/.test(text)) this.readOnly = 'on'
+      if (/alter system reset/.test(text)) this.readOnly = 'off'
+      if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
+      if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
+      if (/from pg_database/.test(text)) return this.called(this.databases.map((name) => ({ name, open: true })))
+      if (/pg_read_all_data/.test(text)) return this.called([])
+      if (/pg_prepared_xacts/.test(text)) return this.called([])
+      if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
+      if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
+      if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
+      if (/rolpassword as verifier/.test(text)) return this.called([{ verifier: this.verifiers.get(id) }])
+      if (/from pg_authid/.test(text)) return this.called([])
+      return this.called([{ name: 'fly-user', role: 'schema_admin' }])
+    }) as unknown as PostgresDriver['query']
+    const client = { query, closeConnections: () => this.called(undefined) }
     return {
+      ...client,
+      ...sqlAdmin(client),
       list: () => [...this.clusters.keys()],
       ensureData: async (id) => {
         if (this.dataProblem) throw new Error('create the data directory', { cause: new Error(this.dataProblem) })
@@ -210,28 +234,7 @@ export class FakeWorld {
         await this.postgres.inspect(id)
         return this.postgres.inspect(id)
       },
-      query: (async (id: string, _database: string, text: string) => {
-        const verifier = /ALTER ROLE .* PASSWORD '(.*)'/.exec(text)?.[1]
-        if (verifier) {
-          this.clusters.get(id)!.password = true
-          this.verifiers.set(id, verifier)
-        }
-        if (/alter system set/.test(text)) this.readOnly = 'on'
-        if (/alter system reset/.test(text)) this.readOnly = 'off'
-        if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
-        if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
-        if (/from pg_database/.test(text)) return this.called(this.databases.map((name) => ({ name, open: true })))
-        if (/pg_read_all_data/.test(text)) return this.called([])
-        if (/pg_prepared_xacts/.test(text)) return this.called([])
-        if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
-        if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
-        if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
-        if (/rolpassword as verifier/.test(text)) return this.called([{ verifier: this.verifiers.get(id) }])
-        if (/from pg_authid/.test(text)) return this.called([])
-        return this.called([{ name: 'fly-user', role: 'schema_admin' }])
-      }) as unknown as PostgresDriver['query'],
       watch: (() => this.called([])) as unknown as PostgresDriver['watch'],
-      closeConnections: () => this.called(undefined),
       probe: ({ database }) => {
         const problem = this.probeProblem ?? (this.databases.includes(database) ? undefined : 'no such database')
         if (problem === undefined) return this.called(undefined)

@@ -7,7 +7,7 @@ export interface Decided {
   committed: boolean
 }
 
-/** Commits and aborts in the order of the write-ahead log, as the server itself reads it. */
+/** Lists commits and aborts in WAL order, as pg_walinspect reads them. */
 export async function readDecisions(superuser: pg.Client, fromLsn: string): Promise<Decided[]> {
   await superuser.query('create extension if not exists pg_walinspect')
   const { rows } = await superuser.query(
@@ -17,7 +17,7 @@ export async function readDecisions(superuser: pg.Client, fromLsn: string): Prom
   )
   const decided = rows.filter((row) => /^(COMMIT|ABORT)(_PREPARED)?$/.test(row.record_type))
   return decided.map(({ xid, record_type, description }) => {
-    // A prepared transaction names itself; the record's own transaction is none.
+    // The record of a prepared transaction names it in its description; its transaction field is zero.
     const [, prepared, time] = /^(?:(\d+): )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)/.exec(description)!
     return { xid: BigInt(prepared ?? xid), micros: toMicros(time!), committed: record_type.startsWith('COMMIT') }
   })
@@ -28,14 +28,14 @@ function toMicros(time: string): bigint {
   return BigInt(Date.parse(`${whole!.replace(' ', 'T')}Z`)) * 1000n + BigInt(fraction.padEnd(6, '0'))
 }
 
-/** What a restore to this moment must hold: everything before the first commit or abort stamped after it. */
+/** What a restore to this time must contain: everything before the first commit or abort with a later timestamp. */
 export function truthAt(decisions: Decided[], micros: bigint): Set<bigint> {
   const end = decisions.findIndex((decision) => decision.micros > micros)
   const before = end === -1 ? decisions : decisions.slice(0, end)
   return new Set(before.filter((decision) => decision.committed).map((decision) => decision.xid))
 }
 
-/** Writers that do all that applications do, until told to stop. Every row carries the transaction that wrote it. */
+/** Runs writers like those of applications until it is stopped. Every row contains the id of its transaction. */
 export class Workload {
   private stopped = false
   private readonly writers: Promise<void>[] = []

@@ -1,11 +1,9 @@
-import { type BackupDriver, backupDriver } from '../../src/drivers/postgres/backup.ts'
-import { type ReceiverDriver, receiverDriver } from '../../src/drivers/postgres/receiver.ts'
-import {
-  type RecoveryState,
-  type RestoreDriver,
-  type RestoreSpec,
-  restoreDriver,
-} from '../../src/drivers/postgres/restore/restore.ts'
+import { backupDriver } from '../../src/drivers/postgres/backup/backup.ts'
+import type { BackupDriver } from '../../src/drivers/postgres/backup/driver.ts'
+import type { ReceiverDriver } from '../../src/drivers/postgres/receiver/driver.ts'
+import { receiverDriver } from '../../src/drivers/postgres/receiver/receiver.ts'
+import type { RecoveryState, RestoreDriver, RestoreSpec } from '../../src/drivers/postgres/restore/driver.ts'
+import { restoreDriver } from '../../src/drivers/postgres/restore/restore.ts'
 import { ensureTools } from '../../src/drivers/postgres/toolchain/tools.ts'
 import { fileRepository } from '../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../src/drivers/repository/driver.ts'
@@ -22,7 +20,7 @@ export interface RestoreBench extends ClusterBench {
   receivers: ReceiverDriver
   backups: BackupDriver
   restores: RestoreDriver
-  /** Clusters that a test restored into; they are gone when it has ended. */
+  /** Clusters that a test restored into; they are removed after it. */
   newTarget(source: TestCluster): Promise<TestCluster>
   removeTargets(): Promise<void>
 }
@@ -33,7 +31,7 @@ export type Target = RestoreSpec['target']
 export const epoch = 1
 const slot = 'berth_1'
 
-/** A home with all that a restore needs. */
+/** Opens a home with all drivers that a restore needs. */
 export async function openRestoreBench(directory?: string): Promise<RestoreBench> {
   const bench = await openBench(directory)
   const { home, supervisor, postgres } = bench
@@ -67,7 +65,7 @@ export async function openRestoreBench(directory?: string): Promise<RestoreBench
   }
 }
 
-/** A cluster with an archive and a table of numbers. */
+/** Starts a cluster with an archive and a table of numbers. */
 export async function startSource(
   bench: RestoreBench,
   major: PostgresMajor,
@@ -107,7 +105,7 @@ export async function takeBackup({ backups }: RestoreBench, { id, spec }: TestCl
   return { clusterId: id, label, startLsn: facts.startLsn, stopLsn: facts.stopLsn }
 }
 
-/** Commits a number by itself. Answers with the time of the commit. */
+/** Inserts a number in a transaction of its own; returns the time of the commit. */
 export async function commit({ postgres }: RestoreBench, id: string, n: number, word = ''): Promise<string> {
   await postgres.query(id, 'fly-db', 'insert into public.number values ($1, $2)', [n, word])
   return commitTime(postgres, id, n)
@@ -124,10 +122,10 @@ async function commitTime(postgres: RestoreBench['postgres'], id: string, n: num
   return row!.at
 }
 
-/** A place in the log up to which the archive has everything. */
+/** Returns a position up to which all WAL is archived. */
 export async function cut({ postgres, receivers }: RestoreBench, id: string): Promise<string> {
   const [row] = await postgres.query<{ lsn: string }>(id, 'postgres', 'select pg_current_wal_insert_lsn()::text as lsn')
-  // What follows it carries the archive past it, also when it lies behind the header of a page.
+  // A later record moves the archive past the position, even if it is right after a page header.
   await postgres.query(id, 'postgres', 'select pg_current_xact_id()')
   await until(async () => {
     const state = await receivers.inspectSlot(id, slot)
@@ -142,7 +140,7 @@ export function ownPiece(clusterId: string, end: string, timeline = 1): WalPiece
 
 export type Outcome = TestCluster & { restored: Exclude<RecoveryState, { is: 'replaying' | 'ended-early' }> }
 
-/** All the way: copy, recovery, and open to everybody. */
+/** Runs a complete restore: copy, recovery, and opening the cluster to clients. */
 export async function restoreInto(
   { postgres, restores, supervisor }: RestoreBench,
   target: TestCluster,

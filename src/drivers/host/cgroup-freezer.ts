@@ -2,10 +2,10 @@
 // it, in which a process that is held still does not even end when it is killed.
 import { existsSync, globSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
+import { waitUntil } from '../../model/poll.ts'
 import { cgroupName } from './cgroup.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import { waitUntil } from './process.ts'
 import { killProcess } from './process-list.ts'
 
 /** The group that holds still those of a group with limits, given by one of its files `cgroup.procs`. */

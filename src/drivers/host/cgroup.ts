@@ -12,9 +12,9 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { dirname } from 'node:path'
+import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import { waitUntil } from './process.ts'
 
 export interface CgroupLimits {
   memoryMb: number

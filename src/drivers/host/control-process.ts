@@ -1,8 +1,8 @@
 // The processes of the control plane that use a home. They are not supervised by it, so they note themselves down.
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import { waitUntil } from './process.ts'
 import { findProcess, killProcess } from './process-list.ts'
 
 const stopSeconds = 15

@@ -6,7 +6,6 @@ import {
 } from 'node:child_process'
 import { accessSync, constants } from 'node:fs'
 import { basename } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 
 const searchPath = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '/sbin', '/bin']
 
@@ -121,15 +120,4 @@ function captureOutput(child: ChildProcessWithoutNullStreams, name: string) {
 function lastLines(text: string): string {
   const lines = text.trimEnd().split('\n').slice(-8).join('\n')
   return lines === '' ? '' : `: ${lines}`
-}
-
-/** Looks every few milliseconds, at first more often. False when the time is over and the condition still does not hold. */
-export async function waitUntil(holds: () => boolean | Promise<boolean>, timeoutSeconds: number): Promise<boolean> {
-  const start = performance.now()
-  while (!(await holds())) {
-    const waited = performance.now() - start
-    if (waited > timeoutSeconds * 1000) return false
-    await sleep(Math.min(Math.max(1, waited / 20), 20))
-  }
-  return true
 }

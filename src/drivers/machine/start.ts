@@ -1,11 +1,13 @@
 import { existsSync } from 'node:fs'
 import type { MachineSpec, MachineTraffic } from '../../model/app/machine-spec.ts'
+import { isDiskFull } from '../../model/disk-full.ts'
+import { waitUntil } from '../../model/poll.ts'
 import { readLimits } from '../box/lifecycle.ts'
 import { findProgram } from '../box/process.ts'
 import { hasSubvolumes } from '../box/quota.ts'
 import { ensureFreezer } from '../host/cgroup-freezer.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { findCommand, waitUntil } from '../host/process.ts'
+import { findCommand } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import { ensureLogger, type ServiceSpec } from '../s6/service-directory.ts'
 import { prepareMachine } from './disk.ts'
@@ -79,8 +81,7 @@ async function startServices(
 /** The prefix by which start.pl marks failures that the machine's description causes. */
 const refusedPrefix = 'refused: '
 /** Failures of the host, which may be gone at the next attempt even when start.pl reports them with the prefix. */
-const transientFailure =
-  /No space left|Input\/output error|Cannot allocate memory|temporarily unavailable|Too many open files/
+const transientFailure = /Input\/output error|Cannot allocate memory|temporarily unavailable|Too many open files/
 
 async function waitForProgram(
   host: MachineHost,
@@ -99,7 +100,7 @@ async function waitForProgram(
   const reason = readTextIfPresent(paths.failed)?.trim() ?? `no program within ${startTimeoutSeconds} s`
   await killMachine(host, spec.id)
   if (cancelled.aborted) throw new Error(`start the machine ${spec.id}: it was stopped`)
-  if (reason.startsWith(refusedPrefix) && !transientFailure.test(reason))
+  if (reason.startsWith(refusedPrefix) && !transientFailure.test(reason) && !isDiskFull(reason))
     throw new MachineStartError(reason.slice(refusedPrefix.length))
   throw new Error(`start the machine ${spec.id}: ${reason.replace(refusedPrefix, '')}`)
 }

@@ -3,27 +3,10 @@ import type { PostgresMajor } from '../../model/postgres/cluster.ts'
 import type { Plan } from '../../model/postgres/plan.ts'
 import { cgroupDriver, cgroupName } from '../host/cgroup.ts'
 import type { Home } from '../host/home.ts'
-import { isRoot } from '../host/process.ts'
-import { canBind } from '../network/port.ts'
-import { ensureToolchain, type Toolchain } from './toolchain/toolchain.ts'
-
-/** What a place gives to the clusters that live there. */
-export interface Hosting {
-  /** The addresses clusters listen on. */
-  listen: string
-  /** The names under which clients know them, for certificates; the first is the one the API shows. */
-  hosts: readonly string[]
-  /** Ports that may be handed out. */
-  ports: { first: number; last: number }
-  /** Uids that may be handed out; undefined where all processes run as one user. */
-  uids: { first: number; last: number } | undefined
-  findToolchain(major: PostgresMajor): Promise<Toolchain>
-  canBind(port: number): Promise<boolean>
-  freeBytes(): Promise<number>
-  /** Limits for the processes of a cluster: the files they join, none where limits cannot be set. */
-  ensureLimits(id: string, plan: Plan): string[]
-  removeLimits(id: string): Promise<void>
-}
+import { isExecutable, isRoot } from '../host/process.ts'
+import { canBind, localHost } from '../network/port.ts'
+import type { Hosting } from './driver.ts'
+import { ensureToolchain } from './toolchain/toolchain.ts'
 
 export interface HostingOptions {
   home: Home
@@ -37,11 +20,13 @@ export function thisHost({ home, listen, host, ports, configuredBins }: HostingO
   const cgroups = cgroupDriver()
   return {
     listen,
+    localHost: localHost(listen),
     hosts: [...new Set([host, 'localhost', '127.0.0.1', '::1'])],
     ports,
-    // The state database has the first uid of the home; 65,535 more come before the ranges of boxes.
+    // The state database has the first uid of the home; the next 65,535 are for clusters, later ranges for boxes.
     uids: isRoot() ? { first: home.uidStart + 1, last: home.uidStart + 65_535 } : undefined,
     findToolchain: (major) => ensureToolchain(major, home, { configuredBin: configuredBins[major] }),
+    isInstalled: ({ bin }) => isExecutable(`${bin}/postgres`),
     canBind: (port) => canBind(listen, port),
     async freeBytes() {
       const { bavail, bsize } = await statfs(home.path)
@@ -52,7 +37,7 @@ export function thisHost({ home, listen, host, ports, configuredBins }: HostingO
   }
 }
 
-/** A process per connection and some of the server's own; more than that is a runaway. */
+/** Far more processes than one per connection and those of the server itself; more than this is a runaway. */
 function limitsOf(plan: Plan) {
   return {
     memoryMb: plan.memoryMb,

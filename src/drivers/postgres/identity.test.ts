@@ -2,15 +2,11 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, it } from 'vitest'
-import { crc32c, readIdentifier, reidentify } from './identity.ts'
+import { crc32c } from '../../model/postgres/crc32c.ts'
+import { readIdentifier, reidentify } from './identity.ts'
 
 const data = mkdtempSync(join(tmpdir(), 'berth-identity-'))
 afterAll(() => rmSync(data, { recursive: true, force: true }))
-
-it('computes the checksum that PostgreSQL uses', () => {
-  expect(crc32c(Buffer.from('123456789'))).toBe(0xe3069283)
-  expect(crc32c(Buffer.alloc(32))).toBe(0x8a9136aa)
-})
 
 it('writes the identifier into the control file and the first page of each WAL file', () => {
   mkdirSync(`${data}/global`)
@@ -33,7 +29,7 @@ it('writes the identifier into the control file and the first page of each WAL f
   expect(reidentify(data)).not.toBe(reidentify(data))
 })
 
-it('refuses a control file whose checksum does not hold', () => {
+it('refuses a control file whose checksum does not match', () => {
   writeFileSync(`${data}/global/pg_control`, Buffer.alloc(8192, 3))
   expect(() => reidentify(data)).toThrow('no valid checksum')
 })

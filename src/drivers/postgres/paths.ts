@@ -1,20 +1,27 @@
 import type { Home } from '../host/home.ts'
 
 export interface ClusterPaths {
-  /** Belongs to the platform; the cluster itself may only pass through it. */
+  /** Owned by the platform; the user of the cluster can only traverse it. */
   directory: string
   data: string
   tls: string
   pooler: string
   settings: string
   access: string
-  /** The gate of the platform's own access: who may enter it may connect as anybody. */
+  /** The directory of the Unix socket. Whoever can enter it can connect as any user. */
   sockets: string
+  /** Names of supervised services and jobs. */
   service: string
   poolerService: string
+  receiverService: string
+  backupJob: string
+  scrubJob: string
+  copyJob: string
+  drillPagesJob: string
+  drillContentsJob: string
 }
 
-/** Everything of a cluster has a name that follows from its id, so that a removal finds what a crash left behind. */
+/** Derives every name from the id, so that a removal finds what an interrupted creation left behind. */
 export function clusterPaths(home: Home, id: string): ClusterPaths {
   if (!/^[a-z0-9]{16}$/.test(id)) throw new Error(`not the id of a cluster: ${JSON.stringify(id)}`)
   const directory = `${home.path}/clusters/${id}`
@@ -28,5 +35,11 @@ export function clusterPaths(home: Home, id: string): ClusterPaths {
     sockets: `${home.run}/${id}`,
     service: `pg-${id}`,
     poolerService: `pooler-${id}`,
+    receiverService: `wal-${id}`,
+    backupJob: `backup-${id}`,
+    scrubJob: `scrub-${id}`,
+    copyJob: `copy-${id}`,
+    drillPagesJob: `drill-pages-${id}`,
+    drillContentsJob: `drill-${id}`,
   }
 }

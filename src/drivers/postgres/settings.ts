@@ -1,4 +1,4 @@
-// What a cluster runs with, derived from its plan and the machine. Nothing here touches the world.
+// The PostgreSQL settings of a cluster, derived from its plan and the host. Pure functions.
 import type { Plan } from '../../model/postgres/plan.ts'
 
 export interface SettingsInput {
@@ -6,7 +6,7 @@ export interface SettingsInput {
   plan: Plan
   hostMemoryMb: number
   diskSizeGb: number
-  /** Addresses for clients, comma-separated; empty for none. */
+  /** Addresses to listen on, comma-separated; empty for none. */
   listen: string
   port: number
   socketDirectory: string
@@ -14,13 +14,13 @@ export interface SettingsInput {
   accessFile: string
   hasStatements: boolean
   hasJit: boolean
-  /** Settings that win over the derived ones. */
+  /** Settings that override the derived ones. */
   overrides?: Record<string, string> | undefined
 }
 
 export type Settings = Record<string, string>
 
-/** Kept free for the platform, which connects as superuser, and for the pooler's look at passwords. */
+/** Connections reserved for the platform, which connects as superuser, and for the password lookup of the pooler. */
 const superuserConnections = 5
 const poolerConnections = 3
 
@@ -55,17 +55,17 @@ function connectionSettings({
     max_connections: String(clients + poolerConnections + superuserConnections),
     superuser_reserved_connections: String(superuserConnections),
     reserved_connections: String(poolerConnections),
-    // Two-phase commit works out of the box. Each costs the memory of a connection from the start, and few wait at once.
+    // Enables two-phase commit. Each slot takes as much shared memory as a connection, and few are used at once.
     max_prepared_transactions: String(Math.ceil(plan.databaseConnections / 2)),
-    // A connection that never finishes to log in keeps a database from being dropped.
+    // A connection that never completes its login blocks DROP DATABASE.
     authentication_timeout: '5s',
-    // Serializable transactions share what all connections have of these, and each takes its part of memory at the start.
+    // Below the default of 64: the lock table is allocated at start for all connections, and serializable transactions share it.
     max_pred_locks_per_transaction: '32',
     ssl: 'on',
     ssl_cert_file: `${tlsDirectory}/server.crt`,
     ssl_key_file: `${tlsDirectory}/server.key`,
     ssl_min_protocol_version: 'TLSv1.2',
-    // A client that vanished without a word frees its connection within about a minute and a half.
+    // The connection of a client that vanished is closed after about 90 seconds.
     tcp_keepalives_idle: '60',
     tcp_keepalives_interval: '10',
     tcp_keepalives_count: '3',
@@ -73,23 +73,23 @@ function connectionSettings({
 }
 
 function memorySettings({ plan, hostMemoryMb }: SettingsInput): Settings {
-  // A cluster that counts on more than half of the machine would leave nothing to its neighbours.
+  // A cluster that plans with more than half of the host's memory would leave nothing to the others.
   const memoryMb = Math.min(plan.memoryMb, Math.floor(hostMemoryMb / 2))
-  // A quarter is the custom. What is kept about each buffer is touched at the start, and counts where memory is scarce.
+  // A quarter is the usual share. Buffer headers are touched at start, so small plans get a little less.
   const sharedMb = clamp(memoryMb / 4 - 64, 32, 8192)
   const clients = plan.databaseConnections + plan.reserveConnections
   return {
     shared_buffers: megabytes(sharedMb),
     effective_cache_size: megabytes((memoryMb * 3) / 4),
-    // A query may use it several times over, but rarely do all connections at once.
+    // A query may use a multiple of this, but rarely do all connections at once.
     work_mem: megabytes(clamp((memoryMb - sharedMb) / clients / 2, 4, 64)),
     maintenance_work_mem: megabytes(clamp(memoryMb / 16, 32, 2048)),
-    // Pages of 2 MB must be set aside by the operator; counting on them would take them from others.
+    // The operator must reserve huge pages; with `try`, clusters would take those meant for other programs.
     huge_pages: 'off',
     max_worker_processes: String(Math.max(8, plan.cpus)),
     max_parallel_workers: String(plan.cpus),
     max_parallel_workers_per_gather: String(Math.max(1, Math.floor(plan.cpus / 2))),
-    // For disks without moving parts.
+    // Assumes SSDs.
     random_page_cost: '1.1',
   }
 }
@@ -100,13 +100,13 @@ function walSettings({ plan, diskSizeGb }: SettingsInput): Settings {
     wal_level: 'replica',
     max_wal_senders: '10',
     max_replication_slots: '10',
-    // A reader that stays away loses its place before it fills the disk of the cluster.
+    // Invalidates the slot of a disconnected receiver before its WAL fills the disk of the cluster.
     max_slot_wal_keep_size: megabytes(Math.min(diskMb / 4, 4096)),
     track_commit_timestamp: 'on',
     wal_compression: 'on',
-    // Left to itself it is a part of shared_buffers, all of it touched at the start: memory that an idle cluster keeps.
+    // The default depends on shared_buffers and is touched entirely at start: memory that an idle cluster would keep.
     wal_buffers: megabytes(clamp(plan.memoryMb / 1024, 1, 16)),
-    // Tenants cannot subscribe to anything, and its launcher is a process more.
+    // Tenants cannot create subscriptions; this saves the process of the launcher.
     max_logical_replication_workers: '0',
     min_wal_size: '80MB',
     max_wal_size: megabytes(clamp(plan.memoryMb, 512, Math.min(16_384, diskMb / 8))),
@@ -120,23 +120,24 @@ function logSettings({ id, plan, hasStatements }: SettingsInput): Settings {
     log_destination: 'stderr',
     logging_collector: 'off',
     log_connections: 'off',
-    // The log puts the time before each line.
+    // s6-log adds the time to each line.
     log_line_prefix: '[%p] %q%u@%d ',
     log_timezone: 'UTC',
     shared_preload_libraries: hasStatements ? 'pg_stat_statements' : '',
-    // All of its table is touched at the start.
+    // The hash table is touched entirely at start.
     ...(hasStatements && { 'pg_stat_statements.max': String(clamp(plan.memoryMb, 1000, 5000)) }),
   }
 }
 
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(value, most))
+function clamp(value: number, min: number, max: number): number {
+  return Math.max(min, Math.min(value, max))
 }
 
 function megabytes(value: number): string {
   return `${Math.floor(value)}MB`
 }
 
+/** Settings that only take effect at the start of the server. */
 const fixedAtStart = new Set([
   'cluster_name',
   'hba_file',
@@ -164,7 +165,7 @@ const fixedAtStart = new Set([
   'wal_level',
 ])
 
-/** A change of the first kind needs a restart; the second kind is read again on SIGHUP. */
+/** Separates settings whose change requires a restart from those that are read again on SIGHUP. */
 export function splitSettings(settings: Settings): { fixed: Settings; reloadable: Settings } {
   const entries = Object.entries(settings)
   return {
@@ -180,9 +181,9 @@ export function renderSettings(settings: Settings): string {
 }
 
 /**
- * On the socket everybody is trusted, because its directory lets in the platform and the pooler only. Over the network
- * the platform's own roles are nobody. TLS is there for clients that ask for it; existing ones do not all ask. A closed
- * cluster, such as one that recovers, has nobody from the network.
+ * Renders pg_hba.conf. The Unix socket needs no authentication, because only the platform and the pooler can enter its
+ * directory. Over the network the platform's own roles are rejected, and TLS is optional, because not all clients use it.
+ * A closed cluster, such as one in recovery, accepts no connections from the network.
  */
 export function renderAccess({ closed = false }: { closed?: boolean | undefined } = {}): string {
   const socket = ['local all all trust', 'local replication postgres trust']

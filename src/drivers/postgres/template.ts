@@ -1,20 +1,19 @@
-// A new cluster is a copy of a data directory that is made once for each installation, with the roles, the database and
-// the grants that every cluster has. Its name carries a hash of all that went into it: a change here makes a new one.
+// A new cluster starts as a copy of a template data directory with the roles, the database and the grants that every
+// cluster has. There is one template per PostgreSQL installation, named by a hash of the commands that create it.
 import { createHash } from 'node:crypto'
 import { chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { defaultDatabase, defaultUser } from '../../model/postgres/cluster.ts'
+import type { Toolchain } from '../../model/postgres/toolchain.ts'
 import { freshName, removeAbandoned } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
-import { letPoolerConnect, poolerUser, roleChain, sharing } from './sql/rights.ts'
-import type { Toolchain } from './toolchain/toolchain.ts'
+import { poolerUser, superuser } from './sql/platform-role.ts'
+import { grantPoolerConnect, roleChain, sharing } from './sql/rights.ts'
 import { hasLibrary } from './toolchain/tools.ts'
 
-export const superuser = 'postgres'
-
 /**
- * Admins act as their group (`SET role`), so that what one of them makes belongs to all of them. Acting as the group, an
- * admin could not even end his own sessions without `pg_signal_backend`.
+ * Sessions of admins switch to the group of admins (`SET role`), so that every admin owns what one of them creates. As the
+ * group, an admin needs `pg_signal_backend` even to end sessions of the same user.
  */
 const roles = `
   CREATE ROLE schema_admin NOLOGIN;
@@ -29,8 +28,8 @@ const roles = `
 `
 
 /**
- * The pooler asks here for the password of a client. Schemas whose name begins with pg_ are left out of dumps, so that
- * a dump of one cluster loads into another without an error about something that is the platform's.
+ * PgBouncer calls this function for the password of a client. pg_dump leaves out schemas whose name starts with pg_, so
+ * that a dump of one cluster loads into another without errors about objects of the platform.
  */
 const lookup = `
   SET allow_system_table_mods = on;
@@ -47,15 +46,15 @@ const lookup = `
   GRANT EXECUTE ON FUNCTION pg_berth.lookup TO ${poolerUser};
 `
 
-// Somebody connected to template1 would keep every database from being made, and the other one is the platform's.
+// A session in template1 would make every CREATE DATABASE fail, and the database postgres is for the platform only.
 const database = `
   CREATE DATABASE "${defaultDatabase}" OWNER schema_admin STRATEGY file_copy;
 
-  ${letPoolerConnect(defaultDatabase)};
+  ${grantPoolerConnect(defaultDatabase)};
   REVOKE CONNECT ON DATABASE ${superuser}, template1 FROM PUBLIC;
 `
 
-/** The directory to copy from. Of two processes that make it at once one gives way. */
+/** Returns the directory to copy from. If two processes create it at the same time, the first rename wins. */
 export async function ensureTemplate(toolchain: Toolchain, home: Home): Promise<string> {
   const steps = templateSteps(toolchain)
   const hash = createHash('sha256').update(JSON.stringify([toolchain.bin, toolchain.version, steps, 'readable']))
@@ -64,11 +63,11 @@ export async function ensureTemplate(toolchain: Toolchain, home: Home): Promise<
   await removeAbandoned(home.toolchain)
   const fresh = freshName(home.toolchain)
   try {
-    await makeTemplate(fresh, toolchain, steps)
+    await createTemplate(fresh, toolchain, steps)
     renameSync(fresh, template)
   } catch (cause) {
     rmSync(fresh, { recursive: true, force: true })
-    if (!existsSync(template)) throw new Error(`make the template of PostgreSQL ${toolchain.version}`, { cause })
+    if (!existsSync(template)) throw new Error(`create the template of PostgreSQL ${toolchain.version}`, { cause })
   }
   return template
 }
@@ -90,8 +89,8 @@ function templateSteps(toolchain: Toolchain): TemplateSteps {
   }
 }
 
-async function makeTemplate(directory: string, toolchain: Toolchain, steps: TemplateSteps): Promise<void> {
-  // initdb wants a name for its user, which the uids of clusters do not have.
+async function createTemplate(directory: string, toolchain: Toolchain, steps: TemplateSteps): Promise<void> {
+  // initdb requires a user with a name, which the uids of clusters do not have.
   const uid = isRoot() ? Number((await run('id', ['-u', 'nobody'])).stdout) : undefined
   mkdirSync(directory, { mode: 0o700 })
   if (uid !== undefined) chownSync(directory, uid, uid)
@@ -100,14 +99,14 @@ async function makeTemplate(directory: string, toolchain: Toolchain, steps: Temp
   await runSingle(directory, toolchain, uid, 'template1', steps.template1)
   await runSingle(directory, toolchain, uid, 'postgres', steps.postgres)
   if (uid !== undefined) await run('chown', ['-R', '0:0', directory])
-  // Each cluster is copied by its own user, and there is nothing in it that he could not know.
+  // Each cluster is copied by its own user, and the template contains no secrets.
   await run('chmod', ['-R', 'a+rX', directory])
   await run('sync', ['-f', directory])
 }
 
 /**
- * The server without a postmaster, which ends with a checkpoint. What it makes gets a number below 16384, as what
- * initdb makes, and pg_dump takes it for part of PostgreSQL.
+ * Runs statements in single-user mode, which ends with a checkpoint. Objects created in this mode get oids below 16384,
+ * like those of initdb, and pg_dump takes them for part of PostgreSQL.
  */
 async function runSingle(
   data: string,
@@ -116,7 +115,7 @@ async function runSingle(
   database: string,
   sql: string,
 ): Promise<void> {
-  // With -j what stands between empty lines happens together; without, each line is a statement.
+  // With -j an empty line ends a batch of statements; without it, every line is a statement of its own.
   const args = ['--single', '-j', '-D', data, '-c', 'exit_on_error=on', database]
   await run(`${toolchain.bin}/postgres`, args, { uid, input: sql })
 }

@@ -1,9 +1,9 @@
-// The repository in a directory of a local or mounted filesystem:
+// A repository in a directory of a local or mounted file system:
 //   <root>/<cluster>/archive/<epoch>/000000010000000000000007…
 //   <root>/<cluster>/backups/<label>/{data/,backup.json}
 //   <root>/<cluster>/cluster.json
 //   <root>/.platform/…
-// All of it belongs to the platform alone. A name without a dot in front stands for something whole.
+// Only the platform has access to it. Names that start with a dot are incomplete or internal; all others are complete.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, renameSync } from 'node:fs'
@@ -14,59 +14,59 @@ import { type Lsn, parseSegmentName, segmentName, segmentNumber, segmentStart } 
 import { readTextIfPresent } from '../host/file.ts'
 import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
 import { baseEnvironment, run } from '../host/process.ts'
-import type { BackupDescription, ClusterDescription, Repository, WalFile, WalStretch } from './driver.ts'
+import type { BackupDescription, ClusterDescription, Repository, WalFile, WalRange } from './driver.ts'
 import { platformFiles } from './platform.ts'
 import { findArchiveEnd, planWal } from './wal.ts'
 import { findTail } from './wal-tail.ts'
 
-const owned = { mode: 0o700 }
-// All that is dirty in the filesystem goes to the disk with the backup.
-const syncSeconds = 600
+const privateMode = { mode: 0o700 }
+// syncfs flushes all dirty data of the file system, not only that of the backup.
+const syncTimeoutSeconds = 600
 
 export function fileRepository(root: string): Repository {
-  const place = placesOf(root)
-  const list = (id: string, epoch: number) => listArchive(place.archive(id, epoch))
+  const paths = repositoryPaths(root)
+  const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
   return {
     async ensureArchive(id, epoch) {
-      ensureDirectories(root, place.cluster(id), `${place.cluster(id)}/archive`, place.archive(id, epoch))
-      return place.archive(id, epoch)
+      ensureDirectories(root, paths.cluster(id), `${paths.cluster(id)}/archive`, paths.archive(id, epoch))
+      return paths.archive(id, epoch)
     },
     listArchive: list,
     archiveEnd: async (id, epoch, timeline, from) => findArchiveEnd(await list(id, epoch), timeline, from),
     async archiveTail(id, epoch, timeline, from) {
       const end = findArchiveEnd(await list(id, epoch), timeline, from)
       if (end === undefined) return undefined
-      const read = (number: bigint) => readSegment(place.archive(id, epoch), segmentName(timeline, number))
+      const read = (number: bigint) => readSegment(paths.archive(id, epoch), segmentName(timeline, number))
       return findTail(read, segmentNumber(from), segmentNumber(end) - 1n)
     },
-    removeWalBefore: (id, epoch, before, kept) => removeWalBefore(place.archive(id, epoch), before, kept),
-    removeArchive: async (id, epoch) => discard(root, place.archive(id, epoch)),
+    removeWalBefore: (id, epoch, before, kept) => removeWalBefore(paths.archive(id, epoch), before, kept),
+    removeArchive: async (id, epoch) => discard(root, paths.archive(id, epoch)),
 
     async stageBackup(id, label) {
-      const staged = place.staged(id, label)
+      const staged = paths.staged(id, label)
       discard(root, staged)
-      ensureDirectories(root, place.cluster(id), `${place.cluster(id)}/backups`, staged)
+      ensureDirectories(root, paths.cluster(id), `${paths.cluster(id)}/backups`, staged)
       return staged
     },
-    listStaged: async (id) => listStaged(`${place.cluster(id)}/backups`),
-    stagedBackup: place.staged,
-    commitBackup: (description) => commitBackup(root, place, description),
-    discardStaged: async (id, label) => discard(root, place.staged(id, label)),
-    findBackup: async (id, label) => findBackup(place.backup(id, label)),
-    listBackups: async (id) => listBackups(`${place.cluster(id)}/backups`),
-    removeBackup: async (id, label) => discard(root, place.backup(id, label)),
-    backupData: (id, label) => `${place.backup(id, label)}/data`,
+    listStaged: async (id) => listStaged(`${paths.cluster(id)}/backups`),
+    stagedBackup: paths.staged,
+    commitBackup: (description) => commitBackup(root, paths, description),
+    discardStaged: async (id, label) => discard(root, paths.staged(id, label)),
+    findBackup: async (id, label) => findBackup(paths.backup(id, label)),
+    listBackups: async (id) => listBackups(`${paths.cluster(id)}/backups`),
+    removeBackup: async (id, label) => discard(root, paths.backup(id, label)),
+    backupData: (id, label) => `${paths.backup(id, label)}/data`,
 
-    planWal: (pieces, from) => planWal({ list, path: place.archive }, pieces, from),
+    planWal: (pieces, from) => planWal({ list, path: paths.archive }, pieces, from),
 
     async describeCluster(id, description) {
-      ensureDirectories(root, place.cluster(id))
-      await removeAbandoned(place.cluster(id))
-      await replaceDurably(place.cluster(id), 'cluster.json', toText(description))
+      ensureDirectories(root, paths.cluster(id))
+      await removeAbandoned(paths.cluster(id))
+      await replaceDurably(paths.cluster(id), 'cluster.json', toJson(description))
     },
-    findDescription: async (id) => readDescription(`${place.cluster(id)}/cluster.json`),
-    listClusters: async () => listNames(root).filter((name) => idForm.test(name)),
-    removeCluster: async (id) => discard(root, place.cluster(id)),
+    findDescription: async (id) => readDescription(`${paths.cluster(id)}/cluster.json`),
+    listClusters: async () => listNames(root).filter((name) => idPattern.test(name)),
+    removeCluster: async (id) => discard(root, paths.cluster(id)),
     async freeBytes() {
       ensureDirectories(root)
       const { bavail, bsize } = await statfs(root)
@@ -76,26 +76,26 @@ export function fileRepository(root: string): Repository {
   }
 }
 
-const idForm = /^[a-z0-9]{16}$/
-const stagedMark = '.staged~'
-const labelForm = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/
+const idPattern = /^[a-z0-9]{16}$/
+const stagedPrefix = '.staged~'
+const labelPattern = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/
 
-type Places = ReturnType<typeof placesOf>
+type RepositoryPaths = ReturnType<typeof repositoryPaths>
 
-// Every path goes through these checks, so that no name leaves its directory.
-function placesOf(root: string) {
+// Checks every name, so that no path leaves its directory.
+function repositoryPaths(root: string) {
   function cluster(id: string): string {
-    if (!idForm.test(id)) throw new Error(`not the id of a cluster: ${JSON.stringify(id)}`)
+    if (!idPattern.test(id)) throw new Error(`not the id of a cluster: ${JSON.stringify(id)}`)
     return `${root}/${id}`
   }
   function backup(id: string, label: string, prefix = ''): string {
-    if (!labelForm.test(label)) throw new Error(`not the label of a backup: ${JSON.stringify(label)}`)
+    if (!labelPattern.test(label)) throw new Error(`not the label of a backup: ${JSON.stringify(label)}`)
     return `${cluster(id)}/backups/${prefix}${label}`
   }
   return {
     cluster,
     backup: (id: string, label: string) => backup(id, label),
-    staged: (id: string, label: string) => backup(id, label, stagedMark),
+    staged: (id: string, label: string) => backup(id, label, stagedPrefix),
     archive(id: string, epoch: number): string {
       if (!Number.isSafeInteger(epoch) || epoch < 0) throw new Error(`not an epoch: ${epoch}`)
       return `${cluster(id)}/archive/${epoch}`
@@ -104,16 +104,16 @@ function placesOf(root: string) {
 }
 
 function ensureDirectories(...paths: string[]): void {
-  for (const path of paths) ensureDirectory(path, owned)
+  for (const path of paths) ensureDirectory(path, privateMode)
 }
 
 function listStaged(directory: string): string[] {
   if (!existsSync(directory)) return []
-  const names = readdirSync(directory).filter((name) => name.startsWith(stagedMark))
-  return names.map((name) => name.slice(stagedMark.length))
+  const names = readdirSync(directory).filter((name) => name.startsWith(stagedPrefix))
+  return names.map((name) => name.slice(stagedPrefix.length))
 }
 
-/** The names that stand for something; none when there is no such directory. */
+/** Lists complete entries; none if the directory does not exist. */
 function listNames(directory: string): string[] {
   if (!existsSync(directory)) return []
   return readdirSync(directory)
@@ -121,15 +121,15 @@ function listNames(directory: string): string[] {
     .sort()
 }
 
-// Between the listing and the look at a file the receiver may have finished a segment, which renames it. A second look
-// is enough: that happens once in the time of many listings.
+// The receiver renames a segment when it is complete, perhaps between the listing and the stat. One retry is enough,
+// because listing takes much less time than filling a segment.
 async function listArchive(directory: string): Promise<WalFile[]> {
-  const once = async () => Promise.all(listNames(directory).map((name) => lookAt(directory, name)))
-  const found = await once()
-  return (found.includes(undefined) ? await once() : found).filter((file) => file !== undefined)
+  const list = async () => Promise.all(listNames(directory).map((name) => findFile(directory, name)))
+  const found = await list()
+  return (found.includes(undefined) ? await list() : found).filter((file) => file !== undefined)
 }
 
-async function lookAt(directory: string, name: string): Promise<WalFile | undefined> {
+async function findFile(directory: string, name: string): Promise<WalFile | undefined> {
   try {
     return { name, bytes: (await stat(`${directory}/${name}`)).size }
   } catch (error) {
@@ -142,8 +142,8 @@ async function readSegment(directory: string, name: string): Promise<Buffer> {
   return readFile(`${directory}/${name}`).catch(() => readFile(`${directory}/${name}.partial`))
 }
 
-// Names sort by place within a timeline. Stopped anywhere, what is left is still without a gap it should not have.
-async function removeWalBefore(directory: string, before: Lsn, kept: WalStretch[] = []): Promise<number> {
+// Names of a timeline sort by position, and the oldest are removed first, so an interruption leaves no gap.
+async function removeWalBefore(directory: string, before: Lsn, kept: WalRange[] = []): Promise<number> {
   const endsBefore = (name: string) => {
     const segment = parseSegmentName(name)
     if (segment === undefined || segmentStart(segment.number + 1n) > before) return false
@@ -154,26 +154,27 @@ async function removeWalBefore(directory: string, before: Lsn, kept: WalStretch[
   return names.length
 }
 
-async function commitBackup(root: string, place: Places, description: BackupDescription): Promise<void> {
+async function commitBackup(root: string, paths: RepositoryPaths, description: BackupDescription): Promise<void> {
   const { clusterId, label } = description
-  const staged = place.staged(clusterId, label)
-  const kept = findBackup(place.backup(clusterId, label))
+  const staged = paths.staged(clusterId, label)
+  const kept = findBackup(paths.backup(clusterId, label))
   if (kept !== undefined) {
-    if (!isDeepStrictEqual(kept, plain(description))) throw new Error(`Backup ${label} of ${clusterId} exists already`)
+    if (!isDeepStrictEqual(kept, withoutUndefined(description)))
+      throw new Error(`backup ${label} of ${clusterId} exists already`)
     return discard(root, staged)
   }
-  if (!existsSync(`${staged}/data`)) throw new Error(`Backup ${label} of ${clusterId} is not staged`)
-  await writeDurably(`${staged}/backup.json`, toText(description))
-  await run('sync', ['-f', staged], { timeoutSeconds: syncSeconds })
-  renameSync(staged, place.backup(clusterId, label))
-  await syncDirectory(`${place.cluster(clusterId)}/backups`)
+  if (!existsSync(`${staged}/data`)) throw new Error(`backup ${label} of ${clusterId} is not staged`)
+  await writeDurably(`${staged}/backup.json`, toJson(description))
+  await run('sync', ['-f', staged], { timeoutSeconds: syncTimeoutSeconds })
+  renameSync(staged, paths.backup(clusterId, label))
+  await syncDirectory(`${paths.cluster(clusterId)}/backups`)
 }
 
-function plain(description: BackupDescription): unknown {
+function withoutUndefined(description: BackupDescription): unknown {
   return JSON.parse(JSON.stringify(description))
 }
 
-function toText(description: BackupDescription | ClusterDescription): string {
+function toJson(description: BackupDescription | ClusterDescription): string {
   return `${JSON.stringify(description, null, 2)}\n`
 }
 
@@ -185,7 +186,7 @@ async function replaceDurably(directory: string, name: string, text: string): Pr
     await syncDirectory(directory)
   } catch (cause) {
     await rm(fresh, { force: true })
-    throw new Error(`keep ${name} in ${directory}`, { cause })
+    throw new Error(`write ${name} in ${directory}`, { cause })
   }
 }
 
@@ -222,8 +223,8 @@ function listBackups(directory: string): BackupDescription[] {
 }
 
 /**
- * Afterwards nothing is at the path. It is renamed away, which takes no time and is final, and deleted by a process that
- * does not depend on ours, together with what an earlier one did not come to.
+ * Removes a path at once by renaming it into the trash. A detached process empties the trash, including what an earlier
+ * one left.
  */
 function discard(root: string, path: string): void {
   const trash = `${root}/.trash`
@@ -233,10 +234,10 @@ function discard(root: string, path: string): void {
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
   }
-  if (readdirSync(trash).length > 0) empty(trash)
+  if (readdirSync(trash).length > 0) emptyTrash(trash)
 }
 
-function empty(directory: string): void {
+function emptyTrash(directory: string): void {
   const child = spawn('nice', ['-n', '19', 'find', directory, '-mindepth', '1', '-delete'], {
     detached: true,
     stdio: 'ignore',

@@ -1,9 +1,9 @@
-// Where backups and the write-ahead log are kept. Everything else speaks of clusters, labels and epochs; only an
-// implementation of this interface knows where they lie.
+// The store of backups and archived WAL. Callers refer to clusters, labels and epochs; only an implementation of this
+// interface knows the files.
 import type { Lsn, WalPiece } from '../../model/postgres/wal.ts'
-import type { LogTail } from './wal-tail.ts'
+import type { Micros } from '../../model/time.ts'
 
-/** What a backup says of itself, so that the catalogue can be rebuilt from the repository alone. */
+/** Metadata stored with a backup, from which the state database can be rebuilt. */
 export interface BackupDescription {
   clusterId: string
   clusterName: string
@@ -15,17 +15,17 @@ export interface BackupDescription {
   startLsn: string
   stopLsn: string
   startedAt: string
-  /** The clock of the source right after the backup ended: the earliest time it can be restored to. */
+  /** The time at the source when the backup ended: the earliest time it can be restored to. */
   stoppedAt: string
   sizeBytes: number
-  /** Plan, disk, region and the like, enough to make the cluster again. */
+  /** Plan, disk size, region and other settings needed to recreate the cluster. */
   settings: Record<string, unknown>
 }
 
-/** What the owner of a cluster wishes for it and could not be told from its backups. */
+/** Choices of the owner of a cluster that its backups do not contain. */
 export interface ClusterDescription {
   drillQuery: string | null
-  /** The labels of backups that are kept for good. */
+  /** The labels of backups that retention does not remove. */
   pinned: string[]
 }
 
@@ -34,70 +34,78 @@ export interface WalFile {
   bytes: number
 }
 
-export interface WalStretch {
+export interface WalRange {
   from: Lsn
   to: Lsn
 }
 
+export interface WalTail {
+  /** The end of the last complete record. */
+  end: Lsn
+  /** The newest timestamp of a transaction near the end. */
+  newestCommit: Micros | undefined
+}
+
 export interface Repository {
-  /** The directory into which the receiver of this epoch writes. Made if absent, owned by the platform. */
+  /** Creates the directory that the receiver of this epoch writes to, owned by the platform; returns its path. */
   ensureArchive(clusterId: string, epoch: number): Promise<string>
   listArchive(clusterId: string, epoch: number): Promise<WalFile[]>
   /**
-   * The end of the last segment in an unbroken row from the one that holds `from`, on this timeline; undefined when
-   * that one is missing. A segment that the receiver still writes to counts whole: how much of it is there only the
-   * source knows, as the place that the receiver has flushed.
+   * The end of the last segment in the gapless sequence that starts with the segment of `from` on this timeline; undefined
+   * if that segment is missing. A segment that the receiver still writes to counts as complete: only the source knows
+   * which position in it the receiver has flushed.
    */
   archiveEnd(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /**
-   * Where the log in that row really ends, read from its records, and the newest commit near there. For an archive that
-   * nobody writes to any more; undefined when there is no whole record.
+   * The actual end of the WAL in that sequence, read from its records, and the newest commit near it; undefined if there
+   * is no complete record. For an archive without a running receiver.
    */
-  archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<LogTail | undefined>
-  /** Removes the segments that end before this place, oldest first, but for those kept; answers with how many. */
-  removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalStretch[]): Promise<number>
+  archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<WalTail | undefined>
+  /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */
+  removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalRange[]): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>
 
-  /** A directory to make a backup in. What an interrupted attempt left there is gone. */
+  /** Creates an empty directory to make a backup in; removes the remains of an interrupted attempt. */
   stageBackup(clusterId: string, label: string): Promise<string>
-  /** The labels of what is staged. */
+  /** The labels of staged backups. */
   listStaged(clusterId: string): Promise<string[]>
-  /** Where a backup is staged, whether or not it is: a directory with the files of the cluster in `data`. */
+  /** The path of a staged backup, which may not exist. It contains the files of the cluster in `data`. */
   stagedBackup(clusterId: string, label: string): string
-  /** The staged backup appears, whole and described, or not at all. Repeating is harmless. */
+  /** Publishes a staged backup with its description atomically. Can be repeated. */
   commitBackup(description: BackupDescription): Promise<void>
   discardStaged(clusterId: string, label: string): Promise<void>
   findBackup(clusterId: string, label: string): Promise<BackupDescription | undefined>
   listBackups(clusterId: string): Promise<BackupDescription[]>
   removeBackup(clusterId: string, label: string): Promise<void>
-  /** The files of the cluster in a kept backup, to be read only. */
+  /** The path of the files of the cluster in a committed backup. They must not be changed. */
   backupData(clusterId: string, label: string): string
 
   /**
-   * The files to replay for these pieces, from the segment that holds `from`: where each lies, its name in pg_wal, and
-   * how many of its bytes count. Each piece goes on where the history of its timeline says it left the one before.
-   * Throws naming the first file that is missing, short or foreign.
+   * Lists the WAL files to replay for these pieces, starting with the segment of `from`. A piece on a new timeline starts
+   * where the timeline history says that it branched off. Throws an error that names the first file that is missing,
+   * truncated or from another cluster.
    */
   planWal(pieces: WalPiece[], from: Lsn): Promise<PlannedWal[]>
 
-  /** In place of what was said before, at once. */
+  /** Replaces the description of a cluster atomically. */
   describeCluster(clusterId: string, description: ClusterDescription): Promise<void>
   findDescription(clusterId: string): Promise<ClusterDescription | undefined>
   listClusters(): Promise<string[]>
   removeCluster(clusterId: string): Promise<void>
   freeBytes(): Promise<number>
 
-  /** What the platform keeps of itself. The file appears whole or not at all, readable by its owner only. */
+  /** Stores a file of the platform itself atomically, readable only by its owner. */
   putPlatformFile(name: string, sourcePath: string): Promise<void>
-  /** By name. */
+  /** Sorted by name. */
   listPlatformFiles(): Promise<string[]>
   removePlatformFile(name: string): Promise<void>
 }
 
 export interface PlannedWal {
-  /** One that ends with `.partial` loses this ending when the receiver finishes the segment. */
+  /** The receiver removes a `.partial` suffix when it completes the segment. */
   path: string
+  /** The name in pg_wal. */
   name: string
-  /** Bytes that are copied; the rest of a segment is zeros. */
+  /** The number of bytes to copy; the rest of a segment is filled with zeros. */
   bytes: number
 }

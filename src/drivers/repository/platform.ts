@@ -1,4 +1,4 @@
-// The platform's own files in the repository: <root>/.platform/<name>. The dot keeps them apart from clusters.
+// The files of the platform itself: <root>/.platform/<name>. The dot distinguishes the directory from clusters.
 import { existsSync } from 'node:fs'
 import { chmod, copyFile, open, readdir, rename, rm } from 'node:fs/promises'
 import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
@@ -6,25 +6,25 @@ import type { Repository } from './driver.ts'
 
 export type PlatformFiles = Pick<Repository, 'putPlatformFile' | 'listPlatformFiles' | 'removePlatformFile'>
 
-const nameForm = /^[a-z0-9][A-Za-z0-9._-]{0,127}$/
+const namePattern = /^[a-z0-9][A-Za-z0-9._-]{0,127}$/
 
 export function platformFiles(root: string): PlatformFiles {
   const directory = `${root}/.platform`
-  const place = (name: string) => {
-    if (!nameForm.test(name)) throw new Error(`not the name of a file of the platform: ${JSON.stringify(name)}`)
+  const pathOf = (name: string) => {
+    if (!namePattern.test(name)) throw new Error(`not the name of a platform file: ${JSON.stringify(name)}`)
     return `${directory}/${name}`
   }
   return {
     async putPlatformFile(name, sourcePath) {
       for (const path of [root, directory]) ensureDirectory(path, { mode: 0o700 })
       await removeAbandoned(directory)
-      await putFile(directory, place(name), sourcePath)
+      await putFile(directory, pathOf(name), sourcePath)
     },
     async listPlatformFiles() {
       if (!existsSync(directory)) return []
-      return (await readdir(directory)).filter((name) => nameForm.test(name)).sort()
+      return (await readdir(directory)).filter((name) => namePattern.test(name)).sort()
     },
-    removePlatformFile: (name) => rm(place(name), { force: true }),
+    removePlatformFile: (name) => rm(pathOf(name), { force: true }),
   }
 }
 
@@ -38,7 +38,7 @@ async function putFile(directory: string, path: string, sourcePath: string): Pro
     await sync(directory)
   } catch (cause) {
     await rm(fresh, { force: true })
-    throw new Error(`keep ${path} in the repository`, { cause })
+    throw new Error(`write ${path}`, { cause })
   }
 }
 

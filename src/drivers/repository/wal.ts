@@ -1,4 +1,4 @@
-// Which files of an archive a replay needs. Nothing here trusts a name: a segment also says itself what it is.
+// Selects the archived files that a replay needs, and compares the header of each segment with its name.
 import { open } from 'node:fs/promises'
 import {
   formatLsn,
@@ -20,14 +20,14 @@ export interface Archive {
   path(clusterId: string, epoch: number): string
 }
 
-/** A segment that is being written has its full size from the beginning. */
-function isWhole(file: WalFile): boolean {
+/** A segment has its full size from the start, even while the receiver writes to it. */
+function hasFullSize(file: WalFile): boolean {
   return BigInt(file.bytes) === segmentBytes
 }
 
 export function findArchiveEnd(files: WalFile[], timeline: number, from: Lsn): Lsn | undefined {
   const numbers = new Set<bigint>()
-  for (const file of files.filter(isWhole)) {
+  for (const file of files.filter(hasFullSize)) {
     const segment = parseSegmentName(file.name)
     if (segment?.timeline === timeline) numbers.add(segment.number)
   }
@@ -37,8 +37,8 @@ export function findArchiveEnd(files: WalFile[], timeline: number, from: Lsn): L
   return segmentStart(next)
 }
 
-/** A piece with its first place, which follows from the pieces before it. */
-interface Stretch extends WalPiece {
+/** A piece and its start, which follows from the piece before it. */
+interface Range extends WalPiece {
   from: Lsn
   until: Lsn
 }
@@ -46,39 +46,39 @@ interface Stretch extends WalPiece {
 export async function planWal(archive: Archive, pieces: WalPiece[], from: Lsn): Promise<PlannedWal[]> {
   const planned: PlannedWal[] = []
   const identity: Identity = { system: undefined }
-  for (const stretch of toStretches(archive, pieces, from)) {
-    planned.push(...planHistory(archive, stretch))
-    planned.push(...(await planSegments(archive, stretch, identity)))
+  for (const range of toRanges(archive, pieces, from)) {
+    planned.push(...planHistory(archive, range))
+    planned.push(...(await planSegments(archive, range, identity)))
   }
   return planned
 }
 
-function toStretches(archive: Archive, pieces: WalPiece[], from: Lsn): Stretch[] {
-  const stretches: Stretch[] = []
+function toRanges(archive: Archive, pieces: WalPiece[], from: Lsn): Range[] {
+  const ranges: Range[] = []
   for (const piece of pieces) {
-    const before = stretches.at(-1)
-    const start = before ? leave(archive, before, piece) : from
+    const before = ranges.at(-1)
+    const start = before ? switchTimeline(archive, before, piece) : from
     const until = parseLsn(piece.end)
     if (until <= start)
-      throw new Error(`WAL of ${piece.clusterId} to ${piece.end} is asked for from ${formatLsn(start)}`)
-    stretches.push({ ...piece, from: start, until })
+      throw new Error(`the WAL of ${piece.clusterId} ends at ${piece.end}, before its start at ${formatLsn(start)}`)
+    ranges.push({ ...piece, from: start, until })
   }
-  return stretches
+  return ranges
 }
 
-/** Ends the stretch at the place where the next piece left its timeline, and answers with this place. */
-function leave(archive: Archive, before: Stretch, next: WalPiece): Lsn {
+/** Ends the range where the timeline of the next piece branched off; returns that position. */
+function switchTimeline(archive: Archive, before: Range, next: WalPiece): Lsn {
   if (next.timeline === before.timeline) return before.until
   const name = historyName(next.timeline)
   const history = readHistory(archive, next)
   const entries = [...history.matchAll(/^\s*(\d+)\s+([0-9A-Fa-f]+\/[0-9A-Fa-f]+)/gm)]
-  const [, timeline, place] = entries.at(-1) ?? []
-  if (Number(timeline) !== before.timeline || place === undefined) {
+  const [, timeline, position] = entries.at(-1) ?? []
+  if (Number(timeline) !== before.timeline || position === undefined) {
     throw new Error(`${name} of ${next.clusterId} does not follow timeline ${before.timeline}`)
   }
-  const switchedAt = parseLsn(place)
+  const switchedAt = parseLsn(position)
   if (switchedAt > before.until || switchedAt <= before.from) {
-    throw new Error(`${name} of ${next.clusterId} begins at ${place}, which the WAL of ${before.clusterId} lacks`)
+    throw new Error(`${name} of ${next.clusterId} begins at ${position}, which the WAL of ${before.clusterId} lacks`)
   }
   before.until = switchedAt
   return switchedAt
@@ -87,37 +87,38 @@ function leave(archive: Archive, before: Stretch, next: WalPiece): Lsn {
 function readHistory(archive: Archive, piece: WalPiece): string {
   const name = historyName(piece.timeline)
   const text = readTextIfPresent(`${archive.path(piece.clusterId, piece.epoch)}/${name}`)
-  if (text === undefined) throw new Error(`${name} of ${piece.clusterId} is missing in its archive`)
+  if (text === undefined) throw new Error(`${name} of ${piece.clusterId} is missing from its archive`)
   return text
 }
 
-function planHistory(archive: Archive, piece: Stretch): PlannedWal[] {
-  // The first timeline has no history.
+function planHistory(archive: Archive, piece: Range): PlannedWal[] {
+  // Timeline 1 has no history file.
   if (piece.timeline === 1) return []
   const name = historyName(piece.timeline)
   const path = `${archive.path(piece.clusterId, piece.epoch)}/${name}`
   return [{ path, name, bytes: Buffer.byteLength(readHistory(archive, piece)) }]
 }
 
+/** The system identifier, which must be the same in all segments. */
 interface Identity {
   system: bigint | undefined
 }
 
-// While it is looked at, a segment may be finished, which renames it. The second look decides.
-async function planSegments(archive: Archive, piece: Stretch, identity: Identity): Promise<PlannedWal[]> {
-  return lookAtSegments(archive, piece, identity).catch(() => lookAtSegments(archive, piece, identity))
+// The receiver renames a segment when it is complete, so one failure is retried.
+async function planSegments(archive: Archive, piece: Range, identity: Identity): Promise<PlannedWal[]> {
+  return checkSegments(archive, piece, identity).catch(() => checkSegments(archive, piece, identity))
 }
 
-async function lookAtSegments(archive: Archive, piece: Stretch, identity: Identity): Promise<PlannedWal[]> {
+async function checkSegments(archive: Archive, piece: Range, identity: Identity): Promise<PlannedWal[]> {
   const files = new Map((await archive.list(piece.clusterId, piece.epoch)).map((file) => [file.name, file]))
   const directory = archive.path(piece.clusterId, piece.epoch)
   const planned: PlannedWal[] = []
   for (let number = segmentNumber(piece.from); number <= segmentNumber(piece.until - 1n); number += 1n) {
     const name = segmentName(piece.timeline, number)
     const file = files.get(name) ?? files.get(`${name}.partial`)
-    if (file === undefined) throw new Error(`WAL segment ${name} of ${piece.clusterId} is missing in its archive`)
+    if (file === undefined) throw new Error(`WAL segment ${name} of ${piece.clusterId} is missing from its archive`)
     const path = `${directory}/${file.name}`
-    if (!isWhole(file)) throw new Error(`WAL segment ${file.name} of ${piece.clusterId} has ${file.bytes} bytes`)
+    if (!hasFullSize(file)) throw new Error(`WAL segment ${file.name} of ${piece.clusterId} has ${file.bytes} bytes`)
     const left = piece.until - segmentStart(number)
     const bytes = left < segmentBytes ? left : segmentBytes
     await checkSegment(path, { piece, number, bytes, identity })
@@ -129,35 +130,35 @@ async function lookAtSegments(archive: Archive, piece: Stretch, identity: Identi
 const pageBytes = 8192n
 
 interface Expectation {
-  piece: Stretch
+  piece: Range
   number: bigint
   bytes: bigint
   identity: Identity
 }
 
 /**
- * The first page names the system and the place, and the last page before a cut names its place: past what was received
- * a segment is filled with zeros.
+ * Compares the header of the first page with the expected cluster and position. In a segment that is used in part, the
+ * last used page must have the right position too: the receiver fills a segment with zeros before it writes WAL to it.
  */
 async function checkSegment(path: string, { piece, number, bytes, identity }: Expectation): Promise<void> {
-  const what = `WAL segment ${segmentName(piece.timeline, number)} of ${piece.clusterId}`
+  const subject = `WAL segment ${segmentName(piece.timeline, number)} of ${piece.clusterId}`
   const start = segmentStart(number)
   await using file = await open(path, 'r')
   const first = await readPage(file, 0n)
   identity.system ??= first.system
-  if (first.place !== start || first.timeline > piece.timeline || first.system !== identity.system) {
-    throw new Error(`${what} is damaged or belongs to another cluster`)
+  if (first.position !== start || first.timeline > piece.timeline || first.system !== identity.system) {
+    throw new Error(`${subject} is damaged or belongs to another cluster`)
   }
-  // A whole segment may end with zeros: the server leaves the rest of one that it switched away from.
+  // A complete segment may end with zeros: the server leaves the rest empty when it switches to the next one.
   if (bytes === segmentBytes) return
   const lastPage = ((bytes - 1n) / pageBytes) * pageBytes
   const last = await readPage(file, lastPage)
-  if (last.place !== start + lastPage) throw new Error(`${what} ends before ${formatLsn(start + bytes)}`)
+  if (last.position !== start + lastPage) throw new Error(`${subject} ends before ${formatLsn(start + bytes)}`)
 }
 
-// XLogLongPageHeaderData: magic, flags, timeline, place, remaining length, and on the first page of a segment, after
+// XLogLongPageHeaderData: magic, flags, timeline, position, remaining length; and on the first page of a segment, after
 // four bytes of padding, the system identifier.
 async function readPage(file: Awaited<ReturnType<typeof open>>, at: bigint) {
   const { buffer } = await file.read(Buffer.alloc(32), 0, 32, Number(at))
-  return { timeline: buffer.readUInt32LE(4), place: buffer.readBigUInt64LE(8), system: buffer.readBigUInt64LE(24) }
+  return { timeline: buffer.readUInt32LE(4), position: buffer.readBigUInt64LE(8), system: buffer.readBigUInt64LE(24) }
 }

@@ -1,8 +1,8 @@
 // Long work that must not depend on the life of the control plane: a backup, a copy. It runs under the supervisor with a
 // fixed name, once. How it ended is kept until it is removed, also over a reboot. A job that a reboot interrupted starts
 // over by itself, so what a job does must be harmless to repeat; one whose place is gone meanwhile must fail.
+import { waitUntil } from '../../model/poll.ts'
 import type { Micros } from '../../model/time.ts'
-import { waitUntil } from '../host/process.ts'
 import type { Supervisor } from './supervisor.ts'
 
 export interface JobSpec {

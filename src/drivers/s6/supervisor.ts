@@ -1,8 +1,9 @@
 import { existsSync, mkdirSync, readdirSync, renameSync, type Stats, statSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
+import { waitUntil } from '../../model/poll.ts'
 import type { Micros } from '../../model/time.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { run, waitUntil } from '../host/process.ts'
+import { run } from '../host/process.ts'
 import { findProcess, isStopped, killProcess } from '../host/process-list.ts'
 import {
   clearDown,

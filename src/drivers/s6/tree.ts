@@ -1,7 +1,8 @@
 import { spawn } from 'node:child_process'
 import { closeSync, constants, mkdirSync, openSync, readdirSync, statSync, writeSync } from 'node:fs'
+import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { baseEnvironment, commandExists, run, waitUntil } from '../host/process.ts'
+import { baseEnvironment, commandExists, run } from '../host/process.ts'
 import {
   filterProcesses,
   findWorkingDirectory,

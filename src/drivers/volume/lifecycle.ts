@@ -11,9 +11,10 @@ import {
   rmSync,
   statSync,
 } from 'node:fs'
+import { waitUntil } from '../../model/poll.ts'
 import { ensureDirectory, freshName } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
-import { commandExists, findCommand, isRoot, run, waitUntil } from '../host/process.ts'
+import { commandExists, findCommand, isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import { discard, sweepTrash } from '../host/trash.ts'
 import { type JobDriver, type JobState, withoutTime } from '../s6/job.ts'

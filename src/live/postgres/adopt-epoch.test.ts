@@ -3,7 +3,7 @@ import type { BackupDescription } from '../../drivers/repository/driver.ts'
 import { formatLsn, type Lsn, parseLsn, segmentBytes } from '../../model/postgres/wal.ts'
 import { readEpoch } from './adopt-epoch.ts'
 
-/** A backup in this segment, made at this minute. */
+/** Describes a backup in this segment, made at this minute. */
 function backup(segment: number, minute: number): BackupDescription {
   const at = (second: string) => `2026-11-15T10:${String(minute).padStart(2, '0')}:${second}Z`
   const place = BigInt(segment) * segmentBytes
@@ -24,7 +24,7 @@ function backup(segment: number, minute: number): BackupDescription {
   }
 }
 
-/** An archive with these segments, whose last one has log up to this byte. */
+/** An archive with these segments, the last one with WAL up to this byte. */
 function archive(segments: number[], bytes: bigint, newestCommit?: bigint) {
   const end = (from: Lsn) => {
     let next = from / segmentBytes
@@ -46,7 +46,7 @@ const micros = (time: string) => BigInt(Date.parse(time)) * 1000n
 const damages = (backups: { label: string; damage: string | null }[]) =>
   backups.map(({ label, damage }) => [label.slice(9, 13), damage === null])
 
-it('an unbroken archive reaches from its oldest backup to a second before its newest commit', async () => {
+it('a gapless archive covers its oldest backup up to a second before its newest commit', async () => {
   const commit = micros('2026-11-15T10:30:00Z')
   const { epoch, backups } = await readEpoch(
     archive([2, 3, 4, 5], 0x5000n, commit),
@@ -74,7 +74,7 @@ it('an idle cluster can be restored to the end of its backup', async () => {
   }
 })
 
-it('a pinned backup whose own log is whole stands alone before a hole', async () => {
+it('a pinned backup before a gap is usable alone if its own WAL is complete', async () => {
   const [first, second, third] = [backup(2, 1), backup(4, 10), backup(6, 20)]
   const pinned = new Set([first.label, second.label])
   const { epoch, backups } = await readEpoch(archive([2, 6], 0x5000n), [first, second, third], pinned)
@@ -86,7 +86,7 @@ it('a pinned backup whose own log is whole stands alone before a hole', async ()
   ])
 })
 
-it('a backup before a hole is a damaged one', async () => {
+it('a backup before a gap is damaged', async () => {
   const { epoch, backups } = await readEpoch(archive([2, 4, 5], 0x5000n), [backup(2, 1), backup(4, 20)], none)
   expect(epoch).toMatchObject({ startLsn: '0/4000028', latestLsn: '0/5005000' })
   expect(damages(backups)).toEqual([
@@ -95,7 +95,7 @@ it('a backup before a hole is a damaged one', async () => {
   ])
 })
 
-it('a backup whose own log did not arrive whole is a damaged one', async () => {
+it('a backup without its complete WAL is damaged', async () => {
   const { epoch, backups } = await readEpoch(archive([2, 3, 4], 0x80n), [backup(2, 1), backup(4, 20)], none)
   expect(epoch).toMatchObject({ startLsn: '0/2000028', latestLsn: '0/4000080' })
   expect(parseLsn(epoch!.latestLsn)).toBeLessThan(parseLsn(backup(4, 20).stopLsn))
@@ -105,6 +105,6 @@ it('a backup whose own log did not arrive whole is a damaged one', async () => {
   ])
 })
 
-it('without any log there is no epoch', async () => {
+it('there is no epoch without WAL', async () => {
   expect((await readEpoch(archive([], 0n), [backup(2, 1)], none)).epoch).toBeUndefined()
 })

@@ -1,4 +1,4 @@
-// What of an archive can be restored, told from the archive alone.
+// Determines from the archive alone what can be restored from it.
 import type { BackupDescription, Repository } from '../../drivers/repository/driver.ts'
 import { newId } from '../../model/ids.ts'
 import { formatLsn, parseLsn } from '../../model/postgres/wal.ts'
@@ -6,12 +6,12 @@ import type { Micros } from '../../model/time.ts'
 import { parseTime } from '../../model/time.ts'
 import type { AdoptedBackup, AdoptedEpoch } from '../../store/postgres/adopt.ts'
 
-/** Commits are not stamped in the order of the log; the inversions are far below this. */
+/** Commit timestamps are not in WAL order, but deviate from it by far less than this. */
 const settleMicros = 1_000_000n
 
 export interface ReadEpoch {
   backups: AdoptedBackup[]
-  /** Undefined when none of its backups has the log it needs. */
+  /** Undefined if no backup has the WAL it needs. */
   epoch: AdoptedEpoch | undefined
 }
 
@@ -19,8 +19,9 @@ type Archives = Pick<Repository, 'archiveEnd' | 'archiveTail'>
 type Tail = NonNullable<Awaited<ReturnType<Archives['archiveTail']>>>
 
 /**
- * The newest unbroken stretch counts. A backup before a hole in it is kept as a damaged one: its window would promise
- * moments that nobody has. One that is pinned may have lost the log behind it when the window passed it, and stands alone.
+ * The epoch covers the newest gapless part of the archive. A backup before a gap is recorded as damaged, because its
+ * recovery window would include times that cannot be restored. A pinned backup may lose the WAL after it to retention, so
+ * it remains usable alone.
  */
 export async function readEpoch(
   repository: Archives,
@@ -28,25 +29,25 @@ export async function readEpoch(
   pinned: Set<string>,
 ): Promise<ReadEpoch> {
   const backups: AdoptedBackup[] = []
-  const sound: BackupDescription[] = []
+  const usable: BackupDescription[] = []
   let tail: Tail | undefined
   let end: bigint | undefined
   for (const description of descriptions.toReversed()) {
     const { clusterId, epoch, timeline, startLsn } = description
     const reached = await repository.archiveEnd(clusterId, epoch, timeline, parseLsn(startLsn))
     const found = tail ?? (await tailFrom(repository, description))
-    const isSound = hasEndOf(description, found) && (!tail || reached === end)
+    const isUsable = hasEndOf(description, found) && (!tail || reached === end)
     const isPinned = pinned.has(description.label)
-    const isAlone = !isSound && isPinned && hasEndOf(description, await tailFrom(repository, description))
-    if (isSound) {
+    const isAlone = !isUsable && isPinned && hasEndOf(description, await tailFrom(repository, description))
+    if (isUsable) {
       tail = found
       end = reached
-      sound.push(description)
+      usable.push(description)
     }
-    const damage = isSound || isAlone ? null : 'the write-ahead log it needs is not whole'
+    const damage = isUsable || isAlone ? null : 'the write-ahead log it needs is incomplete'
     backups.push({ ...backupOf(description), damage, pinned: isPinned, alone: isAlone })
   }
-  return { backups, epoch: tail && epochOf(sound, tail) }
+  return { backups, epoch: tail && epochOf(usable, tail) }
 }
 
 function tailFrom(repository: Archives, { clusterId, epoch, timeline, startLsn }: BackupDescription) {
@@ -62,7 +63,7 @@ function backupOf(description: BackupDescription) {
   return { id: newId(), label, epoch, timeline, startLsn, stopLsn, startedAt, stoppedAt, sizeBytes }
 }
 
-/** Newest first. The edge is where the samples of the source would have put it, or a little before. */
+/** Takes the backups newest first. The end of the window is that of the last sample of the source, or a little earlier. */
 function epochOf(backups: BackupDescription[], tail: Tail): AdoptedEpoch {
   const newest = backups[0]!
   const oldest = backups.at(-1)!

@@ -1,5 +1,4 @@
-// Rebuilds the catalogue from the repository after the state database is lost.
-import { isExecutable } from '../../drivers/host/process.ts'
+// Restores the records of clusters and backups from the repository after the state database is lost.
 import type { BackupDescription } from '../../drivers/repository/driver.ts'
 import { requireCaller, requireClusterWriter } from '../../model/account/caller.ts'
 import { slugPattern } from '../../model/account/org.ts'
@@ -30,13 +29,13 @@ import { readEpoch } from './adopt-epoch.ts'
 
 export interface Adoption {
   adopted: { id: string; name: string; backups: number; windows: number }[]
-  /** How many clusters of the repository need no adoption. */
+  /** The number of clusters in the repository that have a record already. */
   known: number
-  /** Those that cannot be adopted, and why. */
+  /** Clusters that cannot be adopted. */
   unusable: { id: string; reason: string }[]
 }
 
-/** Each cluster is written down by itself, so that what a deadline or a crash interrupts is continued by repeating it. */
+/** Adopts each cluster in a transaction of its own, so that a repetition continues after a timeout or a crash. */
 export async function adoptClusters(ctx: LiveContext, orgSlug: string | undefined): Promise<Adoption> {
   const caller = requireCaller(await findCaller(ctx.db, ctx.tokenHash))
   requireClusterWriter(caller)
@@ -45,10 +44,10 @@ export async function adoptClusters(ctx: LiveContext, orgSlug: string | undefine
   return withDeadline(adoptAll(ctx, caller, orgSlug), 'the repository')
 }
 
-const slugForm = new RegExp(slugPattern)
+const slugRegExp = new RegExp(slugPattern)
 
 async function findSlug({ db }: LiveContext, caller: Caller, slug: string) {
-  return slugForm.test(slug) ? findOrg(db, caller, slug) : undefined
+  return slugRegExp.test(slug) ? findOrg(db, caller, slug) : undefined
 }
 
 async function adoptAll(ctx: LiveContext, caller: Caller, orgSlug: string | undefined): Promise<Adoption> {
@@ -63,7 +62,7 @@ async function adoptAll(ctx: LiveContext, caller: Caller, orgSlug: string | unde
   return adoption
 }
 
-/** What was adopted, or why nothing was. */
+/** Returns the adopted cluster, or the reason why it cannot be adopted. */
 async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: string | undefined) {
   const found = await readDescriptions(ctx, id).catch((error: Error) => error.message)
   if (typeof found === 'string') return found
@@ -71,12 +70,12 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
   const newest = described.at(-1)
   if (!newest) return 'it has no completed backup'
   const major = postgresMajors.find((known) => known === newest.pgMajor)
-  if (!major) return `it is of PostgreSQL ${newest.pgMajor}`
+  if (!major) return `it was made by PostgreSQL ${newest.pgMajor}, which is not supported`
   const { toolchain, note } = await chooseToolchain(ctx, major, newest)
   const settings = settingsOf(ctx, newest)
   const epochs = await readEpochs(ctx, described, pinned)
   const backups = epochs.flatMap((epoch) => epoch.backups)
-  const slug = orgSlug ?? (slugForm.test(newest.orgSlug) ? newest.orgSlug : 'personal')
+  const slug = orgSlug ?? (slugRegExp.test(newest.orgSlug) ? newest.orgSlug : 'personal')
   await ctx.db.transaction(async (tx) => {
     await insertOrgOnce(tx, slug, slug)
     const org = (await findOrg(tx, caller, slug))!
@@ -93,8 +92,8 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
 
 async function readDescriptions({ repository }: LiveContext, id: string) {
   const described = await repository.listBackups(id)
-  const wishes = await repository.findDescription(id)
-  return { described, drillQuery: presentQuery(wishes?.drillQuery), pinned: new Set(wishes?.pinned) }
+  const description = await repository.findDescription(id)
+  return { described, drillQuery: presentQuery(description?.drillQuery), pinned: new Set(description?.pinned) }
 }
 
 async function readEpochs({ repository }: LiveContext, described: BackupDescription[], pinned: Set<string>) {
@@ -102,18 +101,18 @@ async function readEpochs({ repository }: LiveContext, described: BackupDescript
   return Promise.all([...byEpoch.values()].map((descriptions) => readEpoch(repository, descriptions, pinned)))
 }
 
-/** The installation it was made with, or one of the same version when that went with the home. */
+/** Chooses the installation the cluster was created with; if it was lost with the home, another one of the same major. */
 async function chooseToolchain({ hosting }: LiveContext, major: PostgresMajor, { settings }: BackupDescription) {
   const recorded = settings.toolchain as RecordedToolchain | undefined
   const bin = recorded?.bin ?? 'its installation'
-  if (recorded?.major === major && isExecutable(`${bin}/postgres`)) {
+  if (recorded?.major === major && hosting.isInstalled(recorded)) {
     return { toolchain: recorded, note: 'found in the repository' }
   }
   const toolchain = await hosting.findToolchain(major)
   return { toolchain, note: `found in the repository; ${bin} is gone, so it uses PostgreSQL ${toolchain.version}` }
 }
 
-/** What a description lacks, because another version wrote it, is as it is for a new cluster. */
+/** Uses the defaults of a new cluster for settings that the description lacks, because another version wrote it. */
 function settingsOf({ settings: platform }: LiveContext, { clusterName, settings }: BackupDescription) {
   const { plan, diskSizeGb, region, poolMode } = settings
   return {

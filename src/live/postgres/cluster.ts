@@ -4,7 +4,7 @@ import { findCaller } from '../../store/account/token.ts'
 import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 
-/** Of a cluster in any state: the log matters most for one that does not start. */
+/** Works in every state, because the log matters most for a cluster that does not start. */
 export async function readLogOf(ctx: LiveContext, clusterId: string, lines: number): Promise<string[]> {
   const { cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   return ctx.readClusterLog(cluster.id, lines)
@@ -15,7 +15,7 @@ export async function getAuthority(ctx: LiveContext): Promise<string> {
   return withDeadline(ctx.readAuthority(), 'the certificate authority')
 }
 
-/** The cluster, if the caller may do this with it and it can answer. */
+/** Loads a cluster that is ready; throws if it is not or the caller lacks the right. */
 export async function getReadyCluster(ctx: LiveContext, id: string, access: 'read' | 'write'): Promise<Cluster> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
   if (access === 'write') requireClusterWriter(caller)

@@ -1,38 +1,32 @@
-import { createDatabase, dropDatabase, listDatabases } from '../../drivers/postgres/sql/database.ts'
-import {
-  type DatabaseExtension,
-  disableExtension,
-  enableExtension,
-  listDatabaseExtensions,
-} from '../../drivers/postgres/sql/extension.ts'
-import { BerthError, badRequest, type ErrorCode, invalid, notFound } from '../../model/errors.ts'
+import type { DatabaseExtension } from '../../drivers/postgres/sql/driver.ts'
+import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { type EnableExtension, reservedDatabases } from '../../model/postgres/user.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { getReadyCluster } from './cluster.ts'
-import { endPooled, tellPooler } from './pooler.ts'
+import { endPooledSessions, updatePooler } from './pooler.ts'
 
 export type { DatabaseExtension }
 
 export async function listClusterDatabases(ctx: LiveContext, clusterId: string): Promise<string[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
-  return withDeadline(listDatabases(ctx.postgres, cluster.id), 'the cluster')
+  return withDeadline(ctx.postgres.databases.list(cluster.id), 'the cluster')
 }
 
 export async function createClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(name)
-  await withDeadline(said('conflict', createDatabase(ctx.postgres, cluster.id, name)), 'the cluster')
-  await tellPooler(ctx, cluster)
+  checkNotReserved(name)
+  await withDeadline(conflictAsInvalid(ctx.postgres.databases.create(cluster.id, name)), 'the cluster')
+  await updatePooler(ctx, cluster)
 }
 
-/** Sessions in it end, and what is in it goes with it. */
+/** Ends all sessions in the database and deletes its contents. */
 export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(name)
-  await withDeadline(said('conflict', dropDatabase(ctx.postgres, cluster.id, name)), 'the cluster')
-  await tellPooler(ctx, cluster)
-  await endPooled(ctx, cluster, { database: name })
+  checkNotReserved(name)
+  await withDeadline(conflictAsInvalid(ctx.postgres.databases.drop(cluster.id, name)), 'the cluster')
+  await updatePooler(ctx, cluster)
+  await endPooledSessions(ctx, cluster, { database: name })
 }
 
 export async function listExtensionsOf(
@@ -41,8 +35,8 @@ export async function listExtensionsOf(
   database: string,
 ): Promise<DatabaseExtension[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
-  refuseReserved(database)
-  const extensions = await withDeadline(listDatabaseExtensions(ctx.postgres, cluster.id, database), 'the cluster')
+  checkNotReserved(database)
+  const extensions = await withDeadline(ctx.postgres.extensions.list(cluster.id, database), 'the cluster')
   return extensions.filter((extension) => isOffered(cluster, extension.name))
 }
 
@@ -53,12 +47,12 @@ export async function enableExtensionIn(
   input: EnableExtension,
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(database)
+  checkNotReserved(database)
   if (!isOffered(cluster, input.name)) {
     throw invalid(`extension ${input.name} needs a cluster created with postgis_enabled`)
   }
   const options = { schema: input.schema || undefined, createSchema: input.create_schema ?? false }
-  await withDeadline(enableExtension(ctx.postgres, cluster.id, database, input.name, options), 'the cluster')
+  await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
 }
 
 export async function disableExtensionIn(
@@ -69,27 +63,28 @@ export async function disableExtensionIn(
   force: boolean,
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(database)
+  checkNotReserved(database)
   const installed = (await listExtensionsOf(ctx, clusterId, database)).find((extension) => extension.name === name)
   if (!installed?.installed) throw notFound(`Extension ${name} is not enabled in ${database}`)
-  const work = disableExtension(ctx.postgres, cluster.id, database, name, { cascade: force })
-  await withDeadline(said('conflict', work, 'force=true removes them too'), 'the cluster')
+  const work = ctx.postgres.extensions.disable(cluster.id, database, name, { cascade: force })
+  await withDeadline(conflictAsInvalid(work, 'force=true removes them too'), 'the cluster')
 }
 
 function isOffered(cluster: Cluster, extension: string): boolean {
   return cluster.postgisEnabled || !/^(postgis|address_standardizer)/.test(extension)
 }
 
-function refuseReserved(name: string): void {
+function checkNotReserved(name: string): void {
   if (reservedDatabases.has(name)) throw badRequest(`database ${name} is reserved`)
 }
 
-/** These operations know no 409: what is in the way is said with 422. */
-async function said<T>(code: ErrorCode, work: Promise<T>, hint = ''): Promise<T> {
+/** These operations do not document status 409, so a conflict becomes a 422. */
+async function conflictAsInvalid<T>(work: Promise<T>, hint = ''): Promise<T> {
   try {
     return await work
   } catch (err) {
-    if (err instanceof BerthError && err.code === code) throw invalid(hint ? `${err.message}; ${hint}` : err.message)
+    if (err instanceof BerthError && err.code === 'conflict')
+      throw invalid(hint ? `${err.message}; ${hint}` : err.message)
     throw err
   }
 }

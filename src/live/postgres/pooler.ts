@@ -1,28 +1,27 @@
-import type { PooledSessions } from '../../drivers/postgres/pooler/session.ts'
-import { poolerSpec } from '../../drivers/postgres/spec.ts'
-import { listOpenDatabases } from '../../drivers/postgres/sql/database.ts'
+import type { PooledSessions } from '../../drivers/postgres/pooler/driver.ts'
 import { BerthError, unavailable } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
+import { poolerSpec } from '../../model/postgres/spec.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 
-/** The databases that it leads to are those that are there now. */
-export async function tellPooler({ postgres, pooler, hosting }: LiveContext, cluster: Cluster): Promise<void> {
-  const databases = await listOpenDatabases(postgres, cluster.id)
-  await reached(pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases)))
+/** Makes the pooler serve exactly the databases that exist now. */
+export async function updatePooler({ postgres, pooler, hosting }: LiveContext, cluster: Cluster): Promise<void> {
+  const databases = await postgres.databases.listOpen(cluster.id)
+  await asUnavailable(pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases)))
 }
 
-/** What clients have open through the pooler; what the server has open is ended by whoever changes it. */
-export async function endPooled(
+/** Ends client sessions at the pooler; sessions at the server are ended by the change itself. */
+export async function endPooledSessions(
   { pooler, hosting }: LiveContext,
   cluster: Cluster,
-  which: PooledSessions,
+  sessions: PooledSessions,
 ): Promise<void> {
   const address = { listen: hosting.listen, port: cluster.poolerPort! }
-  await reached(pooler.endSessions(cluster.id, address, which))
+  await asUnavailable(pooler.endSessions(cluster.id, address, sessions))
 }
 
-/** What keeps it from being told, such as a supervisor that is away or a full disk, passes; the loop tells it then. */
-async function reached(work: Promise<void>): Promise<void> {
+/** Failures here are temporary, such as a missing supervisor or a full disk; the background loop updates the pooler later. */
+async function asUnavailable(work: Promise<void>): Promise<void> {
   try {
     await withDeadline(work, 'the pooler')
   } catch (err) {

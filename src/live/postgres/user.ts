@@ -1,7 +1,6 @@
-import { quoteIdentifier } from '../../drivers/postgres/sql/quote.ts'
-import { createUser, dropUser, findUser, listUsers, setPassword, setRole } from '../../drivers/postgres/sql/role.ts'
 import { badRequest, conflict, notFound } from '../../model/errors.ts'
 import { keyedQueue } from '../../model/keyed-queue.ts'
+import { checkName } from '../../model/postgres/name.ts'
 import {
   type ClusterUser,
   type CreateUser,
@@ -20,7 +19,7 @@ import {
 } from '../../store/postgres/user.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { getReadyCluster } from './cluster.ts'
-import { endPooled } from './pooler.ts'
+import { endPooledSessions } from './pooler.ts'
 
 export interface UserCredentials {
   username: string
@@ -29,23 +28,23 @@ export interface UserCredentials {
 
 export async function listClusterUsers(ctx: LiveContext, clusterId: string): Promise<ClusterUser[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
-  const users = await withDeadline(listUsers(ctx.postgres, cluster.id), 'the cluster')
+  const users = await withDeadline(ctx.postgres.users.list(cluster.id), 'the cluster')
   return users.map(({ name, role }) => ({ username: name, role }))
 }
 
-/** The password is kept first: a crash in between leaves a user that can be created again, never one without a way in. */
+/** Stores the password first: after a crash the user can be created again, and never exists without a known password. */
 export async function createClusterUser(ctx: LiveContext, clusterId: string, input: CreateUser): Promise<ClusterUser> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(input.username)
+  checkNotReserved(input.username)
   const { username, role } = input
-  return inTurn(cluster.id, username, async () => {
-    if (await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')) throw taken(username)
-    quoteIdentifier(username) // refuses what can be no name before anything is kept
+  return serialize(cluster.id, username, async () => {
+    if (await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')) throw userExists(username)
+    checkName(username)
     const fresh = seal(ctx.encryptionKey, Buffer.from(newPassword()))
     await insertUser(ctx.db, cluster.id, { username, role, password: fresh })
-    // Kept by an attempt that came to nothing or by one of another process: whoever makes the user, it gets this one.
+    // An earlier attempt or another process may have stored a password already; that one is used.
     const { password } = await getCredentials(ctx, cluster.id, username)
-    await withDeadline(createUser(ctx.postgres, cluster.id, { name: username, role, password }), 'the cluster')
+    await withDeadline(ctx.postgres.users.create(cluster.id, { name: username, role, password }), 'the cluster')
     await setStoredRole(ctx.db, cluster.id, username, role)
     return { username, role }
   })
@@ -58,24 +57,24 @@ export async function changeUserRole(
   role: UserRole,
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(username)
-  await inTurn(cluster.id, username, async () => {
-    const user = await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')
-    // Kept once all of a change is done: after one that was stopped on the way it is another one.
-    const kept = await findStoredUser(ctx.db, cluster.id, username)
-    if (user?.role === role && kept?.role === role) return
-    await withDeadline(setRole(ctx.postgres, cluster.id, { name: username, role }), 'the cluster')
+  checkNotReserved(username)
+  await serialize(cluster.id, username, async () => {
+    const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
+    // The stored role is written last, so it differs after a change that was interrupted.
+    const stored = await findStoredUser(ctx.db, cluster.id, username)
+    if (user?.role === role && stored?.role === role) return
+    await withDeadline(ctx.postgres.users.setRole(cluster.id, { name: username, role }), 'the cluster')
     await setStoredRole(ctx.db, cluster.id, username, role)
   })
 }
 
 export async function deleteClusterUser(ctx: LiveContext, clusterId: string, username: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(username)
-  await inTurn(cluster.id, username, async () => {
-    await withDeadline(dropUser(ctx.postgres, cluster.id, username), 'the cluster')
+  checkNotReserved(username)
+  await serialize(cluster.id, username, async () => {
+    await withDeadline(ctx.postgres.users.drop(cluster.id, username), 'the cluster')
     await deleteStoredUser(ctx.db, cluster.id, username)
-    await endPooled(ctx, cluster, { user: username })
+    await endPooledSessions(ctx, cluster, { user: username })
   })
 }
 
@@ -90,14 +89,14 @@ export async function findCredentials(
   clusterId: string,
   username: string,
 ): Promise<UserCredentials | undefined> {
-  // A password lets its holder write, so a token that may only read does not get it.
+  // A password grants write access, so a read-only token must not see it.
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(username)
+  checkNotReserved(username)
   const user = await findStoredUser(ctx.db, cluster.id, username)
   return user && { username, password: unseal(ctx.encryptionKey, user.password).toString() }
 }
 
-/** Shown only after the cluster took it: until then the old one is the one that works. What is stopped in between ends by itself. */
+/** Returns the new password only after the cluster has accepted it. The background loop settles an interrupted rotation. */
 export async function rotatePassword(
   ctx: LiveContext,
   clusterId: string,
@@ -105,18 +104,18 @@ export async function rotatePassword(
   killSessions: boolean,
 ): Promise<UserCredentials> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  refuseReserved(username)
-  return inTurn(cluster.id, username, async () => {
-    const user = await withDeadline(findUser(ctx.postgres, cluster.id, username), 'the cluster')
+  checkNotReserved(username)
+  return serialize(cluster.id, username, async () => {
+    const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     if (!user) throw userNotFound()
-    // Also before anything changes: where the pooler does not answer, nobody would be told the new password.
-    if (killSessions) await endPooled(ctx, cluster, { user: username })
+    // Done before the change as well: if the pooler fails after it, the caller would not get the new password.
+    if (killSessions) await endPooledSessions(ctx, cluster, { user: username })
     const password = newPassword()
     const next = { username, role: user.role, password: seal(ctx.encryptionKey, Buffer.from(password)) }
     await putNextPassword(ctx.db, cluster.id, next)
-    await withDeadline(setPassword(ctx.postgres, cluster.id, username, password, { killSessions }), 'the cluster')
+    await withDeadline(ctx.postgres.users.setPassword(cluster.id, username, password, { killSessions }), 'the cluster')
     await settleNextPassword(ctx.db, cluster.id, next)
-    if (killSessions) await endPooled(ctx, cluster, { user: username })
+    if (killSessions) await endPooledSessions(ctx, cluster, { user: username })
     return { username, password }
   })
 }
@@ -124,18 +123,18 @@ export async function rotatePassword(
 const changes = keyedQueue()
 
 /**
- * One change of a user after the other: of two new passwords at once the one that is kept might not be the one that
- * works, and PostgreSQL refuses to change a role twice at the same time.
+ * Runs changes of the same user one after another. With two concurrent rotations, the stored password might not be the one
+ * in effect; and PostgreSQL rejects concurrent changes of a role.
  */
-function inTurn<T>(clusterId: string, username: string, change: () => Promise<T>): Promise<T> {
+function serialize<T>(clusterId: string, username: string, change: () => Promise<T>): Promise<T> {
   return changes(`${clusterId}/${username}`, change)
 }
 
-function refuseReserved(username: string): void {
+function checkNotReserved(username: string): void {
   if (isReservedUser(username)) throw badRequest(`user ${username} is reserved`)
 }
 
-function taken(username: string) {
+function userExists(username: string) {
   return conflict(`user ${username} already exists`)
 }
 

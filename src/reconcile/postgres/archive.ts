@@ -1,5 +1,5 @@
-import type { Toolchain } from '../../drivers/postgres/toolchain/toolchain.ts'
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
+import { toolchainOf } from '../../model/postgres/spec.ts'
 import { formatLsn } from '../../model/postgres/wal.ts'
 import {
   type Archive,
@@ -10,26 +10,26 @@ import {
 } from '../../store/postgres/archive.ts'
 import type { World } from '../step.ts'
 
-/** The log of the cluster is being kept, from now on at the latest. Starts the first epoch if there is none. */
+/** Keeps the receiver of the cluster running. Starts the first epoch if there is none. */
 export async function ensureArchive(cluster: Cluster, world: World, base: ArchiveBase | null): Promise<Archive> {
   const archive = (await findCurrentArchive(world.db, cluster.id)) ?? (await startNextEpoch(cluster, world, base))
   await world.receiver.ensureReceiver(cluster.id, {
     epoch: archive.epoch,
     slot: archive.slot,
-    toolchain: cluster.toolchain as Toolchain,
+    toolchain: toolchainOf(cluster),
     port: cluster.directPort!,
   })
   return archive
 }
 
-/** A slot that was lost has lost log with it: the epoch ends there, and a new one begins with a new slot. */
+/** If the slot was lost, WAL is missing: the epoch ends, and a new one starts with a new slot. */
 export async function keepArchive(cluster: Cluster, world: World): Promise<Health | undefined> {
   const archive = await ensureArchive(cluster, world, null)
   const slot = await world.receiver.inspectSlot(cluster.id, archive.slot)
   if (slot.is !== 'ok') {
     if (slot.is === 'lost') await world.receiver.dropSlot(cluster.id, archive.slot)
     await startNextEpoch(cluster, world, null)
-    return degraded('the archive lost its place in the log and was started anew; a backup follows')
+    return degraded('the replication slot of the archive was lost; archiving restarts, and a backup follows')
   }
   if (slot.active) return undefined
   const until = slot.restartLsn === undefined ? '' : `; it has everything up to ${formatLsn(slot.restartLsn)}`
@@ -37,12 +37,12 @@ export async function keepArchive(cluster: Cluster, world: World): Promise<Healt
   return degraded(`the archive is not receiving${why && `: ${why}`}${until}`)
 }
 
-/** What the receiver said before it ended, such as that its disk is full; that it lost its connection tells nothing. */
+/** The last error of the receiver, such as a full disk. A lost connection is not informative, so it is skipped. */
 async function findReceiverError(cluster: Cluster, { receiver }: World): Promise<string> {
   const seen = await receiver.inspectReceiver(cluster.id)
   const lines = seen.is === 'stopped' ? seen.log : []
-  const said = lines.map((line) => /error: (.*)$/.exec(line)?.[1]).filter((words) => words !== undefined)
-  return said.findLast((words) => words !== 'disconnected') ?? ''
+  const errors = lines.map((line) => /error: (.*)$/.exec(line)?.[1]).filter((message) => message !== undefined)
+  return errors.findLast((message) => message !== 'disconnected') ?? ''
 }
 
 async function startNextEpoch(cluster: Cluster, world: World, base: ArchiveBase | null): Promise<Archive> {
@@ -50,20 +50,21 @@ async function startNextEpoch(cluster: Cluster, world: World, base: ArchiveBase 
   const epoch = (last?.epoch ?? 0) + 1
   const slot = `berth_${epoch}`
   if (last) {
-    // Nobody reads from the slot of an epoch that is over, and it would hold the log of the cluster for ever.
+    // Without a receiver, the slot of the previous epoch would retain WAL for ever.
     await world.receiver.removeReceiver(cluster.id)
     await world.receiver.dropSlot(cluster.id, last.slot)
   }
   await world.receiver.ensureSlot(cluster.id, slot)
   const made = await world.receiver.inspectSlot(cluster.id, slot)
-  if (made.is !== 'ok' || made.restartLsn === undefined) throw new Error(`the slot ${slot} is not there`)
+  if (made.is !== 'ok' || made.restartLsn === undefined)
+    throw new Error(`replication slot ${slot} of cluster ${cluster.id} is missing`)
   const startLsn = formatLsn(made.restartLsn)
   const timeline = await readTimeline(cluster, world)
   await world.db.transaction((tx) => startEpoch(tx, { clusterId: cluster.id, epoch, slot, timeline, startLsn, base }))
   return (await findCurrentArchive(world.db, cluster.id))!
 }
 
-/** From the name of the file being written: the control file still tells the old one right after a promotion. */
+/** Derived from the name of the current WAL file, because pg_control has the old timeline right after a promotion. */
 async function readTimeline(cluster: Cluster, { postgres }: World): Promise<number> {
   const [row] = await postgres.query<{ file: string }>(
     cluster.id,

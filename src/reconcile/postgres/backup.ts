@@ -1,7 +1,7 @@
-import type { Toolchain } from '../../drivers/postgres/toolchain/toolchain.ts'
 import type { Backup, backupStates } from '../../model/postgres/backup.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { labelTime } from '../../model/postgres/restore.ts'
+import { toolchainOf } from '../../model/postgres/spec.ts'
 import { parseLsn } from '../../model/postgres/wal.ts'
 import { nowMicros, parseTime } from '../../model/time.ts'
 import type { Tx } from '../../store/db.ts'
@@ -19,36 +19,36 @@ import { releaseBase } from '../../store/postgres/restore.ts'
 import { enqueue } from '../../store/work.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 
-/** More at once would only make each of them slower. */
-const runningLimit = 2
+/** More concurrent backups would only slow each other down. */
+const maxRunning = 2
 
-/** A source that writes this much in a look, or has sessions at work in two looks, must not be starved by a backup. */
-const busyLookMillis = 200
+/** A source that writes this much between two samples, or has active sessions in both, is busy. */
+const sampleIntervalMs = 200
 const busyBytes = 200_000n
 const busySessions = 2
 
-/** Kilobytes a second that a busy source is asked for: few, yet all of it within two hours. */
-const leastRateKb = 8 * 1024
-const mostRateKb = 1024 * 1024
-const busySeconds = 7200
+/** Limits of the transfer rate for a busy source, in kilobytes per second; the backup should take at most two hours. */
+const minRateKb = 8 * 1024
+const maxRateKb = 1024 * 1024
+const maxBackupSeconds = 7200
 
 export const backupSteps: Steps<typeof backupStates, Backup> = {
   async queued(backup, world) {
     const { db } = world
     const cluster = await loadCluster(db, backup.clusterId)
     if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
-    if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the second its label names')
-    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being made')
-    if ((await countRunningBackups(db)) >= runningLimit) return wait(1, 'waiting for other backups on this machine')
+    if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the time in its label')
+    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being created')
+    if ((await countRunningBackups(db)) >= maxRunning) return wait(1, 'waiting for other backups on this machine')
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')
-    const noRoom = await findLackOfRoom(cluster, world)
-    if (noRoom) return advance('failed', noRoom)
-    const maxRateKb = (await mustSpare(cluster, world)) ? busyRateKb(cluster) : undefined
+    const noSpace = await findLackOfSpace(cluster, world)
+    if (noSpace) return advance('failed', noSpace)
+    const isThrottled = await mustThrottle(cluster, world)
     await world.backups.startBackup(cluster.id, backup.label, {
-      toolchain: cluster.toolchain as Toolchain,
+      toolchain: toolchainOf(cluster),
       port: cluster.directPort!,
-      maxRateKb,
+      maxRateKb: isThrottled ? busyRateKb(cluster) : undefined,
     })
     return advance('started', '', (tx) => setBackupStarted(tx, backup.id, archive.epoch))
   },
@@ -67,7 +67,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
       return wait(0.1, `${bytesVerified} of ${bytesDone} bytes verified`, save)
     }
     const archive = await findCurrentArchive(db, cluster.id)
-    if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'the archive was started anew meanwhile')
+    if (archive?.epoch !== backup.epoch) return abandon(backup, world, 'archiving was restarted meanwhile')
     const slot = await world.receiver.inspectSlot(cluster.id, archive!.slot)
     const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(seen.stopLsn)
     if (!isArchived) return wait(0.1, `waiting until the archive has ${seen.stopLsn}`)
@@ -82,20 +82,20 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
   },
 }
 
-/** Who waits for a cluster waits now; a backup has time, but not for ever. */
+/** A new backup yields to the creation of clusters for a while, because callers are waiting for those. */
 function isNew({ stateSince }: Backup): boolean {
   return nowMicros() - stateSince < yieldMicros
 }
 
 const yieldMicros = 10_000_000n
 
-/** The first one opens the window, so that it is not done before; a source that is not sampled holds it up for a moment only. */
+/** The first backup opens the recovery window, so it waits for the window to reach its end, but not for long. */
 function isBeforeWindow(archive: Archive, stoppedAt: string): boolean {
   const end = parseTime(stoppedAt)!
-  return (archive.latestAt ?? 0n) < end && nowMicros() - end < patienceMicros
+  return (archive.latestAt ?? 0n) < end && nowMicros() - end < maxWaitMicros
 }
 
-const patienceMicros = 10_000_000n
+const maxWaitMicros = 10_000_000n
 
 async function hasEarlier({ clusterId, epoch }: Backup, db: World['db']): Promise<boolean> {
   return (await listBackups(db, clusterId)).some((one) => one.state === 'completed' && one.epoch === epoch)
@@ -132,11 +132,11 @@ async function abandon(backup: Backup, { backups }: World, reason: string) {
   return advance('failed', reason)
 }
 
-/** What the archives of the clusters may need until the backup is made. */
+/** Space for the WAL that is archived while the backup is made. */
 const spareBytes = 128 * 1024 ** 2
 
-/** A backup that filled the disk would stop the archive of every cluster. */
-async function findLackOfRoom(cluster: Cluster, { postgres, repository }: World): Promise<string | undefined> {
+/** A backup that filled the disk would stop archiving for every cluster. */
+async function findLackOfSpace(cluster: Cluster, { postgres, repository }: World): Promise<string | undefined> {
   const [row] = await postgres.query<{ bytes: string }>(
     cluster.id,
     'postgres',
@@ -148,20 +148,20 @@ async function findLackOfRoom(cluster: Cluster, { postgres, repository }: World)
   return `not enough disk space in the repository: ${freeMb} MB are free, ${neededMb} MB are needed`
 }
 
-/** The first backup is made as fast as it can be: until then nothing can be restored. */
-async function mustSpare(cluster: Cluster, world: World): Promise<boolean> {
+/** The first backup is never throttled: until it is complete, nothing can be restored. */
+async function mustThrottle(cluster: Cluster, world: World): Promise<boolean> {
   const backups = await listBackups(world.db, cluster.id)
   return backups.some((backup) => backup.state === 'completed') && (await isBusy(cluster, world))
 }
 
 function busyRateKb({ storageUsedBytes }: Cluster): number {
-  const inTimeKb = Math.ceil((storageUsedBytes ?? 0) / 1024 / busySeconds)
-  return Math.min(Math.max(inTimeKb, leastRateKb), mostRateKb)
+  const inTimeKb = Math.ceil((storageUsedBytes ?? 0) / 1024 / maxBackupSeconds)
+  return Math.min(Math.max(inTimeKb, minRateKb), maxRateKb)
 }
 
-/** By what it writes and who is at work, now: the counters of commits arrive in bursts, a second late. */
+/** Compares WAL positions and active sessions, because the statistics of commits are reported late and in bursts. */
 async function isBusy(cluster: Cluster, { postgres }: World): Promise<boolean> {
-  const look = async () => {
+  const sample = async () => {
     const [row] = await postgres.query<{ lsn: string; active: number }>(
       cluster.id,
       'postgres',
@@ -171,8 +171,8 @@ async function isBusy(cluster: Cluster, { postgres }: World): Promise<boolean> {
     )
     return { lsn: parseLsn(row!.lsn), active: row!.active }
   }
-  const before = await look()
-  await new Promise((resolve) => setTimeout(resolve, busyLookMillis))
-  const after = await look()
+  const before = await sample()
+  await new Promise((resolve) => setTimeout(resolve, sampleIntervalMs))
+  const after = await sample()
   return after.lsn - before.lsn > busyBytes || Math.min(before.active, after.active) >= busySessions
 }

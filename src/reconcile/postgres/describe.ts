@@ -2,7 +2,7 @@ import type { Cluster } from '../../model/postgres/cluster.ts'
 import { listPinned, markDescribed } from '../../store/postgres/cluster-describe.ts'
 import type { World } from '../step.ts'
 
-/** Tells the repository what nobody could tell from the backups in it. */
+/** Stores in the repository what cannot be derived from the backups there. */
 export async function keepDescribed(cluster: Cluster, { db, repository }: World): Promise<void> {
   const { id, drillQuery, undescribedSince } = cluster
   if (undescribedSince === null) return

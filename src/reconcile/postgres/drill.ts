@@ -1,7 +1,7 @@
-import type { DrillSpec } from '../../drivers/postgres/drill.ts'
-import { clusterSpec } from '../../drivers/postgres/spec.ts'
+import type { DrillSpec } from '../../drivers/postgres/drill/driver.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import type { Drill, drillStates } from '../../model/postgres/drill.ts'
+import { clusterSpec } from '../../model/postgres/spec.ts'
 import { listWindows } from '../../store/postgres/archive.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
 import {
@@ -16,9 +16,9 @@ import {
 import { findRestore } from '../../store/postgres/restore.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 
-const soon = 0.3
+const pauseSeconds = 0.3
 
-/** A drill that filled the disk would harm those that it is for. */
+/** Left free, so that a drill does not fill the disk that other clusters use. */
 const spareBytes = 1024 ** 3
 
 export const drillSteps: Steps<typeof drillStates, Drill> = {
@@ -43,7 +43,7 @@ export const drillSteps: Steps<typeof drillStates, Drill> = {
     }
     if (!scratch) return advance('failed', 'the scratch cluster is gone')
     const restore = await findRestore(world.db, scratch.id)
-    return wait(soon, `restoring: ${restore?.phase ?? scratch.state}`)
+    return wait(pauseSeconds, `restoring: ${restore?.phase ?? scratch.state}`)
   },
 
   async checking(drill, world) {
@@ -63,7 +63,7 @@ export const drillSteps: Steps<typeof drillStates, Drill> = {
       await world.postgres.ensureRunning(scratch.id, server)
       await world.drills.startContents(scratch.id, spec)
     }
-    return wait(soon, 'checking tables and indexes')
+    return wait(pauseSeconds, 'checking tables and indexes')
   },
 
   async cleaning(drill, { db, drills }) {
@@ -76,7 +76,7 @@ export const drillSteps: Steps<typeof drillStates, Drill> = {
         await setDrillDone(tx, drill)
       })
     }
-    return wait(soon, 'deleting the scratch cluster', (tx) => deleteScratch(tx, id))
+    return wait(pauseSeconds, 'deleting the scratch cluster', (tx) => deleteScratch(tx, id))
   },
 }
 
@@ -89,7 +89,7 @@ async function loadBoth({ clusterId, scratchId }: Drill, { db }: World) {
   return { source: await loadCluster(db, clusterId), scratch: await loadCluster(db, scratchId!) }
 }
 
-/** Undefined once every page is read and right. The server must not write to them meanwhile. */
+/** Undefined once all page checksums are verified. The server is stopped meanwhile, so that no page changes. */
 async function checkPages(scratch: Cluster, spec: DrillSpec, { postgres, drills }: World) {
   const pages = await drills.inspectPages(scratch.id)
   if (pages.is === 'passed') return undefined
@@ -98,5 +98,5 @@ async function checkPages(scratch: Cluster, spec: DrillSpec, { postgres, drills 
     await postgres.stop(scratch.id)
     await drills.startPages(scratch.id, spec)
   }
-  return wait(soon, 'reading every page')
+  return wait(pauseSeconds, 'reading every page')
 }

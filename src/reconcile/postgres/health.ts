@@ -1,8 +1,7 @@
-import { clusterSpec } from '../../drivers/postgres/spec.ts'
-import { ensureRights } from '../../drivers/postgres/sql/rights.ts'
 import { describeError } from '../../model/errors.ts'
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
 import { type DrillSchedule, isDrillDue, passed } from '../../model/postgres/drill.ts'
+import { clusterSpec } from '../../model/postgres/spec.ts'
 import { nowMicros } from '../../model/time.ts'
 import { findCurrentArchive, listWindows } from '../../store/postgres/archive.ts'
 import { queueBackup, readSchedule } from '../../store/postgres/backup.ts'
@@ -11,79 +10,82 @@ import { queueDrill, readDrillSchedule } from '../../store/postgres/drill.ts'
 import { markRetention } from '../../store/postgres/retention.ts'
 import { type World, wait } from '../step.ts'
 import { keepArchive } from './archive.ts'
-import { finishPasswords, probeEndpoints, startPooler } from './cluster.ts'
 import { keepDescribed } from './describe.ts'
+import { probeEndpoints, startPooler } from './endpoint.ts'
+import { settlePasswords } from './password.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
 import { findBackupProblem, keepScrubbed } from './scrub.ts'
 
-const lookSeconds = 10
-const scratchLookSeconds = 3600
+const checkSeconds = 10
+const scratchCheckSeconds = 3600
+/** A cluster that became ready less than this ago needs no check before its first backup. */
 const freshSeconds = 5
-/** A process that was just started again gets this long before anyone is worried. */
-const worriedLookSeconds = 1
+/** The pause before an unhealthy cluster is checked again, such as while a process restarts. */
+const unhealthyCheckSeconds = 1
 const measureSeconds = 3600
 const quotaSeconds = 60
 const retentionSeconds = 3600
 
-/** Past the first share of its disk a cluster turns read-only; below the second it takes writes again. */
-const fullShare = 0.95
-const roomyShare = 0.9
+/** A cluster becomes read-only above the first fraction of its disk size and writable again below the second. */
+const readOnlyFraction = 0.95
+const writableFraction = 0.9
 
-/** Makes sure that what should run does, and writes down how it is doing. */
+/** Keeps the processes, archive and backups of a ready cluster going and records its health. */
 export async function keepHealthy(cluster: Cluster, world: World) {
-  // Its drill starts and stops it.
-  if (cluster.scratch) return wait(scratchLookSeconds, 'kept for a drill')
+  // A drill starts and stops its scratch cluster itself.
+  if (cluster.scratch) return wait(scratchCheckSeconds, 'kept for a drill')
   const verification = await keepVerified(cluster, world)
   if (verification) return verification
   const isDue = await isBackupDue(cluster, world)
-  // What became ready a moment ago was seen to work.
   if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
   await keepRetention(cluster, world)
-  const untold = await problemOf(() => keepDescribed(cluster, world))
+  const description = await errorOf(() => keepDescribed(cluster, world))
   const process = await findProcessProblem(cluster, world)
-  if (process) return wait(worriedLookSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
-  await finishPasswords(cluster, world)
+  if (process) return wait(unhealthyCheckSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
+  await settlePasswords(cluster, world)
   const archive = await keepArchive(cluster, world)
-  if (archive) return wait(worriedLookSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
+  if (archive) return wait(unhealthyCheckSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
   if (isDue) return startBackup(cluster)
-  if (untold) return wait(worriedLookSeconds, untold, (tx) => setHealth(tx, cluster.id, degraded(untold)))
+  if (description) {
+    return wait(unhealthyCheckSeconds, description, (tx) => setHealth(tx, cluster.id, degraded(description)))
+  }
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub
   const schedule = await readDrillSchedule(world.db, cluster.id)
-  if (await mayDrill(cluster, schedule, world)) {
+  if (await shouldDrill(cluster, schedule, world)) {
     return wait(1, 'a drill is due', async (tx) => void (await queueDrill(tx, cluster.id)))
   }
   const drill = findDrillProblem(schedule)
-  if (needsCloseLook(cluster, drill)) return lookClosely(cluster, world, drill)
-  return wait(lookSeconds, cluster.healthReason || 'healthy')
+  if (needsFullCheck(cluster, drill)) return checkFully(cluster, world, drill)
+  return wait(checkSeconds, cluster.healthReason || 'healthy')
 }
 
-/** Once it is completed the cluster is looked at again. */
+/** The completed backup wakes the cluster again. */
 function startBackup({ id }: Cluster) {
-  return wait(lookSeconds, 'a backup is due', async (tx) => void (await queueBackup(tx, id)))
+  return wait(checkSeconds, 'a backup is due', async (tx) => void (await queueBackup(tx, id)))
 }
 
-/** Also of a cluster that is not well: what should have gone may be what fills the disk. */
+/** Also runs for an unhealthy cluster, because expired files may be what fills the disk. */
 async function keepRetention(cluster: Cluster, world: World): Promise<void> {
   if (cluster.retentionAt !== null && !isOlder(cluster.retentionAt, retentionSeconds)) return
-  // Noted before it is done: a repository that refuses must not keep the cluster from being looked after.
+  // Recorded first, so that a failing repository does not block the other checks.
   await world.db.transaction((tx) => markRetention(tx, cluster.id))
   await applyRetention(cluster, world)
 }
 
-const fine: Health = { status: 'ok', reason: '' }
+const healthy: Health = { status: 'ok', reason: '' }
 
-/** Only a close look can tell that what was wrong at the last one is right again. What a drill found is known without. */
-function needsCloseLook(cluster: Cluster, drill: Health | undefined): boolean {
+/** Only a full check can clear an earlier problem. The result of a drill is known without one. */
+function needsFullCheck(cluster: Cluster, drill: Health | undefined): boolean {
   const { health, healthReason } = cluster
   if (isQuotaDue(cluster)) return true
   if (drill) return health !== 'read_only' && healthReason !== drill.reason
   return health === 'down' || health === 'degraded'
 }
 
-async function mayDrill(cluster: Cluster, schedule: DrillSchedule, { db, keep }: World): Promise<boolean> {
+async function shouldDrill(cluster: Cluster, schedule: DrillSchedule, { db, keep }: World): Promise<boolean> {
   const interval = keep.drillIntervalSeconds
   if (interval === null || !isDrillDue(schedule, interval, new Date())) return false
   return (await listWindows(db, cluster.id)).length > 0
@@ -94,28 +96,29 @@ function findDrillProblem({ result }: DrillSchedule): Health | undefined {
   return degraded(`the last restore drill ${result}`)
 }
 
-/** What cannot be started is not well either, so that a refusal of a driver is said to whoever looks at the cluster. */
+/** Starts what should run. An error of a driver becomes the health of the cluster, so that its owner sees it. */
 async function findProcessProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  const refused = await problemOf(() => world.postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting)))
+  const serverError = await errorOf(() => world.postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting)))
   const server = await world.postgres.inspect(cluster.id)
   if (server.is !== 'ready') {
     const taken = await findTakenServerPort(cluster, world)
-    const last = refused || (taken && keepsPort(taken)) || ('log' in server ? server.log.at(-1) : undefined)
+    const last = serverError || (taken && portTaken(taken)) || ('log' in server ? server.log.at(-1) : undefined)
     return { status: 'down', reason: last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}` }
   }
-  const poolerRefused = refused || (await problemOf(() => startPooler(cluster, world)))
-  if (poolerRefused) return degraded(poolerRefused)
-  const front = await world.pooler.inspectPooler(cluster.id)
-  if (front.is === 'running') return undefined
+  const startError = serverError || (await errorOf(() => startPooler(cluster, world)))
+  if (startError) return degraded(startError)
+  const pooler = await world.pooler.inspectPooler(cluster.id)
+  if (pooler.is === 'running') return undefined
   const taken = await findTakenPoolerPort(cluster, world)
-  return degraded(`the pooler is ${front.is}${taken ? `: ${keepsPort(taken)}` : ''}`)
+  return degraded(`the pooler is ${pooler.is}${taken ? `: ${portTaken(taken)}` : ''}`)
 }
 
-function keepsPort(port: number): string {
+function portTaken(port: number): string {
   return `another program listens on port ${port}, which clients know; it starts as soon as the port is free`
 }
 
-async function problemOf(work: () => Promise<void>): Promise<string> {
+/** The error message of the work; empty if it succeeds. */
+async function errorOf(work: () => Promise<void>): Promise<string> {
   try {
     await work()
     return ''
@@ -129,15 +132,15 @@ function isQuotaDue(cluster: Cluster): boolean {
   return quotaCheckedAt === null || nowMicros() - quotaCheckedAt > BigInt(quotaSeconds) * 1_000_000n
 }
 
-/** Asks through both endpoints as a client would, and measures the disk. */
-async function lookClosely(cluster: Cluster, world: World, drill: Health | undefined) {
-  await ensureRights(world.postgres, cluster.id)
+/** Connects through both endpoints like a client and measures the disk usage. */
+async function checkFully(cluster: Cluster, world: World, drill: Health | undefined) {
+  await world.postgres.ensureGrants(cluster.id)
   const used = await world.postgres.measure(cluster.id)
   const provisioned = cluster.diskSizeGb * 1024 ** 3
-  const seen = (await findEndpointProblem(cluster, world)) ?? (await keepQuota(cluster, world, used / provisioned))
-  const health = seen === fine ? ((await findBackupProblem(cluster, world)) ?? drill ?? fine) : seen
+  const seen = (await findEndpointProblem(cluster, world)) ?? (await enforceQuota(cluster, world, used / provisioned))
+  const health = seen === healthy ? ((await findBackupProblem(cluster, world)) ?? drill ?? healthy) : seen
   const isMeasured = cluster.storageMeasuredAt !== null && !isOlder(cluster.storageMeasuredAt, measureSeconds)
-  return wait(lookSeconds, health.reason || 'healthy', async (tx) => {
+  return wait(checkSeconds, health.reason || 'healthy', async (tx) => {
     await setHealth(tx, cluster.id, health)
     await setStorage(tx, cluster.id, { provisioned, used, publish: !isMeasured })
   })
@@ -147,7 +150,7 @@ function isOlder(time: bigint, seconds: number): boolean {
   return nowMicros() - time > BigInt(seconds) * 1_000_000n
 }
 
-/** The first one as soon as the cluster is ready, then one per interval; after a failure a while later, then longer. */
+/** The first backup is due at once, then one per interval. After failures the delay grows from seconds to an hour. */
 async function isBackupDue(cluster: Cluster, { db, keep }: World): Promise<boolean> {
   const archive = await findCurrentArchive(db, cluster.id)
   if (!archive) return false
@@ -157,23 +160,23 @@ async function isBackupDue(cluster: Cluster, { db, keep }: World): Promise<boole
 }
 
 async function findEndpointProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  const reason = await problemOf(() => probeEndpoints(cluster, world))
-  // Who says no to a password answers; the tenant may have changed it in the database itself.
+  const reason = await errorOf(() => probeEndpoints(cluster, world))
+  // An authentication failure is an answer too: the tenant may have changed the password with SQL.
   return !reason || /authentication failed/.test(reason) ? undefined : degraded(reason)
 }
 
-/** A session may still override the setting, to delete what fills the disk. */
-async function keepQuota(cluster: Cluster, { postgres }: World, share: number): Promise<Health> {
+/** A session can override the setting in order to delete data. */
+async function enforceQuota(cluster: Cluster, { postgres }: World, usage: number): Promise<Health> {
   const [current] = await postgres.query<{ setting: string }>(
     cluster.id,
     'postgres',
     `select coalesce((select setting from pg_file_settings where name = 'default_transaction_read_only' and applied), 'off') as setting`,
   )
   const isReadOnly = current?.setting === 'on'
-  const isFull = share >= fullShare || (isReadOnly && share >= roomyShare)
+  const isFull = usage >= readOnlyFraction || (isReadOnly && usage >= writableFraction)
   if (isFull !== isReadOnly) await setReadOnly(cluster, postgres, isFull ? 'on' : 'off')
-  if (!isFull) return fine
-  const percent = Math.floor(share * 100)
+  if (!isFull) return healthy
+  const percent = Math.floor(usage * 100)
   return {
     status: 'read_only',
     reason: `the disk of ${cluster.diskSizeGb} GB is ${percent} % full; delete data (set default_transaction_read_only=off in the session) or use a larger disk`,

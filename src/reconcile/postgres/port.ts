@@ -1,11 +1,11 @@
-// The ports of a cluster. Chosen before anything listens on them, another program may be faster; until the cluster is
-// ready nobody was told of them and others do as well. Afterwards clients know them, and they stay.
+// The ports of a cluster. Another program may take a port before the cluster listens on it. Until the cluster is ready, it
+// then simply gets other ports; afterwards clients know them, so they never change.
 import { randomInt } from 'node:crypto'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { changePorts, usedPorts } from '../../store/postgres/cluster.ts'
 import { advance, type World, wait } from '../step.ts'
 
-/** Starts at a random place, so that clusters made at the same time rarely want the same ports. */
+/** Searches from a random port, so that clusters created at the same time rarely choose the same ones. */
 export async function pickPorts(hosting: World['hosting'], used: Set<number>): Promise<[number, number] | undefined> {
   const { first, last } = hosting.ports
   const count = last - first + 1
@@ -23,7 +23,7 @@ export function noFreePorts({ ports }: World['hosting']): string {
   return `no free ports in ${ports.first}-${ports.last}; widen BERTH_PG_PORTS`
 }
 
-/** Undefined unless another program listens where the cluster should. */
+/** Moves the cluster to other ports if another program listens on one of its own; undefined otherwise. */
 export async function leaveTakenPorts(cluster: Cluster, world: World) {
   const taken = (await findTakenServerPort(cluster, world)) ?? (await findTakenPoolerPort(cluster, world))
   if (taken === undefined) return undefined
@@ -33,7 +33,7 @@ export async function leaveTakenPorts(cluster: Cluster, world: World) {
   return wait(0, `another program took port ${taken}`, (tx) => changePorts(tx, cluster.id, ...ports))
 }
 
-/** The port of the server if it does not run and another program has its place. */
+/** The port of the server, if another program listens on it. */
 export async function findTakenServerPort(
   { id, directPort }: Cluster,
   { hosting, postgres }: World,
@@ -43,7 +43,7 @@ export async function findTakenServerPort(
   return is === 'stopped' || is === 'absent' ? directPort : undefined
 }
 
-/** The port of the pooler if it does not run and another program has its place. */
+/** The port of the pooler, if another program listens on it. */
 export async function findTakenPoolerPort(
   { id, poolerPort }: Cluster,
   { hosting, pooler }: World,

@@ -1,15 +1,10 @@
-import { waitUntil } from '../../drivers/host/process.ts'
-import type { RestoreSpec } from '../../drivers/postgres/restore/restore.ts'
-import { clusterSpec, dataOptions } from '../../drivers/postgres/spec.ts'
-import { endPrepared } from '../../drivers/postgres/sql/prepared.ts'
-import { ensureRights } from '../../drivers/postgres/sql/rights.ts'
-import { forgetForeignPasswords, listUsers, setPassword } from '../../drivers/postgres/sql/role.ts'
+import type { RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
 import { describeError } from '../../model/errors.ts'
+import { waitUntil } from '../../model/poll.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import type { RestorePlan } from '../../model/postgres/restore.ts'
-import { newPassword } from '../../model/postgres/user.ts'
+import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
-import { seal } from '../../model/seal.ts'
 import type { Tx } from '../../store/db.ts'
 import { type ArchiveBase, listWindows } from '../../store/postgres/archive.ts'
 import { queueBackup } from '../../store/postgres/backup.ts'
@@ -27,20 +22,20 @@ import {
   setRestoreVerified,
 } from '../../store/postgres/restore.ts'
 import { isScrubbed, noteDamage } from '../../store/postgres/scrub.ts'
-import { deleteStoredUser, insertUser } from '../../store/postgres/user.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
-import { startPooler, waitForEndpoints } from './cluster.ts'
+import { startPooler, waitForEndpoints } from './endpoint.ts'
+import { renewPasswords } from './password.ts'
 
-/** A short look again: recovery of a small cluster takes a tenth of a second. */
-const soon = 0.05
+/** Short, because the recovery of a small cluster takes a tenth of a second. */
+const pauseSeconds = 0.05
 
-/** Brings a restored cluster from nothing to `ready`: copy, replay, own credentials, own archive. */
+/** Initializes a restored cluster: copies the backup, replays WAL, and sets up passwords and an archive of its own. */
 export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
   const plan = restore.plan ?? (await resolveEnd(restore, world))
   if (typeof plan === 'string') return wait(0.2, plan)
   if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
-  const spec: RestoreSpec = { ...dataOptions(cluster), ...plan }
+  const spec: RestoreSpec = { ...dataSpec(cluster), ...plan }
   return (
     (await copy(cluster, restore, spec, world)) ??
     (await replay(cluster, restore, spec, world)) ??
@@ -48,7 +43,7 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   )
 }
 
-/** A fork takes everything that its source has written by now; a deleted source has written everything. */
+/** Determines the end of the WAL for a restore without a target: what the source has written up to now. */
 async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan | string> {
   const source = await loadCluster(world.db, restore.sourceClusterId)
   const window = (await listWindows(world.db, restore.sourceClusterId)).at(-1)
@@ -63,7 +58,7 @@ async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan |
 
 async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], latest: string, world: World) {
   if (source.state !== 'ready') {
-    // The receiver wrote on after the last sample.
+    // The receiver may have written more WAL after the last sample.
     const tail = await world.repository.archiveTail(own.clusterId, own.epoch, own.timeline, parseLsn(latest))
     return tail === undefined || tail.end < parseLsn(latest) ? latest : formatLsn(tail.end)
   }
@@ -73,43 +68,44 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], late
     'select pg_current_wal_insert_lsn() as lsn',
   )
   const end = endOfRecords(parseLsn(now!.lsn))
-  // A busy source moves on, but the place that was read once is archived in a moment.
+  // A busy source keeps writing, but the position read above is archived soon.
   const isArchived = async () => {
     const slot = await world.receiver.inspectSlot(source.id, `berth_${own.epoch}`)
     return slot.is === 'ok' && (slot.restartLsn ?? 0n) >= end
   }
-  return (await waitUntil(isArchived, archiveSeconds)) ? formatLsn(end) : undefined
+  return (await waitUntil(isArchived, archiveTimeoutSeconds)) ? formatLsn(end) : undefined
 }
 
-const archiveSeconds = 3
+const archiveTimeoutSeconds = 3
 
-/** Long enough to spare the machine that copies, and short enough to tell how far it is. */
-const patienceSeconds = 2
+/** Measuring the progress slows down the copy, so it is done only this often. */
+const copyTimeoutSeconds = 2
 
 async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
   const { db, restores } = world
-  // A drill is there to read everything.
+  // A drill verifies everything again.
   const trusted = restore.purpose !== 'drill' && (await isScrubbed(db, spec.backup))
   await restores.startCopy(cluster.id, { ...spec, trusted })
-  const seen = await restores.inspectCopy(cluster.id, patienceSeconds)
+  const seen = await restores.inspectCopy(cluster.id, copyTimeoutSeconds)
   if (seen.is === 'done') return undefined
-  if (seen.is === 'failed' && seen.damage !== undefined) return leaveDamaged(restore, seen.reason, seen.damage, world)
+  if (seen.is === 'failed' && seen.damage !== undefined)
+    return skipDamagedBackup(restore, seen.reason, seen.damage, world)
   if (seen.is === 'failed') return advance('failed', seen.reason)
-  if (seen.is === 'absent') return wait(soon, 'starting the copy')
+  if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
-  return wait(soon, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
+  return wait(pauseSeconds, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
 }
 
-/** One damaged backup must not keep a moment from being restored that an older one leads to as well. */
-async function leaveDamaged(restore: Restore, reason: string, damage: string, { db, restores }: World) {
+/** Records the damage and continues with an older backup if there is one. */
+async function skipDamagedBackup(restore: Restore, reason: string, damage: string, { db, restores }: World) {
   const { clusterId } = restore
   const plan = restore.plan!
   await db.transaction((tx) => noteDamage(tx, plan.backup, damage))
   if (!(await findOtherPlan(db, restore, plan))) return advance('failed', reason)
-  // Its end would be taken for that of the next copy.
+  // Otherwise the result of this copy would be taken for that of the next one.
   await restores.remove(clusterId)
-  return wait(0, `${reason}; an older one is taken`, async (tx) => {
+  return wait(0, `${reason}; using an older one`, async (tx) => {
     const other = await findOtherPlan(tx, restore, plan)
     if (!other) return
     await setRestorePlan(tx, clusterId, other)
@@ -122,18 +118,18 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await postgres.ensureRunning(cluster.id, { ...clusterSpec(cluster, hosting), closed: true })
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
-  if (seen.is === 'failed') return leaveLog(restore, seen.reason)
+  if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
   if (seen.is === 'ended-early') {
     await restores.continueToEnd(cluster.id, spec)
-    return wait(soon, 'replaying to the end of the log')
+    return wait(pauseSeconds, 'replaying to the end of the log')
   }
   const { replayedUntil, replayedLsn } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
-  return wait(soon, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
+  return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
 }
 
-/** Whatever is wrong with the log, a new backup of the source needs none of it. */
-function leaveLog({ sourceClusterId }: Restore, reason: string) {
+/** Starts a new backup of the source, which does not depend on the damaged WAL. */
+function failAndBackUp({ sourceClusterId }: Restore, reason: string) {
   return advance('failed', reason, async (tx) => {
     const source = await loadCluster(tx, sourceClusterId)
     if (source?.state === 'ready') await queueBackup(tx, source.id)
@@ -144,41 +140,42 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const { db, hosting, postgres, restores } = world
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
-  if (seen.is === 'failed') return leaveLog(restore, seen.reason)
-  if (seen.is !== 'promoted') return wait(soon, 'finishing')
+  if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
+  if (seen.is !== 'promoted') return wait(pauseSeconds, 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   const bytes = await restores.finish(cluster.id, spec)
   const save = (tx: Tx) => setRestoreDone(tx, cluster.id, { isVerified, bytes, replayedUntil: seen.replayedUntil })
   if (cluster.scratch) {
-    // The checks of a drill would wait for ever for a lock that came along, and other drills for this one.
-    await endPrepared(postgres, cluster.id)
+    // Locks of restored prepared transactions would block the checks of the drill for ever.
+    await postgres.rollBackPrepared(cluster.id)
     return advance('ready', '', save)
   }
-  await ensureRights(postgres, cluster.id)
+  await postgres.ensureGrants(cluster.id)
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
-  if (unreachable && !isOwnersRefusal(unreachable)) return wait(1, describeError(unreachable))
+  if (unreachable && !isCausedByOwner(unreachable)) return wait(1, describeError(unreachable))
   return advance('ready', `restored from ${restore.sourceClusterId}`, save)
 }
 
 /**
- * A server that is restored says no as its source did, when the owner lets nobody connect or set what ends every session
- * at once. It is as he wants it, and its health tells. What the codes mean: transaction_timeout, insufficient_privilege,
- * too_many_connections, idle_session_timeout, undefined_file, which is a library that every session loads.
+ * True if connections fail because of restored settings of the owner, such as a revoked CONNECT, a connection limit or a
+ * timeout. The cluster becomes ready as its source was, and its health shows the error. The codes are
+ * transaction_timeout, insufficient_privilege, too_many_connections, idle_session_timeout, and undefined_file for a
+ * missing library that every session loads.
  */
-function isOwnersRefusal({ cause }: Error): boolean {
+function isCausedByOwner({ cause }: Error): boolean {
   const { code = '' } = (cause ?? {}) as { code?: string }
   return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }
 
-/** Sees the verification of a ready cluster's backup to its end. Undefined while there is nothing to say. */
+/** Completes the verification of the backup that a ready cluster was restored from. Undefined while it runs. */
 export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   const plan = await findUnverifiedPlan(db, cluster.id)
   if (!plan) return undefined
-  await restores.startVerification(cluster.id, { ...dataOptions(cluster), ...plan })
+  await restores.startVerification(cluster.id, { ...dataSpec(cluster), ...plan })
   const seen = await restores.inspectVerification(cluster.id)
   if (seen.is === 'running') return undefined
   if (seen.is === 'failed') {
@@ -188,18 +185,7 @@ export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))
 }
 
-/** Whoever knew a password of the source knows none of the new cluster's. */
-async function renewPasswords(cluster: Cluster, { db, postgres, encryptionKey }: World): Promise<void> {
-  await forgetForeignPasswords(postgres, cluster.id)
-  for (const { name, role } of await listUsers(postgres, cluster.id)) {
-    const password = newPassword()
-    await deleteStoredUser(db, cluster.id, name)
-    await insertUser(db, cluster.id, { username: name, role, password: seal(encryptionKey, Buffer.from(password)) })
-    await setPassword(postgres, cluster.id, name, password)
-  }
-}
-
-/** What it can be restored from before it has a backup of its own: its parent's, and the log up to where they part. */
+/** Until its first own backup, the cluster can be restored from its source's backup and WAL up to the branch. */
 async function baseOf(cluster: Cluster, spec: RestoreSpec, endLsn: string, { postgres }: World): Promise<ArchiveBase> {
   const [clock] = await postgres.query<{ at: string }>(
     cluster.id,

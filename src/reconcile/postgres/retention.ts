@@ -11,14 +11,14 @@ import {
 import { transition } from '../../store/transition.ts'
 import type { World } from '../step.ts'
 
-/** Removes what no moment in the window, no pin and no restore needs. */
+/** Removes backups and WAL that neither the recovery window nor a pin nor a restore needs. */
 export async function applyRetention(cluster: Cluster, world: World): Promise<void> {
   const expired = await listExpiredBackups(world.db, cluster.id, world.keep.pitrDays)
   for (const id of expired) {
-    // Under the lock of its row it is looked at again: a restore may have pinned it since.
+    // Checked again under the row lock, because a restore may have pinned the backup since.
     await world.db.transaction(async (tx) => {
-      const still = await listExpiredBackups(tx, cluster.id, world.keep.pitrDays, id)
-      if (still.length === 1) await transition(tx, 'backup', backupStates, id, 'expire')
+      const unneeded = await listExpiredBackups(tx, cluster.id, world.keep.pitrDays, id)
+      if (unneeded.length === 1) await transition(tx, 'backup', backupStates, id, 'expire')
     })
   }
   await separatePinned(world.db, cluster.id, world.keep.pitrDays)

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { type Candidate, considerLook } from './sampler.ts'
+import { type Candidate, considerObservation } from './sampler.ts'
 
 const second = 1_000_000n
 
@@ -8,15 +8,15 @@ function run(looks: { at: bigint; insertLsn: bigint; archivedLsn: bigint }[]) {
   let candidates: Candidate[] = []
   const reached: (Candidate | undefined)[] = []
   for (const look of looks) {
-    const progress = considerLook(candidates, look)
+    const progress = considerObservation(candidates, look)
     candidates = progress.candidates
     reached.push(progress.reached)
   }
   return reached
 }
 
-describe('the newer edge of a window', () => {
-  test('is a clock whose place was read a second later and is archived', () => {
+describe('the end of a recovery window', () => {
+  test('is a time whose position was read a second later and is archived', () => {
     const reached = run([
       { at: 0n, insertLsn: 100n, archivedLsn: 100n },
       { at: second / 2n, insertLsn: 200n, archivedLsn: 200n },
@@ -49,7 +49,7 @@ describe('the newer edge of a window', () => {
   )
 
   test('never claims a commit that is not archived, whatever happens', () => {
-    // Commits are stamped some time before their record is written, by less than the second that is waited.
+    // Commits get their timestamp less than a second before their record is written.
     const commit = fc.record({
       stamped: fc.integer({ min: 0, max: 20_000_000 }),
       delay: fc.integer({ min: 0, max: 900_000 }),

@@ -1,5 +1,5 @@
-// Keeps the newer edge of every recovery window. It is no step of the loop: one statement each half second for all
-// clusters together costs less than a turn each, and the edge may trail the clock by three seconds at most.
+// Advances the end of every recovery window, which may lag behind the clock by at most three seconds. This is not a step
+// of the background loop: one statement every half second for all clusters costs less than a turn for each of them.
 
 import { endOfRecords, formatLsn, type Lsn, parseLsn } from '../../model/postgres/wal.ts'
 import { holdLock } from '../../store/listen.ts'
@@ -10,46 +10,46 @@ export interface Sampler {
   stop(): Promise<void>
 }
 
-/** A clock that was read, and the place in the log that everything stamped up to it lies before, once that is known. */
+/** A time read from the source, and a position that all commits up to this time precede, once it is known. */
 export interface Candidate {
   at: bigint
   lsn: Lsn | undefined
 }
 
-/** One look at a source. */
-export interface Look {
+/** One observation of a source. */
+export interface Observation {
   at: bigint
-  /** Where the next record goes. */
+  /** The position of the next WAL record. */
   insertLsn: Lsn
-  /** What the archive has. */
+  /** The end of the archived WAL. */
   archivedLsn: Lsn
 }
 
-const tickMillis = 500
+const intervalMs = 500
 
 /**
- * A commit is stamped before its record is written, so the place is read at least this long after the clock: by then
- * every commit that was stamped up to it has been written.
+ * A commit gets its timestamp before its record is written. So the position is read at least this long after the clock;
+ * by then every commit with a timestamp up to that clock has been written.
  */
 const settleMicros = 1_000_000n
 
-/** Candidates that are not archived yet wait; with the archive down for long only some of them need to. */
-const most = 20
+/** Bounds the memory while the archive is down for long. */
+const maxCandidates = 20
 
 export interface Progress {
   candidates: Candidate[]
   reached: Candidate | undefined
 }
 
-/** What a look makes of the candidates so far: the newest that is archived, and those still waiting. Pure. */
-export function considerLook(candidates: Candidate[], look: Look): Progress {
+/** Updates the candidates with an observation: returns the newest archived one and those still waiting. Pure. */
+export function considerObservation(candidates: Candidate[], seen: Observation): Progress {
   const placed = candidates.map((candidate) => {
-    const isSettled = look.at - candidate.at >= settleMicros
-    return candidate.lsn === undefined && isSettled ? { ...candidate, lsn: endOfRecords(look.insertLsn) } : candidate
+    const isSettled = seen.at - candidate.at >= settleMicros
+    return candidate.lsn === undefined && isSettled ? { ...candidate, lsn: endOfRecords(seen.insertLsn) } : candidate
   })
-  const reached = placed.findLast((candidate) => candidate.lsn !== undefined && candidate.lsn <= look.archivedLsn)
+  const reached = placed.findLast((candidate) => candidate.lsn !== undefined && candidate.lsn <= seen.archivedLsn)
   const waiting = placed.filter((candidate) => reached === undefined || candidate.at > reached.at)
-  return { reached, candidates: [...waiting.slice(-most), { at: look.at, lsn: undefined }] }
+  return { reached, candidates: [...waiting.slice(-maxCandidates), { at: seen.at, lsn: undefined }] }
 }
 
 export function startSampler(world: World, lockConfig: Parameters<typeof holdLock>[0]): Sampler {
@@ -61,9 +61,9 @@ export function startSampler(world: World, lockConfig: Parameters<typeof holdLoc
 
   function tick(): void {
     running = (lock.held() ? sampleAll(world, known) : Promise.resolve())
-      .catch(() => {}) // a database is away: the edge stays where it is
+      .catch(() => {}) // a database is unavailable: the windows stay as they are
       .then(() => {
-        if (!stopped) timer = setTimeout(tick, tickMillis)
+        if (!stopped) timer = setTimeout(tick, intervalMs)
       })
   }
   tick()
@@ -91,28 +91,28 @@ async function sampleOne(
   known: Map<string, Candidate[]>,
   cluster: ClusterToSample,
 ): Promise<Sample | undefined> {
-  const look = await lookAt(world, cluster)
-  if (!look) return undefined
+  const seen = await observe(world, cluster)
+  if (!seen) return undefined
   const key = keyOf(cluster)
-  const { candidates, reached } = considerLook(known.get(key) ?? [], look)
+  const { candidates, reached } = considerObservation(known.get(key) ?? [], seen)
   known.set(key, candidates)
   return reached && { clusterId: cluster.id, epoch: cluster.epoch, at: reached.at, lsn: formatLsn(reached.lsn!) }
 }
 
-// The function behind the view pg_replication_slots: the process that answers reads the catalogs of a view once and keeps
-// them, which is a megabyte for as long as the cluster lives.
-const question = `select extract(epoch from clock_timestamp()) as clock, pg_current_wal_insert_lsn() as insert,
+// Calls the function behind the view pg_replication_slots, because a backend caches the catalog entries of a view: a
+// megabyte for as long as the connection is open.
+const query = `select extract(epoch from clock_timestamp()) as clock, pg_current_wal_insert_lsn() as insert,
   slot.restart_lsn as archived from pg_get_replication_slots() slot where slot.slot_name = $1`
 
-async function lookAt({ postgres }: World, { id, slot }: ClusterToSample): Promise<Look | undefined> {
+async function observe({ postgres }: World, { id, slot }: ClusterToSample): Promise<Observation | undefined> {
   const [row] = await postgres.watch<{ clock: string; insert: string; archived: string | null }>(
     id,
     'postgres',
-    question,
+    query,
     [slot],
   )
   if (!row?.archived) return undefined
-  // Seconds with six digits behind the point.
+  // Seconds with six decimal places.
   const at = BigInt(row.clock.replace('.', ''))
   return { at, insertLsn: parseLsn(row.insert), archivedLsn: parseLsn(row.archived) }
 }

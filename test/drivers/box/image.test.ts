@@ -279,7 +279,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
     import { cgroupDriver } from 'drivers/host/cgroup.ts'
     import { openHome } from 'drivers/host/home.ts'
     import { imageStore } from 'drivers/image/store.ts'
-    import { waitUntil } from 'drivers/host/process.ts'
+    import { waitUntil } from 'drivers/../model/poll.ts'
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
     const home = await openHome('${directory}/h', { uidBase: 300000 })
     const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })

@@ -14,10 +14,11 @@ import {
 } from 'node:fs'
 import { promisify } from 'node:util'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { baseEnvironment, findCommand, isRoot, waitUntil } from '../../../src/drivers/host/process.ts'
+import { baseEnvironment, findCommand, isRoot } from '../../../src/drivers/host/process.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { readConfig, settings } from '../../../src/main/config.ts'
 import { install, nextCommands } from '../../../src/main/install.ts'
+import { waitUntil } from '../../../src/model/poll.ts'
 import { processesBelow, removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 
 const repository = new URL('../../..', import.meta.url).pathname.replace(/\/$/, '')

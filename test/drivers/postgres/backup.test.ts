@@ -12,19 +12,15 @@ import {
 } from 'node:fs'
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
-import {
-  type BackupDriver,
-  type BackupFacts,
-  type BackupState,
-  backupDriver,
-} from '../../../src/drivers/postgres/backup.ts'
-import { receiverDriver } from '../../../src/drivers/postgres/receiver.ts'
-import type { Toolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { backupDriver } from '../../../src/drivers/postgres/backup/backup.ts'
+import type { BackupDriver, BackupFacts, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
+import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { fileRepository } from '../../../src/drivers/repository/directory.ts'
 import type { BackupDescription, Repository } from '../../../src/drivers/repository/driver.ts'
 import { type JobDriver, jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
+import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
 import { parseLsn } from '../../../src/model/postgres/wal.ts'
 import { type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
 import { processesBelow } from '../../support/temporary-home.ts'
@@ -100,7 +96,7 @@ function damage(file: string): void {
   closeSync(descriptor)
 }
 
-/** Rows in transactions of one, as fast as they go, until told to stop. */
+/** Inserts rows, one per transaction, until it is stopped. */
 async function writeUntil(cluster: TestCluster): Promise<() => Promise<number>> {
   const client = await connect(cluster.spec.port)
   await client.query('CREATE TABLE IF NOT EXISTS public.counted (n int PRIMARY KEY)')
@@ -118,7 +114,7 @@ async function writeUntil(cluster: TestCluster): Promise<() => Promise<number>> 
 }
 
 it.each(['16', '17'] as const)(
-  'backs PostgreSQL %s up while it is written to, verified and with its places',
+  'makes a verified backup of PostgreSQL %s during writes, with its WAL positions',
   async (major) => {
     const cluster = clusters[major]
     const { id } = cluster
@@ -170,7 +166,7 @@ it.each(['16', '17'] as const)('finds a flipped byte in a kept backup of Postgre
   expect(JSON.stringify(state)).toContain('base/1/1259')
 })
 
-it('finds a missing file in a kept backup, and the whole of it gone', async () => {
+it('finds a missing file in a kept backup, and a missing backup', async () => {
   const cluster = clusters['17']
   await keep(cluster)
   rmSync(`${repository.backupData(cluster.id, label)}/base/1/1259`)
@@ -179,7 +175,7 @@ it('finds a missing file in a kept backup, and the whole of it gone', async () =
   expect(await scrub(cluster)).toMatchObject({ is: 'failed', reason: expect.stringContaining('is gone') })
 })
 
-it('fails when what was written is not what the cluster sent', async () => {
+it('fails if the copy differs from what the server sent', async () => {
   const cluster = clusters['17']
   const tools = await ensureTools(cluster.spec.toolchain)
   const place = `${bench.home.path}/bad-tools`
@@ -195,7 +191,7 @@ it('fails when what was written is not what the cluster sent', async () => {
   await backups.abandonBackup(cluster.id, label)
 })
 
-it('fails when the cluster is not there', async () => {
+it('fails if the server is down', async () => {
   const cluster = clusters['17']
   await backups.startBackup(cluster.id, label, { toolchain: cluster.spec.toolchain, port: 1 })
   const state = await untilNot('running', cluster)
@@ -206,7 +202,7 @@ it('fails when the cluster is not there', async () => {
   await backups.abandonBackup(cluster.id, label)
 })
 
-it('fails when the copy is killed, and leaves nothing when it is abandoned', async () => {
+it('fails if the copy is killed, and leaves nothing behind when it is abandoned', async () => {
   const cluster = clusters['17']
   const { id } = cluster
   await start(cluster, { maxRateKb: 4096 })
@@ -214,7 +210,7 @@ it('fails when the copy is killed, and leaves nothing when it is abandoned', asy
     const state = await backups.inspectBackup(id, label)
     return state.is === 'running' && state.bytesDone > 0 && state.bytesTotal > state.bytesDone
   })
-  // Its second process would write the log.
+  // There is no second process that streams WAL, because of --wal-method=none.
   const copies = processesBelow(bench.home.path).filter((found) => found.name === 'pg_basebackup')
   expect(copies).toHaveLength(1)
   killProcess(copies[0]!.pid, 'SIGKILL')
@@ -232,7 +228,7 @@ it('fails when the copy is killed, and leaves nothing when it is abandoned', asy
   )
 })
 
-it('ends a running backup when it is abandoned, and when another takes its place', async () => {
+it('ends a running backup when it is abandoned or replaced', async () => {
   const cluster = clusters['17']
   const { id } = cluster
   const running = () => processesBelow(bench.home.path).filter((found) => found.name === 'pg_basebackup').length

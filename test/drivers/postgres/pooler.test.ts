@@ -2,8 +2,6 @@ import { readFileSync, statSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
-import { createDatabase, dropDatabase, listDatabases } from '../../../src/drivers/postgres/sql/database.ts'
-import { dropUser, setPassword, setRole } from '../../../src/drivers/postgres/sql/role.ts'
 import { ask, type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
 
@@ -26,7 +24,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.startPooler(cluster)
   })
 
-  it('lets the default user in, and refuses a wrong password', async () => {
+  it('accepts the default user and rejects a wrong password', async () => {
     expect(await ask(port, 'select session_user::text as name')).toEqual([{ name: 'fly-user' }])
     await expect(ask(port, 'select 1', { password: 'wrong' })).rejects.toThrow('authentication failed')
   })
@@ -44,37 +42,37 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(ask(port, 'show users', { user, password: guess, database: 'pgbouncer' })).rejects.toThrow()
   })
 
-  it('has no console for tenants', async () => {
+  it('does not give tenants access to the console', async () => {
     await expect(ask(port, 'show users', { database: 'pgbouncer' })).rejects.toThrow()
     await bench.addUser(cluster, 'pgbouncer', 'schema_admin')
     await expect(ask(port, 'show users', { user: 'pgbouncer', database: 'pgbouncer' })).rejects.toThrow()
   })
 
-  it('knows a new user at once, whatever his name', async () => {
+  it('accepts a new user at once, whatever the name', async () => {
     for (const name of ['late', 'a"b; drop', `o'clock`, 'Üser name']) {
       await bench.addUser(cluster, name, 'reader')
       expect(await ask(port, 'select session_user::text as name', { user: name })).toEqual([{ name }])
     }
   })
 
-  it('knows a changed password at once and the old one no more', async () => {
+  it('accepts a changed password at once and rejects the old one', async () => {
     await bench.addUser(cluster, 'changing', 'reader')
     await ask(port, 'select 1', { user: 'changing' })
-    await setPassword(bench.postgres, cluster.id, 'changing', 'another one')
+    await bench.postgres.users.setPassword(cluster.id, 'changing', 'another one')
     expect(await ask(port, 'select 1 as one', { user: 'changing', password: 'another one' })).toEqual([{ one: 1 }])
     await expect(ask(port, 'select 1', { user: 'changing' })).rejects.toThrow('authentication failed')
   })
 
-  it('refuses a password that has expired', async () => {
+  it('rejects an expired password', async () => {
     await bench.addUser(cluster, 'expired', 'reader')
     await bench.postgres.query(cluster.id, 'postgres', `alter role expired valid until '2020-01-01'`)
     await expect(ask(port, 'select 1', { user: 'expired' })).rejects.toThrow()
   })
 
-  it('has admins act as their group, also in a session that another client had before', async () => {
+  it('runs admins as their group, even in a reused server session', async () => {
     const who = 'select current_user::text as acting, pg_backend_pid() as pid'
     await ask(port, 'create table pooled (id int)')
-    // A session that is still being cleaned is not handed on yet, so that the next client may get another one.
+    // A session that is still being reset is not reused yet, so the next client may get another one.
     const seen = new Set<unknown>()
     let isSecond = false
     await until(async () => {
@@ -88,51 +86,51 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await ask(port, 'alter table pooled add name text; drop table pooled', { user: 'other admin' })
   })
 
-  it('sees a changed role in the next session', async () => {
+  it('applies a changed role to the next session', async () => {
     await bench.addUser(cluster, 'rising', 'reader')
     await expect(ask(port, 'create schema risen', { user: 'rising' })).rejects.toThrow('permission denied')
-    await setRole(bench.postgres, cluster.id, { name: 'rising', role: 'schema_admin' })
+    await bench.postgres.users.setRole(cluster.id, { name: 'rising', role: 'schema_admin' })
     await ask(port, 'create schema risen', { user: 'rising' })
-    await setRole(bench.postgres, cluster.id, { name: 'rising', role: 'reader' })
+    await bench.postgres.users.setRole(cluster.id, { name: 'rising', role: 'reader' })
     await expect(ask(port, 'drop schema risen', { user: 'rising' })).rejects.toThrow('must be owner')
   })
 
   it.each(['another', 'a new "one"'])(
-    'refuses an unknown database, reaches it once it is made, and lets it go',
+    'rejects an unknown database, serves it once created, and allows its deletion',
     async (database) => {
       await expect(ask(port, 'select 1', { database })).rejects.toThrow('authentication failed')
-      await createDatabase(bench.postgres, cluster.id, database)
-      await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+      await bench.postgres.databases.create(cluster.id, database)
+      await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
       const client = await connect(port, { database })
       expect((await client.query('select current_database()::text as name')).rows).toEqual([{ name: database }])
-      await dropDatabase(bench.postgres, cluster.id, database)
+      await bench.postgres.databases.drop(cluster.id, database)
       await expect(client.query('select 1')).rejects.toThrow()
       await client.end().catch(() => undefined)
       await bench.startPooler(cluster)
     },
   )
 
-  it('leads to a database that its owner closed to everybody who is not named', async () => {
-    await createDatabase(bench.postgres, cluster.id, 'closed')
+  it('serves a database whose owner revoked CONNECT from PUBLIC', async () => {
+    await bench.postgres.databases.create(cluster.id, 'closed')
     await ask(cluster.spec.port, 'revoke all on database closed from public', { database: 'closed' })
-    await bench.startPooler(cluster, { databases: await listDatabases(bench.postgres, cluster.id) })
+    await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
     expect(await ask(port, 'select 1 as one', { database: 'closed' })).toEqual([{ one: 1 }])
-    await dropDatabase(bench.postgres, cluster.id, 'closed')
+    await bench.postgres.databases.drop(cluster.id, 'closed')
     await bench.startPooler(cluster)
   })
 
-  it('refuses a user who was dropped', async () => {
+  it('rejects a dropped user', async () => {
     await bench.addUser(cluster, 'going', 'writer')
     const client = await connect(port, { user: 'going' })
     await client.query('select 1')
-    await dropUser(bench.postgres, cluster.id, 'going')
+    await bench.postgres.users.drop(cluster.id, 'going')
     await expect(client.query('select 1')).rejects.toThrow()
     await expect(ask(port, 'select 1', { user: 'going' })).rejects.toThrow()
     await client.end().catch(() => undefined)
   })
 
   it.each(['session', 'transaction'] as const)(
-    'ends what a user has open in %s mode, and nobody else',
+    'ends the sessions of a user in %s mode, and no others',
     async (mode) => {
       const name = `ending in ${mode}`
       await bench.addUser(cluster, name, 'reader')
@@ -153,7 +151,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     },
   )
 
-  it('ends what is open in a database', async () => {
+  it('ends the sessions in a database', async () => {
     const [there, other] = await Promise.all([connect(port), connect(port)])
     await bench.poolers.endSessions(cluster.id, cluster.pooler, { database: 'another one' })
     expect((await there.query('select 1 as one')).rows).toEqual([{ one: 1 }])
@@ -162,7 +160,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await ended
   })
 
-  it('speaks TLS with a certificate that clients can verify', async () => {
+  it('offers TLS with a certificate that clients can verify', async () => {
     const ca = readFileSync(`${bench.home.path}/ca/ca.crt`, 'utf8')
     for (const at of [port, cluster.spec.port]) {
       const checked = { host: 'localhost', ssl: { ca, servername: 'pg.test' } }
@@ -200,20 +198,20 @@ describe('one pooler', () => {
     return state.is === 'running' ? state.pid : 0
   }
 
-  it('stays as it is when nothing changes', async () => {
+  it('does not restart without a change', async () => {
     const before = await pid()
     await bench.startPooler(cluster)
     expect(await pid()).toBe(before)
   })
 
-  it('comes back when it is killed', async () => {
+  it('restarts after it is killed', async () => {
     const before = await pid()
     process.kill(before, 'SIGKILL')
     await until(async () => ![0, before].includes(await pid()))
     await bench.startPooler(cluster)
   })
 
-  it('that does not answer is said to be away for the moment', async () => {
+  it('that does not answer is reported as unavailable', async () => {
     const stopped = await pid()
     process.kill(stopped, 'SIGSTOP')
     try {
@@ -224,14 +222,14 @@ describe('one pooler', () => {
     }
   })
 
-  it('takes a new pool mode without ending anybody, and a new port with a restart', async () => {
+  it('applies a new pool mode without ending sessions, and a new port with a restart', async () => {
     const before = await pid()
     await until(async () => {
       await bench.poolers.ensurePooler(cluster.id, { ...cluster.pooler, poolMode: 'transaction' })
       return !(await pendingReload())
     })
     expect(await pid()).toBe(before)
-    // In transaction mode a session of the server is there only as long as the transaction.
+    // In transaction mode a client has a server session only during a transaction.
     const clients = await Promise.all(Array.from({ length: 5 }, () => connect(port)))
     const pids = new Set<unknown>()
     for (const client of clients) pids.add((await client.query('select pg_backend_pid() as pid')).rows[0].pid)
@@ -245,7 +243,7 @@ describe('one pooler', () => {
   const pendingReload = async () =>
     statSync(`${bench.home.path}/clusters/${cluster.id}/pooler/reload`, { throwIfNoEntry: false }) !== undefined
 
-  it('is gone after its removal, which may be repeated', async () => {
+  it('is gone after its removal, which can be repeated', async () => {
     await bench.poolers.removePooler(cluster.id)
     expect(await bench.poolers.inspectPooler(cluster.id)).toEqual({ is: 'absent' })
     await bench.poolers.removePooler(cluster.id)

@@ -1,8 +1,5 @@
 import type pg from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { createDatabase, dropDatabase } from '../../../src/drivers/postgres/sql/database.ts'
-import { endPrepared } from '../../../src/drivers/postgres/sql/prepared.ts'
-import { dropUser, forgetForeignPasswords, setPassword, setRole } from '../../../src/drivers/postgres/sql/role.ts'
 import { ask, type ClusterBench, connect, openBench, password, type TestCluster } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
 
@@ -30,7 +27,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await ask(port, 'create table number as select 1 as n')
   })
 
-  const asHimself = (sql: string) => ask(port, sql, { user: 'stubborn' })
+  const asUser = (sql: string) => ask(port, sql, { user: 'stubborn' })
   const listPrepared = async () =>
     (await bench.postgres.query(id, 'postgres', 'select gid from pg_prepared_xacts order by 1')).map(({ gid }) => gid)
 
@@ -41,37 +38,37 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
   describe('a user', () => {
     const operations = {
-      'gets a new password': () => setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true }),
-      'gets another role': () => setRole(bench.postgres, id, { name: 'stubborn', role: 'writer' }),
-      'is dropped': () => dropUser(bench.postgres, id, 'stubborn'),
+      'gets a new password': () => bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true }),
+      'gets another role': () => bench.postgres.users.setRole(id, { name: 'stubborn', role: 'writer' }),
+      'is dropped': () => bench.postgres.users.drop(id, 'stubborn'),
     }
 
     beforeEach(() => bench.addUser(cluster, 'stubborn', 'reader'))
     afterEach(async () => {
-      await endPrepared(bench.postgres, id)
-      await dropUser(bench.postgres, id, 'stubborn').catch(() => undefined)
+      await bench.postgres.rollBackPrepared(id)
+      await bench.postgres.users.drop(id, 'stubborn').catch(() => undefined)
     })
 
     describe.each(Object.entries(operations))('%s', (_what, operate) => {
-      it.each(Object.values(changes))('while a session of his has not committed %s', async (change) => {
+      it.each(Object.values(changes))('while an open transaction of the user contains %s', async (change) => {
         const client: pg.Client = await connect(port, { user: 'stubborn' })
         await client.query(`begin; ${change}`)
         await operate()
         await expect(client.query('select 1')).rejects.toThrow()
       })
 
-      it.each(Object.values(changes))('although he prepared %s', async (change) => {
-        await asHimself(`begin; ${change}; prepare transaction 'his "own" \\ words'`)
+      it.each(Object.values(changes))('despite a prepared %s', async (change) => {
+        await asUser(`begin; ${change}; prepare transaction 'his "own" \\ words'`)
         await operate()
       })
 
-      it.each(Object.values(changes))('although he prepared in the name of a group %s', async (change) => {
-        await asHimself(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
+      it.each(Object.values(changes))('despite a transaction that was prepared as a group, with %s', async (change) => {
+        await asUser(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
         await operate()
       })
     })
 
-    it('is dropped although he comes back again and again', async () => {
+    it('is dropped although new sessions keep starting', async () => {
       let isOut = false
       const comeBack = async () => {
         while (!isOut) {
@@ -84,7 +81,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       const sessions = Array.from({ length: 10 }, comeBack)
       try {
         await until(async () => (await listSessions()) > 5)
-        await dropUser(bench.postgres, id, 'stubborn')
+        await bench.postgres.users.drop(id, 'stubborn')
       } finally {
         isOut = true
         await endSessions()
@@ -92,33 +89,33 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
-    it('is dropped although what he prepared is in a database that is closed, and stays so', async () => {
-      await createDatabase(bench.postgres, id, 'closed')
+    it('is dropped despite a prepared transaction in a closed database, which stays closed', async () => {
+      await bench.postgres.databases.create(id, 'closed')
       await ask(port, `begin; ${changes.setting}; prepare transaction 'far'`, { user: 'stubborn', database: 'closed' })
       await ask(port, 'alter database closed allow_connections false')
-      await dropUser(bench.postgres, id, 'stubborn')
+      await bench.postgres.users.drop(id, 'stubborn')
       expect(await listPrepared()).toEqual([])
       await expect(ask(port, 'select 1', { database: 'closed' })).rejects.toThrow('not currently accepting connections')
-      await dropDatabase(bench.postgres, id, 'closed')
+      await bench.postgres.databases.drop(id, 'closed')
     })
 
-    it('takes what he prepared along, in every database, and nothing of others', async () => {
+    it('takes along its prepared transactions in every database, and no others', async () => {
       await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
-      await asHimself(`begin; lock table number in access share mode; prepare transaction 'his'`)
-      await setPassword(bench.postgres, id, 'stubborn', password, { killSessions: true })
+      await asUser(`begin; lock table number in access share mode; prepare transaction 'his'`)
+      await bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true })
       expect(await listPrepared()).toEqual(['his', 'of an admin'])
-      await dropUser(bench.postgres, id, 'stubborn')
+      await bench.postgres.users.drop(id, 'stubborn')
       expect(await listPrepared()).toEqual(['of an admin'])
     })
   })
 
-  it('forgets passwords of roles that are nobody’s, although a change of one is prepared', async () => {
+  it('clears passwords of unmanaged roles despite a prepared change of one', async () => {
     await bench.postgres.query(id, 'postgres', `create role stubborn login password 'old'`)
     await ask(port, `begin; ${changes.password}; prepare transaction 'of nobody'`, {
       user: 'stubborn',
       password: 'old',
     })
-    await forgetForeignPasswords(bench.postgres, id)
+    await bench.postgres.users.clearUnmanagedPasswords(id)
     const [role] = await bench.postgres.query(
       id,
       'postgres',

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { type ReceiverDriver, receiverDriver, type SlotState } from '../../../src/drivers/postgres/receiver.ts'
+import type { ReceiverDriver, SlotState } from '../../../src/drivers/postgres/receiver/driver.ts'
+import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { fileRepository } from '../../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
@@ -61,7 +62,7 @@ async function inspect({ id }: TestCluster, name = slot): Promise<SlotState & { 
   return state
 }
 
-/** The place that everything committed so far is before, once the archive has it. */
+/** Returns a position after everything committed so far, once it is archived. */
 async function untilArchived(cluster: TestCluster, name = slot): Promise<Lsn> {
   const [row] = await query(cluster, 'SELECT pg_current_wal_flush_lsn()::text AS lsn')
   const end = parseLsn(row!.lsn as string)
@@ -73,7 +74,7 @@ async function archiveOf({ id }: TestCluster, epoch = 1): Promise<string> {
   return repository.ensureArchive(id, epoch)
 }
 
-/** What the archive holds of the segment with this place. */
+/** Reads the archived segment that contains this position. */
 async function readArchived(cluster: TestCluster, at: Lsn, timeline = 1): Promise<Buffer> {
   const piece = { clusterId: cluster.id, epoch: 1, timeline, end: formatLsn(at) }
   const [file] = await repository.planWal([piece], at - 1n)
@@ -84,7 +85,7 @@ async function countOf(cluster: TestCluster, at: Lsn, word: string): Promise<num
   return (await readArchived(cluster, at)).toString('latin1').split(word).length - 1
 }
 
-/** Every finished segment, compared with the cluster's own. */
+/** Compares every complete segment with that of the cluster. */
 async function listDifferences(cluster: TestCluster): Promise<{ same: number; different: string[] }> {
   const own = `${bench.home.path}/clusters/${cluster.id}/data/pg_wal`
   const names = readdirSync(await archiveOf(cluster)).filter((name) => parseSegmentName(name)?.partial === false)
@@ -93,36 +94,33 @@ async function listDifferences(cluster: TestCluster): Promise<{ same: number; di
   return { same: names.length - different.length, different }
 }
 
-it.each(['16', '17'] as const)(
-  'has every commit of PostgreSQL %s in the archive at once, byte for byte',
-  async (major) => {
-    const cluster = await startArchived(major)
-    await receivers.ensureSlot(cluster.id, slot)
-    await query(cluster, "INSERT INTO public.line VALUES ('first')")
-    await query(cluster, "INSERT INTO public.line VALUES ('needle')")
-    const end = await untilArchived(cluster)
-    expect(await countOf(cluster, end, 'needle')).toBe(1)
-    for (let n = 0; n < 3; n += 1) {
-      await query(cluster, `INSERT INTO public.line SELECT md5(n::text) FROM generate_series(1, 5000) n`)
-      await query(cluster, 'SELECT pg_switch_wal()')
-    }
-    await query(cluster, "INSERT INTO public.line VALUES ('after')")
-    await untilArchived(cluster)
-    const compared = await listDifferences(cluster)
-    expect(compared.different).toEqual([])
-    expect(compared.same).toBeGreaterThanOrEqual(3)
-    await until(async () => {
-      const [row] = await query(cluster, 'SELECT application_name, state FROM pg_stat_replication')
-      expect(row).toMatchObject({ application_name: 'berth-archive' })
-      return row!.state === 'streaming'
-    })
-    const archived = await repository.archiveEnd(cluster.id, 1, 1, end - 1n)
-    expect(archived).toBeGreaterThan(end)
-    expect(statSync(await archiveOf(cluster)).mode & 0o777).toBe(0o700)
-  },
-)
+it.each(['16', '17'] as const)('archives every commit of PostgreSQL %s at once, byte for byte', async (major) => {
+  const cluster = await startArchived(major)
+  await receivers.ensureSlot(cluster.id, slot)
+  await query(cluster, "INSERT INTO public.line VALUES ('first')")
+  await query(cluster, "INSERT INTO public.line VALUES ('needle')")
+  const end = await untilArchived(cluster)
+  expect(await countOf(cluster, end, 'needle')).toBe(1)
+  for (let n = 0; n < 3; n += 1) {
+    await query(cluster, `INSERT INTO public.line SELECT md5(n::text) FROM generate_series(1, 5000) n`)
+    await query(cluster, 'SELECT pg_switch_wal()')
+  }
+  await query(cluster, "INSERT INTO public.line VALUES ('after')")
+  await untilArchived(cluster)
+  const compared = await listDifferences(cluster)
+  expect(compared.different).toEqual([])
+  expect(compared.same).toBeGreaterThanOrEqual(3)
+  await until(async () => {
+    const [row] = await query(cluster, 'SELECT application_name, state FROM pg_stat_replication')
+    expect(row).toMatchObject({ application_name: 'berth-archive' })
+    return row!.state === 'streaming'
+  })
+  const archived = await repository.archiveEnd(cluster.id, 1, 1, end - 1n)
+  expect(archived).toBeGreaterThan(end)
+  expect(statSync(await archiveOf(cluster)).mode & 0o777).toBe(0o700)
+})
 
-it('goes on without a loss when it is killed, and keeps what it had meanwhile', async () => {
+it('continues without a gap after it is killed', async () => {
   const cluster = await startArchived('17')
   await query(cluster, "INSERT INTO public.line VALUES ('page')")
   await query(cluster, "INSERT INTO public.line VALUES ('before-kill')")
@@ -140,7 +138,7 @@ it('goes on without a loss when it is killed, and keeps what it had meanwhile', 
   expect((await listDifferences(cluster)).different).toEqual([])
 })
 
-it('starts over with a segment that a full disk left half made, which it could never open again', async () => {
+it('replaces a segment that a full disk left truncated', async () => {
   const cluster = await startArchived('17')
   const archive = await archiveOf(cluster)
   for (const bytes of [5_000_000, 0]) {
@@ -155,7 +153,7 @@ it('starts over with a segment that a full disk left half made, which it could n
   }
 })
 
-it('starts in a new directory with a new slot when the epoch changes', async () => {
+it('uses a new directory and slot for a new epoch', async () => {
   const cluster = await startArchived('17')
   await untilArchived(cluster)
   const pid = await pidOf(cluster)
@@ -168,36 +166,33 @@ it('starts in a new directory with a new slot when the epoch changes', async () 
   await receivers.dropSlot(cluster.id, slot)
   await receivers.dropSlot(cluster.id, slot)
   expect(await receivers.inspectSlot(cluster.id, slot)).toEqual({ is: 'absent' })
-  // The one that is read from goes as well.
+  // An active slot is dropped too.
   await receivers.dropSlot(cluster.id, 'berth_2')
   expect(await receivers.inspectSlot(cluster.id, 'berth_2')).toEqual({ is: 'absent' })
 })
 
-it.each(['16', '17'] as const)(
-  'sees that PostgreSQL %s has thrown away what the receiver did not read in time',
-  async (major) => {
-    const cluster = await startArchived(major)
-    await untilArchived(cluster)
-    await receivers.removeReceiver(cluster.id)
-    const settings = { max_slot_wal_keep_size: '1MB', min_wal_size: '32MB', max_wal_size: '32MB' }
-    await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, settings })
-    await until(async () => {
-      await query(cluster, "INSERT INTO public.line VALUES ('x')")
-      await query(cluster, 'SELECT pg_switch_wal()')
-      await query(cluster, 'CHECKPOINT')
-      return (await receivers.inspectSlot(cluster.id, slot)).is === 'lost'
-    })
-    await ensureReceiver(cluster)
-    await until(() => bench.supervisor.readLog(`wal-${cluster.id}`, 50).length > 0)
-    expect(await receivers.inspectSlot(cluster.id, slot)).toEqual({ is: 'lost' })
-    await receivers.removeReceiver(cluster.id)
-    await receivers.dropSlot(cluster.id, slot)
-    await receivers.ensureSlot(cluster.id, 'berth_2')
-    expect(await receivers.inspectSlot(cluster.id, 'berth_2')).toMatchObject({ is: 'ok', active: false })
-  },
-)
+it.each(['16', '17'] as const)('detects that PostgreSQL %s removed WAL before it was archived', async (major) => {
+  const cluster = await startArchived(major)
+  await untilArchived(cluster)
+  await receivers.removeReceiver(cluster.id)
+  const settings = { max_slot_wal_keep_size: '1MB', min_wal_size: '32MB', max_wal_size: '32MB' }
+  await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, settings })
+  await until(async () => {
+    await query(cluster, "INSERT INTO public.line VALUES ('x')")
+    await query(cluster, 'SELECT pg_switch_wal()')
+    await query(cluster, 'CHECKPOINT')
+    return (await receivers.inspectSlot(cluster.id, slot)).is === 'lost'
+  })
+  await ensureReceiver(cluster)
+  await until(() => bench.supervisor.readLog(`wal-${cluster.id}`, 50).length > 0)
+  expect(await receivers.inspectSlot(cluster.id, slot)).toEqual({ is: 'lost' })
+  await receivers.removeReceiver(cluster.id)
+  await receivers.dropSlot(cluster.id, slot)
+  await receivers.ensureSlot(cluster.id, 'berth_2')
+  expect(await receivers.inspectSlot(cluster.id, 'berth_2')).toMatchObject({ is: 'ok', active: false })
+})
 
-it('follows the cluster to a new timeline and brings its history', async () => {
+it('follows the cluster to a new timeline and archives its history', async () => {
   const cluster = await startArchived('17')
   const { restartLsn: from } = await inspect(cluster)
   await query(cluster, "INSERT INTO public.line VALUES ('on one')")

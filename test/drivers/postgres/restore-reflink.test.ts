@@ -3,7 +3,7 @@ import { closeSync, existsSync, mkdirSync, openSync, readdirSync, rmSync, writeF
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
-import type { RestoreSpec } from '../../../src/drivers/postgres/restore/restore.ts'
+import type { RestoreSpec } from '../../../src/drivers/postgres/restore/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
 import type { TestCluster } from '../../support/cluster.ts'
 import {
@@ -50,7 +50,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return { toolchain, uid, backup, pieces, target: { kind: 'end' }, timeline: 1, trusted: true, ...change }
   }
 
-  /** Looks at names and sizes at once, and reads checksums when it is told to. */
+  /** Replaces the verifier: it checks names and sizes at once, but checksums only when the test allows it. */
   function patientVerifier({ spec: { toolchain } }: TestCluster) {
     const tools = `${bench.home.path}/${newId()}`
     mkdirSync(tools)
@@ -60,7 +60,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return { toolchain: { ...toolchain, bin: tools, tools }, release: () => writeFileSync(`${tools}/go`, '') }
   }
 
-  /** The source's backup under another name, changed by a command. */
+  /** Copies the source's backup under another name and changes it by a command. */
   function damagedBackup(damage: (data: string) => void): Backup {
     const id = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${id}`])
@@ -68,7 +68,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return { ...backup, clusterId: id }
   }
 
-  /** As the platform does: it is begun with each look, because the job of the copy may not have ended yet. */
+  /** Starts the verification with each inspection, like the platform, because the copy job may not have ended yet. */
   const untilVerified = async (id: string, spec: RestoreSpec) => {
     await until(async () => {
       await bench.restores.startVerification(id, spec)
@@ -77,7 +77,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return bench.restores.inspectVerification(id)
   }
 
-  it('serves before the checksums are read, and is verified after', async () => {
+  it('is usable before the checksums are verified', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     const spec = specFor(target, { toolchain })
@@ -93,7 +93,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     )
   })
 
-  it('is found damaged after it is there', async () => {
+  it('is found damaged after it was made', async () => {
     const target = await bench.newTarget(source)
     const file = 'global/pg_control'
     const damaged = damagedBackup((data) => {
@@ -110,7 +110,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
       damage: `checksum mismatch for file "${file}"`,
     }
     expect(await untilVerified(target.id, spec)).toEqual(failed)
-    // Not again and again.
+    // The failed verification is not repeated.
     await bench.restores.startVerification(target.id, spec)
     expect(await bench.restores.inspectVerification(target.id)).toEqual(failed)
   })
@@ -130,7 +130,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(existsSync(clusterPaths(bench.home, target.id).data)).toBe(false)
   })
 
-  it('is verified although the verification was killed, and although the log it was made with is gone', async () => {
+  it('is verified after the verification was killed, even without the WAL it was made with', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     const spec = specFor(target, { toolchain })
@@ -151,14 +151,14 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(await untilVerified(target.id, later)).toEqual({ is: 'passed' })
   })
 
-  it('does not come before the verification of a backup that is not trusted', async () => {
+  it('is not made before an untrusted backup is verified', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     await bench.restores.startCopy(target.id, specFor(target, { toolchain, trusted: false }))
     await expectVerifiedFirst(target.id, release)
   })
 
-  it('is an ordinary one on another filesystem', async () => {
+  it('is a regular copy on another file system', async () => {
     const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
@@ -173,7 +173,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     }
   })
 
-  /** The copy is whole but for its place, and waits there. */
+  /** Expects a filled copy to keep its temporary name until the verifier is released. */
   async function expectVerifiedFirst(id: string, release: () => void): Promise<void> {
     const { directory, data } = clusterPaths(bench.home, id)
     const isFilled = () => {

@@ -4,10 +4,11 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
-import { type RestoreSpec, restoreDriver } from '../../../src/drivers/postgres/restore/restore.ts'
-import type { Toolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import type { RestoreSpec } from '../../../src/drivers/postgres/restore/driver.ts'
+import { restoreDriver } from '../../../src/drivers/postgres/restore/restore.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
+import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
 import { parseLsn } from '../../../src/model/postgres/wal.ts'
 import { ask, type TestCluster, untilReady } from '../../support/cluster.ts'
 import {
@@ -37,7 +38,7 @@ beforeAll(async () => {
 afterEach(() => bench.removeTargets())
 afterAll(() => bench?.remove(), 120_000)
 
-/** The time a number of microseconds later or earlier. */
+/** Shifts a time by microseconds. */
 function moved(time: string, micros: number): string {
   const at = BigInt(Date.parse(`${time.slice(0, 19)}Z`)) * 1000n + BigInt(time.slice(20, 26)) + BigInt(micros)
   const seconds = new Date(Number(at / 1000n)).toISOString().slice(0, 19).replace('T', ' ')
@@ -73,7 +74,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     return restoreInto(bench, target, specFor(target, goal, change))
   }
 
-  /** The source's part of the repository under another name, to be damaged. */
+  /** Copies the source's part of the repository under another name, in order to damage it. */
   function copyOfSource(): { id: string; path: string; change: Partial<RestoreSpec> } {
     const id = newId()
     const path = `${bench.root}/${id}`
@@ -103,7 +104,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await numbers(bench, id)).toEqual([1])
   })
 
-  it('restores to the cut, with prepared transactions, and leaves no trace of the recovery', async () => {
+  it('restores to the end of the plan, with prepared transactions, and leaves no recovery settings', async () => {
     await bench.postgres.query(
       source.id,
       'fly-db',
@@ -123,13 +124,13 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readdirSync(data)).not.toContain('backup_manifest')
     expect(readdirSync(directory).filter((name) => name.includes('copy'))).toEqual([])
     expect(bench.supervisor.listServices().filter((name) => name.includes(id))).toEqual([`pg-${id}`])
-    // A second time, as after a crash, it changes nothing that was set since.
+    // A repetition, as after a crash, keeps settings that were changed since.
     await bench.postgres.query(id, 'postgres', `alter system set work_mem = '5MB'`)
     await bench.restores.finish(id, spec)
     expect(readFileSync(`${data}/postgresql.auto.conf`, 'utf8')).toContain('5MB')
   })
 
-  it('lets nobody in before it is finished, and then without a restart', async () => {
+  it('accepts no clients before it is finished, and then without a restart', async () => {
     const target = await bench.newTarget(source)
     const spec = specFor(target, { kind: 'end' })
     await bench.restores.startCopy(target.id, spec)
@@ -182,7 +183,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     ])
   })
 
-  it('ends at the cut while the source keeps writing', async () => {
+  it('ends at the end of the plan while the source keeps writing', async () => {
     let n = 1000
     let writing = true
     const write = async () => {
@@ -207,7 +208,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  it('refuses a backup with a flipped byte, and one that lacks a file', async () => {
+  it('rejects a backup with a flipped byte or a missing file', async () => {
     const flipped = copyOfSource()
     flip(`${flipped.path}/backups/first/data/base/1/1255`, 5000)
     const lacking = copyOfSource()
@@ -230,7 +231,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readdirSync(clusterPaths(bench.home, one.id).directory)).toEqual(['copy.plan'])
   })
 
-  it('refuses a log with a flipped byte before the target, naming the place', async () => {
+  it('rejects WAL with a flipped byte before the target and names the position', async () => {
     const damaged = copyOfSource()
     const archive = `${damaged.path}/archive/${epoch}`
     const file = readdirSync(archive).find((name) => readFileSync(`${archive}/${name}`).includes('needle 5'))!
@@ -245,12 +246,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       expect(reason).toMatch(/^the write-ahead log is damaged: replay ended at \S+ instead of \S+ \(incorrect resource/)
       expect(reason).toContain(end)
     }
-    // What lies before the damage is not lost.
+    // Everything before the damage can still be restored.
     const { id } = await restore({ kind: 'time', time: at[3]! }, damaged.change)
     expect(await numbers(bench, id)).toEqual([1, 2, 3])
   })
 
-  it('refuses a log that lacks a segment or has one of another cluster', async () => {
+  it('rejects WAL with a missing segment or one of another cluster', async () => {
     const segment = '000000010000000000000003'
     const lacking = copyOfSource()
     rmSync(`${lacking.path}/archive/${epoch}/${segment}`)
@@ -260,7 +261,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       const { restored } = await restore({ kind: 'end' }, change)
       expect(restored).toMatchObject({ is: 'failed', reason: expect.stringContaining(segment) })
     }
-    // Also when nobody looked before.
+    // The recovery detects it even if the plan did not.
     const planWal: Repository['planWal'] = async (pieces, from) => {
       const files = await bench.repository.planWal(pieces, from)
       const path = `${foreign.path}/archive/${epoch}/${segment}`
@@ -272,7 +273,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(restored).toMatchObject({ is: 'failed', reason: expect.stringMatching(/^the write-ahead log is damaged/) })
   })
 
-  it('leaves the source as it was', async () => {
+  it('does not change the source', async () => {
     const [row] = await bench.postgres.query(
       source.id,
       'fly-db',
@@ -311,7 +312,7 @@ describe('A copy', () => {
     return { toolchain, uid, backup: { ...backup, clusterId: from }, pieces, target: { kind: 'end' }, timeline: 1 }
   }
 
-  /** Whoever waits for the verification of a backup waits for this. */
+  /** Replaces the verifier, so that the verification waits for the test. */
   function slowVerifier(toolchain: Toolchain): { toolchain: Toolchain; release(): void } {
     const tools = `${bench.home.path}/${newId()}`
     mkdirSync(tools)
@@ -328,7 +329,7 @@ describe('A copy', () => {
       .map((found) => found.pid)
   }
 
-  it('is made once for all that ask, and tells how far it is', async () => {
+  it('is made once for concurrent callers and reports its progress', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     const spec = { ...specFor(target), toolchain }
@@ -346,7 +347,7 @@ describe('A copy', () => {
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
   })
 
-  it('that comes late harms nothing', async () => {
+  it('that finishes late does no harm', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
@@ -360,7 +361,7 @@ describe('A copy', () => {
     expect(readdirSync(directory).sort()).toEqual(['copy.plan', 'data'])
   })
 
-  it('that is killed is made again, and removing it leaves nothing', async () => {
+  it('that is killed is repeated, and its removal leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const from = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])
@@ -387,7 +388,7 @@ describe('A copy', () => {
     expect(bench.supervisor.listServices().filter((name) => name.includes(target.id))).toEqual([])
   })
 
-  it.runIf(isRoot())('that does not fit says so and leaves nothing', async () => {
+  it.runIf(isRoot())('that does not fit on the disk reports that and leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
@@ -398,7 +399,7 @@ describe('A copy', () => {
         is: 'failed',
         reason: expect.stringMatching(/^not enough disk space: 1\d MB are free, [5-9]\d MB are needed$/),
       })
-      // Not again and again.
+      // The failed copy is not repeated.
       await bench.restores.startCopy(target.id, specFor(target))
       expect(await bench.restores.inspectCopy(target.id)).toMatchObject({ is: 'failed' })
       await bench.restores.remove(target.id)
@@ -410,7 +411,7 @@ describe('A copy', () => {
     }
   })
 
-  it.runIf(isRoot())('that leaves no room for the replay ends as a full disk', async () => {
+  it.runIf(isRoot())('that leaves no space for the replay fails because of a full disk', async () => {
     const target = await bench.newTarget(source)
     const { directory, data } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
@@ -419,7 +420,7 @@ describe('A copy', () => {
       const spec = specFor(target)
       await bench.restores.startCopy(target.id, spec)
       expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
-      // Room for the server's own files and not for another segment.
+      // Enough space for the files of the server, but not for another segment.
       spawnSync('sh', ['-c', 'cat /dev/zero > "$1"; truncate -s -1M "$1"', 'fill', `${data}/filler`])
       await bench.postgres.ensureRunning(target.id, { ...target.spec, closed: true })
       expect(await untilRecovered(bench.restores, target.id, spec)).toEqual({

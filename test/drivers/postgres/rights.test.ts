@@ -1,8 +1,4 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { createDatabase, dropDatabase } from '../../../src/drivers/postgres/sql/database.ts'
-import { enableExtension } from '../../../src/drivers/postgres/sql/extension.ts'
-import { ensureRights } from '../../../src/drivers/postgres/sql/rights.ts'
-import { createUser, dropUser, setPassword } from '../../../src/drivers/postgres/sql/role.ts'
 import { ask, type ClusterBench, openBench, password, type TestCluster } from '../../support/cluster.ts'
 
 let bench: ClusterBench
@@ -74,7 +70,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
-    it('has no right to anything of PostgreSQL itself that not everybody has, but for what watches over it', async () => {
+    it('has only the system rights of PUBLIC and pg_monitor', async () => {
       const rights = ['select', 'insert', 'update', 'delete', 'truncate']
       const beyond = (role: string) =>
         admin(
@@ -86,10 +82,10 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       for (const role of roles) expect(await beyond(role), role).toEqual([])
     })
 
-    it('sees no words of the platform', async () => {
-      await setPassword(bench.postgres, cluster.id, 'a reader', password)
+    it('does not see statements of the platform', async () => {
+      await bench.postgres.users.setPassword(cluster.id, 'a reader', password)
       await expect(
-        createUser(bench.postgres, cluster.id, { name: 'a reader', role: 'reader', password }),
+        bench.postgres.users.create(cluster.id, { name: 'a reader', role: 'reader', password }),
       ).rejects.toThrow()
       const sources = ['query from pg_stat_activity', 'query from pg_stat_statements']
       for (const source of sources) {
@@ -101,8 +97,8 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       expect(bench.supervisor.readLog(`pg-${cluster.id}`, 1000).join('\n')).not.toContain('SCRAM-SHA-256$')
     })
 
-    it('does not get at a password of a foreign server that belongs to somebody else', async () => {
-      await enableExtension(bench.postgres, cluster.id, 'fly-db', 'postgres_fdw')
+    it("cannot read another user's password for a foreign server", async () => {
+      await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'postgres_fdw')
       await ask(
         port,
         `create server far foreign data wrapper postgres_fdw options (host '127.0.0.1');
@@ -116,7 +112,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   describe('an extension', () => {
-    const enable = (name: string, options = {}) => enableExtension(bench.postgres, cluster.id, database, name, options)
+    const enable = (name: string, options = {}) => bench.postgres.extensions.enable(cluster.id, database, name, options)
     const database = 'extended'
     const tenant = (sql: string) => ask(port, sql, { database })
     const placeOf = async (name: string) =>
@@ -128,11 +124,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       )[0]
 
     beforeAll(async () => {
-      await createDatabase(bench.postgres, cluster.id, database)
+      await bench.postgres.databases.create(cluster.id, database)
       await tenant('create schema apart; create extension cube schema apart')
     })
 
-    it('that PostgreSQL trusts belongs to the admins, as if they had made it', async () => {
+    it('that PostgreSQL trusts belongs to the admins', async () => {
       await enable('citext')
       expect(await placeOf('citext')).toEqual({ schema: 'public', owner: 'schema_admin' })
       await tenant(`drop extension citext; revoke create on database ${database} from schema_admin`)
@@ -140,7 +136,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant(`grant create on database ${database} to schema_admin`)
     })
 
-    it('does not take up what a tenant put where it goes', async () => {
+    it('does not call functions that a tenant planted in its schema', async () => {
       await tenant(
         `create function public.spring(apart.cube) returns bool language plpgsql as $$ begin raise 'ran as %', current_user; end $$;
          create domain public.cube as apart.cube check (public.spring(value));
@@ -157,7 +153,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant('drop domain public.cube cascade')
     })
 
-    it('gives way to what a tenant put where it goes, and leaves nothing', async () => {
+    it('fails without remains if a tenant has objects of the same name', async () => {
       await tenant(
         `create function public.dblink_get_connections() returns text[] language sql as 'select null::text[]'`,
       )
@@ -168,7 +164,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       expect(await tenant('select links.dblink_get_connections() as open')).toEqual([{ open: null }])
     })
 
-    it('that cannot be moved gets a schema of its own, which is then the admins', async () => {
+    it('that cannot be moved gets a schema of its own, owned by the admins', async () => {
       await expect(enable('xml2', { schema: 'public' })).rejects.toMatchObject({ code: 'conflict' })
       await enable('xml2')
       expect(await placeOf('xml2')).toEqual({ schema: 'xml2', owner: 'postgres' })
@@ -176,22 +172,28 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant('create table xml2.mine (id int)')
     })
 
-    it.each(['pg_catalog', 'pg_berth', 'pg_toast', 'information_schema'])('is not put into %s', async (schema) => {
-      for (const name of ['hstore', 'pageinspect']) {
-        await expect(enable(name, { schema })).rejects.toMatchObject({ code: 'invalid' })
-      }
-    })
+    it.each(['pg_catalog', 'pg_berth', 'pg_toast', 'information_schema'])(
+      'is not installed into %s',
+      async (schema) => {
+        for (const name of ['hstore', 'pageinspect']) {
+          await expect(enable(name, { schema })).rejects.toMatchObject({ code: 'invalid' })
+        }
+      },
+    )
 
-    it.each(['a"b', "it's", '$1', 'a\\b'])('is not put where PostgreSQL allows none, such as %s', async (schema) => {
-      await createDatabase(bench.postgres, cluster.id, 'quoted')
-      const options = { schema, createSchema: true }
-      await expect(
-        enableExtension(bench.postgres, cluster.id, 'quoted', 'earthdistance', options),
-      ).rejects.toMatchObject({ code: 'invalid' })
-      await dropDatabase(bench.postgres, cluster.id, 'quoted')
-    })
+    it.each(['a"b', "it's", '$1', 'a\\b'])(
+      'is not installed where PostgreSQL allows none, such as %s',
+      async (schema) => {
+        await bench.postgres.databases.create(cluster.id, 'quoted')
+        const options = { schema, createSchema: true }
+        await expect(
+          bench.postgres.extensions.enable(cluster.id, 'quoted', 'earthdistance', options),
+        ).rejects.toMatchObject({ code: 'invalid' })
+        await bench.postgres.databases.drop(cluster.id, 'quoted')
+      },
+    )
 
-    it('leaves nothing among what is the platform’s', async () => {
+    it('leaves nothing in the schema of the platform', async () => {
       expect(
         await admin(
           `select proname from pg_proc where pronamespace = 'pg_berth'::regnamespace and proname !~ '^(lookup|share|share_new)$'`,
@@ -201,15 +203,15 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
-  describe('what is made', () => {
+  describe('a new object', () => {
     const makers = {
       'an admin': (sql: string) => as('schema_admin', sql),
-      'an admin in his own name': (sql: string) => as('schema_admin', `set role none; ${sql}`),
-      'a writer who was allowed to': (sql: string) => as('writer', sql),
+      'an admin without the group role': (sql: string) => as('schema_admin', `set role none; ${sql}`),
+      'a writer with the right to': (sql: string) => as('writer', sql),
       'the platform': (sql: string) => admin(sql),
     }
 
-    it.each(Object.entries(makers))('by %s later is shared with all', async (_name, make) => {
+    it.each(Object.entries(makers))('by %s is shared with all users', async (_name, make) => {
       await ask(
         port,
         'create schema made; grant create on schema made to writer; grant create, usage on schema made to "a schema_admin"',
@@ -240,8 +242,8 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await admin('drop schema made cascade')
     })
 
-    it('in one statement with its schema, or in a new database, is shared as well', async () => {
-      await createDatabase(bench.postgres, cluster.id, 'another')
+    it('in one statement with its schema, or in a new database, is shared too', async () => {
+      await bench.postgres.databases.create(cluster.id, 'another')
       for (const database of ['fly-db', 'another']) {
         const make = 'create schema "To gether" create table t (id int) create view v as select id from t'
         await as('schema_admin', make, database)
@@ -249,11 +251,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
         expect(await as('reader', 'select id from "To gether".v', database)).toEqual([{ id: 7 }])
         await as('schema_admin', 'drop schema "To gether" cascade', database)
       }
-      await dropDatabase(bench.postgres, cluster.id, 'another')
+      await bench.postgres.databases.drop(cluster.id, 'another')
     })
 
-    it('with an extension is shared as well, and so is the schema that comes with it', async () => {
-      await enableExtension(bench.postgres, cluster.id, 'fly-db', 'pg_buffercache', {
+    it('of an extension is shared, and so is the schema of the extension', async () => {
+      await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'pg_buffercache', {
         schema: 'seen',
         createSchema: true,
       })
@@ -263,7 +265,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'drop extension hstore')
     })
 
-    it('and revoked by its owner stays revoked when it is replaced', async () => {
+    it('whose grants were revoked keeps them revoked when it is replaced', async () => {
       const replace = 'create or replace view public.narrow as select n, n * 2 as twice from public.wide'
       await as(
         'schema_admin',
@@ -281,33 +283,33 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'drop table public.wide cascade')
     })
 
-    it('as a large object is made by those who may write', async () => {
-      await createDatabase(bench.postgres, cluster.id, 'another')
+    it('that is a large object can be created only by writers', async () => {
+      await bench.postgres.databases.create(cluster.id, 'another')
       for (const database of ['fly-db', 'another']) {
         for (const make of ['lo_creat(-1)', 'lo_create(0)', `lo_from_bytea(0, 'x')`]) {
           await expect(as('reader', `select ${make}`, database)).rejects.toThrow('permission denied')
           await as('writer', `select lo_unlink(${make})`, database)
         }
       }
-      await dropDatabase(bench.postgres, cluster.id, 'another')
+      await bench.postgres.databases.drop(cluster.id, 'another')
     })
 
-    it('for one session only stays with it', async () => {
+    it('that is temporary is not shared', async () => {
       await as('reader', 'create temp table mine (id int); insert into mine values (1)')
     })
 
-    it('by a user who leaves stays shared', async () => {
+    it('of a dropped user stays shared', async () => {
       await bench.addUser(cluster, 'leaving', 'schema_admin')
       await ask(port, 'set role none; create schema left_over; create table left_over.t (id int)', { user: 'leaving' })
-      await dropUser(bench.postgres, cluster.id, 'leaving')
+      await bench.postgres.users.drop(cluster.id, 'leaving')
       await as('writer', 'insert into left_over.t values (1)')
       expect(await as('reader', 'select id from left_over.t')).toEqual([{ id: 1 }])
       await as('schema_admin', 'drop schema left_over cascade')
     })
   })
 
-  it('gives a cluster from before the same rights, and takes away what went too far', async () => {
-    await createDatabase(bench.postgres, cluster.id, 'old')
+  it('upgrades the grants of an older cluster and revokes excessive ones', async () => {
+    await bench.postgres.databases.create(cluster.id, 'old')
     for (const database of ['fly-db', 'old', 'template1']) {
       await admin(
         `alter extension plpgsql drop event trigger berth_share; drop event trigger berth_share;
@@ -327,9 +329,9 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'create schema "be fore"; create table "be fore".t (id serial)', database)
     expect((await as('reader', 'select rolpassword from pg_authid')).length).toBeGreaterThan(0)
     await as('writer', 'begin; delete from pg_stat_database_conflicts; rollback')
-    await ensureRights(bench.postgres, cluster.id)
-    await ensureRights(bench.postgres, cluster.id)
-    await createDatabase(bench.postgres, cluster.id, 'new')
+    await bench.postgres.ensureGrants(cluster.id)
+    await bench.postgres.ensureGrants(cluster.id)
+    await bench.postgres.databases.create(cluster.id, 'new')
     for (const database of old) {
       await as('writer', 'insert into "be fore".t default values', database)
       expect(await as('reader', 'select id from "be fore".t', database)).toEqual([{ id: 1 }])

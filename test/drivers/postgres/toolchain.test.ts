@@ -16,7 +16,7 @@ beforeAll(async () => {
 
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-// Where the distribution has its own PostgreSQL, that one is found first and nothing is copied.
+// A PostgreSQL of the distribution takes precedence, and then nothing is copied.
 const fromNpm = (major: PostgresMajor) => !isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
 
 for (const major of ['16', '17'] as const) {
@@ -32,7 +32,7 @@ for (const major of ['16', '17'] as const) {
   })
 }
 
-it.runIf(fromNpm('17'))('makes nothing anew when it is installed', async () => {
+it.runIf(fromNpm('17'))('reuses an existing installation', async () => {
   const { bin } = await ensureToolchain('17', home)
   const before = statSync(`${bin}/postgres`)
   const again = await ensureToolchain('17', home)
@@ -40,7 +40,7 @@ it.runIf(fromNpm('17'))('makes nothing anew when it is installed', async () => {
   expect({ ino, ctimeMs }).toEqual({ ino: before.ino, ctimeMs: before.ctimeMs })
 })
 
-it.runIf(fromNpm('17'))('finds a damaged installation and makes it anew', async () => {
+it.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
   const toolchain = await ensureToolchain('17', home)
   writeFileSync(`${toolchain.share}/postgres.bki`, 'damaged')
   rmSync(`${toolchain.bin}/initdb`)
@@ -51,14 +51,14 @@ it.runIf(fromNpm('17'))('finds a damaged installation and makes it anew', async 
   expect(await verifyToolchain(repaired)).toEqual([])
 })
 
-it.runIf(fromNpm('17'))('makes an installation anew whose list of hashes is lost', async () => {
+it.runIf(fromNpm('17'))('replaces an installation without a manifest', async () => {
   const toolchain = await ensureToolchain('17', home)
   rmSync(`${toolchain.bin}/../manifest.json`)
   expect(await verifyToolchain(toolchain)).toEqual(['manifest.json'])
   expect(await verifyToolchain(await ensureToolchain('17', home))).toEqual([])
 })
 
-it.runIf(fromNpm('17'))('is installed once by processes that want it at once', async () => {
+it.runIf(fromNpm('17'))('is installed once for concurrent processes', async () => {
   const path = `${directory}/shared`
   const programs = Array.from({ length: 3 }, () =>
     startProgram(`
@@ -73,16 +73,16 @@ it.runIf(fromNpm('17'))('is installed once by processes that want it at once', a
   expect(readdirSync(`${path}/toolchain`)).toHaveLength(1)
 })
 
-it('uses the installation it is told to use, when it is one of that version', async () => {
+it('uses the configured installation if its version matches', async () => {
   const { bin, version } = await ensureToolchain('17', home)
   const toolchain = await ensureToolchain('17', home, { configuredBin: bin })
   expect(toolchain).toMatchObject({ source: 'configured', bin, version })
   await expect(ensureToolchain('16', home, { configuredBin: bin })).rejects.toThrow(
-    `holds PostgreSQL ${version}, not 16`,
+    `contains PostgreSQL ${version}, not 16`,
   )
   await expect(ensureToolchain('17', home, { configuredBin: '/nowhere' })).rejects.toThrow('no working PostgreSQL 17')
 })
 
-it('says what to install when there is none', async () => {
+it('says what to install if there is none', async () => {
   await expect(ensureToolchain('9' as PostgresMajor, home)).rejects.toThrow('install the package postgresql-9')
 })

@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { isRoot, run, waitUntil } from '../../../src/drivers/host/process.ts'
+import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
   findWorkingDirectory,
   isStopped,
@@ -11,6 +11,7 @@ import {
 import type { ServiceSpec } from '../../../src/drivers/s6/service-directory.ts'
 import { parseStatusFile, parseStatusLine, readStatus, statusFields } from '../../../src/drivers/s6/status.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import { waitUntil } from '../../../src/model/poll.ts'
 import {
   firstLine,
   isRunning,

@@ -7,7 +7,8 @@ import { fileRepository } from '../../../src/drivers/repository/directory.ts'
 import { type JobDriver, jobDriver } from '../../../src/drivers/s6/job.ts'
 import { type Supervisor, s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { ensureStateDatabase, type StateDatabase } from '../../../src/drivers/state/database.ts'
-import { type StateDumpDriver, stateDumpDriver } from '../../../src/drivers/state/dump.ts'
+import type { StateDumpDriver } from '../../../src/drivers/state/driver.ts'
+import { stateDumpDriver } from '../../../src/drivers/state/dump.ts'
 import { type StateBackup, type StateBackupOptions, startStateBackup } from '../../../src/reconcile/state-backup.ts'
 import { openDatabase } from '../../../src/store/db.ts'
 import { migrate } from '../../../src/store/migrate.ts'
@@ -60,9 +61,9 @@ function driver(from: StateDatabase): StateDumpDriver {
   return stateDumpDriver({ home, jobs, repository: fileRepository(repository), database: from, findToolchain })
 }
 
-function start(pace: StateBackupOptions['pace'] = {}): StateBackup {
-  const quick = { tickMillis: 20, soonMillis: 50, restMillis: 200, ...pace }
-  backup = startStateBackup({ dumps, onError: (error) => errors.push(error), pace: quick })
+function start(schedule: StateBackupOptions['schedule'] = {}): StateBackup {
+  const quick = { checkMs: 20, delayMs: 50, minIntervalMs: 200, ...schedule }
+  backup = startStateBackup({ dumps, onError: (error) => errors.push(error), schedule: quick })
   return backup
 }
 
@@ -116,7 +117,7 @@ it('makes one dump of what happens together, and the next after a rest', async (
       return made.startDump()
     },
   }
-  const running = start({ restMillis: 3_000 })
+  const running = start({ minIntervalMs: 3_000 })
   for (let i = 0; i < 50; i++) running.note({ kind: 'backup', result: 'completed' })
   await until(() => kept().some(isDump))
   running.note({ kind: 'backup', result: 'completed' })
@@ -126,7 +127,7 @@ it('makes one dump of what happens together, and the next after a rest', async (
 })
 
 it('makes one again when the newest is older than the interval', async () => {
-  start({ intervalMillis: 1_500 })
+  start({ intervalMs: 1_500 })
   await until(() => kept().filter(isDump).length >= 2)
 })
 
@@ -162,7 +163,7 @@ it('says why it failed, keeps nothing of it, and tries again', async () => {
 
 it('keeps what a process before it left unfinished', async () => {
   await dumps.startDump()
-  start({ intervalMillis: 3_600_000 })
+  start({ intervalMs: 3_600_000 })
   await until(() => kept().some(isDump))
   await until(() => !supervisor.listServices().includes('state-dump'))
 })

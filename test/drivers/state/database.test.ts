@@ -3,10 +3,12 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import pg from 'pg'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
-import { isRoot, waitUntil } from '../../../src/drivers/host/process.ts'
-import { ensureToolchain, type Toolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { isRoot } from '../../../src/drivers/host/process.ts'
+import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import { type Supervisor, s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { ensureStateDatabase, type StateDatabase } from '../../../src/drivers/state/database.ts'
+import { waitUntil } from '../../../src/model/poll.ts'
+import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
 import {
   canRunAs,
   firstLine,

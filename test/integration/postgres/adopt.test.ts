@@ -29,7 +29,7 @@ test('an adopted cluster has its pins and its drill query', async () => {
   expect(await adopted()).toEqual([{ drill_query: 'select 1', label, pinned: true }])
 })
 
-test('one of which nothing more was told has neither', async () => {
+test('an adopted cluster without a description has neither', async () => {
   await adopt()
   expect(await adopted()).toEqual([{ drill_query: null, label, pinned: false }])
 })

@@ -8,9 +8,9 @@ const platform = usePlatform()
 const clusterRoutes = platformRoutes.filter(({ path }) => /^\/v1\/postgres|^\/api\/v1\/.*postgres/.test(path))
 const named = (routes: Route[]) => routes.map((route) => [route.id, route] as const)
 
-/** What a token of another organization is answered where it is not 404. */
+/** Operations that answer a token of another organization with something else than 404. */
 const strangers: Record<string, number> = {
-  // The authority is the same for all clusters, and public: with it clients know whom they talk to.
+  // The CA certificate is the same for all clusters and public.
   getAuthority: 200,
   adoptClusters: 401,
   createApp: 404,
@@ -27,9 +27,9 @@ const strangers: Record<string, number> = {
   flyctlCreateRelease: 403,
   flyctlUpdateRelease: 404,
   authorizeTokens: 403,
-  // For machines alone, which have an address of their own.
+  // Only machines can use these, by their own address.
   createIdentityToken: 403,
-  // These answer with what belongs to the token that asks, and nothing else.
+  // These answer only with what belongs to the token.
   listOrgs: 200,
   listTokens: 200,
   currentToken: 200,
@@ -40,7 +40,7 @@ const strangers: Record<string, number> = {
   listRegions: 200,
 }
 
-/** What belongs to an app, to an organization or to a cluster is refused as that is. */
+/** Parts of an app, organization or cluster are refused like the whole. */
 function refusalOf(route: Route): number | undefined {
   if (route.id in strangers) return strangers[route.id]
   if (/^(\/api)?\/v1\/apps\/\{app_name\}\//.test(route.path)) return 403
@@ -55,7 +55,7 @@ interface Schema {
   required?: string[]
 }
 
-/** Something that fits the schema, so that only who asks can be the reason of a refusal. */
+/** A valid value for the schema, so that only the token can be the reason of a refusal. */
 function sampleOf(schema: Schema, name = ''): unknown {
   if (name === 'org_slug') return 'personal'
   if (schema.enum) return schema.enum[0]
@@ -77,7 +77,7 @@ beforeEach(async () => {
   await platform.createOrg('acme')
 })
 
-/** The operation on things of `personal`, asked with this token. */
+/** Calls the operation on resources of `personal` with this token. */
 function ask(route: Route, token: string | null) {
   const path = route.path
     .replaceAll('{postgres_cluster_id}', clusterId)
@@ -88,7 +88,7 @@ function ask(route: Route, token: string | null) {
   return platform.call(route.method, `${path}?${query}`, { token, ...(body ? { body } : {}) })
 }
 
-/** Fields that are not required by themselves, but together. */
+/** Bodies for operations that need a combination of optional fields. */
 const extras: Record<string, object> = {
   createApp: { app_name: 'free', org_slug: 'personal' },
   createToken: { kind: 'read', org_slug: 'personal' },
@@ -97,7 +97,7 @@ const extras: Record<string, object> = {
   flyctlCreateUserV2: { username: 'mine' },
 }
 
-/** Everything a refused request must not have changed. */
+/** Everything that a refused request must not change. */
 async function everything() {
   return {
     clusters: await platform.sql('select id, state from cluster'),
@@ -116,13 +116,13 @@ describe.each(named(platformRoutes))('a stranger is refused %s', (_id, route) =>
     expect(await everything()).toEqual(before)
   })
 
-  test('with a token nobody issued', async () => {
+  test('with an unknown token', async () => {
     const before = await everything()
     expect((await ask(route, `berth_${'x'.repeat(43)}`)).status).toBe(401)
     expect(await everything()).toEqual(before)
   })
 
-  test('with a token of a sandbox', async () => {
+  test('with a sandbox token', async () => {
     const token = await platform.createToken('sandbox', 'personal', { sandbox: 'dev' })
     const before = await everything()
     expect((await ask(route, token)).status).toBe(401)
@@ -154,12 +154,12 @@ describe.each(named(clusterRoutes))('%s', (id, route) => {
     },
   )
 
-  test('never answers 403, which these operations do not know', () => {
+  test('does not document status 403', () => {
     expect(Object.keys(route.errors)).not.toContain('403')
   })
 })
 
-test.each(['postgres', 'template1'])('whether %s is reserved is not told to strangers', async (name) => {
+test.each(['postgres', 'template1'])('does not reveal to strangers that %s is reserved', async (name) => {
   const paths = [
     ['GET', `users/${name}/credentials`],
     ['POST', `users/${name}/rotate_password`],
@@ -176,7 +176,7 @@ test.each(['postgres', 'template1'])('whether %s is reserved is not told to stra
   }
 })
 
-test('a cluster that never was and one of another organization are told apart by nobody', async () => {
+test('answers the same for a missing cluster and for one of another organization', async () => {
   const token = await platform.createToken('org', 'acme')
   const answers = async () => {
     const replies = []
@@ -188,7 +188,7 @@ test('a cluster that never was and one of another organization are told apart by
   expect(await answers()).toEqual(foreign)
 })
 
-test('no operation is without a case here', () => {
+test('every operation has a case here', () => {
   const uncovered = platformRoutes.filter((route) => refusalOf(route) === undefined)
   expect(uncovered.map((route) => route.id)).toEqual([])
   const outdated = Object.keys(strangers).filter((id) => !platformRoutes.some((route) => route.id === id))

@@ -21,7 +21,7 @@ async function created(extra: object = {}): Promise<string> {
 
 const underWay = `select id from cluster where state in ('creating', 'initializing', 'deleting')`
 
-/** Turns the crank until no cluster is on its way anywhere. Lost replies are part of some tests. */
+/** Runs the loop until all clusters have settled. Some tests make driver calls fail on purpose. */
 async function settle(turns = 60): Promise<void> {
   for (let i = 0; i < turns; i++) {
     await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
@@ -38,14 +38,14 @@ async function ready(extra: object = {}): Promise<string> {
   return id
 }
 
-/** One look at a cluster that is ready, also at its disk when that is asked for. */
+/** Checks a ready cluster once, including its disk on request. */
 async function look(id: string, { closely = false } = {}) {
   if (closely) await platform.sql('update cluster set quota_checked_at = null where id = $1', [id])
   await lookOnce(id)
   return (await show(id)).body.data
 }
 
-/** Other work waits; a look that only finds something else to be due, such as a first backup, does not count. */
+/** Delays all other work. A turn that only starts something that was due, such as a first backup, does not count. */
 async function lookOnce(id: string): Promise<void> {
   for (let looks = 0; looks < 5; looks++) {
     await platform.sql(`update work set run_at = 'infinity', leased_until = null`)
@@ -62,7 +62,7 @@ async function eventsOf(id: string): Promise<string[]> {
   )
 }
 
-/** Also the uid is free again: its index leaves deleted clusters out. */
+/** The uid is free again too, because its index excludes deleted clusters. */
 async function expectNothingLeft(): Promise<void> {
   expect([...fake.clusters.keys()]).toEqual([])
   expect([...fake.poolers]).toEqual([])
@@ -79,7 +79,7 @@ async function startAfresh(): Promise<void> {
 }
 
 describe('creating a cluster', () => {
-  test('answers 201 with what was asked for, and nothing that is not there yet', async () => {
+  test('answers 201 with the requested settings and without endpoints', async () => {
     const made = await create({
       name: 'shop',
       plan: 'launch',
@@ -117,7 +117,7 @@ describe('creating a cluster', () => {
     })
   })
 
-  test('fills in what was left out', async () => {
+  test('fills in defaults for omitted fields', async () => {
     expect((await create()).body.data).toMatchObject({
       name: expect.stringMatching(/^[a-z]+-[a-z]+-\d{4}$/),
       pg_major_version: '16',
@@ -209,7 +209,7 @@ describe('creating a cluster', () => {
     expect((await platform.call('POST', '/v1/postgres', { raw })).status).toBe(400)
   })
 
-  test('of an organization that is unknown or another one answers 404', async () => {
+  test('in an unknown or foreign organization answers 404', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     for (const org_slug of ['nobody', 'personal', 'a\u0000']) {
@@ -220,7 +220,7 @@ describe('creating a cluster', () => {
     }
   })
 
-  test('with a name that is taken is refused, and the same name in another organization is not', async () => {
+  test('rejects a name that is taken in the same organization, but not in another one', async () => {
     await platform.createOrg('acme')
     await created({ name: 'taken' })
     expect(await create({ name: 'taken' })).toMatchObject({
@@ -230,7 +230,7 @@ describe('creating a cluster', () => {
     expect((await create({ name: 'taken', org_slug: 'acme' })).status).toBe(201)
   })
 
-  test('fifty times at once with one name makes one', async () => {
+  test('fifty concurrent requests with one name create one cluster', async () => {
     const replies = await Promise.all(Array.from({ length: 50 }, () => create({ name: 'race' })))
     expect(replies.filter((reply) => reply.status === 201)).toHaveLength(1)
     expect(replies.filter((reply) => reply.status === 422)).toHaveLength(49)
@@ -239,7 +239,7 @@ describe('creating a cluster', () => {
     expect(await platform.sql('select count(*) from work')).toEqual([{ count: 1 }])
   })
 
-  test('keeps a name taken until its cluster is deleted, and then gives it away again', async () => {
+  test('reserves a name until its cluster is deleted', async () => {
     const id = await ready({ name: 'again' })
     await remove(id)
     expect((await create({ name: 'again' })).status).toBe(422)
@@ -247,7 +247,7 @@ describe('creating a cluster', () => {
     expect((await create({ name: 'again' })).status).toBe(201)
   })
 
-  test('with an Idempotency-Key makes one cluster however often it is sent', async () => {
+  test('creates one cluster for repeated requests with the same Idempotency-Key', async () => {
     const options = { headers: { 'idempotency-key': 'once' } }
     const first = await create({ name: 'once' }, options)
     expect(await create({ name: 'once' }, options)).toMatchObject({ status: 201, body: first.body })
@@ -255,7 +255,7 @@ describe('creating a cluster', () => {
     expect(await platform.sql('select count(*) from cluster')).toEqual([{ count: 1 }])
   })
 
-  test('keeps the password of its first user encrypted', async () => {
+  test('stores the password of the default user encrypted', async () => {
     const id = await ready()
     const reply = await platform.call('GET', `/v1/postgres/${id}/users/fly-user/credentials`)
     const { username, password } = reply.body.data
@@ -266,12 +266,12 @@ describe('creating a cluster', () => {
   })
 })
 
-describe('creating a cluster as the operator allows it', () => {
+describe('creating a cluster within the configuration of the operator', () => {
   const strict = usePlatform({ settings: { regions: ['fra', 'iad'], defaultRegion: 'fra', postgisMajors: ['17'] } })
   const ask = (extra: object) =>
     strict.call('POST', '/v1/postgres', { body: { org_slug: 'personal', plan: 'basic', ...extra } })
 
-  test('takes only the regions he named, and the first of them by default', async () => {
+  test('accepts only the configured regions, with the first one as the default', async () => {
     expect((await ask({})).body.data.region).toBe('fra')
     expect((await ask({ region: 'iad' })).body.data.region).toBe('iad')
     expect(await ask({ region: 'lhr' })).toMatchObject({
@@ -280,14 +280,14 @@ describe('creating a cluster as the operator allows it', () => {
     })
   })
 
-  test('takes PostGIS where the installation of that version has it', async () => {
+  test('accepts PostGIS only if the installation of that version has it', async () => {
     expect((await ask({ postgis_enabled: true, pg_major_version: '17' })).body.data.postgis_enabled).toBe(true)
     expect((await ask({ postgis_enabled: true, pg_major_version: '16' })).status).toBe(422)
   })
 })
 
 describe('getting a cluster', () => {
-  test('shows every field of the interface, the endpoints once it is ready', async () => {
+  test('shows every documented field, and the endpoints of a ready cluster', async () => {
     const id = await created({ name: 'shown', plan: 'performance', disk_size_gb: 3 })
     expect((await show(id)).body.data).not.toHaveProperty('endpoints')
     await settle()
@@ -337,7 +337,7 @@ describe('getting a cluster', () => {
     expect(direct.port).not.toBe(pooler.port)
   })
 
-  test('in every other state has neither endpoints nor health', async () => {
+  test('shows neither endpoints nor health in any other state', async () => {
     const id = await created()
     for (const state of ['creating', 'initializing', 'failed', 'deleting']) {
       await platform.sql('update cluster set state = $1', [state])
@@ -356,7 +356,7 @@ describe('getting a cluster', () => {
 })
 
 describe('listing clusters', () => {
-  test('is in the order of creation, with the fields of a summary', async () => {
+  test('returns summaries in the order of creation', async () => {
     for (const name of ['b', 'c', 'a']) await created({ name })
     const reply = await list('org_slug=personal')
     expect(reply.status).toBe(200)
@@ -372,11 +372,11 @@ describe('listing clusters', () => {
     })
   })
 
-  test('of an empty organization is an empty list', async () => {
+  test('returns an empty list for an empty organization', async () => {
     expect(await list('org_slug=personal')).toMatchObject({ status: 200, body: { data: [] } })
   })
 
-  test('shows deleted ones, and when they were, only when asked', async () => {
+  test('includes deleted clusters and their deletion time only on request', async () => {
     await ready({ name: 'stays' })
     const gone = await ready({ name: 'goes' })
     await remove(gone)
@@ -393,7 +393,7 @@ describe('listing clusters', () => {
     expect(all[0]).not.toHaveProperty('deleted_at')
   })
 
-  test('shows only the organization asked for', async () => {
+  test('returns only clusters of the requested organization', async () => {
     await platform.createOrg('acme')
     await created({ name: 'ours', org_slug: 'acme' })
     await created({ name: 'theirs' })
@@ -441,7 +441,7 @@ describe('deleting a cluster', () => {
     },
   )
 
-  test('ten times at once deletes once', async () => {
+  test('ten concurrent requests delete it once', async () => {
     const id = await ready()
     const replies = await Promise.all(Array.from({ length: 10 }, () => remove(id)))
     expect(replies.map((reply) => reply.status)).toEqual(Array(10).fill(202))
@@ -449,11 +449,11 @@ describe('deleting a cluster', () => {
     expect(await eventsOf(id)).toEqual(['placed', 'ready', 'delete', 'gone'])
   })
 
-  test('of one that never was answers 404', async () => {
+  test('answers 404 for a cluster that never existed', async () => {
     expect(await remove('abcdefghij123456')).toMatchObject({ status: 404, body: { error: 'Cluster not found' } })
   })
 
-  test('ends everything that can be asked of it', async () => {
+  test('makes every other operation on it answer 404', async () => {
     const id = await ready()
     await remove(id)
     const ask = () => platform.call('GET', `/v1/postgres/${id}/users`)
@@ -463,7 +463,7 @@ describe('deleting a cluster', () => {
   })
 })
 
-test('is not ready before its endpoints answer, whatever they say meanwhile', async () => {
+test('a cluster is not ready before both endpoints answer', async () => {
   fake.probeProblem = 'sorry, too many clients already'
   fake.probeCode = '53300'
   const id = await created()
@@ -482,7 +482,7 @@ describe('the password of a user', () => {
   const credentials = async (id: string) =>
     (await platform.call('GET', `/v1/postgres/${id}/users/fly-user/credentials`)).body.data
 
-  test('stays as it is when the pooler does not say who has sessions', async () => {
+  test('does not change if the pooler cannot list its sessions', async () => {
     const id = await ready()
     const before = await credentials(id)
     fake.clusters.get(id)!.password = false
@@ -497,7 +497,7 @@ describe('the password of a user', () => {
     expect(rotated.body.data.password).not.toBe(before.password)
   })
 
-  test('is the one that is shown, wherever whoever made a new one was stopped', async () => {
+  test('matches the one in effect, wherever a rotation was interrupted', async () => {
     const id = await ready()
     for (let call = 1, isDone = false; !isDone; call++) {
       fake.breakCall(call)
@@ -514,7 +514,7 @@ describe('the password of a user', () => {
     expect(await platform.sql('select next_password from cluster_user')).toEqual([{ next_password: null }])
   })
 
-  test('that many wait for at once keeps nobody else from an answer', async () => {
+  test('can be rotated by many requests without blocking other requests', async () => {
     const id = await ready()
     const held = Promise.withResolvers<void>()
     const asked = Promise.withResolvers<void>()
@@ -535,7 +535,7 @@ describe('the password of a user', () => {
     for (const reply of await Promise.all(waiting)) expect(reply.status).toBe(200)
   })
 
-  test('is made anew also when none was kept', async () => {
+  test('can be rotated for a user without a stored password', async () => {
     const id = await ready()
     await platform.sql('delete from cluster_user')
     const rotated = await rotate(id)
@@ -545,7 +545,7 @@ describe('the password of a user', () => {
 })
 
 describe('a database', () => {
-  test('that is made while the supervisor is away is answered with 503, and told to the pooler later', async () => {
+  test('created while the supervisor is unavailable answers 503 and reaches the pooler later', async () => {
     const id = await ready()
     fake.poolerProblem = 'the supervision tree is not running'
     const made = await platform.call('POST', `/v1/postgres/${id}/databases`, { body: { name: 'more' } })
@@ -573,7 +573,7 @@ describe('on the way to ready', () => {
     expect(row.toolchain).toMatchObject({ major: '16', version: '16.1', source: 'npm', bin: '/bin' })
   })
 
-  test('nothing can be asked of it yet', async () => {
+  test('its users, databases and backups are not available yet', async () => {
     const id = await created()
     for (const path of ['users', 'databases', 'users/fly-user/credentials', 'databases/fly-db/extensions']) {
       expect(await platform.call('GET', `/v1/postgres/${id}/${path}`)).toMatchObject({
@@ -599,33 +599,33 @@ describe('on the way to ready', () => {
     return data.failure
   }
 
-  test('it fails without a toolchain, saying what to do', async () => {
+  test('it fails without a toolchain and says what to install', async () => {
     fake.toolchainProblem = 'PostgreSQL 16 was not found: run npm ci'
     expect(await failed()).toBe('PostgreSQL 16 was not found: run npm ci')
   })
 
-  test('it fails without ports, naming the setting', async () => {
+  test('it fails without free ports and names the setting', async () => {
     fake.ports = { first: 15_000, last: 15_000 }
     expect(await failed()).toBe('no free ports in 15000-15000; widen BERTH_PG_PORTS')
   })
 
-  test('it fails when others hold the ports', async () => {
+  test('it fails if other programs listen on all ports', async () => {
     fake.ports = { first: 15_000, last: 15_009 }
     for (let port = 15_000; port < 15_009; port++) fake.boundPorts.add(port)
     expect(await failed()).toContain('no free ports')
   })
 
-  test('it fails without disk space, saying how much is needed', async () => {
+  test('it fails without disk space and says how much is needed', async () => {
     fake.freeBytes = 100 * 1024 ** 2
     expect(await failed()).toBe('not enough disk space: 100 MB are free, 256 MB are needed')
   })
 
-  test('it fails when the disk fills up while it is made', async () => {
+  test('it fails if the disk becomes full during initialization', async () => {
     fake.dataProblem = 'cp: error writing: No space left on device'
     expect(await failed()).toBe('the disk is full')
   })
 
-  test('one that failed can be deleted, and its name used again', async () => {
+  test('a failed cluster can be deleted and its name reused', async () => {
     fake.freeBytes = 0
     const id = await created({ name: 'second-try' })
     await settle()
@@ -636,7 +636,7 @@ describe('on the way to ready', () => {
     await ready({ name: 'second-try' })
   })
 
-  test('a server that never starts fails after its deadline, with the last words of the server', async () => {
+  test('a server that never starts fails after its deadline, with the last line of its log', async () => {
     fake.neverStarts = true
     const id = await created()
     for (let turns = 0; turns < 2; turns++) {
@@ -658,7 +658,7 @@ describe('on the way to ready', () => {
     expect(data.failure).toContain('FATAL:  out of luck')
   })
 
-  test('one whose every attempt throws fails after its deadline, with the last error', async () => {
+  test('a cluster whose steps always throw fails after its deadline, with the last error', async () => {
     fake.startProblem = 'PgBouncer is not installed'
     const id = await created()
     for (let turns = 0; turns < 3; turns++) {
@@ -673,7 +673,7 @@ describe('on the way to ready', () => {
     })
   })
 
-  test('progress moves the deadline', async () => {
+  test('progress extends the deadline', async () => {
     const id = await created()
     await platform.sql(`update cluster set state_since = now() - interval '1 hour', progress_at = now()`)
     await settle()
@@ -693,7 +693,7 @@ describe('the first backup', () => {
     return (await findBackup()).state
   }
 
-  test('waits for clusters that are being made, but only for a moment', async () => {
+  test('waits for clusters that are being created, but only for a moment', async () => {
     await look(await ready())
     await created()
     expect(await lookAtBackup()).toBe('queued')
@@ -701,7 +701,7 @@ describe('the first backup', () => {
     expect(await lookAtBackup()).toBe('running')
   })
 
-  test('does not wait for one whose making takes long', async () => {
+  test('does not wait for a cluster whose creation takes long', async () => {
     await look(await ready())
     await created()
     await platform.sql(`update cluster set state_since = now() - interval '11 seconds' where state = 'creating'`)
@@ -710,7 +710,7 @@ describe('the first backup', () => {
 })
 
 describe('ports', () => {
-  test('are never handed out twice, and every one of a range is used', async () => {
+  test('are never assigned twice, and the whole range is used', async () => {
     fake.ports = { first: 15_000, last: 15_199 }
     const ids = await Promise.all(Array.from({ length: 100 }, (_, i) => created({ name: `n${i}` })))
     while ((await platform.sql(underWay)).length > 0) {
@@ -734,7 +734,7 @@ describe('ports', () => {
     expect(uids).toEqual([{ count: 100 }])
   })
 
-  test('that somebody else listens on are passed over', async () => {
+  test('that other programs listen on are skipped', async () => {
     fake.ports = { first: 15_000, last: 15_005 }
     fake.boundPorts = new Set([15_000, 15_002, 15_003, 15_005])
     const { primary } = (await show(await ready())).body.data.endpoints
@@ -765,7 +765,7 @@ describe('ports', () => {
     },
   )
 
-  test('that are taken before the start and have no successors let the cluster fail', async () => {
+  test('that are taken before the start fail the cluster if no others are free', async () => {
     fake.ports = { first: 15_000, last: 15_001 }
     const { id, direct } = await placed()
     fake.boundPorts.add(direct)
@@ -775,7 +775,7 @@ describe('ports', () => {
 })
 
 describe('the health of a ready cluster', () => {
-  test('is down while the server is, says why, and ok again afterwards', async () => {
+  test('is down with a reason while the server is, and ok afterwards', async () => {
     const id = await ready()
     const before = (await look(id)).health
     expect(before).toMatchObject({ status: 'ok', reason: '' })
@@ -795,7 +795,7 @@ describe('the health of a ready cluster', () => {
     expect(await eventsOf(id)).toEqual(['placed', 'ready'])
   })
 
-  test('names the port that another program took while the server was away, and the port stays', async () => {
+  test('names the port that another program took while the server was down, and keeps the port', async () => {
     const id = await ready()
     const { primary } = (await show(id)).body.data.endpoints
     fake.neverStarts = true
@@ -812,7 +812,7 @@ describe('the health of a ready cluster', () => {
     expect((await look(id)).health).toMatchObject({ status: 'ok' })
   })
 
-  test('names the port that another program took while the pooler was away', async () => {
+  test('names the port that another program took while the pooler was down', async () => {
     const id = await ready()
     const { port } = (await show(id)).body.data.endpoints.primary.pooler
     fake.poolerNeverStarts = true
@@ -824,7 +824,7 @@ describe('the health of a ready cluster', () => {
     })
   })
 
-  test('is degraded while the pooler is away', async () => {
+  test('is degraded while the pooler is down', async () => {
     const id = await ready()
     fake.poolerNeverStarts = true
     fake.poolers.delete(id)
@@ -835,20 +835,20 @@ describe('the health of a ready cluster', () => {
     expect((await look(id)).health).toMatchObject({ status: 'ok', reason: '' })
   })
 
-  test('is degraded for as long as an endpoint does not answer', async () => {
+  test('is degraded while an endpoint does not answer', async () => {
     const id = await ready()
     await look(id)
-    fake.probeProblem = 'ask 127.0.0.1:15000 a question'
+    fake.probeProblem = 'query 127.0.0.1:15000'
     const degraded = (await look(id, { closely: true })).health
-    expect(degraded).toMatchObject({ status: 'degraded', reason: 'ask 127.0.0.1:15000 a question' })
-    // The disk is looked at every minute; between two such looks nothing has become better by itself.
+    expect(degraded).toMatchObject({ status: 'degraded', reason: 'query 127.0.0.1:15000' })
+    // The disk is checked every minute; between two checks the health does not improve by itself.
     expect((await look(id)).health).toEqual(degraded)
     expect((await look(id)).health).toEqual(degraded)
     fake.probeProblem = undefined
     expect((await look(id)).health).toMatchObject({ status: 'ok', reason: '' })
   })
 
-  test('says when the platform cannot even ask for a start', async () => {
+  test('shows the error if the server cannot be started', async () => {
     const id = await ready()
     await look(id)
     fake.startProblem = 'the certificate cannot be written'
@@ -864,13 +864,13 @@ describe('the health of a ready cluster', () => {
     expect((await look(id)).health).toMatchObject({ status: 'ok', reason: '' })
   })
 
-  test('is ok although the tenant changed the password, because who refuses one answers', async () => {
+  test('is ok if the tenant has changed the password, because a rejected login is an answer', async () => {
     const id = await ready()
-    fake.probeProblem = 'ask 127.0.0.1:15000 a question: password authentication failed for user "fly-user"'
+    fake.probeProblem = 'query 127.0.0.1:15000: password authentication failed for user "fly-user"'
     expect((await look(id, { closely: true })).health).toMatchObject({ status: 'ok', reason: '' })
   })
 
-  test('is looked at again soon after a problem, and every ten seconds otherwise', async () => {
+  test('is checked every second while there is a problem, and every ten seconds otherwise', async () => {
     const id = await ready()
     const delay = async () => {
       const [row] = await platform.sql(
@@ -893,7 +893,7 @@ describe('storage', () => {
   const gigabyte = 1024 ** 3
   const measured = (data: Record<string, unknown>) => [data.storage_provisioned_bytes, data.storage_used_bytes]
 
-  test('is null until first measured, and then measured hourly', async () => {
+  test('is null before the first measurement, and then measured hourly', async () => {
     const id = await ready({ disk_size_gb: 2 })
     expect(measured((await show(id)).body.data)).toEqual([null, null])
     expect(measured(await look(id))).toEqual([2 * gigabyte, 40_000_000])
@@ -912,7 +912,7 @@ describe('storage', () => {
     expect(fake.calls).toBe(calls)
   })
 
-  test('near its end makes the cluster read-only until there is room again', async () => {
+  test('that is nearly full makes the cluster read-only until there is space again', async () => {
     const id = await ready({ disk_size_gb: 1 })
     const at = async (share: number) => {
       fake.usedBytes = Math.ceil(share * gigabyte)
@@ -931,7 +931,7 @@ describe('storage', () => {
     expect(await at(0.93)).toMatchObject({ status: 'ok' })
   })
 
-  test('that is full is still said to be after the server was away', async () => {
+  test('that is full is still reported after the server was down', async () => {
     const id = await ready({ disk_size_gb: 1 })
     fake.usedBytes = Math.ceil(0.96 * gigabyte)
     expect((await look(id)).health.status).toBe('read_only')
@@ -946,7 +946,7 @@ describe('storage', () => {
   })
 })
 
-describe('although calls fail', () => {
+describe('when calls fail', () => {
   async function expectReady(id: string): Promise<void> {
     expect((await show(id)).body.data).toMatchObject({ status: 'ready' })
     expect(await eventsOf(id)).toEqual(['placed', 'ready'])
@@ -962,7 +962,7 @@ describe('although calls fail', () => {
     await expectNothingLeft()
   }
 
-  /** How many calls to the outside and how many statements the change takes when nothing fails. */
+  /** Counts the driver calls and statements of the change when nothing fails. */
   async function measure(change: () => Promise<unknown>): Promise<{ calls: number; statements: number }> {
     fake.breakCall(0)
     const counting = breakable(platform.database.db, 0)
@@ -972,7 +972,7 @@ describe('although calls fail', () => {
     return { calls: fake.calls, statements: counting.count() }
   }
 
-  test('creating converges to one cluster, whichever call to the outside is lost', async () => {
+  test('creation converges to one cluster, whichever driver call fails', async () => {
     const { calls } = await measure(ready)
     expect(calls).toBeGreaterThan(10)
     for (let nth = 1; nth <= calls; nth++) {
@@ -984,7 +984,7 @@ describe('although calls fail', () => {
     }
   })
 
-  test('creating converges, whichever statement is lost, and one call to the outside besides', async () => {
+  test('creation converges, whichever statement and one driver call fail', async () => {
     const { calls, statements } = await measure(ready)
     for (let nth = 1; nth <= statements; nth++) {
       for (const broken of [0, 1 + (nth % calls)]) {
@@ -998,7 +998,7 @@ describe('although calls fail', () => {
     }
   })
 
-  test('deleting converges, whichever call or statement is lost', async () => {
+  test('deletion converges, whichever driver call or statement fails', async () => {
     const { calls, statements } = await measure(async () => {
       const id = await ready()
       fake.breakCall(0)
@@ -1020,7 +1020,7 @@ describe('although calls fail', () => {
     }
   })
 
-  test('a deletion that overtakes the creation leaves nothing, at whichever call it comes', async () => {
+  test('a deletion at any call of the creation leaves nothing behind', async () => {
     const { calls } = await measure(ready)
     for (let nth = 1; nth <= calls; nth++) {
       await startAfresh()
@@ -1034,7 +1034,7 @@ describe('although calls fail', () => {
     }
   })
 
-  test('the health of a cluster is right again, whichever call or statement of a look is lost', async () => {
+  test('the health of a cluster recovers, whichever driver call or statement of a check fails', async () => {
     let id = await ready()
     const { calls, statements } = await measure(() => look(id, { closely: true }))
     for (let nth = 1; nth <= Math.max(calls, statements); nth++) {
@@ -1057,7 +1057,7 @@ describe('attachments', () => {
   const detach = (id: string, app: string) => platform.call('DELETE', `/v1/postgres/${id}/attachments/${app}`)
   const attached = async (id: string) => (await show(id)).body.data.attached_apps
 
-  test('answer 201 when new and 200 when repeated, with the time of the first', async () => {
+  test('answer 201 when new, and 200 with the original time when repeated', async () => {
     const id = await created()
     await platform.createApp('web')
     const first = await attach(id, 'web')
@@ -1070,14 +1070,14 @@ describe('attachments', () => {
     expect(await attached(id)).toEqual([{ name: 'web' }])
   })
 
-  test('twenty times at once attach once', async () => {
+  test('twenty concurrent requests attach once', async () => {
     const id = await created()
     await platform.createApp('web')
     const replies = await Promise.all(Array.from({ length: 20 }, () => attach(id, 'web')))
     expect(replies.map((reply) => reply.status).sort()).toEqual([...Array(19).fill(200), 201])
   })
 
-  test('are listed by name, with the cluster and in the list', async () => {
+  test('are listed by name, in the details and in the list of clusters', async () => {
     const id = await ready()
     for (const app of ['web', 'api', 'jobs']) {
       await platform.createApp(app)
@@ -1087,7 +1087,7 @@ describe('attachments', () => {
     expect((await list('org_slug=personal')).body.data[0].attached_apps).toEqual(await attached(id))
   })
 
-  test('of an app that is absent, deleted or of another organization answer 404', async () => {
+  test('of a missing, deleted or foreign app answer 404', async () => {
     await platform.createOrg('acme')
     await platform.createApp('theirs', { org_slug: 'acme' })
     await platform.createApp('gone')
@@ -1099,7 +1099,7 @@ describe('attachments', () => {
     expect(await attached(id)).toEqual([])
   })
 
-  test('need the name of an app', async () => {
+  test('require the name of an app', async () => {
     const id = await created()
     for (const app_name of [undefined, 5, null]) {
       expect(await attach(id, app_name)).toMatchObject({
@@ -1109,7 +1109,7 @@ describe('attachments', () => {
     }
   })
 
-  test('end with a detachment, which needs one', async () => {
+  test('end with a detachment, which answers 404 without an attachment', async () => {
     const id = await created()
     await platform.createApp('web')
     await attach(id, 'web')
@@ -1129,7 +1129,7 @@ describe('attachments', () => {
     }
     const version = async () => (await platform.sql(`select secrets_version from app where name = 'web'`))[0]
 
-    test('set it, take it back when they end, and can be made again', async () => {
+    test('set it, remove it when they end, and can be repeated', async () => {
       const id = await created()
       await platform.createApp('web')
       await platform.call('POST', '/v1/apps/web/secrets', { body: { values: { OTHER: url.value } } })
@@ -1148,7 +1148,7 @@ describe('attachments', () => {
       }
     })
 
-    test('leave one that was changed since', async () => {
+    test('keep a secret that was changed since', async () => {
       const id = await created()
       await platform.createApp('web')
       await attachWith(id, url)
@@ -1157,7 +1157,7 @@ describe('attachments', () => {
       expect(await secrets()).toEqual(['DATABASE_URL=elsewhere'])
     })
 
-    test('are all made or none', async () => {
+    test('are created completely or not at all', async () => {
       const id = await created()
       await platform.createApp('web')
       for (const secret of [
@@ -1172,7 +1172,7 @@ describe('attachments', () => {
       expect([await attached(id), await secrets()]).toEqual([[], []])
     })
 
-    test('twenty at once do not wait for each other in a circle', async () => {
+    test('twenty concurrent ones do not deadlock', async () => {
       const id = await created()
       await platform.createApp('web')
       const replies = await Promise.all(Array.from({ length: 20 }, () => attachWith(id, url)))
@@ -1180,7 +1180,7 @@ describe('attachments', () => {
     })
   })
 
-  test('end with the app, and a new app of its name is another one', async () => {
+  test('end with the app, and do not apply to a new app of the same name', async () => {
     const id = await ready()
     await platform.createApp('web')
     await attach(id, 'web')
@@ -1195,7 +1195,7 @@ describe('attachments', () => {
     expect((await attach(id, 'web')).status).toBe(201)
   })
 
-  test('end with the cluster, and the app goes on', async () => {
+  test('end with the cluster, while the app continues', async () => {
     const id = await ready()
     await platform.createApp('web')
     await attach(id, 'web')

@@ -1,7 +1,8 @@
 import { closeSync, existsSync, globSync, openSync, writeSync } from 'node:fs'
 import { mkdir, readdir, symlink } from 'node:fs/promises'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type DrillDriver, drillDriver } from '../../../src/drivers/postgres/drill.ts'
+import { drillDriver } from '../../../src/drivers/postgres/drill/drill.ts'
+import type { DrillDriver } from '../../../src/drivers/postgres/drill/driver.ts'
 import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
@@ -24,7 +25,7 @@ async function startWithSource(): Promise<void> {
   source = await makeSource('shop')
 }
 
-/** A ready cluster with a backup, a window from 10:00 to 12:00 on a day in the past, and samples in and before it. */
+/** Makes a ready cluster with a backup, a past recovery window from 10:00 to 12:00, and samples in and before it. */
 async function makeSource(name: string, extra: object = {}): Promise<string> {
   const made = await platform.call('POST', '/v1/postgres', {
     body: { org_slug: 'personal', plan: 'basic', name, ...extra },
@@ -45,7 +46,7 @@ async function makeSource(name: string, extra: object = {}): Promise<string> {
   return id
 }
 
-/** One turn of something that waits, whichever. */
+/** Runs one turn of any waiting resource. */
 async function turnAll(only = 'true') {
   await platform.sql(
     `update work set leased_until = null,
@@ -56,7 +57,7 @@ async function turnAll(only = 'true') {
 
 const ofDrills = `kind = 'drill' or resource_id in (select id from cluster where scratch or state = 'deleting')`
 
-/** Turns the crank for drills and their clusters until this holds. */
+/** Runs the loop for drills and their clusters until the condition holds. */
 async function turnUntil(condition: string, values: unknown[] = []): Promise<void> {
   for (let i = 0; i < 300; i++) {
     if ((await platform.sql(condition, values)).length > 0) return
@@ -79,7 +80,7 @@ async function drill(body: unknown = {}) {
   return (await list())[0]
 }
 
-/** One look at the source, which then says how it is doing. */
+/** Checks the source once and returns its health. */
 async function look() {
   await turnAll(`resource_id = '${source}'`)
   return show()
@@ -103,7 +104,7 @@ async function scratchOf(): Promise<string> {
 describe('a drill', () => {
   beforeEach(startWithSource)
 
-  test('restores, looks, keeps the answer, tidies up and reports', async () => {
+  test('restores, checks, stores the answer, cleans up and reports', async () => {
     const seen = await drill({ drill_query: 'select count(*) from orders' })
     expect(seen).toEqual({
       id: expect.stringMatching(/^[a-z0-9]{16}$/),
@@ -130,7 +131,7 @@ describe('a drill', () => {
     expect((await look()).health).toMatchObject({ status: 'ok' })
   })
 
-  test('goes back to a recorded sample of the window or its edge, and no further in the log', async () => {
+  test('restores to a recorded sample or the end of the window, and replays no further', async () => {
     for (let i = 0; i < 6; i++) {
       await ask()
       await untilState('restoring')
@@ -146,7 +147,7 @@ describe('a drill', () => {
     }
   })
 
-  test('shows nobody the scratch cluster, and takes no port of the pooler into use', async () => {
+  test('hides the scratch cluster and does not start a pooler for it', async () => {
     await ask()
     await untilState('checking')
     const scratch = await scratchOf()
@@ -162,7 +163,7 @@ describe('a drill', () => {
     ])
   })
 
-  test('tells how far it is', async () => {
+  test('reports its progress', async () => {
     await ask()
     await untilState('checking')
     await turnAll(`kind = 'drill'`)
@@ -188,7 +189,7 @@ describe('a drill', () => {
     expect(await list()).toMatchObject([{ result: 'ok' }, { result: `failed: ${reason}` }])
   })
 
-  test('that found a problem does not make the disk be measured at every look, nor hides what is worse', async () => {
+  test('that found a problem neither causes repeated disk measurements nor hides a worse problem', async () => {
     fake.copyProblem = 'damaged'
     await drill()
     await look()
@@ -201,7 +202,7 @@ describe('a drill', () => {
     expect((await look()).health.status).toBe('read_only')
   })
 
-  test('that hangs ends, and another one can start', async () => {
+  test('that hangs fails after its deadline, and another one can start', async () => {
     await ask()
     await untilState('checking')
     await platform.sql(`update drill set state_since = now() - interval '13 hours'`)
@@ -226,7 +227,7 @@ describe('a drill', () => {
     },
   )
 
-  test('waits for another one on this machine', async () => {
+  test('waits for another drill on this host', async () => {
     const other = await makeSource('other')
     await ask()
     await untilState('restoring')
@@ -241,7 +242,7 @@ describe('a drill', () => {
     expect((await list(other))[0]).toMatchObject({ result: 'ok' })
   })
 
-  test('waits until there is room for it', async () => {
+  test('waits until there is enough disk space', async () => {
     fake.freeBytes = 500_000_000
     await ask()
     for (let i = 0; i < 3; i++) await turnAll(ofDrills)
@@ -254,7 +255,7 @@ describe('a drill', () => {
     expect((await list())[0]).toMatchObject({ result: 'ok' })
   })
 
-  test('whose window has gone says so', async () => {
+  test('fails with a reason if there is no recovery window', async () => {
     await ask()
     await platform.sql(`update backup set damage = 'flipped'`)
     await untilDone()
@@ -266,7 +267,7 @@ describe('a drill', () => {
 describe('the drill query', () => {
   beforeEach(startWithSource)
 
-  test('is remembered, from the creation on, until it is taken back', async () => {
+  test('is stored from the creation on until it is removed', async () => {
     source = await makeSource('asked', { drill_query: 'select 1' })
     await platform.sql(`delete from work where resource_id <> $1`, [source])
     expect((await drill()).answer).toBe('answer to select 1')
@@ -277,13 +278,13 @@ describe('the drill query', () => {
     expect(await drill({ drill_query: ' ' })).not.toHaveProperty('answer')
   })
 
-  test('is not asked about moments before it was set, but for the newest', async () => {
+  test('does not run for times before it was set, except for the newest one', async () => {
     for (let i = 0; i < 6; i++) expect((await drill({ drill_query: 'select 1' })).target).toBe(edge)
     await platform.sql(`update cluster set drill_query_at = '2026-11-01T11:00:00Z'`)
     for (let i = 0; i < 6; i++) expect(['2026-11-01T11:00:00Z', edge]).toContain((await drill()).target)
   })
 
-  test('counts as set when it is another one', async () => {
+  test('counts as newly set only if it changes', async () => {
     const setAt = async (drill_query: string) => {
       await drill({ drill_query })
       return (await platform.sql('select drill_query_at::text as at from cluster'))[0].at
@@ -293,7 +294,7 @@ describe('the drill query', () => {
     expect(await setAt('select 2')).not.toBe(first)
   })
 
-  test('is told to the repository', async () => {
+  test('is stored in the repository', async () => {
     await ask({ drill_query: 'select 1' })
     await until(async () => {
       await look()
@@ -320,10 +321,10 @@ describe('the drill query', () => {
   })
 })
 
-describe('asking for a drill is refused', () => {
+describe('a request for a drill answers', () => {
   beforeEach(startWithSource)
 
-  test('409 while one is under way', async () => {
+  test('409 while another drill runs', async () => {
     const replies = await Promise.all(Array.from({ length: 10 }, () => ask()))
     expect(replies.map(({ status }) => status).sort()).toEqual([202, ...Array(9).fill(409)])
     expect(await ask({ drill_query: 'select 1' })).toMatchObject({
@@ -333,7 +334,7 @@ describe('asking for a drill is refused', () => {
     expect(await platform.sql('select drill_query from cluster')).toEqual([{ drill_query: null }])
   })
 
-  test('422 unless the cluster is ready and has a window', async () => {
+  test('422 unless the cluster is ready and has a recovery window', async () => {
     await platform.sql(`update backup set state = 'failed'`)
     expect(await ask()).toMatchObject({
       status: 422,
@@ -346,7 +347,7 @@ describe('asking for a drill is refused', () => {
     })
   })
 
-  test('401 without a token and with one that may only read, which may look', async () => {
+  test('401 without a token or with a read-only one, which may list drills', async () => {
     const token = await platform.createToken('read', 'personal')
     expect((await ask({}, source, { token: null })).status).toBe(401)
     expect(await ask({}, source, { token })).toMatchObject({ status: 401, body: { error: 'this token may only read' } })
@@ -355,7 +356,7 @@ describe('asking for a drill is refused', () => {
     expect(await platform.call('GET', path, { token })).toMatchObject({ status: 200, body: { data: [] } })
   })
 
-  test('404 for a cluster that is unknown or a stranger’s', async () => {
+  test('404 for an unknown or foreign cluster', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     for (const id of [source, 'aaaaaaaaaaaaaaaa', 'x', '%00']) {
@@ -376,7 +377,7 @@ describe('the schedule', () => {
   const at = (hour: number) => new Date(Date.UTC(2026, 10, 15, hour, 59))
   const schedule = (ageSeconds: number, active = false) => ({ ageSeconds, active, result: null })
 
-  test('waits for the night, and not longer than twice the interval', () => {
+  test('waits for the night, but not longer than twice the interval', () => {
     expect(isDrillDue(schedule(day - 1), day, at(3))).toBe(false)
     for (const hour of [1, 2, 3, 4]) expect(isDrillDue(schedule(day), day, at(hour))).toBe(true)
     for (const hour of [0, 5, 12, 23]) expect(isDrillDue(schedule(2 * day - 1), day, at(hour))).toBe(false)
@@ -386,7 +387,7 @@ describe('the schedule', () => {
 
   const age = (days: number) => platform.sql(`update cluster set created_at = now() - interval '1 day' * $1`, [days])
 
-  test('starts one when none has been for two days, counted from the creation or the last one', async () => {
+  test('starts a drill if there was none for two days since the creation or the last one', async () => {
     await look()
     expect(await list()).toEqual([])
     await age(3)
@@ -401,7 +402,7 @@ describe('the schedule', () => {
     expect(await list()).toMatchObject([{ status: 'queued' }, { status: 'done', result: 'ok' }])
   })
 
-  test('rests when it is switched off, and while there is nothing to restore', async () => {
+  test('does nothing when it is disabled or while there is nothing to restore', async () => {
     await age(3)
     fake.drillIntervalSeconds = null
     await look()
@@ -416,7 +417,7 @@ describe('the schedule', () => {
   })
 })
 
-test('a drill converges, whichever call and whichever statement is lost', { timeout: 300_000 }, async () => {
+test('a drill converges, whichever driver call or statement fails', { timeout: 300_000 }, async () => {
   await startWithSource()
   await platform.sql(`update cluster set drill_query = 'select 1'`)
   const run = async (nth: number, calls: number) => {
@@ -428,7 +429,7 @@ test('a drill converges, whichever call and whichever statement is lost', { time
     platform.loopDb = undefined
     const [last] = await list()
     expect(last, `statement ${nth}`).toMatchObject({ result: 'ok', answer: 'answer to select 1' })
-    // The source is woken at the end, and nothing else is left to do.
+    // At the end only the source is left to be checked.
     await expectNothingLeft()
     return { calls: fake.calls, statements: counting.count() }
   }
@@ -478,7 +479,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     return seen
   }
 
-  /** All of the client programs but for one. */
+  /** All client programs except one. */
   async function toolsWithout(missing: string): Promise<string> {
     const tools = await ensureTools(cluster.spec.toolchain)
     const place = `${bench.home.toolchain}/without`
@@ -488,7 +489,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     return place
   }
 
-  test('pass on what is sound, with the answer of the default user', { timeout: 120_000 }, async () => {
+  test('pass on an intact cluster, with the answer that the default user gets', { timeout: 120_000 }, async () => {
     expect(await drills.inspectPages(cluster.id)).toEqual({ is: 'absent' })
     expect(await checkPages()).toEqual({ is: 'passed' })
     const query = 'select count(*), session_user from number'
@@ -497,7 +498,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     expect(bench.supervisor.listServices().filter((name) => name.startsWith('drill-'))).toEqual([])
   })
 
-  test('pass whatever a tenant made of his database', { timeout: 120_000 }, async () => {
+  test('pass with hostile settings of a tenant', { timeout: 120_000 }, async () => {
     const settings = { statement_timeout: 1, idle_session_timeout: 1, local_preload_libraries: 'nowhere' }
     const set = Object.entries({ ...settings, ...(major === '17' && { transaction_timeout: 1 }) })
     const change = (how: (name: string, value: unknown) => string) =>
@@ -513,7 +514,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     await change((name) => `reset ${name}`)
   })
 
-  test('take nothing but SQL from the owner', { timeout: 120_000 }, async () => {
+  test('accept only SQL as the query of the owner', { timeout: 120_000 }, async () => {
     const mark = `${bench.home.path}/clusters/${cluster.id}/drill/escaped`
     for (const query of [`\\! touch ${mark}`, '\\c - postgres', `select 1 \\g | touch ${mark}`]) {
       expect(await checkContents(query)).toMatchObject({
@@ -529,7 +530,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     })
   })
 
-  test('find an index that is out of order, also without pg_amcheck', { timeout: 120_000 }, async () => {
+  test('find a corrupt index, even without pg_amcheck', { timeout: 120_000 }, async () => {
     const compare = (sign: string) =>
       `create or replace function public.compare(int, int) returns int language sql immutable
        as 'select ${sign}pg_catalog.btint4cmp($1, $2)'`
@@ -556,7 +557,7 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     await bench.postgres.query(cluster.id, 'fly-db', 'drop index public.turned_index')
   })
 
-  test('find a byte that is not what it was', { timeout: 120_000 }, async () => {
+  test('find a flipped byte', { timeout: 120_000 }, async () => {
     const [row] = await bench.postgres.query<{ path: string }>(
       cluster.id,
       'fly-db',

@@ -11,7 +11,7 @@ async function createCluster(org = 'personal'): Promise<string> {
 }
 
 describe('the log of a cluster', () => {
-  test('is its last lines, oldest first, also before the cluster is ready', async () => {
+  test('returns the last lines, oldest first, even before the cluster is ready', async () => {
     const id = await createCluster()
     const read = (query = '') => platform.call('GET', `/v1/postgres/${id}/logs${query}`)
     expect(await read()).toMatchObject({ status: 200, body: { data: { lines: [] } } })
@@ -22,12 +22,12 @@ describe('the log of a cluster', () => {
     expect((await read('?lines=1000')).body.data.lines).toHaveLength(150)
   })
 
-  test.each(['0', '1001', '-1', 'many', '1.5'])('is refused for %s lines', async (lines) => {
+  test.each(['0', '1001', '-1', 'many', '1.5'])('answers 400 for %s lines', async (lines) => {
     const reply = await platform.call('GET', `/v1/postgres/${await createCluster()}/logs?lines=${lines}`)
     expect(reply).toMatchObject({ status: 422, body: { error: expect.stringContaining('lines must be') } })
   })
 
-  test('is for those who may see the cluster', async () => {
+  test('is visible only to those who can see the cluster', async () => {
     await platform.createOrg('acme')
     const id = await createCluster('acme')
     const read = (token: string | null) => platform.call('GET', `/v1/postgres/${id}/logs`, { token })
@@ -38,7 +38,7 @@ describe('the log of a cluster', () => {
     expect((await read('berth_unknown')).status).toBe(401)
   })
 
-  test('is gone with the cluster', async () => {
+  test('is deleted with the cluster', async () => {
     const id = await createCluster()
     const isGone = async () => (await platform.call('GET', `/v1/postgres/${id}/logs`)).status === 404
     await platform.call('DELETE', `/v1/postgres/${id}`)
@@ -60,7 +60,7 @@ describe('the certificate authority', () => {
     }
   })
 
-  test('is not shown to strangers', async () => {
+  test('is not shown without a valid token', async () => {
     expect((await read(null)).status).toBe(401)
     expect((await read('berth_unknown')).status).toBe(401)
   })

@@ -6,7 +6,7 @@ const platform = usePlatform()
 
 let source: string
 
-/** A ready cluster with one completed backup and a window from 10:00 to 12:00 on a day in the past. */
+/** Makes a ready cluster with one completed backup and a past recovery window from 10:00 to 12:00. */
 beforeEach(async () => {
   const made = await platform.call('POST', '/v1/postgres', {
     body: { org_slug: 'personal', plan: 'basic', name: 'shop' },
@@ -19,7 +19,7 @@ beforeEach(async () => {
   await setLatest('2026-11-01T12:00:00Z')
 })
 
-/** As long as it takes: a second backup in one second waits for the next one. */
+/** Waits, because a second backup within one second is delayed to the next one. */
 async function settle() {
   await until(async () => {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
@@ -32,7 +32,7 @@ async function settle() {
   })
 }
 
-/** No further: the first backup of its own changes what it stands on. */
+/** Stops there, because the cluster's first own backup replaces its base. */
 async function settleUntilReady(id: string) {
   for (let i = 0; i < 200; i++) {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
@@ -64,7 +64,7 @@ async function setLatest(at: string) {
 const restore = (body: unknown, id = source, options: object = {}) =>
   platform.call('POST', `/v1/postgres/${id}/restore`, { body, ...options })
 
-describe('a restore is refused', () => {
+describe('a restore answers', () => {
   test.each([
     [{}, 'one of backup_id or pitr_time is required'],
     [{ backup_id: null, pitr_time: null }, 'one of backup_id or pitr_time is required'],
@@ -92,7 +92,7 @@ describe('a restore is refused', () => {
     expect(await platform.sql('select 1 from pin')).toEqual([])
   })
 
-  test('401 without a token and with one that may only read', async () => {
+  test('401 without a token or with a read-only one', async () => {
     const body = { pitr_time: '2026-11-01T11:00:00Z' }
     expect((await restore(body, source, { token: null })).status).toBe(401)
     expect((await restore({}, 'nothing', { token: 'berth_wrong' })).status).toBe(401)
@@ -103,13 +103,13 @@ describe('a restore is refused', () => {
     })
   })
 
-  test('400 before anything about the cluster when the body is no JSON object', async () => {
+  test('400 for a body that is not a JSON object, whatever the cluster', async () => {
     for (const raw of ['{', '[]', '"x"', 'null']) {
       expect((await platform.call('POST', '/v1/postgres/aaaaaaaaaaaaaaaa/restore', { raw })).status).toBe(400)
     }
   })
 
-  test('404 for a cluster that is unknown, foreign, being deleted or deleted, before its fields are looked at', async () => {
+  test('404 for an unknown, foreign or deleted cluster, whatever the fields', async () => {
     const notFound = { status: 404, body: { error: 'Cluster not found' } }
     for (const id of ['aaaaaaaaaaaaaaaa', 'x', '..%2f', '%00'])
       expect(await restore({ backup_id: 5 }, id)).toMatchObject(notFound)
@@ -121,7 +121,7 @@ describe('a restore is refused', () => {
     expect(await restore({ pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject(notFound)
   })
 
-  test('404 for a backup the cluster does not have', async () => {
+  test('404 for an unknown backup', async () => {
     for (const backup_id of ['20261101-095901F', 'latest', '../../etc', "x'; drop table backup"]) {
       expect(await restore({ backup_id })).toMatchObject({
         status: 404,
@@ -143,7 +143,7 @@ describe('a restore is refused', () => {
     expect((await restore({ backup_id: '20261101-095900F' })).status).toBe(400)
   })
 
-  test('422 when nothing has been backed up', async () => {
+  test('422 without a backup', async () => {
     await platform.sql(`update backup set state = 'failed'`)
     expect(await restore({ pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject({
       status: 422,
@@ -151,7 +151,7 @@ describe('a restore is refused', () => {
     })
   })
 
-  test('422 for a moment in a hole of the archive', async () => {
+  test('422 for a time in a gap of the archive', async () => {
     await platform.sql(`update archive set ended_at = now()`)
     await platform.sql(
       `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, latest_at, latest_lsn)
@@ -176,7 +176,7 @@ describe('a restore is refused', () => {
 })
 
 describe('a restore', () => {
-  test('answers 201 with a new cluster that has everything of its source but its data yet', async () => {
+  test('answers 201 with a new cluster that has the settings of its source', async () => {
     const made = await restore({ pitr_time: '2026-11-01t13:30:00.1234567+02:00' })
     expect(made.status).toBe(201)
     const { data } = made.body
@@ -198,7 +198,7 @@ describe('a restore', () => {
     })
   })
 
-  test('of a backup takes nothing later than its end', async () => {
+  test('of a backup replays nothing after its end', async () => {
     const made = await restore({ backup_id: '20261101-095900F', pitr_time: '  ' })
     expect(made.body.data).toMatchObject({
       name: 'shop-restore-20261101095900',
@@ -208,7 +208,7 @@ describe('a restore', () => {
     expect(plan).toMatchObject({ target: { kind: 'end' }, pieces: [{ end: plan.backup.stopLsn }] })
   })
 
-  test('of the same moment again gets another name', async () => {
+  test('of the same time again gets another name', async () => {
     const names = []
     for (let i = 0; i < 3; i++) names.push((await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.name)
     expect(names).toEqual([
@@ -218,7 +218,7 @@ describe('a restore', () => {
     ])
   })
 
-  test('becomes ready, with passwords of its own and restorable at once', async () => {
+  test('becomes ready with new passwords and can be restored at once', async () => {
     const made = await restore({ pitr_time: '2026-11-01T11:00:00Z', name: 'again' })
     const id = made.body.data.id
     await settleUntilReady(id)
@@ -234,7 +234,7 @@ describe('a restore', () => {
     })
   })
 
-  test('becomes ready although the tenant dropped the database that every cluster starts with', async () => {
+  test('becomes ready without the default database if the tenant dropped it', async () => {
     for (const databases of [['shop'], []]) {
       platform.fake.databases = databases
       const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
@@ -243,7 +243,7 @@ describe('a restore', () => {
     }
   })
 
-  test('becomes ready although the owner lets nobody connect, and its health tells', async () => {
+  test('becomes ready if the owner allows no connections, and its health shows that', async () => {
     platform.fake.probeProblem = 'too many connections for database "fly-db"'
     platform.fake.probeCode = '53300'
     const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
@@ -257,7 +257,7 @@ describe('a restore', () => {
     expect((await show()).health.reason).toContain('too many connections')
   })
 
-  test('that fails says why and can be deleted', async () => {
+  test('that fails shows a reason and can be deleted', async () => {
     platform.fake.copyProblem = 'backup 20261101-095900F is damaged: checksum mismatch'
     const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.id
     await settle()
@@ -272,7 +272,7 @@ describe('a restore', () => {
     expect(await platform.sql('select 1 from pin where holder_id = $1', [id])).toEqual([])
   })
 
-  describe('of a backup whose blocks the copy shares', () => {
+  describe('with a reflink copy of a backup', () => {
     const scrubbed = (hours: number) =>
       platform.sql(`update backup set scrubbed_at = now() - interval '1 hour' * $1`, [hours])
     const show = async (id: string) => (await platform.call('GET', `/v1/postgres/${id}`)).body.data
@@ -299,11 +299,11 @@ describe('a restore', () => {
     const hasOwnBackup = async (id: string) =>
       (await platform.sql(`select 1 from backup where cluster_id = $1 and state = 'completed'`, [id])).length > 0
 
-    test('is ready first and verified later if it was scrubbed within a day', async () => {
+    test('is ready first and verified later if the backup was scrubbed within a day', async () => {
       await scrubbed(23)
       const id = await restoreAndSettle()
       expect(await show(id)).toMatchObject({ status: 'ready', restore: { phase: 'done', verified: false } })
-      // Although the cluster needs it no more, it must stay while it is being read.
+      // The cluster does not need the backup any more, but it must stay while it is verified.
       await lookUntil(() => hasOwnBackup(id))
       expect(await isPinned(id)).toBe(true)
       platform.fake.verificationRuns = false
@@ -322,7 +322,7 @@ describe('a restore', () => {
       expect(await show(id)).toMatchObject({ status: 'ready', restore: { verified: true } })
     })
 
-    test('fails loudly when the blocks turn out damaged, and nobody trusts that scrub any more', async () => {
+    test('fails if the backup turns out damaged, and that scrub is not trusted any more', async () => {
       await scrubbed(1)
       const id = await restoreAndSettle()
       platform.fake.verificationRuns = false
@@ -339,7 +339,7 @@ describe('a restore', () => {
       ).toEqual([])
     })
 
-    test('is verified in the end although the reply of any one driver call is lost', async () => {
+    test('is verified in the end, whichever driver call fails', async () => {
       await scrubbed(1)
       for (let nth = 1; nth <= 6; nth++) {
         platform.fake.verificationRuns = true
@@ -353,7 +353,7 @@ describe('a restore', () => {
     })
   })
 
-  test('goes on when its source is deleted meanwhile', async () => {
+  test('continues if its source is deleted meanwhile', async () => {
     const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data.id
     await platform.call('DELETE', `/v1/postgres/${source}`)
     await settle()
@@ -362,7 +362,7 @@ describe('a restore', () => {
     expect(await platform.sql('select state from cluster where id = $1', [source])).toEqual([{ state: 'deleted' }])
   })
 
-  test('tells how much it copied and replayed, also when nobody looked meanwhile', async () => {
+  test('reports how much it copied and replayed, even without intermediate checks', async () => {
     const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
     await settleUntilReady(id)
     expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data.restore).toMatchObject({
@@ -373,7 +373,7 @@ describe('a restore', () => {
     })
   })
 
-  test('takes an older backup when the one it would take is damaged, and the damage is known from then on', async () => {
+  test('uses an older backup if the newest is damaged, and records the damage', async () => {
     await platform.sql('update cluster set retention_at = now()') // it would take the older one for no longer needed
     await platform.sql(
       `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
@@ -411,7 +411,7 @@ describe('a restore', () => {
   })
 
   test.each([[{ backup_id: '20261101-095900F' }], [{ pitr_time: '2026-11-01T11:00:00Z' }]])(
-    'of a damaged backup fails when no other leads there: %j',
+    'of a damaged backup fails without an alternative: %j',
     async (body) => {
       const { id } = (await restore(body)).body.data
       const reason = 'backup 20261101-095900F is damaged: checksum mismatch'
@@ -427,7 +427,7 @@ describe('a restore', () => {
     },
   )
 
-  test('that finds the log damaged has its source take a new backup', async () => {
+  test('that finds damaged WAL starts a new backup of its source', async () => {
     const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
     const reason = 'the write-ahead log is damaged: replay ended at 0/2900000 instead of 0/3000000'
     platform.fake.recoverySeen = { is: 'failed', reason }
@@ -443,12 +443,12 @@ describe('a restore', () => {
 
   test.each([
     [
-      'the checksums are read',
+      'the checksums are verified',
       { copySeen: { is: 'running', bytesDone: 9, bytesTotal: 9, bytesVerified: 1 } },
       { copySeen: { is: 'running', bytesDone: 9, bytesTotal: 9, bytesVerified: 2 } },
     ],
     [
-      'log without a commit is replayed',
+      'WAL without a commit is replayed',
       { recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: '0/3000000' } },
       { recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: '0/4000000' } },
     ],
@@ -478,7 +478,7 @@ describe('a restore', () => {
     })
   })
 
-  test('fifty times with one Idempotency-Key makes one', async () => {
+  test('fifty requests with one Idempotency-Key create one cluster', async () => {
     const replies = await Promise.all(
       Array.from({ length: 50 }, () =>
         restore({ pitr_time: '2026-11-01T11:00:00Z' }, source, { headers: { 'idempotency-key': 'k' } }),
@@ -489,10 +489,10 @@ describe('a restore', () => {
     expect(await platform.sql('select count(*) from restore')).toEqual([{ count: 1 }])
   })
 
-  test('converges although the reply of any one driver call is lost', async () => {
+  test('converges, whichever driver call fails', async () => {
     const attempt = async (name: string, broken: number) => {
       const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z', name })).body.data.id
-      // Only the new cluster is worked on, so that the calls counted are its own.
+      // Only the new cluster is processed, so that all counted calls belong to it.
       await platform.sql('delete from work where resource_id <> $1', [id])
       platform.fake.breakCall(broken)
       for (let i = 0; i < 5; i++) await settle()
@@ -505,8 +505,8 @@ describe('a restore', () => {
   }, 120_000)
 })
 
-describe('what a restore needs', () => {
-  test('is not removed while it runs, nor while the new cluster has no backup of its own', async () => {
+describe('the backup and WAL of a restore', () => {
+  test('are not removed while it runs or before the new cluster has its own backup', async () => {
     const id = (await restore({ backup_id: '20261101-095900F' })).body.data.id
     expect(await platform.sql('select cluster_id, label from pin where holder_id = $1', [id])).toEqual([
       { cluster_id: source, label: '20261101-095900F' },
@@ -531,14 +531,14 @@ describe('what a restore needs', () => {
 })
 
 describe('fork and undelete', () => {
-  test('fork copies a ready cluster under a name of its own', async () => {
+  test('a fork copies a ready cluster under a new name', async () => {
     const made = await platform.call('POST', `/v1/postgres/${source}/fork`, { body: {} })
     expect(made).toMatchObject({ status: 201, body: { data: { name: 'shop-fork', status: 'creating' } } })
     expect((await platform.call('POST', `/v1/postgres/${source}/fork`, { body: {} })).status).toBe(422)
     expect((await platform.call('POST', '/v1/postgres/aaaaaaaaaaaaaaaa/fork', { body: {} })).status).toBe(404)
   })
 
-  test('undelete brings back a deleted cluster under its name, and only a deleted one', async () => {
+  test('undelete restores only a deleted cluster, under its name', async () => {
     const undelete = () => platform.call('POST', `/v1/postgres/${source}/undelete`, { body: {} })
     expect((await undelete()).status).toBe(422)
     await platform.call('DELETE', `/v1/postgres/${source}`)
@@ -552,7 +552,7 @@ describe('fork and undelete', () => {
     expect((await undelete()).status).toBe(410)
   })
 
-  test('what is kept of a deleted cluster goes when its time is over, but not while somebody stands on it', async () => {
+  test('backups of a deleted cluster are removed after the retention time, unless another cluster depends on them', async () => {
     const id = (await restore({ backup_id: '20261101-095900F' })).body.data.id
     await platform.call('DELETE', `/v1/postgres/${source}`)
     await settle()
@@ -580,14 +580,14 @@ describe('backups', () => {
     return (await list()).map(({ id }: { id: string }) => id)
   }
 
-  /** One that nothing in the window needs. */
+  /** Makes a backup that the recovery window does not need. */
   async function addOldBackup() {
     await platform.sql(
       `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
        values ('old', $1, '20261001-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2, now())`,
       [source, '2026-10-01T00:00:00Z'],
     )
-    // None is due, for which retention would wait.
+    // No backup is due, because retention would wait for it.
     await platform.sql(`update backup set started_at = now() where id <> 'old'`)
   }
 
@@ -603,11 +603,11 @@ describe('backups', () => {
 
   const list = async () => (await platform.call('GET', `/v1/postgres/${source}/backups`)).body.data
 
-  test('the first one is made by itself', async () => {
+  test('the first one starts automatically', async () => {
     expect(await list()).toMatchObject([{ id: '20261101-095900F', status: 'completed', type: 'full', size_bytes: 40 }])
   })
 
-  test('one is made on request, and not two at once', async () => {
+  test('one is made on request, but not two at once', async () => {
     const ask = () => platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'incr' } })
     expect(await ask()).toMatchObject({ status: 202, body: '' })
     expect(await ask()).toMatchObject({ status: 409, body: { error: 'backup already in progress' } })
@@ -616,14 +616,14 @@ describe('backups', () => {
     expect((await list())[0]).toMatchObject({ id: expect.stringMatching(/^\d{8}-\d{6}F$/), status: 'completed' })
   })
 
-  test('one that fails says why, and another is tried later', async () => {
+  test('a failed one shows its reason, and another is tried later', async () => {
     platform.fake.backupProblem = 'pg_basebackup: error: could not connect'
     await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
     await settle()
     expect((await list())[0]).toMatchObject({ status: 'failed', failure: platform.fake.backupProblem })
   })
 
-  test('one is not given up while its checksums are read, but is when nothing moves any more', async () => {
+  test('a running one fails only without progress, and verification is progress', async () => {
     await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
     await platform.sql(`delete from work where kind <> 'backup'`)
     const look = async (turns: number) => {
@@ -649,7 +649,7 @@ describe('backups', () => {
     })
   })
 
-  test('one that does not fit in the repository fails before it begins, which the health of the cluster tells', async () => {
+  test('one that does not fit into the repository fails before it starts, and the health of the cluster shows that', async () => {
     platform.fake.repositoryFreeBytes = 100 * 1024 ** 2
     platform.fake.staged.clear()
     await platform.sql(`update backup set started_at = '2026-11-01T09:59:00Z'`)
@@ -668,7 +668,7 @@ describe('backups', () => {
     expect(await health()).toMatchObject({ status: 'ok' })
   })
 
-  test('what nobody needs goes although the archive is not receiving', async () => {
+  test('unneeded ones are removed even while the archive is not receiving', async () => {
     await addOldBackup()
     platform.fake.receiverProblem = true
     await untilRetained()
@@ -680,7 +680,7 @@ describe('backups', () => {
     })
   })
 
-  test('one that is pinned stays, with its own log and without that behind it', async () => {
+  test('a pinned one is kept with the WAL it needs, without later WAL', async () => {
     await addOldBackup()
     const path = `/v1/postgres/${source}/backups/20261001-000000F`
     expect(await platform.call('PATCH', path, { body: { pinned: true } })).toMatchObject({
@@ -701,7 +701,7 @@ describe('backups', () => {
     expect(await labels()).toEqual(['20261101-095900F'])
   })
 
-  test('pins are told to the repository, again when it refused, and of a deleted cluster too', async () => {
+  test('pins are stored in the repository, with retries, even for a deleted cluster', async () => {
     const label = '20261101-095900F'
     const pin = (pinned: boolean) =>
       platform.call('PATCH', `/v1/postgres/${source}/backups/${label}`, { body: { pinned } })
@@ -723,7 +723,7 @@ describe('backups', () => {
     expect(told()).toEqual({ drillQuery: null, pinned: [] })
   })
 
-  test('pinning is refused to strangers and readers, and of what is not there', async () => {
+  test('pinning is rejected for strangers, for readers and for unknown backups', async () => {
     const path = `/v1/postgres/${source}/backups/20261101-095900F`
     const pin = (body: unknown, options: object = {}, to = path) => platform.call('PATCH', to, { body, ...options })
     await platform.createOrg('acme')

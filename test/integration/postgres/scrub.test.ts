@@ -9,7 +9,7 @@ beforeEach(() => {
   fake.drillIntervalSeconds = null
 })
 
-/** Looks at everything this often. Lost replies are part of some tests. */
+/** Runs this many turns. Some tests make driver calls fail on purpose. */
 async function look(turns: number): Promise<void> {
   for (let i = 0; i < turns; i++) {
     await platform.sql('update work set run_at = now(), leased_until = null')
@@ -18,7 +18,7 @@ async function look(turns: number): Promise<void> {
 }
 
 async function until(holds: () => Promise<boolean>): Promise<void> {
-  // The label of a second backup names the next second, which no number of turns brings about.
+  // The label of a second backup contains the next second, so it has to pass.
   await untilSo(async () => {
     if (await holds()) return true
     await platform.sql('update work set run_at = now(), leased_until = null')
@@ -31,7 +31,7 @@ const backupsOf = (id: string) => platform.sql('select * from backup where clust
 const show = async (id: string) => (await platform.call('GET', `/v1/postgres/${id}`)).body.data
 const completed = async (id: string) => (await backupsOf(id)).filter((row) => row.state === 'completed')
 
-/** A cluster whose first backup is completed and was last read eight days ago. */
+/** Makes a cluster whose first backup was last verified eight days ago. */
 async function withOldBackup(): Promise<string> {
   const body = { org_slug: 'personal', plan: 'basic' }
   const { id } = (await platform.call('POST', '/v1/postgres', { body })).body.data
@@ -40,7 +40,7 @@ async function withOldBackup(): Promise<string> {
   return id
 }
 
-/** Its label as well: the next one of the same second would be waited for. */
+/** Changes the label too, because a backup within the same second would be delayed. */
 async function makeOld(id: string): Promise<void> {
   await platform.sql(
     `update backup set label = '20260101-000000F', verified_at = now() - interval '8 days' where cluster_id = $1`,
@@ -53,7 +53,7 @@ const isFresh = async (id: string) =>
     .length === 1
 
 describe('a kept backup', () => {
-  test('is read again once its time has come, and not before', async () => {
+  test('is verified again after the interval, and not before', async () => {
     const id = await withOldBackup()
     await until(() => isFresh(id))
     expect(await backupsOf(id)).toMatchObject([{ damage: null, scrub_started_at: null, damaged_at: null }])
@@ -64,7 +64,7 @@ describe('a kept backup', () => {
     expect(body.data[0].verified_at).not.toBeNull()
   })
 
-  test('that is damaged makes the cluster degraded until a new one is made, which is at once', async () => {
+  test('that is damaged degrades the cluster until a new one is made, which starts at once', async () => {
     const id = await withOldBackup()
     const [{ label }] = await backupsOf(id)
     fake.scrubProblem = 'base/1/1259 differs'
@@ -88,7 +88,7 @@ describe('a kept backup', () => {
     expect(await completed(id)).toHaveLength(2)
   })
 
-  test('waits while another one on the machine is read', async () => {
+  test('waits for another scrub on this host', async () => {
     const ids = [await withOldBackup(), await withOldBackup()]
     await until(async () => fake.scrubs.size > 0)
     const [reading] = [...fake.scrubs.keys()]
@@ -102,7 +102,7 @@ describe('a kept backup', () => {
     for (const id of ids) await until(() => isFresh(id))
   })
 
-  test('is not waited for when its cluster is deleted', async () => {
+  test('does not delay the deletion of its cluster', async () => {
     const [first, second] = [await withOldBackup(), await withOldBackup()]
     await until(async () => fake.scrubs.size > 0)
     const [reading] = [...fake.scrubs.keys()]
@@ -114,7 +114,7 @@ describe('a kept backup', () => {
 })
 
 describe('the archive', () => {
-  /** As the sampler and the receiver would have left it: five segments, and a minute between two samples. */
+  /** Prepares the archive as the sampler and the receiver would: five segments, and a minute between two samples. */
   async function withLog(id: string): Promise<void> {
     const at = (minutes: number) => `now() - interval '${60 - minutes} minutes'`
     await platform.sql(`update backup set stopped_at = ${at(0)} where cluster_id = $1`, [id])
@@ -124,7 +124,7 @@ describe('the archive', () => {
     await platform.sql(`update archive set latest_at = ${at(5)}, latest_lsn = '0/7000100' where cluster_id = $1`, [id])
   }
 
-  test('that is whole stays as it is', async () => {
+  test('without a gap does not change', async () => {
     const id = await withOldBackup()
     await withLog(id)
     fake.archiveEnd = 0x8000000n
@@ -133,14 +133,15 @@ describe('the archive', () => {
     expect(await platform.sql('select epoch from archive where cluster_id = $1', [id])).toEqual([{ epoch: 1 }])
   })
 
-  test('that lacks a segment ends before it, and another begins with a backup', async () => {
+  test('with a missing segment ends before it, and a new epoch starts with a backup', async () => {
     const id = await withOldBackup()
     await withLog(id)
     fake.archiveEnd = 0x5000000n
     await until(() => isFresh(id))
     expect((await show(id)).health).toMatchObject({
       status: 'degraded',
-      reason: 'WAL segment 000000010000000000000005 is missing in the archive, which is started anew; a backup follows',
+      reason:
+        'WAL segment 000000010000000000000005 is missing from the archive; archiving restarts, and a backup follows',
     })
     await until(async () => (await completed(id)).length === 2)
     expect(fake.slots.get(id)).toBe('berth_2')
@@ -156,7 +157,7 @@ describe('the archive', () => {
     expect((await completed(id)).map((row) => row.epoch)).toEqual([1, 2])
   })
 
-  test('that lacks its first segment has no window', async () => {
+  test('without its first segment has no recovery window', async () => {
     const id = await withOldBackup()
     await withLog(id)
     fake.archiveEnd = undefined
@@ -165,7 +166,7 @@ describe('the archive', () => {
   })
 })
 
-test('a scrub that finds damage converges whatever call is lost', async () => {
+test('a scrub that finds damage converges, whichever driver call fails', async () => {
   const expected = [{ damage: 'base/1/1259 differs', scrub_started_at: null }, { damage: null }]
   const id = await withOldBackup()
   for (let nth = 1; ; nth++) {

@@ -1,29 +1,26 @@
-// PgBouncer tells about itself when asked with its own password, which the platform made for it.
+// The admin console of PgBouncer, which is reached as a database named `pgbouncer`.
 import { readFileSync } from 'node:fs'
 import { unavailable } from '../../../model/errors.ts'
 import { localHost } from '../../network/port.ts'
 import type { ClusterPaths } from '../paths.ts'
-import { askOnce, type Row } from '../sql/connection.ts'
-import { poolerUser } from '../sql/rights.ts'
-
-export interface PoolerAddress {
-  listen: string
-  port: number
-}
+import { queryOnce } from '../sql/connection.ts'
+import type { Row } from '../sql/driver.ts'
+import { poolerUser } from '../sql/platform-role.ts'
+import type { PoolerAddress } from './driver.ts'
 
 export function userFile(paths: ClusterPaths): string {
   return `${paths.pooler}/userlist.txt`
 }
 
-export async function askConsole<R extends Row>(
+export async function queryConsole<R extends Row>(
   paths: ClusterPaths,
   { listen, port }: PoolerAddress,
-  text: string,
+  command: string,
 ): Promise<R[]> {
   const password = /" "(\w+)"/.exec(readFileSync(userFile(paths), 'utf8'))![1]!
   const target = { host: localHost(listen), port, user: poolerUser, password, database: 'pgbouncer' }
   try {
-    return await askOnce<R>(target, text)
+    return await queryOnce<R>(target, command)
   } catch (cause) {
     throw unavailable('The pooler does not answer at the moment', cause)
   }

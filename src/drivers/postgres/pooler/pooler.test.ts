@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest'
 import { findPlan } from '../../../model/postgres/plan.ts'
+import type { PoolerSpec } from '../../../model/postgres/spec.ts'
 import type { ClusterPaths } from '../paths.ts'
-import { type PoolerSpec, renderPooler } from './pooler.ts'
+import { renderPooler } from './pooler.ts'
 
 const paths = { pooler: '/c/pooler', tls: '/c/tls', sockets: "/run/it's" } as ClusterPaths
 const spec: PoolerSpec = {
@@ -28,7 +29,7 @@ it('takes its limits from the plan', () => {
   )
 })
 
-it('names each database, and opens to all only for one that the file cannot name', () => {
+it('lists each database, and allows all names only if the file cannot contain one of them', () => {
   const server = "host='/run/it''s' port=15000 auth_user=berth_pooler"
   expect(linesOf().slice(0, 4)).toEqual(['[databases]', `fly-db = ${server}`, `shop = ${server}`, ''])
   expect(linesOf({ databases: ['fly-db', 'a b', 'ü'] }).slice(1, 4)).toEqual([
@@ -38,7 +39,7 @@ it('names each database, and opens to all only for one that the file cannot name
   ])
 })
 
-it('keeps prepared statements where PgBouncer can', () => {
+it('enables prepared statements if PgBouncer supports them', () => {
   expect(linesOf({}, [1, 18]).join()).not.toContain('max_prepared_statements')
   expect(linesOf({}, [1, 21])).toContain('max_prepared_statements = 200')
 })

@@ -1,6 +1,7 @@
-# Ends connections of a process as if the other side had closed them: pooler-session.pl <machine> <pid>. Its input names
-# the other sides, one on a line, as address and port. Where the host lets nobody reach into the process, it leaves them
-# alone.
+# Shuts down TCP connections of another process, as if its peers had closed them.
+# Usage: session.pl <architecture> <pid> < peers
+# Standard input lists the peers, one per line, as address and port. Without permission to duplicate descriptors of the
+# process, the connections stay open.
 use strict;
 use Socket qw(AF_INET AF_INET6 inet_ntop sockaddr_family unpack_sockaddr_in unpack_sockaddr_in6);
 
@@ -8,8 +9,8 @@ our $machine;
 require($0 =~ s{[^/]*$}{}r . '../../box/lib.pl');
 
 ($machine, my $pid) = @ARGV;
-chomp(my @sides = <STDIN>);
-my %ending = map { $_ => 1 } @sides;
+chomp(my @peers = <STDIN>);
+my %closing = map { $_ => 1 } @peers;
 
 my $process = attempt('pidfd_open', $pid + 0, 0);
 exit 0 if $process < 0;
@@ -20,11 +21,11 @@ for my $file (glob "/proc/$pid/fd/*") {
   my $copy = attempt('pidfd_getfd', $process, $number + 0, 0);
   next if $copy < 0 || !open(my $socket, '+<&=', $copy);
   my $address = getpeername($socket) or next;
-  shutdown($socket, 2) if $ending{side($address)};
+  shutdown($socket, 2) if $closing{peer($address)};
 }
 
-# The sessions of the server, on a socket of the file system, have none.
-sub side {
+# Formats a peer address like the input. Connections to the server use a Unix socket and yield an empty string.
+sub peer {
   my ($address) = @_;
   my $family = sockaddr_family($address);
   my $unpack = { AF_INET, \&unpack_sockaddr_in, AF_INET6, \&unpack_sockaddr_in6 }->{$family} or return '';

@@ -1,14 +1,12 @@
-// PgBouncer keeps a client whose user is gone: what the client asks next waits two minutes for a session of the server
-// that nobody gets. Nor does a new password end what began with the old one. PgBouncer 1.18 has no command for a single
-// client, but it tells whose each is; so the connection is ended, as if the client had closed it.
+// PgBouncer keeps the connection of a client whose user was dropped: its next query waits two minutes for a server
+// connection that cannot be opened. Sessions also survive a new password. PgBouncer 1.18 has no command to disconnect a
+// single client, but it lists the address of each, so the TCP connection is shut down as if the client had closed it.
 
 import { run } from '../../host/process.ts'
 import { driverProgram } from '../../host/program.ts'
 import type { ClusterPaths } from '../paths.ts'
-import { askConsole, type PoolerAddress } from './console.ts'
-
-/** All sessions of a user, or all in a database. */
-export type PooledSessions = { user: string } | { database: string }
+import { queryConsole } from './console.ts'
+import type { PooledSessions, PoolerAddress } from './driver.ts'
 
 interface PooledClient extends Record<string, unknown> {
   user: string
@@ -21,13 +19,13 @@ export async function endPooledSessions(
   paths: ClusterPaths,
   pid: number,
   address: PoolerAddress,
-  which: PooledSessions,
+  sessions: PooledSessions,
 ): Promise<void> {
-  const clients = await askConsole<PooledClient>(paths, address, 'show clients')
+  const clients = await queryConsole<PooledClient>(paths, address, 'show clients')
   const ending = clients.filter((client) =>
-    'user' in which ? client.user === which.user : client.database === which.database,
+    'user' in sessions ? client.user === sessions.user : client.database === sessions.database,
   )
   if (ending.length === 0) return
-  const sides = ending.map(({ addr, port }) => `${addr} ${port}\n`)
-  await run('perl', [driverProgram('postgres/pooler/session.pl'), process.arch, String(pid)], { input: sides.join('') })
+  const peers = ending.map(({ addr, port }) => `${addr} ${port}\n`)
+  await run('perl', [driverProgram('postgres/pooler/session.pl'), process.arch, String(pid)], { input: peers.join('') })
 }

@@ -1,8 +1,8 @@
 import { expect, it } from 'vitest'
 import {
-  findComplaint,
   findFatal,
   findMark,
+  findReadError,
   findReplayedLsn,
   hasTimeTarget,
   recoveryLines,
@@ -15,14 +15,14 @@ function line(mark: string, text: string): string {
   return `2026-11-15 03:32:42.013821102  [3806] ${mark} ${text}`
 }
 
-it('asks for what the target needs and for nothing else', () => {
+it('renders only the settings that the target needs', () => {
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_time = '${time}'\n`)
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_timeline = '3'\n`)
   expect(hasTimeTarget(recoverySettings({ kind: 'time', time }, 1))).toBe(true)
   expect(recoverySettings({ kind: 'end' }, 1)).not.toMatch(/recovery_target(_time|_action)? =/)
 })
 
-it('tells the lives of a server apart, and its recovery from its clients', () => {
+it('separates the attempts of a server, and its recovery from its clients', () => {
   const first = findMark(recoverySettings({ kind: 'time', time }, 1))!
   const second = findMark(recoverySettings({ kind: 'end' }, 1))!
   expect(first).not.toBe(second)
@@ -37,7 +37,7 @@ it('tells the lives of a server apart, and its recovery from its clients', () =>
   expect(findReplayedLsn(recoveryLines(log, first))).toBeUndefined()
 })
 
-it('gives the reason of a failure with its detail', () => {
+it('returns the reason of a failure with its detail', () => {
   const detail = 'max_connections = 10 is a lower setting than on the primary server, where its value was 68.'
   const failed = ['startup: FATAL:  recovery aborted', `startup: DETAIL:  ${detail}`, 'startup: HINT:  Change it.']
   const paused = ['startup: WARNING:  hot standby is not possible', `startup: DETAIL:  ${detail}`]
@@ -50,11 +50,11 @@ it('gives the reason of a failure with its detail', () => {
   expect(findFatal(lines(paused))).toBe(`hot standby is not possible: ${detail}`)
 })
 
-it('knows what the reader of the log complained about', () => {
+it('finds the read error that ended the replay', () => {
   const done = { level: 'LOG', text: 'redo done at 0/3000C68 system usage: …' }
   const complaint = 'incorrect resource manager data checksum in record at 0/3000C90'
-  expect(findComplaint([{ level: 'LOG', text: complaint }, done])).toBe(complaint)
-  expect(findComplaint([{ level: 'LOG', text: 'redo in progress, …' }, done])).toBeUndefined()
-  expect(findComplaint([done])).toBeUndefined()
-  expect(findComplaint([])).toBeUndefined()
+  expect(findReadError([{ level: 'LOG', text: complaint }, done])).toBe(complaint)
+  expect(findReadError([{ level: 'LOG', text: 'redo in progress, …' }, done])).toBeUndefined()
+  expect(findReadError([done])).toBeUndefined()
+  expect(findReadError([])).toBeUndefined()
 })

@@ -1,22 +1,22 @@
-// What a server that recovers says in its log. s6 starts it again when it fails, and a second life may have other
-// settings, so its lines carry a mark that comes with the settings.
+// The messages of a server in recovery. s6 restarts it after a failure, perhaps with other recovery settings, so these
+// settings put a random mark into the log prefix that identifies the lines of the current attempt.
 import { randomBytes } from 'node:crypto'
+import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import { withoutTime } from '../../s6/job.ts'
 import { renderSettings } from '../settings.ts'
-import type { RecoveryTarget } from './wal.ts'
 
 /**
- * For postgresql.auto.conf, so that the arguments of the server are those of its later life. Nothing that has the right
- * value by itself, such as hot_standby and recovery_target_inclusive: PostgreSQL complains at every reload about each of
- * these that is no longer there.
+ * Renders postgresql.auto.conf for a recovery. The settings are not passed as arguments, which stay the same after the
+ * promotion. Settings whose default is right, such as hot_standby and recovery_target_inclusive, are left out: PostgreSQL
+ * complains at every reload about each of them that has disappeared from the file.
  */
-export function recoverySettings(target: RecoveryTarget, timeline: number): string {
+export function recoverySettings(target: RestorePlan['target'], timeline: number): string {
   return renderSettings({
-    // It must have one. Everything lies in pg_wal.
+    // Required by PostgreSQL, although all WAL is in pg_wal already.
     restore_command: 'false',
     recovery_target_timeline: String(timeline),
     ...(target.kind === 'time' && { recovery_target_action: 'promote', recovery_target_time: target.time }),
-    // The copy is on the disk already, and asking for each of its files takes long.
+    // The copy has been flushed already; syncing each of its files would take long.
     recovery_init_sync_method: 'syncfs',
     synchronous_standby_names: '',
     log_startup_progress_interval: '1s',
@@ -41,16 +41,16 @@ export interface LogLine {
   text: string
 }
 
-/** The lines of the recovering process alone: clients that come too early also leave fatal errors. */
+/** Selects the lines of the startup process, because clients that connect too early cause FATAL lines too. */
 export function recoveryLines(log: string[], mark: string): LogLine[] {
-  const form = new RegExp(`^\\[\\d+\\] ${mark} startup\\s*: ([A-Z]+): +(.*)$`)
+  const pattern = new RegExp(`^\\[\\d+\\] ${mark} startup\\s*: ([A-Z]+): +(.*)$`)
   return log
-    .map((line) => form.exec(withoutTime(line)))
+    .map((line) => pattern.exec(withoutTime(line)))
     .filter((match) => match !== null)
     .map((match) => ({ level: match[1]!, text: match[2]! }))
 }
 
-/** Why recovery gave up, in its own words. */
+/** The message with which recovery gave up. */
 export function findFatal(lines: LogLine[]): string | undefined {
   const at = lines.findLastIndex(isFatal)
   if (at < 0) return undefined
@@ -58,25 +58,21 @@ export function findFatal(lines: LogLine[]): string | undefined {
   return next?.level === 'DETAIL' ? `${lines[at]!.text}: ${next.text}` : lines[at]!.text
 }
 
-// With this warning it pauses for good: the log asks for more than the settings give.
+// After this warning recovery pauses for ever: the WAL needs higher settings than those of the server.
 function isFatal({ level, text }: LogLine): boolean {
   return level === 'FATAL' || level === 'PANIC' || text.startsWith('hot standby is not possible')
 }
 
 export const endedEarly = 'recovery ended before configured recovery target was reached'
 
-export function isDiskFull(text: string): boolean {
-  return /No space left on device|Disk quota exceeded/i.test(text)
-}
-
-/** The place that recovery names once a second. */
+/** The position that recovery reports once a second. */
 export function findReplayedLsn(lines: LogLine[]): string | undefined {
   const line = lines.findLast(({ text }) => text.startsWith('redo in progress'))
   return line && /current LSN: (\S+)/.exec(line.text)?.[1]
 }
 
-/** What the reader of the log found where it could read no further. It is the last word before the end of replay. */
-export function findComplaint(lines: LogLine[]): string | undefined {
-  const complaint = lines[lines.findLastIndex(({ text }) => text.startsWith('redo done at')) - 1]?.text
-  return complaint?.startsWith('redo ') ? undefined : complaint
+/** The error at which PostgreSQL stopped reading WAL: the last message before the end of replay. */
+export function findReadError(lines: LogLine[]): string | undefined {
+  const message = lines[lines.findLastIndex(({ text }) => text.startsWith('redo done at')) - 1]?.text
+  return message?.startsWith('redo ') ? undefined : message
 }

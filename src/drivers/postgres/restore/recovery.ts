@@ -1,56 +1,64 @@
-// The life of a restored cluster between its first start and its promotion.
-
+// Follows a restored cluster from its first start to its promotion.
+import { isDiskFull } from '../../../model/disk-full.ts'
 import { formatLsn, historyName } from '../../../model/postgres/wal.ts'
 import { readTextIfPresent } from '../../host/file.ts'
+import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
+import type { Supervisor } from '../../s6/supervisor.ts'
+import type { PostgresDriver } from '../driver.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
-import { superuser } from '../template.ts'
+import { superuser } from '../sql/platform-role.ts'
+import { replaceCommand } from './copy-command.ts'
+import type { RecoveryState, RestoreSpec } from './driver.ts'
 import {
   endedEarly,
-  findComplaint,
   findFatal,
   findMark,
+  findReadError,
   findReplayedLsn,
   hasTimeTarget,
-  isDiskFull,
   type LogLine,
   recoveryLines,
   recoverySettings,
 } from './log.ts'
-import type { RecoveryState, RestoreParts, RestoreSpec } from './restore.ts'
-import { replaceCommand } from './script.ts'
 import { findShortfall, readTimelineStart, type TimelineStart } from './wal.ts'
 
-// More than the lives of several minutes leave, when it fails every other second.
+export interface RecoveryParts {
+  home: Home
+  supervisor: Supervisor
+  postgres: Pick<PostgresDriver, 'inspect' | 'query'>
+}
+
+// Enough for several minutes of a server that fails and restarts every other second.
 const logLines = 2000
 
-export async function inspectRecovery(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<RecoveryState> {
+export async function inspectRecovery(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<RecoveryState> {
   const paths = clusterPaths(parts.home, id)
-  const answer = await askServer(parts, id)
+  const progress = await queryProgress(parts, id)
   const lines = readLines(parts, paths)
-  if (answer?.recovering === false) return judge(await findTimelineStart(parts, id), spec, lines, answer.until)
+  if (progress?.recovering === false) return checkEnd(await findTimelineStart(parts, id), spec, lines, progress.until)
   const fatal = findFatal(lines)
   if (fatal !== undefined) return explainFatal(fatal, spec)
   return {
     is: 'replaying',
-    replayedUntil: answer?.until ?? null,
-    replayedLsn: answer?.lsn ?? findReplayedLsn(lines) ?? null,
+    replayedUntil: progress?.until ?? null,
+    replayedLsn: progress?.lsn ?? findReplayedLsn(lines) ?? null,
   }
 }
 
-interface Answer extends Record<string, unknown> {
+interface Progress extends Record<string, unknown> {
   recovering: boolean
   lsn: string | null
   until: string | null
 }
 
-// It takes questions as soon as it has come to the end of the backup. Replay ends the sessions that are in its way; what
-// they would have said is said at the next look.
-async function askServer({ postgres }: RestoreParts, id: string): Promise<Answer | undefined> {
+// The server accepts queries once it has replayed the WAL of the backup itself. Replay may cancel the query because of a
+// conflict; the next call tries again.
+async function queryProgress({ postgres }: RecoveryParts, id: string): Promise<Progress | undefined> {
   if ((await postgres.inspect(id)).is !== 'ready') return undefined
-  const question = `select pg_is_in_recovery() as recovering, pg_last_wal_replay_lsn()::text as lsn,
+  const query = `select pg_is_in_recovery() as recovering, pg_last_wal_replay_lsn()::text as lsn,
     pg_last_xact_replay_timestamp()::text as until`
-  const rows = await postgres.query<Answer>(id, superuser, question).catch(() => [])
+  const rows = await postgres.query<Progress>(id, superuser, query).catch(() => [])
   return rows[0]
 }
 
@@ -58,21 +66,26 @@ function settingsFile(paths: ClusterPaths): string {
   return `${paths.data}/postgresql.auto.conf`
 }
 
-function readLines({ supervisor }: RestoreParts, paths: ClusterPaths): LogLine[] {
+function readLines({ supervisor }: RecoveryParts, paths: ClusterPaths): LogLine[] {
   const mark = findMark(readTextIfPresent(settingsFile(paths)) ?? '')
   return mark === undefined ? [] : recoveryLines(supervisor.readLog(paths.service, logLines), mark)
 }
 
-function judge(start: TimelineStart, spec: RestoreSpec, lines: LogLine[], replayedUntil: string | null): RecoveryState {
+function checkEnd(
+  start: TimelineStart,
+  spec: RestoreSpec,
+  lines: LogLine[],
+  replayedUntil: string | null,
+): RecoveryState {
   const { lsn, timeline } = start
   const shortfall = findShortfall(start, spec)
   if (shortfall === undefined) return { is: 'promoted', endLsn: formatLsn(lsn), timeline, replayedUntil }
-  const complaint = findComplaint(lines)
-  return { is: 'failed', reason: complaint === undefined ? shortfall : `${shortfall} (${complaint})` }
+  const readError = findReadError(lines)
+  return { is: 'failed', reason: readError === undefined ? shortfall : `${shortfall} (${readError})` }
 }
 
-// The control file names the new timeline only after the next checkpoint.
-async function findTimelineStart({ home, postgres }: RestoreParts, id: string): Promise<TimelineStart> {
+// pg_control contains the new timeline only after the next checkpoint, so it is taken from the name of the WAL file.
+async function findTimelineStart({ home, postgres }: RecoveryParts, id: string): Promise<TimelineStart> {
   const [row] = await postgres.query<{ file: string }>(
     id,
     superuser,
@@ -80,7 +93,8 @@ async function findTimelineStart({ home, postgres }: RestoreParts, id: string): 
   )
   const timeline = Number.parseInt(row!.file.slice(0, 8), 16)
   const history = readTextIfPresent(`${clusterPaths(home, id).data}/pg_wal/${historyName(timeline)}`)
-  if (history === undefined) throw new Error(`cluster ${id} runs on timeline ${timeline} without its history`)
+  if (history === undefined)
+    throw new Error(`cluster ${id} runs on timeline ${timeline}, but its history file is missing`)
   return readTimelineStart(timeline, history)
 }
 
@@ -94,8 +108,8 @@ function explainFatal(fatal: string, spec: RestoreSpec): RecoveryState {
   return { is: 'failed', reason: `recovery failed: ${fatal}` }
 }
 
-// A second call changes nothing. Stopped before the restart, s6 does it: a server that ended early is started again.
-export async function continueToEnd(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
+// A repeated call does nothing. If this is interrupted before the restart, s6 restarts the server, which has exited.
+export async function continueToEnd(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
   if (!hasTimeTarget(readTextIfPresent(settingsFile(paths)) ?? '')) return
   const [command, args] = replaceCommand(settingsFile(paths))
@@ -103,12 +117,12 @@ export async function continueToEnd(parts: RestoreParts, id: string, spec: Resto
   await parts.supervisor.restartService(paths.service)
 }
 
-export async function finishRecovery(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
+export async function finishRecovery(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<void> {
   const state = await inspectRecovery(parts, id, spec)
   if (state.is === 'failed') throw new Error(state.reason)
-  if (state.is !== 'promoted') throw new Error(`cluster ${id} has not recovered: it is ${state.is}`)
+  if (state.is !== 'promoted') throw new Error(`cluster ${id} has not recovered: its state is ${state.is}`)
   const settings = readTextIfPresent(settingsFile(clusterPaths(parts.home, id))) ?? ''
-  // Only once: settings that somebody makes later are to stay.
+  // The mark disappears with the recovery settings, so settings of a later ALTER SYSTEM are not reset.
   if (findMark(settings) !== undefined) await parts.postgres.query(id, superuser, 'ALTER SYSTEM RESET ALL')
   await parts.postgres.query(id, superuser, 'select pg_reload_conf()')
 }

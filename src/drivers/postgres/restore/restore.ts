@@ -1,132 +1,66 @@
-// A new data directory from a backup and the write-ahead log after it. The copy is a job; the recovery is the cluster's
-// own server, started by `PostgresDriver.ensureRunning`, on settings that lie in the copy. Every function may be stopped
-// anywhere and run again.
+// Restores a backup and the WAL after it into a new data directory. The copy is a job; the recovery is done by the server
+// of the new cluster, which `PostgresDriver.ensureRunning` starts with recovery settings in the copied directory.
 import { existsSync, readdirSync, rmSync } from 'node:fs'
-import { parseLsn, type WalPiece } from '../../../model/postgres/wal.ts'
+import { isDiskFull } from '../../../model/disk-full.ts'
+import { waitUntil } from '../../../model/poll.ts'
+import { parseLsn } from '../../../model/postgres/wal.ts'
 import { readTextIfPresent } from '../../host/file.ts'
 import { ensureFile } from '../../host/fresh.ts'
-import type { Home } from '../../host/home.ts'
-import { run, waitUntil } from '../../host/process.ts'
+import { run } from '../../host/process.ts'
 import { discard, sweepTrash } from '../../host/trash.ts'
 import type { Repository } from '../../repository/driver.ts'
 import { type JobDriver, type JobState, withoutTime } from '../../s6/job.ts'
-import type { Supervisor } from '../../s6/supervisor.ts'
 import { ensureClusterDirectory } from '../data.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
-import type { PostgresDriver } from '../server.ts'
-import type { Toolchain } from '../toolchain/toolchain.ts'
 import { ensureTools } from '../toolchain/tools.ts'
-import { isDiskFull, recoverySettings } from './log.ts'
-import { continueToEnd, finishRecovery, inspectRecovery } from './recovery.ts'
 import {
-  type CopyOrder,
+  type CopyOptions,
   copyCommand,
-  damagedCode,
-  freshMark,
+  damagedExitCode,
   refusalCommand,
+  temporaryPrefix,
   unverifiedMark,
-  wordsFile,
-} from './script.ts'
-import { manifestBytes, type RecoveryTarget, renderPlan, totalOf } from './wal.ts'
+  verifierLog,
+} from './copy-command.ts'
+import type { CopyState, RestoreDriver, RestoreFailure, RestoreSpec, VerificationState } from './driver.ts'
+import { recoverySettings } from './log.ts'
+import { continueToEnd, finishRecovery, inspectRecovery, type RecoveryParts } from './recovery.ts'
+import { manifestBytes, planBytes, renderPlan } from './wal.ts'
 
-export interface RestoreSpec {
-  /** The source's. */
-  toolchain: Toolchain
-  uid?: number | undefined
-  backup: { clusterId: string; label: string; startLsn: string; stopLsn: string }
-  /** The end of the last one is the cut. */
-  pieces: WalPiece[]
-  target: RecoveryTarget
-  /** The source's own at the cut. */
-  timeline: number
-  /** The checksums of the backup were read from its disk not long ago. */
-  trusted?: boolean | undefined
-}
-
-/** `damage` says what is wrong with the backup, if that is why. */
-type Failed = { is: 'failed'; reason: string; damage?: string | undefined }
-
-export type CopyState =
-  | { is: 'absent' }
-  | { is: 'running'; bytesDone: number; bytesTotal: number; bytesVerified: number }
-  | Failed
-  | { is: 'done' }
-
-export type RecoveryState =
-  | { is: 'replaying'; replayedUntil: string | null; replayedLsn: string | null }
-  /** There is no transaction after the target, so that PostgreSQL did not find the place to stop: `continueToEnd`. */
-  | { is: 'ended-early' }
-  | { is: 'failed'; reason: string }
-  | { is: 'promoted'; endLsn: string; timeline: number; replayedUntil: string | null }
-
-export type VerificationState = { is: 'running' } | { is: 'passed' } | Failed
-
-export interface RestoreDriver {
-  /**
-   * Nothing when the copy runs or has failed or the data directory is there. One that was interrupted is made again. The
-   * backup is verified before, unless it is trusted and the copy is its very blocks.
-   */
-  startCopy(id: string, spec: RestoreSpec): Promise<void>
-  /** Nothing when all checksums were read, are being read or were found wrong. */
-  startVerification(id: string, spec: RestoreSpec): Promise<void>
-  /** Looks for this long whether it is done, and only then how far it is: that takes several processes each time. */
-  inspectCopy(id: string, patienceSeconds?: number): Promise<CopyState>
-  /** Whether the checksums behind a copy that is done were read. */
-  inspectVerification(id: string): Promise<VerificationState>
-  /** How far the server has come, once it was started. */
-  inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
-  /** Starts the server again without a time: the cut is the target. */
-  continueToEnd(id: string, spec: RestoreSpec): Promise<void>
-  /**
-   * Throws unless replay came as far as it should. Afterwards nothing in the data directory speaks of a recovery. Answers
-   * with the bytes that were copied, which only the first call can tell.
-   */
-  finish(id: string, spec: RestoreSpec): Promise<number | undefined>
-  /** Ends a copy and removes what it left; the data directory is the cluster's. */
-  remove(id: string): Promise<void>
-}
-
-export interface RestoreParts {
-  home: Home
-  supervisor: Supervisor
+export interface RestoreParts extends RecoveryParts {
   jobs: JobDriver
   repository: Pick<Repository, 'backupData' | 'planWal'>
-  postgres: Pick<PostgresDriver, 'inspect' | 'query'>
 }
 
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
   return {
     startCopy: (id, spec) => startCopy(parts, id, spec),
     startVerification: (id, spec) => startVerification(parts, id, spec),
-    inspectCopy: (id, patienceSeconds = 0) => inspectCopy(parts, id, patienceSeconds),
+    inspectCopy: (id, timeoutSeconds = 0) => inspectCopy(parts, id, timeoutSeconds),
     inspectVerification: (id) => inspectVerification(parts, id),
     inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
     continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
     async finish(id, spec) {
       await finishRecovery(parts, id, spec)
-      const plan = readTextIfPresent(planOf(clusterPaths(parts.home, id)))
+      const plan = readTextIfPresent(planFile(clusterPaths(parts.home, id)))
       await removeCopy(parts, id)
-      return plan === undefined ? undefined : totalOf(plan)
+      return plan === undefined ? undefined : planBytes(plan)
     },
     remove: (id) => removeCopy(parts, id),
   }
 }
 
-// Those who are at work come first, but whoever restores is in a hurry too: beside each of them it gets a third.
+// Running clusters have priority, but a caller is waiting for the restore too, so it is not the lowest one.
 const niceness = 10
 
 type EndedJob = Extract<JobState, { is: 'ended' }>
 
-function jobOf(id: string): string {
-  return `copy-${id}`
-}
-
-function planOf(paths: ClusterPaths): string {
+function planFile(paths: ClusterPaths): string {
   return `${paths.directory}/copy.plan`
 }
 
-function wordsOf(paths: ClusterPaths): string {
-  return `${paths.directory}/${wordsFile}`
+function verifierLogFile(paths: ClusterPaths): string {
+  return `${paths.directory}/${verifierLog}`
 }
 
 function isUnverified(paths: ClusterPaths): boolean {
@@ -136,60 +70,61 @@ function isUnverified(paths: ClusterPaths): boolean {
 async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
   if (existsSync(paths.data)) return
-  await startJob(parts, id, spec, isWorthAnother, () => prepareCopy(parts, paths, spec))
+  await startJob(parts, id, spec, wasInterrupted, () => prepareCopy(parts, paths, spec))
 }
 
-// Whatever kept a verification from its end says nothing about the backup.
+// A verification that ended for any other reason than damage says nothing about the backup, so it is repeated.
 async function startVerification(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
   if (!isUnverified(paths)) return
-  const isOpen = (job: EndedJob) => !isDamage(job)
-  await startJob(parts, id, spec, isOpen, async () => copyCommand(orderOf(parts, paths, spec)))
+  const isInconclusive = (job: EndedJob) => !isDamage(job)
+  await startJob(parts, id, spec, isInconclusive, async () => copyCommand(copyOptions(parts, paths, spec)))
 }
 
 async function startJob(
-  { jobs }: RestoreParts,
+  { home, jobs }: RestoreParts,
   id: string,
   { toolchain }: RestoreSpec,
   mayRepeat: (job: EndedJob) => boolean,
   command: () => Promise<string[]>,
 ): Promise<void> {
-  const job = await jobs.inspectJob(jobOf(id))
+  const { copyJob } = clusterPaths(home, id)
+  const job = await jobs.inspectJob(copyJob)
   if (job.is === 'running' || (job.is === 'ended' && !mayRepeat(job))) return
-  if (job.is === 'ended') await jobs.removeJob(jobOf(id))
+  if (job.is === 'ended') await jobs.removeJob(copyJob)
   await ensureTools(toolchain)
-  await jobs.ensureJob(jobOf(id), { command: await command(), niceness })
+  await jobs.ensureJob(copyJob, { command: await command(), niceness })
 }
 
 function isDamage({ exitCode }: EndedJob): boolean {
-  return exitCode === damagedCode
+  return exitCode === damagedExitCode
 }
 
-// Somebody killed it or a part of it, or a power failure took what it had made. Anything else would only happen again.
-function isWorthAnother({ exitCode = 0 }: EndedJob): boolean {
+// The job or one of its children was killed, or a power failure undid its work. Any other failure would happen again.
+function wasInterrupted({ exitCode = 0 }: EndedJob): boolean {
   return exitCode === 0 || exitCode > 128
 }
 
 async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
-  const order = orderOf(parts, paths, spec)
+  const options = copyOptions(parts, paths, spec)
   try {
     const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
-    const manifest = readTextIfPresent(`${order.backup}/backup_manifest`) ?? ''
+    const manifest = readTextIfPresent(`${options.backup}/backup_manifest`) ?? ''
     await ensureClusterDirectory(parts.home, paths)
-    ensureFile(planOf(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o600 })
+    ensureFile(planFile(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o600 })
   } catch (error) {
     return refusalCommand((error as Error).message)
   }
-  return copyCommand(order)
+  return copyCommand(options)
 }
 
-function orderOf({ repository }: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): CopyOrder {
+function copyOptions({ repository }: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): CopyOptions {
   const { clusterId, label } = spec.backup
   return {
     directory: paths.directory,
     backup: repository.backupData(clusterId, label),
     label,
-    plan: planOf(paths),
+    plan: planFile(paths),
     settings: recoverySettings(spec.target, spec.timeline),
     uid: spec.uid,
     verifier: `${spec.toolchain.tools}/pg_verifybackup`,
@@ -197,29 +132,30 @@ function orderOf({ repository }: RestoreParts, paths: ClusterPaths, spec: Restor
   }
 }
 
-async function inspectCopy({ home, jobs }: RestoreParts, id: string, patienceSeconds: number): Promise<CopyState> {
+async function inspectCopy({ home, jobs }: RestoreParts, id: string, timeoutSeconds: number): Promise<CopyState> {
   const paths = clusterPaths(home, id)
-  if (await waitUntil(() => existsSync(paths.data), patienceSeconds)) return { is: 'done' }
-  const job = await jobs.inspectJob(jobOf(id))
+  if (await waitUntil(() => existsSync(paths.data), timeoutSeconds)) return { is: 'done' }
+  const job = await jobs.inspectJob(paths.copyJob)
   if (job.is === 'running') return measureCopy(paths)
-  // Looked at again, because it may have come between the two looks.
+  // Checked again, because the job may have finished since the first check.
   if (existsSync(paths.data)) return { is: 'done' }
   if (job.is === 'absent') return { is: 'absent' }
   return failureOf(job)
 }
 
 async function inspectVerification({ home, jobs }: RestoreParts, id: string): Promise<VerificationState> {
-  if (!isUnverified(clusterPaths(home, id))) return { is: 'passed' }
-  const job = await jobs.inspectJob(jobOf(id))
+  const paths = clusterPaths(home, id)
+  if (!isUnverified(paths)) return { is: 'passed' }
+  const job = await jobs.inspectJob(paths.copyJob)
   return job.is === 'ended' && isDamage(job) ? failureOf(job) : { is: 'running' }
 }
 
 async function measureCopy(paths: ClusterPaths): Promise<CopyState> {
-  const bytesTotal = totalOf(readTextIfPresent(planOf(paths)) ?? '0')
-  // Files come and go under du, which then says so although its sum is as good as any.
+  const bytesTotal = planBytes(readTextIfPresent(planFile(paths)) ?? '0')
+  // du complains if a file disappears while it runs, but its sum is still good enough.
   const script = 'du -sbc -- "$1"* 2>/dev/null | tail -n 1; tail -n 1 -- "$2" 2>/dev/null || :'
-  const words = wordsOf(paths)
-  const { stdout } = await run('sh', ['-c', script, 'measure', `${paths.directory}/${freshMark}`, words])
+  const copies = `${paths.directory}/${temporaryPrefix}`
+  const { stdout } = await run('sh', ['-c', script, 'measure', copies, verifierLogFile(paths)])
   const [copied = '', verified = ''] = stdout.split('\n')
   return {
     is: 'running',
@@ -230,27 +166,27 @@ async function measureCopy(paths: ClusterPaths): Promise<CopyState> {
   }
 }
 
-function failureOf(job: EndedJob): Failed {
+function failureOf(job: EndedJob): RestoreFailure {
   const reason = explainEnd(job)
   return { is: 'failed', reason, ...(isDamage(job) && { damage: reason.replace(/^backup \S+ is damaged: /, '') }) }
 }
 
 function explainEnd(job: EndedJob): string {
-  const words = job.log.map(withoutTime)
-  if (words.some(isDiskFull)) return 'the disk is full'
-  if (isWorthAnother(job)) return 'the copy was interrupted'
-  return words.at(-1) ?? `the copy ended with exit code ${job.exitCode}`
+  const lines = job.log.map(withoutTime)
+  if (lines.some(isDiskFull)) return 'the disk is full'
+  if (wasInterrupted(job)) return 'the copy was interrupted'
+  return lines.at(-1) ?? `the copy ended with exit code ${job.exitCode}`
 }
 
 async function removeCopy({ home, jobs }: RestoreParts, id: string): Promise<void> {
   const paths = clusterPaths(home, id)
-  // First, so that nothing new comes.
-  await jobs.removeJob(jobOf(id))
+  // First, so that no more files are created.
+  await jobs.removeJob(paths.copyJob)
   if (!existsSync(paths.directory)) return
-  for (const entry of readdirSync(paths.directory).filter((name) => name.startsWith(freshMark))) {
+  for (const entry of readdirSync(paths.directory).filter((name) => name.startsWith(temporaryPrefix))) {
     discard(home, `${paths.directory}/${entry}`)
   }
-  rmSync(planOf(paths), { force: true })
-  rmSync(wordsOf(paths), { force: true })
+  rmSync(planFile(paths), { force: true })
+  rmSync(verifierLogFile(paths), { force: true })
   sweepTrash(home)
 }

@@ -1,6 +1,9 @@
 import { expect, it } from 'vitest'
+import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
-import { type Expected, findShortfall, manifestBytes, readTimelineStart, renderPlan, totalOf } from './wal.ts'
+import { findShortfall, manifestBytes, planBytes, readTimelineStart, renderPlan } from './wal.ts'
+
+type Expected = Pick<RestorePlan, 'target' | 'pieces' | 'timeline'>
 
 const expected: Expected = {
   target: { kind: 'end' },
@@ -15,7 +18,7 @@ function endedAt(lsn: string, reason = 'no recovery target specified') {
   return { timeline: 3, parent: 2, lsn: parseLsn(lsn), reason }
 }
 
-it('reads the beginning of a timeline from the end of its history', () => {
+it('reads the start of a timeline from the end of its history', () => {
   const history = '1\t0/2800000\tbefore 2026-11-15 03:00:00+00\n\n2\t16/B374D848\tno recovery target specified\n'
   expect(readTimelineStart(3, history)).toEqual({
     timeline: 3,
@@ -26,9 +29,9 @@ it('reads the beginning of a timeline from the end of its history', () => {
   expect(() => readTimelineStart(3, '\n')).toThrow('empty')
 })
 
-it('wants the log replayed to the cut', () => {
+it('requires a replay up to the end of the plan', () => {
   expect(findShortfall(endedAt('0/3002028'), expected)).toBeUndefined()
-  // Short of it by a commit.
+  // One commit is missing.
   expect(findShortfall(endedAt('0/3002000'), expected)).toBe(
     'the write-ahead log is damaged: replay ended at 0/3002000 instead of 0/3002028',
   )
@@ -43,23 +46,23 @@ it.each([
   expect(findShortfall(endedAt(short), behindHeader)).toContain('damaged')
 })
 
-it('takes a time for reached only when PostgreSQL stopped at it', () => {
+it('accepts a target time only if PostgreSQL stopped at it', () => {
   const timed: Expected = { ...expected, target: { kind: 'time', time: '2026-11-15 03:00:00.000000+00' } }
   expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), timed)).toBeUndefined()
   expect(findShortfall(endedAt('0/2900000'), timed)).toContain('damaged')
   expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), expected)).toContain('damaged')
 })
 
-it('notices another timeline', () => {
+it('detects another timeline', () => {
   expect(findShortfall({ ...endedAt('0/3002028'), parent: 1 }, expected)).toBe(
     'replay followed timeline 1 instead of 2',
   )
 })
 
-it('counts what will be there', () => {
+it('counts the bytes of the copy', () => {
   const bytes = manifestBytes('{ "Path": "a", "Size": 100, … }, { "Path": "b", "Size": 23 }')
   expect(bytes).toBe(123)
   const plan = renderPlan([{ path: '/r/with space/0001.partial', name: '0001', bytes: 77 }], bytes)
   expect(plan).toBe(`${123 + 16 * 1024 * 1024}\n77 0001 /r/with space/0001.partial\n`)
-  expect(totalOf(plan)).toBe(123 + 16 * 1024 * 1024)
+  expect(planBytes(plan)).toBe(123 + 16 * 1024 * 1024)
 })

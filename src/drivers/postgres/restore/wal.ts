@@ -1,43 +1,31 @@
-// What a restore replays, and whether it did.
-import {
-  endOfRecords,
-  formatLsn,
-  type Lsn,
-  parseLsn,
-  segmentBytes,
-  type WalPiece,
-} from '../../../model/postgres/wal.ts'
+// The WAL that a restore replays, and the check that it has been replayed.
+import type { RestorePlan } from '../../../model/postgres/restore.ts'
+import { endOfRecords, formatLsn, type Lsn, parseLsn, segmentBytes } from '../../../model/postgres/wal.ts'
 import type { PlannedWal } from '../../repository/driver.ts'
 
-export type RecoveryTarget =
-  /** `YYYY-MM-DD HH:MM:SS.ffffff+00` */
-  | { kind: 'time'; time: string }
-  /** The cut. */
-  | { kind: 'end' }
-
-/** The list for the copy: how many bytes there will be in all, and then a line for each file of the log. */
+/** Renders the plan for copy.sh: the total size in bytes, and then a line per WAL file. */
 export function renderPlan(wal: PlannedWal[], backupBytes: number): string {
   const total = backupBytes + wal.length * Number(segmentBytes)
-  return `${total}\n${wal.map(({ bytes, name, path }) => `${bytes} ${name} ${oneLine(path)}\n`).join('')}`
+  return `${total}\n${wal.map(({ bytes, name, path }) => `${bytes} ${name} ${singleLine(path)}\n`).join('')}`
 }
 
-function oneLine(path: string): string {
-  if (path.includes('\n')) throw new Error(`the path ${JSON.stringify(path)} spans lines`)
+function singleLine(path: string): string {
+  if (path.includes('\n')) throw new Error(`the path ${JSON.stringify(path)} contains a line break`)
   return path
 }
 
-export function totalOf(plan: string): number {
+export function planBytes(plan: string): number {
   return Number.parseInt(plan, 10)
 }
 
-/** Not as JSON: whether the manifest is sound is for the verification to say. */
+/** Sums the sizes without parsing JSON, because the manifest may be damaged; the verification reports that. */
 export function manifestBytes(manifest: string): number {
   let bytes = 0
   for (const match of manifest.matchAll(/"Size": (\d+)/g)) bytes += Number(match[1])
   return bytes
 }
 
-/** Where a new timeline began, and why there. */
+/** The branch of a timeline off its parent, from its history file. */
 export interface TimelineStart {
   timeline: number
   parent: number
@@ -45,7 +33,7 @@ export interface TimelineStart {
   reason: string
 }
 
-/** The last line of a history file is about its own timeline; those before it are about its ancestors. */
+/** The last line of a history file describes the timeline itself, the lines before it its ancestors. */
 export function readTimelineStart(timeline: number, history: string): TimelineStart {
   const lines = history.split('\n').filter((line) => /^\s*\d/.test(line))
   const match = /^\s*(\d+)\s+(\S+)\s*(.*)$/.exec(lines.at(-1) ?? '')
@@ -53,23 +41,20 @@ export function readTimelineStart(timeline: number, history: string): TimelineSt
   return { timeline, parent: Number(match[1]), lsn: parseLsn(match[2]!), reason: match[3]! }
 }
 
-export interface Expected {
-  target: RecoveryTarget
-  pieces: WalPiece[]
-  timeline: number
-}
-
 /**
- * What is missing, or undefined when replay came as far as it should. PostgreSQL takes a damaged record for the end of
- * the log and opens the cluster there, so that its own word that all is well means nothing without this.
+ * Explains what was not replayed; undefined if replay reached the target. PostgreSQL takes a damaged record for the end of
+ * the WAL and promotes the cluster there, so its own success means nothing without this check.
  */
-export function findShortfall(start: TimelineStart, { target, pieces, timeline }: Expected): string | undefined {
+export function findShortfall(
+  start: TimelineStart,
+  { target, pieces, timeline }: Pick<RestorePlan, 'target' | 'pieces' | 'timeline'>,
+): string | undefined {
   const at = formatLsn(start.lsn)
   if (start.parent !== timeline) return `replay followed timeline ${start.parent} instead of ${timeline}`
-  // Only PostgreSQL stops at a time, and then it says at which.
+  // PostgreSQL records this reason only if it stopped at the target time.
   if (target.kind === 'time' && start.reason.startsWith('before ')) return undefined
   const { end } = pieces.at(-1)!
-  // No other difference is allowed: a commit can be as short as the header of a page.
+  // No other difference is tolerated: a commit record can be as short as a page header.
   if (start.lsn >= endOfRecords(parseLsn(end))) return undefined
   return `the write-ahead log is damaged: replay ended at ${at} instead of ${end}`
 }

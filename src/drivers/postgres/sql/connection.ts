@@ -1,48 +1,39 @@
 import pg from 'pg'
 import { notFound, unavailable } from '../../../model/errors.ts'
+import { findNameProblem } from '../../../model/postgres/name.ts'
 import { readTextIfPresent } from '../../host/file.ts'
 import type { Home } from '../../host/home.ts'
 import { clusterPaths } from '../paths.ts'
-import { superuser } from '../template.ts'
+import { findPort } from '../postmaster.ts'
+import type { ProbeTarget, Query, Row } from './driver.ts'
 import { explainError } from './error.ts'
-import { findNameProblem } from './quote.ts'
-
-export type Row = Record<string, unknown>
-
-/** Statements without values may be several at once, which then happen together or not at all. */
-export type Query = <R extends Row = Row>(
-  id: string,
-  database: string,
-  text: string,
-  values?: unknown[],
-) => Promise<R[]>
+import { superuser } from './platform-role.ts'
 
 export interface Connections {
   query: Query
-  /** For a question that is asked again and again. */
   watch: Query
-  /** Ends the connections to one database or to all of a cluster. */
+  /** Closes the connections to one database or to all databases of a cluster. */
   close(id: string, database?: string): Promise<void>
 }
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
-// Less than the first, so that whoever waits for a lock is told of it, and not that nobody answers.
+// Shorter than the statement timeout, so that the error of a blocked statement mentions the lock.
 const lockTimeoutMs = 5_000
 
 /**
- * A connection costs the cluster a process with some megabytes, and more with every catalog that a question on it has
- * read. So those for questions of all kinds are soon closed, and the one that is kept is asked the same question only.
+ * A backend takes some megabytes, and more with every catalog it has read. So connections for arbitrary queries are
+ * closed soon, and the one that stays open runs a single query only.
  */
-const uses = {
+const poolOptions = {
   query: { idleTimeoutMillis: 500, max: 2 },
   watch: { idleTimeoutMillis: 3_000, max: 1 },
 }
-type Use = keyof typeof uses
+type PoolKind = keyof typeof poolOptions
 
 /**
- * A tenant may give his database settings, which would hold for our sessions too, and we are superuser: with a search
- * path of his, our own words would mean what he likes. What a client asks for wins over what a database has.
+ * Settings that tenants can attach to a database apply to the platform's sessions too, which are superuser sessions: with
+ * a foreign search path, our statements would call functions of the tenant. Options of the client override them.
  */
 const ownSettings: Record<string, string> = {
   search_path: '',
@@ -50,20 +41,20 @@ const ownSettings: Record<string, string> = {
   default_transaction_read_only: 'off',
   default_transaction_isolation: 'read\\ committed',
   idle_session_timeout: '0',
-  // One that is not there would let nobody in.
+  // A missing library would make every connection fail.
   local_preload_libraries: '',
   session_replication_role: 'origin',
   standard_conforming_strings: 'on',
-  // Verifiers of passwords are among our words, and tenants read statistics and logs.
+  // Our statements contain password verifiers, and tenants can read statistics and logs.
   track_activities: 'off',
   'pg_stat_statements.track': 'none',
   log_min_error_statement: 'panic',
 }
 
-/** Those that older servers do not know. */
+/** Settings that older major versions do not know. */
 const newerSettings: Record<string, Record<string, string>> = { 17: { transaction_timeout: '0' } }
 
-/** The options of a session of the superuser that no tenant has a say in. */
+/** The `options` of a superuser session that no setting of a tenant can influence. */
 export function sessionOptions(major: string, limits: { statementMs: number; lockMs: number }): string {
   const timeouts = { statement_timeout: String(limits.statementMs), lock_timeout: String(limits.lockMs) }
   return Object.entries({ ...ownSettings, ...newerSettings[major], ...timeouts })
@@ -71,17 +62,17 @@ export function sessionOptions(major: string, limits: { statementMs: number; loc
     .join(' ')
 }
 
-/** Connections through the platform's socket, a few for each database in use, closed when idle. */
+/** Opens connection pools through the platform's Unix socket on demand; idle connections are closed. */
 export function openConnections(home: Home): Connections {
   const pools = new Map<string, pg.Pool>()
 
-  function poolFor(use: Use, id: string, database: string): pg.Pool {
-    // Of no name PostgreSQL makes that of its superuser, it cuts a long one, and takes what follows a zero byte for settings.
+  function poolFor(kind: PoolKind, id: string, database: string): pg.Pool {
+    // PostgreSQL takes an empty name for the user's, truncates a long one and reads options after a zero byte.
     if (findNameProblem(database)) throw notFound(`Database "${database}" does not exist`)
-    const key = `${id}/${findPort(home, id)}/${use}/${database}`
+    const key = `${id}/${getPort(home, id)}/${kind}/${database}`
     const known = pools.get(key)
     if (known) return known
-    const pool = openPool(home, id, database, use)
+    const pool = openPool(home, id, database, kind)
     pool.on('remove', () => {
       if (pool.totalCount > 0 || pool.waitingCount > 0 || pools.get(key) !== pool) return
       pools.delete(key)
@@ -91,10 +82,10 @@ export function openConnections(home: Home): Connections {
     return pool
   }
 
-  function asking(use: Use): Query {
+  function queryOn(kind: PoolKind): Query {
     return async <R extends Row>(id: string, database: string, text: string, values?: unknown[]): Promise<R[]> => {
       try {
-        const result: pg.QueryResult<R> | pg.QueryResult<R>[] = await poolFor(use, id, database).query(text, values)
+        const result: pg.QueryResult<R> | pg.QueryResult<R>[] = await poolFor(kind, id, database).query(text, values)
         return (Array.isArray(result) ? result.at(-1) : result)?.rows ?? []
       } catch (error) {
         throw explainError(error, `query database ${database} of cluster ${id}`)
@@ -103,8 +94,8 @@ export function openConnections(home: Home): Connections {
   }
 
   return {
-    query: asking('query'),
-    watch: asking('watch'),
+    query: queryOn('query'),
+    watch: queryOn('watch'),
     async close(id, database) {
       const closing = [...pools].filter(([key]) => {
         const [owner, , , ...name] = key.split('/')
@@ -116,54 +107,43 @@ export function openConnections(home: Home): Connections {
   }
 }
 
-function openPool(home: Home, id: string, database: string, use: Use): pg.Pool {
+function openPool(home: Home, id: string, database: string, kind: PoolKind): pg.Pool {
   const pool = new pg.Pool({
     host: clusterPaths(home, id).sockets,
-    port: findPort(home, id),
+    port: getPort(home, id),
     user: superuser,
     database,
-    options: sessionOptions(findMajor(home, id), { statementMs: timeoutMs, lockMs: lockTimeoutMs }),
+    options: sessionOptions(readMajor(home, id), { statementMs: timeoutMs, lockMs: lockTimeoutMs }),
     application_name: 'berth',
-    ...uses[use],
+    ...poolOptions[kind],
     connectionTimeoutMillis: connectTimeoutMs,
-    // A little more than the server's own limit, which leaves the connection usable.
+    // Longer than the statement timeout of the server, which leaves the connection usable.
     query_timeout: timeoutMs + 1000,
     allowExitOnIdle: true,
   })
-  // The server ended an idle connection, by a restart for example; the next query opens another.
+  // Emitted when the server ends an idle connection, such as on a restart; the next query opens another one.
   pool.on('error', () => undefined)
   return pool
 }
 
-function findMajor(home: Home, id: string): string {
+function readMajor(home: Home, id: string): string {
   return readTextIfPresent(`${clusterPaths(home, id).data}/PG_VERSION`)?.trim() ?? ''
 }
 
-/** The fourth line of the server's lock file. The name of the socket ends with it. */
-function findPort(home: Home, id: string): number {
-  const port = readTextIfPresent(`${clusterPaths(home, id).data}/postmaster.pid`)?.split('\n')[3]
-  if (!port) throw unavailable('The cluster is not running')
-  return Number(port)
+/** The port is part of the name of the Unix socket. */
+function getPort(home: Home, id: string): number {
+  const port = findPort(clusterPaths(home, id).data)
+  if (port === undefined) throw unavailable('The cluster is not running')
+  return port
 }
 
-export interface ProbeTarget {
-  host: string
-  port: number
-  user: string
-  password: string
-  database: string
-  timeoutSeconds?: number
-  /** The certificate of the authority that must have signed the server's; without it the connection is plain. */
-  ca?: string
-}
-
-/** Asks a question as any client would, and throws unless there is an answer in time. */
+/** Runs a query as any client would; throws if there is no answer in time. */
 export async function probe(target: ProbeTarget): Promise<void> {
-  await askOnce(target, 'select 1')
+  await queryOnce(target, 'select 1')
 }
 
-/** In a session of its own. */
-export async function askOnce<R extends Row>(
+/** Runs one query on a connection of its own. */
+export async function queryOnce<R extends Row>(
   { timeoutSeconds = 5, ca, ...target }: ProbeTarget,
   text: string,
 ): Promise<R[]> {
@@ -179,9 +159,9 @@ export async function askOnce<R extends Row>(
     await client.connect()
     return (await client.query<R>(text)).rows
   } catch (cause) {
-    throw new Error(`ask ${target.host}:${target.port} a question`, { cause })
+    throw new Error(`query ${target.host}:${target.port}`, { cause })
   } finally {
-    // Not awaited: a server that does not answer does not say goodbye either.
+    // This is not awaited, because an unresponsive server does not close the connection either.
     void client.end().catch(() => undefined)
   }
 }

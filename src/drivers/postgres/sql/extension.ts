@@ -1,29 +1,26 @@
 import { invalid, notFound } from '../../../model/errors.ts'
-import type { Row } from './connection.ts'
+import type { DatabaseExtension, EnableOptions, ExtensionAdmin, Row, SqlClient } from './driver.ts'
 import { reservedName } from './error.ts'
 import { quoteIdentifier } from './quote.ts'
-import type { Asker } from './role.ts'
-
-export interface DatabaseExtension {
-  name: string
-  description: string | null
-  defaultVersion: string
-  /** Part of every database; it cannot be taken away. */
-  system: boolean
-  installed: { version: string; schema: string } | null
-}
 
 const systemExtensions: readonly string[] = ['plpgsql', 'pg_stat_statements']
 
-// These give a way to the files or the programs of the machine, and PostgreSQL lets superusers use them only.
+// These give access to the files or programs of the host, and only superusers may use them.
 const refused = /^(adminpack|file_fdw|pg_surgery|pltclu|.*plperlu|.*plpython3u)$/
 
-export async function listDatabaseExtensions(
-  postgres: Asker,
-  id: string,
-  database: string,
-): Promise<DatabaseExtension[]> {
-  const rows = await postgres.query<{
+export function extensionAdmin(client: SqlClient): ExtensionAdmin {
+  return {
+    list: (id, database) => listExtensions(client, id, database),
+    enable: (id, database, name, options) => enableExtension(client, id, database, name, options),
+    async disable(id, database, name, { cascade = false } = {}) {
+      if (systemExtensions.includes(name)) throw reservedName(name)
+      await client.query(id, database, `DROP EXTENSION ${quoteIdentifier(name)} ${cascade ? 'CASCADE' : 'RESTRICT'}`)
+    },
+  }
+}
+
+async function listExtensions(client: SqlClient, id: string, database: string): Promise<DatabaseExtension[]> {
+  const rows = await client.query<{
     name: string
     description: string
     version: string
@@ -49,29 +46,23 @@ export async function listDatabaseExtensions(
     }))
 }
 
-export interface EnableOptions {
-  schema?: string | undefined
-  /** Makes the schema unless it is there. */
-  createSchema?: boolean | undefined
-}
-
-/** With those it needs. Refuses one that is there with `conflict` and one that is unknown with `not_found`. */
-export async function enableExtension(
-  postgres: Asker,
+async function enableExtension(
+  client: SqlClient,
   id: string,
   database: string,
   name: string,
   { schema, createSchema = false }: EnableOptions = {},
 ): Promise<void> {
-  const offered = await listOffered(postgres, id, database)
+  const offered = await listOffered(client, id, database)
   const steps = planInstall(offered, name, schema)
-  if (createSchema && schema !== undefined && !isAlone(offered.get(name)!)) steps.unshift(createSchemaFor(schema))
-  await postgres.query(id, database, steps.join('; '))
+  if (createSchema && schema !== undefined && !needsOwnSchema(offered.get(name)!))
+    steps.unshift(createSchemaFor(schema))
+  await client.query(id, database, steps.join('; '))
 }
 
 interface Offered extends Row {
   name: string
-  /** The only one it may be in. */
+  /** Set if the extension can only be installed into this schema. */
   schema: string | null
   trusted: boolean
   relocatable: boolean
@@ -79,8 +70,8 @@ interface Offered extends Row {
   installed: boolean
 }
 
-async function listOffered(postgres: Asker, id: string, database: string): Promise<Map<string, Offered>> {
-  const rows = await postgres.query<Offered>(
+async function listOffered(client: SqlClient, id: string, database: string): Promise<Map<string, Offered>> {
+  const rows = await client.query<Offered>(
     id,
     database,
     `select name, schema, trusted, relocatable, coalesce(requires::text[], '{}') as requires,
@@ -118,31 +109,31 @@ function isSystemSchema(name: string): boolean {
 }
 
 /**
- * Scripts of extensions run as superuser and look for what they name in the schema they install into, where a tenant
- * may have put things of the same names before. Those that PostgreSQL trusts are written with that in mind, and a tenant
- * may install them himself, so it is done in his name. The script of any other runs where only the platform makes
- * things, and what it made is then moved or given away.
+ * The script of an extension runs as superuser and resolves names in the schema it installs into, where a tenant may have
+ * planted functions of the same names. Extensions that PostgreSQL marks as trusted are written with that in mind, and
+ * tenants may install them themselves, so these are installed with the rights of the tenant. Any other script runs in a
+ * schema that only the platform can write to, and its objects are moved or given away afterwards.
  */
 function installOne(extension: Offered, schema: string | undefined): string[] {
   const { name, trusted, relocatable } = extension
   const create = `CREATE EXTENSION ${quoteIdentifier(name)}`
   if (trusted) {
-    // Some insist on a schema; the others would go where our search path leads, which is nowhere.
-    const place = schema ?? (extension.schema === null ? 'public' : undefined)
-    const into = place === undefined ? '' : `SCHEMA ${quoteIdentifier(place)}`
+    // Our search path is empty, so an extension without a fixed schema needs one.
+    const target = schema ?? (extension.schema === null ? 'public' : undefined)
+    const into = target === undefined ? '' : `SCHEMA ${quoteIdentifier(target)}`
     return ['SET LOCAL ROLE schema_admin', `${create} ${into}`, 'SET LOCAL ROLE none']
   }
   if (relocatable) {
     const move = `ALTER EXTENSION ${quoteIdentifier(name)} SET SCHEMA ${quoteIdentifier(schema ?? 'public')}`
-    return [`${create} SCHEMA pg_berth`, move, ...sharesOf(name)]
+    return [`${create} SCHEMA pg_berth`, move, ...extraGrants(name)]
   }
-  if (!isAlone(extension)) return [create]
+  if (!needsOwnSchema(extension)) return [create]
   const own = quoteIdentifier(schema ?? extension.schema ?? name)
   return [`CREATE SCHEMA ${own}`, `${create} SCHEMA ${own}`, `ALTER SCHEMA ${own} OWNER TO schema_admin`]
 }
 
-/** Its schema is made with it: it cannot be moved into one that is there. */
-function isAlone({ trusted, relocatable, schema }: Offered): boolean {
+/** True if the extension is installed into a schema created for it, because it cannot be moved to another one later. */
+function needsOwnSchema({ trusted, relocatable, schema }: Offered): boolean {
   return !trusted && !relocatable && schema !== 'pg_catalog'
 }
 
@@ -150,19 +141,7 @@ function createSchemaFor(name: string): string {
   return `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(name)} AUTHORIZATION schema_admin`
 }
 
-// Without it only a superuser could name a server.
-function sharesOf(name: string): string[] {
+// Without this grant only superusers could create a foreign server.
+function extraGrants(name: string): string[] {
   return name === 'postgres_fdw' ? ['GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO schema_admin'] : []
-}
-
-/** What depends on it is a `conflict`, or goes with it. */
-export async function disableExtension(
-  postgres: Asker,
-  id: string,
-  database: string,
-  name: string,
-  { cascade = false }: { cascade?: boolean } = {},
-): Promise<void> {
-  if (systemExtensions.includes(name)) throw reservedName(name)
-  await postgres.query(id, database, `DROP EXTENSION ${quoteIdentifier(name)} ${cascade ? 'CASCADE' : 'RESTRICT'}`)
 }

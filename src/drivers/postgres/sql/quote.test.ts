@@ -1,19 +1,19 @@
 import { expect, it } from 'vitest'
 import { quoteIdentifier, quoteLiteral } from './quote.ts'
 
-it('quotes names whatever they hold', () => {
+it('quotes identifiers', () => {
   expect(quoteIdentifier('plain')).toBe('"plain"')
   expect(quoteIdentifier('a"b; drop')).toBe('"a""b; drop"')
 })
 
-it('refuses names that PostgreSQL would not keep as they are', () => {
+it('rejects names that PostgreSQL would change', () => {
   expect(() => quoteIdentifier('a\0b')).toThrow('zero byte')
   expect(() => quoteIdentifier('')).toThrow('empty')
   expect(() => quoteIdentifier('ä'.repeat(32))).toThrow('63 bytes')
   expect(() => quoteIdentifier('a\ud83d')).toThrow('surrogate')
 })
 
-it('quotes values', () => {
+it('quotes literals', () => {
   expect(quoteLiteral(`it's`)).toBe(`'it''s'`)
   expect(quoteLiteral(`a\\'`)).toBe(` E'a\\\\'''`)
   expect(() => quoteLiteral('\0')).toThrow('zero byte')

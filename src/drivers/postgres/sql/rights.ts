@@ -1,26 +1,24 @@
-// What users may do. PostgreSQL's own roles pg_read_all_data and pg_write_all_data cover whatever anybody makes, but its
-// catalogs too: with them a reader sees what passwords are checked against, and a writer deletes databases through a
-// view of statistics. So a trigger of every database grants what is made as it is made, whoever makes it.
-import type { PostgresDriver } from '../server.ts'
+// The rights of the user roles. PostgreSQL's own roles pg_read_all_data and pg_write_all_data cover all objects, but the
+// system catalogs too: a reader could read password verifiers, and a writer could delete rows of the catalogs through
+// updatable views. So an event trigger in every database grants access to each new object when it is created.
+import type { SqlClient } from './driver.ts'
+import { poolerUser } from './platform-role.ts'
 import { quoteIdentifier } from './quote.ts'
-import type { Asker } from './role.ts'
 
-export const poolerUser = 'berth_pooler'
-
-/** Its owner may take the right to connect from everybody; the pooler then still has to ask who may come. */
-export function letPoolerConnect(database: string): string {
+/** Needed because the owner of a database may revoke CONNECT from PUBLIC, and PgBouncer must still look up passwords. */
+export function grantPoolerConnect(database: string): string {
   return `GRANT CONNECT ON DATABASE ${quoteIdentifier(database)} TO ${poolerUser}`
 }
 
-/** Each role may do what the lesser one may. */
+/** Each role includes the rights of the next lower one. */
 export const roleChain = `
   GRANT reader TO writer;
   GRANT writer TO schema_admin;
 `
 
 /**
- * Everybody may make large objects otherwise, and they stay. What PostgreSQL itself grants at the beginning is left out
- * of dumps, and so is this.
+ * By default PUBLIC, and so a reader too, may create large objects. Recording the change as an initial privilege makes
+ * pg_dump leave it out, like the grants of PostgreSQL itself.
  */
 const largeObjects = `
   SET LOCAL allow_system_table_mods = on;
@@ -32,9 +30,9 @@ const largeObjects = `
 `
 
 /**
- * Temporary objects are of one session. A view that is replaced keeps its grants, unlike one whose type is as new as our
- * transaction: its owner may have revoked some. The trigger counts as a part of plpgsql, so that a dump leaves it out: who
- * loads the dump into another cluster may make no triggers of this kind.
+ * The trigger skips temporary objects and views that CREATE OR REPLACE has changed: these keep their grants, of which the
+ * owner may have revoked some. A new view is recognized by its row type, which is as new as the transaction. The trigger
+ * is made a member of plpgsql, so that pg_dump leaves it out: only superusers could load a dump with an event trigger.
  */
 export const sharing = `${largeObjects}
   CREATE FUNCTION pg_berth.share(class oid, object oid) RETURNS void
@@ -73,46 +71,43 @@ export const sharing = `${largeObjects}
   ALTER EXTENSION plpgsql ADD EVENT TRIGGER berth_share;
 `
 
-const shareWhatIsThere = `
+const shareExistingObjects = `
   SELECT pg_berth.share('pg_catalog.pg_namespace'::regclass, oid) FROM pg_catalog.pg_namespace
   WHERE oid >= 16384 AND nspname !~ '^pg_' OR nspname = 'public';
   SELECT pg_berth.share('pg_catalog.pg_class'::regclass, oid) FROM pg_catalog.pg_class
   WHERE oid >= 16384;
 `
 
-const oldRoles = 'pg_read_all_data, pg_write_all_data'
+const formerRoles = 'pg_read_all_data, pg_write_all_data'
 
-/** For a cluster, or a backup of one, from before there was the trigger. Whatever stops it, the roles go last. */
-export async function ensureRights(
-  postgres: Pick<PostgresDriver, 'query' | 'closeConnections'>,
-  id: string,
-): Promise<void> {
-  const [old] = await postgres.query(
+/** The former roles are revoked last, so that an interrupted upgrade is repeated. */
+export async function ensureGrants(client: SqlClient, id: string): Promise<void> {
+  const [former] = await client.query(
     id,
     'postgres',
     `select 1 from pg_auth_members where roleid = 'pg_read_all_data'::regrole and member = 'reader'::regrole`,
   )
-  if (!old) return
-  const databases = await postgres.query<{ name: string }>(
+  if (!former) return
+  const databases = await client.query<{ name: string }>(
     id,
     'postgres',
-    // What the end of its deletion was lost of can be connected to no more.
+    // An interrupted DROP DATABASE leaves a connection limit of -2; such a database accepts no connections.
     `select datname as name from pg_database where datallowconn and datconnlimit <> -2 and datname <> 'postgres'`,
   )
   for (const { name } of databases) {
-    await shareDatabase(postgres, id, name)
-    if (name !== 'template1') await postgres.query(id, 'postgres', letPoolerConnect(name))
+    await shareDatabase(client, id, name)
+    if (name !== 'template1') await client.query(id, 'postgres', grantPoolerConnect(name))
   }
-  // Somebody connected to it keeps databases from being made.
-  await postgres.closeConnections(id, 'template1')
-  await postgres.query(id, 'postgres', `${roleChain} REVOKE ${oldRoles} FROM schema_admin, writer, reader`)
+  // CREATE DATABASE fails while a session is connected to the template.
+  await client.closeConnections(id, 'template1')
+  await client.query(id, 'postgres', `${roleChain} REVOKE ${formerRoles} FROM schema_admin, writer, reader`)
 }
 
-async function shareDatabase(postgres: Asker, id: string, database: string): Promise<void> {
-  const [shared] = await postgres.query(
+async function shareDatabase(client: SqlClient, id: string, database: string): Promise<void> {
+  const [shared] = await client.query(
     id,
     database,
     `select 1 from pg_catalog.pg_event_trigger where evtname = 'berth_share'`,
   )
-  if (!shared) await postgres.query(id, database, sharing + shareWhatIsThere)
+  if (!shared) await client.query(id, database, sharing + shareExistingObjects)
 }

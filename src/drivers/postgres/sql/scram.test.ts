@@ -1,25 +1,25 @@
 import { expect, it } from 'vitest'
 import { isVerifierOf, scramVerifier } from './scram.ts'
 
-it('computes what PostgreSQL would keep', () => {
-  // The password, the salt and the keys of the example in RFC 7677.
+it('computes the verifier that PostgreSQL stores', () => {
+  // Password, salt and keys are those of the example in RFC 7677.
   const verifier = scramVerifier('pencil', Buffer.from('W22ZaJ0SNY7soEsUEjb6gQ==', 'base64'))
   expect(verifier).toBe(
     'SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=',
   )
 })
 
-it('salts', () => {
+it('uses a random salt', () => {
   expect(scramVerifier('pencil')).not.toBe(scramVerifier('pencil'))
 })
 
-it('knows a password by its verifier', () => {
+it('checks a password against its verifier', () => {
   expect(isVerifierOf(scramVerifier('pencil'), 'pencil')).toBe(true)
   expect(isVerifierOf(scramVerifier('pencil'), 'Pencil')).toBe(false)
   expect(isVerifierOf('md5a8f3d1f0a3a2e5a0e6f0a3a2e5a0e6f0', 'pencil')).toBe(false)
 })
 
-it('refuses what clients would normalize differently', () => {
+it('rejects passwords that clients would normalize differently', () => {
   expect(() => scramVerifier('pässword')).toThrow('ASCII')
   expect(() => scramVerifier('')).toThrow('ASCII')
 })

@@ -1,31 +1,21 @@
-// Where the PostgreSQL binaries of a major version come from. Those from npm are copied into the home: clusters run
-// as other users, who need not be able to reach the checkout, and an update of it must not change a running cluster.
+// Finds or installs the PostgreSQL binaries of a major version. Those from npm are copied into the home, because clusters
+// run as users that may have no access to node_modules, and an update of it must not change a running cluster.
 import { createHash } from 'node:crypto'
 import { constants, existsSync, readFileSync, readlinkSync } from 'node:fs'
 import { chmod, copyFile, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { PostgresMajor } from '../../../model/postgres/cluster.ts'
+import type { Toolchain } from '../../../model/postgres/toolchain.ts'
 import { freshName, removeAbandoned } from '../../host/fresh.ts'
 import type { Home } from '../../host/home.ts'
 import { isExecutable, run } from '../../host/process.ts'
 import { toolsDirectory } from './tools.ts'
 
-export interface Toolchain {
-  major: PostgresMajor
-  /** As PostgreSQL says it: 17.5. */
-  version: string
-  source: 'configured' | 'distribution' | 'npm'
-  bin: string
-  share: string
-  /** Where psql, pg_dump, pg_basebackup and their like are; `ensureTools` sees to it that they are there. */
-  tools: string
-}
-
 export interface ToolchainOptions {
-  /** The operator's own installation: the directory that holds `postgres`. */
+  /** The directory of the `postgres` program of the operator's own installation. */
   configuredBin?: string | undefined
-  /** Compare a copy in the home with its hashes first, and make it anew when it is damaged. Takes about 0.2 s. */
+  /** Verifies the hashes of a copy in the home and replaces a damaged one. Takes about 0.2 s. */
   verify?: boolean
 }
 
@@ -64,29 +54,29 @@ async function installed(
   bin: string,
 ): Promise<Toolchain> {
   const { stdout } = await run(`${bin}/postgres`, ['--version']).catch((cause) => {
-    throw new Error(`There is no working PostgreSQL ${major} in ${bin}`, { cause })
+    throw new Error(`PostgreSQL ${major} in ${bin} does not run`, { cause })
   })
   const version = /\(PostgreSQL\) (\S+)/.exec(stdout)?.[1] ?? ''
-  if (version.split('.')[0] !== major) throw new Error(`${bin} holds PostgreSQL ${version}, not ${major}`)
+  if (version.split('.')[0] !== major) throw new Error(`${bin} contains PostgreSQL ${version}, not ${major}`)
   return { major, version, source, bin, share: findShare(bin), tools: await toolsDirectory(home, bin) }
 }
 
-// Debian keeps it apart from the binaries; an own build has it beside them.
+// Debian separates it from the binaries; a build from source has it beside them.
 function findShare(bin: string): string {
   const debian = bin.replace(/\/lib\/postgresql\/(\d+)\/bin\/?$/, '/share/postgresql/$1')
-  const places = [debian, join(bin, '../share/postgresql'), join(bin, '../share')]
-  const share = places.find((place) => existsSync(`${place}/postgres.bki`))
+  const candidates = [debian, join(bin, '../share/postgresql'), join(bin, '../share')]
+  const share = candidates.find((directory) => existsSync(`${directory}/postgres.bki`))
   if (share === undefined) throw new Error(`The PostgreSQL in ${bin} lacks its share directory`)
   return share
 }
 
-/** Where an installation of the operator or the distribution keeps its extensions; undefined when npm's is used. */
+/** The share directory of the operator's or distribution's installation; undefined if the one from npm is used. */
 export function findInstalledShare(major: PostgresMajor, configuredBin?: string): string | undefined {
   const bin = configuredBin ?? `/usr/lib/postgresql/${major}/bin`
   return isExecutable(`${bin}/postgres`) ? findShare(bin) : undefined
 }
 
-/** Undefined when the package is not installed. */
+/** Finds the npm package with the server programs; undefined if it is not installed. */
 export async function findPackage(major: PostgresMajor): Promise<Package | undefined> {
   const name = `pg${major}-${process.platform}-${process.arch}`
   const directory = fileURLToPath(new URL(`../../../../node_modules/${name}`, import.meta.url))
@@ -98,7 +88,7 @@ export async function findPackage(major: PostgresMajor): Promise<Package | undef
 async function ensureCopy(major: PostgresMajor, home: Home, from: Package, verify: boolean): Promise<Toolchain> {
   const directory = `${home.toolchain}/postgres-${from.version}`
   if (verify && existsSync(directory) && (await listDamage(directory)).length > 0) await removeCopy(directory)
-  // The manifest is written last and arrives with all the rest in one rename, so that it stands for the whole.
+  // The directory appears by a rename after the manifest was written, so a manifest means that the copy is complete.
   if (!existsSync(manifestOf(directory))) await installCopy(from, directory)
   const version = from.version.split('.').slice(0, 2).join('.')
   const bin = `${directory}/bin`
@@ -115,12 +105,12 @@ async function installCopy(from: Package, directory: string): Promise<void> {
   const fresh = freshName(dirname(directory))
   try {
     await fillCopy(from, fresh)
-    // What is left of an installation without a manifest is no installation.
+    // A directory without a manifest is the remains of a removal.
     if (existsSync(directory) && !existsSync(manifestOf(directory))) await removeCopy(directory)
     await rename(fresh, directory)
   } catch (cause) {
     await rm(fresh, { recursive: true, force: true })
-    // Another process was first; its copy is as good.
+    // Another process may have installed it first.
     if (!existsSync(manifestOf(directory))) throw new Error(`install PostgreSQL ${from.version}`, { cause })
   }
 }
@@ -131,7 +121,7 @@ async function fillCopy(from: Package, target: string): Promise<void> {
   const manifest: Manifest = { version: from.version, files, links }
   await writeFile(manifestOf(target), JSON.stringify(manifest))
   await chmod(manifestOf(target), 0o644)
-  // One flush of the file system instead of a thousand of files.
+  // One flush of the file system is faster than syncing a thousand files.
   await run('sync', ['-f', target])
 }
 
@@ -146,7 +136,7 @@ async function copyFiles(source: string, target: string): Promise<Record<string,
   return files
 }
 
-// Modes are set apart from creation, because the umask narrows those given there.
+// The mode is set separately, because the umask restricts the one given to mkdir.
 async function makeDirectory(path: string): Promise<void> {
   await mkdir(path, { recursive: true })
   await chmod(path, 0o755)
@@ -160,7 +150,7 @@ async function copyOne(source: string, target: string): Promise<string> {
   return hashFile(source)
 }
 
-// npm packages cannot hold symbolic links; this list says which libraries need one.
+// npm packages cannot contain symbolic links, so the package lists them in a file.
 async function makeLinks(source: string, target: string): Promise<Record<string, string>> {
   const listed: { source: string; target: string }[] = JSON.parse(await readFile(`${source}/pg-symlinks.json`, 'utf8'))
   const links: Record<string, string> = {}
@@ -173,13 +163,13 @@ async function makeLinks(source: string, target: string): Promise<Record<string,
 }
 
 async function hashFile(path: string): Promise<string> {
-  // Whole files: the largest has 26 MB, and a stream for each of a thousand small ones takes three times as long.
+  // Reads whole files: the largest has 26 MB, and streams for a thousand small ones would take three times as long.
   return createHash('sha256')
     .update(await readFile(path))
     .digest('hex')
 }
 
-/** The files that are missing or changed; none for a sound installation and for one that is not our copy. */
+/** Lists missing and changed files of our copy from npm; other installations are not checked. */
 export async function verifyToolchain(toolchain: Toolchain): Promise<string[]> {
   return toolchain.source === 'npm' ? listDamage(dirname(toolchain.bin)) : []
 }
@@ -211,12 +201,12 @@ function readLink(path: string): string | undefined {
   }
 }
 
-// Renamed away first: what runs from it keeps its open files, and nothing new starts from half of it.
+// Renamed first, so that no process starts from a half-deleted copy; running processes keep their open files.
 async function removeCopy(directory: string): Promise<void> {
-  const away = freshName(dirname(directory))
-  await rename(directory, away).catch((error: NodeJS.ErrnoException) => {
-    // Another process, which found the same damage, was first.
+  const removed = freshName(dirname(directory))
+  await rename(directory, removed).catch((error: NodeJS.ErrnoException) => {
+    // Another process may have found the same damage and removed the copy.
     if (error.code !== 'ENOENT') throw error
   })
-  await rm(away, { recursive: true, force: true })
+  await rm(removed, { recursive: true, force: true })
 }

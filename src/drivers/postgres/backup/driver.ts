@@ -1,0 +1,47 @@
+import type { Toolchain } from '../../../model/postgres/toolchain.ts'
+import type { BackupDescription } from '../../repository/driver.ts'
+
+export interface BackupSpec {
+  toolchain: Toolchain
+  port: number
+  /** Kilobytes per second, from 32 to 1048576. */
+  maxRateKb?: number | undefined
+  cgroup?: string[] | undefined
+}
+
+export interface BackupFacts {
+  timeline: number
+  startLsn: string
+  stopLsn: string
+  startedAt: string
+  stoppedAt: string
+  sizeBytes: number
+}
+
+export type BackupState =
+  | { is: 'absent' }
+  | { is: 'running'; bytesDone: number; bytesTotal: number; bytesVerified?: number }
+  | { is: 'failed'; reason: string }
+  | ({ is: 'done' } & BackupFacts)
+
+export type ScrubState =
+  | { is: 'absent' }
+  | { is: 'running' }
+  | { is: 'passed' }
+  /** The job was killed before it had a result. */
+  | { is: 'interrupted' }
+  | { is: 'failed'; reason: string }
+
+export interface BackupDriver {
+  /** Runs one backup per cluster at a time: an unfinished one with another label is discarded. */
+  startBackup(id: string, label: string, spec: BackupSpec): Promise<void>
+  /** `done` means copied, durable and verified. The caller must check that the archive reaches its end. */
+  inspectBackup(id: string, label: string): Promise<BackupState>
+  finishBackup(description: BackupDescription): Promise<void>
+  /** Removes an unfinished backup. */
+  abandonBackup(id: string, label: string): Promise<void>
+  /** Reads a kept backup from disk and verifies its checksums. Does nothing if the cluster has a scrub job already. */
+  startScrub(id: string, label: string, toolchain: Toolchain): Promise<void>
+  inspectScrub(id: string): Promise<ScrubState>
+  removeScrub(id: string): Promise<void>
+}

@@ -1,0 +1,52 @@
+// The server of a managed cluster and the host it runs on. Every method can be interrupted anywhere and called again.
+import type { PostgresMajor } from '../../model/postgres/cluster.ts'
+import type { ClusterHost, ClusterSpec, DataSpec } from '../../model/postgres/spec.ts'
+import type { Toolchain } from '../../model/postgres/toolchain.ts'
+import type { ProbeTarget, Query, SqlAdmin, SqlClient } from './sql/driver.ts'
+
+export type ClusterProcess =
+  | { is: 'absent' }
+  | { is: 'stopped'; log: string[] }
+  | { is: 'starting'; pid: number }
+  | { is: 'ready'; pid: number }
+
+/** A process that belongs to a cluster besides its server. */
+export type ServiceProcess = { is: 'absent' } | { is: 'stopped'; log: string[] } | { is: 'running'; pid: number }
+
+export interface PostgresDriver extends SqlClient, SqlAdmin {
+  /** The ids of all clusters that have files on this host. */
+  list(): string[]
+  /** Creates the data directory with a system identifier of its own, unless it exists. */
+  ensureData(id: string, spec: DataSpec): Promise<void>
+  /** Starts the server, or applies a changed spec to it; it restarts if a change requires that. Does not wait. */
+  ensureRunning(id: string, spec: ClusterSpec): Promise<void>
+  /** Reads the state of the process without connecting. */
+  inspect(id: string): Promise<ClusterProcess>
+  /** Polls until the server is ready or the timeout is over; returns the last state. */
+  waitUntilReady(id: string, timeoutSeconds: number): Promise<ClusterProcess>
+  /** Like `query`, but keeps its connection open. Meant for a single query that is repeated often and reads little. */
+  watch: Query
+  /** Connects as any client would; throws if there is no answer. */
+  probe(target: ProbeTarget): Promise<void>
+  /** The size of the data directory in bytes. Slow, because it visits every file. */
+  measure(id: string): Promise<number>
+  stop(id: string): Promise<void>
+  /** Stops the server and removes everything of the cluster; the files are deleted in the background. */
+  remove(id: string): Promise<void>
+}
+
+/** The host that clusters run on. */
+export interface Hosting extends ClusterHost {
+  /** The address at which this host itself reaches the clusters. */
+  localHost: string
+  /** Ports that may be assigned. */
+  ports: { first: number; last: number }
+  /** Uids that may be assigned; undefined where all processes run as one user. */
+  uids: { first: number; last: number } | undefined
+  findToolchain(major: PostgresMajor): Promise<Toolchain>
+  /** True if the server programs of a recorded installation still exist. */
+  isInstalled(toolchain: Pick<Toolchain, 'bin'>): boolean
+  canBind(port: number): Promise<boolean>
+  freeBytes(): Promise<number>
+  removeLimits(id: string): Promise<void>
+}

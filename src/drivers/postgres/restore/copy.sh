@@ -1,0 +1,120 @@
+#!/bin/sh
+# Copies a backup into a data directory that is ready for recovery, and verifies the checksums of the backup.
+# Usage: copy.sh <directory of the cluster> <data of the backup> <label> <plan> <settings> <uid> <pg_verifybackup>
+#   <trust option> <bytes of a WAL segment>
+# The plan is a file: the size of the copy on the first line, then `<bytes> <name in pg_wal> <path>` for each WAL file.
+# The settings are the text of postgresql.auto.conf. The uid is empty where all processes run as one user. The trust
+# option is --skip-checksums for a backup whose checksums may be verified after a reflink copy, and otherwise empty.
+# Exit code 3: the backup is damaged. Any other failure says nothing about the backup.
+#
+# The copy is made under a temporary name and then renamed to `data`, which must not exist. Only one job of a cluster
+# runs at a time, so other temporary names are left over from killed jobs. If `data` exists already and has not been
+# verified, only the verification is done.
+umask 077
+directory=$1 backup=$2 label=$3 plan=$4 settings=$5 owner=$6 verifier=$7 trusted=$8 segment_bytes=$9
+data=$directory/data
+# Exists beside a reflink copy while the checksums of its backup have not been verified.
+unverified=$directory/copy.unverified
+# The output of the verifier, with a line per second about its progress.
+verifier_log=$directory/copy.words
+damaged=3
+
+# Sets `complaint` on failure.
+verify() {
+  "$verifier" -n -e -P "$@" "$backup" > "$verifier_log" 2>&1
+  code=$?
+  messages=$(grep -v '^ *[0-9]*/[0-9]* kB (' "$verifier_log")
+  rm -f "$verifier_log"
+  [ $code != 0 ] || return 0
+  case $messages in
+    'pg_verifybackup: error: '*)
+      complaint="backup $label is damaged: $(echo "${messages#*error: }" | head -n 1)"
+      return $damaged ;;
+  esac
+  complaint="backup $label could not be verified: exit code $code $messages"
+  return 1
+}
+
+fail() {
+  echo "$complaint"
+  exit "$1"
+}
+
+# Prints the first bytes of a WAL file. The receiver may have completed a segment since the plan was made, which renames
+# it.
+wal_bytes() {
+  if [ -e "$2" ]; then head -c "$1" -- "$2"; else head -c "$1" -- "${2%.partial}"; fi
+}
+
+copy_wal() {
+  read -r _
+  while read -r bytes name path; do
+    case $name in
+      *.history) wal_bytes "$bytes" "$path" ;;
+      # Padded with zeros instead of a hole: PostgreSQL recycles the file, and filling a hole later could fail.
+      *) wal_bytes "$bytes" "$path"; head -c $((segment_bytes - bytes)) /dev/zero ;;
+    esac > "pg_wal/$name"
+  done
+}
+
+fill() {
+  set -e
+  cp -aT "--reflink=${reflink:-auto}" -- "$backup" "$fresh"
+  cd "$fresh"
+  chmod 700 .
+  rm -rf backup_manifest postmaster.pid postmaster.opts standby.signal pg_replslot pg_wal
+  mkdir -p pg_wal/archive_status pg_replslot pg_commit_ts pg_dynshmem pg_logical/mappings pg_logical/snapshots \
+    pg_multixact/members pg_multixact/offsets pg_notify pg_serial pg_snapshots pg_stat pg_stat_tmp pg_subtrans \
+    pg_tblspc pg_twophase pg_xact
+  copy_wal < "$plan"
+  printf %s "$settings" > postgresql.auto.conf
+  : > recovery.signal
+  [ -z "$owner" ] || chown -R "$owner:$owner" .
+  sync -f .
+}
+
+make_copy() {
+  rm -rf "$unverified" "$directory/.copy~"*
+  fresh=$(mktemp -d "$directory/.copy~XXXXXXXXXX") || exit 1
+  if cp --reflink=always -- "$backup/PG_VERSION" "$fresh" 2> /dev/null; then
+    reflink=${trusted:+always}
+  else
+    trusted=
+    require_space
+  fi
+  fill & filling=$!
+  # In parallel to the copy, so that the disk is read once for both.
+  verify ${trusted:+"$trusted"}
+  verified=$?
+  wait $filling
+  filled=$?
+  if [ $filled = 0 ] && [ $verified = 0 ]; then
+    [ -z "$trusted" ] || { : > "$unverified" && sync "$unverified" "$directory"; } || exit 1
+    # It is no failure if `data` has appeared meanwhile: that copy is the same.
+    mv -T "$fresh" "$data" || [ -e "$data" ] || filled=1
+    sync "$directory"
+  fi
+  rm -rf "$fresh"
+  [ $filled = 0 ] || exit $filled
+  [ $verified = 0 ] || fail $verified
+  return 0
+}
+
+# A full disk would affect the other clusters too.
+require_space() {
+  read -r total < "$plan"
+  free=$(df --output=avail -B 1 -- "$directory" | tail -n 1)
+  [ "$total" -gt "$free" ] || return 0
+  rm -rf "$fresh"
+  echo "not enough disk space: $((free >> 20)) MB are free, $((total >> 20)) MB are needed"
+  exit 1
+}
+
+[ -e "$data" ] || { make_copy; exit; }
+[ -e "$unverified" ] || exit 0
+# Verifies the backup instead of the copy, which the server is changing by now. They share their blocks, so damage to one
+# is damage to the other.
+renice -n 19 $$ > /dev/null
+verify || fail $?
+rm "$unverified"
+sync "$directory"

@@ -1,0 +1,16 @@
+import { databaseAdmin } from './database.ts'
+import type { SqlAdmin, SqlClient } from './driver.ts'
+import { extensionAdmin } from './extension.ts'
+import { rollBackPrepared } from './prepared.ts'
+import { ensureGrants } from './rights.ts'
+import { userAdmin } from './role.ts'
+
+export function sqlAdmin(client: SqlClient): SqlAdmin {
+  return {
+    users: userAdmin(client),
+    databases: databaseAdmin(client),
+    extensions: extensionAdmin(client),
+    rollBackPrepared: (id) => rollBackPrepared(client, id),
+    ensureGrants: (id) => ensureGrants(client, id),
+  }
+}

@@ -1,0 +1,15 @@
+import type { PostgresMajor } from './cluster.ts'
+
+/** An installation of PostgreSQL. A cluster keeps using the one it was created with. */
+export interface Toolchain {
+  major: PostgresMajor
+  /** The full version, such as `17.5`. */
+  version: string
+  source: 'configured' | 'distribution' | 'npm'
+  /** The directory of the server programs. */
+  bin: string
+  /** The directory of extensions and other shared files. */
+  share: string
+  /** The directory of the client programs (psql, pg_dump, pg_basebackup …). It exists only after `ensureTools`. */
+  tools: string
+}
