@@ -2,10 +2,10 @@
 // file, each by a rename, so that s6 never runs half of a script.
 import { randomBytes } from 'node:crypto'
 import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { constants } from 'node:os'
 import { dirname } from 'node:path'
 import { readTextIfPresent } from '../host/file.ts'
 import { baseEnvironment, findCommand } from '../host/process.ts'
+import { signalName } from './status.ts'
 
 export interface ServiceSpec {
   command: string[]
@@ -211,8 +211,7 @@ export function findEnd(place: ServicePlace, name: string): { exitCode?: number;
   const end = /^(\d+) (\d+)$/m.exec(readTextIfPresent(`${serviceDirectory(place, name)}/down`) ?? '')
   if (!end) return undefined
   if (Number(end[1]) < 256) return { exitCode: Number(end[1]) }
-  const signal = Object.entries(constants.signals).find(([, number]) => number === Number(end[2]))
-  return { signal: signal?.[0] ?? `signal ${end[2]}` }
+  return { signal: signalName(Number(end[2])) }
 }
 
 export function markDown(place: ServicePlace, name: string): void {
