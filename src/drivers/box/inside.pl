@@ -148,7 +148,7 @@ sub ask {
 
 sub run_curl {
   my @options = map { m{^/} ? "http://sprite$_" : $_ } @_;
-  exec 'curl', '--unix-socket', $socket, '-sS', @options;
+  { exec 'curl', '--unix-socket', $socket, '-sS', @options }
   print STDERR "sprite-env: curl is not installed here\n";
   exit 127;
 }

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154,SC2094 # the variables are set by the including script
 # Runs when the program of a machine has ended, with its code and signal: notes the end, decides whether there is a next
 # life and how soon. Sourced by the supervisor in the directory of the service, which sets $directory, $service, $memory
 # (the control group), $changes and $trash. It runs without the control plane.

@@ -17,7 +17,7 @@ my @signals = grep { !/^(KILL|STOP|CHLD|CLD|IOT|POLL|NUM3[23])$/ } keys %SIG;
 $SIG{$_} = sub { $child ? hand_on($_[0]) : push @early, $_[0] } for @signals;
 
 my %request = $orders ? read_words(read_orders()) : take_request();
-end_guard(), exit 0 if !%request; # it was not needed
+do { end_guard(); exit 0 } if !%request; # it was not needed
 # In a machine, who runs the command is for the image to say.
 my $is_machine = exists $request{user};
 require($0 =~ s{[^/]*$}{}r . '../user.pl') if $is_machine;
@@ -133,7 +133,7 @@ sub run_command {
   # What was meant for it, and came before it was there to be told.
   for (splice @early) { $SIG{$_} = 'DEFAULT'; kill $_, $$ }
   for my $file ($is_path ? $program : map { "$_/$program" } split /:/, $ENV{PATH} // '') {
-    exec {$file} $program, @arguments;
+    { exec {$file} $program, @arguments }
     $denied ||= $! + 0 if $! != 2 && $! != 20; # not "no such file" nor "not a directory"
   }
   $! = $denied;
