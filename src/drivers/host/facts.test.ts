@@ -3,22 +3,18 @@ import { createServer, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { inspectControlGroups } from './cgroup-support.ts'
 import {
-  areOnOneDevice,
-  canWrite,
   findLibrary,
   inspectCommand,
-  inspectControlGroups,
   inspectUserNamespaces,
   isClockPlausible,
-  measureDisk,
   measureMemory,
-  nearestExisting,
   parseVersion,
   readOpenFileLimit,
-  supportsReflink,
   tryBind,
 } from './facts.ts'
+import { areOnOneDevice, canWrite, measureDisk, nearestExisting, supportsReflink } from './filesystem.ts'
 
 let directory: string
 

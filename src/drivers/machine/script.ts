@@ -4,7 +4,7 @@ import { dirname } from 'node:path'
 import type { Home } from '../host/home.ts'
 import { baseEnvironment } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { quote } from '../s6/service-directory.ts'
+import { quote } from '../host/shell.ts'
 import { changeDirectory, type MachinePaths } from './paths.ts'
 
 /** First on a line of a log: what follows is said by us, not by the program. */

@@ -4,6 +4,7 @@ import { constants } from 'node:os'
 import type { Micros } from '../../model/time.ts'
 import { readIfPresent } from '../host/file.ts'
 import { run } from '../host/process.ts'
+import type { ProcessStatus } from './driver.ts'
 
 /** The fields of `supervise/status`, as in `s6_svstatus_unpack.c`. */
 export interface SupervisedStatus {
@@ -18,11 +19,6 @@ export interface SupervisedStatus {
   wanted: boolean
   ready: boolean
 }
-
-export type ProcessStatus =
-  /** `finishing` is set while the finish script runs. */
-  | { is: 'down'; wanted: boolean; finishing?: boolean; exitCode?: number; signal?: string; since: Micros }
-  | { is: 'up'; pid: number; wanted: boolean; since: Micros; ready: boolean }
 
 /** Returns undefined until a new s6-supervise has written its first status. */
 export async function readStatus(directory: string): Promise<ProcessStatus | undefined> {

@@ -2,7 +2,8 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
-import { type JobState, jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { JobState } from '../../../src/drivers/s6/driver.ts'
+import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import {
   firstLine,

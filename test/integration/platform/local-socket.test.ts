@@ -3,7 +3,8 @@ import { mkdtempSync, rmSync, statSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { afterAll, afterEach, expect, test } from 'vitest'
-import { type LocalSocket, listenLed } from '../../../src/drivers/network/local-socket.ts'
+import type { LocalSocket } from '../../../src/drivers/network/driver.ts'
+import { listenLed } from '../../../src/drivers/network/local-socket.ts'
 
 const directory = mkdtempSync(`${tmpdir()}/berth-local-`)
 const path = `${directory}/api.sock`

@@ -5,7 +5,8 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot, waitUntil } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain, type Toolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
-import { type Supervisor, s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import type { Supervisor } from '../../../src/drivers/s6/driver.ts'
+import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { ensureStateDatabase, type StateDatabase } from '../../../src/drivers/state/database.ts'
 import {
   canRunAs,

@@ -8,7 +8,7 @@ import {
   listProcesses,
   readEnvironment,
 } from '../../../src/drivers/host/process-list.ts'
-import type { ServiceSpec } from '../../../src/drivers/s6/service-directory.ts'
+import type { ServiceSpec } from '../../../src/drivers/s6/driver.ts'
 import { parseStatusFile, parseStatusLine, readStatus, statusFields } from '../../../src/drivers/s6/status.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import {

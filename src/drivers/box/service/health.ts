@@ -1,5 +1,5 @@
 import type { Health } from '../../../model/sandbox/service-health.ts'
-import { quote } from '../../s6/service-directory.ts'
+import { quote } from '../../host/shell.ts'
 import type { ScriptPlaces } from '../paths.ts'
 
 // bash can open a connection by itself; every other client may be missing in a box.

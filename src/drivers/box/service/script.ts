@@ -1,6 +1,6 @@
 // The programs with which the supervisor of a box runs a service. Words of a user reach them as quoted words only.
 import type { ServiceDefinition } from '../../../model/sandbox/service.ts'
-import { quote } from '../../s6/service-directory.ts'
+import { quote } from '../../host/shell.ts'
 import type { ScriptPlaces } from '../paths.ts'
 import { renderHealth } from './health.ts'
 
