@@ -11,8 +11,8 @@ list_files() {
   find scripts src test bench -name "*.$1" -type f | LC_ALL=C sort
 }
 
-# Perl programs load their libraries relative to their own path, so they are compiled by absolute path. perl -c exits with
-# 0 in spite of warnings, so any other output than "syntax OK" counts.
+# Perl programs load their libraries relative to their own path, so they are compiled by absolute path. perl -c exits
+# with 0 in spite of warnings, so any other output than "syntax OK" counts.
 compile_perl() {
   path=$PWD/$1
   library=$(dirname "$path")/lib.pl

@@ -112,8 +112,8 @@ apt_install() {
   DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=60 install -q -y --no-install-recommends "$@"
 }
 
-# Some packages start a system service on installation. Berth does not use those, so a policy-rc.d forbids service starts
-# during the installation. If this script is killed meanwhile, the next run restores the previous policy.
+# Some packages start a system service on installation. Berth does not use those, so a policy-rc.d forbids service
+# starts during the installation. If this script is killed meanwhile, the next run restores the previous policy.
 policy=/usr/sbin/policy-rc.d
 saved=$policy.before-berth
 mark='# Placed by Berth for the time of an installation.'

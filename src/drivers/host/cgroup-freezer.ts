@@ -1,5 +1,5 @@
-// Freezes the processes of a control group. In version 2 every group can be frozen. Version 1 has a separate hierarchy for
-// it, in which a frozen process does not end when it is killed until it is thawed.
+// Freezes the processes of a control group. In version 2 every group can be frozen. Version 1 has a separate hierarchy
+// for it, in which a frozen process does not end when it is killed until it is thawed.
 import { existsSync, globSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { cgroupName } from './cgroup.ts'

@@ -79,8 +79,8 @@ async function lowerLimitBriefly(group: string, usage: MemoryUsage, wantedBytes:
 }
 
 /**
- * Writes the values one after another in a child process, because the kernel blocks the writer while it reclaims memory.
- * Errors and timeouts are ignored: callers read the usage afterwards.
+ * Writes the values one after another in a child process, because the kernel blocks the writer while it reclaims
+ * memory. Errors and timeouts are ignored: callers read the usage afterwards.
  */
 async function writeValues(file: string, values: number[]): Promise<void> {
   const words = values.map((value) => String(Math.round(value)))

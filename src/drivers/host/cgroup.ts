@@ -1,6 +1,7 @@
-// Limits for the processes of a cluster or box, where the host allows them: in the single hierarchy of cgroup version 2, or
-// in the version 1 hierarchies for memory, cpu and pids. Groups are created below the root of a hierarchy (for an ordinary
-// user, below the delegated group), not below the platform's own group, so they outlive the process that created them.
+// Limits for the processes of a cluster or box, where the host allows them: in the single hierarchy of cgroup version
+// 2, or in the version 1 hierarchies for memory, cpu and pids. Groups are created below the root of a hierarchy (for an
+// ordinary user, below the delegated group), not below the platform's own group, so they outlive the process that
+// created them.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { CgroupDriver, CgroupLimits } from './driver.ts'
@@ -70,7 +71,8 @@ export function readSwapLimit(directory: string): number | undefined {
   return bytes < unlimited ? bytes : undefined
 }
 
-// The kernel keeps a group busy while it has processes, and a killed process stays in it until its parent has reaped it.
+// The kernel keeps a group busy while it has processes, and a killed process stays in it until its parent has reaped
+// it.
 async function removeGroup(name: string, directory: string): Promise<void> {
   const isGone = () => {
     try {
@@ -128,7 +130,8 @@ function readWords(file: string): string[] {
 
 const bytes = (memoryMb: number) => String(memoryMb * 1024 * 1024)
 const quota = (cpus: number) => String(Math.round(cpus * periodMicros))
-// Weights matter when the host is out of CPU time. By default a group of any size weighs as much as one process outside.
+// Weights matter when the host is out of CPU time. By default a group of any size weighs as much as one process
+// outside.
 const weight = (cpus: number, ofOneCpu: number) => String(Math.min(10_000, Math.max(2, Math.round(cpus * ofOneCpu))))
 
 const v1Files: Record<Controller, (limits: CgroupLimits) => Record<string, string>> = {

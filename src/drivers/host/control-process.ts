@@ -16,7 +16,9 @@ export function forgetControlProcess(home: Home): void {
   rmSync(`${directory(home)}/${process.pid}`, { force: true })
 }
 
-/** Lists the processes that run. Files that killed processes left behind are recognized by the start time and removed. */
+/**
+ * Lists the processes that run. Files that killed processes left behind are recognized by the start time and removed.
+ */
 function listControlProcesses(home: Home): number[] {
   mkdirSync(directory(home), { recursive: true })
   const pids = readdirSync(directory(home)).map(Number)

@@ -9,7 +9,9 @@ export interface CgroupLimits {
 export interface CgroupDriver {
   /** Whether this process can set limits on this host. */
   cgroupsAvailable(): boolean
-  /** Creates the group or changes its limits. Returns the files for `ServiceSpec.cgroup`, none if there are no groups. */
+  /**
+   * Creates the group or changes its limits. Returns the files for `ServiceSpec.cgroup`, none if there are no groups.
+   */
   ensureCgroup(name: string, limits: CgroupLimits): string[]
   /** Returns the files that `ensureCgroup` returned, without changing limits. */
   findCgroup(name: string): string[]

@@ -1,4 +1,5 @@
-// Facts about this host for the doctor and the start. Anything that is missing is reported as a result, not as an error.
+// Facts about this host for the doctor and the start. Anything that is missing is reported as a result, not as an
+// error.
 import { existsSync, statSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { userInfo } from 'node:os'

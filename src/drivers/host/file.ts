@@ -24,7 +24,9 @@ export function readLinesIfPossible(file: string): string[] {
   }
 }
 
-/** Creates the file by a hard link: of concurrent processes the first one wins, and readers never see a partial file. */
+/**
+ * Creates the file by a hard link: of concurrent processes the first one wins, and readers never see a partial file.
+ */
 export function readOrCreate(file: string, make: () => string | Buffer): Buffer {
   const present = readIfPresent(file)
   if (present !== undefined) return present

@@ -1,5 +1,5 @@
-// Files and directories are created under a temporary name in the same directory and renamed, so a name always refers to
-// something complete, even after a crash or while another process creates the same thing.
+// Files and directories are created under a temporary name in the same directory and renamed, so a name always refers
+// to something complete, even after a crash or while another process creates the same thing.
 import { randomBytes } from 'node:crypto'
 import { chmodSync, chownSync, mkdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { readdir, rm, stat } from 'node:fs/promises'
@@ -18,8 +18,8 @@ export function freshName(directory: string): string {
 }
 
 /**
- * Deletes what killed processes left behind. Creating anything takes seconds, so an unchanged hour is enough. The age is
- * taken from the ctime, because a copy keeps the mtime of its original.
+ * Deletes what killed processes left behind. Creating anything takes seconds, so an unchanged hour is enough. The age
+ * is taken from the ctime, because a copy keeps the mtime of its original.
  */
 export async function removeAbandoned(directory: string, olderThanMs = 3_600_000): Promise<void> {
   for (const entry of (await readdir(directory)).filter((name) => name.startsWith(temporaryPrefix))) {

@@ -1,5 +1,5 @@
-// Deleting a data directory takes long, and on ext4 it slows down the creation of other files. So it is renamed into a trash
-// directory, which is fast and final, and a separate process with a low priority deletes it.
+// Deleting a data directory takes long, and on ext4 it slows down the creation of other files. So it is renamed into a
+// trash directory, which is fast and final, and a separate process with a low priority deletes it.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, renameSync } from 'node:fs'

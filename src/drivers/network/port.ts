@@ -18,7 +18,10 @@ function canBindOne(host: string, port: number): Promise<boolean> {
   return promise
 }
 
-/** Returns an address at which this host reaches a server that listens on these addresses; of several it takes the first. */
+/**
+ * Returns an address at which this host reaches a server that listens on these addresses; of several it takes the
+ * first.
+ */
 export function localHost(hosts: string): string {
   const host = hosts.split(',')[0]!.trim()
   // A wildcard includes loopback. PostgreSQL and PgBouncer bind a wildcard only for its own IP version.

@@ -30,8 +30,9 @@ const maxQueryRate = '2000/second burst 2000 packets'
 
 /**
  * Renders the nftables rules. The set `networks` maps bridges to their addresses, and `sources` maps machines to the
- * addresses they may send from; loading the rules again keeps both. Packets between machines on one bridge pass `forward`
- * too if bridge-nf-call-ip6tables is set. `socket wildcard 0` keeps machines away from servers that listen on all addresses.
+ * addresses they may send from; loading the rules again keeps both. Packets between machines on one bridge pass
+ * `forward` too if bridge-nf-call-ip6tables is set. `socket wildcard 0` keeps machines away from servers that listen on
+ * all addresses.
  */
 export function renderRules(home: Numbered): string {
   return `

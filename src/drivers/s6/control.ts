@@ -1,4 +1,5 @@
-// Commands to s6 through its control FIFOs. s6-svc and s6-svscanctl do the same, but would be a process for each command.
+// Commands to s6 through its control FIFOs. s6-svc and s6-svscanctl do the same, but would be a process for each
+// command.
 import { closeSync, constants, openSync, writeSync } from 'node:fs'
 import type { ServicePlace } from './service-directory.ts'
 

@@ -82,7 +82,10 @@ export type JobState =
   | { is: 'absent' }
   /** There is no pid while the job is about to start or to end. */
   | { is: 'running'; pid?: number; since: Micros }
-  /** Exit code and signal are both missing if a crash destroyed the record. The log holds the last lines with their times. */
+  /**
+   * Exit code and signal are both missing if a crash destroyed the record. The log holds the last lines with their
+   * times.
+   */
   | { is: 'ended'; exitCode?: number; signal?: string; log: string[] }
 
 /** Runs commands that must outlive the control plane, such as backups, once and under a fixed name. */

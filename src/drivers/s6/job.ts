@@ -1,6 +1,6 @@
-// Jobs run under the supervisor, once and under a fixed name, because a backup or a copy must outlive the control plane. The
-// exit status is kept until the job is removed, also over a reboot. A job that a reboot interrupted starts again, so jobs
-// must be repeatable, and must fail if the directory they work in has been removed meanwhile.
+// Jobs run under the supervisor, once and under a fixed name, because a backup or a copy must outlive the control
+// plane. The exit status is kept until the job is removed, also over a reboot. A job that a reboot interrupted starts
+// again, so jobs must be repeatable, and must fail if the directory they work in has been removed meanwhile.
 import { waitUntil } from '../host/process.ts'
 import type { JobDriver, JobSpec, JobState, Supervisor } from './driver.ts'
 

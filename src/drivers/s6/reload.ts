@@ -1,5 +1,5 @@
-// Configuration files that a running service reads again on SIGHUP. A marker is written before the first file changes and
-// removed after the signal, so a crash in between loses no change.
+// Configuration files that a running service reads again on SIGHUP. A marker is written before the first file changes
+// and removed after the signal, so a crash in between loses no change.
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { ensureFile, fileMatches } from '../host/fresh.ts'
 

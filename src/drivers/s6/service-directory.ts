@@ -1,5 +1,5 @@
-// The directory that defines a service for s6. A new one is renamed into place as a whole, and changes replace one file at a
-// time by a rename, so s6 never runs half of a script.
+// The directory that defines a service for s6. A new one is renamed into place as a whole, and changes replace one file
+// at a time by a rename, so s6 never runs half of a script.
 import { randomBytes } from 'node:crypto'
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { readTextIfPresent } from '../host/file.ts'
@@ -15,7 +15,9 @@ export function serviceDirectory(paths: ServicePlace, name: string): string {
   return `${paths.treeDirectory}/${name}`
 }
 
-/** Returns a new name in the tree that s6 ignores. Service names have no `~`, so the name of the service can be parsed. */
+/**
+ * Returns a new name in the tree that s6 ignores. Service names have no `~`, so the name of the service can be parsed.
+ */
 export function hiddenDirectory(paths: ServicePlace, purpose: 'new' | 'removed', name: string): string {
   return `${paths.treeDirectory}/.${purpose}~${name}~${randomBytes(6).toString('hex')}`
 }

@@ -1,5 +1,6 @@
-// The files of a service directory. They are generated and self-contained, because s6 runs them after a reboot without the
-// control plane. Their text decides whether a service has changed: another text restarts every service on an upgrade.
+// The files of a service directory. They are generated and self-contained, because s6 runs them after a reboot without
+// the control plane. Their text decides whether a service has changed: another text restarts every service on an
+// upgrade.
 import { dirname } from 'node:path'
 import { baseEnvironment, findCommand } from '../host/process.ts'
 import { quote } from '../host/shell.ts'
@@ -24,8 +25,8 @@ export function renderDefinition(paths: ServicePlace, name: string, spec: Servic
   }
 }
 
-// Exit code 125 makes s6 keep the service down, and the `down` file makes the next tree do so. If s6 was told to stop the
-// service, the command has not ended on its own, and the next tree starts it again.
+// Exit code 125 makes s6 keep the service down, and the `down` file makes the next tree do so. If s6 was told to stop
+// the service, the command has not ended on its own, and the next tree starts it again.
 function renderFinish(): string {
   return [
     '#!/bin/sh',
@@ -58,9 +59,9 @@ function renderRun(spec: ServiceSpec, mark: string): string {
   ].join('\n')
 }
 
-// Children that outlive a crashed main process hold its ports, and a killed s6-supervise leaves the main process running.
-// The script does not kill itself: /proc shows the environment that a process was started with, without later exports.
-// Reading every process takes longer than most services take to start, so the first start skips it.
+// Children that outlive a crashed main process hold its ports, and a killed s6-supervise leaves the main process
+// running. The script does not kill itself: /proc shows the environment that a process was started with, without later
+// exports. Reading every process takes longer than most services take to start, so the first start skips it.
 function killLeftovers(mark: string): string[] {
   return [
     `PATH=${quote(baseEnvironment.PATH)}`,
@@ -72,8 +73,8 @@ function killLeftovers(mark: string): string[] {
   ]
 }
 
-// Runs before the switch to the service's user. A service without limits is better than none, so failures are only logged.
-// In version 1, `tasks` moves a single thread, which spares the kernel from synchronizing all processors.
+// Runs before the switch to the service's user. A service without limits is better than none, so failures are only
+// logged. In version 1, `tasks` moves a single thread, which spares the kernel from synchronizing all processors.
 function joinCgroup(procs: string): string {
   const directory = dirname(procs)
   const [group, threads] = [quote(directory), quote(`${directory}/tasks`)]

@@ -30,9 +30,9 @@ export async function readStatus(directory: string): Promise<ProcessStatus | und
 }
 
 /**
- * The start of the wait status by file size. A file starts with the time stamp (12 bytes), the readiness stamp (12) and the
- * pid (8), and ends with the wait status (2) and the flags (1). s6 2.13 (Debian 13) has the process group (8) in between;
- * 2.12 and older (Debian 12) and 2.14 and newer do not.
+ * The start of the wait status by file size. A file starts with the time stamp (12 bytes), the readiness stamp (12) and
+ * the pid (8), and ends with the wait status (2) and the flags (1). s6 2.13 (Debian 13) has the process group (8) in
+ * between; 2.12 and older (Debian 12) and 2.14 and newer do not.
  */
 const waitStatusOffsets: Record<number, number> = { 35: 32, 43: 40 }
 const pidOffset = 24

@@ -82,8 +82,8 @@ async function ensureSupervised(paths: ServicePlace, name: string): Promise<void
 }
 
 /**
- * Continues processes that were stopped with SIGSTOP. A stopped logger blocks the service as soon as the pipe is full, and
- * a stopped s6-supervise does not notice the end of its process.
+ * Continues processes that were stopped with SIGSTOP. A stopped logger blocks the service as soon as the pipe is full,
+ * and a stopped s6-supervise does not notice the end of its process.
  */
 async function resumeStopped(paths: ServicePlace, name: string): Promise<void> {
   const directory = serviceDirectory(paths, name)
@@ -124,7 +124,7 @@ const signalLetters: Record<ServiceSignal, string> = {
 }
 
 async function signalService(paths: ServicePlace, name: string, signal: ServiceSignal): Promise<void> {
-  // Callers continue as if the signal had arrived. Starting s6-svc takes longer than the delivery, a write to the control
-  // FIFO would not.
+  // Callers continue as if the signal had arrived. Starting s6-svc takes longer than the delivery, a write to the
+  // control FIFO would not.
   await run('s6-svc', [`-${signalLetters[signal]}`, serviceDirectory(paths, name)])
 }

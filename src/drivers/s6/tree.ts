@@ -19,7 +19,9 @@ const maxServices = 20_000
 const startTimeoutSeconds = 15
 const logTimeoutSeconds = 5
 
-/** Starts the supervision tree unless it runs. If two processes start it at once, s6's lock makes one of them give up. */
+/**
+ * Starts the supervision tree unless it runs. If two processes start it at once, s6's lock makes one of them give up.
+ */
 export async function ensureTree(paths: ServicePlace): Promise<void> {
   mkdirSync(paths.treeDirectory, { recursive: true, mode: 0o700 })
   mkdirSync(paths.logDirectory, { recursive: true, mode: 0o700 })
@@ -54,8 +56,8 @@ function spawnTree(paths: ServicePlace): void {
   closeSync(log)
 }
 
-// After a reboot there is an old status file until s6-supervise has written a new one. Without waiting for that, a process
-// that no longer exists would be reported as up.
+// After a reboot there is an old status file until s6-supervise has written a new one. Without waiting for that, a
+// process that no longer exists would be reported as up.
 function hasFreshStatus(directory: string, startedAtMs: number): boolean {
   const status = statSync(`${directory}/supervise/status`, { throwIfNoEntry: false })
   // File times are truncated to the tick of the kernel's clock, at most 10 ms.

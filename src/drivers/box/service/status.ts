@@ -1,5 +1,5 @@
-// Reads what s6-supervise and the service's own scripts write about a service of a box. The box owns these files, so they
-// are untrusted: symlinks are not followed, lengths are limited, and every value is checked.
+// Reads what s6-supervise and the service's own scripts write about a service of a box. The box owns these files, so
+// they are untrusted: symlinks are not followed, lengths are limited, and every value is checked.
 import { closeSync, constants, fstatSync, openSync, readSync, writeSync } from 'node:fs'
 import type { ServiceEnd, ServiceProcess } from '../../../model/sandbox/service-state.ts'
 import { decodeStatus, type SupervisedStatus } from '../../s6/status.ts'
