@@ -145,7 +145,7 @@ stamp=node_modules/.berth-lock
 
 npm_packages_are_current() {
   [ -x node_modules/.bin/node ] || return 1
-  # npm writes .package-lock.json last. If it is newer than the lockfile, somebody has run npm by hand.
+  # npm writes .package-lock.json last. If it is newer than the lockfile, npm was run by hand.
   if [ ! -e "$stamp" ] && [ -e node_modules/.package-lock.json ] &&
     [ -z "$(find package-lock.json -newer node_modules/.package-lock.json)" ]; then
     write_stamp 2>/dev/null || return 0

@@ -1,4 +1,4 @@
-// What the rest of the platform needs of the process supervisor.
+// The interfaces through which the rest of the platform uses the process supervisor.
 import type { Micros } from '../../model/time.ts'
 
 export interface ServiceSpec {

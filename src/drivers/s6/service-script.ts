@@ -10,7 +10,7 @@ import { type ServicePlace, serviceMark } from './service-directory.ts'
 export const defaultStopTimeoutSeconds = 10
 
 /** The text of each file by its path in the service directory. */
-export type Definition = Record<'run' | 'log/run' | 'down-signal' | 'timeout-kill', string> &
+type Definition = Record<'run' | 'log/run' | 'down-signal' | 'timeout-kill', string> &
   Partial<Record<'finish' | 'timeout-finish', string>>
 
 export function renderDefinition(paths: ServicePlace, name: string, spec: ServiceSpec): Definition {

@@ -67,27 +67,27 @@ function start(pace: StateBackupOptions['pace'] = {}): StateBackup {
   return backup
 }
 
-const place = () => `${repository}/.platform`
+const dumpDirectory = () => `${repository}/.platform`
 const kept = (): string[] => {
   try {
-    return readdirSync(place()).sort()
+    return readdirSync(dumpDirectory()).sort()
   } catch {
     return []
   }
 }
 const isDump = (name: string) => /^state-\d{8}-\d{6}F-[0-9a-f]{8}\.sql\.gz$/.test(name)
 
-it('keeps a dump and the key, for their owner alone, soon after something came into being', async () => {
+it('stores a dump and the key, readable by their owner only, soon after a cluster is created', async () => {
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => kept().some(isDump))
   await until(() => !supervisor.listServices().includes('state-dump'))
   await backup!.stop()
   const [key, dump] = kept()
   expect(kept()).toHaveLength(2)
-  expect(readFileSync(`${place()}/${key}`)).toEqual(readFileSync(home.keyFile))
-  for (const name of kept()) expect(statSync(`${place()}/${name}`).mode & 0o777, name).toBe(0o600)
-  expect(statSync(place()).mode & 0o777).toBe(0o700)
-  const text = gunzipSync(readFileSync(`${place()}/${dump}`)).toString()
+  expect(readFileSync(`${dumpDirectory()}/${key}`)).toEqual(readFileSync(home.keyFile))
+  for (const name of kept()) expect(statSync(`${dumpDirectory()}/${name}`).mode & 0o777, name).toBe(0o600)
+  expect(statSync(dumpDirectory()).mode & 0o777).toBe(0o700)
+  const text = gunzipSync(readFileSync(`${dumpDirectory()}/${dump}`)).toString()
   expect(text).toContain('CREATE TABLE public.cluster')
   expect(text).toMatch(/abcdefghij123456\t\d+\tacme\tAcme/)
   expect(text).toContain('PostgreSQL database dump complete')
@@ -95,7 +95,7 @@ it('keeps a dump and the key, for their owner alone, soon after something came i
   expect(errors).toEqual([])
 })
 
-it('does nothing about turns that bring nothing into being', async () => {
+it('makes no dump after steps that create nothing', async () => {
   const running = start()
   for (const turn of [
     { kind: 'cluster', result: 'wait' },
@@ -107,7 +107,7 @@ it('does nothing about turns that bring nothing into being', async () => {
   expect(kept()).toEqual([])
 })
 
-it('makes one dump of what happens together, and the next after a rest', async () => {
+it('makes one dump for many events, and the next one after a pause', async () => {
   const begun: number[] = []
   const made = dumps
   dumps = {
@@ -126,13 +126,13 @@ it('makes one dump of what happens together, and the next after a rest', async (
   expect(begun[1]! - begun[0]!).toBeGreaterThanOrEqual(3_000)
 })
 
-it('makes one again when the newest is older than the interval', async () => {
+it('makes a dump when the newest is older than the interval', async () => {
   start({ intervalMillis: 1_500 })
   await until(() => kept().filter(isDump).length >= 2)
 })
 
-it('keeps the newest seven of this home, and what another home left', async () => {
-  mkdirSync(place(), { recursive: true })
+it('keeps the newest seven dumps of this home, and those of other homes', async () => {
+  mkdirSync(dumpDirectory(), { recursive: true })
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => kept().some(isDump))
   const mark = /-([0-9a-f]{8})\./.exec(kept().find(isDump)!)![1]!
@@ -140,7 +140,7 @@ it('keeps the newest seven of this home, and what another home left', async () =
   await until(() => !supervisor.listServices().includes('state-dump'))
   const others = ['key-00000000', ...[1, 2, 3].map((n) => `state-2020010${n}-000000F-00000000.sql.gz`)]
   const own = [1, 2, 3, 4, 5, 6, 7].map((n) => `state-2021010${n}-000000F-${mark}.sql.gz`)
-  for (const name of [...others, ...own]) writeFileSync(`${place()}/${name}`, name)
+  for (const name of [...others, ...own]) writeFileSync(`${dumpDirectory()}/${name}`, name)
   await dumps.startDump()
   await until(async () => (await dumps.inspectDump()).is === 'done')
   await dumps.keepDump()
@@ -148,12 +148,12 @@ it('keeps the newest seven of this home, and what another home left', async () =
   expect(kept()).toEqual(expect.arrayContaining(others))
   const left = kept().filter((name) => name.startsWith('state-') && name.includes(mark))
   expect(left).toHaveLength(7)
-  // Two dumps of one second have one name.
+  // Two dumps within a second have the same name.
   const made = left.filter((name) => !own.includes(name)).length
   expect(left.slice(0, -made)).toEqual(own.slice(made))
 })
 
-it('says why it failed, keeps nothing of it, and tries again', async () => {
+it('reports a failure, keeps no partial dump, and retries', async () => {
   dumps = driver({ ...database, host: `${directory}/nowhere` })
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => errors.length >= 2)
@@ -161,7 +161,7 @@ it('says why it failed, keeps nothing of it, and tries again', async () => {
   expect(kept()).toEqual([])
 })
 
-it('keeps what a process before it left unfinished', async () => {
+it('finishes a dump that an earlier process started', async () => {
   await dumps.startDump()
   start({ intervalMillis: 3_600_000 })
   await until(() => kept().some(isDump))
