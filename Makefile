@@ -16,7 +16,7 @@ test: ## install what is missing, check the code and run every test
 	@npm run --silent check
 	@npm test --silent
 
-check: ## types, lint and format, without tests
+check: ## check types, lint and format of TypeScript, shell and Perl, without tests
 	@scripts/setup.sh check
 	@npm run --silent check
 

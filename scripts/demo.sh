@@ -1,14 +1,14 @@
 #!/bin/sh
-# The story of the product in about a minute: a table is dropped, and comes back in a new cluster. On a platform of its
-# own, of which nothing is left in the end.
+# Demonstrates point-in-time recovery in about a minute: drops a table and restores it into a new cluster. It starts a
+# platform of its own in a temporary directory and removes it at the end. Takes no arguments.
 set -eu
 
 cd "$(dirname "$0")/.."
 
-# Nothing of a platform that the person runs, or talks to, may take part.
+# The demo must not touch a platform that the user runs or has configured.
 unset BERTH_URL BERTH_TOKEN BERTH_DATABASE_URL BERTH_REPOSITORY BERTH_TLS_CERT BERTH_TLS_KEY BERTH_REGIONS BERTH_RATE_LIMIT
 export BERTH_API_LISTEN=127.0.0.1:0 BERTH_SANDBOX_LISTEN=127.0.0.1:0 BERTH_EDGE_LISTEN=127.0.0.1:0
-export PSQLRC=/dev/null PSQL_PAGER= PGTZ=UTC PGDATESTYLE=ISO
+export PSQLRC=/dev/null PSQL_PAGER='' PGTZ=UTC PGDATESTYLE=ISO
 
 if [ -t 1 ]; then
   bold=$(printf '\033[1m') dim=$(printf '\033[2m') green=$(printf '\033[32m') plain=$(printf '\033[0m')
@@ -25,7 +25,7 @@ fail() {
   exit 1
 }
 
-# As one would type it.
+# Prints a command as it would be typed.
 show_command() {
   printf '%s$' "$dim"
   for word in "$@"; do
@@ -42,7 +42,7 @@ run() {
   "$@"
 }
 
-# Asks until the command succeeds; the seconds are for a machine that is busy.
+# wait_for <description> <seconds> <command>...: repeats a command until it succeeds or the time is up.
 wait_for() {
   what=$1 seconds=$2
   shift 2
@@ -58,18 +58,18 @@ platform=''
 
 clean_up() {
   status=$?
-  # Once begun, it goes to its end.
+  # A second signal must not interrupt the cleanup.
   trap '' INT TERM HUP
   trap - EXIT
   if [ -n "$home" ]; then
     if [ -n "$platform" ]; then
-      # First this one: where it is still starting, it would start things behind the back of what follows.
+      # The control plane ends first: if it is still starting, it would start services after "berth down".
       kill "$platform" 2>/dev/null || true
       wait "$platform" 2>/dev/null || true
       ./berth down >/dev/null 2>"$home/down.log" || { cat "$home/down.log" >&2; status=1; }
     fi
     rm -rf "$home"
-    if [ "$status" = 0 ]; then printf '%sThe platform of this demo is stopped and removed.%s\n' "$dim" "$plain"; fi
+    if [ "$status" = 0 ]; then printf '%sThe demo platform has been stopped and removed.%s\n' "$dim" "$plain"; fi
   fi
   exit "$status"
 }
@@ -87,7 +87,7 @@ has_backup() {
   ./berth postgres backups shop 2>/dev/null | grep -q ' completed '
 }
 
-# To the second, which is the part that both forms of a time share.
+# Cuts a time to seconds, the part that the API and PostgreSQL write alike.
 seconds_of() {
   printf '%s' "$1" | cut -c 1-19 | tr T ' '
 }
@@ -104,39 +104,39 @@ expected='1|anchor
 3|lantern'
 
 home=$(mktemp -d "${TMPDIR:-/tmp}/berth-demo-XXXXXX")
-# The users of clusters must pass through it.
+# Clusters run as other users, which must be able to traverse it.
 chmod 711 "$home"
 export BERTH_HOME="$home"
 
-say 'A platform starts, with everything it owns in one directory.'
+say 'Start a platform. All its files are in one directory.'
 show_command "BERTH_HOME=$home" ./berth up
 ./berth up >"$home/demo.log" 2>&1 &
 platform=$!
 wait_for 'the start of the platform' 120 is_answering
 
-say 'A PostgreSQL cluster. Its log flows into the archive from the start.'
+say 'Create a PostgreSQL cluster. Its WAL is archived from the start.'
 run ./berth postgres create shop
 
-say 'A backup is taken by itself as soon as the cluster is ready.'
+say 'The first backup is taken automatically as soon as the cluster is ready.'
 wait_for 'the first backup' 120 has_backup
 run ./berth postgres backups shop
 
-say 'Somebody stores what matters ...'
+say 'Store some orders ...'
 run ./berth postgres connect shop -- -qc 'create table orders (id int primary key, item text)'
 run ./berth postgres connect shop -- -c "insert into orders values (1, 'anchor'), (2, 'rope'), (3, 'lantern')"
 show_command ./berth postgres connect shop -- -Atc 'select clock_timestamp()'
 moment=$(./berth postgres connect shop -- -Atc 'select clock_timestamp()')
 printf '%s\n' "$moment"
 
-say '... and a moment later drops it.'
+say '... and drop the table by accident.'
 run ./berth postgres connect shop -- -c 'drop table orders'
 
-say 'Every moment of the recovery window can be restored, to the microsecond.'
-wait_for 'the archive of the moment' 60 is_in_window
+say 'Restore the cluster to the moment before. Any time in the recovery window works, to the microsecond.'
+wait_for 'archiving the WAL up to the restore target' 60 is_in_window
 run ./berth postgres window shop
 run ./berth postgres restore shop --to "$moment" --name shop-before
 
-say 'The cluster with the accident was not touched; the table is still gone:'
+say 'The original cluster is unchanged; its table is still gone:'
 if run ./berth postgres connect shop -- -c "$query" 2>&1; then fail 'the dropped table is still there'; fi
 
 say 'The new cluster has every row:'
@@ -144,4 +144,4 @@ run ./berth postgres connect shop-before -- -c "$query"
 
 found=$(./berth postgres connect shop-before -- -Atc "$query")
 [ "$found" = "$expected" ] || fail "the restored rows are not the ones that were stored: $found"
-printf '%sThe rows are back, in a cluster of their own.%s\n' "$green" "$plain"
+printf '%sThe rows are back, in a new cluster.%s\n' "$green" "$plain"

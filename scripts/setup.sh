@@ -1,10 +1,12 @@
 #!/bin/sh
-# Makes present what a purpose needs: npm packages and, on Debian and its relatives, system packages.
-# Silent and quick when nothing is missing.
+# Installs the npm packages and, on systems with apt-get, the system packages that a purpose needs.
+# Prints nothing and returns quickly when nothing is missing.
+# Usage: scripts/setup.sh check|run|test|bench
 set -eu
 
-# Debian packages per purpose. A package whose program has another name is listed in `provides` as well.
+# Debian packages by purpose. `provides` maps a package to its program or library where the names differ.
 run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base e2fsprogs"
+check="shellcheck libperl-critic-perl"
 test="curl procps btrfs-progs xfsprogs docker-registry busybox-static"
 bench="wrk haproxy xfsprogs docker-registry busybox-static skopeo"
 
@@ -22,6 +24,7 @@ provides() {
     libgssapi-krb5-2) echo libgssapi_krb5.so.2 ;;
     procps) echo ps ;;
     busybox-static) echo busybox ;;
+    libperl-critic-perl) echo perlcritic ;;
     *) echo "$1" ;;
   esac
 }
@@ -31,7 +34,7 @@ fail() {
   exit 1
 }
 
-# Shows what a command printed only when it fails.
+# Runs a command and prints its output only if it fails.
 quietly() {
   if output=$("$@" 2>&1); then return 0; fi
   echo "$output" >&2
@@ -58,7 +61,7 @@ list_missing() {
 }
 
 list_programs() {
-  for package in $*; do
+  for package in $1; do
     printf ' %s' "$(provides "$package")"
   done
 }
@@ -67,7 +70,7 @@ ensure_system_packages() {
   missing=$(list_missing)
   if [ -z "$missing" ]; then return 0; fi
   if ! command -v apt-get >/dev/null; then
-    fail "Berth needs these programs and libraries, which were not found:$(list_programs "$missing"). Install them with the package manager of this system."
+    fail "Berth needs these programs and libraries, which were not found:$(list_programs "$missing"). Install them with your package manager."
   fi
   if [ "$(id -u)" != 0 ]; then
     fail "Berth needs packages that are not installed. Run: $(install_command "$missing")"
@@ -93,23 +96,24 @@ install_packages() {
   trap 'exit 143' TERM HUP
   restore_policy
   forbid_service_starts
-  # The lists of a fresh or old system know nothing or versions that are gone; only then they are fetched.
-  # shellcheck disable=SC2086 # a list of words
+  # Package lists are missing on a fresh system and outdated on an old one. Fetching them is slow, so the first attempt
+  # goes without.
+  # shellcheck disable=SC2086 # $1 is a list of package names
   apt_install $1 >/dev/null 2>&1 || { quietly apt-get update -q && quietly apt_install $1; } ||
-    fail "The packages$1 could not be installed; the reason stands above."
+    fail "Could not install the packages$1: see the error above."
   for package in $1; do disable_services "$package"; done
   restore_policy
   trap - EXIT INT TERM HUP
-  still=$(list_missing)
-  if [ -n "$still" ]; then fail "The packages$still are installed, but$(list_programs "$still") cannot be found."; fi
+  missing=$(list_missing)
+  if [ -n "$missing" ]; then fail "The packages$missing are installed, but$(list_programs "$missing") cannot be found."; fi
 }
 
 apt_install() {
   DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=60 install -q -y --no-install-recommends "$@"
 }
 
-# Some packages start a service of their own on installation. This script asks nobody to run one, so a policy forbids
-# it for the time of the installation. What a killed run left behind is put right by the next one.
+# Some packages start a system service on installation. Berth does not use those, so a policy-rc.d forbids service
+# starts during the installation. If this script is killed meanwhile, the next run restores the previous policy.
 policy=/usr/sbin/policy-rc.d
 saved=$policy.before-berth
 mark='# Placed by Berth for the time of an installation.'
@@ -125,11 +129,11 @@ restore_policy() {
   if [ -e "$saved" ] || [ -L "$saved" ]; then mv "$saved" "$policy"; fi
 }
 
-# Only for packages that were not there before: a service that somebody runs already is theirs.
+# Called only for packages that this script has installed: services that were there before stay enabled.
 disable_services() {
   units=$(dpkg-query -L "$1" | sed -n 's|^\(/usr\)\{0,1\}/lib/systemd/system/\([^@/]*\.\(service\|socket\|timer\)\)$|\2|p')
   if [ -n "$units" ] && command -v systemctl >/dev/null; then
-    # shellcheck disable=SC2086 # a list of words
+    # shellcheck disable=SC2086 # $units is a list of unit names
     systemctl disable $units >/dev/null 2>&1 || true
   fi
   if ! is_systemd && [ -e "/etc/init.d/$1" ] && command -v update-rc.d >/dev/null; then
@@ -141,7 +145,7 @@ stamp=node_modules/.berth-lock
 
 npm_packages_are_current() {
   [ -x node_modules/.bin/node ] || return 1
-  # npm writes its own list last; one that is not older than the lockfile was made from it by hand.
+  # npm writes .package-lock.json last. If it is newer than the lockfile, npm was run by hand.
   if [ ! -e "$stamp" ] && [ -e node_modules/.package-lock.json ] &&
     [ -z "$(find package-lock.json -newer node_modules/.package-lock.json)" ]; then
     write_stamp 2>/dev/null || return 0
@@ -157,46 +161,45 @@ write_stamp() {
   lock_hash >"$stamp"
 }
 
-# No package needs its install script, and warnings about the version of Node concern one that Berth does not use.
+# No package needs its install script. Warnings about the Node version are hidden: they are about the system's Node, and
+# Berth runs on the one in node_modules.
 install_npm_packages() {
-  options="--ignore-scripts --no-audit --no-fund --loglevel=error"
-  # shellcheck disable=SC2086 # a list of words
-  if output=$(npm ci $options 2>&1); then return 0; fi
+  set -- --ignore-scripts --no-audit --no-fund --loglevel=error
+  if output=$(npm ci "$@" 2>&1); then return 0; fi
   case $output in
-    # npm ci refuses a lockfile without the packages of other systems, which a registry may lack. This installs
-    # the same versions with the same hashes and leaves the lockfile as it is.
-    # shellcheck disable=SC2086 # a list of words
-    *EUSAGE*) quietly npm install --no-save $options ;;
+    # npm ci rejects a lockfile that lacks the packages of other architectures, which a registry mirror may not have.
+    # npm install gets the same versions with the same hashes; --no-save keeps the lockfile unchanged.
+    *EUSAGE*) quietly npm install --no-save "$@" ;;
     *) echo "$output" >&2 && return 1 ;;
   esac
 }
 
 ensure_npm_packages() {
   if npm_packages_are_current; then return 0; fi
-  command -v npm >/dev/null || fail "npm was not found. Install Node.js 20 or newer, which brings it, and run this again."
-  # Two of these at once would delete each other's files. The lock is on this directory and ends with the process.
+  command -v npm >/dev/null || fail "npm was not found. Install Node.js 20 or newer, which includes it, and run this again."
+  # Concurrent installations would delete each other's files. The lock on this directory ends with the process.
   if command -v flock >/dev/null; then
     exec 9<.
     flock 9
     if npm_packages_are_current; then return 0; fi
   fi
   echo "Installing npm packages ..."
-  install_npm_packages || fail "The npm packages could not be installed; the reason stands above."
-  [ -x node_modules/.bin/node ] || fail "Berth runs on Linux on x64 and arm64, and this is $(uname -s) on $(uname -m)."
+  install_npm_packages || fail "Could not install the npm packages: see the error above."
+  [ -x node_modules/.bin/node ] || fail "Berth runs on Linux on x64 and arm64; this is $(uname -s) on $(uname -m)."
   write_stamp
 }
 
 case ${1-} in
   quick | npm) wanted="" ;;
-  check) wanted="" ;;
+  check) wanted=$check ;;
   run) wanted=$run ;;
-  test) wanted="$run $test" ;;
+  test) wanted="$run $check $test" ;;
   bench) wanted="$run $bench" ;;
   *) fail "Usage: scripts/setup.sh npm|quick|check|run|test|bench" ;;
 esac
 
 cd "$(dirname "$0")/.."
-# Programs for administrators are not in the search path of ordinary users.
+# The PATH of ordinary users lacks the sbin directories.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 ensure_system_packages
 ensure_npm_packages

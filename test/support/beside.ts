@@ -8,9 +8,9 @@ export interface Beside {
 }
 
 /**
- * A machine that the host is linked to, for what boxes reach outside: the addresses of both ends, and a program that
- * prints something once it is there. It goes with the program. Files of tests run at the same time: each has addresses
- * that are in no network of another.
+ * Starts a network namespace that is linked to the host by a veth pair, as a neighboring machine that boxes may reach. It
+ * exists while the program runs, which must print something once it is ready. Test files run concurrently, so each must
+ * use addresses in networks of its own.
  */
 export async function startBeside(ours: string[], theirs: string[], program: [string, ...string[]]): Promise<Beside> {
   const machine = spawn('unshare', ['-n', ...program])

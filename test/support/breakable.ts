@@ -1,8 +1,8 @@
 import type { Db, Tx } from '../../src/store/db.ts'
 
 /**
- * Counts the statements that go through and makes the nth do its work and then throw, as a lost reply would.
- * `begin` and `commit` count too: a commit whose reply is lost has happened.
+ * Wraps a database so that the nth statement runs and then throws, as if its reply had been lost. `begin` and `commit`
+ * count as statements: a commit whose reply is lost has taken effect.
  */
 export function breakable(db: Db, nth: number): { db: Db; count(): number } {
   let calls = 0

@@ -6,7 +6,7 @@ export interface Ended {
   err: string
 }
 
-/** What a command printed, and how it ended. */
+/** Waits for a child process to end, and returns its output and exit code. */
 export function endOf(child: ChildProcess, input = ''): Promise<Ended> {
   let [out, err] = ['', '']
   child.stdout!.on('data', (data) => {

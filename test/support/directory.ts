@@ -1,7 +1,10 @@
 import { existsSync, rmSync } from 'node:fs'
 import { until } from './until.ts'
 
-/** Node stops half-way, and says nothing, where somebody else deletes as well: what a platform throws away is deleted in the background. */
+/**
+ * Deletes a directory, repeatedly if necessary: rmSync stops half-way without an error while the platform empties its
+ * trash in the background.
+ */
 export function removeDirectory(path: string): Promise<void> {
   return until(() => {
     rmSync(path, { recursive: true, force: true })

@@ -1,21 +1,21 @@
 import { randomInt } from 'node:crypto'
 import { createServer } from 'node:net'
 
-// Files that run at once have ports of their own, below those that the kernel hands out by itself: what is free now is
-// still free when somebody comes to listen there.
+// Test files that run concurrently have separate port ranges, below the kernel's ephemeral ports, so a free port stays
+// free until the test listens on it.
 const worker = (Number(process.env.VITEST_POOL_ID ?? 1) - 1) % 4
 
-/** What a platform may give to its clusters. */
+/** The range that a platform may assign to its clusters. */
 export const platformPorts = { first: 15_000 + worker * 1250, last: 15_000 + worker * 1250 + 1249 }
 
-const own = { first: 20_000 + worker * 3000, count: 3000 }
-let next = randomInt(own.count)
+const range = { first: 20_000 + worker * 3000, count: 3000 }
+let next = randomInt(range.count)
 
-/** Different ones with each call. */
+/** Finds free ports; each call returns different ones. */
 export async function freePorts(count: number): Promise<number[]> {
   const found: number[] = []
   while (found.length < count) {
-    const port = own.first + (next++ % own.count)
+    const port = range.first + (next++ % range.count)
     if (await isFree(port)) found.push(port)
   }
   return found

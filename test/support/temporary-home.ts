@@ -13,7 +13,7 @@ import { removeDirectory } from './directory.ts'
 
 export const drivers = new URL('../../src/drivers/', import.meta.url).pathname
 
-/** A directory that other users can pass through, as a home's must be. */
+/** Creates a directory that other users can traverse, as a home must allow. */
 export function temporaryDirectory(owner?: number): string {
   const directory = realpathSync(mkdtempSync(join(tmpdir(), 'berth-')))
   chmodSync(directory, 0o711)
@@ -21,7 +21,7 @@ export function temporaryDirectory(owner?: number): string {
   return directory
 }
 
-/** Ends what runs in the tree of a home and deletes the home, whatever state a test left it in. */
+/** Ends the supervision tree of a home and deletes the home, in whatever state a test left it. */
 export async function removeTemporaryHome(directory: string): Promise<void> {
   await s6Supervisor({ treeDirectory: `${directory}/tree`, logDirectory: `${directory}/log` }).stopTree({
     timeoutSeconds: 10,
@@ -29,7 +29,7 @@ export async function removeTemporaryHome(directory: string): Promise<void> {
   await removeDirectory(directory)
 }
 
-/** Every process that works in the directory or was started by a service below it. */
+/** Lists the processes whose working directory is below this one, or that a service below it started. */
 export function processesBelow(directory: string): { pid: number; name: string }[] {
   return listProcesses().filter(
     ({ pid }) =>
@@ -42,7 +42,7 @@ export function isRunning(pid: number): boolean {
   return findProcess(pid) !== undefined
 }
 
-/** A program of its own, with the drivers imported by `import { … } from 'drivers/<file>'`; the prefix starts it. */
+/** Starts a Node program that may import drivers as `drivers/<file>`. The prefix is a command in front of node. */
 export function startProgram(
   source: string,
   owner?: number,
@@ -60,7 +60,7 @@ export function startProgram(
   }) as ChildProcess & { stdout: NodeJS.ReadableStream }
 }
 
-/** The first line that a program prints. */
+/** Reads the first line that a program prints. */
 export async function firstLine(program: ReturnType<typeof startProgram>): Promise<string> {
   let text = ''
   for await (const chunk of program.stdout) {
@@ -70,7 +70,7 @@ export async function firstLine(program: ReturnType<typeof startProgram>): Promi
   return text.split('\n')[0] ?? ''
 }
 
-/** Whether a user other than ours can run this checkout. */
+/** Whether another user can run this checkout. */
 export function canRunAs(uid: number): boolean {
   if (process.getuid?.() !== 0) return false
   return (

@@ -7,7 +7,7 @@ import { readTextIfPresent } from '../host/file.ts'
 import { ensureFile } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { commandExists, isRoot, run } from '../host/process.ts'
-import type { Supervisor } from '../s6/supervisor.ts'
+import type { Supervisor } from '../s6/driver.ts'
 import { boxNetwork, ensureRules, findResolvers, nearby, networkTable } from './network.ts'
 import { boxPaths } from './paths.ts'
 

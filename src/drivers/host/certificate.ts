@@ -1,5 +1,4 @@
-// TLS for clusters: an authority of the platform's own, whose certificate clients are given, signs one certificate for
-// each cluster.
+// TLS certificates, signed by a certificate authority of the platform itself. Clients get the authority's certificate.
 import { createPrivateKey, randomBytes, X509Certificate } from 'node:crypto'
 import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { isIP } from 'node:net'
@@ -17,20 +16,20 @@ export interface Authority {
 
 export interface ServerCertificateOptions {
   home: Home
-  /** Gets `server.crt` and `server.key`. */
+  /** The directory for `server.crt` and `server.key`. */
   directory: string
-  /** Names and addresses beside those of this machine itself. */
+  /** Host names and addresses in addition to those of the loopback interface. */
   hosts: string[]
   uid?: number | undefined
-  /** What it is for, in its subject. */
+  /** The common name in the subject. */
   name?: string
 }
 
 const authorityDays = 3650
 const serverDays = 730
-const ownHosts = ['localhost', '127.0.0.1', '::1']
+const loopbackHosts = ['localhost', '127.0.0.1', '::1']
 
-/** Of two processes at once the first decides; nobody ever sees a certificate without its key. */
+/** Creates the authority. Of concurrent processes the first one wins, and none sees a certificate without its key. */
 export async function ensureAuthority(home: Home): Promise<Authority> {
   const directory = `${home.path}/ca`
   const authority = { certificateFile: `${directory}/ca.crt`, keyFile: `${directory}/ca.key` }
@@ -39,34 +38,34 @@ export async function ensureAuthority(home: Home): Promise<Authority> {
   const fresh = freshName(home.path)
   try {
     mkdirSync(fresh, { mode: 0o700 })
-    // Homes of one machine are told apart by the names of their authorities.
+    // The random part distinguishes the authorities of several homes on one host.
     const name = `Berth authority ${randomBytes(4).toString('hex')}`
     const extensions = ['basicConstraints = critical, CA:TRUE, pathlen:0', 'keyUsage = critical, keyCertSign, cRLSign']
-    await makeCertificate({ fresh, file: 'ca', name, days: authorityDays, extensions })
+    await createCertificate({ fresh, file: 'ca', name, days: authorityDays, extensions })
     chmodSync(`${fresh}/ca.crt`, 0o644)
     chmodSync(fresh, 0o711)
     await run('sync', ['-f', fresh])
     renameSync(fresh, directory)
   } catch (cause) {
     rmSync(fresh, { recursive: true, force: true })
-    if (!existsSync(directory)) throw new Error("make the platform's certificate authority", { cause })
+    if (!existsSync(directory)) throw new Error('create the certificate authority', { cause })
   }
   return authority
 }
 
-/** True when a new certificate was made, which whoever uses the files has yet to read. */
+/** Returns true if it wrote a new certificate, which the server has to load. */
 export async function ensureServerCertificate(options: ServerCertificateOptions): Promise<boolean> {
   const { home, directory, uid, name = 'Berth cluster' } = options
   const authority = await ensureAuthority(home)
-  const hosts = [...new Set([...options.hosts, ...ownHosts])]
-  if (isGood(directory, authority, hosts)) return false
+  const hosts = [...new Set([...options.hosts, ...loopbackHosts])]
+  if (isUsable(directory, authority, hosts)) return false
   ensureDirectory(directory, { mode: 0o711 })
   const fresh = freshName(dirname(directory))
   try {
     mkdirSync(fresh, { mode: 0o700 })
     const extensions = serverExtensions(hosts)
-    await makeCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
-    // A crash between the two leaves a pair that does not match, which the next look replaces.
+    await createCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
+    // A crash in between leaves a pair that does not match, which the next call replaces.
     for (const file of ['server.key', 'server.crt']) moveFile(`${fresh}/${file}`, `${directory}/${file}`, uid)
   } catch (cause) {
     throw new Error(`make a certificate for ${hosts.join(', ')}`, { cause })
@@ -76,15 +75,15 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
   return true
 }
 
-/** A certificate for one name, of which nothing stays here. */
+/** Issues a certificate for one host name, without keeping a copy. */
 export async function issueCertificate(home: Home, host: string): Promise<{ fullchain: string; privateKey: string }> {
   const authority = await ensureAuthority(home)
   const fresh = freshName(home.path)
   try {
     mkdirSync(fresh, { mode: 0o700 })
     const extensions = serverExtensions([host])
-    const name = host.length <= 64 ? host : 'Berth host' // more does not fit
-    await makeCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
+    const name = host.length <= 64 ? host : 'Berth host' // a common name has at most 64 characters
+    await createCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
     const chain = [`${fresh}/server.crt`, authority.certificateFile].map((file) => readFileSync(file, 'utf8'))
     return { fullchain: chain.join(''), privateKey: readFileSync(`${fresh}/server.key`, 'utf8') }
   } catch (cause) {
@@ -110,7 +109,7 @@ function moveFile(from: string, to: string, uid: number | undefined): void {
   renameSync(from, to)
 }
 
-function isGood(directory: string, authority: Authority, hosts: string[]): boolean {
+function isUsable(directory: string, authority: Authority, hosts: string[]): boolean {
   const [text, key] = [readTextIfPresent(`${directory}/server.crt`), readTextIfPresent(`${directory}/server.key`)]
   if (!text || !key) return false
   const certificate = new X509Certificate(text)
@@ -121,19 +120,19 @@ function isGood(directory: string, authority: Authority, hosts: string[]): boole
     certificate.checkPrivateKey(createPrivateKey(key)) &&
     certificate.subjectAltName?.split(', ').length === hosts.length &&
     hosts.every(
-      (host) => (isIP(host) === 0 ? certificate.checkHost(example(host)) : certificate.checkIP(host)) !== undefined,
+      (host) => (isIP(host) === 0 ? certificate.checkHost(sampleName(host)) : certificate.checkIP(host)) !== undefined,
     )
   )
 }
 
-/** A name that a name with an asterisk stands for. */
-function example(host: string): string {
+/** Returns a host name that a wildcard covers. */
+function sampleName(host: string): string {
   return host.replace(/^\*/, 'any')
 }
 
 function checkedHost(host: string): string {
   if (isIP(host) === 0 && !/^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$/.test(host))
-    throw new Error(`not the name of a host: ${JSON.stringify(host)}`)
+    throw new Error(`not a host name: ${JSON.stringify(host)}`)
   return host
 }
 
@@ -146,7 +145,14 @@ interface CertificateRequest {
   authority?: Authority
 }
 
-async function makeCertificate({ fresh, file, name, days, extensions, authority }: CertificateRequest): Promise<void> {
+async function createCertificate({
+  fresh,
+  file,
+  name,
+  days,
+  extensions,
+  authority,
+}: CertificateRequest): Promise<void> {
   const configuration = [
     ...['[req]', 'prompt = no', 'distinguished_name = name', 'x509_extensions = extensions'],
     ...['[name]', 'O = Berth', `CN = ${name}`],

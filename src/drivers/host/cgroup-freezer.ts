@@ -1,5 +1,5 @@
-// Holding the processes of a control group still. In version 2 every group can; version 1 has a hierarchy of its own for
-// it, in which a process that is held still does not even end when it is killed.
+// Freezes the processes of a control group. In version 2 every group can be frozen. Version 1 has a separate hierarchy
+// for it, in which a frozen process does not end when it is killed until it is thawed.
 import { existsSync, globSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { waitUntil } from '../../model/poll.ts'
@@ -8,7 +8,7 @@ import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { killProcess } from './process-list.ts'
 
-/** The group that holds still those of a group with limits, given by one of its files `cgroup.procs`. */
+/** Finds the group that freezes the processes of the group whose `cgroup.procs` file is given. */
 export function findFreezer(members: string): string | undefined {
   const own = dirname(members)
   if (existsSync(`${own}/cgroup.freeze`)) return own
@@ -16,7 +16,7 @@ export function findFreezer(members: string): string | undefined {
   return existsSync(`${hierarchy}/cgroup.procs`) ? `${hierarchy}/${basename(own)}` : undefined
 }
 
-/** Made when it is one of its own; the answer is the further file to join, if there is one. */
+/** Creates the version 1 group if one is needed, and returns its `cgroup.procs` file for the processes to join. */
 export function ensureFreezer(members: string[]): string[] {
   const group = members[0] === undefined ? undefined : findFreezer(members[0])
   if (group === undefined || group === dirname(members[0]!)) return []
@@ -24,35 +24,35 @@ export function ensureFreezer(members: string[]): string[] {
   return [`${group}/cgroup.procs`]
 }
 
-const isFirst = (group: string) => existsSync(`${group}/freezer.state`)
+const isV1 = (group: string) => existsSync(`${group}/freezer.state`)
 
 export function isFrozen(group: string): boolean {
-  if (isFirst(group)) return readTextIfPresent(`${group}/freezer.state`)?.startsWith('FROZEN') ?? false
+  if (isV1(group)) return readTextIfPresent(`${group}/freezer.state`)?.startsWith('FROZEN') ?? false
   return /^frozen 1$/m.test(readTextIfPresent(`${group}/cgroup.events`) ?? '')
 }
 
 export async function freeze(group: string): Promise<void> {
-  const stands = () => {
-    // Once more each time: a process that was being made meanwhile is caught by the next look.
-    if (isFirst(group)) writeFileSync(`${group}/freezer.state`, 'FROZEN')
+  const isStill = () => {
+    // Writing again freezes processes that were being forked meanwhile.
+    if (isV1(group)) writeFileSync(`${group}/freezer.state`, 'FROZEN')
     else writeFileSync(`${group}/cgroup.freeze`, '1')
     return isFrozen(group)
   }
-  if (await waitUntil(stands, 5)) return
+  if (await waitUntil(isStill, 5)) return
   thaw(group)
-  throw new Error(`hold the processes of ${basename(group)} still: they go on`)
+  throw new Error(`freeze control group ${basename(group)}: its processes keep running`)
 }
 
 export function thaw(group: string): void {
-  if (isFirst(group)) writeFileSync(`${group}/freezer.state`, 'THAWED')
+  if (isV1(group)) writeFileSync(`${group}/freezer.state`, 'THAWED')
   else if (existsSync(`${group}/cgroup.freeze`)) writeFileSync(`${group}/cgroup.freeze`, '0')
 }
 
 export function removeFreezer(group: string): void {
-  if (isFirst(group)) rmdirSync(group)
+  if (isV1(group)) rmdirSync(group)
 }
 
-/** For the end of everything that runs in a home: what is held still is killed, and then let go of. */
+/** Kills and thaws the frozen processes of a home, which would not end otherwise. */
 export async function endFrozen(home: Home): Promise<void> {
   for (const group of globSync(`/sys/fs/cgroup/freezer/${cgroupName(home, 'machine-')}*`)) {
     if (!isFrozen(group)) continue
@@ -62,7 +62,7 @@ export async function endFrozen(home: Home): Promise<void> {
   }
 }
 
-/** Groups of version 1 that are left when everything has ended. */
+/** Removes the version 1 groups of a home after its processes have ended. */
 export async function removeFreezers(home: Home): Promise<void> {
   for (const group of globSync(`/sys/fs/cgroup/freezer/${cgroupName(home, 'machine-')}*`)) {
     await waitUntil(() => readTextIfPresent(`${group}/cgroup.procs`) === '', 5)

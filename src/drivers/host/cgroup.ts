@@ -1,41 +1,14 @@
-// Limits for the processes of one cluster or box, where the kernel lets us set them: in the one hierarchy of version 2,
-// or in those of version 1 that hold memory, cpu and pids. Groups have names of their own below the root of a hierarchy
-// (or, for an ordinary user, below the group that was delegated to us), so that they outlive whoever made them.
-import {
-  accessSync,
-  constants,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmdirSync,
-  writeFileSync,
-} from 'node:fs'
+// Limits for the processes of a cluster or box, where the host allows them: in the single hierarchy of cgroup version
+// 2, or in the version 1 hierarchies for memory, cpu and pids. Groups are created below the root of a hierarchy (for an
+// ordinary user, below the delegated group), not below the platform's own group, so they outlive the process that
+// created them.
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { waitUntil } from '../../model/poll.ts'
+import type { CgroupDriver, CgroupLimits } from './driver.ts'
 import { readTextIfPresent } from './file.ts'
+import { canWrite } from './filesystem.ts'
 import type { Home } from './home.ts'
-
-export interface CgroupLimits {
-  memoryMb: number
-  /** Beside that; as much as there is when it is not given. */
-  swapMb?: number
-  cpus: number
-  pids: number
-}
-
-export interface CgroupDriver {
-  /** Whether there are limits of any kind on this machine. */
-  cgroupsAvailable(): boolean
-  /** Afterwards the group has these limits. The answer is for `ServiceSpec.cgroup`; empty when there are no groups. */
-  ensureCgroup(name: string, limits: CgroupLimits): string[]
-  /** The same for a group that is there already, whose limits stay as they are. */
-  findCgroup(name: string): string[]
-  /** The names of all groups beside which ours stand. */
-  listCgroups(): string[]
-  /** Waits a moment for processes that are about to end. */
-  removeCgroup(name: string): Promise<void>
-}
 
 const controllers = ['memory', 'cpu', 'pids'] as const
 type Controller = (typeof controllers)[number]
@@ -64,7 +37,7 @@ export function cgroupDriver(root = '/sys/fs/cgroup', membershipFile = '/proc/se
   }
 }
 
-/** Every group of a home whose processes have all ended. They are made again when something starts. */
+/** Removes every group of a home. Their processes must have ended; a start creates its groups again. */
 export async function removeCgroups(home: Home, driver: CgroupDriver = cgroupDriver()): Promise<void> {
   const prefix = cgroupName(home, '')
   for (const name of driver.listCgroups().filter((known) => known.startsWith(prefix))) await driver.removeCgroup(name)
@@ -72,33 +45,34 @@ export async function removeCgroups(home: Home, driver: CgroupDriver = cgroupDri
 
 function ensureGroup(directory: string, files: Record<string, string>): void {
   mkdirSync(directory, { recursive: true })
-  if (files[memoryFile]) liftSwapLimit(directory, files[swapFile.first])
+  if (files[memoryLimitFile]) liftSwapLimit(directory, files[swapLimitFile.v1])
   for (const [file, value] of Object.entries(files)) {
     const before = readTextIfPresent(`${directory}/${file}`)
-    if (before === undefined && isSwapFile(file)) continue // this kernel does not count it
+    if (before === undefined && isSwapLimitFile(file)) continue // the kernel does not account for swap
     if (before?.trim() !== value) writeFileSync(`${directory}/${file}`, value)
   }
 }
 
-/** Version 1 counts swap together with memory, and refuses a limit of memory alone that is higher. */
-export const memoryFile = 'memory.limit_in_bytes'
-export const swapFile = { first: 'memory.memsw.limit_in_bytes', second: 'memory.swap.max' }
-const isSwapFile = (file: string) => Object.values(swapFile).includes(file)
-/** What is read where there is no limit is a little less than the highest number there is. */
+/** The version 1 limits. The one for swap includes memory, so the kernel rejects a higher limit for memory alone. */
+export const memoryLimitFile = 'memory.limit_in_bytes'
+export const swapLimitFile = { v1: 'memory.memsw.limit_in_bytes', v2: 'memory.swap.max' }
+const isSwapLimitFile = (file: string) => Object.values(swapLimitFile).includes(file)
+/** Without a limit the kernel reports a little less than 2^63. */
 const unlimited = 2 ** 62
 
 function liftSwapLimit(directory: string, wanted: string | undefined): void {
   const before = readSwapLimit(directory)
-  if (before !== undefined && String(before) !== wanted) writeFileSync(`${directory}/${swapFile.first}`, '-1')
+  if (before !== undefined && String(before) !== wanted) writeFileSync(`${directory}/${swapLimitFile.v1}`, '-1')
 }
 
-/** Of memory and swap together in a group of version 1; undefined when there is none. */
+/** Reads the version 1 limit for memory and swap together; undefined if there is none. */
 export function readSwapLimit(directory: string): number | undefined {
-  const bytes = Number(readTextIfPresent(`${directory}/${swapFile.first}`) ?? unlimited)
+  const bytes = Number(readTextIfPresent(`${directory}/${swapLimitFile.v1}`) ?? unlimited)
   return bytes < unlimited ? bytes : undefined
 }
 
-// The kernel refuses while a process is inside, and one that was killed is inside until it has been buried.
+// The kernel keeps a group busy while it has processes, and a killed process stays in it until its parent has reaped
+// it.
 async function removeGroup(name: string, directory: string): Promise<void> {
   const isGone = () => {
     try {
@@ -111,36 +85,39 @@ async function removeGroup(name: string, directory: string): Promise<void> {
       throw error
     }
   }
-  if (!(await waitUntil(isGone, 5))) throw new Error(`remove the control group ${name}: processes live in it`)
+  if (!(await waitUntil(isGone, 5))) throw new Error(`remove control group ${name}: it still has processes`)
 }
 
 function findGroups(root: string, membershipFile: string, name: string): Group[] {
   if (existsSync(`${root}/cgroup.controllers`)) return findUnified(root, membershipFile, name)
   return controllers
-    .filter((controller) => isWritable(`${root}/${controller}`))
-    .map((controller) => ({ directory: `${root}/${controller}/${name}`, files: (limits) => first[controller](limits) }))
+    .filter((controller) => canWrite(`${root}/${controller}`))
+    .map((controller) => ({
+      directory: `${root}/${controller}/${name}`,
+      files: (limits) => v1Files[controller](limits),
+    }))
 }
 
 function findUnified(root: string, membershipFile: string, name: string): Group[] {
-  // An ordinary user may move processes only within the part of the tree that was given to him.
-  const own = /^0::(.*)$/m.exec(readFileSync(membershipFile, 'utf8'))?.[1] ?? '/'
-  const parent = [root, `${root}${dirname(own)}`].find(canHoldGroups)
+  // An ordinary user may move processes only within the delegated part of the hierarchy.
+  const membership = /^0::(.*)$/m.exec(readFileSync(membershipFile, 'utf8'))?.[1] ?? '/'
+  const parent = [root, `${root}${dirname(membership)}`].find(canHoldGroups)
   if (parent === undefined) return []
   const present = readWords(`${parent}/cgroup.subtree_control`)
   const files = (limits: CgroupLimits) =>
-    Object.assign({}, ...controllers.filter((one) => present.includes(one)).map((one) => second[one](limits)))
+    Object.assign({}, ...controllers.filter((one) => present.includes(one)).map((one) => v2Files[one](limits)))
   return [{ directory: `${parent}/${name}`, files }]
 }
 
 function canHoldGroups(parent: string): boolean {
-  if (!isWritable(parent)) return false
+  if (!canWrite(parent)) return false
   const missing = controllers.filter((one) => !readWords(`${parent}/cgroup.subtree_control`).includes(one))
   const possible = missing.filter((one) => readWords(`${parent}/cgroup.controllers`).includes(one))
   for (const controller of possible) enable(parent, controller)
   return readWords(`${parent}/cgroup.subtree_control`).includes('memory')
 }
 
-// Refused where processes live in the group itself: then it is no place for groups of ours.
+// The kernel refuses if the group itself has processes. Such a group cannot hold limited groups.
 function enable(parent: string, controller: Controller): void {
   try {
     writeFileSync(`${parent}/cgroup.subtree_control`, `+${controller}`)
@@ -151,38 +128,30 @@ function readWords(file: string): string[] {
   return readTextIfPresent(file)?.trim().split(/\s+/) ?? []
 }
 
-function isWritable(directory: string): boolean {
-  try {
-    accessSync(directory, constants.W_OK)
-    return true
-  } catch {
-    return false
-  }
-}
-
 const bytes = (memoryMb: number) => String(memoryMb * 1024 * 1024)
 const quota = (cpus: number) => String(Math.round(cpus * periodMicros))
-// When there is not enough for all. By itself a group of any size counts as much as one process outside.
-const share = (cpus: number, ofOne: number) => String(Math.min(10_000, Math.max(2, Math.round(cpus * ofOne))))
+// Weights matter when the host is out of CPU time. By default a group of any size weighs as much as one process
+// outside.
+const weight = (cpus: number, ofOneCpu: number) => String(Math.min(10_000, Math.max(2, Math.round(cpus * ofOneCpu))))
 
-const first: Record<Controller, (limits: CgroupLimits) => Record<string, string>> = {
+const v1Files: Record<Controller, (limits: CgroupLimits) => Record<string, string>> = {
   memory: ({ memoryMb, swapMb }) => ({
-    [memoryFile]: bytes(memoryMb),
-    ...(swapMb !== undefined && { [swapFile.first]: bytes(memoryMb + swapMb) }),
+    [memoryLimitFile]: bytes(memoryMb),
+    ...(swapMb !== undefined && { [swapLimitFile.v1]: bytes(memoryMb + swapMb) }),
   }),
   cpu: ({ cpus }) => ({
     'cpu.cfs_period_us': String(periodMicros),
     'cpu.cfs_quota_us': quota(cpus),
-    'cpu.shares': share(cpus, 1024),
+    'cpu.shares': weight(cpus, 1024),
   }),
   pids: ({ pids }) => ({ 'pids.max': String(pids) }),
 }
 
-const second: typeof first = {
+const v2Files: typeof v1Files = {
   memory: ({ memoryMb, swapMb }) => ({
     'memory.max': bytes(memoryMb),
-    [swapFile.second]: swapMb === undefined ? 'max' : bytes(swapMb),
+    [swapLimitFile.v2]: swapMb === undefined ? 'max' : bytes(swapMb),
   }),
-  cpu: ({ cpus }) => ({ 'cpu.max': `${quota(cpus)} ${periodMicros}`, 'cpu.weight': share(cpus, 100) }),
+  cpu: ({ cpus }) => ({ 'cpu.max': `${quota(cpus)} ${periodMicros}`, 'cpu.weight': weight(cpus, 100) }),
   pids: ({ pids }) => ({ 'pids.max': String(pids) }),
 }

@@ -1,11 +1,11 @@
-// The processes of the control plane that use a home. They are not supervised by it, so they note themselves down.
+// The control plane processes that use a home. s6 does not supervise them, so each registers itself in a file.
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { findProcess, killProcess } from './process-list.ts'
 
-const stopSeconds = 15
+const stopTimeoutSeconds = 15
 
 export function noteControlProcess(home: Home): void {
   mkdirSync(directory(home), { recursive: true })
@@ -16,11 +16,13 @@ export function forgetControlProcess(home: Home): void {
   rmSync(`${directory(home)}/${process.pid}`, { force: true })
 }
 
-/** The notes of processes that were killed are recognised by the start time and cleared away. */
-export function listControlProcesses(home: Home): number[] {
+/**
+ * Lists the processes that run. Files that killed processes left behind are recognized by the start time and removed.
+ */
+function listControlProcesses(home: Home): number[] {
   mkdirSync(directory(home), { recursive: true })
   const pids = readdirSync(directory(home)).map(Number)
-  for (const pid of pids.filter((noted) => !isRunning(home, noted)))
+  for (const pid of pids.filter((registered) => !isRunning(home, registered)))
     rmSync(`${directory(home)}/${pid}`, { force: true })
   return pids.filter((pid) => isRunning(home, pid))
 }
@@ -28,7 +30,7 @@ export function listControlProcesses(home: Home): number[] {
 export async function stopControlProcesses(home: Home): Promise<void> {
   const pids = listControlProcesses(home)
   for (const pid of pids) killProcess(pid, 'SIGTERM')
-  if (await waitUntil(() => listControlProcesses(home).length === 0, stopSeconds)) return
+  if (await waitUntil(() => listControlProcesses(home).length === 0, stopTimeoutSeconds)) return
   for (const pid of listControlProcesses(home)) killProcess(pid, 'SIGKILL')
 }
 
@@ -37,6 +39,6 @@ function directory(home: Home): string {
 }
 
 function isRunning(home: Home, pid: number): boolean {
-  const noted = readTextIfPresent(`${directory(home)}/${pid}`)
-  return noted !== undefined && findProcess(pid)?.startTime === noted
+  const startTime = readTextIfPresent(`${directory(home)}/${pid}`)
+  return startTime !== undefined && findProcess(pid)?.startTime === startTime
 }

@@ -15,7 +15,18 @@ export function readTextIfPresent(file: string): string | undefined {
   return readIfPresent(file)?.toString()
 }
 
-/** Of two processes at once the first to link its file decides, and no reader ever sees a part of it. */
+/** Returns the lines of a file, none if it cannot be read for any reason. */
+export function readLinesIfPossible(file: string): string[] {
+  try {
+    return readFileSync(file, 'utf8').trimEnd().split('\n')
+  } catch {
+    return []
+  }
+}
+
+/**
+ * Creates the file by a hard link: of concurrent processes the first one wins, and readers never see a partial file.
+ */
 export function readOrCreate(file: string, make: () => string | Buffer): Buffer {
   const present = readIfPresent(file)
   if (present !== undefined) return present

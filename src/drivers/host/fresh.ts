@@ -1,12 +1,12 @@
-// What the platform makes on disk is made beside its place under a fresh name and renamed into it, so that a name
-// always stands for something whole, also after a crash and while another process makes the same.
+// Files and directories are created under a temporary name in the same directory and renamed, so a name always refers
+// to something complete, even after a crash or while another process creates the same thing.
 import { randomBytes } from 'node:crypto'
 import { chmodSync, chownSync, mkdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { readdir, rm, stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { readTextIfPresent } from './file.ts'
 
-const mark = '.new~'
+const temporaryPrefix = '.new~'
 
 export interface Ownership {
   mode: number
@@ -14,13 +14,15 @@ export interface Ownership {
 }
 
 export function freshName(directory: string): string {
-  return `${directory}/${mark}${randomBytes(6).toString('hex')}`
+  return `${directory}/${temporaryPrefix}${randomBytes(6).toString('hex')}`
 }
 
-// Making anything takes seconds at most. What nobody touched for an hour was left by a process that was killed. The
-// time of the last change of the entry itself, because a copy has the time of modification of its original.
+/**
+ * Deletes what killed processes left behind. Creating anything takes seconds, so an unchanged hour is enough. The age
+ * is taken from the ctime, because a copy keeps the mtime of its original.
+ */
 export async function removeAbandoned(directory: string, olderThanMs = 3_600_000): Promise<void> {
-  for (const entry of (await readdir(directory)).filter((name) => name.startsWith(mark))) {
+  for (const entry of (await readdir(directory)).filter((name) => name.startsWith(temporaryPrefix))) {
     const found = await stat(`${directory}/${entry}`).catch(() => undefined)
     if (found && Date.now() - found.ctimeMs >= olderThanMs)
       await rm(`${directory}/${entry}`, { recursive: true, force: true })
@@ -30,14 +32,14 @@ export async function removeAbandoned(directory: string, olderThanMs = 3_600_000
 export function ensureDirectory(path: string, { mode, uid }: Ownership): void {
   mkdirSync(path, { recursive: true })
   const found = statSync(path)
-  // Not through mkdir, whose mode the umask narrows.
+  // The umask would restrict a mode given to mkdir.
   if ((found.mode & 0o777) !== mode) chmodSync(path, mode)
   if (uid !== undefined && found.uid !== uid) chownSync(path, uid, uid)
 }
 
-/** True when the file was not there with this content and this owner before. */
+/** Returns true if it wrote the file, false if the content, mode and owner were already right. */
 export function ensureFile(file: string, content: string, ownership: Ownership): boolean {
-  if (isFileWith(file, content, ownership)) return false
+  if (fileMatches(file, content, ownership)) return false
   const fresh = freshName(dirname(file))
   try {
     writeFileSync(fresh, content, { flag: 'wx', mode: 0o600 })
@@ -51,7 +53,7 @@ export function ensureFile(file: string, content: string, ownership: Ownership):
   return true
 }
 
-export function isFileWith(file: string, content: string, { mode, uid }: Ownership): boolean {
+export function fileMatches(file: string, content: string, { mode, uid }: Ownership): boolean {
   const found = statSync(file, { throwIfNoEntry: false })
   if (found === undefined || (found.mode & 0o777) !== mode) return false
   if (uid !== undefined && found.uid !== uid) return false

@@ -3,8 +3,10 @@ import { createHash, randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, realpathSync, rmSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { readOrCreate, readTextIfPresent } from './file.ts'
+import { ensureDirectory } from './fresh.ts'
 import { isRoot } from './process.ts'
 
+/** The directory that holds everything of one platform, and its paths. */
 export interface Home {
   path: string
   tree: string
@@ -16,31 +18,31 @@ export interface Home {
   keyFile: string
   tokenFile: string
   addressesFile: string
-  /** Tells this home from the others on the machine, in names of the kernel's things and in uids. */
+  /** Distinguishes the homes of one host in names of kernel objects and in uids. */
   number: number
-  /** The first uid of this home's block; as an ordinary user there is no switching and it means nothing. */
+  /** The first uid of this home's range. It is not used without root, when everything runs as one user. */
   uidStart: number
 }
 
 export interface HomeOptions {
   uidBase: number
-  /** Where homes of this machine note their numbers when root. */
+  /** The directory in which root registers the numbers of the homes of this host. */
   registry?: string
 }
 
-// Blocks of 1024 boxes with 65536 uids each. 63 of them above the default base fit below 2^32.
-const homeCount = 63
+// A home has uids for 1024 boxes with 65536 each. With the default base, 63 homes fit below 2^32.
+const maxHomes = 63
 export const uidsPerBox = 65_536
 export const uidsPerHome = 1024 * uidsPerBox
 
-/** `run/<32 characters>/.s.PGSQL.<port>` is the longest socket; the kernel takes 107 bytes and cuts the rest. */
+/** The longest socket path is `run/<32 characters>/.s.PGSQL.<port>`. The kernel truncates paths after 107 bytes. */
 const longestSocket = `/run/${'x'.repeat(32)}/.s.PGSQL.65535`
 const maxSocketBytes = 107
 
 export async function openHome(path: string, options: HomeOptions): Promise<Home> {
   const root = ensureRoot(resolve(path))
-  refuseLongPath(root)
-  if (isRoot()) refuseClosedParents(root)
+  rejectLongPath(root)
+  if (isRoot()) rejectClosedParents(root)
   const number = isRoot() ? await ensureRegisteredNumber(root, options.registry) : ensureOwnNumber(root)
   const home = {
     path: root,
@@ -56,16 +58,10 @@ export async function openHome(path: string, options: HomeOptions): Promise<Home
     number,
     uidStart: options.uidBase + number * uidsPerHome,
   }
-  for (const directory of [home.tree, home.log, home.cache]) ensureDirectory(directory, 0o700)
-  for (const directory of [home.run, home.state]) ensureDirectory(directory, isRoot() ? 0o711 : 0o700)
-  ensureDirectory(home.toolchain, 0o755)
+  for (const directory of [home.tree, home.log, home.cache]) ensureDirectory(directory, { mode: 0o700 })
+  for (const directory of [home.run, home.state]) ensureDirectory(directory, { mode: isRoot() ? 0o711 : 0o700 })
+  ensureDirectory(home.toolchain, { mode: 0o755 })
   return home
-}
-
-function ensureDirectory(path: string, mode: number): void {
-  mkdirSync(path, { recursive: true })
-  // Not through mkdir, whose mode the umask narrows.
-  if ((statSync(path).mode & 0o777) !== mode) chmodSync(path, mode)
 }
 
 function ensureRoot(path: string): string {
@@ -82,16 +78,16 @@ function isTraversable(directory: string): boolean {
   return (statSync(directory).mode & 0o001) !== 0
 }
 
-function refuseLongPath(root: string): void {
-  const most = maxSocketBytes - longestSocket.length
+function rejectLongPath(root: string): void {
+  const maxLength = maxSocketBytes - longestSocket.length
   const length = Buffer.byteLength(root)
-  if (length <= most) return
+  if (length <= maxLength) return
   throw new Error(
-    `The home ${root} has a path of ${length} bytes, and unix sockets below it allow ${most}: choose a shorter one`,
+    `The home ${root} has a path of ${length} bytes, and unix sockets below it allow ${maxLength}: choose a shorter one`,
   )
 }
 
-function refuseClosedParents(root: string): void {
+function rejectClosedParents(root: string): void {
   for (let parent = dirname(root); parent !== '/'; parent = dirname(parent)) {
     if (isTraversable(parent)) continue
     throw new Error(
@@ -100,14 +96,14 @@ function refuseClosedParents(root: string): void {
   }
 }
 
-// An ordinary user has no uids to give away and no place to agree with others; equal numbers only share names.
+// Without root there are no uids to assign and no registry to share. Homes with the same number only share names.
 function ensureOwnNumber(root: string): number {
-  const candidate = createHash('sha256').update(root).digest().readUInt32BE() % homeCount
+  const candidate = createHash('sha256').update(root).digest().readUInt32BE() % maxHomes
   return Number(readOrCreate(`${root}/number`, () => String(candidate)))
 }
 
 async function ensureRegisteredNumber(root: string, registry = '/var/lib/berth-homes'): Promise<number> {
-  ensureDirectory(registry, 0o755)
+  ensureDirectory(registry, { mode: 0o755 })
   const known = readNumber(root)
   if (known !== undefined && readEntry(registry, known) === root) return known
   return withLock(`${registry}/.lock`, () => {
@@ -116,11 +112,11 @@ async function ensureRegisteredNumber(root: string, registry = '/var/lib/berth-h
   })
 }
 
-/** Only under the lock of the registry: looking at an entry and replacing it are two steps. */
+/** The caller must hold the lock of the registry: reading an entry and replacing it are two steps. */
 function claimNumber(registry: string, root: string): number {
   const known = readNumber(root)
-  const wanted = known === undefined ? candidates(registry, root) : [known]
-  for (const number of wanted) {
+  const numbers = known === undefined ? candidates(registry, root) : [known]
+  for (const number of numbers) {
     const holder = readEntry(registry, number)
     if (holder === root) return number
     if (holder !== undefined && isAlive(holder, number)) continue
@@ -129,20 +125,20 @@ function claimNumber(registry: string, root: string): number {
     return number
   }
   if (known === undefined)
-    throw new Error(`All ${homeCount} numbers for homes on this machine are taken: see ${registry}`)
+    throw new Error(`All ${maxHomes} numbers for homes on this machine are taken: see ${registry}`)
   throw new Error(
     `The home ${root} has the number ${known}, which belongs to ${readEntry(registry, known)}: two copies of one home cannot run on one machine`,
   )
 }
 
-// A claim that was interrupted left an entry with our path and no number in the home: it comes first.
+// An interrupted claim leaves an entry with our path, and no number in the home. That number is used first.
 function candidates(registry: string, root: string): number[] {
-  const all = Array.from({ length: homeCount }, (_, number) => number)
+  const all = Array.from({ length: maxHomes }, (_, number) => number)
   const own = all.filter((number) => readEntry(registry, number) === root)
   return [...own, ...all]
 }
 
-// A home without a number is one whose claim is not finished.
+// A home without a number has not finished its claim.
 function isAlive(path: string, number: number): boolean {
   return existsSync(path) && [number, undefined].includes(readNumber(path))
 }
@@ -155,11 +151,11 @@ function readNumber(root: string): number | undefined {
   const text = readTextIfPresent(`${root}/number`)
   if (text === undefined) return undefined
   const number = Number(text)
-  if (!/^\d+$/.test(text) || number >= homeCount) throw new Error(`${root}/number does not hold a number of a home`)
+  if (!/^\d+$/.test(text) || number >= maxHomes) throw new Error(`${root}/number does not contain a home number`)
   return number
 }
 
-/** The lock lives in a child that ends with our end of its pipe, so that no crash leaves it locked. */
+/** Runs a function under a file lock. A child process holds it until its stdin closes, so a crash releases it. */
 async function withLock<T>(file: string, work: () => T): Promise<T> {
   const holder = spawn('flock', ['-w', '30', file, 'sh', '-c', 'echo locked; exec cat'], {
     stdio: ['pipe', 'pipe', 'ignore'],
@@ -177,7 +173,7 @@ async function withLock<T>(file: string, work: () => T): Promise<T> {
   }
 }
 
-/** The key that secrets are encrypted with. */
+/** Returns the key that secrets are encrypted with. */
 export function readOrCreateKey(home: Home): Buffer {
   const key = readOrCreate(home.keyFile, () => randomBytes(32))
   if (key.length !== 32) throw new Error(`The key in ${home.keyFile} has ${key.length} bytes instead of 32`)

@@ -6,11 +6,11 @@ export interface Process {
   parent: number
   session: number
   name: string
-  /** In clock ticks since boot; with the pid it names one process for good. */
+  /** In clock ticks since boot. Together with the pid it identifies a process, even if the pid is reused. */
   startTime: string
 }
 
-/** Every living process. One that has ended and waits for its parent to notice does not count. */
+/** Lists every running process. Zombies do not count. */
 export function listProcesses(): Process[] {
   return listPids()
     .map(findProcess)
@@ -23,27 +23,27 @@ function listPids(): number[] {
     .map(Number)
 }
 
-const atOnce = 25
+const batchSize = 25
 
-/** A few at a time: to look at hundreds takes tens of milliseconds, in which nobody would get an answer. */
+/** Inspects processes in small batches: hundreds take tens of milliseconds, which would block the event loop. */
 export async function filterProcesses(matches: (found: Process) => boolean): Promise<Process[]> {
   const matching: Process[] = []
   for (const [index, pid] of listPids().entries()) {
-    if (index % atOnce === 0) await setImmediate()
+    if (index % batchSize === 0) await setImmediate()
     const found = findProcess(pid)
-    if (found && !isOfKernel(found) && matches(found)) matching.push(found)
+    if (found && !isKernelThread(found) && matches(found)) matching.push(found)
   }
   return matching
 }
 
-function isOfKernel({ pid, parent }: Process): boolean {
+function isKernelThread({ pid, parent }: Process): boolean {
   return parent === 2 || pid === 2
 }
 
 export function findProcess(pid: number): Process | undefined {
   const stat = readProc(() => readSmall(`/proc/${pid}/stat`))
   if (stat === undefined) return undefined
-  // The name stands in parentheses and may itself hold any character, parentheses as well.
+  // The name is in parentheses and may contain parentheses itself.
   const nameEnd = stat.lastIndexOf(')')
   const fields = stat.slice(nameEnd + 2).split(' ')
   const [state, parent, , session] = fields
@@ -56,12 +56,12 @@ export function findWorkingDirectory(pid: number): string | undefined {
   return readProc(() => readlinkSync(`/proc/${pid}/cwd`))
 }
 
-/** Whether a signal made it stand still until another one lets it go on. */
+/** Whether the process is stopped by SIGSTOP or a similar signal. */
 export function isStopped(pid: number): boolean {
   return /^State:\s+T/m.test(readProc(() => readSmall(`/proc/${pid}/status`)) ?? '')
 }
 
-/** The environment a process was started with, as `NAME=value` entries; empty when it is not ours to read. */
+/** Returns the environment that a process was started with, as `NAME=value` entries; empty if it is not readable. */
 export function readEnvironment(pid: number): string[] {
   return readProc(() => readSmall(`/proc/${pid}/environ`))?.split('\0') ?? []
 }
@@ -73,7 +73,7 @@ export function hasEnvironmentEntry(pid: number, entry: string): boolean {
 
 const buffer = Buffer.alloc(64 * 1024)
 
-/** Hundreds of files are read for one look at all processes, and nobody gets an answer meanwhile. */
+/** Reads a file of /proc with fewer system calls than readFileSync: listing processes reads hundreds of them. */
 function readSmall(file: string): string {
   const descriptor = openSync(file, 'r')
   try {
@@ -81,7 +81,7 @@ function readSmall(file: string): string {
     for (;;) {
       const bytes = readSync(descriptor, buffer)
       text += buffer.toString('utf8', 0, bytes)
-      // The kernel hands out a page at a time at least, so that less is the end.
+      // The kernel returns at least a page unless the file ends.
       if (bytes < 4096) return text
     }
   } finally {
@@ -89,7 +89,7 @@ function readSmall(file: string): string {
   }
 }
 
-// A process may end between being listed and being looked at, and others' processes are closed to an ordinary user.
+// A process may have ended since it was listed, and an ordinary user may not read the processes of others.
 function readProc<T>(read: () => T): T | undefined {
   try {
     return read()
@@ -98,7 +98,7 @@ function readProc<T>(read: () => T): T | undefined {
   }
 }
 
-/** Harmless when the process has ended meanwhile. */
+/** Sends a signal; does nothing if the process has ended. */
 export function killProcess(pid: number, signal: NodeJS.Signals | number): void {
   try {
     process.kill(pid, signal)

@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { expect, it } from 'vitest'
 
-it('says so when no descriptor is left for a program', () => {
+it('throws a clear error when no file descriptor is left', () => {
   const script = `
     import { openSync } from 'node:fs'
     import { run } from '${new URL('process.ts', import.meta.url).pathname}'

@@ -9,10 +9,10 @@ import { basename } from 'node:path'
 
 const searchPath = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '/sbin', '/bin']
 
-/** What every child process sees. It never depends on who started the platform. */
+/** The environment of every child process. It does not depend on the environment of the platform. */
 export const baseEnvironment = { PATH: searchPath.join(':'), LANG: 'C.UTF-8', TZ: 'UTC' }
 
-// Output is read into memory; a command that prints more than this is asked for the wrong thing.
+// Output is kept in memory, so commands that print more than this must be read another way.
 const maxOutputBytes = 16 * 1024 * 1024
 const maxErrorBytes = 64 * 1024
 
@@ -51,7 +51,10 @@ export function isExecutable(path: string): boolean {
   }
 }
 
-/** Without descriptors left there is no stream to read, and the process that does not start would end ours. */
+/**
+ * Spawns a process with pipes. If no file descriptors are left, Node creates no streams and emits an error later, which
+ * would be unhandled; this throws instead.
+ */
 export function spawnWithPipes(
   command: string,
   args: string[],
@@ -65,25 +68,25 @@ export function spawnWithPipes(
   throw new Error(`${basename(command)} could not be started: too many open files`)
 }
 
-/** Runs a command to its end, without a shell. Anything but exit code 0 is an error that carries its last words. */
+/** Runs a command without a shell. Throws for any exit code but 0, with the last lines of its stderr. */
 export async function run(command: string, args: string[], options: RunOptions = {}): Promise<RunOutput> {
   const { timeoutSeconds = 60, input = '' } = options
   const child = spawnWithPipes(command, args, {
     uid: options.uid,
-    // With a uid alone the child would keep the group of the platform, which may be root's.
+    // With a uid alone the child would keep the group of the platform, which may be root.
     gid: options.gid ?? options.uid,
     env: { ...baseEnvironment, ...options.env },
     cwd: options.cwd ?? '/',
   })
   const name = basename(command)
   const output = captureOutput(child, name)
-  const late = setTimeout(() => output.fail(`${name} did not end within ${timeoutSeconds} s`), timeoutSeconds * 1000)
-  // A command may end without reading its input; its exit code says whether that matters.
+  const timeout = setTimeout(() => output.fail(`${name} did not end within ${timeoutSeconds} s`), timeoutSeconds * 1000)
+  // A command may end without reading its input. Its exit code says whether that is an error.
   child.stdin.on('error', () => undefined).end(input)
   try {
     return await output.ended
   } finally {
-    clearTimeout(late)
+    clearTimeout(timeout)
   }
 }
 
@@ -96,7 +99,7 @@ function captureOutput(child: ChildProcessWithoutNullStreams, name: string) {
   function fail(reason: string, cause?: unknown) {
     reject(new Error(`${reason}${lastLines(stderr.toString())}`, { cause }))
     child.kill('SIGKILL')
-    // A grandchild may hold the pipes open for as long as it likes.
+    // A grandchild may hold the pipes open.
     child.stdout.destroy()
     child.stderr.destroy()
   }

@@ -1,10 +1,11 @@
 import type { Isolation } from '../box/driver.ts'
 import type { BoxAbility } from '../box/probe.ts'
 import type { BoxQuota } from '../box/quota.ts'
-import { type CgroupDriver, cgroupName } from '../host/cgroup.ts'
+import { cgroupName } from '../host/cgroup.ts'
+import type { CgroupDriver } from '../host/driver.ts'
 import type { Home } from '../host/home.ts'
+import type { Supervisor } from '../s6/driver.ts'
 import type { ServicePlace } from '../s6/service-directory.ts'
-import type { Supervisor } from '../s6/supervisor.ts'
 import type { VolumeDriver } from '../volume/driver.ts'
 
 export interface MachineOptions {

@@ -3,7 +3,7 @@
 import type { Home } from '../host/home.ts'
 import { baseEnvironment } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { quote } from '../s6/service-directory.ts'
+import { quote } from '../host/shell.ts'
 import { memoryGroup } from './control-group.ts'
 import { changeDirectory, type MachinePaths } from './paths.ts'
 

@@ -1,49 +1,45 @@
-// HTTP on a socket in the file system. A new one appears under the same name: those who connect by it find whoever
-// listens now.
+// HTTP on a Unix socket. A new server replaces the socket by a rename, so clients always reach the latest one.
 import { chmodSync, chownSync, renameSync, rmSync } from 'node:fs'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { dirname } from 'node:path'
-
-export interface LocalSocket {
-  /** Answers what was asked; who follows something is cut off after a moment. */
-  close(): Promise<void>
-}
+import type { LocalSocket } from './driver.ts'
 
 export interface LocalSocketOptions {
   mode: number
-  /** Whose it is; that of this process when not given. */
+  /** The owner; by default the user of this process. */
   uid?: number | undefined
-  /** However many are opened, the rest of the platform does not feel it. */
+  /** Protects the rest of the platform from clients that open many connections. */
   maxConnections: number
 }
 
-const timeouts = { requireHostHeader: false, requestTimeout: 30_000 }
-const sourceTimeoutMs = 5_000
-const longestSource = 107
-const closeMs = 2_000
+const serverOptions = { requireHostHeader: false, requestTimeout: 30_000 }
+const headerTimeoutMs = 5_000
+/** The longest header of version 1 of the PROXY protocol. */
+const maxHeaderBytes = 107
+const closeTimeoutMs = 2_000
 
 export function listenLocally(
   path: string,
   options: LocalSocketOptions,
   answer: RequestListener,
 ): Promise<LocalSocket> {
-  return listenWith(createServer(timeouts, answer), path, options)
+  return listenWith(createServer(serverOptions, answer), path, options)
 }
 
-/** For connections that another process leads here, each with a line before the rest that says where it comes from. */
+/** Listens for connections that another process forwards, each with a PROXY protocol header that names the client. */
 export function listenLed(
   path: string,
   options: LocalSocketOptions,
   answer: (request: IncomingMessage, response: ServerResponse, from: string) => void,
 ): Promise<LocalSocket> {
   const sources = new WeakMap<Socket, string>()
-  const server = createServer(timeouts, (request, response) =>
+  const server = createServer(serverOptions, (request, response) =>
     answer(request, response, sources.get(request.socket) ?? ''),
   )
   const [serve] = server.listeners('connection')
   server.removeAllListeners('connection').on('connection', (socket: Socket) =>
-    readSource(socket, (from) => {
+    readProxyHeader(socket, (from) => {
       sources.set(socket, from)
       serve!.call(server, socket)
     }),
@@ -51,15 +47,15 @@ export function listenLed(
   return listenWith(server, path, options)
 }
 
-/** The first version of the PROXY protocol. */
-function readSource(socket: Socket, found: (from: string) => void): void {
-  const late = setTimeout(() => socket.destroy(), sourceTimeoutMs)
+/** Reads a header of version 1 of the PROXY protocol and passes on the address of the client. */
+function readProxyHeader(socket: Socket, onClient: (address: string) => void): void {
+  const timeout = setTimeout(() => socket.destroy(), headerTimeoutMs)
   let read = Buffer.alloc(0)
   const take = (data: Buffer) => {
     read = Buffer.concat([read, data])
     const end = read.indexOf('\r\n')
-    if (end < 0 && read.length <= longestSource) return
-    clearTimeout(late)
+    if (end < 0 && read.length <= maxHeaderBytes) return
+    clearTimeout(timeout)
     socket.off('data', take).pause()
     const from = /^PROXY TCP6 (\S+) /.exec(read.toString('latin1', 0, end))?.[1]
     if (end < 0 || from === undefined) {
@@ -67,10 +63,10 @@ function readSource(socket: Socket, found: (from: string) => void): void {
       return
     }
     if (read.length > end + 2) socket.unshift(read.subarray(end + 2))
-    found(from)
+    onClient(from)
     socket.resume()
   }
-  socket.on('error', () => undefined).on('close', () => clearTimeout(late))
+  socket.on('error', () => undefined).on('close', () => clearTimeout(timeout))
   socket.on('data', take)
 }
 
@@ -80,7 +76,7 @@ async function listenWith(
   { mode, uid, maxConnections }: LocalSocketOptions,
 ): Promise<LocalSocket> {
   server.maxConnections = maxConnections
-  // Not longer than the name it gets: the kernel takes 107 bytes.
+  // This name must not be longer than the final one: the kernel limits paths to 107 bytes.
   const fresh = `${dirname(path)}/.${process.pid.toString(36)}`
   rmSync(fresh, { force: true })
   try {
@@ -90,14 +86,14 @@ async function listenWith(
     renameSync(fresh, path)
   } catch (cause) {
     server.close()
-    throw new Error(`listen at ${path}`, { cause })
+    throw new Error(`listen on ${path}`, { cause })
   }
   return { close: () => close(server) }
 }
 
 function listen(server: Server, path: string): Promise<void> {
   return new Promise((resolve, reject) => {
-    // Later ones are about connections that could not be taken: whoever made them hears of it.
+    // Later errors are about single connections, which then fail at the client.
     server.on('error', reject)
     server.listen(path, resolve)
   })
@@ -105,7 +101,7 @@ function listen(server: Server, path: string): Promise<void> {
 
 function close(server: Server): Promise<void> {
   return new Promise((resolve) => {
-    const cut = setTimeout(() => server.closeAllConnections(), closeMs)
+    const cut = setTimeout(() => server.closeAllConnections(), closeTimeoutMs)
     server.close(() => {
       clearTimeout(cut)
       resolve()

@@ -1,6 +1,6 @@
 import { Resolver } from 'node:dns/promises'
 
-/** What the names of the world say of a host name; nothing where they do not answer. */
+/** Looks up the DNS records of a host name; empty lists if the resolver does not answer. */
 export async function lookUpName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }> {
   const resolver = new Resolver({ timeout: 2_000, tries: 1 })
   const none = () => [] as string[]

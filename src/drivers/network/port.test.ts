@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { freePort } from '../../../test/support/port.ts'
 import { accepts, canBind, localHost } from './port.ts'
 
-it('tells a free port from a taken one', async () => {
+it('distinguishes a free port from a taken one', async () => {
   const server = createServer()
   const port = await freePort()
   await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
@@ -17,7 +17,7 @@ it('tells a free port from a taken one', async () => {
   expect(await accepts('127.0.0.1', port)).toBe(false)
 })
 
-it('finds an address that this machine does not have unusable', async () => {
+it('cannot bind an address of another host', async () => {
   expect(await canBind('192.0.2.1', 0)).toBe(false)
 })
 
@@ -26,6 +26,6 @@ it.each([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
   ['192.0.2.1, 127.0.0.1', '192.0.2.1'],
-])('reaches who listens on %s at %s', (hosts, address) => {
+])('reaches a server that listens on %s at %s', (hosts, address) => {
   expect(localHost(hosts)).toBe(address)
 })

@@ -1,4 +1,5 @@
-# Removes the bridges without a machine: private-network-sweep.pl <prefix of their names> <lock>
+# Removes the bridges of private networks that have no machine.
+# Usage: private-sweep.pl <prefix of bridge names> <lock file>
 use strict;
 
 require($0 =~ s{[^/]*$}{}r . $_) for '../box/lib.pl', 'netlink.pl', 'private.pl';

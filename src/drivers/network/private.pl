@@ -1,20 +1,21 @@
-# The private network of a machine: a bridge of its network on the host, and a second pair of interfaces. Whoever starts
-# the machine calls connect_private on the host and then connect_private_inside in its network namespace.
+# Connects a machine to its private network: creates the bridge of the network on the host and a second veth pair. A
+# library: the program that starts a machine calls connect_private on the host and then connect_private_inside in the
+# machine's network namespace. Addresses are 32 hexadecimal digits.
 use strict;
 
-my ($shared, $exclusive) = (1, 2);
+my ($shared, $exclusive) = (1, 2); # of flock
 my %request = (new_link => 16, new_address => 20, new_route => 24, new_neighbour => 28);
 my %create = (new => 0x400 | 0x200, or_replace => 0x400 | 0x100);
 
-# Into the namespace of this process. The rules come first, and then what they know the machine by, so that it is never
-# in its network without them. The lock keeps a bridge from being removed for having no machine yet.
+# Connects the network namespace of process $main. The rules and their sets come before the interface, so the machine is
+# never in its network without them. The lock keeps private-sweep.pl from removing a bridge that has no machine yet.
 sub connect_private {
   my ($main, %config) = @_;
   my ($link, $bridge) = @config{'private-link', 'private-bridge'};
   open(my $lock, '>', $config{'private-lock'}) or die "$config{'private-lock'}: $!\n";
   flock($lock, is_up($bridge) ? $shared : $exclusive) or die "lock: $!\n";
-  put_rules_in_force(\%config) if !has_chain($config{'private-table'}, $config{'private-chain'});
-  # Up is the last thing that it becomes.
+  load_rules(\%config) if !has_chain($config{'private-table'}, $config{'private-chain'});
+  # A bridge is brought up last, so one that is up is complete.
   if (!is_up($bridge)) {
     flock($lock, $exclusive) or die "lock: $!\n";
     make_bridge(\%config);
@@ -22,7 +23,7 @@ sub connect_private {
   forget_source(\%config);
   add_elements($config{'private-table'}, elements_of($link, $bridge, @config{'private-network', 'private-address'}))
     or die "let $link into its network: $!\n";
-  # Nobody else has this name: what holds it is left from an earlier life that is about to go.
+  # The name is unique to this machine. An interface that has it belongs to its previous run, which is about to end.
   eval { remove_link($link) } if link_index($link);
   add_port($main, \%config);
   add_neighbour($bridge, @config{'private-address', 'private-mac'});
@@ -41,11 +42,11 @@ sub connect_private_inside {
   add_private_route('eth1', $config{'private-resolver'}, 128, $gateway);
 }
 
-# Without an address that it chose itself, since no other is known to the rules.
+# Creates the bridge without a link-local address, which the rules would not know.
 sub make_bridge {
   my ($config) = @_;
   my ($bridge, $mac) = @$config{'private-bridge', 'private-bridge-mac'};
-  my $no_snooping = attribute(23, "\0"); # nobody would ask who listens, and neighbours would not be found
+  my $no_snooping = attribute(23, "\0"); # without a multicast querier, snooping would block neighbour discovery
   my $kind = attribute(1, 'bridge') . attribute(2, $no_snooping);
   my $body = down() . attribute(3, "$bridge\0") . attribute(1, bytes_of_mac($mac)) . attribute(18, $kind);
   link_index($bridge) or ask(0, $request{new_link}, $create{new}, $body) or die "add the bridge $bridge: $!\n";
@@ -71,7 +72,7 @@ sub down {
   return pack('C x S l L L', 0, 0, 0, 0, 0);
 }
 
-# Only this flag: neighbours are found by multicast, which bring_up would switch off.
+# Sets only IFF_UP. bring_up would clear IFF_MULTICAST, which neighbour discovery needs.
 sub raise {
   my ($name) = @_;
   ask(0, $request{new_link}, 0, pack('C x S l L L', 0, 0, link_index($name), 1, 1)) or die "bring up $name: $!\n";
@@ -84,7 +85,6 @@ sub is_up {
   return ioctl($socket, 0x8913, $query) && unpack('x16 s', $query) & 1;
 }
 
-# Addresses come as 32 hexadecimal digits.
 sub add_private_address {
   my ($name, $address) = @_;
   my $bytes = pack 'H32', $address;
@@ -99,7 +99,7 @@ sub add_private_route {
   ask(0, $request{new_route}, $create{or_replace}, $body) or die "add the route to $to: $!\n";
 }
 
-# Known for good: the host would have to ask for it from an address that it does not have on the bridge.
+# Adds a permanent neighbour entry: the host could not discover it, having no address of the network on the bridge.
 sub add_neighbour {
   my ($name, $address, $mac) = @_;
   my $body = pack('C x S l S C C', 10, 0, link_index($name), 0x80, 0, 0)
@@ -107,11 +107,11 @@ sub add_neighbour {
   ask(0, $request{new_neighbour}, $create{or_replace}, $body) or die "add the neighbour $address: $!\n";
 }
 
-# Machines that run already may have lost what the rules knew them by. Who is in which network follows from the names of
-# interfaces.
-sub put_rules_in_force {
+# Loads the rules and adds the machines that run already to their sets. The names of interfaces say which machine is in
+# which network.
+sub load_rules {
   my ($config) = @_;
-  system('nft', '-f', $config->{'private-rules'}) == 0 or die "nft ended with $?\n";
+  system('nft', '-f', $config->{'private-rules'}) == 0 or die "nft failed with status $?\n";
   my ($prefix) = $config->{'private-link'} =~ /^(.*-)/;
   for my $link (list_links($prefix)) {
     my $bridge = (readlink("/sys/class/net/$link/master") // next) =~ s{.*/}{}r;
@@ -128,7 +128,8 @@ sub list_links {
   return grep { index($_, $prefix) == 0 } readdir $links;
 }
 
-# What was let in by this link before may have been in another network.
+# Removes the source address of the machine that used this interface before, if it differs: it may be in another
+# network.
 sub forget_source {
   my ($config) = @_;
   my $note = "$config->{'private-notes'}/$config->{'private-link'}";
@@ -153,7 +154,8 @@ sub source_of {
 sub add_elements { return change_elements(12, 0x400, @_) }
 sub remove_elements { return change_elements(14, 0, @_) }
 
-# All or none of them. The kernel answers for the last one when all went well, and for what failed first otherwise.
+# Changes all elements or none. The kernel acknowledges the last one on success and reports the first that failed
+# otherwise.
 sub change_elements {
   my ($type, $flags, $table, @elements) = @_;
   my $message = sub { pack('L S S L L C C n a*', 20 + length $_[4], $_[0], $_[1], $_[2], 0, $_[3], 0, $_[5] // 0, $_[4]) };

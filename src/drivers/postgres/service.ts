@@ -1,4 +1,4 @@
-import type { Supervisor } from '../s6/supervisor.ts'
+import type { Supervisor } from '../s6/driver.ts'
 import type { ServiceProcess } from './driver.ts'
 
 const logLines = 20

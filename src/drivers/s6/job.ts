@@ -1,38 +1,11 @@
-// Long work that must not depend on the life of the control plane: a backup, a copy. It runs under the supervisor with a
-// fixed name, once. How it ended is kept until it is removed, also over a reboot. A job that a reboot interrupted starts
-// over by itself, so what a job does must be harmless to repeat; one whose place is gone meanwhile must fail.
+// Jobs run under the supervisor, once and under a fixed name, because a backup or a copy must outlive the control
+// plane. The exit status is kept until the job is removed, also over a reboot. A job that a reboot interrupted starts
+// again, so jobs must be repeatable, and must fail if the directory they work in has been removed meanwhile.
 import { waitUntil } from '../../model/poll.ts'
-import type { Micros } from '../../model/time.ts'
-import type { Supervisor } from './supervisor.ts'
+import type { JobDriver, JobSpec, JobState, Supervisor } from './driver.ts'
 
-export interface JobSpec {
-  command: string[]
-  uid?: number | undefined
-  env?: Record<string, string> | undefined
-  niceness?: number | undefined
-  /** Files of control groups that it joins. */
-  cgroup?: string[] | undefined
-}
-
-export type JobState =
-  | { is: 'absent' }
-  /** Without a pid while it is about to start or to end. */
-  | { is: 'running'; pid?: number; since: Micros }
-  /** Neither code nor signal when a crash took the record of it. The log is the last lines, each with its time. */
-  | { is: 'ended'; exitCode?: number; signal?: string; log: string[] }
-
-export interface JobDriver {
-  /** Starts it unless a job of this name runs or has ended; then nothing happens, whatever the spec. */
-  ensureJob(name: string, spec: JobSpec): Promise<void>
-  inspectJob(name: string): Promise<JobState>
-  /** Nothing of it is left: no process, no record, no log. */
-  removeJob(name: string): Promise<void>
-  /** The last lines it has printed so far. */
-  readJobLog(name: string, lines: number): string[]
-}
-
-const logLines = 50
-const logSeconds = 5
+const maxLogLines = 50
+const logTimeoutSeconds = 5
 
 export function jobDriver(supervisor: Supervisor): JobDriver {
   return {
@@ -50,7 +23,7 @@ async function ensureJob(supervisor: Supervisor, name: string, spec: JobSpec): P
     ...rest,
     command: [...nice, ...command],
     once: true,
-    // There is nothing to tidy up in what can be repeated.
+    // A job is repeatable, so it needs no time to clean up.
     stopSignal: 'SIGKILL',
   })
 }
@@ -64,22 +37,22 @@ async function inspectJob(supervisor: Supervisor, name: string): Promise<JobStat
     is: 'ended',
     ...(state.exitCode !== undefined && { exitCode: state.exitCode }),
     ...(state.signal !== undefined && { signal: state.signal }),
-    log: await readWholeLog(supervisor, name),
+    log: await readCompleteLog(supervisor, name),
   }
 }
 
-// The log is written by another process, which may be a moment behind. The last line is the one that tells the end.
-async function readWholeLog(supervisor: Supervisor, name: string): Promise<string[]> {
+// s6-log may be a moment behind. The line that the finish script prints is the last one.
+async function readCompleteLog(supervisor: Supervisor, name: string): Promise<string[]> {
   let log: string[] = []
-  const isEnd = (line: string) => / {2}ended (with exit code|by signal) \d+$/.test(line)
+  const isEndLine = (line: string) => / {2}ended (with exit code|by signal) \d+$/.test(line)
   await waitUntil(() => {
-    log = supervisor.readLog(name, logLines)
-    return log.some(isEnd)
-  }, logSeconds)
-  return log.filter((line) => !isEnd(line))
+    log = supervisor.readLog(name, maxLogLines)
+    return log.some(isEndLine)
+  }, logTimeoutSeconds)
+  return log.filter((line) => !isEndLine(line))
 }
 
-/** A line of a log without the time in front. */
+/** Removes the time in front of a log line. */
 export function withoutTime(line: string): string {
   return line.replace(/^\S+ \S+ {2}/, '')
 }

@@ -1,14 +1,14 @@
-// Files that a running service reads again on SIGHUP. That some of them have changed is noted before the first one
-// changes and forgotten after the signal, so that a crash in between loses no change.
+// Configuration files that a running service reads again on SIGHUP. A marker is written before the first file changes
+// and removed after the signal, so a crash in between loses no change.
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
-import { ensureFile, isFileWith } from '../host/fresh.ts'
+import { ensureFile, fileMatches } from '../host/fresh.ts'
 
-// Anybody may read them: who can pass through the directory is decided above it, and nothing in them is secret.
+// The files hold no secrets, and access to them is decided by a directory above.
 const ownership = { mode: 0o644 }
 
 export function writeConfiguration(directory: string, files: Record<string, string>): void {
-  const stale = Object.entries(files).filter(([file, text]) => !isFileWith(file, text, ownership))
-  // What was not there yet was read by nobody.
+  const stale = Object.entries(files).filter(([file, text]) => !fileMatches(file, text, ownership))
+  // A new file needs no reload: no running service has read an older version of it.
   if (stale.some(([file]) => existsSync(file))) noteReload(directory)
   for (const [file, text] of stale) ensureFile(file, text, ownership)
 }

@@ -1,16 +1,26 @@
-// The state that s6 keeps of a service in a file. s6-svstat prints the same, but to start a process blocks ours until the
-// new one has begun, and there is a look at some service all the time.
+// The state of a supervised process, read from the file that s6-supervise keeps for it. s6-svstat prints the same, but
+// spawning a process blocks the event loop, and some service is inspected all the time.
 import { constants } from 'node:os'
 import type { Micros } from '../../model/time.ts'
 import { readIfPresent } from '../host/file.ts'
 import { run } from '../host/process.ts'
+import type { ProcessStatus } from './driver.ts'
 
-export type ProcessStatus =
-  /** While it is `finishing`, what comes after its end is still being done. */
-  | { is: 'down'; wanted: boolean; finishing?: boolean; exitCode?: number; signal?: string; since: Micros }
-  | { is: 'up'; pid: number; wanted: boolean; since: Micros; ready: boolean }
+/** The fields of `supervise/status`, as in `s6_svstatus_unpack.c`. */
+export interface SupervisedStatus {
+  /** The time of the last change between up and down. */
+  since: Micros
+  /** The pid of the run script or, while `finishing`, of the finish script; 0 when neither runs. */
+  pid: number
+  /** How the run script last ended, as reported by wait(2). */
+  waitStatus: number
+  paused: boolean
+  finishing: boolean
+  wanted: boolean
+  ready: boolean
+}
 
-/** Undefined while its supervisor has only just begun. */
+/** Returns undefined until a new s6-supervise has written its first status. */
 export async function readStatus(directory: string): Promise<ProcessStatus | undefined> {
   const bytes = readIfPresent(`${directory}/supervise/status`)
   if (!bytes) return undefined
@@ -19,33 +29,60 @@ export async function readStatus(directory: string): Promise<ProcessStatus | und
   return parseStatusLine((await run('s6-svstat', ['-o', statusFields, directory])).stdout)
 }
 
-/** Until 2.11 a file has 35 bytes; later ones have 43, with the process group behind the pid. */
-const groupBytes: Record<number, number> = { 35: 0, 43: 8 }
-const flags = { finishing: 2, wantedUp: 4, ready: 8 }
+/**
+ * The start of the wait status by file size. A file starts with the time stamp (12 bytes), the readiness stamp (12) and
+ * the pid (8), and ends with the wait status (2) and the flags (1). s6 2.13 (Debian 13) has the process group (8) in
+ * between; 2.12 and older (Debian 12) and 2.14 and newer do not.
+ */
+const waitStatusOffsets: Record<number, number> = { 35: 32, 43: 40 }
+const pidOffset = 24
+const flagBits = { paused: 1, finishing: 2, wanted: 4, ready: 8 }
+/** PID_MAX_LIMIT of 64-bit kernels. */
+const maxPid = 4_194_304n
+/** The range of `Date`. */
+const maxTime: Micros = 8_640_000_000_000_000_000n
 
-/** Undefined for a version of s6 that writes something else. */
-export function parseStatusFile(bytes: Buffer): ProcessStatus | undefined {
-  const skipped = groupBytes[bytes.length]
-  if (skipped === undefined) return undefined
-  const has = (flag: keyof typeof flags) => (bytes.readUInt8(34 + skipped) & flags[flag]) !== 0
+/** Decodes a status file; undefined if s6 cannot have written these bytes. */
+export function decodeStatus(bytes: Buffer): SupervisedStatus | undefined {
+  const offset = waitStatusOffsets[bytes.length]
+  if (offset === undefined) return undefined
   const since = fromTai64n(bytes.readBigUInt64BE(0), bytes.readUInt32BE(8))
-  const pid = Number(bytes.readBigUInt64BE(24))
-  const wanted = has('wantedUp')
-  const finishing = has('finishing')
-  if (pid !== 0 && !finishing) return { is: 'up', pid, wanted, since, ready: has('ready') }
-  return { is: 'down', wanted, ...(finishing && { finishing }), ...explainEnd(bytes.readUInt16BE(32 + skipped)), since }
+  const pid = bytes.readBigUInt64BE(pidOffset)
+  if (pid > maxPid || since > maxTime || since < -maxTime) return undefined
+  const flags = bytes.readUInt8(offset + 2)
+  return {
+    since,
+    pid: Number(pid),
+    waitStatus: bytes.readUInt16BE(offset),
+    paused: (flags & flagBits.paused) !== 0,
+    finishing: (flags & flagBits.finishing) !== 0,
+    wanted: (flags & flagBits.wanted) !== 0,
+    ready: (flags & flagBits.ready) !== 0,
+  }
 }
 
-/** How a process ended, as wait(2) tells it. */
-function explainEnd(status: number): { exitCode?: number; signal?: string } {
-  const number = status & 0x7f
-  if (number === 0) return { exitCode: status >> 8 }
-  const signal = Object.entries(constants.signals).find(([, known]) => known === number)
-  return { signal: signal?.[0] ?? `signal ${number}` }
+/** Summarizes a status file; undefined if s6 cannot have written these bytes. */
+export function parseStatusFile(bytes: Buffer): ProcessStatus | undefined {
+  const status = decodeStatus(bytes)
+  if (!status) return undefined
+  const { pid, since, wanted, ready, finishing } = status
+  if (pid !== 0 && !finishing) return { is: 'up', pid, wanted, since, ready }
+  return { is: 'down', wanted, ...(finishing && { finishing }), ...explainWaitStatus(status.waitStatus), since }
+}
+
+function explainWaitStatus(waitStatus: number): { exitCode?: number; signal?: string } {
+  const signal = waitStatus & 0x7f
+  return signal === 0 ? { exitCode: waitStatus >> 8 } : { signal: signalName(signal) }
+}
+
+export function signalName(number: number): string {
+  const known = Object.entries(constants.signals).find(([, value]) => value === number)
+  return known?.[0] ?? `signal ${number}`
 }
 
 export const statusFields = 'up,wantedup,pid,ready,exitcode,signal,updownsince'
 
+/** Parses a line that `s6-svstat -o` prints for `statusFields`. */
 export function parseStatusLine(line: string): ProcessStatus {
   const [up, wantedUp, pid, ready, exitCode, signal, label = ''] = line.trim().split(' ')
   const wanted = wantedUp === 'true'
@@ -60,7 +97,7 @@ export function parseStatusLine(line: string): ProcessStatus {
   }
 }
 
-/** Seconds of atomic time, which is 37 s ahead of UTC since 2017, and nanoseconds. */
+/** Converts a TAI64N label. TAI has been 37 s ahead of UTC since 2017, and labels count from 2^62. */
 function fromTai64n(seconds: bigint, nanoseconds: number): Micros {
   return (seconds - 2n ** 62n - 37n) * 1_000_000n + BigInt(nanoseconds) / 1000n
 }

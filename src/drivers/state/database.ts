@@ -5,7 +5,7 @@ import type { Toolchain } from '../../model/postgres/toolchain.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { clearStaleLocks, findReadyPid } from '../postgres/postmaster.ts'
-import type { Supervisor } from '../s6/supervisor.ts'
+import type { Supervisor } from '../s6/driver.ts'
 
 export interface StateDatabase {
   /** The directory of the Unix socket, which `pg` accepts as a host. */

@@ -2,23 +2,19 @@
 import { existsSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { type ControlGroups, inspectControlGroups } from '../../drivers/host/cgroup-support.ts'
 import {
-  type ControlGroups,
-  canWrite,
   findLibrary,
   findUserName,
   type HostCommand,
   inspectCommand,
-  inspectControlGroups,
   inspectUserNamespaces,
   isClockPlausible,
-  measureDisk,
   measureMemory,
-  nearestExisting,
   readOpenFileLimit,
-  supportsReflink,
 } from '../../drivers/host/facts.ts'
 import { readTextIfPresent } from '../../drivers/host/file.ts'
+import { canWrite, measureDisk, nearestExisting, supportsReflink } from '../../drivers/host/filesystem.ts'
 import type { Home } from '../../drivers/host/home.ts'
 import { isExecutable, isRoot, run } from '../../drivers/host/process.ts'
 import { ensureToolchain, findPackage } from '../../drivers/postgres/toolchain/toolchain.ts'

@@ -1,6 +1,6 @@
 import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
-import { areOnOneDevice, nearestExisting } from '../../drivers/host/facts.ts'
+import { areOnOneDevice, nearestExisting } from '../../drivers/host/filesystem.ts'
 import { openDatabase } from '../../store/db.ts'
 import { type Config, refuseOpenListeners } from '../config.ts'
 import { type Finding, ok, problem, warning } from './finding.ts'

@@ -1,7 +1,7 @@
 import { tmpdir } from 'node:os'
 import { checkBoxPart, listClosedUplinks } from '../../drivers/box/check.ts'
 import { hasSubvolumes } from '../../drivers/box/quota.ts'
-import { inspectSwap } from '../../drivers/host/facts.ts'
+import { inspectSwap } from '../../drivers/host/cgroup-support.ts'
 import { isRoot } from '../../drivers/host/process.ts'
 import { findPrivateGap } from '../../drivers/network/private.ts'
 import { findDiskGap } from '../../drivers/volume/lifecycle.ts'

@@ -20,19 +20,19 @@ describe.runIf(cgroups.cgroupsAvailable())('the memory of processes', () => {
   let group: string
   let child: ChildProcess
 
-  /** It holds 24 MB itself, and what it wrote to a file is 32 MB that the kernel can do without. */
+  /** The process allocates 24 MB and leaves 32 MB of a file in the page cache. */
   beforeEach(async () => {
     const procs = cgroups.ensureCgroup(name, { memoryMb: 128, swapMb: 64, cpus: 1, pids: 100 })
     group = procs.map(dirname).find((one) => existsSync(`${one}/memory.stat`))!
     const program = 'open Z, "/dev/zero"; sysread Z, $x, 24 << 20; print "ready\\n"; sleep 1000'
     const script = `for file in ${procs.join(' ')}; do echo $$ > $file; done
-      dd if=/dev/zero of=${directory}/file bs=1M count=32 conv=fsync 2> ${directory}/said; exec perl -e '$| = 1; ${program}'`
+      dd if=/dev/zero of=${directory}/file bs=1M count=32 conv=fsync 2> ${directory}/output; exec perl -e '$| = 1; ${program}'`
     child = spawn('sh', ['-c', script], { stdio: ['ignore', 'pipe', 'inherit'] })
-    let said = ''
+    let output = ''
     child.stdout!.on('data', (data) => {
-      said += data
+      output += data
     })
-    await until(() => said.includes('ready'))
+    await until(() => output.includes('ready'))
   })
 
   afterEach(async () => {
@@ -41,14 +41,14 @@ describe.runIf(cgroups.cgroupsAvailable())('the memory of processes', () => {
     await cgroups.removeCgroup(name)
   })
 
-  it('is counted without what is read from files again', () => {
+  it('is measured without the page cache', () => {
     const { limitBytes, usedBytes } = readGroupMemory(group)!
     expect(limitBytes).toBe(128 * megabyte)
     expect(usedBytes).toBeGreaterThan(24 * megabyte)
     expect(usedBytes).toBeLessThan(48 * megabyte)
   })
 
-  it('is given back as far as it can be, and the limit stays', async () => {
+  it('is reclaimed as far as possible, and the limit stays', async () => {
     const freed = await reclaimMemory(group, 8 * megabyte)
     expect(freed).toBeGreaterThan(4 * megabyte)
     expect(freed).toBeLessThan(20 * megabyte)
@@ -58,7 +58,7 @@ describe.runIf(cgroups.cgroupsAvailable())('the memory of processes', () => {
     expect(child.exitCode).toBeNull()
   })
 
-  it('has another limit from then on, unless it needs more', async () => {
+  it('gets another limit unless the processes need more', async () => {
     expect(await setMemoryLimit(group, 256 * megabyte)).toBe(true)
     expect(readGroupMemory(group)!.limitBytes).toBe(256 * megabyte)
     expect(await setMemoryLimit(group, 40 * megabyte)).toBe(true)
@@ -71,7 +71,7 @@ describe.runIf(cgroups.cgroupsAvailable())('the memory of processes', () => {
   })
 })
 
-describe('as version 2 has it', () => {
+describe('memory in version 2', () => {
   const group = `${directory}/v2`
   const write = (file: string, text: string | number) => writeFileSync(`${group}/${file}`, `${text}\n`)
 
@@ -83,7 +83,7 @@ describe('as version 2 has it', () => {
     write('memory.reclaim', '')
   })
 
-  it('is counted, given back and limited', async () => {
+  it('is measured, reclaimed and limited', async () => {
     expect(readGroupMemory(group)).toEqual({ limitBytes: 256 * megabyte, usedBytes: 70 * megabyte })
     expect(await reclaimMemory(group, 5 * megabyte)).toBe(0)
     expect(readFileSync(`${group}/memory.reclaim`, 'utf8')).toBe(String(5 * megabyte))
@@ -94,7 +94,7 @@ describe('as version 2 has it', () => {
     expect(readGroupMemory(group)!.limitBytes).toBe(128 * megabyte)
   })
 
-  it('is not known where nothing is counted', async () => {
+  it('is unknown for a group that does not exist', async () => {
     expect(readGroupMemory(`${directory}/none`)).toBeUndefined()
     expect(await reclaimMemory(`${directory}/none`, 1)).toBe(0)
     expect(await setMemoryLimit(`${directory}/none`, 1)).toBe(false)

@@ -3,7 +3,8 @@ import { dirname } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { cgroupDriver, cgroupName } from '../../../src/drivers/host/cgroup.ts'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
-import { type Supervisor, s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import type { Supervisor } from '../../../src/drivers/s6/driver.ts'
+import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { newId } from '../../../src/model/ids.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
@@ -38,8 +39,8 @@ async function runningPid(service: string): Promise<number> {
   return pid
 }
 
-describe.runIf(cgroups.cgroupsAvailable())('on this machine', () => {
-  it('limits a service from its start, and gives nothing away to its user', async () => {
+describe.runIf(cgroups.cgroupsAvailable())('control groups of this host', () => {
+  it('limit a service from its start, and hold only its process', async () => {
     const name = cgroupName(home, newId())
     const files = cgroups.ensureCgroup(name, limits)
     cgroups.ensureCgroup(name, limits)
@@ -54,7 +55,7 @@ describe.runIf(cgroups.cgroupsAvailable())('on this machine', () => {
     expect(files.filter((file) => existsSync(dirname(file)))).toEqual([])
   })
 
-  it('limits swap beside memory where it is counted, in whatever order both change', async () => {
+  it('limit swap in addition to memory, when either changes', async () => {
     const name = cgroupName(home, newId())
     const read = (group: string, file: string) =>
       existsSync(`${group}/${file}`) ? Number(readFileSync(`${group}/${file}`, 'utf8')) / 1024 ** 2 : undefined
@@ -68,16 +69,16 @@ describe.runIf(cgroups.cgroupsAvailable())('on this machine', () => {
       expect(cgroups.findCgroup(name)).toEqual(files)
       const group = files.map(dirname).find((one) => existsSync(`${one}/memory.stat`))!
       expect(read(group, 'memory.limit_in_bytes') ?? read(group, 'memory.max')).toBe(memoryMb)
-      const together = read(group, 'memory.memsw.limit_in_bytes')
-      if (together !== undefined && swapMb !== undefined) expect(together).toBe(memoryMb + swapMb)
-      if (together !== undefined && swapMb === undefined) expect(together).toBeGreaterThan(2 ** 40)
-      const alone = read(group, 'memory.swap.max')
-      if (alone !== undefined && swapMb !== undefined) expect(alone).toBe(swapMb)
+      const withMemory = read(group, 'memory.memsw.limit_in_bytes')
+      if (withMemory !== undefined && swapMb !== undefined) expect(withMemory).toBe(memoryMb + swapMb)
+      if (withMemory !== undefined && swapMb === undefined) expect(withMemory).toBeGreaterThan(2 ** 40)
+      const swapOnly = read(group, 'memory.swap.max')
+      if (swapOnly !== undefined && swapMb !== undefined) expect(swapOnly).toBe(swapMb)
     }
     await cgroups.removeCgroup(name)
   })
 
-  it('comes back into its group after a reboot took that away, and the limits follow', async () => {
+  it('are created again when a service starts after a reboot, and get their limits later', async () => {
     const name = cgroupName(home, newId())
     const files = cgroups.ensureCgroup(name, limits)
     await cgroups.removeCgroup(name)
@@ -92,13 +93,13 @@ describe.runIf(cgroups.cgroupsAvailable())('on this machine', () => {
   })
 })
 
-it('starts a service also where its groups cannot be joined, and says so in its log', async () => {
+it('starts a service that cannot join its groups, and logs that', async () => {
   await supervisor.ensureService('free', { command: ['sleep', '1000'], cgroup: ['/proc/nowhere/cgroup.procs'] })
   await runningPid('free')
   await until(() => supervisor.readLog('free', 5).join().includes('without the limits of /proc/nowhere/cgroup.procs'))
 })
 
-describe('as version 2 has it', () => {
+describe('in version 2', () => {
   const membership = `${path}/membership`
 
   function unified(directory: string, controllers: string, enabled: string): string {
@@ -108,7 +109,7 @@ describe('as version 2 has it', () => {
     return directory
   }
 
-  it('writes the limits that the hierarchy knows', () => {
+  it('writes the limits whose controllers are enabled', () => {
     const root = unified(`${path}/v2`, 'cpu io memory', 'cpu memory')
     writeFileSync(membership, '0::/user.slice\n')
     const files = cgroupDriver(root, membership).ensureCgroup('berth-1-x', limits)
@@ -118,19 +119,19 @@ describe('as version 2 has it', () => {
     expect(readFileSync(`${root}/berth-1-x/cpu.weight`, 'utf8')).toBe('150')
   })
 
-  it('finds nothing where memory cannot be limited', () => {
+  it('finds no groups if memory cannot be limited', () => {
     const root = unified(`${path}/v2-bare`, 'hugetlb', '')
     const found = cgroupDriver(root, membership)
     expect(found.cgroupsAvailable()).toBe(false)
     expect(found.ensureCgroup('berth-1-x', limits)).toEqual([])
   })
 
-  it('uses the part of the tree that was given to us', () => {
+  it('uses the delegated part of the hierarchy', () => {
     const root = unified(`${path}/v2-user`, 'memory', '')
-    const given = unified(`${root}/user.slice/app.slice`, 'cpu memory pids', 'cpu memory pids')
+    const delegated = unified(`${root}/user.slice/app.slice`, 'cpu memory pids', 'cpu memory pids')
     writeFileSync(membership, '0::/user.slice/app.slice/berth.service\n')
     const [file] = cgroupDriver(root, membership).ensureCgroup('berth-1-x', limits)
-    expect(file).toBe(`${given}/berth-1-x/cgroup.procs`)
-    expect(readFileSync(`${given}/berth-1-x/pids.max`, 'utf8')).toBe('100')
+    expect(file).toBe(`${delegated}/berth-1-x/cgroup.procs`)
+    expect(readFileSync(`${delegated}/berth-1-x/pids.max`, 'utf8')).toBe('100')
   })
 })

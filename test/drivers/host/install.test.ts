@@ -225,7 +225,7 @@ describe('scripts/setup.sh', () => {
       symlinkSync(findCommand(tool)!, `${bin}/${tool}`)
     }
     const packaged = ['s6-svscan', 'pgbouncer', 'openssl', 'bwrap', 'nft', 'ip', 'dnsmasq', 'curl', 'ps', 'mkfs.btrfs']
-    const images = ['docker-registry', 'busybox', 'skopeo']
+    const images = ['docker-registry', 'busybox', 'skopeo', 'shellcheck', 'perlcritic']
     for (const tool of ['npm', 'apt-get', ...packaged, ...images, 'mkfs.xfs', 'mkfs.ext4', 'wrk', 'haproxy']) {
       if (!missing.includes(tool)) writeProgram(`${bin}/${tool}`, `echo "${tool} $*" >>${directory}/calls`)
     }
@@ -303,7 +303,7 @@ describe('scripts/setup.sh', () => {
     replace('npm', 'echo "the network is away" >&2; exit 1')
     for (const { status, stderr } of [setup('check'), setup('check')]) {
       expect(status).toBe(1)
-      expect(stderr).toBe('the network is away\nThe npm packages could not be installed; the reason stands above.\n')
+      expect(stderr).toBe('the network is away\nCould not install the npm packages: see the error above.\n')
     }
   })
 

@@ -5,10 +5,10 @@ import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
   ensureResolverAddress,
   findPrivateGap,
-  privateTable,
   removePrivateNetworks,
   removeUnusedBridges,
 } from '../../../src/drivers/network/private.ts'
+import { privateTable } from '../../../src/drivers/network/private-rules.ts'
 import {
   boxAddress,
   gatewayAddress,

@@ -2,7 +2,8 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
-import { type JobState, jobDriver } from '../../../src/drivers/s6/job.ts'
+import type { JobState } from '../../../src/drivers/s6/driver.ts'
+import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import {
   firstLine,
@@ -16,7 +17,7 @@ import { until } from '../../support/until.ts'
 
 const directories: string[] = []
 
-function newPlace() {
+function newSupervisor() {
   const directory = temporaryDirectory()
   directories.push(directory)
   const place = { treeDirectory: `${directory}/tree`, logDirectory: `${directory}/log` }
@@ -24,7 +25,7 @@ function newPlace() {
   return { directory, place, supervisor, jobs: jobDriver(supervisor) }
 }
 
-const { directory, place, supervisor, jobs } = newPlace()
+const { directory, place, supervisor, jobs } = newSupervisor()
 
 beforeAll(() => supervisor.ensureTree())
 
@@ -50,7 +51,7 @@ function markedProcesses(name: string, tree = place.treeDirectory) {
   return listProcesses().filter((found) => readEnvironment(found.pid).includes(`BERTH_SERVICE=${tree}/${name}`))
 }
 
-it('runs a job to its end and keeps its exit code and last words', async () => {
+it('runs a job and keeps its exit code and log', async () => {
   expect(await jobs.inspectJob('plain')).toEqual({ is: 'absent' })
   await jobs.ensureJob('plain', shell('echo first; echo last >&2; exit 7'))
   const ended = await untilEnded('plain')
@@ -59,12 +60,12 @@ it('runs a job to its end and keeps its exit code and last words', async () => {
   expect(ended).not.toHaveProperty('signal')
 })
 
-it('says which signal ended a job', async () => {
+it('keeps the signal that ended a job', async () => {
   await jobs.ensureJob('signalled', shell('kill -9 $$'))
   expect(await untilEnded('signalled')).toMatchObject({ is: 'ended', signal: 'SIGKILL' })
 })
 
-it('does not run a job again, whether it runs or has ended and whatever is asked for', async () => {
+it('does not run a job again while it runs or after it has ended, even with another spec', async () => {
   const script = 'echo line >> "$1/twice"; while [ ! -e "$1/go" ]; do sleep 0.02; done'
   await jobs.ensureJob('twice', shell(script))
   await until(() => existsSync(`${directory}/twice`))
@@ -79,20 +80,20 @@ it('does not run a job again, whether it runs or has ended and whatever is asked
   expect(readFileSync(`${directory}/twice`, 'utf8')).toBe('line\n')
 })
 
-it('runs one job when several ask for it at once', async () => {
+it('runs one job for concurrent requests', async () => {
   const ask = () => jobs.ensureJob('crowd', shell('echo line >> "$1/crowd"'))
   await Promise.all(Array.from({ length: 5 }, ask))
   await untilEnded('crowd')
   expect(readFileSync(`${directory}/crowd`, 'utf8')).toBe('line\n')
 })
 
-it('runs a job as the user and with the niceness it names', async () => {
+it('runs a job as its user and with its niceness', async () => {
   await jobs.ensureJob('user', { ...shell('id -u; nice'), niceness: 7, ...(isRoot() && { uid: 300_123 }) })
   const { log } = await untilEnded('user')
   expect(log.map((line) => line.split('  ')[1])).toEqual([String(isRoot() ? 300_123 : process.getuid!()), '7'])
 })
 
-it('removes a job with its children, and again without harm', async () => {
+it('removes a job with its children, and can be repeated', async () => {
   await jobs.ensureJob('gone', shell('trap "" TERM; sleep 1000 & setsid sleep 1000 & wait'))
   await until(() => markedProcesses('gone').length === 3)
   const pids = markedProcesses('gone').map((found) => found.pid)
@@ -106,8 +107,8 @@ it('removes a job with its children, and again without harm', async () => {
   expect(await untilEnded('gone')).toMatchObject({ exitCode: 4 })
 })
 
-it('goes on when whoever started it is killed', async () => {
-  const own = newPlace()
+it('keeps running when the process that started it is killed', async () => {
+  const own = newSupervisor()
   const starter = startProgram(`
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
     import { jobDriver } from 'drivers/s6/job.ts'
@@ -130,35 +131,32 @@ it('goes on when whoever started it is killed', async () => {
   expect(await untilEnded('survivor', own.jobs)).toMatchObject({ exitCode: 5 })
 })
 
-it.each(['stopped', 'killed'])(
-  'after a tree that was %s only what had not ended runs again, from its start',
-  async (how) => {
-    const own = newPlace()
-    const script = 'echo line >> "$1/$2"; [ ! -e "$1/wait" ] || sleep 1000; exit 6'
-    const job = (name: string) => ({ command: ['/bin/sh', '-c', script, 'job', own.directory, name] })
-    const lines = (name: string) => readFileSync(`${own.directory}/${name}`, 'utf8').trim().split('\n').length
-    await own.supervisor.ensureTree()
-    await own.jobs.ensureJob('ended', job('ended'))
-    await untilEnded('ended', own.jobs)
-    await own.jobs.ensureJob('wait', job('wait'))
-    await until(() => existsSync(`${own.directory}/wait`))
-    const running = await own.jobs.inspectJob('wait')
-    if (how === 'stopped') await own.supervisor.stopTree()
-    else killAll(own.directory)
-    expect(processesBelow(own.directory)).toEqual([])
-    expect(await own.jobs.inspectJob('ended')).toMatchObject({ is: 'ended', exitCode: 6 })
-    expect(await own.jobs.inspectJob('wait')).toMatchObject({ is: 'running' })
-    await own.supervisor.ensureTree()
-    await until(() => lines('wait') === 2)
-    const again = await own.jobs.inspectJob('wait')
-    expect(again.is).toBe('running')
-    expect(again).not.toEqual(running)
-    expect(await own.jobs.inspectJob('ended')).toMatchObject({ is: 'ended', exitCode: 6 })
-    expect(lines('ended')).toBe(1)
-  },
-)
+it.each(['stopped', 'killed'])('after the tree was %s, only jobs that had not ended start again', async (how) => {
+  const own = newSupervisor()
+  const script = 'echo line >> "$1/$2"; [ ! -e "$1/wait" ] || sleep 1000; exit 6'
+  const job = (name: string) => ({ command: ['/bin/sh', '-c', script, 'job', own.directory, name] })
+  const lines = (name: string) => readFileSync(`${own.directory}/${name}`, 'utf8').trim().split('\n').length
+  await own.supervisor.ensureTree()
+  await own.jobs.ensureJob('ended', job('ended'))
+  await untilEnded('ended', own.jobs)
+  await own.jobs.ensureJob('wait', job('wait'))
+  await until(() => existsSync(`${own.directory}/wait`))
+  const running = await own.jobs.inspectJob('wait')
+  if (how === 'stopped') await own.supervisor.stopTree()
+  else killAll(own.directory)
+  expect(processesBelow(own.directory)).toEqual([])
+  expect(await own.jobs.inspectJob('ended')).toMatchObject({ is: 'ended', exitCode: 6 })
+  expect(await own.jobs.inspectJob('wait')).toMatchObject({ is: 'running' })
+  await own.supervisor.ensureTree()
+  await until(() => lines('wait') === 2)
+  const again = await own.jobs.inspectJob('wait')
+  expect(again.is).toBe('running')
+  expect(again).not.toEqual(running)
+  expect(await own.jobs.inspectJob('ended')).toMatchObject({ is: 'ended', exitCode: 6 })
+  expect(lines('ended')).toBe(1)
+})
 
-/** As a power cut does it. */
+/** Kills every process, as a power failure would. */
 function killAll(below: string): void {
   while (processesBelow(below).length > 0) {
     for (const { pid } of processesBelow(below)) killProcess(pid, 'SIGKILL')

@@ -8,7 +8,7 @@ import {
   listProcesses,
   readEnvironment,
 } from '../../../src/drivers/host/process-list.ts'
-import type { ServiceSpec } from '../../../src/drivers/s6/service-directory.ts'
+import type { ServiceSpec } from '../../../src/drivers/s6/driver.ts'
 import { parseStatusFile, parseStatusLine, readStatus, statusFields } from '../../../src/drivers/s6/status.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { waitUntil } from '../../../src/model/poll.ts'
@@ -23,13 +23,13 @@ import {
 
 const directories: string[] = []
 
-function newPlace() {
+function newDirectories() {
   const directory = temporaryDirectory()
   directories.push(directory)
   return { directory, treeDirectory: `${directory}/tree`, logDirectory: `${directory}/log` }
 }
 
-const place = newPlace()
+const place = newDirectories()
 const supervisor = s6Supervisor(place)
 const sleeper: ServiceSpec = { command: ['sleep', '1000'] }
 
@@ -65,7 +65,7 @@ it('starts a service and reports its process', async () => {
   expect(supervisor.listServices()).toContain('plain')
 })
 
-it('leaves a service alone whose spec is the same', async () => {
+it('does not restart a service whose spec is unchanged', async () => {
   await supervisor.ensureService('same', sleeper)
   const pid = await pidOf('same')
   await supervisor.ensureService('same', { ...sleeper })
@@ -81,7 +81,7 @@ it('restarts a service whose spec has changed', async () => {
   expect(await eventually(() => readFileSync(`/proc/${next}/cmdline`, 'utf8') === 'sleep\x002000\0')).toBe(true)
 })
 
-it('restarts a service whose change was written by a process that then died', async () => {
+it('restarts a service whose new definition was written by a process that then died', async () => {
   await supervisor.ensureService('interrupted', sleeper)
   const pid = await pidOf('interrupted')
   writeFileSync(`${place.treeDirectory}/interrupted/changed`, '')
@@ -91,7 +91,7 @@ it('restarts a service whose change was written by a process that then died', as
   expect(existsSync(`${place.treeDirectory}/interrupted/changed`)).toBe(false)
 })
 
-it('brings a crashed service back', async () => {
+it('restarts a crashed service', async () => {
   await supervisor.ensureService('crash', sleeper)
   const pid = await pidOf('crash')
   process.kill(pid, 'SIGKILL')
@@ -103,7 +103,7 @@ it('brings a crashed service back', async () => {
   ).toBe(true)
 })
 
-it('ends the children of a crashed life before the next one starts', async () => {
+it('kills the children of a crashed service before it starts again', async () => {
   const script = 'sleep 1000 & setsid sleep 1000 & echo $!; wait'
   await supervisor.ensureService('children', { command: ['/bin/sh', '-c', script] })
   const pid = await pidOf('children')
@@ -127,12 +127,12 @@ it('keeps one process of a service when s6-supervise is killed', async () => {
 })
 
 function supervisorOf(directory: string): number {
-  // Those of others may end while they are looked at.
+  // Processes of other tests may end while they are inspected.
   const watches = ({ pid }: { pid: number }) => findWorkingDirectory(pid) === directory
   return listProcesses().find((found) => /^s6-s/.test(found.name) && watches(found))!.pid
 }
 
-it('lets a service and its log go on that somebody stopped with a signal', async () => {
+it('continues a service and its logger that were stopped with SIGSTOP', async () => {
   await supervisor.ensureService('still', sleeper)
   const both = [await pidOf('still')]
   await eventually(async () => {
@@ -146,7 +146,7 @@ it('lets a service and its log go on that somebody stopped with a signal', async
   expect(await eventually(() => !both.some(isStopped))).toBe(true)
 })
 
-it('starts a service again whose supervisor was stopped with a signal before it ended', async () => {
+it('restarts a service that ended while its supervisor was stopped with SIGSTOP', async () => {
   await supervisor.ensureService('unnoticed', sleeper)
   const pid = await pidOf('unnoticed')
   process.kill(supervisorOf(`${place.treeDirectory}/unnoticed`), 'SIGSTOP')
@@ -156,7 +156,7 @@ it('starts a service again whose supervisor was stopped with a signal before it 
   expect(await eventually(async () => (await pidOf('unnoticed')) !== pid)).toBe(true)
 })
 
-it('removes a service whose supervisor was stopped with a signal', async () => {
+it('removes a service whose supervisor is stopped with SIGSTOP', async () => {
   await supervisor.ensureService('deaf', { ...sleeper, stopTimeoutSeconds: 1 })
   const pid = await pidOf('deaf')
   const watcher = supervisorOf(`${place.treeDirectory}/deaf`)
@@ -166,13 +166,13 @@ it('removes a service whose supervisor was stopped with a signal', async () => {
   expect(await supervisor.inspectService('deaf')).toEqual({ is: 'absent' })
 })
 
-it('starts a new service also when the root of the tree was stopped with a signal', async () => {
+it('starts a new service while s6-svscan is stopped with SIGSTOP', async () => {
   process.kill(supervisorOf(place.treeDirectory), 'SIGSTOP')
   await supervisor.ensureService('new', sleeper)
   expect(isRunning(await pidOf('new'))).toBe(true)
 })
 
-it('makes a service anew whose half was removed', async () => {
+it('creates a service again whose log directory was removed', async () => {
   await supervisor.ensureService('half', { command: ['sh', '-c', 'echo said; exec sleep 1000'] })
   const pid = await pidOf('half')
   const logger = supervisorOf(`${place.treeDirectory}/half/log`)
@@ -193,7 +193,7 @@ it('keeps a stopped service down until it is started again', async () => {
   expect(await pidOf('sticky')).not.toBe(pid)
 })
 
-it('starts a stopped service that is ensured', async () => {
+it('starts a stopped service when it is ensured', async () => {
   await supervisor.ensureService('ensured', sleeper)
   await supervisor.stopService('ensured')
   await supervisor.ensureService('ensured', sleeper)
@@ -210,7 +210,7 @@ it('kills a service that ignores its stop signal', async () => {
   expect(await supervisor.inspectService('stubborn')).toMatchObject({ is: 'down', wanted: false, signal: 'SIGKILL' })
 })
 
-it('stops a service with the signal it asks for and keeps its exit code', async () => {
+it('stops a service with its stop signal and keeps the exit code', async () => {
   const script = 'trap "exit 7" INT; echo ready; while :; do sleep 0.02; done'
   await supervisor.ensureService('polite', { command: ['/bin/sh', '-c', script], stopSignal: 'SIGINT' })
   expect(await eventually(() => supervisor.readLog('polite', 1).length === 1)).toBe(true)
@@ -218,27 +218,25 @@ it('stops a service with the signal it asks for and keeps its exit code', async 
   expect(await supervisor.inspectService('polite')).toMatchObject({ is: 'down', exitCode: 7 })
 })
 
-it('reads from the file of a service what s6-svstat says', async () => {
-  const directory = `${place.treeDirectory}/told`
+it('reads the same state from the status file as s6-svstat', async () => {
+  const directory = `${place.treeDirectory}/compared`
   const expectSame = async () => {
     const { stdout } = await run('s6-svstat', ['-o', statusFields, directory])
     expect(parseStatusFile(readFileSync(`${directory}/supervise/status`))).toEqual(parseStatusLine(stdout))
   }
-  await supervisor.ensureService('told', {
+  await supervisor.ensureService('compared', {
     command: ['/bin/sh', '-c', 'trap "exit 7" HUP; while :; do sleep 0.02; done'],
   })
-  await pidOf('told')
+  await pidOf('compared')
   await expectSame()
-  await supervisor.stopService('told')
+  await supervisor.stopService('compared')
   await expectSame()
-  await supervisor.ensureService('told', { command: ['/bin/sh', '-c', 'exit 7'], once: true })
-  expect(await eventually(async () => (await supervisor.inspectService('told')).is === 'down')).toBe(true)
+  await supervisor.ensureService('compared', { command: ['/bin/sh', '-c', 'exit 7'], once: true })
+  expect(await eventually(async () => (await supervisor.inspectService('compared')).is === 'down')).toBe(true)
   await expectSame()
-  expect(parseStatusFile(Buffer.alloc(35))).toMatchObject({ is: 'down', wanted: false })
-  expect(parseStatusFile(Buffer.alloc(36))).toBeUndefined()
 })
 
-it('passes signals on', async () => {
+it('sends signals to a service', async () => {
   const script = 'trap "echo again" HUP; echo ready; while :; do sleep 0.02; done'
   await supervisor.ensureService('signalled', { command: ['/bin/sh', '-c', script] })
   expect(await eventually(() => supervisor.readLog('signalled', 1).length === 1)).toBe(true)
@@ -246,7 +244,7 @@ it('passes signals on', async () => {
   expect(await eventually(() => supervisor.readLog('signalled', 1)[0]?.endsWith('  again') ?? false)).toBe(true)
 })
 
-it('hands over arguments and variables as they are, and nothing else', async () => {
+it('passes arguments and variables unchanged, and no other variables', async () => {
   const odd = ['two words', `it's "quoted"`, '$HOME `id` $(id)', 'back\\slash', '', '*', 'line\nbreak', 'ü~!#;&|<>']
   const file = `${place.directory}/seen.json`
   const script = 'require("fs").writeFileSync(process.argv[1], JSON.stringify([process.argv.slice(2), process.env]))'
@@ -261,7 +259,7 @@ it('hands over arguments and variables as they are, and nothing else', async () 
   expect(Object.keys(env).sort()).toEqual(['BERTH_SERVICE', 'LANG', 'ODD', 'PATH', 'TZ'])
 })
 
-it.runIf(isRoot())('runs a service and what comes before it as the user it names', async () => {
+it.runIf(isRoot())('runs a service and the commands before it as its user', async () => {
   await supervisor.ensureService('user', {
     command: ['/bin/sh', '-c', 'id -u; id -G; pwd; sleep 1000'],
     beforeStart: [['/bin/sh', '-c', 'echo before $(id -u)']],
@@ -274,7 +272,7 @@ it.runIf(isRoot())('runs a service and what comes before it as the user it names
   expect(lines).toEqual(['before 300123', '300123', '300124', '/tmp'])
 })
 
-it('removes a service with all that belongs to it, and again without harm', async () => {
+it('removes a service with its processes and files, and can be repeated', async () => {
   await supervisor.ensureService('gone', { command: ['/bin/sh', '-c', 'setsid sleep 1000 & sleep 1000'] })
   await pidOf('gone')
   await supervisor.removeService('gone')
@@ -288,7 +286,7 @@ it('removes a service with all that belongs to it, and again without harm', asyn
   expect(await pidOf('gone')).toBeGreaterThan(0)
 })
 
-it('refuses names that could leave the directory', async () => {
+it('rejects names that could leave the directory', async () => {
   for (const name of ['', '../x', '.hidden', 'UPPER', 'a/b', 'a b', 'x\n'])
     await expect(supervisor.ensureService(name, sleeper)).rejects.toThrow('not a service name')
 })
@@ -299,8 +297,8 @@ it('ensures one service from several callers at once', async () => {
   expect(readdirSync(place.treeDirectory).filter((entry) => entry.includes('crowd'))).toEqual(['crowd'])
 })
 
-it('keeps a service with the same process when its starter is killed', async () => {
-  const { treeDirectory, logDirectory, directory } = newPlace()
+it('keeps a service running when the process that started it is killed', async () => {
+  const { treeDirectory, logDirectory, directory } = newDirectories()
   const starter = startProgram(`
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
     const supervisor = s6Supervisor(${JSON.stringify({ treeDirectory, logDirectory })})
@@ -324,7 +322,7 @@ it('keeps a service with the same process when its starter is killed', async () 
 })
 
 it('starts one tree when several processes start it at once', async () => {
-  const { treeDirectory, logDirectory, directory } = newPlace()
+  const { treeDirectory, logDirectory, directory } = newDirectories()
   const starters = Array.from({ length: 4 }, () =>
     startProgram(`
       import { s6Supervisor } from 'drivers/s6/supervisor.ts'
@@ -341,8 +339,8 @@ it('starts one tree when several processes start it at once', async () => {
   )
 })
 
-it('brings back every service but the stopped ones after a reboot', async () => {
-  const { treeDirectory, logDirectory, directory } = newPlace()
+it('starts every service but the stopped ones after a reboot', async () => {
+  const { treeDirectory, logDirectory, directory } = newDirectories()
   const tree = s6Supervisor({ treeDirectory, logDirectory })
   await tree.ensureTree()
   for (const name of ['first', 'second', 'stopped']) await tree.ensureService(name, sleeper)
@@ -358,15 +356,15 @@ it('brings back every service but the stopped ones after a reboot', async () => 
   expect(await tree.inspectService('stopped')).toMatchObject({ is: 'down', wanted: false })
 })
 
-// s6-svscan first, so that it starts nothing anew.
+// s6-svscan is killed first, so that it restarts nothing.
 function killAll(directory: string) {
   const order = (name: string) => ['s6-svscan', 's6-supervise'].indexOf(name) >>> 0
   for (const { pid } of processesBelow(directory).sort((a, b) => order(a.name) - order(b.name)))
     killProcess(pid, 'SIGKILL')
 }
 
-it('keeps services running when only the root of the tree is killed, and can still stop them', async () => {
-  const { treeDirectory, logDirectory, directory } = newPlace()
+it('keeps services running when only s6-svscan is killed, and can still stop them', async () => {
+  const { treeDirectory, logDirectory, directory } = newDirectories()
   const tree = s6Supervisor({ treeDirectory, logDirectory })
   await tree.ensureTree()
   await tree.ensureService('kept', sleeper)
@@ -384,8 +382,8 @@ it('keeps services running when only the root of the tree is killed, and can sti
   expect(processesBelow(directory)).toEqual([])
 })
 
-it('leaves no process behind when the tree stops, and forgets nothing', async () => {
-  const { treeDirectory, logDirectory, directory } = newPlace()
+it('leaves no process behind when the tree stops, and starts the services again with the next tree', async () => {
+  const { treeDirectory, logDirectory, directory } = newDirectories()
   const tree = s6Supervisor({ treeDirectory, logDirectory })
   await tree.ensureTree()
   await tree.ensureService('one', { command: ['/bin/sh', '-c', 'setsid sleep 1000 & sleep 1000'] })
@@ -402,7 +400,7 @@ it('leaves no process behind when the tree stops, and forgets nothing', async ()
   expect(await pidOf('one', tree)).toBeGreaterThan(0)
 })
 
-it('reads the last lines of a log across its files', async () => {
+it('reads the last lines of a log across rotated files', async () => {
   await supervisor.ensureService('talkative', {
     command: ['/bin/sh', '-c', 'seq -f "%.0f ----------------------------------------" 1 60000; sleep 1000'],
   })

@@ -5,7 +5,8 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
-import { type Supervisor, s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import type { Supervisor } from '../../../src/drivers/s6/driver.ts'
+import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { ensureStateDatabase, type StateDatabase } from '../../../src/drivers/state/database.ts'
 import { waitUntil } from '../../../src/model/poll.ts'
 import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
@@ -21,7 +22,7 @@ import {
 const nobody = 65534
 const directory = temporaryDirectory()
 const others: string[] = []
-const strangers: ChildProcess[] = []
+const unrelatedProcesses: ChildProcess[] = []
 const registry = temporaryDirectory()
 let home: Home
 let supervisor: Supervisor
@@ -37,7 +38,7 @@ beforeAll(async () => {
 })
 
 afterAll(async () => {
-  for (const stranger of strangers) stranger.kill('SIGKILL')
+  for (const unrelated of unrelatedProcesses) unrelated.kill('SIGKILL')
   for (const path of [directory, registry, ...others]) await removeTemporaryHome(path)
 })
 
@@ -55,7 +56,7 @@ async function postmaster(): Promise<number> {
   return state.is === 'up' ? state.pid : 0
 }
 
-it('answers with its own database, checksums and durable commits, on a socket only', async () => {
+it('has its own database, checksums and durable commits, and listens on a socket only', async () => {
   expect(await query('select current_database() as name')).toEqual([{ name: 'berth' }])
   const settings = ['data_checksums', 'fsync', 'synchronous_commit', 'listen_addresses', 'jit', 'TimeZone']
   const rows = await query(
@@ -73,13 +74,13 @@ it('can be reached by its owner and root only', async () => {
   expect(statSync(`/proc/${await postmaster()}`).uid).toBe(home.uidStart)
 })
 
-it('leaves a running database alone', async () => {
+it('does not restart a running database', async () => {
   const pid = await postmaster()
   await ensureStateDatabase({ home, supervisor, toolchain })
   expect(await postmaster()).toBe(pid)
 })
 
-it('comes back with what was committed after its server is killed', async () => {
+it('restarts with all committed data after its server is killed', async () => {
   await query('create table kept (id int); insert into kept values (1)')
   const pid = await postmaster()
   process.kill(pid, 'SIGKILL')
@@ -89,7 +90,7 @@ it('comes back with what was committed after its server is killed', async () => 
   expect(await query('select id from kept')).toEqual([{ id: 1 }])
 })
 
-it('starts on an existing home, with what was committed and nothing made anew', async () => {
+it('starts on an existing home with all committed data, without creating it again', async () => {
   const control = statSync(`${home.state}/data/PG_VERSION`).ino
   await supervisor.stopTree()
   await supervisor.ensureTree()
@@ -98,16 +99,18 @@ it('starts on an existing home, with what was committed and nothing made anew', 
   expect(await query('select id from kept')).toEqual([{ id: 1 }])
 })
 
-it('starts after a reboot that left its lock files to a stranger with the same uid', async () => {
+it('starts after a reboot although its lock file names another process of the same user', async () => {
   await supervisor.stopTree()
-  const stranger = spawn('sleep', ['1000'], isRoot() ? { uid: home.uidStart, gid: home.uidStart } : {})
-  strangers.push(stranger)
-  const lock = [stranger.pid, `${home.state}/data`, 1, 5432, database.host, '', ' 1234567 0', 'ready   ', ''].join('\n')
+  const unrelated = spawn('sleep', ['1000'], isRoot() ? { uid: home.uidStart, gid: home.uidStart } : {})
+  unrelatedProcesses.push(unrelated)
+  const lock = [unrelated.pid, `${home.state}/data`, 1, 5432, database.host, '', ' 1234567 0', 'ready   ', ''].join(
+    '\n',
+  )
   writeFileSync(`${home.state}/data/postmaster.pid`, lock)
   writeFileSync(`${database.host}/.s.PGSQL.5432.lock`, lock)
   await supervisor.ensureTree()
   await ensureStateDatabase({ home, supervisor, toolchain })
-  expect(await postmaster()).not.toBe(stranger.pid)
+  expect(await postmaster()).not.toBe(unrelated.pid)
   expect(await query('select id from kept')).toEqual([{ id: 1 }])
 })
 
@@ -134,7 +137,7 @@ function starter(path: string, owner?: number) {
   return firstLine(startProgram(program, owner))
 }
 
-it('is made once by processes that start it at once', async () => {
+it('is created once by concurrent processes', async () => {
   const path = temporaryDirectory()
   others.push(path)
   const [first, second, third] = await Promise.all([starter(path), starter(path), starter(path)])
@@ -148,7 +151,7 @@ it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
   others.push(path)
   const config = JSON.parse(await starter(path, nobody))
   expect(await query('select current_database() as name', config)).toEqual([{ name: 'berth' }])
-  // Whoever started it may be about to end.
+  // The process that started it may be about to end.
   const owners = processesBelow(path).flatMap(
     ({ pid }) => statSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid ?? [],
   )

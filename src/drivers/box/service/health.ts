@@ -1,5 +1,5 @@
 import type { Health } from '../../../model/sandbox/service-health.ts'
-import { quote } from '../../s6/service-directory.ts'
+import { quote } from '../../host/shell.ts'
 import type { ScriptPaths } from '../paths.ts'
 import { scriptText } from './script-text.ts'
 

@@ -1,6 +1,6 @@
 // Renders the scripts with which s6 runs the services of a box. Values from users are always quoted.
 import type { ServiceDefinition } from '../../../model/sandbox/service.ts'
-import { quote } from '../../s6/service-directory.ts'
+import { quote } from '../../host/shell.ts'
 import type { ScriptPaths } from '../paths.ts'
 import { renderHealth } from './health.ts'
 import { scriptText } from './script-text.ts'

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxSpec } from '../../../model/sandbox/box.ts'
 import type { Home } from '../../host/home.ts'
 import { discard, sweepTrash } from '../../host/trash.ts'
+import type { SupervisedStatus } from '../../s6/status.ts'
 import type { BoxDriver } from '../driver.ts'
 import { boxPaths, boxUid } from '../paths.ts'
 import { toolPath } from '../tools.ts'
@@ -21,15 +22,7 @@ import {
 import { openServiceLog } from './log.ts'
 import { defaultStopMs } from './script.ts'
 import { scriptText } from './script-text.ts'
-import {
-  inspectProcess,
-  lifeOf,
-  type RunPaths,
-  readStatus,
-  runPaths,
-  type SupervisedStatus,
-  writePipe,
-} from './status.ts'
+import { inspectProcess, lifeOf, type RunPaths, readStatus, runPaths, writePipe } from './status.ts'
 
 interface Host {
   home: Home

@@ -1,43 +1,10 @@
-// What s6-supervise writes about a service, read without starting a process. The files belong to the box, so that
-// nothing in them is believed beyond the box itself: links are not followed, lengths are bounded.
+// Reads what s6-supervise and the service's own scripts write about a service of a box. The box owns these files, so
+// they are untrusted: symlinks are not followed, lengths are limited, and every value is checked.
 import { closeSync, constants, fstatSync, openSync, readSync, writeSync } from 'node:fs'
 import type { ServiceEnd, ServiceProcess } from '../../../model/sandbox/service-state.ts'
+import { decodeStatus, type SupervisedStatus } from '../../s6/status.ts'
 
-/** The 35 bytes of s6 2.9 to 2.12. */
-export interface SupervisedStatus {
-  /** When it went up or down. */
-  sinceMs: number
-  /** Of the program, or of what clears up after it; 0 when there is none. */
-  pid: number
-  waitStatus: number
-  paused: boolean
-  finishing: boolean
-  wanted: boolean
-  ready: boolean
-}
-
-const statusBytes = 35
-/** Seconds of atomic time are 37 ahead of UTC since 2017, and labels count from 2^62. */
-const labelEpoch = 2n ** 62n + 37n
-const latestMs = 8.64e15
-
-export function parseStatus(bytes: Buffer): SupervisedStatus | undefined {
-  if (bytes.length !== statusBytes) return undefined
-  const sinceMs = Number((bytes.readBigUInt64BE(0) - labelEpoch) * 1000n) + Math.trunc(bytes.readUInt32BE(8) / 1e6)
-  // A pid has 22 bits, so that the upper half of the field is zero.
-  if (bytes.readUInt32BE(24) !== 0 || Math.abs(sinceMs) > latestMs) return undefined
-  const flags = bytes[34]!
-  return {
-    sinceMs,
-    pid: bytes.readUInt32BE(28),
-    waitStatus: bytes.readUInt16BE(32),
-    paused: (flags & 1) !== 0,
-    finishing: (flags & 2) !== 0,
-    wanted: (flags & 4) !== 0,
-    ready: (flags & 8) !== 0,
-  }
-}
-
+/** Maps a wait status to an exit code as a shell does: 128 plus the signal number for a signal. */
 export function exitCodeOf(waitStatus: number): number {
   const signal = waitStatus & 0x7f
   return signal === 0 ? waitStatus >> 8 : 128 + signal
@@ -45,23 +12,26 @@ export function exitCodeOf(waitStatus: number): number {
 
 const readFlags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 const writeFlags = constants.O_WRONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
-/** Longer than anything that is written there. */
-const mostBytes = 1024
-const room = Buffer.alloc(mostBytes)
+/** More than any of these files holds. */
+const maxBytes = 1024
+/** The range of `Date`. */
+const maxTimeMs = 8.64e15
+/** Shared by all reads: services are inspected often. */
+const buffer = Buffer.alloc(maxBytes)
 
 export interface LeafFile {
   bytes: Buffer
   changedAtMs: number
 }
 
-/** The beginning of a plain file in a directory of the box. The bytes are good until the next call. */
+/** Reads the first bytes of a regular file that the box owns. The bytes are valid until the next call. */
 export function readLeaf(path: string): LeafFile | undefined {
   const descriptor = openLeaf(path, readFlags)
   if (descriptor === undefined) return undefined
   try {
     const found = fstatSync(descriptor)
-    if (!found.isFile() || Math.abs(found.mtimeMs) > latestMs) return undefined
-    return { bytes: room.subarray(0, readSync(descriptor, room, 0, mostBytes, 0)), changedAtMs: found.mtimeMs }
+    if (!found.isFile() || Math.abs(found.mtimeMs) > maxTimeMs) return undefined
+    return { bytes: buffer.subarray(0, readSync(descriptor, buffer, 0, maxBytes, 0)), changedAtMs: found.mtimeMs }
   } finally {
     closeSync(descriptor)
   }
@@ -71,11 +41,11 @@ function openLeaf(path: string, flags: number): number | undefined {
   try {
     return openSync(path, flags)
   } catch {
-    return undefined // not there, a link, or a pipe that nobody reads
+    return undefined // absent, a symlink, or a pipe without a reader
   }
 }
 
-/** Writes to a pipe that somebody reads; false when there is none. Without bytes it only finds out. */
+/** Writes to a pipe; false if it has no reader. An empty text only checks for one. */
 export function writePipe(path: string, text = ''): boolean {
   const descriptor = openLeaf(path, writeFlags)
   if (descriptor === undefined) return false
@@ -83,7 +53,7 @@ export function writePipe(path: string, text = ''): boolean {
     if (!fstatSync(descriptor).isFIFO()) return false
     return text === '' || writeSync(descriptor, text) === text.length
   } catch {
-    return false // it is full, or its reader has just gone
+    return false // the pipe is full, or its reader has just ended
   } finally {
     closeSync(descriptor)
   }
@@ -92,14 +62,14 @@ export function writePipe(path: string, text = ''): boolean {
 export interface RunPaths {
   control: string
   status: string
-  /** The process of each start, written before anything else. */
+  /** The pid of the run script, written first at every start. */
   group: string
-  /** The process and the count of restarts, written when the program starts. */
+  /** The pid and the number of restarts, written when the program starts. */
   begun: string
-  /** Written when it ended by itself: how often it did, for how long it waits, and why it could not start. */
+  /** Written when the program ends on its own: the number of restarts, the delay and why it could not start. */
   restarts: string
   health: string
-  /** Ends a wait before its time. */
+  /** A pipe; writing to it ends the delay before a restart. */
   wake: string
 }
 
@@ -116,7 +86,7 @@ export function runPaths(run: string, name: string): RunPaths {
   }
 }
 
-/** Asked for with every look at a service, so that it does without whatever it can. */
+/** Runs at every inspection of a service, so it makes as few system calls as possible. */
 export function readStatus(paths: RunPaths): SupervisedStatus | undefined {
   const control = openLeaf(paths.control, writeFlags)
   if (control === undefined) return undefined
@@ -124,15 +94,15 @@ export function readStatus(paths: RunPaths): SupervisedStatus | undefined {
   const status = openLeaf(paths.status, readFlags)
   if (status === undefined) return undefined
   try {
-    return parseStatus(room.subarray(0, readSync(status, room, 0, mostBytes, 0)))
+    return decodeStatus(buffer.subarray(0, readSync(status, buffer, 0, maxBytes, 0)))
   } catch {
-    return undefined // not a file
+    return undefined // a directory
   } finally {
     closeSync(status)
   }
 }
 
-/** Another text for each start. */
+/** Returns a text that differs for every start of the service. */
 export function lifeOf(paths: RunPaths): string {
   const file = readLeaf(paths.group)
   return file ? `${file.bytes.toString('latin1')}${file.changedAtMs}` : ''
@@ -144,11 +114,11 @@ export function inspectProcess(paths: RunPaths, hasHealth: boolean): ServiceProc
   const { wanted } = status
   if (status.pid === 0 || status.finishing) {
     const last = readRestarts(paths)
-    // What is to run and has not ended by itself is about to be started.
+    // A wanted service that has not ended on its own is about to start.
     const end = wanted && !last ? undefined : endOf(status, last)
     const nextRestartAtMs = wanted && last ? last.nextAtMs : undefined
     const is = status.finishing ? 'ending' : 'down'
-    return { is, wanted, sinceMs: status.sinceMs, end, restarts: last?.count ?? 0, nextRestartAtMs }
+    return { is, wanted, sinceMs: Number(status.since / 1000n), end, restarts: last?.count ?? 0, nextRestartAtMs }
   }
   const begun = parseBegun(readLeaf(paths.begun))
   const isOurs = begun?.pid === status.pid

@@ -1,0 +1,52 @@
+// Commands to s6 through its control FIFOs. s6-svc and s6-svscanctl do the same, but would be a process for each
+// command.
+import { closeSync, constants, openSync, writeSync } from 'node:fs'
+import type { ServicePlace } from './service-directory.ts'
+
+/**
+ * Writes a command to a FIFO; an empty one only checks for a reader. Returns false if there is none: s6 programs hold
+ * their FIFO open while they run, and opening a FIFO without a reader fails.
+ */
+export function tell(fifo: string, command: string): boolean {
+  try {
+    const descriptor = openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK)
+    try {
+      if (command !== '') writeSync(descriptor, command)
+    } finally {
+      closeSync(descriptor)
+    }
+    return true
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code ?? ''
+    if (['ENXIO', 'ENOENT', 'ENOTDIR', 'EPIPE'].includes(code)) return false
+    throw error
+  }
+}
+
+function treeControl(paths: ServicePlace): string {
+  return `${paths.treeDirectory}/.s6-svscan/control`
+}
+
+function serviceControl(directory: string): string {
+  return `${directory}/supervise/control`
+}
+
+/** Whether s6-svscan runs. */
+export function treeAnswers(paths: ServicePlace): boolean {
+  return tell(treeControl(paths), '')
+}
+
+/** Makes s6-svscan supervise new services; with `an` it also stops supervising those whose directory is gone. */
+export function rescanTree(paths: ServicePlace, command: 'a' | 'an'): void {
+  if (!tell(treeControl(paths), command)) throw new Error('the supervision tree is not running')
+}
+
+/** Whether s6-supervise runs for this directory. */
+export function isSupervised(directory: string): boolean {
+  return tell(serviceControl(directory), '')
+}
+
+/** Sends a command to s6-supervise, in the letters of s6-svc's options. */
+export function tellSupervisor(directory: string, command: string): void {
+  if (!tell(serviceControl(directory), command)) throw new Error(`${directory} is not supervised`)
+}
