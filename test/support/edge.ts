@@ -16,15 +16,17 @@ import {
   type Server as TcpServer,
 } from 'node:net'
 import { afterAll, afterEach, beforeAll } from 'vitest'
-import { createAccess } from '../../src/edge/http/access.ts'
-import { UpstreamPool } from '../../src/edge/http/upstream.ts'
-import { Balance } from '../../src/edge/routing/balance.ts'
+import type { HttpContext } from '../../src/edge/http/context.ts'
+import { Http2Upstreams } from '../../src/edge/http/http2-upstream.ts'
+import { ReplayCache } from '../../src/edge/http/replay-cache.ts'
+import { SandboxConnector } from '../../src/edge/http/sandbox-connector.ts'
+import { createAccess } from '../../src/edge/routing/access.ts'
+import { LoadBalancer } from '../../src/edge/routing/balancer.ts'
 import { type Feed, startFeed } from '../../src/edge/routing/feed.ts'
-import { createReach } from '../../src/edge/routing/reach.ts'
-import { ReplayCache } from '../../src/edge/routing/replay-cache.ts'
-import { RouteTable } from '../../src/edge/routing/route.ts'
-import { createEdgeServer, type EdgeServer, idMaker } from '../../src/edge/server.ts'
-import type { EdgeTls } from '../../src/edge/tls/handshake.ts'
+import { RouteTable } from '../../src/edge/routing/table.ts'
+import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../src/edge/server.ts'
+import { UpstreamPool } from '../../src/edge/tcp/upstream-pool.ts'
+import type { EdgeTls } from '../../src/edge/tls/server.ts'
 import { wakeMachine } from '../../src/store/app/route.ts'
 import { type Database, openDatabase } from '../../src/store/db.ts'
 import { wakeSandbox } from '../../src/store/sandbox/route.ts'
@@ -86,7 +88,7 @@ export const webPorts = [
 
 /** The edge in this process, on a real state database; sandboxes are rows, and what runs in them listens here. */
 export function useEdge(
-  options: { waitMillis?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
+  options: { waitTimeoutMs?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
 ) {
   const database = useDatabase()
   const opened: { close(): unknown }[] = []
@@ -101,10 +103,10 @@ export function useEdge(
     database,
     port: 0,
     table: new RouteTable('app.test'),
-    balance: undefined as unknown as Balance,
+    balancer: undefined as unknown as LoadBalancer,
     errors: [] as unknown[],
-    kept: { bytes: 0, most: 50_000_000 },
-    encoders: { open: 0, most: 100 },
+    resendBudget: { usedBytes: 0, maxBytes: 50_000_000 },
+    encoders: { open: 0, max: 100 },
 
     async backend(listener: RequestListener, port = 0): Promise<Backend> {
       const requests: IncomingMessage[] = []
@@ -243,15 +245,17 @@ export function useEdge(
 
   beforeAll(async () => {
     own = openDatabase({ ...database.config, max: 3 })
-    const pool = new UpstreamPool()
     const { table } = edge
-    const onError = (error: unknown) => edge.errors.push(error)
-    const balance = new Balance({
+    const waitTimeoutMs = options.waitTimeoutMs ?? 5_000
+    edge.balancer = new LoadBalancer({
       apps: table.apps,
       wake: (id) => own.transaction((tx) => wakeMachine(tx, id)),
-      waitMillis: options.waitMillis ?? 5_000,
+      waitTimeoutMs,
     })
-    edge.balance = balance
+    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
+    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
+    edge.port = (listener.address() as AddressInfo).port
+    const context = createContext(waitTimeoutMs)
     feed = startFeed({
       domain: 'app.test',
       worker: { index: 0, count: options.workers ?? 1 },
@@ -261,36 +265,36 @@ export function useEdge(
       sandboxDomain: 'sandbox.test',
       boxes: 'host',
       onChange() {
-        pool.sweep(Date.now(), (key) => table.hasKey(key))
-        balance.look()
+        sweepUpstreams(context, Date.now())
+        edge.balancer.retryWaiting()
       },
       onError() {},
     })
-    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
     await feed.filled
-    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
-    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
-    edge.port = (listener.address() as AddressInfo).port
-    server = createEdgeServer({
-      parts: {
-        table,
-        pool,
-        access: createAccess(own),
-        reach: createReach({ table, pool, wake, waitMillis: options.waitMillis ?? 5_000 }),
-        balance,
-        replays: new ReplayCache(),
-        edgePort: edge.port,
-        region: 'local',
-        kept: edge.kept,
-        encoders: edge.encoders,
-        domains: ['sandbox.test', 'app.test'],
-        nextId: idMaker(),
-        onError,
-      },
-      tls: options.tls,
-      maxConnections: options.maxConnections ?? 5_000,
-    })
+    server = createEdgeServer({ context, tls: options.tls, maxConnections: options.maxConnections ?? 5_000 })
   })
+
+  function createContext(waitTimeoutMs: number): HttpContext {
+    const { table, balancer, resendBudget, encoders } = edge
+    const pool = new UpstreamPool()
+    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
+    return {
+      table,
+      pool,
+      http2: new Http2Upstreams((endpoint) => pool.dial(endpoint)),
+      access: createAccess(own),
+      sandboxes: new SandboxConnector({ table, pool, wake, waitTimeoutMs }),
+      balancer,
+      replays: new ReplayCache(),
+      edgePort: edge.port,
+      region: 'local',
+      resendBudget,
+      encoders,
+      domains: ['sandbox.test', 'app.test'],
+      nextId: createIdGenerator(),
+      onError: (error) => edge.errors.push(error),
+    }
+  }
 
   afterEach(async () => {
     await Promise.all(opened.splice(0).map((each) => each.close()))

@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { NamedApp, NamedMachine } from '../../store/app/name.ts'
-import { databaseRoutesOf } from '../tcp/database.ts'
-import { takeFrame } from './forward.ts'
+import { createDatabaseRoutes } from '../routing/database.ts'
+import { readFrame } from './frame.ts'
 import { answerCode, isReadable, readQuestion, recordType, writeAnswer } from './message.ts'
 import { NameTable } from './table.ts'
 
@@ -81,7 +81,7 @@ describe('names of a network', () => {
   it('of clusters lead to their address in the networks that know them', () => {
     const named = tableOf(app('pg', [machine(1)]))
     const cluster = { id: 'abcdefghij012345', number: 1, directPort: 2, poolerPort: 3, networks: [1] }
-    named.fillDatabases(databaseRoutesOf(cluster, 0))
+    named.fillDatabases(createDatabaseRoutes(cluster, 0))
     const find = (name: string, network = 1) => named.answer(network, name, AAAA)
     expect(find('abcdefghij012345.pg.internal')?.addresses).toEqual(['fdaa:0:1::1:4'])
     expect(find('direct.abcdefghij012345.pg.internal')?.addresses).toEqual(['fdaa:0:1::1:5'])
@@ -221,7 +221,7 @@ describe('messages', () => {
     })
     fc.assert(
       fc.property(fc.oneof(bytes, mangled), (message) => {
-        takeFrame(message)
+        readFrame(message)
         const question = readQuestion(message)
         if (!question) return
         const answer = writeAnswer(question, { code: 1, addresses: ['fdaa::3'], text: '', zone: 'internal' }, 512)

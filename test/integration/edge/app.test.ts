@@ -9,8 +9,8 @@ import { freePort } from '../../support/port.ts'
 import { until } from '../../support/until.ts'
 
 // Longer than a busy machine needs for what a request waits for here.
-const edge = useEdge({ waitMillis: 40_000 })
-const hasty = useEdge({ waitMillis: 500 })
+const edge = useEdge({ waitTimeoutMs: 40_000 })
+const hasty = useEdge({ waitTimeoutMs: 500 })
 
 const { ask } = edge
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)
@@ -112,7 +112,7 @@ test('a machine that has not passed its checks yet gets no request, and no other
   const name = `servicecheck-00-http-${young.port}`
   await sql(`insert into machine_check (machine_id, name, status) values ($1, $2, 'warning')`, [young.id, name])
   const asleep = await edge.machine(app, { port: await freePort(), state: 'stopped' })
-  const waits = vi.spyOn(edge.balance, 'wait')
+  const waits = vi.spyOn(edge.balancer, 'enqueue')
   const waiting = ask(app)
   await until(() => waits.mock.calls.length > 0)
   waits.mockRestore()

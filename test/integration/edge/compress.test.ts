@@ -170,12 +170,12 @@ test('an answer that breaks off is not taken for whole', async () => {
 
 test('beyond the most at once answers go out as they are', async () => {
   const { app } = await makeApp(sendPage)
-  edge.encoders.open += edge.encoders.most
+  edge.encoders.open += edge.encoders.max
   try {
     const reply = await edge.ask(app, { headers: { 'accept-encoding': 'gzip' } })
     expect(reply.bytes.equals(page)).toBe(true)
   } finally {
-    edge.encoders.open -= edge.encoders.most
+    edge.encoders.open -= edge.encoders.max
   }
 })
 

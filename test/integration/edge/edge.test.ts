@@ -7,14 +7,14 @@ import { setTimeout as pause } from 'node:timers/promises'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { createAccess } from '../../../src/edge/http/access.ts'
-import type { Route } from '../../../src/edge/routing/route.ts'
+import { createAccess } from '../../../src/edge/routing/access.ts'
+import type { SandboxRoute } from '../../../src/edge/routing/sandbox.ts'
 import { hashToken } from '../../../src/model/account/token.ts'
 import { insertToken } from '../../../src/store/account/token.ts'
 import { useEdge } from '../../support/edge.ts'
 import { until } from '../../support/until.ts'
 
-const edge = useEdge({ waitMillis: 1_500 })
+const edge = useEdge({ waitTimeoutMs: 1_500 })
 
 interface Reply {
   status: number
@@ -182,7 +182,8 @@ test('a revoked token stops, a second after it was last asked for', async () => 
   const { id, headers } = await token('org', 'acme')
   let time = 0
   const access = createAccess(edge.database.db, () => time)
-  const isAllowed = async () => (await access.check(edge.table.find(host) as Route, headers.authorization)).allowed
+  const isAllowed = async () =>
+    (await access.check(edge.table.find(host) as SandboxRoute, headers.authorization)).allowed
   expect((await ask(host, { headers })).status).toBe(200)
   expect(await isAllowed()).toBe(true)
   await edge.database.db.query('update token set revoked_at = now() where id = $1', [id])

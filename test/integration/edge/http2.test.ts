@@ -9,7 +9,7 @@ import { askHttp2, makePair, openHttp2 } from '../../support/tls.ts'
 import { until } from '../../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
-const edge = useEdge({ tls, waitMillis: 2_000 })
+const edge = useEdge({ tls, waitTimeoutMs: 2_000 })
 const options = { h2_backend: true }
 const ports = [
   { port: 80, handlers: ['http'], http_options: options },

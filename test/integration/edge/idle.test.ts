@@ -8,7 +8,7 @@ import { makePair, openHttp2 } from '../../support/tls.ts'
 import { until } from '../../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
-const edge = useEdge({ tls, waitMillis: 30_000 })
+const edge = useEdge({ tls, waitTimeoutMs: 30_000 })
 
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void
 

@@ -6,7 +6,7 @@ import { WebSocket, WebSocketServer } from 'ws'
 import { useEdge } from '../../support/edge.ts'
 import { until } from '../../support/until.ts'
 
-const edge = useEdge({ waitMillis: 1_000 })
+const edge = useEdge({ waitTimeoutMs: 1_000 })
 
 const { ask } = edge
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void
@@ -128,7 +128,7 @@ test('a body is sent again up to a megabyte, also while it is still arriving', a
     const reply = await ask(source, { method: 'POST', body: large, headers })
     expect(JSON.parse(reply.body).body === large).toBe(true)
   }
-  await until(() => edge.kept.bytes === 0)
+  await until(() => edge.resendBudget.usedBytes === 0)
 })
 
 test('a body above that is not, and the client is told', async () => {
@@ -143,7 +143,7 @@ test('a body above that is not, and the client is told', async () => {
     expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'replay_failed'])
   }
   expect(requests).toEqual([])
-  await until(() => edge.kept.bytes === 0)
+  await until(() => edge.resendBudget.usedBytes === 0)
 })
 
 test('a request that is sent around ends', async () => {
@@ -195,7 +195,7 @@ test('the form in JSON can change the request', async () => {
   const refused = await ask(source)
   expect([refused.status, JSON.parse(refused.body).message]).toEqual([
     502,
-    'the program asks for a replay that is not in order: the header host cannot be changed',
+    'the program asks for an invalid replay: the header host cannot be changed',
   ])
 })
 

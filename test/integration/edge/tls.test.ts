@@ -15,7 +15,7 @@ import { until } from '../../support/until.ts'
 const secret = Buffer.alloc(32, 7)
 const own = makePair('*.app.test')
 const tls = { ...own, isRequired: false, certificates: { find: (name: string) => certificates.find(name) } }
-const edge = useEdge({ waitMillis: 2_000, tls })
+const edge = useEdge({ waitTimeoutMs: 2_000, tls })
 const certificates = new Certificates(edge.table.apps, secret, (error) => edge.errors.push(error))
 
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)

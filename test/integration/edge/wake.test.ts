@@ -9,8 +9,8 @@ import { freePort } from '../../support/port.ts'
 import { until } from '../../support/until.ts'
 
 // Longer than a busy machine needs for what a request waits for here.
-const edge = useEdge({ waitMillis: 40_000, maxConnections: 60 })
-const hasty = useEdge({ waitMillis: 500 })
+const edge = useEdge({ waitTimeoutMs: 40_000, maxConnections: 60 })
+const hasty = useEdge({ waitTimeoutMs: 500 })
 
 async function ask(host: string, headers: Record<string, string> = {}, { port } = edge) {
   const call = httpRequest({ host: '127.0.0.1', port, agent: false, headers: { host, ...headers } }).end()
