@@ -25,11 +25,11 @@ export interface EdgeSettings {
   pools: string[]
   /** The name server for machines; null when the host has no private networks. */
   names: NameServerSettings | null
-  /** How machines reach clusters; null when the host has no private networks. */
+  /** The relay from machines to clusters; null when the host has no private networks. */
   databases: DatabaseSettings | null
-  /** How machines reach the API; null when the host has no private networks. */
+  /** The relay from machines to the API; null when the host has no private networks. */
   api: ApiSettings | null
-  /** How often idle machines are looked for. */
+  /** The interval between searches for idle machines. */
   autostopSeconds: number
   /** The user that workers switch to; null when the edge does not run as root. */
   uid: number | null
@@ -40,5 +40,5 @@ export interface EdgeSettings {
   logLevel: string
 }
 
-/** How long requests may take to finish when the edge stops. */
+/** Requests may take this long to finish when the edge stops. */
 export const stopTimeoutMs = 8_000

@@ -35,7 +35,7 @@ import { until } from './until.ts'
 
 export interface Backend {
   port: number
-  /** Every request that arrived, as soon as its head did. */
+  /** All requests whose head has arrived. */
   requests: IncomingMessage[]
   server: Server
 }
@@ -56,7 +56,7 @@ export interface NewApp {
   orgId?: string
   network?: string
   subdomains?: boolean
-  /** Null: it has none. */
+  /** Null means no address. */
   ip?: { ip: string; shared?: boolean; type?: string } | null
 }
 
@@ -65,9 +65,9 @@ export interface NewMachine {
   state?: string
   region?: string
   cordoned?: boolean
-  /** Where its program listens. */
+  /** The port of its program. */
   port?: number
-  /** Beside its port; 80 and 443 of the web unless given. */
+  /** Merged into the default service, which has ports 80 and 443. */
   service?: object
   services?: object[]
   config?: object
@@ -80,13 +80,12 @@ export interface Reply {
   body: string
 }
 
-/** What a client may connect to. */
 export const webPorts = [
   { port: 80, handlers: ['http'] },
   { port: 443, handlers: ['tls', 'http'] },
 ]
 
-/** The edge in this process, on a real state database; sandboxes are rows, and what runs in them listens here. */
+/** Runs the edge in this process, on a real state database. Sandboxes and machines are only rows; their programs run here. */
 export function useEdge(
   options: { waitTimeoutMs?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
 ) {
@@ -125,7 +124,7 @@ export function useEdge(
       return id
     },
 
-    /** Answers the host name, once the edge knows it. */
+    /** Returns the host name once the edge knows it. */
     async sandbox({ name = `s-${randomBytes(5).toString('hex')}`, ...given }: NewSandbox): Promise<string> {
       slot += 1
       const {
@@ -156,7 +155,7 @@ export function useEdge(
       return host
     },
 
-    /** An app with a shared address unless told otherwise. Its host name is its name below `app.test`. */
+    /** Creates an app, by default with a shared address. Its host name is `<name>.app.test`. */
     async app({ name = `a-${randomBytes(5).toString('hex')}`, ...given }: NewApp = {}): Promise<string> {
       const { network = 'default', subdomains = false, ip = { ip: '127.0.0.9', shared: true } } = given
       const orgId = await edge.org(given.orgId ?? 'acme')
@@ -176,7 +175,7 @@ export function useEdge(
       return name
     },
 
-    /** Answers its id, once the edge knows it. */
+    /** Returns the id once the edge knows the machine. */
     async machine(app: string, { id = randomBytes(7).toString('hex'), ...given }: NewMachine = {}): Promise<string> {
       machineSlot -= 1
       const { state = 'started', region = 'local', cordoned = false, port = 1 } = given
@@ -193,13 +192,13 @@ export function useEdge(
       return id
     },
 
-    /** A machine and the program in it. */
+    /** Creates a machine and its program. */
     async backendOf(app: string, listener: RequestListener, machine: NewMachine = {}) {
       const backend = await edge.backend(listener)
       return { ...backend, id: await edge.machine(app, { ...machine, port: backend.port }) }
     },
 
-    /** Takes connections at a further address. */
+    /** Accepts connections at another address. */
     async listen(address: string, port = 0): Promise<number> {
       const further = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
       await new Promise<void>((resolve, reject) => {
@@ -210,14 +209,14 @@ export function useEdge(
       return (further.address() as AddressInfo).port
     },
 
-    /** The answer to a request for a host, or for an app by its name. */
+    /** Sends a request to a host name or to an app by its name. */
     async ask(host: string, options: RequestOptions & { body?: string | Buffer } = {}): Promise<Reply> {
       const { body, ...rest } = options
       const headers = { host: host.includes('.') ? host : `${host}.app.test`, ...(rest.headers as object) }
       const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...rest, headers })
       call.end(body)
       const [reply] = (await once(call, 'response')) as [IncomingMessage]
-      // It may be answered before all of it has been sent.
+      // The response may arrive before the whole request has been sent.
       call.on('error', () => {})
       const chunks: Buffer[] = []
       for await (const chunk of reply) chunks.push(chunk)
@@ -232,7 +231,7 @@ export function useEdge(
       return socket
     },
 
-    /** Sends these bytes and answers everything that comes back until the edge closes the connection. */
+    /** Sends bytes, and returns everything that arrives until the edge closes the connection. */
     async raw(text: string | Buffer): Promise<string> {
       const socket = edge.connect()
       const chunks: Buffer[] = []

@@ -14,7 +14,7 @@ export class NameTable {
   isFilled = false
   readonly #homeNumber: number
   #apps = new Map<string, NamedApp>()
-  /** By network number and app name. Includes apps of other networks that have an address in this one. */
+  /** Keyed by network number and app name. Includes apps of other networks that have an address in this one. */
   #networks = new Map<number, Map<string, NamedApp>>()
   /** Addresses of clusters, by `<network number> <name>`. */
   #databases = new Map<string, string>()

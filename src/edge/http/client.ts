@@ -17,7 +17,7 @@ const defaultHeadTimeoutMs = 10_000
 const keepAliveTimeoutMs = 75_000
 const streamTimeoutMs = 3_600_000
 const lingerMs = 2_000
-/** How long an idle connection stays open while the edge drains: a request may be on its way already. */
+/** Idle connections stay open this long while the edge drains, as a request may be on its way already. */
 const drainIdleMs = 3_000
 
 /** An HTTP/1 connection of a client. Requests are handled one after another; pipelined ones wait. */

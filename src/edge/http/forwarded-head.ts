@@ -113,7 +113,7 @@ Via: 1.${head.minor} berth\r
 export interface ResponseOptions {
   id: string
   keepAlive: boolean
-  /** How the client finds the end of the body. */
+  /** Determines how the client finds the end of the body. */
   framing: 'length' | 'chunked' | 'close'
   upgrade?: string | undefined
 }

@@ -21,7 +21,7 @@ interface Connection {
 const maxStreams = 100
 const idleTimeoutMs = 30_000
 const settingsTimeoutMs = 1_000
-// The same limit as for response heads of HTTP/1.
+// Equal to the limit for response heads of HTTP/1.
 const maxHeadBytes = 65_536
 const settings = { enablePush: false, maxHeaderListSize: maxHeadBytes }
 

@@ -15,12 +15,12 @@ export interface Destination {
 }
 
 interface CacheHit {
-  /** Where the request would have gone without the cache. */
+  /** The destination without the cache. */
   original: Destination
   remove(): void
 }
 
-/** How one request uses the replay cache. */
+/** Looks up and stores the replays of one request. */
 export class ReplayCacheUse {
   private readonly cache: ReplayCache
   private readonly apps: AppTable

@@ -3,7 +3,7 @@
 import { isBelow, parsePathPrefix } from '../../model/path-prefix.ts'
 import type { MachineSelector } from '../routing/balancer.ts'
 
-/** What a response says about caching its replay. */
+/** The caching instructions of a response that asks for a replay. */
 export interface CacheDirective {
   invalidates: boolean
   /** The path prefix of the requests to replay alike; undefined when nothing is to be cached. */
@@ -53,9 +53,9 @@ export function expiryOf(seconds: number): number {
 }
 
 export class ReplayCache {
-  /** By the id of the app that the requests were sent to. */
+  /** Keyed by the id of the app that the requests were sent to. */
   private readonly byApp = new Map<string, CachedPath[]>()
-  /** In insertion order, so that the oldest is removed first. */
+  /** The map keeps insertion order, so that the oldest entry is removed first. */
   private readonly bySession = new Map<string, CachedReplay>()
 
   /** Finds the entry with the longest matching path. */

@@ -11,7 +11,7 @@ export interface Replay {
   /** Passed to the target unchanged. */
   state?: string | undefined
   timeoutMs?: number | undefined
-  /** How the request returns to the machine that asked for the replay, if no other takes it. */
+  /** If no other machine takes the request, it returns to the one that asked for the replay, or preferably to it. */
   fallback?: 'force_self' | 'prefer_self' | undefined
   transform?: Transform | undefined
   /** Only in the JSON form; with the header form, caching has header fields of its own. */

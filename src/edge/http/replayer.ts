@@ -15,7 +15,7 @@ import { failureField, type OngoingReplay, sourceField, transformHead } from './
 const maxReplays = 10
 const maxReplayJsonBytes = 65_536
 
-/** What the next machine gets. */
+/** The request in the form that the next machine gets. */
 interface Delivery {
   /** The head of the request, possibly changed by a replay. */
   head: RequestHead

@@ -13,7 +13,7 @@ export interface SandboxConnectorOptions {
   pool: UpstreamPool
   /** Asks the control plane to start a sandbox. */
   wake(route: SandboxRoute): Promise<void>
-  /** How long a request waits for a sandbox or service that should be running. */
+  /** A request waits this long for a sandbox or service that should be running. */
   waitTimeoutMs?: number
 }
 

@@ -19,14 +19,14 @@ export interface AppPort {
   compresses: boolean
   /** Sessions whose replays are cached. */
   sessions: SessionRule[] | undefined
-  /** How long a connection may be idle; undefined means the default. */
+  /** The timeout for idle connections; undefined means the default. */
   idleTimeoutMs: number | undefined
-  /** How long the head of a request may take to arrive; undefined means the default. */
+  /** The timeout for the head of a request to arrive; undefined means the default. */
   headTimeoutMs: number | undefined
   targets: Target[]
 }
 
-/** How the header fields of responses are changed. */
+/** Changes to the header fields of responses. */
 export interface ResponseRules {
   pristine: boolean
   /** Values by field name in lowercase; a field without values is removed. */

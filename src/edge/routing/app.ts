@@ -48,7 +48,7 @@ const maxPortsPerApp = 256
 export function createAppRoute(row: AppRouteRow, options: AppOptions, previous: AppRoute | undefined): AppRoute {
   const app = createEmptyRoute(row, options.domain)
   const known = new Map(previous?.targets.map((target) => [target.key, target]))
-  // Where versions differ, the running machines decide the options of a port.
+  // Running machines come first: they decide the options of a port if versions differ.
   const machines = row.machines.toSorted((a, b) => Number(b.state === 'started') - Number(a.state === 'started'))
   for (const machine of machines)
     for (const service of machine.services) addService(app, known, machine, service, options)

@@ -28,7 +28,7 @@ export interface BalancerOptions {
   wake(machineId: string): Promise<void>
   /** Absent when there is a single worker. */
   permits?: Permits | undefined
-  /** How long a request waits for a machine. */
+  /** A request waits this long for a machine. */
   waitTimeoutMs?: number
 }
 
@@ -59,7 +59,7 @@ const maxWaiting = 2_000
 const wakeIntervalMs = 1_000
 const minBackoffMs = 10
 const maxBackoffMs = 500
-/** How long a target without a free permit is skipped. */
+/** A target without a free permit is skipped for this time. */
 const permitRetryMs = 250
 
 export class LoadBalancer {

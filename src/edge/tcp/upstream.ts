@@ -8,7 +8,7 @@ export interface UpstreamUser {
   onUpstreamClose(): void
 }
 
-/** How long an idle connection is kept by default. */
+/** Idle connections are closed after this time unless the port has a shorter timeout. */
 export const defaultIdleTimeoutMs = 30_000
 
 /** A connection to a target, which serves one user at a time. */

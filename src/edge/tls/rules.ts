@@ -1,7 +1,7 @@
 import type { SecureVersion } from 'node:tls'
 import type { MachinePort } from '../../model/app/machine-config.ts'
 
-/** How TLS is negotiated on a port. */
+/** The parameters of TLS negotiation on a port. */
 export interface TlsRules {
   /** Protocols offered by ALPN, the preferred one first; empty turns ALPN off. */
   alpn: string[]

@@ -1,4 +1,4 @@
-// What a worker asks of the edge process, its parent.
+// The requests of a worker to its parent, the edge process.
 import type { Socket as UdpSocket } from 'node:dgram'
 import type { Permits } from '../../edge/routing/permit.ts'
 import type { WorkerReport } from './worker-message.ts'

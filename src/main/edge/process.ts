@@ -12,7 +12,7 @@ import { openEdgeLog, readEdgeSettings } from './settings.ts'
 import type { WorkerReport } from './worker-message.ts'
 import { WorkerProcess } from './worker-process.ts'
 
-/** How long requests may take to finish when a worker is replaced. */
+/** Requests may take this long to finish when a worker is replaced. */
 const replaceTimeoutMs = 30_000
 /** Workers that exit sooner are restarted with a growing delay. */
 const quickExitMs = 2_000

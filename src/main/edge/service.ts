@@ -20,7 +20,7 @@ import { ensureOwnCertificate } from './certificate.ts'
 
 const service = 'edge'
 const program = new URL('process.ts', import.meta.url).pathname
-/** The same as for the state database: starting takes long on a host where everything starts at once. */
+/** Equal to the timeout of the state database: starting takes long on a host where everything starts at once. */
 const startTimeoutSeconds = 60
 
 export interface RunningEdge {

@@ -38,7 +38,7 @@ const maxResendBytes = 128 * 1_048_576
 /** Further responses are sent uncompressed. */
 const maxEncoders = 500
 
-/** What a worker is made from. */
+/** The parts that most functions below need. */
 interface WorkerParts {
   settings: EdgeSettings
   share: WorkerShare
