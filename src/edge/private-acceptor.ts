@@ -7,7 +7,7 @@ import { type ApiContext, ApiRelay, type ApiSettings, isApiEndpoint } from './tc
 import { type DatabaseContext, DatabaseRelay, type DatabaseSettings } from './tcp/database.ts'
 import type { Relay } from './tcp/relay.ts'
 
-export interface PrivateSettings {
+interface PrivateSettings {
   databases: DatabaseSettings | null | undefined
   api: ApiSettings | null | undefined
 }

@@ -9,7 +9,7 @@ import type { OngoingReplay } from './replay-request.ts'
 import { findSession, type ReplaySession } from './replay-session.ts'
 
 /** An app, and which of its machines. */
-export interface Destination {
+interface Destination {
   app: AppRoute
   selector: MachineSelector | undefined
 }

@@ -11,7 +11,7 @@ export interface Replay {
   /** Passed to the target unchanged. */
   state?: string | undefined
   timeoutMs?: number | undefined
-  /** If no other machine takes the request, it returns to the one that asked for the replay, or preferably to it. */
+  /** If the replay fails, the request goes back to its source only, or to any machine of the app but preferably the source. */
   fallback?: 'force_self' | 'prefer_self' | undefined
   transform?: Transform | undefined
   /** Only in the JSON form; with the header form, caching has header fields of its own. */

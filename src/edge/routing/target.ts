@@ -50,7 +50,7 @@ const startingStates = new Set(['starting', 'restarting'])
 /** UDP traffic of an app is handled by one worker, so limits are not divided. */
 const singleWorker: WorkerShare = { index: 0, count: 1 }
 
-export function targetKey(machine: MachineRouteRow, service: MachineService, address: string | null): string {
+function targetKey(machine: MachineRouteRow, service: MachineService, address: string | null): string {
   const suffix = service.protocol === 'udp' ? '/udp' : ''
   return `${machine.id} ${machine.instanceId} ${address}:${service.internal_port}${suffix}`
 }

@@ -9,7 +9,7 @@ export interface UpstreamUser {
 }
 
 /** Idle connections are closed after this time unless the port has a shorter timeout. */
-export const defaultIdleTimeoutMs = 30_000
+const defaultIdleTimeoutMs = 30_000
 
 /** A connection to a target, which serves one user at a time. */
 export class Upstream<S extends Duplex = Duplex> {
