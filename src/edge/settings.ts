@@ -1,12 +1,10 @@
 import type pg from 'pg'
-import type { NamesSettings } from './dns/server.ts'
+import type { NameServerSettings } from './dns/server.ts'
 import type { ApiSettings } from './tcp/api.ts'
 import type { DatabaseSettings } from './tcp/database.ts'
+import type { BoxNetwork } from './types.ts'
 
-/** Where boxes are: at addresses of their own that follow from the number of the home, at the host's, or nowhere. */
-export type BoxPlaces = { homeNumber: number } | 'host' | 'none'
-
-/** What the process of the edge is started with. */
+/** The contents of the file that the edge process reads its settings from. */
 export interface EdgeSettings {
   version: string
   host: string
@@ -14,33 +12,33 @@ export interface EdgeSettings {
   workers: number
   sandboxDomain: string
   domain: string
-  boxes: BoxPlaces
+  boxes: BoxNetwork
   database: pg.ClientConfig
-  /** The operator's: nothing else is spoken at the port above then. */
+  /** The operator's certificate. With it, the edge's port accepts TLS only. */
   tls: { certFile: string; keyFile: string } | null
-  /** Made by the platform's authority, for names that have no other. */
+  /** A certificate from the platform's own authority, for host names that have no other. */
   ownTls: { certFile: string; keyFile: string } | null
-  /** Opens the private keys of certificates, as base64. */
+  /** Decrypts the private keys of certificates; base64. */
   certificateKey: string
-  /** Where this edge is. */
   region: string
-  /** Addresses that may be put in place for apps, as networks. */
+  /** Networks whose addresses the edge may add to the loopback interface for apps. */
   pools: string[]
-  /** For machines of private networks; null where there are none. */
-  names: NamesSettings | null
-  /** Clusters that they can use; null likewise. */
+  /** The name server for machines; null when the host has no private networks. */
+  names: NameServerSettings | null
+  /** The relay from machines to clusters; null when the host has no private networks. */
   databases: DatabaseSettings | null
-  /** The API, for machines; null likewise. */
+  /** The relay from machines to the API; null when the host has no private networks. */
   api: ApiSettings | null
-  /** How often idle machines are looked for. */
+  /** The interval between searches for idle machines. */
   autostopSeconds: number
-  /** Who the workers become; null when this is no root. */
+  /** The user that workers switch to; null when the edge does not run as root. */
   uid: number | null
+  /** Limits of each worker. */
   maxConnections: number
-  /** Of datagrams, and ports for them there are no more than that. */
+  /** Limits both the UDP flows of a worker and the UDP ports it opens. */
   maxFlows: number
   logLevel: string
 }
 
-/** How long requests may take to end when everything stops. */
-export const stopMillis = 8_000
+/** Requests may take this long to finish when the edge stops. */
+export const stopTimeoutMs = 8_000

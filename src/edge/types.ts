@@ -1,22 +1,47 @@
 import { boxAddress, boxHostAddress } from '../model/network.ts'
-import type { BoxPlaces } from './settings.ts'
 
-/** Where connections go. */
-export interface Place {
-  /** Null when nothing there can be reached. A path is that of a socket on this machine, which has no port. */
+/** The network that boxes have: addresses of their own (derived from the home's number), the host's network, or none. */
+export type BoxNetwork = { homeNumber: number } | 'host' | 'none'
+
+/** An address that the edge connects to. */
+export interface Endpoint {
+  /** Null when the target has no network. An absolute path is a Unix socket, for which `port` is ignored. */
   address: string | null
   /**
-   * The address to connect from, where that tells whether the target is there: the addresses of boxes that do not run
-   * lead out of the machine, to whoever answers.
+   * The local address to connect from. It exists only while the box runs. Without it, a connection to the address of a
+   * stopped box would leave the host by the default route and reach whatever answers there.
    */
-  from: string | undefined
+  localAddress: string | undefined
   port: number
-  /** Tells connections that may be used for this place from others. */
+  /** Identifies the running target: pooled connections are reused only for the same key. */
   key: string
 }
 
-export function findPlace(boxes: BoxPlaces, slot: number): Pick<Place, 'address' | 'from'> {
-  if (boxes === 'none') return { address: null, from: undefined }
-  if (boxes === 'host') return { address: '127.0.0.1', from: undefined }
-  return { address: boxAddress(boxes.homeNumber, slot), from: boxHostAddress(boxes.homeNumber, slot) }
+/** The client of a connection. */
+export interface Peer {
+  address: string
+  secure: boolean
+  /** The local port that the client connected to. */
+  port: number
+  remotePort?: number
+  /** The client is on this host, like an operator's proxy, so its X-Forwarded-* fields are believed. */
+  trusted: boolean
+}
+
+/** One of the worker processes of the edge; limits are divided between them. */
+export interface WorkerShare {
+  index: number
+  count: number
+}
+
+/** A limit on memory that many requests share. */
+export interface ByteBudget {
+  usedBytes: number
+  maxBytes: number
+}
+
+export function boxEndpoint(network: BoxNetwork, slot: number): Pick<Endpoint, 'address' | 'localAddress'> {
+  if (network === 'none') return { address: null, localAddress: undefined }
+  if (network === 'host') return { address: '127.0.0.1', localAddress: undefined }
+  return { address: boxAddress(network.homeNumber, slot), localAddress: boxHostAddress(network.homeNumber, slot) }
 }

@@ -1,4 +1,4 @@
-// Apps as their visitors see them: real machines behind the real edge, from names and addresses to updates.
+// Apps from a client's point of view: real machines behind the real edge, including updates.
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { Agent, type IncomingMessage, request } from 'node:http'
@@ -69,7 +69,7 @@ async function ask(host: string, at = edge.hostname): Promise<{ status: number; 
   return { status: reply.statusCode!, body: await body(reply) }
 }
 
-test('an app answers at its address and at its name, with a certificate that its authority vouches for', async () => {
+test('an app answers at its address and host name, with a certificate of the local authority', async () => {
   const ip = await makeApp('front')
   const id = await run('front', config('v1'))
   await until(async () => (await ask('front.berth.localhost').catch(() => undefined))?.body === `v1 ${id}`)
@@ -93,7 +93,7 @@ test('an app answers at its address and at its name, with a certificate that its
   }
 })
 
-test('a port that asks for it has answers compressed, and its connections closed when nothing moves', async () => {
+test('a port can have responses compressed and idle connections closed', async () => {
   await makeApp('small')
   const ports = [{ port: 80, handlers: ['http'], http_options: { compress: true, idle_timeout: 2 } }]
   const id = await run('small', config('v1', { ports }))
@@ -110,7 +110,7 @@ test('a port that asks for it has answers compressed, and its connections closed
   agent.destroy()
 })
 
-test('a machine sleeps when nobody needs it, and a visitor wakes it', async () => {
+test('an idle machine is stopped, and a request starts it', async () => {
   await makeApp('sleepy')
   const id = await run('sleepy', config('v1', { autostop: 'stop', autostart: true }))
   await ok('GET', `/v1/apps/sleepy/machines/${id}/wait?state=stopped&timeout=60`)

@@ -1,4 +1,4 @@
-// A service of datagrams as its users see it: deployed from a file, at an address of its own.
+// A UDP service from a client's point of view: deployed from a file, at a dedicated address.
 import { randomBytes } from 'node:crypto'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,7 +12,7 @@ import { busyboxImage, programLayer } from '../support/image.ts'
 import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
 import { until } from '../support/until.ts'
 
-/** Says who it is and what it got, or only that when it is long. */
+/** A UDP server that responds with its name and the text, or only with the text if it is long. */
 const echo = `
   my ($address) = map { /^(\\S+) fly-global-services$/ } do { open my $hosts, "<", "/etc/hosts"; <$hosts> };
   socket(my $socket, 2, 2, 17) or die; bind($socket, pack("SnC4x8", 2, 7000, split /[.]/, $address)) or die "bind: $!";
@@ -20,7 +20,7 @@ const echo = `
     send($socket, length($text) > 1000 ? $text : "$ENV{FLY_MACHINE_ID} $text", 0, $from);
   }`
 
-/** Asks at port 7001 of an address of version 6 until there is an answer. */
+/** Sends to port 7001 of an IPv6 address until a response arrives. */
 const ask6 = `
   socket(my $socket, 10, 2, 17) or die; connect($socket, pack("SnNH32N", 10, 7001, 0, $ARGV[0], 0)) or die "connect: $!";
   $SIG{ALRM} = sub { send($socket, "hello", 0); alarm 1 };
@@ -75,7 +75,7 @@ async function talk(address: string): Promise<Talker> {
   return talker
 }
 
-test('a deployment with UDP gives the app an address of its own, where its machines answer and are woken', async () => {
+test('deploying a UDP service gives the app a dedicated address, where requests reach and start its machines', async () => {
   const { err } = await deploy('echo')
   const address = /^App echo has the address (127\.\S+)\.$/m.exec(err)![1]!
   const ids = (await machinesOf('echo')).map(({ id }) => id)
@@ -98,7 +98,7 @@ test('a deployment with UDP gives the app an address of its own, where its machi
   expect(ids.map((id) => `${id} once`)).toContain(late.heard[0]!.text)
 }, 180_000)
 
-test('an app that has only a shared address is told that UDP needs another', async () => {
+test('deploying a UDP service to an app with only a shared address warns that UDP needs a dedicated one', async () => {
   await berth.ok('POST', '/v1/apps', { app_name: 'sharing', org_slug: 'personal' })
   await berth.ok('POST', '/v1/apps/sharing/ip_assignments', { type: 'shared_v4' })
   const hint =
@@ -124,7 +124,7 @@ test.runIf(process.getuid?.() === 0)(
   180_000,
 )
 
-/** As 32 hexadecimal digits. */
+/** Expands an IPv6 address to 32 hexadecimal digits. */
 function digitsOf(address: string): string {
   const [before = '', after] = address.split('::').map((part) => part.split(':').map((group) => group.padStart(4, '0')))
   if (!after) return (before as string[]).join('')

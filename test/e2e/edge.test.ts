@@ -10,7 +10,7 @@ import { until } from '../support/until.ts'
 
 const berth = new Berth({ BERTH_EDGE_WORKERS: '2' })
 
-// Answers each connection from a process of its own with what it was asked, after half a second of starting up.
+// Starts up for half a second, then serves each connection from a forked process that returns the request.
 const server = `
 use IO::Socket::INET; $| = 1; $SIG{CHLD} = 'IGNORE'; select(undef, undef, undef, 0.5);
 my $l = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ENV{PORT}, Listen => 128, ReuseAddr => 1) or die $!;
@@ -30,7 +30,7 @@ interface Reply {
   body: string
 }
 
-/** One answer, or an error when there was none. */
+/** Sends one request; rejects if there is no response. */
 async function ask(host: string, headers: Record<string, string> = {}, agent: Agent | false = false): Promise<Reply> {
   const { hostname, port } = new URL(edgeUrl)
   const call = request({ host: hostname, port, agent, headers: { host, ...headers } }).end()
@@ -40,7 +40,7 @@ async function ask(host: string, headers: Record<string, string> = {}, agent: Ag
   return { status: reply.statusCode!, body }
 }
 
-/** Once the edge has been told of the last change of the sandbox, of which the caller has no word. */
+/** Waits until the edge knows the latest state of the sandbox. */
 async function askWhen(name: string, isTold: (reply: Reply) => boolean): Promise<Reply> {
   let reply: Reply | undefined
   await until(async () => {
@@ -78,7 +78,7 @@ async function call(method: string, path: string, body?: object): Promise<Reply>
   return { status: reply.status, body: await reply.text() }
 }
 
-/** Asks again and again, over connections that stay and over new ones, until told to stop. */
+/** Sends requests continuously, over kept and new connections, until it is stopped. */
 function startTraffic(name: string) {
   const agent = new Agent({ keepAlive: true, maxSockets: 4 })
   const failures: string[] = []
@@ -137,8 +137,8 @@ afterAll(async () => {
   await destroy(berth)
 })
 
-describe('the address of a sandbox', () => {
-  test('is in its answer, and leads to its service as soon as that listens', async () => {
+describe('the URL of a sandbox', () => {
+  test('is in the API response and reaches the service as soon as it listens', async () => {
     const sprite = await client.getSprite('open')
     expect(sprite.url).toBe(`http://open.sandbox.localhost:${new URL(edgeUrl).port}/`)
     const reply = await askWhen('open', isPublic)
@@ -146,7 +146,7 @@ describe('the address of a sandbox', () => {
     expect(reply.body).toMatch(/^open GET \/ HTTP\/1.1\r\nHost: open.sandbox.localhost/)
   })
 
-  test('is protected by the tokens that may see it, which the service does not see', async () => {
+  test('needs a token, which is not forwarded to the service', async () => {
     expect((await askWhen('closed', ({ status }) => status !== 404)).status).toBe(401)
     const reply = await ask(host('closed'), { authorization: `Bearer ${berth.token}` })
     expect(reply.status).toBe(200)
@@ -156,7 +156,7 @@ describe('the address of a sandbox', () => {
     expect((await askWhen('closed', isPublic)).status).toBe(200)
   })
 
-  test('waits for a service that crashed, and says that one was stopped', async () => {
+  test('waits for a crashed service, and reports a stopped one', async () => {
     const path = '/v1/sandboxes/open/services'
     expect((await call('POST', `${path}/signal`, { name: 'web', signal: 'KILL' })).status).toBe(204)
     expect((await ask(host('open'))).status).toBe(200)
@@ -167,7 +167,7 @@ describe('the address of a sandbox', () => {
     expect((await askWhen('open', isWanted)).status).toBe(200)
   })
 
-  test('has a service that failed started sooner than it would be', async () => {
+  test('restarts a failed service before its backoff ends', async () => {
     const script = `test -e ready || exit 3; exec perl -e '${server.replaceAll("'", `'"'"'`)}'`
     await sandboxWithService('late', 'public', { cmd: 'sh', args: ['-c', script] })
     const path = '/v1/sandboxes/late'
@@ -182,14 +182,14 @@ describe('the address of a sandbox', () => {
     expect(Date.now()).toBeLessThan(nextAt)
   })
 
-  test('starts a sandbox that has never run, where nothing answers', async () => {
+  test('starts a sandbox that has never run', async () => {
     await (await client.createSprite('empty')).updateURLSettings({ auth: 'public' })
     const reply = await askWhen('empty', isPublic)
     expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'bad_gateway'])
     expect((await client.getSprite('empty')).status).toBe('running')
   })
 
-  test('waits for the check of a service to pass', async () => {
+  test('waits for the health check of the service', async () => {
     const late = 'test -e /tmp/ready'
     await sandboxWithService('checked', 'public', { health: { command: ['sh', '-c', late], interval: '100ms' } })
     const replies = [1, 2, 3].map(() => askWhen('checked', isPublic))
@@ -203,7 +203,7 @@ describe('the address of a sandbox', () => {
     await checked.execFile('touch', ['/tmp/ready'])
     for (const reply of await Promise.all(replies)) expect(reply.body).toMatch(/^ready checked GET/)
 
-    // The next one has to pass by itself.
+    // The restarted service has to pass its own check.
     await checked.execFile('rm', ['/tmp/ready'])
     await call('POST', '/v1/sandboxes/checked/services/web/restart?duration=10ms')
     const later = ask(host('checked'))
@@ -212,14 +212,14 @@ describe('the address of a sandbox', () => {
     expect((await later).body).toMatch(/^ready checked GET/)
   })
 
-  test('is gone with its sandbox', async () => {
+  test('stops working when the sandbox is deleted', async () => {
     await (await client.getSprite('empty')).delete()
     await askWhen('empty', ({ status }) => status === 404)
   })
 })
 
 describe('traffic', () => {
-  test('goes on without a failed request when the control plane is killed and started again', async () => {
+  test('continues without a failed request when the control plane is killed and restarted', async () => {
     const traffic = startTraffic('open')
     await until(() => traffic.count() > 50)
     await end(berth.children.at(-1)!)
@@ -232,7 +232,7 @@ describe('traffic', () => {
     expect(berth.addresses.edge).toBe(edgeUrl)
   })
 
-  test('goes on without a failed request when the edge takes up other settings', async () => {
+  test('continues without a failed request when the settings of the edge change', async () => {
     const { primary, workers } = edgePids()
     expect(workers).toHaveLength(2)
     const traffic = startTraffic('open')
@@ -248,9 +248,9 @@ describe('traffic', () => {
     expect(workers).not.toContain(edgePids().workers[0])
   }, 120_000)
 
-  test('is taken up again when a worker is killed, and when the whole edge is', async () => {
+  test('recovers when a worker or the whole edge is killed', async () => {
     const { primary, workers } = edgePids()
-    // What is left of the old one answers as well, so the new one is waited for first.
+    // The old workers may still answer for a moment, so the test waits for the new edge first.
     const isOther = ({ primary: now, workers: others }: ReturnType<typeof edgePids>) =>
       others.length === 1 && others[0] !== workers[0] && now !== undefined
     kill(workers[0]!)
@@ -262,7 +262,7 @@ describe('traffic', () => {
     expect((await ask(`127.0.0.1:${new URL(edgeUrl).port}`)).status).toBe(404)
   })
 
-  test('comes back at the same address after everything was down', async () => {
+  test('works at the same address after everything was down', async () => {
     await end(berth.children.at(-1)!, 'SIGTERM')
     await berth.cli('down')
     await expect(ask(host('open'))).rejects.toThrow('ECONNREFUSED')

@@ -28,7 +28,7 @@ const workers = () => {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').map(Number)
 }
 
-test('ten thousand connections that say nothing cost little, hold nobody up, and are closed', async () => {
+test('ten thousand silent connections cost little, do not delay other clients, and are closed', async () => {
   const app = await edge.app('127.0.0.9', true)
   await edge.machine(app, [web(await edge.backend((_request, reply) => reply.end('here')))])
   const host = `${app}.app.test`
@@ -48,7 +48,7 @@ test('ten thousand connections that say nothing cost little, hold nobody up, and
   expect((await edge.ask(host)).body).toBe('here')
 })
 
-test('clients that send their requests byte by byte are told that they took too long', async () => {
+test('clients that send their requests byte by byte get a timeout', async () => {
   const app = await edge.app('127.0.0.9', true)
   await edge.machine(app, [web(await edge.backend((_request, reply) => reply.end('here')))])
   const host = `${app}.app.test`

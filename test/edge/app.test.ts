@@ -8,9 +8,9 @@ import { type Reply, useEdge } from '../support/edge.ts'
 import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
-// Longer than a busy machine needs for what a request waits for here.
-const edge = useEdge({ waitMillis: 40_000 })
-const hasty = useEdge({ waitMillis: 500 })
+// Long enough for a busy host; requests that wait must not time out here.
+const edge = useEdge({ waitTimeoutMs: 40_000 })
+const hasty = useEdge({ waitTimeoutMs: 500 })
 
 const { ask } = edge
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)
@@ -23,7 +23,7 @@ async function body(request: IncomingMessage): Promise<string> {
   return text
 }
 
-test('an app answers under its name once it has an address, and not without', async () => {
+test('an app answers at its host name only if it has an address', async () => {
   const [open, closed] = [await edge.app(), await edge.app({ ip: null })]
   await edge.backendOf(open, say('open'))
   await edge.backendOf(closed, say('closed'))
@@ -36,13 +36,13 @@ test('an app answers under its name once it has an address, and not without', as
   await until(async () => (await ask(closed)).status === 404)
 })
 
-test('an app without machines says so', async () => {
+test('a request for an app without machines gets an explanation', async () => {
   const empty = await edge.app()
   await until(async () => json(await ask(empty)).message === `the app ${empty} has no machine with a service yet`)
   expect((await ask(empty)).status).toBe(404)
 })
 
-test('names below an app lead to it when it asked for that, and custom names when they are its', async () => {
+test('subdomains work if the app has enabled them, and custom host names if the app owns them', async () => {
   const [wide, narrow] = [await edge.app({ subdomains: true }), await edge.app()]
   await edge.backendOf(wide, say('wide'))
   await edge.backendOf(narrow, say('narrow'))
@@ -52,14 +52,14 @@ test('names below an app lead to it when it asked for that, and custom names whe
   await until(async () => (await ask('www.example.com')).body === 'narrow')
   expect((await ask('any.wild.example.com')).body).toBe('narrow')
   expect((await ask('wild.example.com')).status).toBe(404)
-  // A custom name never goes before the platform's own.
+  // The platform's own host names take precedence over custom ones.
   await sql('insert into host (hostname, app_id) values ($1, $2)', [`${wide}.app.test`, narrow])
   expect((await ask(wide)).body).toBe('wide')
 })
 
 const readiness = { checks: { ready: { type: 'tcp', port: 1, kind: 'readiness' } } }
 
-test('a change of a machine counts when it is told, not when all are read again', async () => {
+test('a change of a machine takes effect by its notification, not by the periodic reload', async () => {
   const app = await edge.app()
   const one = await edge.backendOf(app, say('one'), { config: readiness })
   const two = await edge.backendOf(app, say('two'), { config: readiness, cordoned: true })
@@ -71,7 +71,7 @@ test('a change of a machine counts when it is told, not when all are read again'
     await sql(text)
     const opened = () => edge.table.apps.get(app)!.targets.filter(({ isOpen }) => isOpen)
     const ids = () => opened().map(({ machineId }) => machineId)
-    await until(() => ids().toSorted().join() === open.toSorted().join(), 9) // they are read again every ten seconds
+    await until(() => ids().toSorted().join() === open.toSorted().join(), 9) // the periodic reload takes ten seconds
     const answers = new Set<string>()
     for (let round = 0; round < 10; round++) answers.add((await ask(app)).body)
     return [...answers].sort()
@@ -89,7 +89,7 @@ test('a change of a machine counts when it is told, not when all are read again'
   expect(await change(stop, [one.id])).toEqual(['one'])
 })
 
-test('a check that only informs keeps no requests away', async () => {
+test('an informational check does not gate requests', async () => {
   const app = await edge.app()
   const config = { checks: { info: { type: 'tcp', port: 1 }, ...readiness.checks } }
   const { id } = await edge.backendOf(app, say('there'), { config })
@@ -105,14 +105,14 @@ test('a check that only informs keeps no requests away', async () => {
   expect((await waiting).body).toBe('there')
 })
 
-test('a machine that has not passed its checks yet gets no request, and no other is woken beside it', async () => {
+test('a machine gets no request before its checks pass, and no other machine is started meanwhile', async () => {
   const app = await edge.app()
   const service = { checks: [{ type: 'http' }] }
   const young = await edge.backendOf(app, say('young'), { service })
   const name = `servicecheck-00-http-${young.port}`
   await sql(`insert into machine_check (machine_id, name, status) values ($1, $2, 'warning')`, [young.id, name])
   const asleep = await edge.machine(app, { port: await freePort(), state: 'stopped' })
-  const waits = vi.spyOn(edge.balance, 'wait')
+  const waits = vi.spyOn(edge.balancer, 'enqueue')
   const waiting = ask(app)
   await until(() => waits.mock.calls.length > 0)
   waits.mockRestore()
@@ -122,14 +122,14 @@ test('a machine that has not passed its checks yet gets no request, and no other
   expect((await sql('select state from machine where id = $1', [asleep])).rows).toEqual([{ state: 'stopped' }])
 })
 
-test('who never passes its checks is told of when the wait is over', async () => {
+test('a request for a machine that never passes its checks times out with the reason', async () => {
   const app = await hasty.app()
   await hasty.backendOf(app, say('never'), { service: { checks: [{ type: 'http' }] } })
   const reply = await ask(app, { port: hasty.port })
   expect([reply.status, json(reply).message]).toEqual([503, `no machine of ${app} passed its checks within 0.5 s`])
 })
 
-test('the least loaded machine gets the request, and both get their share', async () => {
+test('requests go to the least loaded machine, and equal machines take turns', async () => {
   const app = await edge.app()
   const held: ServerResponse[] = []
   const counts = [0, 0]
@@ -150,7 +150,7 @@ test('the least loaded machine gets the request, and both get their share', asyn
   expect(Math.min(...counts)).toBeGreaterThan(5)
 })
 
-test('above the hard limit requests wait', async () => {
+test('requests above the hard limit wait', async () => {
   const app = await edge.app()
   const held: ServerResponse[] = []
   let most = 0
@@ -169,7 +169,7 @@ test('above the hard limit requests wait', async () => {
   expect((await Promise.all(replies)).map(({ status }) => status)).toEqual([200, 200, 200])
 })
 
-test('above the hard limit requests are refused when nothing becomes free', async () => {
+test('requests above the hard limit are refused when they time out', async () => {
   const app = await hasty.app()
   const held: ServerResponse[] = []
   const service = { concurrency: { type: 'requests', soft_limit: 1, hard_limit: 2 } }
@@ -187,7 +187,7 @@ test('above the hard limit requests are refused when nothing becomes free', asyn
   await Promise.all(stuck)
 })
 
-test('a machine that refuses connections, or breaks them before an answer, is passed over', async () => {
+test('a machine that refuses connections, or closes them before a response, is skipped', async () => {
   const app = await edge.app()
   await edge.machine(app, { port: await freePort() })
   await edge.backendOf(app, (request) => request.socket.destroy())
@@ -196,14 +196,14 @@ test('a machine that refuses connections, or breaks them before an answer, is pa
   expect((await ask(app, { method: 'PUT', body: 'twice' })).body).toBe('good twice')
 })
 
-test('what must not be sent twice is not, once a program has it', async () => {
+test('a request that is not idempotent is not sent twice', async () => {
   const app = await edge.app()
   const breaking = await edge.backendOf(app, (request) => request.socket.destroy())
   const reply = await ask(app, { method: 'POST', body: 'once' })
   expect([reply.status, breaking.requests.length]).toEqual([502, 1])
 })
 
-test('a request waits for a machine that starts, and wakes one that sleeps', async () => {
+test('a request waits for a starting machine, and starts a stopped one', async () => {
   const app = await edge.app()
   const port = await freePort()
   const id = await edge.machine(app, { port, state: 'stopped' })
@@ -218,7 +218,7 @@ test('a request waits for a machine that starts, and wakes one that sleeps', asy
   expect((await Promise.all(replies)).every(({ status, body }) => status === 200 && body === 'awake')).toBe(true)
 })
 
-test('nobody is woken who must not be, and that is said at once', async () => {
+test('a machine without autostart is not started, and the request fails at once', async () => {
   const app = await edge.app()
   await edge.machine(app, { state: 'stopped', service: { autostart: false } })
   await edge.machine(app, { state: 'stopped', cordoned: true })
@@ -231,7 +231,7 @@ test('nobody is woken who must not be, and that is said at once', async () => {
   expect(performance.now() - started).toBeLessThan(30_000)
 })
 
-test('another machine is woken when all that run are at their soft limits', async () => {
+test('another machine is started when all running ones are at their soft limits', async () => {
   const app = await edge.app()
   const held: ServerResponse[] = []
   const service = { concurrency: { type: 'requests', soft_limit: 1, hard_limit: 10 } }
@@ -246,7 +246,7 @@ test('another machine is woken when all that run are at their soft limits', asyn
   expect((await Promise.all(replies)).map(({ body }) => body)).toEqual(['ok', 'ok'])
 })
 
-test('the program sees who asked and where the edge is, and the client who answered', async () => {
+test('the program gets the address of the client and the region of the edge', async () => {
   const app = await edge.app()
   await edge.backendOf(app, (request, reply) => {
     reply.setHeader('server', 'mine')
@@ -275,7 +275,7 @@ test('the program sees who asked and where the edge is, and the client who answe
   })
 })
 
-test('fields of answers are set and left out as the port says, or all left as they are', async () => {
+test('response headers are set and removed as the port says, or left pristine', async () => {
   const rules = (response: object) => ({
     service: { ports: [{ port: 80, handlers: ['http'], http_options: { response } }] },
   })
@@ -305,7 +305,7 @@ test('fields of answers are set and left out as the port says, or all left as th
   for (const name of ['via', 'fly-request-id']) expect(Object.keys(plain.headers)).not.toContain(name)
 })
 
-test('who must speak TLS is sent there', async () => {
+test('a port that forces HTTPS redirects to it', async () => {
   const app = await edge.app()
   await edge.backendOf(app, say('secret'), {
     service: { ports: [{ port: 80, handlers: ['http'], force_https: true }] },
@@ -315,7 +315,7 @@ test('who must speak TLS is sent there', async () => {
   expect((await ask(app, { headers: { 'x-forwarded-proto': 'https' } })).body).toBe('secret')
 })
 
-test('a web socket passes both ways and counts as a request under way', async () => {
+test('a WebSocket works in both directions and counts as load', async () => {
   const app = await edge.app()
   const backend = await edge.backendOf(app, say('http'))
   const sockets = new WebSocketServer({ server: backend.server })
@@ -330,7 +330,7 @@ test('a web socket passes both ways and counts as a request under way', async ()
   await until(() => target!.load === 0)
 })
 
-test('an address of its own leads to an app whatever the host, and shared ones by name', async () => {
+test('a dedicated address serves its app for every host name, a shared one by host name', async () => {
   const app = await edge.app({ ip: { ip: '127.0.7.1' } })
   await edge.backendOf(app, say('mine'))
   const shared = await edge.app()
@@ -342,7 +342,7 @@ test('an address of its own leads to an app whatever the host, and shared ones b
   expect((await ask(shared)).body).toBe('shared')
 })
 
-test('a port of an app without handlers passes bytes, from either side first', async () => {
+test('a port without handlers relays bytes, whichever side sends first', async () => {
   const app = await edge.app({ ip: { ip: '127.0.7.2' } })
   const echo = createTcpServer((socket) => {
     socket.write('hello ')
@@ -367,7 +367,7 @@ test('a port of an app without handlers passes bytes, from either side first', a
   echo.close()
 })
 
-test('a program that asks for it is told of the client by the PROXY protocol', async () => {
+test('a program gets the client address by the PROXY protocol if it asks for that', async () => {
   const app = await edge.app({ ip: { ip: '127.0.7.3' } })
   const told: string[] = []
   const server = createTcpServer((socket) =>
@@ -386,7 +386,7 @@ test('a program that asks for it is told of the client by the PROXY protocol', a
   server.close()
 })
 
-test('no request fails while two machines are replaced one after the other', async () => {
+test('no request fails while two machines are replaced one after another', async () => {
   const app = await edge.app()
   const backends = [await edge.backendOf(app, say('old')), await edge.backendOf(app, say('old'))]
   let isOver = false

@@ -28,7 +28,7 @@ const sendPage: Answer = (_request, reply) => {
   reply.end(page)
 }
 
-test('an answer is made smaller for clients that understand it, and stays as it is for others', async () => {
+test('a response is compressed for clients that accept it', async () => {
   const { app } = await makeApp(sendPage)
   for (const encoding of encodings) {
     const reply = await edge.ask(app, { headers: { 'accept-encoding': encoding } })
@@ -50,7 +50,7 @@ test('an answer is made smaller for clients that understand it, and stays as it 
   await until(() => edge.encoders.open === 0)
 })
 
-test('nothing is changed on a port that does not ask for it, or that sets the field itself', async () => {
+test('nothing is compressed on a port without compression, or that sets Content-Encoding itself', async () => {
   const headers = { 'accept-encoding': 'gzip' }
   for (const options of [
     {},
@@ -63,7 +63,7 @@ test('nothing is changed on a port that does not ask for it, or that sets the fi
   }
 })
 
-test('an answer without a length, and old clients, get all of it too', async () => {
+test('responses without a length and responses to HTTP/1.0 clients are complete', async () => {
   const { app } = await makeApp((_request, reply) => {
     reply.shouldKeepAlive = false
     reply.useChunkedEncodingByDefault = false
@@ -80,7 +80,7 @@ test('an answer without a length, and old clients, get all of it too', async () 
   expect(gunzipSync(Buffer.from(body.join('\r\n\r\n'), 'latin1')).equals(both)).toBe(true)
 })
 
-test('requests follow each other on one connection, also when they are sent at once', async () => {
+test('several requests use one connection, also when pipelined', async () => {
   const { app, requests } = await makeApp((request, reply) => {
     reply.writeHead(200, { 'content-type': 'text/plain', trailer: 'x-end' })
     reply.write(`${request.url} ${page}`)
@@ -93,11 +93,11 @@ test('requests follow each other on one connection, also when they are sent at o
   expect(text.split('HTTP/1.1 200').length - 1).toBe(3)
   expect(text.split('0\r\nx-end: yes\r\n\r\n').length - 1).toBe(3)
   expect(requests.map(({ url }) => url)).toEqual(['/1', '/2', '/3'])
-  // The program is asked over one connection, which was free again each time.
+  // The upstream connection is reused as well.
   expect(new Set(requests.map(({ socket }) => socket)).size).toBe(1)
 })
 
-test.each(encodings)('a stream arrives piece by piece in %s', async (encoding) => {
+test.each(encodings)('a stream is flushed piece by piece in %s', async (encoding) => {
   let stream: ServerResponse | undefined
   const { app } = await makeApp((_request, reply) => {
     reply.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -159,7 +159,7 @@ test.each(encodings)(
   },
 )
 
-test('an answer that breaks off is not taken for whole', async () => {
+test('a truncated response is not completed', async () => {
   const { app } = await makeApp((_request, reply) => {
     reply.writeHead(200, { 'content-type': 'text/plain', 'content-length': page.length })
     reply.write(page.subarray(0, 5_000), () => reply.destroy())
@@ -168,18 +168,18 @@ test('an answer that breaks off is not taken for whole', async () => {
   await until(() => edge.encoders.open === 0)
 })
 
-test('beyond the most at once answers go out as they are', async () => {
+test('responses above the encoder limit are not compressed', async () => {
   const { app } = await makeApp(sendPage)
-  edge.encoders.open += edge.encoders.most
+  edge.encoders.open += edge.encoders.max
   try {
     const reply = await edge.ask(app, { headers: { 'accept-encoding': 'gzip' } })
     expect(reply.bytes.equals(page)).toBe(true)
   } finally {
-    edge.encoders.open -= edge.encoders.most
+    edge.encoders.open -= edge.encoders.max
   }
 })
 
-test('clients of HTTP/2 get the same', async () => {
+test('responses to HTTP/2 clients are compressed', async () => {
   const { app } = await makeApp(sendPage)
   const session = openHttp2(`${app}.app.test`, edge.port)
   for (const encoding of encodings) {
@@ -190,6 +190,6 @@ test('clients of HTTP/2 get the same', async () => {
   session.close()
 })
 
-test('nothing of this left an error behind', () => {
+test('no test caused an internal error', () => {
   expect(edge.errors).toEqual([])
 })

@@ -1,4 +1,4 @@
-// Datagrams through the process of the edge, whose workers are two.
+// UDP through an edge process with two workers.
 import { randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { afterEach, expect, test } from 'vitest'
@@ -16,7 +16,7 @@ afterEach(() => {
   for (const each of opened.splice(0)) each.close()
 })
 
-/** Of loopback, and of no other test. */
+/** Loopback addresses that no other test uses. */
 function newAddress(): string {
   addresses += 1
   return `127.78.${process.pid % 250}.${addresses}`
@@ -35,7 +35,7 @@ const service = (internal: number, port: number, extra: object = {}) => ({
   ...extra,
 })
 
-/** An app with a machine for each of these programs, which are all known when it has its address. */
+/** Creates an app with a machine for each program. The app gets its address last. */
 async function serve(names: string[], extra: object = {}) {
   const [address, port] = [newAddress(), await freePort()]
   const app = await edge.app(null)
@@ -54,7 +54,7 @@ async function stateOf(id: string): Promise<string> {
   return (await edge.database.db.query('select state from machine where id = $1', [id])).rows[0].state
 }
 
-/** Who answers it, which is asked often enough to see that nobody else does. */
+/** Returns the programs that answer, over enough datagrams to see all of them. */
 async function whoAnswers(client: Talker): Promise<string[]> {
   const names = new Set<string>()
   for (let round = 0; round < 10; round++) {
@@ -64,7 +64,7 @@ async function whoAnswers(client: Talker): Promise<string[]> {
   return [...names]
 }
 
-test('clients are answered from where they sent to, and each stays with one of the machines', async () => {
+test('responses come from the address that the client sent to, and each client stays with one machine', async () => {
   const { app, address, port, programs, talk } = await serve(['one', 'two'])
   const clients = [await talk()]
   expect((await clients[0]!.ask('hello')).from).toBe(`${address} ${port}`)
@@ -84,7 +84,7 @@ test('clients are answered from where they sent to, and each stays with one of t
   })
 })
 
-test('a range of ports leads to a machine, also beside TCP at the same numbers', async () => {
+test('a port range works for UDP next to TCP services on the same ports', async () => {
   const [address, port] = [newAddress(), await freePort()]
   const app = await edge.app(address)
   const program = await echo('many')
@@ -98,7 +98,7 @@ test('a range of ports leads to a machine, also beside TCP at the same numbers',
   }
 })
 
-test('large datagrams pass both ways', async () => {
+test('large datagrams are forwarded in both directions', async () => {
   const { programs, talk } = await serve(['large'])
   const client = await talk()
   await client.ask('hello')
@@ -111,7 +111,7 @@ test('large datagrams pass both ways', async () => {
   expect(client.heard.some(({ text }) => text === String(bytes))).toBe(true)
 })
 
-test('a machine that stops loses its clients, and what they send next goes to another', async () => {
+test('clients of a machine that stops move to another one', async () => {
   const { machines, programs, talk } = await serve(['one', 'two'])
   const clients = [await talk(), await talk()]
   for (const client of clients) await client.ask('hello')
@@ -120,19 +120,19 @@ test('a machine that stops loses its clients, and what they send next goes to an
     const answers = await Promise.all(clients.map(whoAnswers))
     return answers.every((names) => names.join() === 'two')
   })
-  // A program that has ended says so by itself.
+  // The kernel of the machine rejects datagrams for a program that has exited.
   await setState(machines[0]!, 'started')
   programs[1]!.close()
   opened.splice(opened.indexOf(programs[1]!), 1)
   await until(async () => (await whoAnswers(clients[0]!)).join() === 'one')
 })
 
-test('the first datagrams wait for a machine that is woken, and for a program that listens late', async () => {
+test('the first datagrams wait for a machine that is started, and for a program that listens late', async () => {
   const [address, port, internal] = [newAddress(), await freePort(), await freePort()]
   const app = await edge.app(address)
   const id = await edge.machine(app, [service(internal, port)], 'stopped')
   const client = await talker(address, port)
-  // Until the edge listens, nothing of what is sent arrives.
+  // Datagrams sent before the edge listens are lost.
   await until(async () => {
     client.say('wake up')
     return (await stateOf(id)) === 'starting'
@@ -150,25 +150,25 @@ test('the first datagrams wait for a machine that is woken, and for a program th
   await until(() => [client, late].every(({ heard }) => heard.length > 0))
   expect(client.heard[0]!.text).toBe('awake wake up')
   expect(late.heard[0]!.text).toBe('awake late')
-  // A few are kept, and not all that was sent.
+  // Only a few datagrams are kept.
   const perSource = Map.groupBy(program.heard, ({ from }) => from)
   expect(Math.max(...[...perSource.values()].map(({ length }) => length))).toBeLessThanOrEqual(8)
 })
 
-test('a machine at its hard limit takes no more clients, and the next one waits for another', async () => {
+test('a client above the hard limit waits for another machine', async () => {
   const { app, port, talk, programs } = await serve(['one', 'two'], { concurrency: { soft_limit: 1, hard_limit: 1 } })
   const clients = [await talk(), await talk(), await talk()]
   const [first, second, third] = clients as [Talker, Talker, Talker]
   await first.ask('hello')
   await second.ask('hello')
   third.say('me too')
-  // It is read after what was sent before.
+  // Datagrams are processed in order, so the earlier ones have been handled.
   await first.ask('again')
   await second.ask('again')
   expect(programs.flatMap(({ heard }) => heard).filter(({ text }) => text === 'me too')).toEqual([])
   const further = await echo('three')
   await edge.machine(app, [service(further.port, port)])
-  // Others would get the places of clients that are silent for long.
+  // The clients must not become idle, or they would give way to the waiting one.
   await until(() => {
     for (const client of [first, second]) client.say('still here')
     return third.heard.some(({ text }) => text === 'three me too')
@@ -180,7 +180,7 @@ test('a machine at its hard limit takes no more clients, and the next one waits 
   ])
 })
 
-test('a flood takes no more than its share, and from nobody who is known', async () => {
+test('a flood of new clients does not displace proven ones', async () => {
   const { programs, talk } = await serve(['flooded'])
   const [other, known] = [await serve(['calm']), await talk()]
   await (await other.talk()).ask('hello')
@@ -199,7 +199,7 @@ test('a flood takes no more than its share, and from nobody who is known', async
   expect((await (await other.talk()).ask('hello')).text).toBe('calm hello')
 })
 
-test('clients are answered by new workers, when they are replaced and when they die', async () => {
+test('clients are served by the new workers after workers are replaced or killed', async () => {
   const { talk } = await serve(['lasting'])
   const client = await talk()
   await client.ask('hello')
@@ -212,7 +212,7 @@ test('clients are answered by new workers, when they are replaced and when they 
   expect((await client.ask('after a death')).text).toBe('lasting after a death')
 })
 
-test('an address that apps share takes no datagrams', async () => {
+test('a shared address receives no datagrams', async () => {
   const [shared, port] = ['127.0.0.9', await freePort()]
   const app = await edge.app(shared, true)
   const program = await echo('nobody')
@@ -225,7 +225,7 @@ test('an address that apps share takes no datagrams', async () => {
   expect(program.heard).toEqual([])
 })
 
-test('a machine with clients is not stopped for having nothing to do', async () => {
+test('autostop does not stop a machine that has UDP clients', async () => {
   const [busy, idle] = [await serve(['busy']), await serve(['idle'])]
   await (await busy.talk()).ask('hello')
   await edge.database.db.query(

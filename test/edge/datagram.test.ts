@@ -1,8 +1,8 @@
-// Datagrams through the edge in this process, where time passes faster and every place can be looked at.
+// UDP through a proxy in this process, with short timeouts and access to its state.
 import { createSocket, type Socket } from 'node:dgram'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import type { Target } from '../../src/edge/routing/app.ts'
-import { createDatagrams, type Datagrams } from '../../src/edge/udp/datagram.ts'
+import type { Target } from '../../src/edge/routing/target.ts'
+import { DatagramProxy } from '../../src/edge/udp/datagram-proxy.ts'
 import { startEcho, startTalker, type Talker } from '../support/datagram.ts'
 import { type NewMachine, useEdge } from '../support/edge.ts'
 import { freePort } from '../support/port.ts'
@@ -11,27 +11,27 @@ import { until } from '../support/until.ts'
 const edge = useEdge()
 const opened: { close(): void }[] = []
 const sockets = new Map<string, Socket>()
-let datagrams: Datagrams
+let proxy: DatagramProxy
 let addresses = 0
 
-/** Taken by somebody else for as long as this is true. */
+/** While this is true, ports cannot be bound. */
 let isTaken = false
 
 beforeEach(() => {
   isTaken = false
-  datagrams = start(60_000)
+  proxy = start(60_000)
 })
 
 afterEach(() => {
-  datagrams.close()
+  proxy.close()
   sockets.clear()
   for (const each of opened.splice(0)) each.close()
 })
 
-function start(idleMillis: number): Datagrams {
-  return createDatagrams({
+function start(idleTimeoutMs: number): DatagramProxy {
+  return new DatagramProxy({
     apps: edge.table.apps,
-    balance: edge.balance,
+    balancer: edge.balancer,
     worker: { index: 0, count: 1 },
     async open(name) {
       if (isTaken) return undefined
@@ -42,15 +42,14 @@ function start(idleMillis: number): Datagrams {
       return socket
     },
     maxFlows: 100,
-    idleMillis,
-    idleWantedMillis: 1,
+    idleTimeoutMs,
+    contendedIdleTimeoutMs: 1,
   })
 }
 
-/** From here on the clients that are silent for as long are forgotten. */
-function startOver(idleMillis: number): void {
-  datagrams.close()
-  datagrams = start(idleMillis)
+function restart(idleTimeoutMs: number): void {
+  proxy.close()
+  proxy = start(idleTimeoutMs)
 }
 
 async function serve(names: string[], machine: NewMachine = {}) {
@@ -66,7 +65,7 @@ async function serve(names: string[], machine: NewMachine = {}) {
     const service = { protocol: 'udp', internal_port: program.port, ports: [{ port }], ...machine.service }
     machines.push(await edge.machine(app, { ...machine, services: [service] }))
   }
-  datagrams.look()
+  proxy.update()
   const talk = async (): Promise<Talker> => {
     const client = await startTalker(address, port)
     opened.push(client)
@@ -78,8 +77,8 @@ async function serve(names: string[], machine: NewMachine = {}) {
 
 const nameOf = async (client: Talker, word: string) => (await client.ask(word)).text.split(' ')[0]
 
-test('a client counts as load until it has been silent for a while', async () => {
-  startOver(500)
+test('a client counts as load until its flow is idle', async () => {
+  restart(500)
   const { talk, target } = await serve(['one'])
   const client = await talk()
   await client.ask('hello')
@@ -88,7 +87,7 @@ test('a client counts as load until it has been silent for a while', async () =>
   expect((await client.ask('again')).text).toBe('one again')
 })
 
-test('at the hard limit the place of a silent client is given to who waits', async () => {
+test('at the hard limit an idle client gives way to a waiting one', async () => {
   const { talk, target } = await serve(['one'], { service: { concurrency: { hard_limit: 1 } } })
   const [first, second] = [await talk(), await talk()]
   await first.ask('hello')
@@ -96,7 +95,7 @@ test('at the hard limit the place of a silent client is given to who waits', asy
   expect(target(0).load).toBe(1)
 })
 
-test('clients of a machine that is cordoned or fails its checks are given another, if there is one', async () => {
+test('clients of a machine that is cordoned or fails its checks move to another, if there is one', async () => {
   const config = { checks: { up: { type: 'tcp', port: 1, kind: 'readiness' } } }
   const { app, talk, machines } = await serve(['one', 'two'], { config })
   const { db } = edge.database
@@ -125,7 +124,7 @@ test('clients of a machine that is cordoned or fails its checks are given anothe
   expect(await answering('fourth')).toEqual(['one', 'one'])
 })
 
-test('a datagram for which there is no machine, and one that nobody can answer, are dropped', async () => {
+test('datagrams without a machine and datagrams from port 0 are dropped', async () => {
   const { address, port, talk, programs, target } = await serve(['one'])
   const asleep = await serve(['never'], { state: 'stopped', service: { autostart: false } })
   await until(() => sockets.has(`${address} ${port}`) && sockets.has(`${asleep.address} ${asleep.port}`))
@@ -136,7 +135,7 @@ test('a datagram for which there is no machine, and one that nobody can answer, 
   expect(new Set(programs[0]!.heard.map(({ text }) => text))).toEqual(new Set(['hello']))
 })
 
-test('a program that does not listen is not waited for by more than a few datagrams', async () => {
+test('only the first datagrams of a flow are kept for a program that does not listen yet', async () => {
   const { address, port, programs, talk, target } = await serve(['one'])
   await until(() => sockets.has(`${address} ${port}`))
   programs[0]!.close()
@@ -151,23 +150,23 @@ test('a program that does not listen is not waited for by more than a few datagr
     expect(heard.length).toBeLessThanOrEqual(8)
 })
 
-test('an address that is taken from an app takes its clients with it', async () => {
+test('the flows of an address end when the app loses it', async () => {
   const { app, talk, target } = await serve(['one'])
   await (await talk()).ask('hello')
   expect(target(0).load).toBe(1)
   await edge.database.db.query('delete from ip where app_id = $1', [app])
   await until(() => edge.table.apps.get(app)?.addresses.length === 0)
-  datagrams.look()
+  proxy.update()
   expect(target(0).load).toBe(0)
 })
 
-test('a port that somebody else has is asked for again', async () => {
+test('a port that cannot be bound is tried again', async () => {
   isTaken = true
   const { talk } = await serve(['one'])
   const client = await talk()
   client.say('hello')
   await until(() => client.errors.length > 0)
   isTaken = false
-  datagrams.look()
+  proxy.update()
   expect((await client.ask('hello')).text).toBe('one hello')
 })

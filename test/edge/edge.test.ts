@@ -7,14 +7,14 @@ import { setTimeout as pause } from 'node:timers/promises'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
-import { createAccess } from '../../src/edge/http/access.ts'
-import type { Route } from '../../src/edge/routing/route.ts'
+import { createAccess } from '../../src/edge/routing/access.ts'
+import type { SandboxRoute } from '../../src/edge/routing/sandbox.ts'
 import { hashToken } from '../../src/model/account/token.ts'
 import { insertToken } from '../../src/store/account/token.ts'
 import { useEdge } from '../support/edge.ts'
 import { until } from '../support/until.ts'
 
-const edge = useEdge({ waitMillis: 1_500 })
+const edge = useEdge({ waitTimeoutMs: 1_500 })
 
 interface Reply {
   status: number
@@ -63,7 +63,7 @@ async function token(kind: 'root' | 'org' | 'read' | 'sandbox', orgId: string | 
   return { id, text, headers: { authorization: `Bearer ${text}` } }
 }
 
-test('a host name leads to the service that owns the port, and others to nothing', async () => {
+test('a host name is routed to the service that owns the port, and unknown ones get 404', async () => {
   const [one, two] = await Promise.all([edge.backend(say('one')), edge.backend(say('two'))])
   const [first, second] = [await edge.sandbox({ port: one.port }), await edge.sandbox({ port: two.port })]
   expect((await ask(first)).body.toString()).toBe('one')
@@ -78,14 +78,14 @@ test('a host name leads to the service that owns the port, and others to nothing
   expect((await ask('nobody.sandbox.test', { path: '/healthz' })).status).toBe(404)
 })
 
-test('the target in a request line of a proxy counts more than its Host field', async () => {
+test('an absolute request target overrides the Host field', async () => {
   const backend = await edge.backend((request, reply) => reply.end(`${request.headers.host} ${request.url}`))
   const host = await edge.sandbox({ port: backend.port })
   const answer = await edge.raw(`GET http://${host}/a?b=1 HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n`)
   expect(answer).toContain(`${host} /a?b=1`)
 })
 
-test('the program behind sees who asked, and nothing that concerns our connections', async () => {
+test('the program gets the forwarding headers and no hop-by-hop headers', async () => {
   const backend = await edge.backend((request, reply) => {
     reply.setHeader('keep-alive', 'timeout=7')
     reply.end(JSON.stringify(request.rawHeaders))
@@ -122,7 +122,7 @@ test('the program behind sees who asked, and nothing that concerns our connectio
   expect(reply.headers['keep-alive']).toBeUndefined()
 })
 
-test('a protected address needs a token that may see its sandbox', async () => {
+test('a protected sandbox needs a token that may see it', async () => {
   const backend = await edge.backend((request, reply) => reply.end(String(request.headers.authorization)))
   const host = await edge.sandbox({ name: 'locked', auth: 'sprite', port: backend.port })
   const anonymous = await ask(host)
@@ -144,7 +144,7 @@ test('a protected address needs a token that may see its sandbox', async () => {
   expect(backend.requests).toHaveLength(4)
 })
 
-test('an address for administrators is closed to tokens that may do less, from the moment that is said', async () => {
+test('a sandbox for admins rejects lesser tokens as soon as the setting changes', async () => {
   const backend = await edge.backend(say('in'))
   const host = await edge.sandbox({ name: 'inner', auth: 'sprite', access: 'admins', port: backend.port })
   const [root, org, reader, own] = await Promise.all([
@@ -165,7 +165,7 @@ test('an address for administrators is closed to tokens that may do less, from t
   expect((await ask(host, { headers: reader.headers })).status).toBe(200)
 })
 
-test('our token goes no further, and every other one does', async () => {
+test('a platform token is not forwarded to the program, and other tokens are', async () => {
   const backend = await edge.backend((request, reply) => reply.end(String(request.headers.authorization)))
   const open = await edge.sandbox({ port: backend.port })
   const locked = await edge.sandbox({ auth: 'sprite', port: backend.port })
@@ -176,13 +176,14 @@ test('our token goes no further, and every other one does', async () => {
   expect((await ask(open, { headers: others })).body.toString()).toBe('Bearer of-another-platform')
 })
 
-test('a revoked token stops, a second after it was last asked for', async () => {
+test('a revoked token stops working within a second', async () => {
   const backend = await edge.backend(say('in'))
   const host = await edge.sandbox({ auth: 'sprite', port: backend.port })
   const { id, headers } = await token('org', 'acme')
   let time = 0
   const access = createAccess(edge.database.db, () => time)
-  const isAllowed = async () => (await access.check(edge.table.find(host) as Route, headers.authorization)).allowed
+  const isAllowed = async () =>
+    (await access.check(edge.table.find(host) as SandboxRoute, headers.authorization)).allowed
   expect((await ask(host, { headers })).status).toBe(200)
   expect(await isAllowed()).toBe(true)
   await edge.database.db.query('update token set revoked_at = now() where id = $1', [id])
@@ -193,13 +194,13 @@ test('a revoked token stops, a second after it was last asked for', async () => 
   await until(async () => (await ask(host, { headers })).status === 401)
 })
 
-test('a change of a route counts when it is told, not when all are read again', async () => {
+test('a change of a route takes effect by its notification, not by the periodic reload', async () => {
   const [one, two] = await Promise.all([edge.backend(say('one')), edge.backend(say('two'))])
   const host = await edge.sandbox({ name: 'moving', port: one.port })
   expect((await ask(host)).body.toString()).toBe('one')
   const change = async (sql: string, isSo: (reply: Reply) => boolean) => {
     await edge.database.db.query(sql)
-    await until(async () => isSo(await ask(host)), 9) // they are read again every ten seconds
+    await until(async () => isSo(await ask(host)), 9) // the periodic reload takes ten seconds
   }
   await change(
     `update service set http_port = ${two.port} where sandbox_id = 'moving'`,
@@ -210,7 +211,7 @@ test('a change of a route counts when it is told, not when all are read again', 
   await change(`update sandbox set state = 'deleting' where id = 'moving'`, ({ status }) => status === 404)
 })
 
-test('a web socket passes both ways', async () => {
+test('a WebSocket works in both directions', async () => {
   const backend = await edge.backend(say('http'))
   const sockets = new WebSocketServer({ server: backend.server })
   sockets.on('connection', (socket) =>
@@ -230,7 +231,7 @@ test('a web socket passes both ways', async () => {
   await until(() => sockets.clients.size === 0)
 })
 
-test('a web socket to a protected address needs a token too', async () => {
+test('a WebSocket to a protected sandbox needs a token', async () => {
   const backend = await edge.backend(say('http'))
   const host = await edge.sandbox({ auth: 'sprite', port: backend.port })
   const client = new WebSocket(`ws://127.0.0.1:${edge.port}/`, { headers: { host } })
@@ -240,7 +241,7 @@ test('a web socket to a protected address needs a token too', async () => {
   client.terminate()
 })
 
-test.each(['with its length', 'in chunks'])('fifty megabytes pass both ways %s', async (how) => {
+test.each(['with its length', 'in chunks'])('fifty megabytes are forwarded in both directions %s', async (how) => {
   const backend = await edge.backend((request, reply) => {
     if (how === 'with its length') reply.setHeader('content-length', request.headers['content-length']!)
     request.pipe(reply)
@@ -274,7 +275,7 @@ test.each(['with its length', 'in chunks'])('fifty megabytes pass both ways %s',
   expect(received.digest('hex')).toBe(sent.digest('hex'))
 })
 
-test('a stream arrives piece by piece', async () => {
+test('a stream is forwarded piece by piece', async () => {
   const replies: ServerResponse[] = []
   const backend = await edge.backend((_request, reply) => {
     replies.push(reply)
@@ -291,7 +292,7 @@ test('a stream arrives piece by piece', async () => {
   await once(reply, 'end')
 })
 
-test('a client that goes away is noticed behind, before and during the answer', async () => {
+test('the program notices a client that disconnects before or during the response', async () => {
   let closed = 0
   const backend = await edge.backend((request, reply) => {
     reply.on('close', () => {
@@ -311,7 +312,7 @@ test('a client that goes away is noticed behind, before and during the answer', 
   }
 })
 
-test('an answer that breaks off is not taken for whole', async () => {
+test('a truncated response is not completed', async () => {
   const breaking = createTcpServer((socket) => {
     socket.on('error', () => {})
     socket.once('data', (data) => {
@@ -327,7 +328,7 @@ test('an answer that breaks off is not taken for whole', async () => {
   breaking.close()
 })
 
-test('a program that hangs up or answers nonsense is a bad gateway', async () => {
+test('a program that closes the connection or sends garbage causes a 502', async () => {
   const answers: Record<string, string> = {
     '/nothing': '',
     '/nonsense': 'hello\r\n\r\n',
@@ -348,7 +349,7 @@ test('a program that hangs up or answers nonsense is a bad gateway', async () =>
   odd.close()
 })
 
-test('many requests share a connection, also when they are sent at once', async () => {
+test('many requests share a connection, also when pipelined', async () => {
   const backend = await edge.backend((request, reply) => reply.end(request.url))
   const host = await edge.sandbox({ port: backend.port })
   const line = (path: string, last = false) =>
@@ -360,7 +361,7 @@ test('many requests share a connection, also when they are sent at once', async 
   expect(sources.size).toBe(1)
 })
 
-test('a connection that the program behind has closed meanwhile is no failure', async () => {
+test('a pooled connection that the program has closed causes no error', async () => {
   const backend = await edge.backend(say('fine'))
   const host = await edge.sandbox({ port: backend.port })
   for (let round = 0; round < 20; round++) {
@@ -370,14 +371,14 @@ test('a connection that the program behind has closed meanwhile is no failure', 
   expect((await ask(host, { method: 'POST', body: 'x' })).status).toBe(200)
 })
 
-test('a thousand requests at once are all answered', async () => {
+test('a thousand concurrent requests are all answered', async () => {
   const backend = await edge.backend((request, reply) => setTimeout(() => reply.end(request.url), 20))
   const host = await edge.sandbox({ port: backend.port })
   const replies = await Promise.all(Array.from({ length: 1000 }, (_, n) => ask(host, { path: `/${n}` })))
   expect(replies.every((reply, n) => reply.status === 200 && reply.body.toString() === `/${n}`)).toBe(true)
 })
 
-test('answers without a body, on the way, and of old clients are passed as they are meant', async () => {
+test('responses without a body, interim responses and HTTP/1.0 are forwarded correctly', async () => {
   const backend = await edge.backend((request, reply) => {
     if (request.url === '/204') reply.writeHead(204).end()
     else if (request.url === '/304') reply.writeHead(304, { etag: '"x"' }).end()
@@ -409,7 +410,7 @@ test('answers without a body, on the way, and of old clients are passed as they 
   expect(old.toLowerCase()).not.toContain('chunked')
 })
 
-test('a client that asks whether to send its body is told', async () => {
+test('a client that sends Expect: 100-continue gets 100 Continue', async () => {
   const backend = await edge.backend(async (request, reply) => reply.end(await whole(request)))
   const host = await edge.sandbox({ port: backend.port })
   const socket = edge.connect()
@@ -458,7 +459,7 @@ test.each<[string, number, (host: string) => string]>([
   ['a chunk that is too long', 400, () => 'Transfer-Encoding: chunked\r\n\r\n3\r\nhello\r\n0\r\n\r\n'],
   ['a chunk line that ends too early', 400, () => 'Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n'],
   ['a huge chunk size', 400, () => `Transfer-Encoding: chunked\r\n\r\n${'f'.repeat(17)}\r\n`],
-])('a request with %s is refused', async (_name, status, rest) => {
+])('a request with %s is rejected', async (_name, status, rest) => {
   const backend = await edge.backend((request, reply) => {
     request.resume()
     request.on('error', () => {})
@@ -482,11 +483,11 @@ test.each([
   ['GET / HTTP/1.1\nHost: x\n\n', 400],
   [`GET / HTTP/1.1\r\nHost: x\r\nX: ${'a'.repeat(40_000)}\r\n\r\n`, 431],
   [`GET / HTTP/1.1\r\nHost: x\r\n${'X: a\r\n'.repeat(300)}\r\n`, 431],
-])('what is no request of ours is refused: %#', async (text, status) => {
+])('a malformed request is rejected: %#', async (text, status) => {
   expect(await edge.raw(text)).toMatch(new RegExp(`^HTTP/1.1 ${status} `))
 })
 
-test('whatever is sent, the program behind sees only requests that the edge has written', async () => {
+test('for any input, the program gets only requests that the edge has written', async () => {
   const backend = await edge.backend((request, reply) => {
     request.resume()
     request.on('error', () => {})
@@ -536,7 +537,7 @@ test('whatever is sent, the program behind sees only requests that the edge has 
       const head = fields.map(([text, lineEnd]) => text + lineEnd).join('')
       const socket = edge.connect()
       socket.write(`${method} / HTTP/1.1\r\nHost: ${host}\r\n${head}\r\n${body.join('')}`, 'latin1')
-      // Nothing comes back while the edge waits for the rest of a message, so this ends by time as well.
+      // The edge sends nothing while it waits for the rest of a message, so this also ends by a timeout.
       await Promise.race([once(socket, 'data'), once(socket, 'close'), pause(25)])
       socket.destroy()
       const strangers = backend.requests.filter((request) => request.headers.via !== '1.1 berth')

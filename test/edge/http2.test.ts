@@ -9,7 +9,7 @@ import { askHttp2, makePair, openHttp2 } from '../support/tls.ts'
 import { until } from '../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
-const edge = useEdge({ tls, waitMillis: 2_000 })
+const edge = useEdge({ tls, waitTimeoutMs: 2_000 })
 const options = { h2_backend: true }
 const ports = [
   { port: 80, handlers: ['http'], http_options: options },
@@ -52,7 +52,7 @@ const echo: Answer = (stream, headers) => {
   stream.pipe(stream)
 }
 
-test('a program that speaks HTTP/2 gets requests of both versions, whole and over one connection', async () => {
+test('a program with HTTP/2 gets requests of both versions over one connection', async () => {
   const seen: IncomingHttpHeaders[] = []
   const { app, sockets } = await makeApp((stream, headers) => {
     seen.push(headers)
@@ -86,7 +86,7 @@ test('a program that speaks HTTP/2 gets requests of both versions, whole and ove
   await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
 })
 
-test('answers without a body are passed as they are meant', async () => {
+test('responses without a body are forwarded correctly', async () => {
   const { app } = await makeApp((stream, headers) => {
     const status = Number(headers[':path']!.slice(1))
     stream.respond(
@@ -102,7 +102,7 @@ test('answers without a body are passed as they are meant', async () => {
   expect([head.status, head.headers['content-length']]).toEqual([200, '5'])
 })
 
-test('a call of gRPC works: both sides stream at once, and the end says how it went', async () => {
+test('a bidirectional gRPC stream works, including trailers', async () => {
   const { app } = await makeApp((stream, headers) => {
     if (headers[':path'] === '/refused') {
       stream.respond({ ':status': 200, 'content-type': 'application/grpc', 'grpc-status': '12' }, { endStream: true })
@@ -124,7 +124,7 @@ test('a call of gRPC works: both sides stream at once, and the end says how it w
   call.on('trailers', (given) => {
     trailers = given
   })
-  // The program speaks first.
+  // The program sends first.
   await until(() => text === 'hello')
   for (const word of ['one', 'two']) {
     call.write(word)
@@ -136,11 +136,11 @@ test('a call of gRPC works: both sides stream at once, and the end says how it w
   const refused = session.request({ ':path': '/refused', ':method': 'POST' })
   const [headers, flags] = await once(refused, 'response')
   expect(headers).toMatchObject({ 'grpc-status': '12' })
-  expect(flags & 1).toBe(1) // nothing follows the head, which is how clients know that this is all
+  expect(flags & 1).toBe(1) // END_STREAM on the head tells clients that no body follows
   session.close()
 })
 
-test('a further connection is opened when one is full, and none is used that is about to end', async () => {
+test('another connection is opened when one is full, and closing connections are not used', async () => {
   const held: ServerHttp2Stream[] = []
   const { app, server, sockets } = await makeApp((stream) => held.push(stream), { maxConcurrentStreams: 2 })
   const sessions: { close(): void }[] = []
@@ -166,7 +166,7 @@ test('a further connection is opened when one is full, and none is used that is 
   expect((await last).body).toBe('held')
 })
 
-test('a client that goes away is noticed behind, before and during the answer', async () => {
+test('the program notices a client that disconnects before or during the response', async () => {
   const held: ServerHttp2Stream[] = []
   const { app } = await makeApp((stream) => held.push(stream))
   for (const hasBegun of [false, true]) {
@@ -185,7 +185,7 @@ test('a client that goes away is noticed behind, before and during the answer', 
   await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
 })
 
-test('a stream that the program breaks off is a bad gateway, and never a whole answer', async () => {
+test('a stream that the program resets causes a 502 or a truncated response', async () => {
   const { app } = await makeApp((stream, headers) => {
     if (headers[':path'] === '/begun') {
       stream.respond({ ':status': 200 })
@@ -199,18 +199,18 @@ test('a stream that the program breaks off is a bad gateway, and never a whole a
   await expect(edge.ask(app, { path: '/begun' })).rejects.toThrow('aborted')
 })
 
-test('a program that does not speak HTTP/2 after all is a bad gateway', async () => {
+test('a program that does not speak HTTP/2 causes a 502', async () => {
   const app = await edge.app()
   await edge.backendOf(app, (_request, reply) => void reply.end('one'), { service: { ports } })
   expect((await edge.ask(app)).status).toBe(502)
 })
 
-test('a program that takes no requests is a bad gateway too', async () => {
+test('a program that accepts no streams causes a 502', async () => {
   const { app } = await makeApp(echo, { maxConcurrentStreams: 0 })
   expect((await edge.ask(app)).status).toBe(502)
 })
 
-test('requests are replayed, and a web socket reaches the program over HTTP/1', async () => {
+test('requests are replayed, and a WebSocket reaches the program over HTTP/1', async () => {
   const { app } = await makeApp(echo)
   const front = await edge.app()
   await edge.backendOf(front, (_request, reply) => void reply.writeHead(200, { 'fly-replay': `app=${app}` }).end())
@@ -223,7 +223,7 @@ test('requests are replayed, and a web socket reaches the program over HTTP/1', 
   client.terminate()
 })
 
-test('a connection to a machine that is gone is closed', async () => {
+test('connections to a deleted machine are closed', async () => {
   const { app, machine, sockets } = await makeApp(echo)
   await edge.ask(app)
   expect(sockets.size).toBe(1)
@@ -231,6 +231,6 @@ test('a connection to a machine that is gone is closed', async () => {
   await until(() => sockets.size === 0)
 })
 
-test('nothing of this left an error behind', async () => {
+test('no test caused an internal error', async () => {
   expect(edge.errors).toEqual([])
 })

@@ -8,7 +8,7 @@ import { makePair, openHttp2 } from '../support/tls.ts'
 import { until } from '../support/until.ts'
 
 const tls = { ...makePair('*.app.test'), isRequired: false, certificates: { find: () => undefined } }
-const edge = useEdge({ tls, waitMillis: 30_000 })
+const edge = useEdge({ tls, waitTimeoutMs: 30_000 })
 
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void
 
@@ -30,7 +30,7 @@ const say =
     void reply.end(text)
 const isGone = (socket: Socket) => socket.destroyed || socket.readableEnded
 
-/** Everything that came back so far. */
+/** Collects everything that the edge sends. */
 function read(socket: Socket): { text: string } {
   const seen = { text: '' }
   socket.on('data', (data) => {
@@ -39,7 +39,7 @@ function read(socket: Socket): { text: string } {
   return seen
 }
 
-test('a web socket that says nothing is closed, and one that goes on is not', async () => {
+test('an idle WebSocket is closed, and an active one is not', async () => {
   const { app, server } = await makeApp({ idle_timeout: 2 }, say('http'))
   new WebSocketServer({ server }).on('connection', (socket) => {
     socket.on('message', (text) => socket.send(String(text)))
@@ -68,7 +68,7 @@ test('a web socket that says nothing is closed, and one that goes on is not', as
   }
 })
 
-test('a request that is not answered, or not further, is given up, and the program hears of it', async () => {
+test('a request whose response stalls is aborted, and the program notices', async () => {
   let closed = 0
   const { app } = await makeApp({ idle_timeout: 1 }, (request, reply) => {
     reply.on('close', () => {
@@ -81,7 +81,7 @@ test('a request that is not answered, or not further, is given up, and the progr
   await until(() => closed === 2)
 })
 
-test('a connection is kept between requests for as long as the port says', async () => {
+test('the idle timeout of the port also applies between requests', async () => {
   const { app } = await makeApp({ idle_timeout: 1 }, say('short'))
   const usual = await makeApp({}, say('usual'))
   const open = async (name: string, text: string) => {
@@ -96,7 +96,7 @@ test('a connection is kept between requests for as long as the port says', async
   expect(isGone(long)).toBe(false)
 })
 
-test('a stream goes on for as long as something comes', async () => {
+test('an active stream is not closed by the idle timeout', async () => {
   const { app } = await makeApp({ idle_timeout: 2 }, (_request, reply) => {
     let count = 0
     const timer = setInterval(() => {
@@ -109,7 +109,7 @@ test('a stream goes on for as long as something comes', async () => {
   expect((await edge.ask(app)).body).toBe('.'.repeat(40))
 })
 
-test('the time that a machine takes to start does not count', async () => {
+test('the start of a machine does not count as idle time', async () => {
   const app = await edge.app()
   const service = { ports: portsOf({ idle_timeout: 1 }) }
   const { id } = await edge.backendOf(app, say('awake'), { state: 'starting', service })
@@ -120,7 +120,7 @@ test('the time that a machine takes to start does not count', async () => {
   expect((await asked).body).toBe('awake')
 })
 
-test('streams and sessions of HTTP/2 are closed too', async () => {
+test('idle HTTP/2 streams and sessions are closed', async () => {
   let closed = 0
   const { app } = await makeApp({ idle_timeout: 1 }, (_request, reply) => {
     reply.on('close', () => {
@@ -137,7 +137,7 @@ test('streams and sessions of HTTP/2 are closed too', async () => {
   await until(() => closed === 1 && session.destroyed)
 })
 
-test('a head that takes longer than the port says is refused, as soon as it tells for which port it is', async () => {
+test('the head timeout of the port applies once the Host field has arrived', async () => {
   const { app, requests } = await makeApp({ headers_read_timeout: 1 }, say('here'))
   const usual = await makeApp({}, say('here'))
   const begin = (host: string) => {
@@ -147,7 +147,7 @@ test('a head that takes longer than the port says is refused, as soon as it tell
     return { socket, seen }
   }
   const [short, long] = [begin(`${app}.app.test:80`), begin(`${usual.app}.app.test`)]
-  await until(() => isGone(short.socket), 9) // by default it would take ten seconds
+  await until(() => isGone(short.socket), 9) // the default is ten seconds
   expect(short.seen.text).toMatch(/^HTTP\/1.1 408 /)
   expect(requests).toEqual([])
   expect(isGone(long.socket)).toBe(false)
@@ -155,7 +155,7 @@ test('a head that takes longer than the port says is refused, as soon as it tell
   await until(() => long.seen.text.endsWith('here'))
 })
 
-test('at an address of its own the app is known before it says anything', async () => {
+test('at a dedicated address the timeouts of the app apply from the first byte', async () => {
   const app = await edge.app({ ip: { ip: '127.0.8.5' } })
   const port = await edge.listen('127.0.8.5')
   const ports = [{ port, handlers: ['http'], http_options: { headers_read_timeout: 1 } }]
@@ -168,6 +168,6 @@ test('at an address of its own the app is known before it says anything', async 
   socket.destroy()
 })
 
-test('nothing of this left an error behind', () => {
+test('no test caused an internal error', () => {
   expect(edge.errors).toEqual([])
 })

@@ -1,23 +1,23 @@
-// Names as machines ask for them: from network namespaces that are connected as machines are, by packets and streams.
+// The name server as machines use it: over UDP and TCP, from network namespaces that are connected like machines.
 import { createSocket, type Socket as PacketSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Server } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot } from '../../src/drivers/host/process.ts'
 import { ensureResolverAddress } from '../../src/drivers/network/private.ts'
-import { framed, takeFrame } from '../../src/edge/dns/forward.ts'
-import { listenForNames, type Names, startNames } from '../../src/edge/dns/server.ts'
+import { frameMessage, readFrame } from '../../src/edge/dns/frame.ts'
+import { bindNameServer, type NameServer, startNameServer } from '../../src/edge/dns/server.ts'
 import { machineAddress, resolverAddress } from '../../src/model/network.ts'
 import { type BoxBench, openBoxBench } from '../support/box.ts'
 import { useDatabase } from '../support/db.ts'
 import { type PlainMachine, startPlainMachine } from '../support/private-network.ts'
 import { until } from '../support/until.ts'
 
-describe.runIf(isRoot())('names of machines', () => {
+describe.runIf(isRoot())('the name server', () => {
   const database = useDatabase()
   let bench: BoxBench
   let upstream: Upstream
-  let names: Names
+  let names: NameServer
   const machines: PlainMachine[] = []
   let networks: number[]
 
@@ -47,8 +47,8 @@ describe.runIf(isRoot())('names of machines', () => {
     machines.push(await startPlainMachine(bench.home, networks[0]!, 2))
     machines.push(await startPlainMachine(bench.home, networks[1]!, 3))
     await ensureResolverAddress(bench.home.number)
-    names = await startNames({ homeNumber: bench.home.number, upstreams: ['127.0.0.1#1', upstream.place] })
-    await names.catchUp(db, null)
+    names = await startNameServer({ homeNumber: bench.home.number, upstreams: ['127.0.0.1#1', upstream.resolver] })
+    await names.reload(db, null)
   })
 
   afterAll(async () => {
@@ -58,7 +58,7 @@ describe.runIf(isRoot())('names of machines', () => {
     await bench?.remove()
   })
 
-  it('are resolved by the library of the system', async () => {
+  it('resolves names for getaddrinfo', async () => {
     const out = await resolve(machines[0]!, 'web.internal')
     expect(out).toContain(machineAddress(bench.home.number, networks[0]!, 2))
     expect(out).toContain(machineAddress(bench.home.number, networks[0]!, 1))
@@ -66,42 +66,42 @@ describe.runIf(isRoot())('names of machines', () => {
     expect(await resolve(machines[2]!, 'apart.internal')).toContain(machineAddress(bench.home.number, networks[1]!, 3))
   })
 
-  it('are answered over streams too', async () => {
+  it('answers over TCP', async () => {
     const message = question('_apps.internal', 16)
     expect(await ask(machines[0]!, message, 'tcp')).toContain('\x03web')
     expect(await ask(machines[2]!, message, 'tcp')).toContain('\x05apart')
   })
 
-  it('of others are asked for at the next resolver that answers', async () => {
+  it('forwards other names to the next resolver that answers', async () => {
     expect(await ask(machines[0]!, question('example.com', 1), 'udp')).toContain('answered upstream')
     expect(await ask(machines[0]!, question('example.com', 1), 'tcp')).toContain('answered upstream')
     expect(upstream.asked.every((message) => message.includes('example'))).toBe(true)
   })
 
-  it('are answered by another process when one has gone', async () => {
-    const other = await startNames(
+  it('shares its port with other processes', async () => {
+    const other = await startNameServer(
       { homeNumber: bench.home.number, upstreams: [] },
-      listenForNames(resolverAddress(bench.home.number)),
+      bindNameServer(resolverAddress(bench.home.number)),
     )
-    await other.catchUp(database.db, null)
+    await other.reload(database.db, null)
     const asking = Array.from({ length: 20 }, () => ask(machines[0]!, question('_apps.internal', 16), 'udp'))
     for (const answer of await Promise.all(asking)) expect(answer).toContain('\x03web')
     other.close()
     expect(await ask(machines[0]!, question('_apps.internal', 16), 'udp')).toContain('\x03web')
   })
 
-  it('follow what is committed', async () => {
+  it('follows the state of machines', async () => {
     await database.db.query(`update machine set state = 'stopped' where id = 'm2'`)
-    await names.catchUp(database.db, ['a1'])
+    await names.reload(database.db, ['a1'])
     expect(await resolve(machines[0]!, 'web.internal')).not.toContain(
       machineAddress(bench.home.number, networks[0]!, 2),
     )
     await database.db.query(`update machine set state = 'started' where id = 'm2'`)
-    await names.catchUp(database.db, ['a1'])
+    await names.reload(database.db, ['a1'])
     expect(await resolve(machines[0]!, 'web.internal')).toContain(machineAddress(bench.home.number, networks[0]!, 2))
   })
 
-  it('are answered while another machine floods the resolver', async () => {
+  it('answers while another machine floods it', async () => {
     const flood = await machines[1]!.start(floodScript, resolverAddress(bench.home.number))
     for (let round = 0; round < 20; round++) {
       expect(await ask(machines[0]!, question('_apps.internal', 16), 'udp')).toContain('\x03web')
@@ -112,9 +112,9 @@ describe.runIf(isRoot())('names of machines', () => {
     await until(async () => (await ask(machines[1]!, question('_apps.internal', 16), 'udp')).includes('\x03web'))
   })
 
-  /** What a question is answered with, as text. */
+  /** Returns the response as text. */
   async function ask(machine: PlainMachine, message: Buffer, over: 'udp' | 'tcp'): Promise<string> {
-    const bytes = over === 'tcp' ? framed(message) : message
+    const bytes = over === 'tcp' ? frameMessage(message) : message
     const out = await machine.run(
       'perl',
       '-e',
@@ -126,7 +126,7 @@ describe.runIf(isRoot())('names of machines', () => {
     return Buffer.from(out, 'hex').toString('latin1')
   }
 
-  /** With the resolver of a machine in place of the host's. */
+  /** Resolves a name inside a mount namespace whose resolv.conf names the server under test. */
   async function resolve(machine: PlainMachine, name: string): Promise<string> {
     const script = `mount --bind "$1" /etc/resolv.conf && exec getent ahostsv6 "$2"`
     const file = `${bench.home.path}/resolv.conf`
@@ -146,7 +146,7 @@ const askScript = `${connectScript}
   my ($over, $hex) = @rest;
   my $s = reach($over eq 'tcp' ? SOCK_STREAM : SOCK_DGRAM);
   my $answer = '';
-  # A packet that was lost is sent again, as every resolver does.
+  # A lost packet is sent again, as resolvers do.
   until (length $answer) {
     syswrite $s, pack 'H*', $hex;
     vec(my $ready = '', fileno $s, 1) = 1;
@@ -155,7 +155,7 @@ const askScript = `${connectScript}
   print unpack 'H*', $answer;
 `
 
-/** Random bytes and questions, as fast as it can, until it is ended. Says so when it is at it. */
+/** Sends random bytes as fast as possible until it is killed. Prints a word once it has begun. */
 const floodScript = `${connectScript}
   my $s = reach(SOCK_DGRAM);
   my ($sent, $said) = (0, 0);
@@ -173,13 +173,13 @@ function question(name: string, type: number): Buffer {
 }
 
 interface Upstream {
-  /** As settings name it. */
-  place: string
+  /** As `address#port`. */
+  resolver: string
   asked: string[]
   close(): void
 }
 
-/** Answers every question with itself and some words. */
+/** A resolver that answers with the question and some text. */
 async function startUpstream(): Promise<Upstream> {
   const asked: string[] = []
   const answerTo = (message: Buffer) => {
@@ -190,7 +190,7 @@ async function startUpstream(): Promise<Upstream> {
   }
   const streams: Server = createServer((socket) => {
     socket.on('error', () => undefined)
-    socket.on('data', (data: Buffer) => socket.end(framed(answerTo(takeFrame(data)!))))
+    socket.on('data', (data: Buffer) => socket.end(frameMessage(answerTo(readFrame(data)!))))
   })
   await new Promise<void>((resolve) => streams.listen(0, '127.0.0.1', resolve))
   const { port } = streams.address() as AddressInfo
@@ -198,7 +198,7 @@ async function startUpstream(): Promise<Upstream> {
   packets.on('message', (message, from) => packets.send(answerTo(message), from.port, from.address))
   await new Promise<void>((resolve) => packets.bind(port, '127.0.0.1', resolve))
   return {
-    place: `127.0.0.1#${port}`,
+    resolver: `127.0.0.1#${port}`,
     asked,
     close() {
       streams.close()

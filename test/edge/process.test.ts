@@ -5,10 +5,10 @@ import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 const edge = useEdgeProcess()
-// A loopback address that no other test takes.
+// A loopback address that no other test uses.
 const address = `127.77.${process.pid % 250}.1`
 
-test('addresses of apps answer as they come and go, on the port of the edge and on their own', async () => {
+test('the edge listens on addresses of apps as they are added and removed', async () => {
   const name = await edge.app(address)
   const [internal, raw, own] = [
     await edge.backend((_, reply) => reply.end('mine')),
@@ -39,7 +39,7 @@ test('addresses of apps answer as they come and go, on the port of the edge and 
   expect((await edge.ask(`${name}.app.test`)).status).toBe(404)
 })
 
-test('a machine without anything to do is stopped by the edge, and started again by a request', async () => {
+test('an idle machine is stopped, and a request starts it again', async () => {
   const name = await edge.app('127.0.0.9', true)
   const internal = await edge.backend((_, reply) => reply.end('awake'))
   const service = web(internal, { autostop: 'stop', autostart: true })
@@ -55,7 +55,7 @@ test('a machine without anything to do is stopped by the edge, and started again
   expect(rows).toEqual([{ source: 'proxy', status: 'stopping' }])
   await edge.database.db.query(`update machine set state = 'stopped' where id = $1`, [idle])
   const replies: Promise<{ body: string }>[] = []
-  // Before the edge has heard of the end it leads on to the program, which is still there.
+  // Until the edge learns of the stop, it still forwards to the program, which runs on in this test.
   await until(async () => {
     replies.push(edge.ask(`${name}.app.test`))
     return (await stateOf()) === 'starting'
@@ -66,7 +66,7 @@ test('a machine without anything to do is stopped by the edge, and started again
   expect(others.rows).toEqual([{ state: 'started' }])
 })
 
-test('no request fails when the workers are replaced', async () => {
+test('no request fails while the workers are replaced', async () => {
   const name = await edge.app('127.0.0.9', true)
   await edge.machine(name, [web(await edge.backend((_, reply) => reply.end('here')))])
   await edge.untilAnswered('here', `${name}.app.test`)
@@ -88,7 +88,7 @@ test('no request fails when the workers are replaced', async () => {
   expect(answers.filter((body) => body !== 'here')).toEqual([])
 })
 
-test('a small hard limit holds for all workers together', async () => {
+test('a small hard limit applies to all workers together', async () => {
   const name = await edge.app('127.0.0.9', true)
   let [now, most, all] = [0, 0, 0]
   const internal = await edge.backend((_request, reply) => {

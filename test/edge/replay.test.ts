@@ -6,7 +6,7 @@ import { WebSocket, WebSocketServer } from 'ws'
 import { useEdge } from '../support/edge.ts'
 import { until } from '../support/until.ts'
 
-const edge = useEdge({ waitMillis: 1_000 })
+const edge = useEdge({ waitTimeoutMs: 1_000 })
 
 const { ask } = edge
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void
@@ -18,14 +18,14 @@ const replay =
     reply.writeHead(409, { 'fly-replay': value }).end('ignored')
   }
 
-/** Answers what it got. */
+/** Responds with what it received. */
 const echo: Answer = async (request, reply) => {
   let body = ''
   for await (const chunk of request) body += chunk
   reply.end(JSON.stringify({ method: request.method, url: request.url, headers: request.headers, body }))
 }
 
-test('a request is given to another app of the organization, also in another network and without an address', async () => {
+test('a request is replayed to another app of the organization, also in another network or without an address', async () => {
   const [source, target] = [await edge.app(), await edge.app({ ip: null, network: 'apart' })]
   const { id } = await edge.backendOf(source, replay(`app=${target};state=some=thing`), { region: 'ams' })
   await edge.backendOf(target, echo)
@@ -36,7 +36,7 @@ test('a request is given to another app of the organization, also in another net
   expect(Object.keys(reply.headers)).not.toContain('fly-replay')
 })
 
-test('an organization can keep its networks apart, and then such an app is not to be found', async () => {
+test('an organization can forbid replays between its networks', async () => {
   const orgId = await edge.org('apart')
   const [source, near] = [await edge.app({ orgId }), await edge.app({ orgId })]
   const far = await edge.app({ orgId, network: 'other' })
@@ -46,7 +46,7 @@ test('an organization can keep its networks apart, and then such an app is not t
   const { requests } = await edge.backendOf(far, echo)
   const set = async (allowed: boolean) => {
     await edge.database.db.query('update org set cross_network_replays = $2 where id = $1', [orgId, allowed])
-    await until(() => edge.table.apps.get(source)!.crossesNetworks === allowed, 9) // all are read every ten seconds
+    await until(() => edge.table.apps.get(source)!.crossesNetworks === allowed, 9) // the periodic reload takes ten seconds
   }
   expect((await ask(source)).status).toBe(200)
   await set(false)
@@ -59,7 +59,7 @@ test('an organization can keep its networks apart, and then such an app is not t
   expect((await ask(source)).status).toBe(200)
 })
 
-test('an app of another organization is not to be found', async () => {
+test('a request is not replayed to an app of another organization', async () => {
   const [source, foreign] = [await edge.app(), await edge.app({ orgId: 'strangers' })]
   await edge.backendOf(source, replay(`app=${foreign}`))
   const { requests } = await edge.backendOf(foreign, echo)
@@ -67,7 +67,7 @@ test('an app of another organization is not to be found', async () => {
   expect([reply.status, JSON.parse(reply.body).error, requests.length]).toEqual([502, 'replay_failed', 0])
 })
 
-test('an instance, a region, or anywhere else can be named', async () => {
+test('a replay can name an instance, a region or elsewhere', async () => {
   const app = await edge.app()
   let wanted = ''
   const answer =
@@ -95,7 +95,7 @@ test('an instance, a region, or anywhere else can be named', async () => {
   expect(JSON.parse([...missing][0]!)).toMatchObject({ error: 'no_candidate' })
 })
 
-test('clients can ask for machines and regions themselves', async () => {
+test('clients can select machines and regions by header fields', async () => {
   const app = await edge.app()
   const one = await edge.backendOf(app, echo, { region: 'ams' })
   const two = await edge.backendOf(app, echo, { region: 'iad' })
@@ -119,7 +119,7 @@ test('clients can ask for machines and regions themselves', async () => {
   expect((await gets({ 'fly-prefer-instance-id': 'gone' }))[2]).toBe('gone')
 })
 
-test('a body is sent again up to a megabyte, also while it is still arriving', async () => {
+test('a body of up to a megabyte is sent again, also while it is still arriving', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   await edge.backendOf(source, (_request, reply) => void reply.writeHead(200, { 'fly-replay': `app=${target}` }).end())
   await edge.backendOf(target, echo)
@@ -128,10 +128,10 @@ test('a body is sent again up to a megabyte, also while it is still arriving', a
     const reply = await ask(source, { method: 'POST', body: large, headers })
     expect(JSON.parse(reply.body).body === large).toBe(true)
   }
-  await until(() => edge.kept.bytes === 0)
+  await until(() => edge.resendBudget.usedBytes === 0)
 })
 
-test('a body above that is not, and the client is told', async () => {
+test('a larger body is not sent again, and the client gets an error', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   await edge.backendOf(source, (request, reply) => {
     request.resume()
@@ -143,10 +143,10 @@ test('a body above that is not, and the client is told', async () => {
     expect([reply.status, JSON.parse(reply.body).error]).toEqual([502, 'replay_failed'])
   }
   expect(requests).toEqual([])
-  await until(() => edge.kept.bytes === 0)
+  await until(() => edge.resendBudget.usedBytes === 0)
 })
 
-test('a request that is sent around ends', async () => {
+test('a replay loop ends with an error', async () => {
   const [one, two] = [await edge.app(), await edge.app()]
   const first = await edge.backendOf(one, replay(`app=${two}`))
   const second = await edge.backendOf(two, replay(`app=${one}`))
@@ -155,7 +155,7 @@ test('a request that is sent around ends', async () => {
   expect(first.requests.length + second.requests.length).toBe(11)
 })
 
-test('the source gets a request back that nobody else takes, and its answer is the last word', async () => {
+test('a failed replay falls back to its source, whose response is final', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   const answer: Answer = (request, reply) => {
     const failed = request.headers['fly-replay-failed']
@@ -174,7 +174,7 @@ test('the source gets a request back that nobody else takes, and its answer is t
   expect(requests.length).toBe(4)
 })
 
-test('the form in JSON can change the request', async () => {
+test('the JSON form can transform the request', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   let order: object = {}
   await edge.backendOf(source, (request, reply) => {
@@ -195,11 +195,11 @@ test('the form in JSON can change the request', async () => {
   const refused = await ask(source)
   expect([refused.status, JSON.parse(refused.body).message]).toEqual([
     502,
-    'the program asks for a replay that is not in order: the header host cannot be changed',
+    'the program asks for an invalid replay: the header host cannot be changed',
   ])
 })
 
-test('a replay is repeated without its source for as long as that asked for', async () => {
+test('a cached replay bypasses its source until it expires', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   const answer: Answer = (request, reply) => {
     request.resume()
@@ -235,7 +235,7 @@ test('a replay is repeated without its source for as long as that asked for', as
   expect([(await ask(source, { path: '/kept/6' })).status, front.requests.length]).toEqual([404, 5])
 })
 
-/** An app whose port keeps replays to another, and what that one was told of the cache. */
+/** Creates an app whose port caches replays to another app. */
 async function makeSessions(rules: object[], replayed = '') {
   const [source, target] = [await edge.app({ subdomains: true }), await edge.app()]
   const ports = [{ port: 80, handlers: ['http'], http_options: { replay_cache: rules } }]
@@ -247,7 +247,7 @@ async function makeSessions(rules: object[], replayed = '') {
     reply.writeHead(200, { 'content-type': 'application/vnd.fly.replay+json' })
     reply.end(JSON.stringify({ app: source, cache: { invalidate: true } }))
   })
-  /** The status of the cache, whether the source of the replay is named, and how often that was asked. */
+  /** Returns the cache status, whether Fly-Replay-Src is set, and the number of requests to the source. */
   const status = async (headers: OutgoingHttpHeaders, path = '/', host = source) => {
     const got = JSON.parse((await ask(host, { path, headers })).body).headers
     return [got['fly-replay-cache-status'], got['fly-replay-src'] !== undefined, front.requests.length]
@@ -257,7 +257,7 @@ async function makeSessions(rules: object[], replayed = '') {
 
 const rule = { path_prefix: '/', ttl_seconds: 60, type: 'cookie', name: 'sid' }
 
-test('a client with the same cookie is led to where it was before, and each other one is asked for', async () => {
+test('requests with the same cookie use the cached replay, and others do not', async () => {
   const { source, status } = await makeSessions([rule])
   const one = { cookie: 'a=b; sid=one; c=d' }
   expect(await status(one)).toEqual(['miss', true, 1])
@@ -269,7 +269,7 @@ test('a client with the same cookie is led to where it was before, and each othe
   expect(await status({ ...one, 'fly-replay-cache-control': 'skip' })).toEqual(['hit', false, 5])
 })
 
-test('the rule with the longest path counts, and clients may be let past it', async () => {
+test('the rule with the longest path applies, and clients may bypass it', async () => {
   const { status } = await makeSessions([
     rule,
     { path_prefix: '/api', ttl_seconds: 60, type: 'header', name: 'X-Session', allow_bypass: true },
@@ -283,12 +283,12 @@ test('the rule with the longest path counts, and clients may be let past it', as
   expect(await status(both, '/api/x')).toEqual(['hit', false, 4])
 })
 
-test('what was kept for a client ends with the word of the target, and with the target', async () => {
+test('a cached session ends when the target invalidates it or disappears', async () => {
   const { source, target, front, behind, answers, status } = await makeSessions([rule])
   const cookie = 'sid=one'
   await status({ cookie })
   answers.invalidates = true
-  // Back to the source, which leads it there once more, and is asked by nobody after that.
+  // The request goes back to the source, whose replay is cached again.
   expect(await status({ cookie })).toEqual(['miss', true, 2])
   expect(await status({ cookie })).toEqual(['hit', false, 2])
   const next = await edge.backendOf(target, echo)
@@ -301,14 +301,14 @@ test('what was kept for a client ends with the word of the target, and with the 
   expect([reply.status, front.requests.length]).toEqual([404, 3])
 })
 
-test('a replay that says more than where to is not repeated', async () => {
+test('a replay with options for a single request is not cached', async () => {
   const { status } = await makeSessions([rule], ';state=once')
   const cookie = 'sid=one'
   expect(await status({ cookie })).toEqual([undefined, true, 1])
   expect(await status({ cookie })).toEqual([undefined, true, 2])
 })
 
-test('a web socket can be replayed', async () => {
+test('a WebSocket request can be replayed', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   const front = await edge.backendOf(source, replay(`app=${target}`))
   front.server.on('upgrade', (_request, socket) => {
@@ -321,7 +321,7 @@ test('a web socket can be replayed', async () => {
   client.terminate()
 })
 
-test('loads are back at nothing when everything is over', async () => {
+test('all loads are zero in the end', async () => {
   await until(() => [...edge.table.apps.all()].every((app) => app.targets.every(({ load }) => load === 0)))
   expect(edge.errors).toEqual([])
 })

@@ -15,7 +15,7 @@ import { until } from '../support/until.ts'
 const secret = Buffer.alloc(32, 7)
 const own = makePair('*.app.test')
 const tls = { ...own, isRequired: false, certificates: { find: (name: string) => certificates.find(name) } }
-const edge = useEdge({ waitMillis: 2_000, tls })
+const edge = useEdge({ waitTimeoutMs: 2_000, tls })
 const certificates = new Certificates(edge.table.apps, secret, (error) => edge.errors.push(error))
 
 const say = (text: string) => (_request: IncomingMessage, reply: ServerResponse) => void reply.end(text)
@@ -30,7 +30,7 @@ async function ask(host: string, path = '/', address = '127.0.0.1', port = edge.
   return { status: reply.statusCode!, body, names: certificate.subjectAltName }
 }
 
-test('one port speaks both, and tells the program which', async () => {
+test('one port serves HTTP and HTTPS, and tells the program which', async () => {
   const app = await edge.app()
   await edge.backendOf(app, (request, reply) => reply.end(JSON.stringify(request.headers)))
   const secure = await ask(`${app}.app.test`)
@@ -41,7 +41,7 @@ test('one port speaks both, and tells the program which', async () => {
   expect(await edge.raw('\x16 nonsense\r\n\r\n')).not.toMatch(/^HTTP/)
 })
 
-test('who must speak TLS is led to the same port', async () => {
+test('a port that forces HTTPS redirects to the port of the edge', async () => {
   const app = await edge.app()
   const ports = [
     { port: 80, handlers: ['http'], force_https: true },
@@ -54,7 +54,7 @@ test('who must speak TLS is led to the same port', async () => {
   expect((await ask(`${app}.app.test`)).body).toBe('safe')
 })
 
-test('a name of the owner is served with the certificate of the owner, and changes at once', async () => {
+test('a custom host name uses its own certificate, and a new one takes effect at once', async () => {
   const app = await edge.app()
   await edge.backendOf(app, say('custom'))
   await edge.database.db.query(`insert into host (hostname, app_id) values ('www.owner.test', $1)`, [app])
@@ -73,7 +73,7 @@ test('a name of the owner is served with the certificate of the owner, and chang
   expect((await ask(`${app}.app.test`)).names).toBe('DNS:*.app.test')
 })
 
-test('HTTP/2 carries many requests at once, bodies both ways, and trailers', async () => {
+test('HTTP/2 carries concurrent requests, bodies in both directions, and trailers', async () => {
   const app = await edge.app()
   await edge.backendOf(app, async (request, reply) => {
     reply.writeHead(200, { 'x-url': request.url, 'x-sum': request.headers['x-client'], trailer: 'x-end' })
@@ -83,7 +83,7 @@ test('HTTP/2 carries many requests at once, bodies both ways, and trailers', asy
   })
   const host = `${app}.app.test`
   const session = openHttp2(host, edge.port)
-  const body = Buffer.alloc(200_000, 'abcdefg') // beyond its window, within what a client may hold
+  const body = Buffer.alloc(200_000, 'abcdefg') // larger than the flow-control window, smaller than the limit for resending
   const replies = await Promise.all(
     Array.from({ length: 40 }, (_, n) =>
       askHttp2(
@@ -103,7 +103,7 @@ test('HTTP/2 carries many requests at once, bodies both ways, and trailers', asy
   await until(() => edge.table.apps.get(app)!.targets[0]!.load === 0)
 })
 
-test('a request of HTTP/2 that is broken off is noticed behind', async () => {
+test('the program notices an HTTP/2 request that the client resets', async () => {
   const app = await edge.app()
   const held: ServerResponse[] = []
   let closed = 0
@@ -127,7 +127,7 @@ test('a request of HTTP/2 that is broken off is noticed behind', async () => {
   session.close()
 })
 
-test('HTTP/2 requests are replayed like others', async () => {
+test('HTTP/2 requests are replayed', async () => {
   const [source, target] = [await edge.app(), await edge.app()]
   await edge.backendOf(source, (request, reply) => {
     request.resume()
@@ -158,7 +158,7 @@ async function echoes(socket: Socket): Promise<string> {
   return text
 }
 
-test('bytes are passed inside of TLS, by the address and by the name', async () => {
+test('bytes are relayed inside TLS, by address and by server name', async () => {
   const app = await edge.app({ ip: { ip: '127.0.8.1' } })
   const echo = await listenEcho()
   const port = await edge.listen('127.0.8.1')
@@ -173,7 +173,7 @@ test('bytes are passed inside of TLS, by the address and by the name', async () 
   echo.close()
 })
 
-test('apps that share an address are told apart by name at further ports, which speak nothing but TLS', async () => {
+test('extra ports of a shared address are routed by server name and accept TLS only', async () => {
   const port = await edge.listen('127.0.0.9')
   const [web, raw, other] = [await edge.app(), await edge.app(), await edge.app()]
   const echo = await listenEcho()
@@ -202,7 +202,7 @@ interface Handshake {
   version: string | null
 }
 
-/** What both sides agree on. */
+/** Returns the negotiated version and protocol. */
 async function shake(host: string, options: ConnectionOptions): Promise<Handshake> {
   const socket = connect({ servername: host, rejectUnauthorized: false, ...options })
   try {
@@ -213,7 +213,7 @@ async function shake(host: string, options: ConnectionOptions): Promise<Handshak
   }
 }
 
-test('a port speaks the protocols and versions that its owner names, at an address of its own and at a shared one', async () => {
+test('a port negotiates the protocols and versions that its owner configured, at dedicated and shared addresses', async () => {
   const rules = { alpn: ['other', 'http/1.1'], versions: ['TLSv1.2'] }
   const own = await edge.app({ ip: { ip: '127.0.8.3' } })
   const port = await edge.listen('127.0.8.3')
@@ -232,7 +232,7 @@ test('a port speaks the protocols and versions that its owner names, at an addre
   expect(await shake(`${plain}.app.test`, { port: edge.port, ALPNProtocols })).toEqual(usual)
 })
 
-test('a client that speaks no version or protocol of a port is refused', async () => {
+test('a client without a common version or protocol is rejected', async () => {
   const app = await edge.app()
   const rules = { alpn: ['mine'], versions: ['TLSv1.3'] }
   await edge.backendOf(app, say('new'), { service: { ports: [{ port: 443, handlers: ['tls'], tls_options: rules }] } })
@@ -242,7 +242,7 @@ test('a client that speaks no version or protocol of a port is refused', async (
   expect(await shakeWith({ ALPNProtocols: ['mine'] })).toEqual({ protocol: 'mine', version: 'TLSv1.3' })
 })
 
-test('what a client says first may come in pieces', async () => {
+test('a ClientHello may arrive in pieces', async () => {
   const app = await edge.app()
   await edge.backendOf(app, say('whole'))
   const socket = edge.connect().setNoDelay()
@@ -262,7 +262,7 @@ test('what a client says first may come in pieces', async () => {
   expect(text).toMatch(/whole$/)
 })
 
-test('clients of PostgreSQL get TLS as they ask for it', async () => {
+test('PostgreSQL clients can start TLS with an SSLRequest', async () => {
   const app = await edge.app({ ip: { ip: '127.0.8.2' } })
   const echo = await listenEcho()
   const port = await edge.listen('127.0.8.2')
@@ -274,6 +274,6 @@ test('clients of PostgreSQL get TLS as they ask for it', async () => {
   echo.close()
 })
 
-test('nothing of this left an error behind', () => {
+test('no test caused an internal error', () => {
   expect(edge.errors).toEqual([])
 })

@@ -8,9 +8,9 @@ import { useEdge } from '../support/edge.ts'
 import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
-// Longer than a busy machine needs for what a request waits for here.
-const edge = useEdge({ waitMillis: 40_000, maxConnections: 60 })
-const hasty = useEdge({ waitMillis: 500 })
+// Long enough for a busy host; requests that wait must not time out here.
+const edge = useEdge({ waitTimeoutMs: 40_000, maxConnections: 60 })
+const hasty = useEdge({ waitTimeoutMs: 500 })
 
 async function ask(host: string, headers: Record<string, string> = {}, { port } = edge) {
   const call = httpRequest({ host: '127.0.0.1', port, agent: false, headers: { host, ...headers } }).end()
@@ -38,7 +38,7 @@ test('a request to a cold sandbox starts it and waits for its service', async ()
   expect((await Promise.all(replies)).every(({ status, body }) => status === 200 && body === 'awake')).toBe(true)
 })
 
-test('a service that is down but wanted is asked for again, and a request waits for it', async () => {
+test('a request for a service that is down wakes it and waits', async () => {
   const port = await freePort()
   const host = await edge.sandbox({ name: 'crashed', port })
   const reply = ask(host)
@@ -47,14 +47,14 @@ test('a service that is down but wanted is asked for again, and a request waits 
   expect(await reply).toMatchObject({ status: 200, body: 'back' })
 })
 
-test('a service that does not come is unavailable after a while, with a reason', async () => {
+test('a request for a service that does not start times out with a reason', async () => {
   const host = await hasty.sandbox({ port: await freePort() })
   const { status, error } = await ask(host, {}, hasty)
   expect([status, error.error]).toEqual([503, 'service_unavailable'])
   expect(error.message).toMatch(/the service web did not answer on port \d+ within 0.5 s/)
 })
 
-test('a service that fails is asked for and not waited for long, and why it fails is said', async () => {
+test('a request for a failed service wakes it, waits shortly, and reports why it fails', async () => {
   const host = await edge.sandbox({ name: 'failing', port: await freePort() })
   await edge.database.db.query(`update service set failure = 'exited with code 3' where sandbox_id = 'failing'`)
   await until(() => edge.table.findSandbox(host)?.service?.failure !== null)
@@ -68,7 +68,7 @@ test('a service that fails is asked for and not waited for long, and why it fail
   expect(await isEnqueued('failing')).toBe(true)
 })
 
-test('a service that its user stopped is not started, and that is said at once', async () => {
+test('a service that its user stopped is not started, and the request fails at once', async () => {
   const host = await edge.sandbox({ name: 'stopped', port: await freePort(), wanted: false })
   const started = performance.now()
   const { status, error } = await ask(host)
@@ -77,7 +77,7 @@ test('a service that its user stopped is not started, and that is said at once',
   expect(await isEnqueued('stopped')).toBe(false)
 })
 
-test('where nothing is known to listen nobody waits', async () => {
+test('a request fails at once if no service is known and nothing listens', async () => {
   const host = await edge.sandbox({})
   const started = performance.now()
   const { status, error } = await ask(host)
@@ -88,7 +88,7 @@ test('where nothing is known to listen nobody waits', async () => {
   expect(performance.now() - started).toBeLessThan(30_000)
 })
 
-test('a sandbox that is deleted while a request waits for it is gone', async () => {
+test('a request gets 404 when its sandbox is deleted while it waits', async () => {
   const host = await edge.sandbox({ name: 'leaving', port: await freePort() })
   const reply = ask(host)
   await until(() => isEnqueued('leaving'))
@@ -114,7 +114,7 @@ test('a service with a health check gets its first request when the check passes
   expect(backend.requests.filter(({ url }) => url === '/health').length).toBe(checks)
 })
 
-test('a service whose check is a command gets its first request when the platform has seen it pass', async () => {
+test('a service with a command check gets its first request when the control plane has seen it pass', async () => {
   const backend = await edge.backend(say('answer'))
   const host = await edge.sandbox({ name: 'asked', port: backend.port, health: { check: { command: ['true'] } } })
   const setReady = (at: string) =>
@@ -126,7 +126,7 @@ test('a service whose check is a command gets its first request when the platfor
   expect(await reply).toMatchObject({ status: 200, body: 'answer' })
   expect((await ask(host)).status).toBe(200)
 
-  // What runs there next has to be seen as well, whatever is known of what ran there before.
+  // The check of the restarted program has to pass again.
   backend.server.closeAllConnections()
   await new Promise((resolve) => backend.server.close(resolve))
   await edge.database.db.query(`delete from work where resource_id = 'asked'`)
@@ -142,10 +142,10 @@ test('a service whose check is a command gets its first request when the platfor
   await until(() => edge.table.findSandbox(host)?.service?.readyAtMs === null)
 })
 
-test('too many connections are turned away with an answer', async () => {
+test('connections above the limit get a 503', async () => {
   const sockets = Array.from({ length: 60 }, () => edge.connect())
   await Promise.all(sockets.map((socket) => (socket.connecting ? once(socket, 'connect') : undefined)))
-  // Those above are all accepted before this one, which comes after them in the same queue.
+  // Connections are accepted in order, so those above have been accepted before this one.
   const answer = await edge.raw('')
   expect(answer).toMatch(/^HTTP\/1.1 503 /)
   expect(answer).toContain('too many connections')
@@ -153,7 +153,7 @@ test('too many connections are turned away with an answer', async () => {
   await until(async () => (await ask('nobody.sandbox.test').catch(() => undefined))?.status === 404)
 })
 
-test('without the state database what is known is served, and changes count when it is back', async () => {
+test('known routes are served without the state database, and changes take effect when it is back', async () => {
   const backend = await edge.backend(say('here'))
   const open = await edge.sandbox({ name: 'lasting', port: backend.port })
   const locked = await edge.sandbox({ auth: 'sprite', port: backend.port })

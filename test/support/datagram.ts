@@ -11,10 +11,10 @@ export interface Heard {
 export interface Talker {
   port: number
   heard: Heard[]
-  /** Codes of errors that the network told of. */
+  /** Error codes of the socket. */
   errors: string[]
   say(text: string | Buffer): void
-  /** Says it until there is an answer, since datagrams may be lost; of several the first. */
+  /** Sends the text until a response arrives, as datagrams may be lost. Returns the first one. */
   ask(text: string): Promise<Heard>
   close(): void
 }
@@ -31,7 +31,7 @@ async function bound(port: number): Promise<Socket> {
   return socket
 }
 
-/** The program in a machine: answers each datagram by its name and what it got. */
+/** The program in a machine: responds to each datagram with its own name and the text. */
 export async function startEcho(name: string, port = 0): Promise<{ port: number; heard: Heard[]; close(): void }> {
   const socket = await bound(port)
   const heard: Heard[] = []
@@ -43,7 +43,7 @@ export async function startEcho(name: string, port = 0): Promise<{ port: number;
   return { port: socket.address().port, heard, close: () => void socket.close() }
 }
 
-/** A client that sends to one place. */
+/** A client that sends to one address. */
 export async function startTalker(address: string, port: number): Promise<Talker> {
   const socket = await bound(0)
   const heard: Heard[] = []

@@ -14,7 +14,7 @@ import { until } from './until.ts'
 
 const program = new URL('../../src/main/edge/process.ts', import.meta.url).pathname
 
-/** A service of the web, as machines are configured. */
+/** An HTTP service in the form of a machine's config. */
 export const web = (internal: number, extra: object = {}) => ({
   internal_port: internal,
   protocol: 'tcp',
@@ -22,7 +22,7 @@ export const web = (internal: number, extra: object = {}) => ({
   ...extra,
 })
 
-/** The process of the edge with two workers, on a real state database; machines are rows, their programs listen here. */
+/** Runs an edge process with two workers on a real state database. Machines are only rows; their programs run in this process. */
 export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
   const database = useDatabase()
   const directory = mkdtempSync(join(tmpdir(), 'berth-edge-'))
@@ -35,7 +35,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
     port: 0,
     log: '',
 
-    /** Null: it gets its address later. */
+    /** With null the app gets its address later. */
     async app(ip: string | null, shared = false): Promise<string> {
       const name = `a-${randomBytes(5).toString('hex')}`
       await database.db.query(
@@ -80,13 +80,13 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       return { status: reply.statusCode!, body }
     },
 
-    /** Until every worker has heard of it: each of many connections is taken by any of them. */
+    /** Waits until every worker knows the app; with 16 connections each worker gets some. */
     untilAnswered(body: string, host: string, at?: string, to?: number): Promise<void> {
       const ask = () => Promise.all(Array.from({ length: 16 }, () => edge.asked(host, at, to)))
       return until(async () => (await ask()).every((reply) => reply.body === body))
     },
 
-    /** Status 0 when there is nobody. */
+    /** Returns status 0 when the connection fails. */
     asked(host: string, at?: string, to?: number): Promise<{ status: number; body: string }> {
       return edge.ask(host, at, to).catch(() => ({ status: 0, body: '' }))
     },

@@ -16,15 +16,17 @@ import {
   type Server as TcpServer,
 } from 'node:net'
 import { afterAll, afterEach, beforeAll } from 'vitest'
-import { createAccess } from '../../src/edge/http/access.ts'
-import { UpstreamPool } from '../../src/edge/http/upstream.ts'
-import { Balance } from '../../src/edge/routing/balance.ts'
+import type { HttpContext } from '../../src/edge/http/context.ts'
+import { Http2Upstreams } from '../../src/edge/http/http2-upstream.ts'
+import { ReplayCache } from '../../src/edge/http/replay-cache.ts'
+import { SandboxConnector } from '../../src/edge/http/sandbox-connector.ts'
+import { createAccess } from '../../src/edge/routing/access.ts'
+import { LoadBalancer } from '../../src/edge/routing/balancer.ts'
 import { type Feed, startFeed } from '../../src/edge/routing/feed.ts'
-import { createReach } from '../../src/edge/routing/reach.ts'
-import { ReplayCache } from '../../src/edge/routing/replay-cache.ts'
-import { RouteTable } from '../../src/edge/routing/route.ts'
-import { createEdgeServer, type EdgeServer, idMaker } from '../../src/edge/server.ts'
-import type { EdgeTls } from '../../src/edge/tls/handshake.ts'
+import { RouteTable } from '../../src/edge/routing/table.ts'
+import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../src/edge/server.ts'
+import { UpstreamPool } from '../../src/edge/tcp/upstream-pool.ts'
+import type { EdgeTls } from '../../src/edge/tls/server.ts'
 import { wakeMachine } from '../../src/store/app/route.ts'
 import { type Database, openDatabase } from '../../src/store/db.ts'
 import { wakeSandbox } from '../../src/store/sandbox/route.ts'
@@ -33,7 +35,7 @@ import { until } from './until.ts'
 
 export interface Backend {
   port: number
-  /** Every request that arrived, as soon as its head did. */
+  /** All requests whose head has arrived. */
   requests: IncomingMessage[]
   server: Server
 }
@@ -54,7 +56,7 @@ export interface NewApp {
   orgId?: string
   network?: string
   subdomains?: boolean
-  /** Null: it has none. */
+  /** Null means no address. */
   ip?: { ip: string; shared?: boolean; type?: string } | null
 }
 
@@ -63,9 +65,9 @@ export interface NewMachine {
   state?: string
   region?: string
   cordoned?: boolean
-  /** Where its program listens. */
+  /** The port of its program. */
   port?: number
-  /** Beside its port; 80 and 443 of the web unless given. */
+  /** Merged into the default service, which has ports 80 and 443. */
   service?: object
   services?: object[]
   config?: object
@@ -78,15 +80,14 @@ export interface Reply {
   body: string
 }
 
-/** What a client may connect to. */
 export const webPorts = [
   { port: 80, handlers: ['http'] },
   { port: 443, handlers: ['tls', 'http'] },
 ]
 
-/** The edge in this process, on a real state database; sandboxes are rows, and what runs in them listens here. */
+/** Runs the edge in this process, on a real state database. Sandboxes and machines are only rows; their programs run here. */
 export function useEdge(
-  options: { waitMillis?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
+  options: { waitTimeoutMs?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
 ) {
   const database = useDatabase()
   const opened: { close(): unknown }[] = []
@@ -101,10 +102,10 @@ export function useEdge(
     database,
     port: 0,
     table: new RouteTable('app.test'),
-    balance: undefined as unknown as Balance,
+    balancer: undefined as unknown as LoadBalancer,
     errors: [] as unknown[],
-    kept: { bytes: 0, most: 50_000_000 },
-    encoders: { open: 0, most: 100 },
+    resendBudget: { usedBytes: 0, maxBytes: 50_000_000 },
+    encoders: { open: 0, max: 100 },
 
     async backend(listener: RequestListener, port = 0): Promise<Backend> {
       const requests: IncomingMessage[] = []
@@ -123,7 +124,7 @@ export function useEdge(
       return id
     },
 
-    /** Answers the host name, once the edge knows it. */
+    /** Returns the host name once the edge knows it. */
     async sandbox({ name = `s-${randomBytes(5).toString('hex')}`, ...given }: NewSandbox): Promise<string> {
       slot += 1
       const {
@@ -154,7 +155,7 @@ export function useEdge(
       return host
     },
 
-    /** An app with a shared address unless told otherwise. Its host name is its name below `app.test`. */
+    /** Creates an app, by default with a shared address. Its host name is `<name>.app.test`. */
     async app({ name = `a-${randomBytes(5).toString('hex')}`, ...given }: NewApp = {}): Promise<string> {
       const { network = 'default', subdomains = false, ip = { ip: '127.0.0.9', shared: true } } = given
       const orgId = await edge.org(given.orgId ?? 'acme')
@@ -174,7 +175,7 @@ export function useEdge(
       return name
     },
 
-    /** Answers its id, once the edge knows it. */
+    /** Returns the id once the edge knows the machine. */
     async machine(app: string, { id = randomBytes(7).toString('hex'), ...given }: NewMachine = {}): Promise<string> {
       machineSlot -= 1
       const { state = 'started', region = 'local', cordoned = false, port = 1 } = given
@@ -191,13 +192,13 @@ export function useEdge(
       return id
     },
 
-    /** A machine and the program in it. */
+    /** Creates a machine and its program. */
     async backendOf(app: string, listener: RequestListener, machine: NewMachine = {}) {
       const backend = await edge.backend(listener)
       return { ...backend, id: await edge.machine(app, { ...machine, port: backend.port }) }
     },
 
-    /** Takes connections at a further address. */
+    /** Accepts connections at another address. */
     async listen(address: string, port = 0): Promise<number> {
       const further = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
       await new Promise<void>((resolve, reject) => {
@@ -208,14 +209,14 @@ export function useEdge(
       return (further.address() as AddressInfo).port
     },
 
-    /** The answer to a request for a host, or for an app by its name. */
+    /** Sends a request to a host name or to an app by its name. */
     async ask(host: string, options: RequestOptions & { body?: string | Buffer } = {}): Promise<Reply> {
       const { body, ...rest } = options
       const headers = { host: host.includes('.') ? host : `${host}.app.test`, ...(rest.headers as object) }
       const call = httpRequest({ host: '127.0.0.1', port: edge.port, agent: false, ...rest, headers })
       call.end(body)
       const [reply] = (await once(call, 'response')) as [IncomingMessage]
-      // It may be answered before all of it has been sent.
+      // The response may arrive before the whole request has been sent.
       call.on('error', () => {})
       const chunks: Buffer[] = []
       for await (const chunk of reply) chunks.push(chunk)
@@ -230,7 +231,7 @@ export function useEdge(
       return socket
     },
 
-    /** Sends these bytes and answers everything that comes back until the edge closes the connection. */
+    /** Sends bytes, and returns everything that arrives until the edge closes the connection. */
     async raw(text: string | Buffer): Promise<string> {
       const socket = edge.connect()
       const chunks: Buffer[] = []
@@ -243,15 +244,17 @@ export function useEdge(
 
   beforeAll(async () => {
     own = openDatabase({ ...database.config, max: 3 })
-    const pool = new UpstreamPool()
     const { table } = edge
-    const onError = (error: unknown) => edge.errors.push(error)
-    const balance = new Balance({
+    const waitTimeoutMs = options.waitTimeoutMs ?? 5_000
+    edge.balancer = new LoadBalancer({
       apps: table.apps,
       wake: (id) => own.transaction((tx) => wakeMachine(tx, id)),
-      waitMillis: options.waitMillis ?? 5_000,
+      waitTimeoutMs,
     })
-    edge.balance = balance
+    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
+    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
+    edge.port = (listener.address() as AddressInfo).port
+    const context = createContext(waitTimeoutMs)
     feed = startFeed({
       domain: 'app.test',
       worker: { index: 0, count: options.workers ?? 1 },
@@ -261,36 +264,36 @@ export function useEdge(
       sandboxDomain: 'sandbox.test',
       boxes: 'host',
       onChange() {
-        pool.sweep(Date.now(), (key) => table.hasKey(key))
-        balance.look()
+        sweepUpstreams(context, Date.now())
+        edge.balancer.retryWaiting()
       },
       onError() {},
     })
-    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
     await feed.filled
-    listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
-    await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
-    edge.port = (listener.address() as AddressInfo).port
-    server = createEdgeServer({
-      parts: {
-        table,
-        pool,
-        access: createAccess(own),
-        reach: createReach({ table, pool, wake, waitMillis: options.waitMillis ?? 5_000 }),
-        balance,
-        replays: new ReplayCache(),
-        edgePort: edge.port,
-        region: 'local',
-        kept: edge.kept,
-        encoders: edge.encoders,
-        domains: ['sandbox.test', 'app.test'],
-        nextId: idMaker(),
-        onError,
-      },
-      tls: options.tls,
-      maxConnections: options.maxConnections ?? 5_000,
-    })
+    server = createEdgeServer({ context, tls: options.tls, maxConnections: options.maxConnections ?? 5_000 })
   })
+
+  function createContext(waitTimeoutMs: number): HttpContext {
+    const { table, balancer, resendBudget, encoders } = edge
+    const pool = new UpstreamPool()
+    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
+    return {
+      table,
+      pool,
+      http2: new Http2Upstreams((endpoint) => pool.dial(endpoint)),
+      access: createAccess(own),
+      sandboxes: new SandboxConnector({ table, pool, wake, waitTimeoutMs }),
+      balancer,
+      replays: new ReplayCache(),
+      edgePort: edge.port,
+      region: 'local',
+      resendBudget,
+      encoders,
+      domains: ['sandbox.test', 'app.test'],
+      nextId: createIdGenerator(),
+      onError: (error) => edge.errors.push(error),
+    }
+  }
 
   afterEach(async () => {
     await Promise.all(opened.splice(0).map((each) => each.close()))

@@ -1,6 +1,4 @@
-// Questions for names and their answers, as they are on the wire. What strangers send is read here: nothing is taken
-// that is not wholly in the message, and a question is small.
-
+// The wire format of DNS. Questions come from untrusted machines, so every length is checked before it is used.
 import { writtenOut } from '../../model/network.ts'
 
 export const recordType = { A: 1, SOA: 6, TXT: 16, AAAA: 28, OPT: 41, ANY: 255 }
@@ -8,13 +6,13 @@ export const answerCode = { ok: 0, badFormat: 1, failed: 2, noSuchName: 3, notIm
 
 export interface Question {
   id: number
-  /** In lower case, without the last dot. */
+  /** In lowercase, without the final dot. */
   name: string
   type: number
   isInternet: boolean
-  /** What the asker takes in one packet. */
+  /** The largest UDP response that the client accepts. */
   maxBytes: number
-  /** As it came, to be repeated in the answer. */
+  /** The question section, which the response repeats; empty when the question is malformed. */
   bytes: Buffer
   flags: number
   hasOptions: boolean
@@ -23,22 +21,22 @@ export interface Question {
 export interface Answer {
   code: number
   addresses?: string[]
-  /** One record of text. */
+  /** The contents of a TXT record. */
   text?: string
-  /** Not there: how long to believe it is said by a record of the zone. */
+  /** Set when the name or the record does not exist: the SOA record of this zone says how long to cache that. */
   zone?: string
 }
 
 const headerBytes = 12
-const smallestPacket = 512
-/** As much as passes undivided. */
-const largestPacket = 1_232
+const minPacketBytes = 512
+/** The largest packet that is not fragmented. */
+const maxPacketBytes = 1_232
 const maxNameBytes = 255
 
-/** Seconds. Machines come and go. */
-const timeToLive = 1
+/** Short, because machines start and stop at any time. */
+const ttlSeconds = 1
 
-/** Undefined for what is no question: it is not answered, so that nobody is led to answer answers. */
+/** Returns undefined for responses and fragments: answering them could make two servers answer each other forever. */
 export function readQuestion(message: Buffer): Question | undefined {
   if (message.length < headerBytes) return undefined
   const flags = message.readUInt16BE(2)
@@ -48,7 +46,7 @@ export function readQuestion(message: Buffer): Question | undefined {
     name: '',
     type: 0,
     isInternet: false,
-    maxBytes: smallestPacket,
+    maxBytes: minPacketBytes,
     bytes: Buffer.alloc(0),
     flags,
     hasOptions: false,
@@ -63,7 +61,7 @@ export function readQuestion(message: Buffer): Question | undefined {
   return question
 }
 
-/** Answers where it ends. A name of a question has no reason to point elsewhere. */
+/** Returns the offset after the name. Compression pointers are rejected, as questions do not need them. */
 function readName(message: Buffer, question: Question): number | undefined {
   const labels: string[] = []
   let at = headerBytes
@@ -75,26 +73,26 @@ function readName(message: Buffer, question: Question): number | undefined {
     labels.push(message.toString('latin1', at + 1, at + 1 + length))
     at += 1 + length
   }
-  // A dot within a label would make another name of it.
+  // A label that contains a dot would look like another name.
   if (labels.some((label) => label.includes('.'))) return undefined
   question.name = labels.join('.').toLowerCase()
   return at + 1
 }
 
-/** How large an answer may be stands in an additional record, if it is the only one. */
+/** Reads the packet size from the OPT record (EDNS), if that is the first record after the question. */
 function readOptions(message: Buffer, at: number, question: Question): void {
-  const isAlone = message.readUInt32BE(6) === 0 && message.readUInt16BE(10) >= 1
-  if (!isAlone || at + 11 > message.length || message[at] !== 0) return
+  const isFirst = message.readUInt32BE(6) === 0 && message.readUInt16BE(10) >= 1
+  if (!isFirst || at + 11 > message.length || message[at] !== 0) return
   if (message.readUInt16BE(at + 1) !== recordType.OPT) return
   question.hasOptions = true
-  question.maxBytes = Math.min(Math.max(message.readUInt16BE(at + 3), smallestPacket), largestPacket)
+  question.maxBytes = Math.min(Math.max(message.readUInt16BE(at + 3), minPacketBytes), maxPacketBytes)
 }
 
 export function isReadable(question: Question): boolean {
   return question.bytes.length > 0
 }
 
-/** Cut to what the asker takes, if there is a limit, and marked so that it asks again where there is none. */
+/** Truncates a response that is too large and sets the TC flag, so that the client asks again over TCP. */
 export function writeAnswer(question: Question, answer: Answer, maxBytes: number): Buffer {
   const records = [
     ...(answer.addresses ?? []).map((address) => record(recordType.AAAA, addressBytes(address))),
@@ -102,17 +100,17 @@ export function writeAnswer(question: Question, answer: Answer, maxBytes: number
   ]
   const authority = answer.zone === undefined ? [] : [zoneRecord(answer.zone)]
   const options = question.hasOptions ? [Buffer.from([0, 0, recordType.OPT, 4, 0xd0, 0, 0, 0, 0, 0, 0])] : []
-  const whole = join(question, answer.code, records, authority, options)
-  if (whole.length <= maxBytes) return whole
-  const cut = join(question, answer.code, [], [], options)
-  cut.writeUInt16BE(cut.readUInt16BE(2) | 0x0200, 2)
-  return cut
+  const full = join(question, answer.code, records, authority, options)
+  if (full.length <= maxBytes) return full
+  const truncated = join(question, answer.code, [], [], options)
+  truncated.writeUInt16BE(truncated.readUInt16BE(2) | 0x0200, 2)
+  return truncated
 }
 
 function join(question: Question, code: number, records: Buffer[], authority: Buffer[], options: Buffer[]): Buffer {
   const header = Buffer.alloc(headerBytes)
   header.writeUInt16BE(question.id, 0)
-  // An answer that is ours to give; what was asked and whether recursion was wanted is repeated.
+  // Authoritative response; the opcode and the RD flag of the question are repeated.
   header.writeUInt16BE(0x8400 | (question.flags & 0x7900) | 0x0080 | code, 2)
   header.writeUInt16BE(isReadable(question) ? 1 : 0, 4)
   header.writeUInt16BE(records.length, 6)
@@ -121,20 +119,20 @@ function join(question: Question, code: number, records: Buffer[], authority: Bu
   return Buffer.concat([header, question.bytes, ...records, ...authority, ...options])
 }
 
-/** Of the name that was asked for, which stands after the header. */
+/** The name is a pointer to the question, which follows the header. */
 function record(type: number, data: Buffer): Buffer {
   const head = Buffer.alloc(12)
   head.writeUInt16BE(0xc000 | headerBytes, 0)
   head.writeUInt16BE(type, 2)
   head.writeUInt16BE(1, 4)
-  head.writeUInt32BE(timeToLive, 6)
+  head.writeUInt32BE(ttlSeconds, 6)
   head.writeUInt16BE(data.length, 10)
   return Buffer.concat([head, data])
 }
 
 function zoneRecord(zone: string): Buffer {
   const numbers = Buffer.alloc(20)
-  for (const [at, value] of [1, 60, 60, 60, timeToLive].entries()) numbers.writeUInt32BE(value, at * 4)
+  for (const [at, value] of [1, 60, 60, 60, ttlSeconds].entries()) numbers.writeUInt32BE(value, at * 4)
   const data = Buffer.concat([nameBytes(`ns.${zone}`), nameBytes(`hostmaster.${zone}`), numbers])
   const rest = record(recordType.SOA, data).subarray(2)
   return Buffer.concat([nameBytes(zone), rest])
@@ -149,7 +147,7 @@ function addressBytes(address: string): Buffer {
   return Buffer.from(writtenOut(address), 'hex')
 }
 
-/** In pieces of what one string holds. */
+/** A TXT record consists of strings of at most 255 bytes. */
 function textBytes(text: string): Buffer {
   const bytes = Buffer.from(text)
   const pieces: Buffer[] = []

@@ -1,23 +1,22 @@
-// The names that machines find each other by. Each network has its own: whoever asks learns nothing of the others.
 import { machineAddress, resolverAddress } from '../../model/network.ts'
 import type { NamedApp, NamedMachine } from '../../store/app/name.ts'
-import type { DatabaseRoute } from '../tcp/database.ts'
+import type { DatabaseRoute } from '../routing/database.ts'
 import { type Answer, answerCode, recordType } from './message.ts'
 
-/** A record of text that no asker could take is of no use. */
+/** Keeps a TXT record below the 64 KiB of a DNS message. */
 const maxTextBytes = 60_000
-/** More addresses than these are a list that nobody reads. */
 const maxAddresses = 256
 
 type Found = { machines: NamedMachine[] } | { addresses: string[] } | { text: string }
 
+/** The internal names of each private network. A machine sees only those of its own network. */
 export class NameTable {
   isFilled = false
   readonly #homeNumber: number
   #apps = new Map<string, NamedApp>()
-  /** By network and name. Also of apps of another network that show an address in this one. */
+  /** Keyed by network number and app name. Includes apps of other networks that have an address in this one. */
   #networks = new Map<number, Map<string, NamedApp>>()
-  /** Addresses of clusters, by network and name. */
+  /** Addresses of clusters, by `<network number> <name>`. */
   #databases = new Map<string, string>()
 
   constructor(homeNumber: number) {
@@ -31,7 +30,7 @@ export class NameTable {
     this.isFilled = true
   }
 
-  /** Those of `ids` that are not in `apps` are gone. */
+  /** Replaces the apps with these ids; those missing from `apps` are removed. */
   change(ids: string[], apps: NamedApp[]): void {
     for (const id of ids) this.#remove(id)
     for (const app of apps) this.#add(app)
@@ -60,7 +59,7 @@ export class NameTable {
     }
   }
 
-  /** Undefined for a name that is none of ours. */
+  /** Returns undefined for names outside the internal zones, which other resolvers answer. */
   answer(networkNumber: number, name: string, type: number): Answer | undefined {
     const labels = name.split('.')
     const zone = labels.pop()!
@@ -79,10 +78,10 @@ export class NameTable {
   }
 
   #render(found: Found, type: number): Partial<Answer> | undefined {
-    const isAsked = (wanted: number) => type === wanted || type === recordType.ANY
-    if ('text' in found) return isAsked(recordType.TXT) ? { text: found.text } : undefined
+    const matches = (wanted: number) => type === wanted || type === recordType.ANY
+    if ('text' in found) return matches(recordType.TXT) ? { text: found.text } : undefined
     const addresses = 'addresses' in found ? found.addresses : found.machines.map((machine) => this.#addressOf(machine))
-    if (!isAsked(recordType.AAAA) || addresses.length === 0) return undefined
+    if (!matches(recordType.AAAA) || addresses.length === 0) return undefined
     return { addresses: addresses.slice(0, maxAddresses) }
   }
 
@@ -133,7 +132,7 @@ function networksOf(app: NamedApp): Set<number> {
   )
 }
 
-/** By the labels before the name of the app. */
+/** Interprets the labels before the name of the app. */
 function findInApp(all: NamedMachine[], labels: string[]): Found | undefined {
   const started = all.filter((machine) => machine.isStarted)
   const path = labels.join('.')

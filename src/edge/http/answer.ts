@@ -1,18 +1,6 @@
-// What the edge says itself, when there is nobody to pass a request on to or it may not be.
-
-/** Ends a request with an answer of the edge's own. */
-export class Refusal extends Error {
-  readonly status: number
-  readonly code: string
-  readonly fields: string
-
-  constructor(status: number, code: string, message: string, fields = '') {
-    super(message)
-    this.status = status
-    this.code = code
-    this.fields = fields
-  }
-}
+// Responses that the edge creates itself.
+import { Refusal } from '../refusal.ts'
+import type { BadMessage } from './message.ts'
 
 const reasons: Record<number, string> = {
   200: 'OK',
@@ -39,14 +27,14 @@ const codes: Record<number, string> = {
   505: 'version_not_supported',
 }
 
-export function refusalOfMessage(status: number, message: string): Refusal {
+export function refuseMessage({ status, message }: BadMessage): Refusal {
   return new Refusal(status, codes[status] ?? 'bad_request', message)
 }
 
 export interface AnswerOptions {
   id: string
   keepAlive: boolean
-  /** The answer to a HEAD request. */
+  /** The response to a HEAD request. */
   withoutBody: boolean
 }
 

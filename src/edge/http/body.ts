@@ -1,12 +1,12 @@
 import type { Duplex } from 'node:stream'
 import { BadMessage, chunked, readFields, untilClose } from './message.ts'
 
-/** Finds the end of a body in what a connection brings, and hands on what is in between. */
+/** Finds the end of a body in the bytes of a connection, and passes its contents on. */
 export interface BodyReader {
   done: boolean
-  /** Answers how many of the bytes were the body's. Throws when it is malformed; nothing of that piece is handed on. */
+  /** Returns how many bytes belong to the body. Throws if it is malformed, without passing on any of the piece. */
   take(piece: Buffer, sink: (bytes: Buffer) => void): number
-  /** What came after a chunked body, as it is written. */
+  /** The trailer fields of a chunked body, each with its line end. */
   trailer: string
 }
 
@@ -34,7 +34,7 @@ class LengthReader implements BodyReader {
   }
 }
 
-// Size lines and trailers are short; whoever sends longer ones is up to something.
+// Size lines and trailers are short; longer ones would be an attempt to use up memory.
 const maxLineBytes = 256
 const maxTrailerBytes = 8192
 const sizeLine = /^([0-9a-fA-F]{1,13})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?$/
@@ -98,17 +98,17 @@ class ChunkedReader implements BodyReader {
     this.trailerBytes += line.length
     if (this.trailerBytes > maxTrailerBytes) throw new BadMessage('the trailer is too long', 431)
     const [name, lower, value] = readFields([line], 0)
-    // Some receivers take them for headers, so what decides about a message is not passed on here.
+    // Some receivers merge trailers into the head, so fields with a meaning for framing or security are dropped.
     if (!/^(?:content-length|transfer-encoding|connection|host|set-cookie|authorization)$/.test(lower!)) {
       this.trailer += `${name}: ${value}\r\n`
     }
   }
 }
 
-/** Bytes that are cheaper to copy into one piece than to hand to the kernel in several. */
+/** Up to this size, copying into one buffer is cheaper than writing several. */
 export const smallBytes = 4096
 
-/** A piece of a body as it goes out. Chunks are made anew, so that only our way of writing them is ever seen. */
+/** Writes a piece of a body. Chunks are re-encoded, so that unusual encodings are not forwarded. */
 export function writeBody(socket: Pick<Duplex, 'write'>, isChunked: boolean, bytes: Buffer): boolean {
   if (!isChunked) return socket.write(bytes)
   const size = bytes.length.toString(16)

@@ -1,88 +1,53 @@
-import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { isLoopback } from '../../model/network.ts'
+import { Refusal } from '../refusal.ts'
 import { type AppRoute, findPort } from '../routing/app.ts'
-import type { Balance } from '../routing/balance.ts'
-import type { Reach } from '../routing/reach.ts'
-import type { ReplayCache } from '../routing/replay-cache.ts'
-import type { Route, RouteTable } from '../routing/route.ts'
-import type { Access } from './access.ts'
-import { answerText, Refusal, refusalOfMessage, refusalText } from './answer.ts'
+import type { SandboxRoute } from '../routing/sandbox.ts'
+import type { Peer } from '../types.ts'
+import { answerText, refusalText, refuseMessage } from './answer.ts'
+import { AppBackend } from './app-backend.ts'
 import { writeBody } from './body.ts'
-import type { EncoderCount } from './compress.ts'
-import type { Exchange } from './exchange.ts'
-import { AppExchange } from './exchange-app.ts'
-import { SandboxExchange } from './exchange-sandbox.ts'
-import type { Peer } from './forward.ts'
+import type { HttpContext } from './context.ts'
+import { Exchange, type ExchangeClient } from './exchange.ts'
 import { BadMessage, type RequestHead, readRequestHead } from './message.ts'
-import type { UpstreamPool } from './upstream.ts'
+import { RequestBuffer } from './request-buffer.ts'
+import { SandboxBackend } from './sandbox-backend.ts'
 
-/** What connections are served with. */
-export interface EdgeParts {
-  table: RouteTable
-  access: Access
-  pool: UpstreamPool
-  reach: Reach
-  balance: Balance
-  replays: ReplayCache
-  /** The port that names lead to; others are of single apps. */
-  edgePort: number
-  /** Where this edge is. */
-  region: string
-  /** Bodies that may have to be sent again, of all requests together. */
-  kept: { bytes: number; most: number }
-  encoders: EncoderCount
-  /** Names below these are sandboxes or apps, and no other host name is. */
-  domains: string[]
-  nextId(): string
-  onError(error: unknown): void
-}
+const firstRequestTimeoutMs = 15_000
+const defaultHeadTimeoutMs = 10_000
+const keepAliveTimeoutMs = 75_000
+const streamTimeoutMs = 3_600_000
+const lingerMs = 2_000
+/** Idle connections stay open this long while the edge drains, as a request may be on its way already. */
+const drainIdleMs = 3_000
 
-const endOfHead = Buffer.from('\r\n\r\n')
-const lineFeed = 10
-const carriageReturn = 13
-const maxHeadBytes = 32_768
-
-const firstRequestMillis = 15_000
-const headMillis = 10_000
-const keepMillis = 75_000
-const streamMillis = 3_600_000
-const lingerMillis = 2_000
-// Of a connection that is to be closed.
-const closeIdleMillis = 3_000
-
-/** A socket, or one end of a stream inside of this process. */
-export type ClientSocket = Duplex
-
-/** A connection of a client: one request after the other, each answered before the next is read. */
-export class ClientConnection {
+/** An HTTP/1 connection of a client. Requests are handled one after another; pipelined ones wait. */
+export class ClientConnection implements ExchangeClient {
   readonly peer: Peer
-  /** The next answer is the last. */
-  isClosing = false
-  /** When it is given up, if nothing happens. */
-  deadline: number
-  /** After how long, where the port of its last request says so. */
-  private idleMillis: number | undefined = firstRequestMillis
-  private headSince = 0
-  private readonly socket: ClientSocket
-  private readonly parts: EdgeParts
-  /** It came to an address that is of one app alone, whatever host it asks for. */
+  /** The local address, if it belongs to a single app, which then gets the requests for every host name. */
   readonly address: string | undefined
-  private pending: Buffer | undefined
+  isClosing = false
+  private readonly socket: Duplex
+  private readonly context: HttpContext
+  private readonly buffer = new RequestBuffer()
+  private state: 'idle' | 'head' | 'request' | 'lingering' = 'idle'
   private exchange: Exchange | undefined
   private isReading = false
-  private state: 'idle' | 'head' | 'request' | 'lingering' = 'idle'
+  /** When the connection is closed unless something happens. */
+  private deadline: number
+  /** The idle timeout of the port or of a new connection; undefined means the default. */
+  private idleTimeoutMs: number | undefined = firstRequestTimeoutMs
+  private headStartedAt = 0
 
-  constructor(socket: ClientSocket, parts: EdgeParts, peer: Peer, address: string | undefined) {
+  constructor(socket: Duplex, context: HttpContext, peer: Peer, address: string | undefined) {
     this.socket = socket
-    this.parts = parts
+    this.context = context
     this.peer = peer
     this.address = address
-    this.deadline = Date.now() + firstRequestMillis
+    this.deadline = Date.now() + firstRequestTimeoutMs
     socket.on('data', (bytes) => this.onData(bytes))
     socket.on('drain', () => this.onDrain())
     socket.on('end', () => this.onEnd())
-    socket.on('error', () => {}) // what follows it is the close
+    socket.on('error', () => {}) // a close event follows
     socket.on('close', () => this.exchange?.onClientClose())
   }
 
@@ -90,7 +55,7 @@ export class ClientConnection {
     if (this.state === 'lingering') return
     const { exchange } = this
     if (!exchange) {
-      this.pending = this.pending ? Buffer.concat([this.pending, bytes]) : bytes
+      this.buffer.append(bytes)
       this.readRequests()
       return
     }
@@ -105,40 +70,39 @@ export class ClientConnection {
     this.exchange.onClientDrain()
   }
 
-  /** What belongs to the next request waits, and the client with it. */
-  private hold(rest: Buffer): void {
-    this.pending = this.pending ? Buffer.concat([this.pending, rest]) : rest
-    this.socket.pause()
-  }
-
   private onEnd(): void {
     if (this.exchange) this.exchange.onClientEnd()
     else this.socket.end()
   }
 
+  /** Keeps bytes of the next request, and stops reading until the current one is finished. */
+  private hold(rest: Buffer): void {
+    this.buffer.append(rest)
+    this.socket.pause()
+  }
+
   private readRequests(): void {
-    // What is refused at once ends inside of the loop, which then goes on by itself.
+    // A request that is refused at once finishes inside the loop, which then continues by itself.
     if (this.isReading) return
     this.isReading = true
     let hasHead = true
-    while (hasHead && this.pending && !this.exchange && this.state !== 'lingering') {
-      hasHead = this.readRequest(this.pending)
+    while (hasHead && !this.buffer.isEmpty && !this.exchange && this.state !== 'lingering') {
+      hasHead = this.readRequest()
     }
     this.isReading = false
   }
 
-  /** False when more has to arrive first. */
-  private readRequest(bytes: Buffer): boolean {
-    let start = 0
-    // Some clients end a body with an empty line that is not part of it.
-    while (bytes[start] === carriageReturn && bytes[start + 1] === lineFeed) start += 2
-    const end = bytes.indexOf(endOfHead, start)
-    if (end < 0 || end - start > maxHeadBytes) return this.awaitHead(bytes, start)
-    this.pending = end + 4 < bytes.length ? bytes.subarray(end + 4) : undefined
-    this.state = 'request'
-    this.limitIdle(undefined)
+  /** Returns false when more bytes are needed. */
+  private readRequest(): boolean {
     try {
-      this.begin(readRequestHead(bytes.toString('latin1', start, end)))
+      const head = this.buffer.takeHead()
+      if (head === undefined) {
+        this.awaitHead()
+        return false
+      }
+      this.state = 'request'
+      this.limitIdle(undefined)
+      this.begin(readRequestHead(head))
     } catch (error) {
       if (!(error instanceof BadMessage)) throw error
       this.refuseMessage(error)
@@ -146,117 +110,109 @@ export class ClientConnection {
     return true
   }
 
-  private awaitHead(bytes: Buffer, start: number): boolean {
-    if (bytes.length - start > maxHeadBytes) {
-      this.refuseMessage(new BadMessage(`the head of a request may have ${maxHeadBytes} bytes`, 431))
-    } else if (hasBareLineFeed(bytes)) {
-      this.refuseMessage(new BadMessage('lines end with a carriage return and a line feed'))
-    } else {
-      // Counted from its first byte: one that trickles in does not get longer.
-      if (this.state === 'idle') this.headSince = Date.now()
-      this.state = 'head'
-      this.socket.resume()
-    }
-    return false
+  private awaitHead(): void {
+    // The timeout counts from the first byte, so that sending slowly does not extend it.
+    if (this.state === 'idle') this.headStartedAt = Date.now()
+    this.state = 'head'
+    this.socket.resume()
   }
 
   private begin(head: RequestHead): void {
+    const { context } = this
     if (head.minor === 0) head.keepAlive = false
-    const id = this.parts.nextId()
+    const id = context.nextId()
     const route = this.findRoute(head.host)
     if (!route) {
       this.answerUnrouted(head, id)
       return
     }
-    const exchange =
-      route.kind === 'app'
-        ? new AppExchange(this, this.parts, head, route, id)
-        : new SandboxExchange(this, this.parts, head, route, id)
+    const exchange = new Exchange(this, context, { head, id }, (created) =>
+      route.kind === 'app' ? new AppBackend(created, context, route) : new SandboxBackend(created, context, route),
+    )
     this.exchange = exchange
-    // Nothing of a body is read before there is somewhere to put it.
+    // The body is not read before an upstream can take it.
     if (head.body !== 0) this.socket.pause()
     exchange.start()
   }
 
-  private findRoute(host: string): Route | AppRoute | undefined {
-    const { table } = this.parts
+  private findRoute(host: string): SandboxRoute | AppRoute | undefined {
+    const { table } = this.context
     return this.address === undefined ? table.find(host) : table.apps.findAddress(this.address)
   }
 
   private answerUnrouted(head: RequestHead, id: string): void {
+    const { table, domains } = this.context
     const keepAlive = head.keepAlive && head.body === 0 && !this.isClosing
     const options = { id, keepAlive, withoutBody: head.method === 'HEAD' }
-    const isOwn = !this.parts.domains.some((domain) => head.host.endsWith(`.${domain}`))
-    if (isOwn && head.target === '/healthz') {
-      this.answer(answerText(200, { status: 'ok', routes: this.parts.table.size }, '', options), keepAlive)
+    const isForEdge = !domains.some((domain) => head.host.endsWith(`.${domain}`))
+    if (isForEdge && head.target === '/healthz') {
+      this.answer(answerText(200, { status: 'ok', routes: table.size }, '', options), keepAlive)
       return
     }
-    const refusal = this.parts.table.isFilled
+    const refusal = table.isFilled
       ? new Refusal(404, 'not_found', `nothing is known as ${head.host || 'no host'}`)
-      : new Refusal(503, 'unavailable', 'the routes are not known yet; try again shortly')
+      : new Refusal(503, 'unavailable', 'the routes are not loaded yet; try again shortly')
     this.answer(refusalText(refusal, options), keepAlive)
   }
 
   private answer(text: string, keepAlive: boolean): void {
     this.socket.write(text)
-    this.continue(keepAlive)
+    this.afterResponse(keepAlive)
   }
 
-  private refuseMessage({ status, message }: BadMessage): void {
-    this.pending = undefined
-    const options = { id: this.parts.nextId(), keepAlive: false, withoutBody: false }
-    this.answer(refusalText(refusalOfMessage(status, message), options), false)
+  private refuseMessage(error: BadMessage): void {
+    this.buffer.take()
+    const options = { id: this.context.nextId(), keepAlive: false, withoutBody: false }
+    this.answer(refusalText(refuseMessage(error), options), false)
   }
 
-  /** The exchange is over; after it comes the next request, or the end. */
+  /** Ends an exchange and goes on with the next request. */
   finish(exchange: Exchange, keepAlive: boolean): void {
     if (this.exchange !== exchange) return
     this.exchange = undefined
-    this.continue(keepAlive)
+    this.afterResponse(keepAlive)
     this.readRequests()
   }
 
-  refuse(exchange: Exchange, refusal: Refusal, keepAlive: boolean): void {
+  refuse(exchange: Exchange, refusal: Refusal, mayKeepAlive: boolean): void {
     if (this.exchange !== exchange) return
-    const stays = keepAlive && !this.isClosing
+    const keepAlive = mayKeepAlive && !this.isClosing
     const withoutBody = exchange.head.method === 'HEAD'
-    this.socket.write(refusalText(refusal, { id: exchange.id, keepAlive: stays, withoutBody }))
-    this.finish(exchange, stays)
+    this.socket.write(refusalText(refusal, { id: exchange.id, keepAlive, withoutBody }))
+    this.finish(exchange, keepAlive)
   }
 
-  private continue(keepAlive: boolean): void {
+  private afterResponse(keepAlive: boolean): void {
     if (keepAlive && !this.isClosing) {
       this.state = 'idle'
-      this.deadline = Date.now() + (this.idleMillis ?? keepMillis)
+      this.deadline = Date.now() + (this.idleTimeoutMs ?? keepAliveTimeoutMs)
       if (this.socket.isPaused()) this.socket.resume()
       return
     }
-    // A client that is still sending would lose the answer if the connection were simply closed.
+    // Closing at once would reset the connection if the client is still sending, and the response would be lost.
     this.state = 'lingering'
-    this.pending = undefined
-    this.deadline = Date.now() + lingerMillis
+    this.buffer.take()
+    this.deadline = Date.now() + lingerMs
     this.socket.end()
     this.socket.resume()
   }
 
-  /** The upstream is there: what has waited is for it. */
   release(): void {
-    const { pending } = this
-    this.pending = undefined
+    const pending = this.buffer.take()
     if (pending) {
       const rest = this.exchange?.onClientData(pending)
       if (rest) this.hold(rest)
     }
-    if (!this.pending) this.socket.resume()
+    if (this.buffer.isEmpty) this.socket.resume()
   }
 
   touch(): void {
-    this.deadline = Date.now() + (this.idleMillis ?? streamMillis)
+    this.deadline = Date.now() + (this.idleTimeoutMs ?? streamTimeoutMs)
   }
 
-  /** From now on it is given up when nothing moves for so long; undefined: for as long as usual. */
-  limitIdle(millis: number | undefined): void {
-    this.idleMillis = millis
+  /** Sets the idle timeout from now on; undefined means the default. */
+  limitIdle(timeoutMs: number | undefined): void {
+    this.idleTimeoutMs = timeoutMs
     this.touch()
   }
 
@@ -281,7 +237,7 @@ export class ClientConnection {
   }
 
   resume(): void {
-    if (!this.pending) this.socket.resume()
+    if (this.buffer.isEmpty) this.socket.resume()
   }
 
   end(): void {
@@ -292,44 +248,26 @@ export class ClientConnection {
     this.socket.destroy()
   }
 
-  /** Called once a second. */
+  /** Enforces the timeouts; called once a second. */
   sweep(now: number): void {
-    const idleSince = this.deadline - (this.idleMillis ?? keepMillis)
-    if (this.isClosing && this.state === 'idle' && now > idleSince + closeIdleMillis) this.socket.end()
+    const idleSince = this.deadline - (this.idleTimeoutMs ?? keepAliveTimeoutMs)
+    if (this.isClosing && this.state === 'idle' && now > idleSince + drainIdleMs) this.socket.end()
     if (this.state === 'head') {
-      if (now < this.headSince + this.mostHeadMillis()) return
+      if (now < this.headStartedAt + this.headTimeoutMs()) return
       this.refuseMessage(new BadMessage('the request did not arrive in time', 408))
     } else if (now >= this.deadline) this.destroy()
   }
 
-  /** How long a head may take of which a part is here: as its port says, as soon as it tells which one that is. */
-  private mostHeadMillis(): number {
-    const { peer, parts } = this
-    const host = this.pending && hostLine.exec(this.pending.toString('latin1'))?.[1]
-    const route = this.findRoute(host?.toLowerCase() ?? '')
-    const port = route?.kind === 'app' ? findPort(route, peer.port, peer.secure, parts.edgePort) : undefined
-    return port?.headMillis ?? headMillis
+  /** The head timeout of the port, which is known once the Host field has arrived. */
+  private headTimeoutMs(): number {
+    const { peer, context } = this
+    const route = this.findRoute(this.buffer.peekHost() ?? '')
+    const port = route?.kind === 'app' ? findPort(route, peer.port, peer.secure, context.edgePort) : undefined
+    return port?.headTimeoutMs ?? defaultHeadTimeoutMs
   }
 
-  /** The next answer is the last. It is not cut off at once: the request may be on its way already. */
+  /** Closes the connection after the next response. */
   drain(): void {
     this.isClosing = true
   }
-}
-
-const hostLine = /\r\nhost:[\t ]*([^\s:]+)(?::\d+)?[\t ]*\r\n/i
-
-/** A line that ends without a carriage return: no end of the head would ever be found. */
-function hasBareLineFeed(bytes: Buffer): boolean {
-  for (let at = bytes.indexOf(lineFeed); at >= 0; at = bytes.indexOf(lineFeed, at + 1)) {
-    if (bytes[at - 1] !== carriageReturn) return true
-  }
-  return false
-}
-
-export function peerOf(socket: Socket, secure: boolean): Peer {
-  const address = (socket.remoteAddress ?? '').replace(/^::ffff:/, '')
-  const trusted = isLoopback(address)
-  const { localPort = 0, remotePort = 0 } = socket
-  return { address: address || 'unknown', secure, port: localPort, remotePort, trusted }
 }

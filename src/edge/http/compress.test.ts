@@ -38,7 +38,7 @@ test.each([
   'application/wasm',
   'image/svg+xml',
   'font/ttf',
-])('%s becomes smaller', (type) => {
+])('%s is compressed', (type) => {
   expect(chooseEncoding(request('gzip'), answer([`Content-Type: ${type}`])).encoding).toBe('gzip')
 })
 
@@ -51,12 +51,12 @@ test.each<[string[], number?]>([
   [[...page, 'Content-Encoding: none']],
   [[...page, 'Cache-Control: public, No-Transform']],
   [[...page, 'Content-Range: bytes 0-4999/10000'], 206],
-])('%j stays as it is', (lines, status) => {
+])('%j is not compressed', (lines, status) => {
   const given = answer(lines, status)
   expect(chooseEncoding(request('gzip'), given)).toEqual({ head: given, encoding: undefined })
 })
 
-test('the head says what became of the body', () => {
+test('the head of a compressed response describes its body', () => {
   const lines = [...page, 'ETag: "1"', 'Accept-Ranges: bytes', 'Vary: Origin', 'X-Other: 2']
   const { head } = chooseEncoding(request('gzip'), answer(lines))
   const pairs = head.fields.flatMap((value, index) => (index % 3 === 1 ? [[value, head.fields[index + 1]]] : []))
@@ -72,7 +72,7 @@ test('the head says what became of the body', () => {
   expect(head.body).toBeLessThan(0)
 })
 
-test('caches are told also where nothing was changed, once', () => {
+test('Vary is added once, also when the response is not compressed', () => {
   const fields = (lines: string[]) => chooseEncoding(request(), answer([...page, ...lines])).head.fields
   expect(fields([]).slice(-3)).toEqual(['Vary', 'vary', 'Accept-Encoding'])
   for (const vary of ['Vary: *', 'Vary: origin, accept-encoding']) expect(fields([vary])).toHaveLength(9)

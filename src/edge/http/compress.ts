@@ -1,45 +1,46 @@
-// Answers made smaller on their way to clients that understand that.
+// Compression of responses for clients that accept it.
 import type { Transform } from 'node:stream'
 import { constants, createBrotliCompress, createGzip } from 'node:zlib'
 import { chunked, type RequestHead, type ResponseHead } from './message.ts'
 
 export type Encoding = 'br' | 'gzip'
 
-/** What has fewer bytes fits into one packet as it is. */
-const leastBytes = 1024
+/** Smaller responses fit into one packet uncompressed. */
+const minBytes = 1024
 const compressible =
   /^(?:text\/[^;]+|(?:application|image)\/[^;]+\+(?:json|xml)|application\/(?:json|(?:x-)?(?:ndjson|javascript|yaml)|toml|xml|wasm)|font\/[ot]tf|image\/(?:bmp|x-icon))\s*(?:;|$)/i
 
-/** How an answer goes out: its head as clients see it, and how its body is encoded; undefined: as it is. */
+/** A response as the client gets it. */
 export interface Outgoing {
   head: ResponseHead
+  /** Undefined when the body is not compressed. */
   encoding: Encoding | undefined
 }
 
 export function chooseEncoding(request: Pick<RequestHead, 'fields'>, response: ResponseHead): Outgoing {
   if (!isCompressible(response)) return { head: response, encoding: undefined }
-  // Caches on the way have to know this also of answers that stay as they are.
+  // Caches need the Vary field also when the response is not compressed for this client.
   const head = { ...response, fields: variedFields(response.fields) }
   const encoding = acceptedEncoding(request)
   return { head: encoding ? encodedHead(head, encoding) : head, encoding }
 }
 
-/** Whether it would become smaller, and may be changed. A part of an answer is a part of its bytes as they are. */
+/** Partial content (206) is excluded, because its range refers to the uncompressed bytes. */
 function isCompressible({ status, body, fields }: ResponseHead): boolean {
-  if (status === 206 || (body >= 0 && body < leastBytes)) return false
-  let fits = false
+  if (status === 206 || (body >= 0 && body < minBytes)) return false
+  let isTypeCompressible = false
   for (let index = 1; index < fields.length; index += 3) {
     const value = fields[index + 1]!
-    if (fields[index] === 'content-type') fits = compressible.test(value)
+    if (fields[index] === 'content-type') isTypeCompressible = compressible.test(value)
     else if (fields[index] === 'content-encoding') return false
     else if (fields[index] === 'cache-control' && /\bno-transform\b/i.test(value)) return false
   }
-  return fits
+  return isTypeCompressible
 }
 
 const accepted = /^\s*([^\s;]+)\s*(?:;\s*q=([\d.]+))?/
 
-/** What the client likes best; of equals the one that makes more of it. */
+/** The encoding that the client prefers; Brotli wins a tie because it compresses better. */
 function acceptedEncoding({ fields }: Pick<RequestHead, 'fields'>): Encoding | undefined {
   const weights = new Map<string, number>()
   for (let index = 1; index < fields.length; index += 3) {
@@ -67,45 +68,44 @@ function encodedHead(head: ResponseHead, encoding: Encoding): ResponseHead {
   for (let index = 0; index < head.fields.length; index += 3) {
     const [name, lower, value] = head.fields.slice(index, index + 3) as [string, string, string]
     if (lower === 'accept-ranges') continue
-    // Other bytes under the same tag are the same answer only in the weak sense.
+    // The compressed body differs in bytes, so its entity tag can only be weak.
     fields.push(name, lower, lower === 'etag' && value.startsWith('"') ? `W/${value}` : value)
   }
   return { ...head, fields, body: chunked }
 }
 
 export interface EncoderUser {
-  /** False: it wants no more for now. */
+  /** Returns false to pause the output. */
   onEncoded(bytes: Buffer): boolean
-  /** More can be written. */
   onEncoderDrain(): void
   onEncoderError(): void
 }
 
-/** The encoders of all answers together: each takes up to half a megabyte. */
-export interface EncoderCount {
+/** Limits the encoders of all responses together, as each takes up to half a megabyte. */
+export interface EncoderLimit {
   open: number
-  most: number
+  max: number
 }
 
-/** Encodes a body as it passes. Each piece goes out as it comes, so that nobody waits for the rest of a stream. */
+/** Compresses a body. Each piece is flushed at once, so that streamed responses are not delayed. */
 export class Encoder {
   private readonly stream: Transform
 
-  constructor(encoding: Encoding, count: EncoderCount, user: EncoderUser) {
+  constructor(encoding: Encoding, limit: EncoderLimit, user: EncoderUser) {
     const stream = openStream(encoding)
     this.stream = stream
-    count.open += 1
+    limit.open += 1
     stream.on('data', (bytes: Buffer) => {
       if (!user.onEncoded(bytes)) stream.pause()
     })
     stream.on('drain', () => user.onEncoderDrain())
     stream.on('error', () => user.onEncoderError())
     stream.on('close', () => {
-      count.open -= 1
+      limit.open -= 1
     })
   }
 
-  /** False: no more, until it says so. */
+  /** Returns false when the caller should wait for `onEncoderDrain`. */
   write(bytes: Buffer): boolean {
     return this.stream.write(bytes)
   }
@@ -114,7 +114,7 @@ export class Encoder {
     this.stream.resume()
   }
 
-  /** `done` is called when everything has gone out. */
+  /** Calls `done` when all output has been passed on. */
   end(done: () => void): void {
     this.stream.once('end', done)
     this.stream.end()
@@ -125,7 +125,7 @@ export class Encoder {
   }
 }
 
-// As fast as gzip, and smaller. By default it takes many times as long, and megabytes for each stream.
+// As fast as gzip, with smaller output. The defaults are many times slower and take megabytes per stream.
 const brotliQuality = 4
 const brotliWindowBits = 18
 

@@ -1,143 +1,152 @@
-import { Refusal, refusalOfMessage } from './answer.ts'
-import { type BodyReader, bodyReader, smallBytes, writeBody } from './body.ts'
-import type { ClientConnection, EdgeParts } from './client.ts'
-import { Encoder, type EncoderUser, type Encoding } from './compress.ts'
-import { framingFor, interimText, type ResponseOptions } from './forward.ts'
-import { BadMessage, fieldOf, type RequestHead, type ResponseHead, readResponseHead, untilClose } from './message.ts'
-import type { Upstream, UpstreamUser } from './upstream.ts'
+import { Refusal } from '../refusal.ts'
+import type { Upstream, UpstreamUser } from '../tcp/upstream.ts'
+import type { Peer } from '../types.ts'
+import { refuseMessage } from './answer.ts'
+import type { Backend } from './backend.ts'
+import { smallBytes } from './body.ts'
+import { BodyCollector, type BodyCollectorOptions } from './body-collector.ts'
+import type { HttpContext } from './context.ts'
+import { framingFor, interimText } from './forwarded-head.ts'
+import { BadMessage, fieldOf, type RequestHead, type ResponseHead } from './message.ts'
+import { RequestBody } from './request-body.ts'
+import { ResponseHeadReader } from './response-head-reader.ts'
+import type { ResponseSink } from './response-sink.ts'
+import { ResponseWriter } from './response-writer.ts'
+import { UpgradedStream } from './upgraded-stream.ts'
 
-const endOfHead = Buffer.from('\r\n\r\n')
-const maxResponseHeadBytes = 65_536
+/** The client's connection as an exchange uses it. */
+export interface ExchangeClient {
+  readonly peer: Peer
+  /** The local address, if it belongs to a single app. */
+  readonly address: string | undefined
+  /** The connection closes after the next response. */
+  readonly isClosing: boolean
+  write(text: string): void
+  writeBody(bytes: Buffer, isChunked: boolean): boolean
+  cork(): void
+  uncork(): void
+  pause(): void
+  resume(): void
+  /** Delivers the bytes that arrived while the exchange had no upstream, and resumes reading. */
+  release(): void
+  /** Restarts the idle timeout. */
+  touch(): void
+  limitIdle(timeoutMs: number | undefined): void
+  end(): void
+  destroy(): void
+  finish(exchange: Exchange, keepAlive: boolean): void
+  refuse(exchange: Exchange, refusal: Refusal, keepAlive: boolean): void
+}
 
-/** One request on its way to its target, and the answer on its way back. */
-export abstract class Exchange implements UpstreamUser, EncoderUser {
+/** One request and its response, between a client and the upstream that the backend chooses. */
+export class Exchange implements UpstreamUser {
+  readonly client: ExchangeClient
   readonly head: RequestHead
   readonly id: string
-  protected readonly client: ClientConnection
-  protected readonly parts: EdgeParts
-  protected upstream: Upstream | undefined
-  protected readonly requestBody: BodyReader
-  /** What of the body has been sent, where it may have to be sent once more. */
-  protected kept: Buffer[] | undefined
-  protected hasAnswered = false
-  protected isOver = false
-  private received: Buffer | undefined
-  private response: ResponseHead | undefined
-  private responseBody: BodyReader | undefined
-  private isChunkedOut = false
-  /** Where the body of the answer is not passed on as it is. */
-  private encoder: Encoder | undefined
-  private isTunnel = false
-  /** Gets the body of an answer that is not passed on. */
-  private collector: { body: BodyReader; isOpen: boolean; sink(piece: Buffer): void; done(): void } | undefined
+  readonly body: RequestBody
+  private readonly context: HttpContext
+  private readonly backend: Backend
+  private upstream: Upstream | undefined
+  /** The phase of the response. */
+  private sink: ResponseSink
+  private keepAlive: boolean
+  private hasEnded = false
 
-  constructor(client: ClientConnection, parts: EdgeParts, head: RequestHead, id: string) {
+  constructor(
+    client: ExchangeClient,
+    context: HttpContext,
+    { head, id }: { head: RequestHead; id: string },
+    createBackend: (exchange: Exchange) => Backend,
+  ) {
     this.client = client
-    this.parts = parts
+    this.context = context
     this.head = head
     this.id = id
-    this.requestBody = bodyReader(head.body)
+    this.keepAlive = head.keepAlive
+    this.body = new RequestBody(head)
+    this.sink = this.readHead()
+    this.backend = createBackend(this)
   }
 
-  abstract start(): void
-
-  /** Its head as the target gets it. */
-  protected abstract requestText(): string
-  protected abstract responseText(response: ResponseHead, options: ResponseOptions): string
-
-  /** Whether it does no harm when it is sent a second time. */
-  protected abstract get mayRepeat(): boolean
-
-  /** The connection broke before anything of an answer came. False when there is nothing more to try. */
-  protected abstract retry(upstream: Upstream): boolean
-
-  /** Another use of an answer than to pass it on. True when it was taken. */
-  protected takeAnswer(_response: ResponseHead, _rest: Buffer): boolean {
-    return false
+  get isOver(): boolean {
+    return this.hasEnded
   }
 
-  /** The target is of no further use to this request. */
-  protected released(): void {}
+  start(): void {
+    this.backend.start()
+  }
 
-  protected keepBody(_piece: Buffer): void {}
+  private readHead(): ResponseHeadReader {
+    return new ResponseHeadReader(this.head.method !== 'HEAD', (response, rest) => this.onResponse(response, rest))
+  }
 
-  protected send(upstream: Upstream): void {
+  /** Sends the request to an upstream. `text` is its head. */
+  send(upstream: Upstream, text: string): void {
+    const { socket } = upstream
     this.upstream = upstream
     upstream.user = this
-    const text = this.requestText()
     if (this.head.body === 0) {
-      upstream.socket.write(text, 'latin1')
+      socket.write(text, 'latin1')
       return
     }
-    upstream.socket.cork()
-    upstream.socket.write(text, 'latin1')
-    if (this.kept) for (const piece of this.kept) writeBody(upstream.socket, this.head.body < 0, piece)
-    if (!this.requestBody.done) this.client.release()
-    else if (this.head.body < 0) upstream.socket.write('0\r\n\r\n', 'latin1')
-    upstream.socket.uncork()
+    socket.cork()
+    socket.write(text, 'latin1')
+    this.body.resend(socket)
+    if (this.body.isDone) this.body.writeEnd(socket)
+    else this.client.release()
+    socket.uncork()
   }
 
-  /** Takes the request back from a target, to be given to another. */
-  protected takeBack(): void {
+  /** Detaches the upstream, so that the request can be sent to another one. */
+  detach(): Upstream | undefined {
     const { upstream } = this
     if (upstream) upstream.user = undefined
     this.upstream = undefined
-    this.received = undefined
-    this.collector = undefined
-    this.hasAnswered = false
-    if (!this.requestBody.done) this.client.pause()
-    this.released()
+    this.sink = this.readHead()
+    if (!this.body.isDone) this.client.pause()
+    return upstream
   }
 
-  /** What the client sends. Answers what is not of this request, to be kept until it is over. */
+  /** Reads the body of the current response instead of forwarding it. */
+  collect(response: ResponseHead, rest: Buffer, options: BodyCollectorOptions): void {
+    const collector = new BodyCollector(response, options)
+    this.sink = collector
+    collector.take(rest)
+  }
+
+  /** Returns the bytes that belong to the next request. */
   onClientData(bytes: Buffer): Buffer | undefined {
-    const { upstream } = this
-    if (this.isTunnel) {
-      if (!upstream!.socket.write(bytes)) this.client.pause()
+    const { upstream, sink } = this
+    if (sink instanceof UpgradedStream) {
+      sink.takeFromClient(bytes)
       return undefined
     }
-    if (!upstream || this.requestBody.done || this.isOver) return bytes
-    let taken = 0
+    if (!upstream || this.body.isDone || this.hasEnded) return bytes
     try {
-      taken = this.takeBody(upstream, bytes)
+      const { takenBytes, isBlocked } = this.body.forward(upstream.socket, bytes)
+      if (isBlocked && !this.body.isDone) this.client.pause()
+      return takenBytes < bytes.length ? bytes.subarray(takenBytes) : undefined
     } catch (error) {
-      this.fail(error instanceof BadMessage ? refusalOfMessage(error.status, error.message) : error)
+      this.fail(error instanceof BadMessage ? refuseMessage(error) : error)
       return undefined
     }
-    return taken < bytes.length ? bytes.subarray(taken) : undefined
-  }
-
-  private takeBody(upstream: Upstream, bytes: Buffer): number {
-    const { socket } = upstream
-    const isChunked = this.head.body < 0
-    let flows = true
-    socket.cork()
-    const taken = this.requestBody.take(bytes, (piece) => {
-      flows = writeBody(socket, isChunked, piece) && flows
-      if (this.kept) this.keepBody(piece)
-    })
-    // Trailers end here: what a client adds after its head has passed no check.
-    if (this.requestBody.done && isChunked) socket.write('0\r\n\r\n', 'latin1')
-    socket.uncork()
-    if (!flows && !this.requestBody.done) this.client.pause()
-    return taken
   }
 
   onClientDrain(): void {
-    if (this.encoder) this.encoder.resume()
+    if (this.sink instanceof ResponseWriter) this.sink.resume()
     else this.upstream?.socket.resume()
   }
 
-  /** The client has said that it sends no more. Of a request that is under way it means that nobody waits any more. */
+  /** A client that half-closes during a request is treated as gone. */
   onClientEnd(): void {
-    if (this.isTunnel) this.upstream?.socket.end()
+    if (this.sink instanceof UpgradedStream) this.sink.endFromClient()
     else this.client.destroy()
   }
 
   onClientClose(): void {
-    this.over()
+    this.end()
     this.upstream?.socket.destroy()
-    this.encoder?.destroy()
+    if (this.sink instanceof ResponseWriter) this.sink.destroy()
   }
 
   onUpstreamDrain(): void {
@@ -146,192 +155,118 @@ export abstract class Exchange implements UpstreamUser, EncoderUser {
 
   onUpstreamData(bytes: Buffer): void {
     this.client.touch()
-    if (this.isTunnel) {
-      this.writeToClient(bytes)
-      return
-    }
     try {
-      if (this.responseBody) this.takeResponseBody(bytes)
-      else if (this.collector) this.collect(bytes)
-      else this.takeResponseHead(this.received ? Buffer.concat([this.received, bytes]) : bytes)
+      this.sink.take(bytes)
     } catch (error) {
       const isMalformed = error instanceof BadMessage
-      this.fail(isMalformed ? new Refusal(502, 'bad_gateway', `malformed answer: ${error.message}`) : error)
+      this.fail(isMalformed ? new Refusal(502, 'bad_gateway', `malformed response: ${error.message}`) : error)
     }
   }
 
-  private takeResponseHead(bytes: Buffer): void {
-    const end = bytes.indexOf(endOfHead)
-    if (end < 0 && bytes.length < maxResponseHeadBytes) {
-      this.received = bytes
-      return
-    }
-    if (end < 0 || end > maxResponseHeadBytes) throw new BadMessage('the head of the answer is too large')
-    const response = readResponseHead(bytes.toString('latin1', 0, end), this.head.method !== 'HEAD')
-    const rest = bytes.subarray(end + 4)
-    this.received = undefined
-    this.hasAnswered = true
-    if (response.status === 101) this.openTunnel(response, rest)
+  private onResponse(response: ResponseHead, rest: Buffer): void {
+    if (response.status === 101) this.upgrade(response, rest)
     else if (response.status >= 200) {
-      if (!this.takeAnswer(response, rest)) this.beginResponse(response, rest)
+      if (!this.backend.intercept(response, rest)) this.respond(response, rest)
     } else {
       if (this.head.minor === 1) this.client.write(interimText(response))
-      if (rest.length > 0) this.takeResponseHead(rest)
+      if (rest.length > 0) this.sink.take(rest)
     }
   }
 
-  /** Reads an answer to its end without passing it on. */
-  protected collectBody(response: ResponseHead, rest: Buffer, sink: (piece: Buffer) => void, done: () => void): void {
-    this.collector = { body: bodyReader(response.body), isOpen: response.body === untilClose, sink, done }
-    this.collect(rest)
-  }
-
-  private collect(bytes: Buffer): void {
-    const { body, sink, done } = this.collector!
-    body.take(bytes, sink)
-    if (body.done && !this.isOver) done()
-  }
-
-  /** `sent` is the head that the client gets, where the body goes out in another form than it came. */
-  protected beginResponse(response: ResponseHead, rest: Buffer, sent = response, encoding?: Encoding): void {
+  private respond(response: ResponseHead, rest: Buffer): void {
+    const { client, backend } = this
+    const { head: sent, encoding } = backend.encode(response) ?? { head: response, encoding: undefined }
     const framing = framingFor(this.head, sent)
-    this.response = response
-    this.isChunkedOut = framing === 'chunked'
-    const body = bodyReader(response.body)
-    this.responseBody = body
-    const keepAlive = this.head.keepAlive && framing !== 'close' && !this.client.isClosing
-    this.head.keepAlive = keepAlive
-    const text = this.responseText(sent, { id: this.id, keepAlive, framing })
-    if (encoding) this.encoder = new Encoder(encoding, this.parts.encoders, this)
-    else if (response.body >= 0 && rest.length === response.body && rest.length <= smallBytes) {
-      // The usual answer goes out in one piece.
-      this.client.write(rest.length === 0 ? text : text + rest.toString('latin1'))
-      this.endResponse(false)
-      return
-    }
-    this.client.cork()
-    this.client.write(text)
-    if (rest.length > 0 || body.done) this.takeResponseBody(rest)
-    this.client.uncork()
-  }
-
-  private takeResponseBody(bytes: Buffer): void {
-    const body = this.responseBody!
-    this.client.cork()
-    try {
-      const taken = body.take(bytes, (piece) => this.writeToClient(piece))
-      if (body.done) this.endBody(taken < bytes.length)
-    } finally {
-      this.client.uncork()
-    }
-  }
-
-  private endBody(hasMore: boolean): void {
-    const { encoder } = this
-    if (!encoder) {
-      this.writeEnd()
-      this.endResponse(hasMore)
-      return
-    }
-    this.leaveUpstream(hasMore)
-    encoder.end(() => {
-      this.writeEnd()
+    this.keepAlive = this.keepAlive && framing !== 'close' && !client.isClosing
+    const text = backend.responseText(sent, { id: this.id, keepAlive: this.keepAlive, framing })
+    const isComplete = response.body >= 0 && rest.length === response.body
+    if (!encoding && isComplete && rest.length <= smallBytes) {
+      // A small response that arrived in one piece is also sent in one piece.
+      client.write(rest.length === 0 ? text : text + rest.toString('latin1'))
+      this.leaveUpstream(response.keepAlive)
       this.finish()
+      return
+    }
+    const writer = new ResponseWriter({
+      client,
+      upstream: this.upstream!.socket,
+      response,
+      isChunked: framing === 'chunked',
+      encoding,
+      encoders: this.context.encoders,
+      onBodyEnd: (hasExcess) => this.leaveUpstream(response.keepAlive && !hasExcess),
+      onWritten: () => this.finish(),
     })
+    this.sink = writer
+    writer.start(text, rest)
   }
 
-  private writeEnd(): void {
-    if (this.isChunkedOut) this.client.write(`0\r\n${this.responseBody!.trailer}\r\n`)
+  private upgrade(response: ResponseHead, rest: Buffer): void {
+    const { client, head } = this
+    if (!head.upgrade) throw new BadMessage('it switches to a protocol that the client did not request')
+    const stream = new UpgradedStream(client, this.upstream!.socket)
+    this.sink = stream
+    const upgrade = fieldOf(response, 'upgrade') ?? head.upgrade
+    client.write(this.backend.responseText(response, { id: this.id, keepAlive: true, framing: 'length', upgrade }))
+    if (rest.length > 0) stream.take(rest)
+    client.release()
   }
 
-  private writeToClient(bytes: Buffer): void {
-    const flows = this.encoder ? this.encoder.write(bytes) : this.client.writeBody(bytes, this.isChunkedOut)
-    if (!flows) this.upstream!.socket.pause()
-  }
-
-  onEncoded(bytes: Buffer): boolean {
-    return this.client.writeBody(bytes, this.isChunkedOut)
-  }
-
-  onEncoderDrain(): void {
-    this.upstream?.socket.resume()
-  }
-
-  onEncoderError(): void {
-    this.client.destroy()
-  }
-
-  /** `hasMore`: the target sent more than its answer, and is not trusted with another request. */
-  private endResponse(hasMore: boolean): void {
-    this.leaveUpstream(hasMore)
-    this.finish()
-  }
-
-  private leaveUpstream(hasMore: boolean): void {
-    const { upstream, response } = this
-    this.over()
+  /** The upstream is done with this request; its connection goes back to the pool if it can be reused. */
+  private leaveUpstream(isReusable: boolean): void {
+    const upstream = this.upstream!
+    this.end()
     this.upstream = undefined
-    if (response!.keepAlive && this.requestBody.done && !hasMore) {
-      upstream!.socket.resume()
-      this.parts.pool.give(upstream!)
-    } else upstream!.socket.destroy()
+    if (isReusable && this.body.isDone) {
+      upstream.socket.resume()
+      this.context.pool.give(upstream)
+    } else upstream.socket.destroy()
   }
 
   private finish(): void {
-    this.client.finish(this, this.head.keepAlive && this.requestBody.done)
-  }
-
-  private openTunnel(response: ResponseHead, rest: Buffer): void {
-    if (!this.head.upgrade) throw new BadMessage('the answer switches to a protocol that was not asked for')
-    this.isTunnel = true
-    const upgrade = fieldOf(response, 'upgrade') ?? this.head.upgrade
-    this.client.write(this.responseText(response, { id: this.id, keepAlive: true, framing: 'length', upgrade }))
-    if (rest.length > 0) this.writeToClient(rest)
-    this.client.release()
+    this.client.finish(this, this.keepAlive && this.body.isDone)
   }
 
   onUpstreamEnd(): void {
-    if (this.isOver) return
-    if (this.isTunnel) this.client.end()
-    else if (this.response?.body === untilClose) this.endBody(false)
-    else if (this.collector?.isOpen) this.collector.done()
-    else this.broken()
+    if (!this.hasEnded && !this.sink.end()) this.onBroken()
   }
 
   onUpstreamClose(): void {
-    if (!this.isOver) this.broken()
+    if (!this.hasEnded) this.onBroken()
   }
 
-  private broken(): void {
-    const { upstream } = this
+  private onBroken(): void {
+    const { upstream, sink } = this
     upstream?.socket.destroy()
-    if (this.isTunnel || this.response) this.client.destroy()
-    else if (upstream && !this.hasAnswered && !this.received && this.mayRepeat && this.retry(upstream)) return
-    else this.refuse(new Refusal(502, 'bad_gateway', 'the connection to the program behind this address broke off'))
+    if (sink.isVisible) this.client.destroy()
+    else if (upstream && sink instanceof ResponseHeadReader && sink.isUntouched && this.backend.retry(upstream)) return
+    else this.refuse(new Refusal(502, 'bad_gateway', 'the program closed the connection before it had answered'))
   }
 
-  protected fail(error: unknown): void {
-    if (this.isOver) return
-    if (this.response || this.isTunnel) {
+  /** Reports an error to the client; after the response has begun, by closing the connection. */
+  fail(error: unknown): void {
+    if (this.hasEnded) return
+    if (this.sink.isVisible) {
       this.upstream?.socket.destroy()
       this.client.destroy()
     } else if (error instanceof Refusal) this.refuse(error)
     else {
-      this.parts.onError(error)
-      this.refuse(new Refusal(502, 'bad_gateway', 'the request could not be passed on'))
+      this.context.onError(error)
+      this.refuse(new Refusal(502, 'bad_gateway', 'the request could not be forwarded'))
     }
   }
 
-  protected refuse(refusal: Refusal): void {
-    this.over()
+  refuse(refusal: Refusal): void {
+    this.end()
     this.upstream?.socket.destroy()
-    this.client.refuse(this, refusal, this.head.keepAlive && this.requestBody.done)
+    this.client.refuse(this, refusal, this.keepAlive && this.body.isDone)
   }
 
-  protected over(): void {
-    if (this.isOver) return
-    this.isOver = true
+  private end(): void {
+    if (this.hasEnded) return
+    this.hasEnded = true
     if (this.upstream) this.upstream.user = undefined
-    this.released()
+    this.body.freeCopy()
+    this.backend.release()
   }
 }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { bodyReader } from './body.ts'
-import { framingFor, requestText, responseText } from './forward.ts'
+import { framingFor, requestText, responseText } from './forwarded-head.ts'
 import { BadMessage, chunked, readRequestHead, readResponseHead, untilClose } from './message.ts'
 
 const head = (...lines: string[]) => readRequestHead(['GET / HTTP/1.1', 'Host: a.test', ...lines].join('\r\n'))
@@ -15,29 +15,29 @@ test.each([
   expect(readRequestHead(`GET / HTTP/1.1\r\nHost: ${sent}`).host).toBe(host)
 })
 
-test.each(['', ' ', 'a b', 'a/b', 'a@b', 'a:b', 'a:123456', '-', 'ä'])('a Host of "%s" is refused', (sent) => {
+test.each(['', ' ', 'a b', 'a/b', 'a@b', 'a:b', 'a:123456', '-', 'ä'])('a Host of "%s" is rejected', (sent) => {
   expect(() => readRequestHead(`GET / HTTP/1.1\r\nHost: ${sent}`)).toThrow(BadMessage)
 })
 
-test('a body is as long as the head says, and absent when it says nothing', () => {
+test('a request without Content-Length or Transfer-Encoding has no body', () => {
   expect(head().body).toBe(0)
   expect(head('Content-Length: 12').body).toBe(12)
   expect(head('Transfer-Encoding: Chunked').body).toBe(chunked)
 })
 
-test('an old client keeps its connection only when it asks to', () => {
+test('an HTTP/1.0 connection is kept only if the client asks for it', () => {
   expect(readRequestHead('GET / HTTP/1.0').keepAlive).toBe(false)
   expect(readRequestHead('GET / HTTP/1.0\r\nConnection: keep-alive').keepAlive).toBe(true)
   expect(head('Connection: Keep-Alive, close').keepAlive).toBe(false)
 })
 
-test('another protocol is taken up only when the connection is to change to it, and never another HTTP', () => {
+test('Upgrade counts only if Connection names it, and never for HTTP/2', () => {
   expect(head('Connection: keep-alive, Upgrade', 'Upgrade: websocket').upgrade).toBe('websocket')
   expect(head('Upgrade: websocket').upgrade).toBeUndefined()
   expect(head('Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c').upgrade).toBeUndefined()
 })
 
-test('an answer ends where its head, its status or the request says', () => {
+test('the head, the status and the request method determine where a response ends', () => {
   const of = (text: string, hasBody = true) => readResponseHead(text, hasBody).body
   expect(of('HTTP/1.1 200 OK\r\nContent-Length: 3')).toBe(3)
   expect(of('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked')).toBe(chunked)
@@ -62,7 +62,7 @@ function read(body: string, pieceBytes: number): { text: string; rest: string; d
   return { text, rest: bytes.toString('latin1', at), done: reader.done, trailer: reader.trailer }
 }
 
-test.each([1, 2, 3, 7, 1000])('chunks are put together from pieces of %i bytes', (pieceBytes) => {
+test.each([1, 2, 3, 7, 1000])('chunks are read from pieces of %i bytes', (pieceBytes) => {
   const body = '5\r\nhello\r\n00b;name="x"\r\n, the world\r\n0\r\nX-Sum: 7\r\nContent-Length: 9\r\n\r\nGET /'
   expect(read(body, pieceBytes)).toEqual({
     text: 'hello, the world',
@@ -81,12 +81,12 @@ test.each([
   '5\r\nhello\n',
   '0\r\nX : y\r\n\r\n',
   'g\r\n',
-])('a chunked body of %j is refused', (body) => expect(() => read(body, 1000)).toThrow(BadMessage))
+])('the chunked body %j is rejected', (body) => expect(() => read(body, 1000)).toThrow(BadMessage))
 
 const peer = { address: '192.0.2.7', secure: true, port: 443, trusted: false }
 const options = { id: 'x-1', withoutAuthorization: false, keepAlive: true, added: '' }
 
-test('a stranger cannot say where a request came from', () => {
+test('an untrusted client cannot set the fields of the edge', () => {
   const lines = [
     'X-Forwarded-For: 1.1.1.1',
     'X-Forwarded-Proto: http',
@@ -100,7 +100,7 @@ test('a stranger cannot say where a request came from', () => {
   expect(text).toContain('Fly-Client-IP: 192.0.2.7\r\n')
 })
 
-test('an answer of unknown length goes to a new client in chunks and to an old one until the end', () => {
+test('a response of unknown length is chunked for HTTP/1.1 and ends with the connection for HTTP/1.0', () => {
   const response = readResponseHead('HTTP/1.1 200 OK\r\nServer: x', true)
   expect(framingFor(head(), response)).toBe('chunked')
   expect(framingFor(readRequestHead('GET / HTTP/1.0'), response)).toBe('close')

@@ -1,7 +1,7 @@
-// The heads of HTTP/1 messages. What two programs could read differently is refused, so that nobody can hide a second
-// request in the body of a first.
+// Parses the heads of HTTP/1 messages. Anything that two parsers could interpret differently is rejected, to prevent
+// request smuggling.
 
-/** A message that is not passed on. The status is for whoever sent it. */
+/** A message that is not forwarded. A client that sent it gets the status. */
 export class BadMessage extends Error {
   readonly status: number
 
@@ -11,7 +11,7 @@ export class BadMessage extends Error {
   }
 }
 
-/** Instead of a number of bytes: the body says itself where it ends, or ends with the connection. */
+/** Values of `body` for a body in chunks, and for one that ends with the connection. */
 export const chunked = -1
 export const untilClose = -2
 
@@ -19,12 +19,12 @@ interface Head {
   minor: 0 | 1
   /** Three entries for each field: its name, its name in lowercase, its value. */
   fields: string[]
-  /** Bytes of the body, or one of the words above. */
+  /** The length of the body, or `chunked`, or `untilClose`. */
   body: number
-  /** The length was given. */
+  /** The head has a Content-Length or Transfer-Encoding field. */
   framed: boolean
   keepAlive: boolean
-  /** Further fields that concern this connection only, by the word of the sender. */
+  /** Fields that the Connection field names, which are not forwarded. */
   hopFields: string[] | undefined
 }
 
@@ -32,8 +32,9 @@ export interface RequestHead extends Head {
   method: string
   /** Begins with a slash, or is an asterisk. */
   target: string
-  /** As sent, and the name alone in lowercase; both empty when an old client sent none. */
+  /** The Host field as sent; empty when an HTTP/1.0 client sent none. */
   authority: string
+  /** The host name alone, in lowercase. */
   host: string
   upgrade: string | undefined
   authorization: string | undefined
@@ -48,12 +49,12 @@ const requestLine = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e\x80-\xff]+
 const statusLine = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: ([\t\x20-\x7e\x80-\xff]*))?$/
 const token = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
 const text = /^[\t\x20-\x7e\x80-\xff]*$/
-// What ends a name, and a literal address of version 6.
+// A host name or a bracketed IPv6 address, with an optional port.
 const hostPattern = /^([a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])\.?(?::\d{1,5})?$/
-// Fifteen digits are a petabyte and still exact.
+// 15 digits are a petabyte, and a number still represents them exactly.
 const lengthPattern = /^\d{1,15}$/
 
-/** A field for each line, checked byte by byte: no folding, no space before the colon, no control characters. */
+/** Rejects folded lines, spaces before the colon and control characters. */
 export function readFields(lines: string[], from: number): string[] {
   const fields: string[] = []
   for (let index = from; index < lines.length; index++) {
@@ -62,28 +63,28 @@ export function readFields(lines: string[], from: number): string[] {
     const name = line.slice(0, colon)
     if (colon < 1 || !token.test(name)) throw new BadMessage('a header field is malformed')
     const value = line.slice(colon + 1).trim()
-    if (!text.test(value)) throw new BadMessage(`the header field ${name} holds characters that it must not`)
+    if (!text.test(value)) throw new BadMessage(`the header field ${name} contains invalid characters`)
     fields.push(name, name.toLowerCase(), value)
   }
   return fields
 }
 
-/** The first of this name, which is given in lowercase. */
+/** The value of the first field with this name, which is given in lowercase. */
 export function fieldOf({ fields }: Pick<Head, 'fields'>, name: string): string | undefined {
   for (let index = 1; index < fields.length; index += 3) if (fields[index] === name) return fields[index + 1]
   return undefined
 }
 
-const manyFields = 200
+const maxFields = 200
 
-/** Without the empty line at its end. */
+/** `head` excludes the empty line at its end. */
 export function readRequestHead(head: string): RequestHead {
   const lines = head.split('\r\n')
   const first = requestLine.exec(lines[0]!)
   if (!first) throw new BadMessage('the request line is malformed')
   if (first[3] !== '1' || (first[4] !== '1' && first[4] !== '0'))
-    throw new BadMessage('only HTTP/1.1 is spoken here', 505)
-  if (lines.length > manyFields) throw new BadMessage(`more than ${manyFields} header fields`, 431)
+    throw new BadMessage('only HTTP/1.0 and HTTP/1.1 are supported', 505)
+  if (lines.length > maxFields) throw new BadMessage(`more than ${maxFields} header fields`, 431)
   const minor = first[4] === '1' ? 1 : 0
   const request: RequestHead = {
     method: first[1]!,
@@ -99,13 +100,13 @@ export function readRequestHead(head: string): RequestHead {
     upgrade: undefined,
     authorization: undefined,
   }
-  readMeaning(request)
-  if (request.method === 'CONNECT') throw new BadMessage('CONNECT is not possible here', 405)
+  interpretFields(request)
+  if (request.method === 'CONNECT') throw new BadMessage('CONNECT is not supported', 405)
   readTarget(request)
   return request
 }
 
-function readMeaning(request: RequestHead): void {
+function interpretFields(request: RequestHead): void {
   const { fields } = request
   let hosts = 0
   let upgrade: string | undefined
@@ -127,19 +128,19 @@ function readMeaning(request: RequestHead): void {
         upgrade = value
         break
       case 'authorization':
-        // Which of two counts is for the receiver to say, and it may say otherwise.
+        // With two fields, the program might use another one than was checked here.
         if (request.authorization !== undefined) throw new BadMessage('more than one Authorization field')
         request.authorization = value
         break
     }
   }
-  if (hosts > 1 || (hosts === 0 && request.minor === 1)) throw new BadMessage('exactly one Host field is needed')
-  // Another version of HTTP would take every further request past the checks of this one.
+  if (hosts > 1 || (hosts === 0 && request.minor === 1)) throw new BadMessage('exactly one Host field is required')
+  // After an upgrade to HTTP/2, further requests would bypass all checks.
   if (upgrade && request.hopFields?.includes('upgrade') && !/\bh2c\b/i.test(upgrade)) request.upgrade = upgrade
 }
 
 function readFraming(head: Head, name: string, value: string): void {
-  if (head.framed) throw new BadMessage('the length of the body is given more than once')
+  if (head.framed) throw new BadMessage('more than one Content-Length or Transfer-Encoding field')
   head.framed = true
   if (name === 'content-length') {
     if (!lengthPattern.test(value)) throw new BadMessage('Content-Length is not a number')
@@ -147,7 +148,7 @@ function readFraming(head: Head, name: string, value: string): void {
     return
   }
   if (head.minor === 0) throw new BadMessage('Transfer-Encoding is not part of HTTP/1.0')
-  if (value.toLowerCase() !== 'chunked') throw new BadMessage('no Transfer-Encoding but chunked is understood', 501)
+  if (value.toLowerCase() !== 'chunked') throw new BadMessage('the only supported Transfer-Encoding is chunked', 501)
   head.body = chunked
 }
 
@@ -163,7 +164,7 @@ function readConnection(head: Head, value: string): void {
   }
 }
 
-/** Clients of proxies name the host in the target, and then that one counts. */
+/** A target in absolute form, as sent to proxies, overrides the Host field. */
 function readTarget(request: RequestHead): void {
   const { target } = request
   if (target.charCodeAt(0) !== 0x2f && !(target === '*' && request.method === 'OPTIONS')) {
@@ -178,7 +179,7 @@ function readTarget(request: RequestHead): void {
   request.host = host[1]!
 }
 
-/** `hasBody` is false where the request forbids one. */
+/** `hasBody` is false for responses to HEAD requests. */
 export function readResponseHead(head: string, hasBody: boolean): ResponseHead {
   const lines = head.split('\r\n')
   const first = statusLine.exec(lines[0]!)

@@ -1,106 +1,73 @@
-// What the edge knows of an app: its names and addresses, the ports it offers to clients, and the places behind them.
-import type { CheckResult, MachineState } from '../../model/app/machine.ts'
-import { listChecks } from '../../model/app/machine-check-list.ts'
 import type { MachineService } from '../../model/app/machine-config.ts'
 import type { AppRouteRow, MachineRouteRow, StoredCertificate } from '../../store/app/route.ts'
-import type { BoxPlaces } from '../settings.ts'
-import { findPlace, type Place } from '../types.ts'
-import { type AppPort, portOf } from './app-port.ts'
+import type { BoxNetwork, WorkerShare } from '../types.ts'
+import { type AppPort, parsePort } from './app-port.ts'
+import { type Target, updateTarget } from './target.ts'
 
+/** An app as the edge knows it: its host names and addresses, the ports it offers, and the machines behind them. */
 export interface AppRoute {
   kind: 'app'
   id: string
   name: string
   orgId: string
-  /** The private network that it is in, and whether its requests may be led to others of the organization. */
+  /** The private network of the app. */
   network: string
+  /** The app may replay requests to apps in other networks of its organization. */
   crossesNetworks: boolean
-  /** Empty when it has no address that everybody can reach: then only other apps lead to it. */
+  /** Empty when the app has no public address: then it gets requests only by replays of other apps. */
   hosts: string[]
-  /** Names given by its owners, which the platform's own go before. */
+  /** Host names that the owner added. The platform's own host names take precedence. */
   customHosts: string[]
-  /** Every name below its own is its too. */
+  /** Every subdomain of the app's host name belongs to the app. */
   hasSubdomains: boolean
-  /** Addresses of its own. */
+  /** Addresses of this app alone. */
   addresses: string[]
-  /** Those of them that only machines of a private network can reach. */
+  /** The addresses that are reachable only from a private network. */
   privateAddresses: string[]
-  /** Addresses that it shares with other apps. */
+  /** Addresses that the app shares with other apps. */
   sharedAddresses: string[]
   ports: Map<number, AppPort>
-  /** Those of services of datagrams, which are apart from the others. */
+  /** UDP ports, which are numbered separately. */
   datagramPorts: Map<number, AppPort>
-  /** For what arrives at the port of the edge itself. */
+  /** The ports that serve plain and TLS connections to the edge's own port. */
   plain: AppPort | undefined
   secure: AppPort | undefined
   targets: Target[]
   certificates: StoredCertificate[]
 }
 
-/** One service of one version of a machine, and how it fares here. */
-export class Target implements Place {
-  readonly key: string
-  readonly machineId: string
-  readonly address: string | null
-  readonly from: string | undefined
-  readonly port: number
-  region = ''
-  state: MachineState = 'stopped'
-  /** It may be given requests as far as the platform knows. */
-  isOpen = false
-  /** It has been started, and nothing says yet that it will not take requests in a moment. */
-  isRising = false
-  isCordoned = false
-  autostarts = false
-  softLimit = 0
-  hardLimit = 0
-  /** The hard limit is that of all workers together, and each place is asked for. */
-  isCounted = false
-  /** There was no place when one was last asked for; it is asked again then, or when a place is told of. */
-  fullUntil = 0
-  /** Requests under way here. */
-  load = 0
-  /** The most of them since this was last asked for. */
-  peak = 0
-  /** Connections that failed in a row, and until when none is tried. */
-  failures = 0
-  badUntil = 0
-
-  constructor(key: string, machineId: string, place: Pick<Place, 'address' | 'from'>, port: number) {
-    this.key = key
-    this.machineId = machineId
-    this.address = place.address
-    this.from = place.from
-    this.port = port
-  }
-}
-
 export interface AppOptions {
   domain: string
-  boxes: BoxPlaces
-  /** Of all workers, which one this is: each takes its share of the limits. */
-  worker: { index: number; count: number }
+  boxes: BoxNetwork
+  worker: WorkerShare
 }
 
-const maxPortsOfApp = 256
-const defaultSoftLimit = 20
-/** A limit of which a worker would have less than this is counted exactly, which takes a moment longer. */
-const smallShare = 4
-/** One worker carries all datagrams of an app. */
-const alone = { index: 0, count: 1 }
+const maxPortsPerApp = 256
 
-export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRoute | undefined): AppRoute {
-  const known = new Map(before?.targets.map((target) => [target.key, target]))
+/** Targets of the previous route are reused, so that their load is not lost. */
+export function createAppRoute(row: AppRouteRow, options: AppOptions, previous: AppRoute | undefined): AppRoute {
+  const app = createEmptyRoute(row, options.domain)
+  const known = new Map(previous?.targets.map((target) => [target.key, target]))
+  // Running machines come first: they decide the options of a port if versions differ.
+  const machines = row.machines.toSorted((a, b) => Number(b.state === 'started') - Number(a.state === 'started'))
+  for (const machine of machines)
+    for (const service of machine.services) addService(app, known, machine, service, options)
+  app.plain = findWebPort(app, 80, false)
+  app.secure = findWebPort(app, 443, true)
+  return app
+}
+
+function createEmptyRoute(row: AppRouteRow, domain: string): AppRoute {
   const isPublic = row.ips.some(({ type }) => type !== 'private_v6' && !type.startsWith('egress'))
   const reachable = row.ips.filter(({ type }) => !type.startsWith('egress'))
-  const app: AppRoute = {
+  return {
     kind: 'app',
     id: row.id,
     name: row.name,
     orgId: row.orgId,
     network: row.network,
     crossesNetworks: row.crossNetworkReplays,
-    hosts: isPublic ? [`${row.name}.${options.domain}`] : [],
+    hosts: isPublic ? [`${row.name}.${domain}`] : [],
     customHosts: isPublic ? row.hosts : [],
     hasSubdomains: isPublic && row.enableSubdomains,
     addresses: reachable.filter(({ shared }) => !shared).map(({ ip }) => ip),
@@ -113,13 +80,6 @@ export function appRouteOf(row: AppRouteRow, options: AppOptions, before: AppRou
     targets: [],
     certificates: row.certificates,
   }
-  // Those that run decide what a port is like where versions differ.
-  const machines = row.machines.toSorted((a, b) => Number(b.state === 'started') - Number(a.state === 'started'))
-  for (const machine of machines)
-    for (const service of machine.services) addService(app, known, machine, service, options)
-  app.plain = findEntry(app, 80, false)
-  app.secure = findEntry(app, 443, true)
-  return app
 }
 
 function addService(
@@ -130,110 +90,36 @@ function addService(
   options: AppOptions,
 ): void {
   if (!service.ports?.length) return
-  const isUdp = service.protocol === 'udp'
-  const ports = isUdp ? app.datagramPorts : app.ports
-  const target = targetOf(app, known, machine, service, isUdp ? { ...options, worker: alone } : options)
+  const ports = service.protocol === 'udp' ? app.datagramPorts : app.ports
+  const find = (key: string) => app.targets.find((each) => each.key === key) ?? known.get(key)
+  const target = updateTarget(machine, service, options, find)
+  if (!app.targets.includes(target)) app.targets.push(target)
   for (const port of service.ports) {
     const [first, last] = [port.port ?? port.start_port, port.port ?? port.end_port ?? port.start_port]
     if (first === undefined || last === undefined) continue
     for (let number = first; number <= last; number++) {
-      if (!ports.has(number) && ports.size >= maxPortsOfApp) break
-      const offered = ports.get(number) ?? portOf(number, port)
+      if (!ports.has(number) && ports.size >= maxPortsPerApp) break
+      const offered = ports.get(number) ?? parsePort(number, port)
       ports.set(number, offered)
       if (!offered.targets.includes(target)) offered.targets.push(target)
     }
   }
 }
 
-function targetOf(
-  app: AppRoute,
-  known: Map<string, Target>,
-  machine: MachineRouteRow,
-  service: MachineService,
-  { boxes, worker }: AppOptions,
-): Target {
-  const place = findPlace(boxes, machine.slot)
-  const kind = service.protocol === 'udp' ? '/udp' : ''
-  const key = `${machine.id} ${machine.instanceId} ${place.address}:${service.internal_port}${kind}`
-  const same = app.targets.find((each) => each.key === key)
-  const target = same ?? known.get(key) ?? new Target(key, machine.id, place, service.internal_port)
-  if (!same) app.targets.push(target)
-  const wasOpen = target.isOpen
-  target.region = machine.region
-  target.state = machine.state
-  target.isCordoned = machine.cordoned
-  const health = healthOf(machine)
-  target.isOpen = machine.state === 'started' && !machine.cordoned && health === 'passing'
-  target.isRising = isStarting.has(machine.state) || (machine.state === 'started' && health === 'warning')
-  target.autostarts = service.autostart ?? machine.autostarts
-  const hard = service.concurrency?.hard_limit || Number.POSITIVE_INFINITY
-  const soft = Math.min(service.concurrency?.soft_limit || (Number.isFinite(hard) ? hard : defaultSoftLimit), hard)
-  target.softLimit = shareOf(soft, worker)
-  target.isCounted = worker.count > 1 && hard < worker.count * smallShare
-  target.hardLimit = target.isCounted ? hard : shareOf(hard, worker)
-  if (target.isOpen && !wasOpen) target.badUntil = 0
-  return target
-}
-
-const isStarting = new Set(['starting', 'restarting'])
-
-/** The worst of the checks that requests depend on; those that have not been made yet have not passed. */
-function healthOf({ services, checks, statuses }: MachineRouteRow): CheckResult['status'] {
-  const gates = listChecks({ services, ...(checks && { checks }) }).filter(({ isGate }) => isGate)
-  const found = gates.map(({ name }) => statuses?.[name] ?? 'warning')
-  return worst.find((status) => found.includes(status)) ?? 'passing'
-}
-
-const worst = ['critical', 'warning'] as const
-
-/** Never nothing, because no worker could then lead anything there. */
-function shareOf(limit: number, { index, count }: AppOptions['worker']): number {
-  if (!Number.isFinite(limit)) return limit
-  return Math.max(1, Math.floor(limit / count) + (index < limit % count ? 1 : 0))
-}
-
-function findEntry(app: AppRoute, usual: number, tls: boolean): AppPort | undefined {
-  const first = app.ports.get(usual)
-  if (first?.http) return first
+function findWebPort(app: AppRoute, standardPort: number, tls: boolean): AppPort | undefined {
+  const standard = app.ports.get(standardPort)
+  if (standard?.http) return standard
   const http = [...app.ports.values()].filter((port) => port.http)
-  return http.find((port) => port.tls === tls) ?? http[0] ?? first
+  return http.find((port) => port.tls === tls) ?? http[0] ?? standard
 }
 
-/** The port of the app that a connection to this port of ours is for. */
+/** The app's port that a connection to a local port is for. */
 export function findPort(app: AppRoute, localPort: number, isSecure: boolean, edgePort: number): AppPort | undefined {
   if (localPort !== edgePort) return app.ports.get(localPort)
   return isSecure ? app.secure : app.plain
 }
 
-/** Whether a program of one app may have requests given to another. Apps of others are as if they were not there. */
+/** True if an app may replay requests to another. Apps of other organizations are treated as missing. */
 export function mayReplay(from: AppRoute, to: AppRoute): boolean {
   return from.orgId === to.orgId && (from.network === to.network || from.crossesNetworks)
-}
-
-const webPorts = [80, 443]
-
-/** At a shared address, where only the name that a client of TLS asks for tells apps apart. */
-export function isFurtherPort(port: number, edgePort: number): boolean {
-  return port !== edgePort && !webPorts.includes(port)
-}
-
-/** Everybody has a part of the ports of a shared address. */
-const maxSharedPortsOfApp = 16
-const maxSharedPorts = 1_024
-
-/** Where connections for these apps arrive, as `address port`, in a fixed order: what all apps need is never the last. */
-export function listensOf(apps: Iterable<AppRoute>, edgePort: number): string[] {
-  const found = new Set<string>()
-  const further = new Set<string>()
-  for (const app of apps) {
-    const secure = [...app.ports.values()].filter(({ tls, port }) => tls && isFurtherPort(port, edgePort))
-    for (const address of app.sharedAddresses) {
-      for (const port of [edgePort, ...webPorts]) found.add(`${address} ${port}`)
-      for (const { port } of secure.slice(0, maxSharedPortsOfApp)) further.add(`${address} ${port}`)
-    }
-    for (const address of app.addresses) {
-      for (const port of [edgePort, ...app.ports.keys()]) found.add(`${address} ${port}`)
-    }
-  }
-  return [...[...found].sort(), ...[...further].sort().slice(0, maxSharedPorts)]
 }

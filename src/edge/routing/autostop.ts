@@ -1,5 +1,5 @@
-// Stops machines that nobody needs, one for each app and region at a look. Workers say how busy machines were; one of
-// them decides.
+// Stops idle machines, at most one per app and region in each round. Every worker reports the load of its machines to the
+// database, and the first worker decides.
 import type { MachineService } from '../../model/app/machine-config.ts'
 import {
   listRunningMachines,
@@ -9,28 +9,29 @@ import {
   whileAlone,
 } from '../../store/app/machine-load.ts'
 import type { Database } from '../../store/db.ts'
-import type { Balance } from './balance.ts'
+import type { WorkerShare } from '../types.ts'
 
 export interface AutostopOptions {
   db: Database
-  balance: Pick<Balance, 'takePeaks'>
-  worker: { index: number; count: number }
-  lookSeconds: number
+  /** Returns the highest load of each machine since the last call. */
+  takePeaks(): Map<string, number>
+  worker: WorkerShare
+  intervalSeconds: number
   onError(error: unknown): void
 }
 
-/** Loads are told more often than they are looked at, so that the newest of each worker is there. */
-const reportsPerLook = 3
+/** Loads are reported more often than they are evaluated, so that each evaluation sees a recent report of every worker. */
+const reportsPerRound = 3
 
 export function startAutostop(options: AutostopOptions): { close(): void } {
-  const { db, balance, worker, lookSeconds, onError } = options
+  const { db, takePeaks, worker, intervalSeconds, onError } = options
   let reports = 0
   let isBusy = false
 
   async function report(): Promise<void> {
-    await putLoads(db, String(worker.index), balance.takePeaks())
+    await putLoads(db, String(worker.index), takePeaks())
     reports += 1
-    if (worker.index === 0 && reports % reportsPerLook === 0) await stopIdle(db, lookSeconds)
+    if (worker.index === 0 && reports % reportsPerRound === 0) await stopIdle(db, intervalSeconds)
   }
 
   const timer = setInterval(
@@ -43,30 +44,33 @@ export function startAutostop(options: AutostopOptions): { close(): void } {
           isBusy = false
         })
     },
-    (lookSeconds * 1000) / reportsPerLook,
+    (intervalSeconds * 1000) / reportsPerRound,
   )
   return { close: () => clearInterval(timer) }
 }
 
-async function stopIdle(db: Database, lookSeconds: number): Promise<void> {
+async function stopIdle(db: Database, intervalSeconds: number): Promise<void> {
   await whileAlone(db, async (tx) => {
-    const machines = await listRunningMachines(tx, lookSeconds)
+    const machines = await listRunningMachines(tx, intervalSeconds)
     for (const group of Map.groupBy(machines, ({ appId, region }) => `${appId} ${region}`).values()) {
-      const spare = chooseSpare(group)
-      if (spare) await stopIdleMachine(tx, spare.id, spare.how)
+      const idle = chooseIdleMachine(group)
+      if (idle) await stopIdleMachine(tx, idle.id, idle.how)
     }
   })
 }
 
-/** The one to stop, of the running machines of an app in a region. */
-export function chooseSpare(group: RunningMachine[]): { id: string; how: 'stop' | 'suspend' } | undefined {
-  const fewest = Math.max(0, ...group.flatMap(({ services }) => services.map((each) => each.min_machines_running ?? 0)))
-  if (group.length <= fewest) return undefined
-  const busy = group.filter((machine) => machine.load > softLimitOf(machine)).length
-  const spare = group.filter(({ isSettled }) => isSettled).toSorted((a, b) => a.load - b.load)[0]
-  if (!spare) return undefined
-  const isWanted = group.length === 1 ? spare.load > 0 : group.length - (busy + 1) < 1
-  return isWanted ? undefined : { id: spare.id, how: howOf(spare) }
+/** Chooses which of the running machines of an app in a region to stop, if any. */
+export function chooseIdleMachine(group: RunningMachine[]): { id: string; how: 'stop' | 'suspend' } | undefined {
+  const minRunning = Math.max(
+    0,
+    ...group.flatMap(({ services }) => services.map((each) => each.min_machines_running ?? 0)),
+  )
+  if (group.length <= minRunning) return undefined
+  const busyCount = group.filter((machine) => machine.load > softLimitOf(machine)).length
+  const idlest = group.filter(({ isSettled }) => isSettled).toSorted((a, b) => a.load - b.load)[0]
+  if (!idlest) return undefined
+  const isNeeded = group.length === 1 ? idlest.load > 0 : group.length - (busyCount + 1) < 1
+  return isNeeded ? undefined : { id: idlest.id, how: autostopMode(idlest) }
 }
 
 const defaultSoftLimit = 20
@@ -78,7 +82,7 @@ function softLimitOf({ services }: RunningMachine): number {
   return Math.min(...limits)
 }
 
-function howOf({ services }: RunningMachine): 'stop' | 'suspend' {
-  const isSuspended = ({ autostop }: MachineService) => autostop === 'suspend'
-  return services.some(isSuspended) ? 'suspend' : 'stop'
+function autostopMode({ services }: RunningMachine): 'stop' | 'suspend' {
+  const suspends = ({ autostop }: MachineService) => autostop === 'suspend'
+  return services.some(suspends) ? 'suspend' : 'stop'
 }

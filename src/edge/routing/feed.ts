@@ -1,73 +1,111 @@
-// Keeps the table of routes as the state database has it. While the database is away the table stays as it was.
+// Keeps the route table in step with the state database. While the database is unreachable the table stays as it was.
 import type pg from 'pg'
 import { listAppRoutes } from '../../store/app/route.ts'
-import type { Database } from '../../store/db.ts'
+import type { Database, Query } from '../../store/db.ts'
 import { listen, routeChannel } from '../../store/listen.ts'
 import { listClusterRoutes } from '../../store/postgres/route.ts'
-import { listSandboxRoutes, type SandboxRoute } from '../../store/sandbox/route.ts'
-import type { Names } from '../dns/server.ts'
-import type { BoxPlaces } from '../settings.ts'
-import { type DatabaseSettings, databaseRoutesOf } from '../tcp/database.ts'
-import { findPlace } from '../types.ts'
-import { type AppOptions, appRouteOf } from './app.ts'
-import type { Route, RouteTable } from './route.ts'
+import { listSandboxRoutes } from '../../store/sandbox/route.ts'
+import { type AppOptions, createAppRoute } from './app.ts'
+import { createDatabaseRoutes, type DatabaseRoute } from './database.ts'
+import { createSandboxRoute } from './sandbox.ts'
+import type { RouteTable } from './table.ts'
 
 export interface FeedOptions extends AppOptions {
   table: RouteTable
   db: Database
   databaseConfig: pg.ClientConfig
-  /** Kept by the same notifications as the routes of apps. */
-  names?: Pick<Names, 'catchUp' | 'fillDatabases'> | undefined
-  databases?: DatabaseSettings | null
+  /** The names of private networks, which change together with the routes. */
+  names?: NameSink | undefined
+  /** Absent when machines cannot reach clusters. */
+  databases?: { homeNumber: number } | null
   sandboxDomain: string
-  boxes: BoxPlaces
   onChange(): void
   onError(error: unknown): void
 }
 
+export interface NameSink {
+  /** Reloads the names of these apps; null reloads all. */
+  reload(db: Query, appIds: string[] | null): Promise<void>
+  fillDatabases(routes: DatabaseRoute[]): void
+}
+
 export interface Feed {
-  /** Resolves when the table has been filled once. */
+  /** Resolves when the table has been filled for the first time. */
   filled: Promise<void>
   close(): Promise<void>
 }
 
-// Nothing is heard while the connection is made anew, and a connection can be dead without being closed.
-const reloadMillis = 10_000
-const retryMillis = 500
+// Notifications are lost while the connection is re-established, and a dead connection may go unnoticed.
+const reloadIntervalMs = 10_000
+const retryDelayMs = 500
+
+/** The routes to reload; null means all of them. */
+interface StaleRoutes {
+  sandboxIds: string[] | null
+  appIds: string[] | null
+  databases: boolean
+}
+
+/** Collects what changed since the last reload. */
+class ChangeSet {
+  private sandboxIds = new Set<string>()
+  private appIds = new Set<string>()
+  private isAllStale = true
+  /** Clusters are few, so all of them are reloaded when one changes. */
+  private areDatabasesStale = true
+
+  addAll(): void {
+    this.isAllStale = true
+  }
+
+  addNotification(payload: string | undefined): void {
+    const [kind, id] = payload?.split(' ') ?? []
+    if (kind === 'sandbox' && id) this.sandboxIds.add(id)
+    else if (kind === 'app' && id) this.appIds.add(id)
+    else if (kind === 'cluster') this.areDatabasesStale = true
+    else this.isAllStale = true
+  }
+
+  /** Empties the set. Undefined when nothing changed. */
+  take(): StaleRoutes | undefined {
+    const databases = this.isAllStale || this.areDatabasesStale
+    if (!databases && this.sandboxIds.size + this.appIds.size === 0) return undefined
+    const stale = this.isAllStale
+      ? { sandboxIds: null, appIds: null, databases }
+      : { sandboxIds: [...this.sandboxIds], appIds: [...this.appIds], databases }
+    this.isAllStale = false
+    this.areDatabasesStale = false
+    this.sandboxIds = new Set()
+    this.appIds = new Set()
+    return stale
+  }
+}
 
 export function startFeed(options: FeedOptions): Feed {
   const filled = Promise.withResolvers<void>()
-  let changed = { sandbox: new Set<string>(), app: new Set<string>() }
-  let isWhole = false
-  /** Clusters are few: all of them are asked for when one of them, or who may use it, changes. */
-  let hasDatabases = false
+  const changes = new ChangeSet()
   let running: Promise<void> | undefined
   let timer: NodeJS.Timeout | undefined
-  let closed = false
+  let isClosed = false
 
-  /** One look at a time; what is told meanwhile is asked for by the next. */
+  /** Only one runs at a time; changes that arrive meanwhile are loaded by its next round. */
   async function catchUp(): Promise<void> {
-    while (!closed && (!isWhole || !hasDatabases || changed.sandbox.size + changed.app.size > 0)) {
-      const ids = isWhole ? { sandbox: [...changed.sandbox], app: [...changed.app] } : { sandbox: null, app: null }
-      const isStale = !isWhole || !hasDatabases
-      isWhole = true
-      hasDatabases = true
-      changed = { sandbox: new Set(), app: new Set() }
+    for (let stale = takeChanges(); stale; stale = takeChanges()) {
       try {
-        // The table counts as filled with the sandboxes.
-        await catchUpApps(options, ids.app)
-        await options.names?.catchUp(options.db, ids.app)
-        if (isStale) await catchUpDatabases(options)
-        await catchUpSandboxes(options, ids.sandbox)
+        await reload(options, stale)
       } catch (error) {
-        isWhole = false
+        changes.addAll()
         options.onError(error)
-        return schedule(retryMillis)
+        return schedule(retryDelayMs)
       }
-      if (ids.app === null) filled.resolve()
+      if (stale.appIds === null) filled.resolve()
       options.onChange()
     }
-    schedule(reloadMillis)
+    schedule(reloadIntervalMs)
+  }
+
+  function takeChanges(): StaleRoutes | undefined {
+    return isClosed ? undefined : changes.take()
   }
 
   function wake(): void {
@@ -76,87 +114,59 @@ export function startFeed(options: FeedOptions): Feed {
     })
   }
 
-  function schedule(millis: number): void {
+  function schedule(delayMs: number): void {
     clearTimeout(timer)
-    if (!closed) timer = setTimeout(reload, millis)
+    if (!isClosed) timer = setTimeout(reloadAll, delayMs)
   }
 
-  function reload(): void {
-    isWhole = false
+  function reloadAll(): void {
+    changes.addAll()
     wake()
   }
 
   const listener = listen(options.databaseConfig, routeChannel, (payload) => {
-    const [kind, id] = payload?.split(' ') ?? []
-    if ((kind === 'sandbox' || kind === 'app') && id) changed[kind].add(id)
-    else if (kind === 'cluster') hasDatabases = false
-    else isWhole = false
+    changes.addNotification(payload)
     wake()
   })
-  reload()
+  reloadAll()
   return {
     filled: filled.promise,
     async close() {
-      closed = true
+      isClosed = true
       clearTimeout(timer)
       await Promise.all([listener.close(), running])
     },
   }
 }
 
-async function catchUpSandboxes(options: FeedOptions, ids: string[] | null): Promise<void> {
+/** Sandboxes come last because the table counts as filled once they are in it. */
+async function reload(options: FeedOptions, { sandboxIds, appIds, databases }: StaleRoutes): Promise<void> {
+  await reloadApps(options, appIds)
+  await options.names?.reload(options.db, appIds)
+  if (databases) await reloadDatabases(options)
+  await reloadSandboxes(options, sandboxIds)
+}
+
+async function reloadSandboxes(options: FeedOptions, ids: string[] | null): Promise<void> {
   if (ids?.length === 0) return
-  const routes = (await listSandboxRoutes(options.db, ids)).map((row) => routeOf(row, options))
+  const routes = (await listSandboxRoutes(options.db, ids)).map((row) => createSandboxRoute(row, options))
   if (ids) options.table.change(ids, routes)
   else options.table.fill(routes)
 }
 
-async function catchUpDatabases({ db, table, names, databases }: FeedOptions): Promise<void> {
+async function reloadDatabases({ db, table, names, databases }: FeedOptions): Promise<void> {
   if (!databases) return
   const clusters = await listClusterRoutes(db)
-  const routes = clusters.flatMap((cluster) => databaseRoutesOf(cluster, databases.homeNumber))
+  const routes = clusters.flatMap((cluster) => createDatabaseRoutes(cluster, databases.homeNumber))
   table.databases.fill(routes)
   names?.fillDatabases(routes)
 }
 
-async function catchUpApps(options: FeedOptions, ids: string[] | null): Promise<void> {
+async function reloadApps(options: FeedOptions, ids: string[] | null): Promise<void> {
   if (ids?.length === 0) return
   const { apps } = options.table
   const rows = await listAppRoutes(options.db, ids)
-  const routes = rows.map((row) => appRouteOf(row, options, apps.get(row.id)))
+  const routes = rows.map((row) => createAppRoute(row, options, apps.get(row.id)))
   if (ids) apps.change(ids, routes)
   else apps.fill(routes)
-}
-
-/** The port of a sandbox without a service that claims one. */
-const defaultPort = 8080
-
-export function routeOf(row: SandboxRoute, options: Pick<FeedOptions, 'sandboxDomain' | 'boxes'>): Route {
-  const place = findPlace(options.boxes, row.slot)
-  const port = row.httpPort ?? defaultPort
-  return {
-    kind: 'sandbox',
-    id: row.id,
-    host: `${row.name}.${options.sandboxDomain}`,
-    access: row.urlAuth === 'public' ? null : accessOf(row),
-    ...place,
-    port,
-    key: `${row.id} ${place.address}:${port}`,
-    isCold: row.state === 'cold',
-    service: row.service === null ? undefined : serviceOf(row),
-  }
-}
-
-function accessOf({ orgId, name, privateAccess }: SandboxRoute): Route['access'] {
-  return { orgId, sandbox: name, adminsOnly: privateAccess === 'admins' }
-}
-
-function serviceOf({ service, wanted, health, readyAtMs, failure }: SandboxRoute): Route['service'] {
-  return {
-    name: service!,
-    wanted: wanted === true,
-    failure,
-    health: health && 'http' in health.check ? health.check.http : null,
-    ...(health && 'command' in health.check && { readyAtMs }),
-  }
 }

@@ -1,26 +1,27 @@
 import { expect, test } from 'vitest'
-import { PermitBook } from './permit.ts'
+import { PermitLedger } from './permit.ts'
 
-test('no more places are given than there are, to all workers together', () => {
-  const book = new PermitBook<string>()
-  expect([book.acquire('a', 'x', 2), book.acquire('b', 'x', 2), book.acquire('b', 'x', 2)]).toEqual([true, true, false])
-  expect(book.acquire('b', 'y', 1)).toBe(true)
-  expect(book.release('a', 'x')).toEqual(['b'])
-  expect(book.acquire('b', 'x', 2)).toBe(true)
+test('all workers together get no more permits than the limit', () => {
+  const ledger = new PermitLedger<string>()
+  const granted = [ledger.acquire('a', 'x', 2), ledger.acquire('b', 'x', 2), ledger.acquire('b', 'x', 2)]
+  expect(granted).toEqual([true, true, false])
+  expect(ledger.acquire('b', 'y', 1)).toBe(true)
+  expect(ledger.release('a', 'x')).toEqual(['b'])
+  expect(ledger.acquire('b', 'x', 2)).toBe(true)
 })
 
-test('what a worker does not hold it cannot give back', () => {
-  const book = new PermitBook<string>()
-  book.acquire('a', 'x', 1)
-  expect([book.release('b', 'x'), book.release('b', 'none')]).toEqual([[], []])
-  expect(book.acquire('b', 'x', 1)).toBe(false)
+test('a worker cannot release a permit that it does not hold', () => {
+  const ledger = new PermitLedger<string>()
+  ledger.acquire('a', 'x', 1)
+  expect([ledger.release('b', 'x'), ledger.release('b', 'none')]).toEqual([[], []])
+  expect(ledger.acquire('b', 'x', 1)).toBe(false)
 })
 
-test('the places of a worker that ends are free', () => {
-  const book = new PermitBook<string>()
-  book.acquire('a', 'x', 2)
-  book.acquire('a', 'x', 2)
-  expect(book.acquire('b', 'x', 2)).toBe(false)
-  expect(book.forget('a')).toEqual([['x', ['b']]])
-  expect(book.acquire('b', 'x', 2)).toBe(true)
+test('the permits of a worker that ends are released', () => {
+  const ledger = new PermitLedger<string>()
+  ledger.acquire('a', 'x', 2)
+  ledger.acquire('a', 'x', 2)
+  expect(ledger.acquire('b', 'x', 2)).toBe(false)
+  expect(ledger.releaseAll('a')).toEqual([['x', ['b']]])
+  expect(ledger.acquire('b', 'x', 2)).toBe(true)
 })

@@ -1,63 +1,64 @@
-// Small hard limits hold for all workers together: each place at such a target is asked for at the process above them.
+// Hard limits that are too small to divide between workers. The parent process counts for all of them, and a worker asks
+// it for a permit before each request.
 
 export interface Permits {
-  /** Whether there is a place at this target, of at most `limit`. It is held until it is given back. */
+  /** Resolves to false when `limit` permits for this target are in use. A permit is held until it is released. */
   acquire(key: string, limit: number): Promise<boolean>
   release(key: string): void
 }
 
-interface Place<Worker> {
+interface PermitCount<Worker> {
   held: Map<Worker, number>
-  count: number
-  /** Who was refused, and is to hear when there is a place. */
+  total: number
+  /** Workers to notify when a permit is released. */
   refused: Set<Worker>
 }
 
-/** The book of it, kept for all workers. */
-export class PermitBook<Worker> {
-  private readonly places = new Map<string, Place<Worker>>()
+/** Counts the permits of all workers, in the parent process. */
+export class PermitLedger<Worker> {
+  private readonly counts = new Map<string, PermitCount<Worker>>()
 
   acquire(worker: Worker, key: string, limit: number): boolean {
-    const place = this.places.get(key) ?? { held: new Map<Worker, number>(), count: 0, refused: new Set<Worker>() }
-    this.places.set(key, place)
-    if (place.count >= limit) {
-      place.refused.add(worker)
+    const count = this.counts.get(key) ?? { held: new Map<Worker, number>(), total: 0, refused: new Set<Worker>() }
+    this.counts.set(key, count)
+    if (count.total >= limit) {
+      count.refused.add(worker)
       return false
     }
-    place.count += 1
-    place.held.set(worker, (place.held.get(worker) ?? 0) + 1)
+    count.total += 1
+    count.held.set(worker, (count.held.get(worker) ?? 0) + 1)
     return true
   }
 
-  /** Answers who is to hear of it. */
+  /** Returns the workers to notify. */
   release(worker: Worker, key: string): Worker[] {
-    const place = this.places.get(key)
-    const held = place?.held.get(worker) ?? 0
-    if (!place || held === 0) return []
-    place.count -= 1
-    if (held === 1) place.held.delete(worker)
-    else place.held.set(worker, held - 1)
-    return this.settle(key, place)
+    const count = this.counts.get(key)
+    const held = count?.held.get(worker) ?? 0
+    if (!count || held === 0) return []
+    count.total -= 1
+    if (held === 1) count.held.delete(worker)
+    else count.held.set(worker, held - 1)
+    return this.takeRefused(key, count)
   }
 
-  /** It has ended, and what it held is free. */
-  forget(worker: Worker): [key: string, refused: Worker[]][] {
-    const told: [string, Worker[]][] = []
-    for (const [key, place] of this.places) {
-      place.refused.delete(worker)
-      const held = place.held.get(worker) ?? 0
+  /** Releases everything that an ended worker held, and returns for each key the workers to notify. */
+  releaseAll(worker: Worker): [key: string, refused: Worker[]][] {
+    const released: [string, Worker[]][] = []
+    for (const [key, count] of this.counts) {
+      count.refused.delete(worker)
+      const held = count.held.get(worker) ?? 0
       if (held === 0) continue
-      place.count -= held
-      place.held.delete(worker)
-      told.push([key, this.settle(key, place)])
+      count.total -= held
+      count.held.delete(worker)
+      released.push([key, this.takeRefused(key, count)])
     }
-    return told
+    return released
   }
 
-  private settle(key: string, place: Place<Worker>): Worker[] {
-    const refused = [...place.refused]
-    place.refused.clear()
-    if (place.count === 0) this.places.delete(key)
+  private takeRefused(key: string, count: PermitCount<Worker>): Worker[] {
+    const refused = [...count.refused]
+    count.refused.clear()
+    if (count.total === 0) this.counts.delete(key)
     return refused
   }
 }

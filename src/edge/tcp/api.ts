@@ -1,86 +1,85 @@
-// The platform's API, as machines reach it: at a port of the address that answers names, whichever network they are in.
+// The platform's API as machines reach it: on a port of the name server's address, in every private network.
 import { type Socket, SocketAddress } from 'node:net'
 import { apiPort, findMachineOf, resolverAddress } from '../../model/network.ts'
-import { answerText } from '../http/answer.ts'
-import { Relay } from '../http/relay.ts'
-import type { UpstreamPool } from '../http/upstream.ts'
-import { proxyHeader } from './tunnel.ts'
+import { proxyHeader } from './proxy-protocol.ts'
+import { Relay } from './relay.ts'
+import type { UpstreamPool } from './upstream-pool.ts'
 
 export interface ApiSettings {
   homeNumber: number
-  /** Where the control plane listens for it, on this machine. */
+  /** The Unix socket of the control plane. */
   socket: string
 }
 
+/** The socket to listen on, as `address port`. */
 export function apiListen({ homeNumber }: ApiSettings): string {
   return `${resolverAddress(homeNumber)} ${apiPort}`
 }
 
-export function isApiPlace({ homeNumber }: ApiSettings, address: string, port: number | undefined): boolean {
+export function isApiEndpoint({ homeNumber }: ApiSettings, address: string, port: number | undefined): boolean {
   if (port !== apiPort) return false
-  // As the system writes it.
+  // SocketAddress gives the same notation as `socket.localAddress`.
   return address === new SocketAddress({ address: resolverAddress(homeNumber), family: 'ipv6' }).address
 }
 
-export interface ApiParts {
+export interface ApiContext {
   pool: Pick<UpstreamPool, 'connect'>
   settings: ApiSettings
-  nextId(): string
-  /** How many connections each address has. */
-  open: Map<string, number>
+  /** The number of connections of each client address. */
+  connections: Map<string, number>
+  /** The HTTP response for when the control plane does not accept a connection. */
+  unavailableResponse(): string
 }
 
-/** Of one machine; the others want to be answered too. */
-const mostConnections = 64
+/** Keeps one machine from using up the connections of all. */
+const maxConnectionsPerClient = 64
 
-/** A connection of a machine to the API. What it follows may be silent for as long as it likes. */
+/** A connection of a machine to the API. It has no idle timeout, because followed logs and events may pause for long. */
 export class ApiRelay extends Relay {
-  private readonly parts: ApiParts
+  private readonly context: ApiContext
   private readonly client: string
 
-  constructor(socket: Socket, parts: ApiParts) {
+  constructor(socket: Socket, context: ApiContext) {
     super(socket, Number.POSITIVE_INFINITY)
-    this.parts = parts
+    this.context = context
     this.client = socket.remoteAddress ?? ''
   }
 
   start(): void {
-    const { pool, settings, open } = this.parts
-    const count = open.get(this.client) ?? 0
-    // The rules of private networks say the same, but only of what comes from machines.
-    if (!findMachineOf(settings.homeNumber, this.client) || count >= mostConnections) {
+    const { pool, settings, connections } = this.context
+    const count = connections.get(this.client) ?? 0
+    // The packet filter checks this as well, but only for packets of machines; processes of the host are checked here.
+    if (!findMachineOf(settings.homeNumber, this.client) || count >= maxConnectionsPerClient) {
       this.destroy()
       return
     }
-    open.set(this.client, count + 1)
-    this.socket.once('close', () => this.leave())
-    pool.connect({ address: settings.socket, from: undefined, port: 0, key: 'api' }).then(
+    connections.set(this.client, count + 1)
+    this.socket.once('close', () => this.uncount())
+    pool.connect({ address: settings.socket, localAddress: undefined, port: 0, key: 'api' }).then(
       (upstream) => {
         if (this.isOver) upstream.socket.destroy()
-        else this.join(upstream, this.source())
+        else this.join(upstream, this.clientHeader())
       },
       () => this.refuse(),
     )
   }
 
-  private source(): Buffer {
+  private clientHeader(): Buffer {
     const { client: address } = this
-    const local = resolverAddress(this.parts.settings.homeNumber)
-    return proxyHeader(1, { address, local, port: apiPort, secure: false, trusted: false }, 0)
+    const localAddress = resolverAddress(this.context.settings.homeNumber)
+    return proxyHeader(1, { address, localAddress, port: apiPort, secure: false, trusted: false }, 0)
   }
 
-  private leave(): void {
-    const { open } = this.parts
-    const left = open.get(this.client)! - 1
-    if (left > 0) open.set(this.client, left)
-    else open.delete(this.client)
+  private uncount(): void {
+    const { connections } = this.context
+    const left = connections.get(this.client)! - 1
+    if (left > 0) connections.set(this.client, left)
+    else connections.delete(this.client)
   }
 
-  /** What was asked is read and thrown away: the answer would not arrive otherwise. */
+  /** Reads and discards the request, because closing with unread data would reset the connection and lose the response. */
   private refuse(): void {
-    const body = { error: 'the control plane does not answer; try again shortly' }
-    const options = { id: this.parts.nextId(), keepAlive: false, withoutBody: false }
     this.socket.resume()
-    this.socket.end(answerText(503, body, '', options), () => this.destroy())
+    this.socket.end(this.context.unavailableResponse(), () => this.destroy())
   }
 }

@@ -1,19 +1,23 @@
 import { createSecureContext, type SecureContext } from 'node:tls'
 import { unseal } from '../../model/seal.ts'
 import type { StoredCertificate } from '../../store/app/route.ts'
-import type { AppTable } from '../routing/route.ts'
 
-const maxRemembered = 2_000
+/** Finds the certificates of the app that a host name belongs to. */
+export interface CertificateSource {
+  find(host: string): { certificates: StoredCertificate[] } | undefined
+}
 
-/** What proves the host names of apps that have certificates of their own. */
+const maxCachedContexts = 2_000
+
+/** The certificates of apps' own host names, ready for handshakes. */
 export class Certificates {
-  private readonly apps: AppTable
+  private readonly apps: CertificateSource
   private readonly key: Buffer
   private readonly onError: (error: unknown) => void
-  /** Making one costs more than a handshake. */
+  /** Cached because creating a context costs more than a handshake. */
   private readonly contexts = new Map<string, SecureContext | undefined>()
 
-  constructor(apps: AppTable, key: Buffer, onError: (error: unknown) => void) {
+  constructor(apps: CertificateSource, key: Buffer, onError: (error: unknown) => void) {
     this.apps = apps
     this.key = key
     this.onError = onError
@@ -27,20 +31,20 @@ export class Certificates {
     const found =
       certificates.find(({ hostname }) => hostname === host) ??
       certificates.find(({ hostname }) => hostname === wildcard)
-    return found && this.contextOf(found)
+    return found && this.contextFor(found)
   }
 
-  private contextOf({ hostname, fullchain, privateKey }: StoredCertificate): SecureContext | undefined {
-    const name = `${hostname} ${privateKey}` // encrypted anew with each change
+  private contextFor({ hostname, fullchain, privateKey }: StoredCertificate): SecureContext | undefined {
+    const name = `${hostname} ${privateKey}` // each change of the certificate encrypts the key anew
     if (this.contexts.has(name)) return this.contexts.get(name)
     let context: SecureContext | undefined
     try {
       const key = unseal(this.key, Buffer.from(privateKey, 'base64'))
       context = createSecureContext({ cert: fullchain, key })
     } catch (error) {
-      this.onError(new Error(`use the certificate of ${hostname}`, { cause: error }))
+      this.onError(new Error(`load the certificate of ${hostname}`, { cause: error }))
     }
-    if (this.contexts.size >= maxRemembered) this.contexts.clear()
+    if (this.contexts.size >= maxCachedContexts) this.contexts.clear()
     this.contexts.set(name, context)
     return context
   }

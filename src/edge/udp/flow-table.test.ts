@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { FlowTable, type Listed } from './flow-table.ts'
+import { FlowTable, type TableFlow } from './flow-table.ts'
 
-function open(most: number) {
-  const flows = new FlowTable<Listed>(most)
+function open(maxFlows: number) {
+  const flows = new FlowTable<TableFlow>(maxFlows)
   const ended: string[] = []
-  const add = (key: string, appId = 'app', isProven = false): Listed => {
-    const flow: Listed = {
+  const add = (key: string, appId = 'app', isProven = false): TableFlow => {
+    const flow: TableFlow = {
       appId,
       key,
       isProven: false,
@@ -23,7 +23,7 @@ function open(most: number) {
   return { flows, ended, add }
 }
 
-test('a client is found at its own app while it is known', () => {
+test('a flow is found by its app and key until it is removed', () => {
   const { flows, add } = open(8)
   const flow = add('a')
   expect([flows.find('app', 'a'), flows.find('other', 'a'), flows.find('app', 'b')]).toEqual([
@@ -37,7 +37,7 @@ test('a client is found at its own app while it is known', () => {
   expect([flows.find('app', 'a'), flows.size, [...flows.all()]]).toEqual([undefined, 0, []])
 })
 
-test('who was silent for the longest goes first, and one app has no more than half', () => {
+test('the flow that was idle for the longest is removed first, and one app gets at most half of the table', () => {
   const { flows, ended, add } = open(6)
   const first = add('a')
   add('b')
@@ -50,7 +50,7 @@ test('who was silent for the longest goes first, and one app has no more than ha
   expect([ended, flows.size]).toEqual([['b', 'c', 'a'], 3])
 })
 
-test('who has come back after an answer stays when others can go', () => {
+test('proven flows are removed last', () => {
   const { ended, add } = open(6)
   add('known', 'app', true)
   for (const key of ['a', 'b', 'c', 'd']) add(key)
@@ -60,7 +60,7 @@ test('who has come back after an answer stays when others can go', () => {
   expect(all).toEqual(['x'])
 })
 
-test('when there are too many in all, one of the app that has most goes', () => {
+test('a full table removes a flow of the app with the most flows', () => {
   const { flows, ended, add } = open(6)
   for (const key of ['a', 'b', 'c']) add(key, 'large')
   for (const key of ['d', 'e']) add(key, 'small')
@@ -69,22 +69,22 @@ test('when there are too many in all, one of the app that has most goes', () => 
   expect([ended, flows.size]).toEqual([['a'], 6])
 })
 
-test('there are never more than the most, whatever happens', () => {
+test('the table never exceeds its limit', () => {
   const step = fc.record({
     what: fc.constantFrom('add', 'touch', 'prove', 'remove'),
     app: fc.constantFrom('a', 'b', 'c'),
     key: fc.integer({ min: 0, max: 20 }).map(String),
   })
   fc.assert(
-    fc.property(fc.integer({ min: 1, max: 9 }), fc.array(step, { maxLength: 200 }), (most, steps) => {
-      const { flows, add } = open(most)
+    fc.property(fc.integer({ min: 1, max: 9 }), fc.array(step, { maxLength: 200 }), (maxFlows, steps) => {
+      const { flows, add } = open(maxFlows)
       for (const { what, app, key } of steps) {
         const known = flows.find(app, key)
         if (what === 'add' && !known) add(key, app)
         if (what === 'prove' && known) known.isProven = true
         if (what === 'remove' && known) flows.remove(known)
         else if (known) flows.touch(known)
-        expect(flows.size).toBeLessThanOrEqual(most)
+        expect(flows.size).toBeLessThanOrEqual(maxFlows)
         expect([...flows.all()].length).toBe(flows.size)
       }
     }),

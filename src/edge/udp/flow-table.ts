@@ -1,32 +1,32 @@
-// The clients that send datagrams, as far as they are known. Nobody says when they have gone, and addresses of senders can
-// be forged, so there are never more than a number of them: those go first who were silent for the longest.
+// The known UDP clients. UDP has no end of a connection and source addresses can be forged, so the number of flows is
+// limited: the one that was silent for the longest is removed first.
 
-export interface Listed {
+export interface TableFlow {
   readonly appId: string
-  /** Tells it from others of the app. */
+  /** Unique within the app. */
   readonly key: string
-  /** The client has sent something after an answer, so the address is its own. It stays when others have to go. */
+  /** The client has sent something after a response, so its address is not forged. Such flows are removed last. */
   isProven: boolean
-  /** Takes itself out of the table. */
+  /** Ends the flow, which also removes it from the table. */
   end(): void
 }
 
-/** Of one app, in the order in which they were last heard of. */
-interface Flows<Flow> {
+/** The flows of one app, in the order of their last activity. */
+interface AppFlows<Flow> {
   fresh: Map<string, Flow>
   proven: Map<string, Flow>
 }
 
-export class FlowTable<Flow extends Listed> {
-  private readonly byApp = new Map<string, Flows<Flow>>()
-  private readonly most: number
-  private readonly mostOfApp: number
+export class FlowTable<Flow extends TableFlow> {
+  private readonly byApp = new Map<string, AppFlows<Flow>>()
+  private readonly maxFlows: number
+  private readonly maxFlowsPerApp: number
   private count = 0
 
-  constructor(most: number) {
-    this.most = most
-    // What is sent to one app does not take everything from the others.
-    this.mostOfApp = Math.ceil(most / 2)
+  constructor(maxFlows: number) {
+    this.maxFlows = maxFlows
+    // Traffic for one app cannot use up the table.
+    this.maxFlowsPerApp = Math.ceil(maxFlows / 2)
   }
 
   get size(): number {
@@ -45,23 +45,23 @@ export class FlowTable<Flow extends Listed> {
     }
   }
 
-  /** One of the same app goes when that has too many, and one of the app that has most when there are too many in all. */
+  /** Ends a flow of the same app if that has too many, or of the app with the most flows if the table is full. */
   add(flow: Flow): void {
     const known = this.byApp.get(flow.appId)
-    if (known && sizeOf(known) >= this.mostOfApp) oldestOf(known).end()
-    else if (this.count >= this.most) oldestOf(this.largest()).end()
+    if (known && sizeOf(known) >= this.maxFlowsPerApp) oldestOf(known).end()
+    else if (this.count >= this.maxFlows) oldestOf(this.largest()).end()
     const flows = this.byApp.get(flow.appId) ?? { fresh: new Map(), proven: new Map() }
     this.byApp.set(flow.appId, flows)
     flows.fresh.set(flow.key, flow)
     this.count += 1
   }
 
-  /** It was heard of. */
+  /** Records activity of a flow. */
   touch(flow: Flow): void {
     const flows = this.byApp.get(flow.appId)
     if (!flows || !(flows.fresh.delete(flow.key) || flows.proven.delete(flow.key))) return
-    const place = flow.isProven ? flows.proven : flows.fresh
-    place.set(flow.key, flow)
+    const list = flow.isProven ? flows.proven : flows.fresh
+    list.set(flow.key, flow)
   }
 
   remove(flow: Flow): void {
@@ -71,15 +71,15 @@ export class FlowTable<Flow extends Listed> {
     if (sizeOf(flows) === 0) this.byApp.delete(flow.appId)
   }
 
-  private largest(): Flows<Flow> {
-    return [...this.byApp.values()].reduce((most, flows) => (sizeOf(flows) > sizeOf(most) ? flows : most))
+  private largest(): AppFlows<Flow> {
+    return [...this.byApp.values()].reduce((largest, flows) => (sizeOf(flows) > sizeOf(largest) ? flows : largest))
   }
 }
 
-function sizeOf({ fresh, proven }: Flows<unknown>): number {
+function sizeOf({ fresh, proven }: AppFlows<unknown>): number {
   return fresh.size + proven.size
 }
 
-function oldestOf<Flow>({ fresh, proven }: Flows<Flow>): Flow {
+function oldestOf<Flow>({ fresh, proven }: AppFlows<Flow>): Flow {
   return (fresh.size > 0 ? fresh : proven).values().next().value!
 }

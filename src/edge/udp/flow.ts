@@ -1,151 +1,140 @@
 import { createSocket, type Socket } from 'node:dgram'
-import type { AppRoute, Target } from '../routing/app.ts'
+import type { AppRoute } from '../routing/app.ts'
 import type { AppPort } from '../routing/app-port.ts'
-import type { Balance, Seat, Waiter } from '../routing/balance.ts'
-import type { AppTable } from '../routing/route.ts'
-import type { FlowTable, Listed } from './flow-table.ts'
+import type { AppTable } from '../routing/app-table.ts'
+import type { LoadBalancer, Reservation, Waiter } from '../routing/balancer.ts'
+import type { Target } from '../routing/target.ts'
+import type { ByteBudget } from '../types.ts'
+import type { FlowTable, TableFlow } from './flow-table.ts'
+import { KeptDatagrams } from './kept-datagrams.ts'
 
-export interface FlowParts {
+export interface FlowContext {
   apps: AppTable
-  balance: Balance
+  balancer: LoadBalancer
   flows: FlowTable<Flow>
-  /** Of datagrams that wait to be sent, or may have to be sent again. */
-  kept: { bytes: number; most: number }
-  /** Flows without a machine, which are in the same queue as the requests for the app. */
-  waiting: { count: number; most: number }
-  /** Clients that were silent for as long are forgotten, and sooner when others wait for their places. */
-  idleMillis: number
-  idleWantedMillis: number
+  /** Memory for datagrams that wait or may have to be sent again. */
+  keptBudget: ByteBudget
+  /** Flows without a machine, which share the queue of the app with its requests. */
+  waiting: { count: number; max: number }
+  /** A flow ends after this time without a datagram of the client. */
+  idleTimeoutMs: number
+  /** The shorter timeout for when other flows wait for a machine at its limit. */
+  contendedIdleTimeoutMs: number
 }
 
-/** Where a client sends to, and is answered from. */
-export interface DatagramListen {
+/** The socket that a client sends to, and that responses come from. */
+export interface DatagramListener {
   address: string
   port: number
   socket: Socket
 }
 
-export interface FlowEnds {
+export interface FlowOptions {
   appId: string
   key: string
-  listen: DatagramListen
+  listener: DatagramListener
   client: { address: string; port: number }
 }
 
-const maxKeptOfFlow = 8
-const maxKeptBytesOfFlow = 65_536
-/** What a datagram takes beside its bytes. */
-const overheadBytes = 512
-/** Machines in which nobody listens say so sooner. */
-const settleMillis = 1_000
-/** What the network has not taken yet. More than that is lost, as it is in networks. */
+/** Without an error for this long, the machine counts as having received the datagrams. */
+const settleMs = 1_000
+/** Datagrams are dropped when the send queue is longer, as networks do. */
 const maxQueuedBytes = 1_048_576
-/** These are about one datagram, and the next may well be sent. */
-const passing = new Set(['EMSGSIZE', 'ENOBUFS', 'EAGAIN'])
+/** Errors that concern a single datagram, not the flow. */
+const transientErrors = new Set(['EMSGSIZE', 'ENOBUFS', 'EAGAIN'])
 
-/** What one client and one machine of an app say to each other, by one port that the client sends to. */
-export class Flow implements Listed {
+/** The datagrams between one client and one machine of an app, over one port. */
+export class Flow implements TableFlow {
   readonly appId: string
   readonly key: string
-  readonly listen: DatagramListen
+  readonly listener: DatagramListener
   isProven = false
-  private readonly parts: FlowParts
-  private readonly client: FlowEnds['client']
-  private readonly giveUpAt: number
-  private seenAt = Date.now()
+  private readonly context: FlowContext
+  private readonly client: FlowOptions['client']
+  private readonly kept: KeptDatagrams
+  private readonly deadline: number
+  private lastSeenAt = Date.now()
   private connectedAt = 0
-  private isAnswered = false
-  /** The machine has what was sent, and nothing is sent a second time. */
+  private hasResponse = false
+  /** The machine has received datagrams, so nothing is sent a second time. */
   private isSettled = false
   private isOver = false
-  private kept: Buffer[] = []
-  private seat: Seat | undefined
+  private reservation: Reservation | undefined
   private waiter: Waiter | undefined
-  /** Of this flow alone: by its port the program tells clients apart, and we the answers. */
+  /** Each flow has its own socket: the program tells clients apart by its port, and responses arrive on it. */
   private upstream: Socket | undefined
 
-  constructor(parts: FlowParts, { appId, key, listen, client }: FlowEnds) {
-    this.parts = parts
+  constructor(context: FlowContext, { appId, key, listener, client }: FlowOptions) {
+    this.context = context
     this.appId = appId
     this.key = key
-    this.listen = listen
+    this.listener = listener
     this.client = client
-    this.giveUpAt = this.seenAt + parts.balance.waitMillis
+    this.kept = new KeptDatagrams(context.keptBudget)
+    this.deadline = this.lastSeenAt + context.balancer.waitTimeoutMs
   }
 
   get isWaiting(): boolean {
     return this.waiter !== undefined
   }
 
-  /** Its machine runs still, and is one that clients are led to, unless there is no such. */
-  isGood(port: AppPort): boolean {
-    const target = this.seat?.target
+  /** False when the flow should move to another machine: its own is gone, or is closed while others are open. */
+  isUsable(port: AppPort): boolean {
+    const target = this.reservation?.target
     if (!target) return true
-    if (!this.parts.apps.hasKey(target.key)) return false
+    if (!this.context.apps.hasKey(target.key)) return false
     return target.isOpen || !port.targets.some(({ isOpen }) => isOpen)
   }
 
-  /** From the client. */
+  /** Sends a datagram of the client to the machine. */
   send(bytes: Buffer): void {
-    this.seenAt = Date.now()
-    this.isProven = this.isAnswered
-    this.parts.flows.touch(this)
-    if (!this.isSettled) this.keep(bytes)
+    this.lastSeenAt = Date.now()
+    this.isProven = this.hasResponse
+    this.context.flows.touch(this)
+    if (!this.isSettled) this.kept.add(bytes)
     if (this.connectedAt > 0) this.forward(bytes)
-    else if (this.kept.length === 0) this.end()
-    else if (!this.seat && !this.waiter) this.seek()
+    else if (this.kept.isEmpty) this.end()
+    else if (!this.reservation && !this.waiter) this.search()
   }
 
-  private keep(bytes: Buffer): void {
-    const { kept } = this.parts
-    const sum = this.kept.reduce((before, { length }) => before + length, bytes.length)
-    if (this.kept.length >= maxKeptOfFlow || sum > maxKeptBytesOfFlow || kept.bytes >= kept.most) return
-    this.kept.push(bytes)
-    kept.bytes += bytes.length + overheadBytes
-  }
-
-  private forgetKept(): void {
-    for (const { length } of this.kept) this.parts.kept.bytes -= length + overheadBytes
-    this.kept = []
-  }
-
-  private seek(): void {
+  private search(): void {
     if (!this.attempt()) this.wait()
   }
 
   private wait(): void {
-    const { balance, waiting } = this.parts
-    if (waiting.count >= waiting.most) {
+    const { balancer, waiting } = this.context
+    if (waiting.count >= waiting.max) {
       this.end()
       return
     }
     waiting.count += 1
     this.waiter = {
       appId: this.appId,
-      deadline: this.giveUpAt,
+      deadline: this.deadline,
       attempt: () => this.attempt(),
       giveUp: () => this.end(),
     }
-    balance.wait(this.waiter)
+    balancer.enqueue(this.waiter)
   }
 
-  private waitNoMore(): void {
+  private stopWaiting(): void {
     if (!this.waiter) return
-    this.parts.waiting.count -= 1
-    this.parts.balance.cancel(this.waiter)
+    this.context.waiting.count -= 1
+    this.context.balancer.cancel(this.waiter)
     this.waiter = undefined
   }
 
+  /** Returns false when no machine is available yet. */
   private attempt(): boolean {
     if (this.isOver) return true
-    const { apps, balance } = this.parts
+    const { apps, balancer } = this.context
     const app = apps.get(this.appId)
-    const port = app?.datagramPorts.get(this.listen.port)
+    const port = app?.datagramPorts.get(this.listener.port)
     try {
-      const target = port && balance.pick(app!, port, undefined)
+      const target = port && balancer.pick(app!, port, undefined)
       if (port && !target) return false
-      this.waitNoMore()
-      if (target) this.take(app!, target)
+      this.stopWaiting()
+      if (target) this.reserve(app!, target)
       else this.end()
     } catch {
       this.end()
@@ -153,96 +142,92 @@ export class Flow implements Listed {
     return true
   }
 
-  /** Nobody else counts for the limits of the target, so the place is certain. */
-  private take(app: AppRoute, target: Target): void {
-    this.seat = this.parts.balance.take(
-      app,
-      target,
-      () => undefined,
-      () => undefined,
-    )
+  /** UDP targets need no permit, so the reservation is effective at once. */
+  private reserve(app: AppRoute, target: Target): void {
+    const ignore = () => undefined
+    this.reservation = this.context.balancer.reserve(app, target, ignore, ignore)
     this.connect(target)
   }
 
-  private connect(target: Target): void {
-    const { address, from, port } = target
+  private connect({ address, localAddress, port }: Target): void {
     if (address === null) {
       this.end()
       return
     }
     const socket = createSocket(address.includes(':') ? 'udp6' : 'udp4')
     this.upstream = socket
-    socket.on('error', () => this.refused(socket))
-    socket.on('message', (bytes) => this.answer(socket, bytes))
+    socket.on('error', () => this.onRefused(socket))
+    socket.on('message', (bytes) => this.respond(socket, bytes))
     socket.on('listening', () => socket.connect(port, address))
     socket.on('connect', () => {
       this.connectedAt = Date.now()
-      for (const bytes of this.kept) this.forward(bytes)
+      for (const bytes of this.kept.all()) this.forward(bytes)
     })
-    socket.bind({ port: 0, ...(from !== undefined && { address: from }) })
+    socket.bind({ port: 0, ...(localAddress !== undefined && { address: localAddress }) })
   }
 
   private forward(bytes: Buffer): void {
     const socket = this.upstream!
     if (socket.getSendQueueSize() > maxQueuedBytes) return
     socket.send(bytes, (error) => {
-      if (error && !passing.has((error as NodeJS.ErrnoException).code!)) this.refused(socket)
+      if (error && !transientErrors.has((error as NodeJS.ErrnoException).code!)) this.onRefused(socket)
     })
   }
 
-  private answer(socket: Socket, bytes: Buffer): void {
-    if (socket !== this.upstream || this.connectedAt === 0) return
-    const { client, listen } = this
-    this.isAnswered = true
+  private respond(upstream: Socket, bytes: Buffer): void {
+    if (upstream !== this.upstream || this.connectedAt === 0) return
+    const { client } = this
+    const { socket } = this.listener
+    this.hasResponse = true
     this.settle()
-    if (listen.socket.getSendQueueSize() > maxQueuedBytes) return
-    listen.socket.send(bytes, client.port, client.address, () => undefined)
+    if (socket.getSendQueueSize() > maxQueuedBytes) return
+    socket.send(bytes, client.port, client.address, () => undefined)
   }
 
   private settle(): void {
     if (this.isSettled) return
     this.isSettled = true
-    this.forgetKept()
-    this.parts.balance.succeeded(this.seat!.target)
+    this.kept.clear()
+    this.context.balancer.connectSucceeded(this.reservation!.target)
   }
 
-  /** Nobody listens there, or the machine has gone. What nobody can have got is sent to another one, or later. */
-  private refused(socket: Socket): void {
+  /** Nothing listens on the port, or the machine is gone. Datagrams that were not received go to another machine. */
+  private onRefused(socket: Socket): void {
     if (socket !== this.upstream) return
-    this.parts.balance.failed(this.seat!.target)
-    if (this.isSettled || this.kept.length === 0 || Date.now() >= this.giveUpAt) {
+    this.context.balancer.connectFailed(this.reservation!.target)
+    if (this.isSettled || this.kept.isEmpty || Date.now() >= this.deadline) {
       this.end()
       return
     }
-    this.leave()
-    this.seek()
+    this.leaveMachine()
+    this.search()
   }
 
-  private leave(): void {
-    const { upstream, seat } = this
+  private leaveMachine(): void {
+    const { upstream, reservation } = this
     this.upstream = undefined
-    this.seat = undefined
+    this.reservation = undefined
     this.connectedAt = 0
     upstream?.close()
-    if (seat) this.parts.balance.leave(seat)
+    if (reservation) this.context.balancer.release(reservation)
   }
 
-  /** Called once a second, and told whether others wait for a machine of the app. */
-  sweep(now: number, isWanted: boolean): void {
-    const { apps, idleMillis, idleWantedMillis } = this.parts
-    const target = this.seat?.target
-    const isInTheWay = isWanted && target !== undefined && target.load >= target.hardLimit
-    if (now - this.seenAt >= (isInTheWay ? idleWantedMillis : idleMillis)) this.end()
+  /** Enforces the timeouts; called once a second. `isContended`: other flows wait for a machine of the app. */
+  sweep(now: number, isContended: boolean): void {
+    const { apps, idleTimeoutMs, contendedIdleTimeoutMs } = this.context
+    const target = this.reservation?.target
+    const blocksOthers = isContended && target !== undefined && target.load >= target.hardLimit
+    if (now - this.lastSeenAt >= (blocksOthers ? contendedIdleTimeoutMs : idleTimeoutMs)) this.end()
     else if (target && !apps.hasKey(target.key)) this.end()
-    else if (this.connectedAt > 0 && now - this.connectedAt >= settleMillis) this.settle()
+    else if (this.connectedAt > 0 && now - this.connectedAt >= settleMs) this.settle()
   }
 
   end(): void {
     if (this.isOver) return
     this.isOver = true
-    this.parts.flows.remove(this)
-    this.waitNoMore()
-    this.forgetKept()
-    this.leave()
+    this.context.flows.remove(this)
+    this.stopWaiting()
+    this.kept.clear()
+    this.leaveMachine()
   }
 }

@@ -1,195 +1,184 @@
-// The process that carries the traffic. It lives under the supervisor and reads all it needs from one file, so that the
-// control plane can be absent. This one listens, hands each connection to a worker, and starts over workers that end.
-// It reads nothing of what strangers send; workers do, and give up the rights of root.
-import { type ChildProcess, fork } from 'node:child_process'
-import { BlockList, isIPv4, type Server, type Socket } from 'node:net'
-import { PermitBook } from '../../edge/routing/permit.ts'
-import { stopMillis } from '../../edge/settings.ts'
+// The process that carries the traffic. It runs under the supervisor and reads all settings from one file, so that it does
+// not depend on the control plane. It listens, hands each connection to a worker, and restarts workers that exit. It runs
+// as root and parses nothing that clients send; workers do, and they drop their privileges.
+import { BlockList, isIPv4, type Server } from 'node:net'
+import type { Logger } from 'pino'
+import { PermitLedger } from '../../edge/routing/permit.ts'
+import { type EdgeSettings, stopTimeoutMs } from '../../edge/settings.ts'
 import { privateAddresses } from '../../model/network.ts'
-import { listen, openListens } from './listen.ts'
-import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './settings.ts'
+import { Handover } from './handover.ts'
+import { type AppListeners, listen, openAppListeners } from './listen.ts'
+import { openEdgeLog, readEdgeSettings } from './settings.ts'
+import type { WorkerReport } from './worker-message.ts'
+import { WorkerProcess } from './worker-process.ts'
 
-/** How long requests may take to end when a worker is replaced. */
-const replaceMillis = 30_000
-const quickDeathMillis = 2_000
-const longestPauseMillis = 5_000
-// Connections that wait for a worker, which is a matter of a moment.
-const maxWaiting = 1_024
+/** Requests may take this long to finish when a worker is replaced. */
+const replaceTimeoutMs = 30_000
+/** Workers that exit sooner are restarted with a growing delay. */
+const quickExitMs = 2_000
+const maxRestartDelayMs = 5_000
 
-const workerProgram = new URL('worker.ts', import.meta.url).pathname
+/** Workers that were started with the same settings. */
+type Generation = Set<WorkerProcess>
 
-interface Worker {
-  process: ChildProcess
-  /** Of those of its generation. */
-  index: number
-  started: number
-  isReady: boolean
-  /** Where connections for apps arrive, as far as it knows. */
-  listen: string[]
-  /** Handed over, and not known to have arrived: if the worker ends they go to another. */
-  handed: Map<number, Socket>
-}
+class EdgeProcess {
+  private readonly settingsFile: string
+  private readonly log: Logger
+  private readonly workers = new Set<WorkerProcess>()
+  private readonly permits = new PermitLedger<WorkerProcess>()
+  private readonly handover = new Handover(() => this.current)
+  private readonly appListeners: AppListeners
+  /** The generation that gets connections. */
+  private current: Generation = new Set()
+  /** The generation that was started last; it becomes the current one when its workers are ready. */
+  private newest: Generation = this.current
+  private listener: { server: Server; address: string } | undefined
+  /** Networks whose addresses may be added to the host for apps. */
+  private pools = createBlockList([])
+  private quickExits = 0
+  private isStopping = false
 
-/** Starts workers by the settings as they are, and by those of later whenever it is told that they changed. */
-async function runEdge(file: string): Promise<void> {
-  const log = openEdgeLog(readEdgeSettings(file))
-  const all = new Set<Worker>()
-  const waiting: Socket[] = []
-  const book = new PermitBook<Worker>()
-  let current = new Set<Worker>()
-  let listener: { server: Server; address: string } | undefined
-  let pools = poolsOf([])
-  const listens = openListens({ hand, pools: () => pools, log })
-  let handovers = 0
-  let newest = current
-  let quickDeaths = 0
-  let isStopping = false
-
-  /** Where any of the newest workers knows an app: they hear of changes one after the other. */
-  function setListens(): void {
-    listens.set([...new Set([...newest].flatMap((worker) => worker.listen))])
+  constructor(settingsFile: string) {
+    this.settingsFile = settingsFile
+    this.log = openEdgeLog(readEdgeSettings(settingsFile))
+    this.appListeners = openAppListeners({
+      hand: (socket) => this.handover.hand(socket),
+      pools: () => this.pools,
+      log: this.log,
+    })
   }
 
-  /** To the ready ones in turn. */
-  function hand(socket: Socket): void {
-    const ready = [...current].filter((worker) => worker.isReady)
-    const worker = ready[handovers % ready.length]
-    if (worker) handTo(worker, socket)
-    else if (waiting.length < maxWaiting) waiting.push(socket)
-    else socket.destroy()
+  /** Starts workers with the present settings, and drains the old ones when the new ones are ready. */
+  async replaceWorkers(): Promise<void> {
+    const settings = readEdgeSettings(this.settingsFile)
+    const fresh: Generation = new Set()
+    this.pools = createBlockList(listPools(settings))
+    this.newest = fresh
+    await Promise.all(Array.from({ length: settings.workers }, (_, index) => this.startWorker(fresh, index)))
+    const old = this.current
+    this.current = fresh
+    this.handover.flush()
+    await this.listen(settings)
+    for (const worker of old) worker.drain(replaceTimeoutMs)
+    this.log.info({ version: settings.version, host: settings.host, port: settings.port }, 'listening')
   }
 
-  function handTo(worker: Worker, socket: Socket): void {
-    handovers += 1
-    const connection = handovers
-    worker.handed.set(connection, socket)
-    const order: EdgeOrder = { connection }
-    worker.process.send(order, socket, { keepOpen: true }, () => undefined)
+  private async listen(settings: EdgeSettings): Promise<void> {
+    const address = `${settings.host} ${settings.port}`
+    if (this.listener?.address === address) return
+    const server = await listen(settings, (socket) => this.handover.hand(socket))
+    this.listener?.server.close()
+    this.listener = { server, address }
   }
 
-  /** Only this process may take the port, and only the worker reads what arrives there. */
-  async function bind(worker: Worker, name: string): Promise<void> {
-    const socket = await listens.bind(name)
-    const order: EdgeOrder = { bound: name }
-    if (socket) worker.process.send(order, socket, () => socket.close())
-    else tell(worker, order)
-  }
-
-  function start(generation: Set<Worker>, index: number): Promise<void> {
-    const child = fork(workerProgram, [file, String(index)], { execArgv: process.execArgv })
-    const worker: Worker = { process: child, index, started: Date.now(), isReady: false, listen: [], handed: new Map() }
-    all.add(worker)
-    generation.add(worker)
+  /** Resolves when the worker is ready or has exited. */
+  private startWorker(generation: Generation, index: number): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>()
-    child.on('error', (err) => log.error({ err }, 'a worker cannot be told'))
-    child.on('message', (report: EdgeReport) => {
-      if ('taken' in report) {
-        worker.handed.get(report.taken)?.destroy() // the worker has its own
-        worker.handed.delete(report.taken)
-        return
-      }
-      if ('ask' in report) {
-        const granted = book.acquire(worker, report.key, report.limit)
-        tell(worker, { asked: report.ask, granted })
-        return
-      }
-      if ('release' in report) {
-        for (const refused of book.release(worker, report.release)) tell(refused, { freed: report.release })
-        return
-      }
-      if ('bind' in report) {
-        bind(worker, report.bind)
-        return
-      }
-      if ('listen' in report) {
-        worker.listen = report.listen
-        if (!isStopping && generation === newest) setListens()
-        return
-      }
-      worker.isReady = true
-      resolve()
-      if (generation === current) for (const socket of waiting.splice(0)) hand(socket)
+    const worker = new WorkerProcess({
+      settingsFile: this.settingsFile,
+      index,
+      onError: (err) => this.log.error({ err }, 'sending to a worker failed'),
+      onReport: (sender, report) => {
+        this.onReport(sender, generation, report)
+        if ('ready' in report) resolve()
+      },
+      onExit: (exited, how) => {
+        resolve()
+        this.onExit(exited, generation, how)
+      },
     })
-    child.once('exit', (code, signal) => {
-      resolve()
-      end(worker, generation, `${signal ?? code}`)
-    })
+    this.workers.add(worker)
+    generation.add(worker)
     return promise
   }
 
-  function end(worker: Worker, generation: Set<Worker>, how: string): void {
-    all.delete(worker)
-    generation.delete(worker)
-    for (const [key, refused] of book.forget(worker)) for (const each of refused) tell(each, { freed: key })
-    if (isStopping && all.size === 0) process.exit(0)
-    if (isStopping) return
-    for (const socket of worker.handed.values()) hand(socket)
-    if (generation !== current) return
-    log.error({ worker: worker.process.pid, how }, 'a worker ended and is started over')
-    quickDeaths = Date.now() - worker.started < quickDeathMillis ? quickDeaths + 1 : 0
-    setTimeout(() => generation === current && !isStopping && start(generation, worker.index), pauseMillis(quickDeaths))
-  }
-
-  /** The new ones are ready before the old ones stop. */
-  async function replace(): Promise<void> {
-    const settings = readEdgeSettings(file)
-    const address = `${settings.host} ${settings.port}`
-    const fresh = new Set<Worker>()
-    pools = poolsOf([...settings.pools, ...(settings.names ? [privateAddresses(settings.names.homeNumber)] : [])])
-    newest = fresh
-    const started = Array.from({ length: settings.workers }, (_, index) => start(fresh, index))
-    await Promise.all(started)
-    const old = current
-    current = fresh
-    for (const socket of waiting.splice(0)) hand(socket)
-    if (listener?.address !== address) {
-      const server = await listen(settings, hand)
-      listener?.server.close()
-      listener = { server, address }
+  private onReport(worker: WorkerProcess, generation: Generation, report: WorkerReport): void {
+    if ('taken' in report) worker.confirmConnection(report.taken)
+    else if ('ask' in report) {
+      worker.send({ asked: report.ask, granted: this.permits.acquire(worker, report.key, report.limit) })
+    } else if ('release' in report) {
+      this.notifyFreed(report.release, this.permits.release(worker, report.release))
+    } else if ('bind' in report) this.bindDatagrams(worker, report.bind)
+    else if ('listen' in report) {
+      worker.listens = report.listen
+      if (!this.isStopping && generation === this.newest) this.updateListeners()
+    } else {
+      worker.isReady = true
+      if (generation === this.current) this.handover.flush()
     }
-    for (const worker of old) drain(worker, replaceMillis)
-    log.info({ version: settings.version, host: settings.host, port: settings.port }, 'listening')
   }
 
-  function stop(): void {
-    isStopping = true
-    listener?.server.close()
-    const closed = listens.close()
-    if (all.size === 0) closed.then(() => process.exit(0))
-    for (const worker of all) drain(worker, stopMillis)
+  private notifyFreed(key: string, workers: WorkerProcess[]): void {
+    for (const worker of workers) worker.send({ freed: key })
   }
 
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, stop)
-  let replacing = replace()
-  process.on('SIGHUP', () => {
-    replacing = replacing.then(replace).catch((err) => log.error({ err }, 'goes on with the settings of before'))
-  })
-  await replacing
+  /** Only this process may bind every port, and only the worker reads what arrives there. */
+  private async bindDatagrams(worker: WorkerProcess, name: string): Promise<void> {
+    const socket = await this.appListeners.bindDatagrams(name)
+    if (socket) worker.sendSocket({ bound: name }, socket)
+    else worker.send({ bound: name })
+  }
+
+  /** Listens wherever any of the newest workers knows an app, because they learn of changes at different times. */
+  private updateListeners(): void {
+    this.appListeners.set([...new Set([...this.newest].flatMap((worker) => worker.listens))])
+  }
+
+  private onExit(worker: WorkerProcess, generation: Generation, how: string): void {
+    this.workers.delete(worker)
+    generation.delete(worker)
+    for (const [key, refused] of this.permits.releaseAll(worker)) this.notifyFreed(key, refused)
+    if (this.isStopping && this.workers.size === 0) process.exit(0)
+    if (this.isStopping) return
+    for (const socket of worker.listUnconfirmed()) this.handover.hand(socket)
+    if (generation !== this.current) return
+    this.log.error({ worker: worker.pid, how }, 'worker exited; restarting it')
+    this.quickExits = Date.now() - worker.startedAt < quickExitMs ? this.quickExits + 1 : 0
+    setTimeout(() => {
+      if (generation === this.current && !this.isStopping) this.startWorker(generation, worker.index)
+    }, restartDelayMs(this.quickExits))
+  }
+
+  stop(): void {
+    this.isStopping = true
+    this.listener?.server.close()
+    const closed = this.appListeners.close()
+    if (this.workers.size === 0) closed.then(() => process.exit(0))
+    for (const worker of this.workers) worker.drain(stopTimeoutMs)
+  }
+
+  logReplaceError(err: unknown): void {
+    this.log.error({ err }, 'replacing the workers failed; keeping the old settings')
+  }
 }
 
-/** One that has ended hears nothing, and that is no harm. */
-function tell(worker: Worker, order: EdgeOrder): void {
-  worker.process.send(order, () => undefined)
+function restartDelayMs(quickExits: number): number {
+  return quickExits === 0 ? 0 : Math.min(50 * 2 ** quickExits, maxRestartDelayMs)
 }
 
-function drain(worker: Worker, drainMillis: number): void {
-  tell(worker, { drainMillis })
-  // One that hangs does not hear.
-  setTimeout(() => worker.process.kill('SIGKILL'), drainMillis + 500).unref()
+function listPools({ pools, names }: EdgeSettings): string[] {
+  return names ? [...pools, privateAddresses(names.homeNumber)] : pools
 }
 
-function pauseMillis(quickDeaths: number): number {
-  return quickDeaths === 0 ? 0 : Math.min(50 * 2 ** quickDeaths, longestPauseMillis)
-}
-
-function poolsOf(networks: string[]): BlockList {
-  const pools = new BlockList()
+function createBlockList(networks: string[]): BlockList {
+  const list = new BlockList()
   for (const network of networks) {
     const [address = '', bits] = network.split('/')
     const family = isIPv4(address) ? 'ipv4' : 'ipv6'
-    pools.addSubnet(address, bits === undefined ? (family === 'ipv4' ? 32 : 128) : Number(bits), family)
+    list.addSubnet(address, bits === undefined ? (family === 'ipv4' ? 32 : 128) : Number(bits), family)
   }
-  return pools
+  return list
+}
+
+/** SIGHUP makes the edge read its settings again and replace its workers. */
+async function runEdge(settingsFile: string): Promise<void> {
+  const edge = new EdgeProcess(settingsFile)
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => edge.stop())
+  let replacing = edge.replaceWorkers()
+  process.on('SIGHUP', () => {
+    replacing = replacing.then(() => edge.replaceWorkers()).catch((err) => edge.logReplaceError(err))
+  })
+  await replacing
 }
 
 if (import.meta.main) {

@@ -1,216 +1,220 @@
-import type { Socket as PacketSocket } from 'node:dgram'
+// A worker of the edge. It serves the connections that the edge process accepts and hands to it.
+import type { Socket as UdpSocket } from 'node:dgram'
 import { readFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import type { Socket } from 'node:net'
 import type { Logger } from 'pino'
 import { ensureResolverAddress } from '../../drivers/network/private.ts'
-import { type Names, startNames } from '../../edge/dns/server.ts'
-import { createAccess } from '../../edge/http/access.ts'
-import { UpstreamPool } from '../../edge/http/upstream.ts'
-import { type AppOptions, listensOf } from '../../edge/routing/app.ts'
+import { type NameServer, startNameServer } from '../../edge/dns/server.ts'
+import type { HttpContext } from '../../edge/http/context.ts'
+import { Http2Upstreams } from '../../edge/http/http2-upstream.ts'
+import { ReplayCache } from '../../edge/http/replay-cache.ts'
+import { SandboxConnector } from '../../edge/http/sandbox-connector.ts'
+import { createAccess } from '../../edge/routing/access.ts'
+import { listAppListens } from '../../edge/routing/app-listen.ts'
 import { startAutostop } from '../../edge/routing/autostop.ts'
-import { Balance } from '../../edge/routing/balance.ts'
+import { LoadBalancer } from '../../edge/routing/balancer.ts'
 import { type Feed, startFeed } from '../../edge/routing/feed.ts'
-import type { Permits } from '../../edge/routing/permit.ts'
-import { createReach } from '../../edge/routing/reach.ts'
-import { ReplayCache } from '../../edge/routing/replay-cache.ts'
-import { RouteTable } from '../../edge/routing/route.ts'
-import { createEdgeServer, type EdgeServer, idMaker } from '../../edge/server.ts'
+import { RouteTable } from '../../edge/routing/table.ts'
+import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../edge/server.ts'
 import type { EdgeSettings } from '../../edge/settings.ts'
 import { apiListen } from '../../edge/tcp/api.ts'
+import { UpstreamPool } from '../../edge/tcp/upstream-pool.ts'
 import { Certificates } from '../../edge/tls/certificate.ts'
-import { createDatagrams } from '../../edge/udp/datagram.ts'
+import type { EdgeTls } from '../../edge/tls/server.ts'
+import type { WorkerShare } from '../../edge/types.ts'
+import { DatagramProxy } from '../../edge/udp/datagram-proxy.ts'
 import { wakeMachine } from '../../store/app/route.ts'
-import { openDatabase } from '../../store/db.ts'
+import { type Database, openDatabase } from '../../store/db.ts'
 import { wakeSandbox } from '../../store/sandbox/route.ts'
-import { type EdgeOrder, type EdgeReport, openEdgeLog, readEdgeSettings } from './settings.ts'
+import { ParentPermits, ParentSockets, reportToParent } from './parent.ts'
+import { openEdgeLog, readEdgeSettings } from './settings.ts'
+import type { WorkerCommand } from './worker-message.ts'
 
-// Routes are loaded within this or the first requests are told to come back.
-const fillMillis = 2_000
-/** Of bodies that may have to be sent again. */
-const maxKeptBytes = 128 * 1_048_576
-/** Of answers that are made smaller at the same time; beyond them they go out as they are. */
+// A worker that has not loaded the routes by then reports ready all the same, and answers requests with 503.
+const routesTimeoutMs = 2_000
+/** Memory for request bodies that may have to be sent again. */
+const maxResendBytes = 128 * 1_048_576
+/** Further responses are sent uncompressed. */
 const maxEncoders = 500
 
-/** Connections come from the process that listens; without it there is nothing to do. */
+/** The parts that most functions below need. */
+interface WorkerParts {
+  settings: EdgeSettings
+  share: WorkerShare
+  log: Logger
+  db: Database
+  table: RouteTable
+  balancer: LoadBalancer
+  names: NameServer | undefined
+  permits: ParentPermits
+  sockets: ParentSockets
+}
+
 async function runWorker(file: string, index: number): Promise<void> {
   const settings = readEdgeSettings(file)
   const log = openEdgeLog(settings)
-  const names = await openNames(settings, log)
-  const permits = openPermits()
-  const binding = openBinding()
-  const server = serve(settings, { index, count: settings.workers }, log, { names, permits, binding })
-  process.once('disconnect', () => process.exit(1))
-  process.on('message', (order: EdgeOrder, handle?: Socket | PacketSocket) => {
-    if ('connection' in order) {
-      report({ taken: order.connection })
-      if (handle) server.accept(handle as Socket) // it may have been closed on its way
-    } else if ('bound' in order) {
-      binding.answer(order.bound, handle as PacketSocket | undefined)
-    } else if ('asked' in order) {
-      permits.answer(order.asked, order.granted)
-    } else if ('freed' in order) {
-      server.freed(order.freed)
-    } else {
-      names?.close()
-      server.drain(order.drainMillis).then(() => process.exit(0))
-    }
-  })
-  await Promise.race([server.filled, new Promise((resolve) => setTimeout(resolve, fillMillis))])
-  report({ ready: true })
-}
-
-function report(what: EdgeReport): void {
-  process.send!(what, undefined, undefined, () => undefined)
-}
-
-/** Asks the process above, which counts for all workers. */
-function openPermits(): Permits & { answer(asked: number, granted: boolean): void } {
-  const asking = new Map<number, (granted: boolean) => void>()
-  let count = 0
-  return {
-    acquire(key, limit) {
-      count += 1
-      const ask = count
-      report({ ask, key, limit })
-      return new Promise((resolve) => asking.set(ask, resolve))
-    },
-    release: (key) => report({ release: key }),
-    answer(asked, granted) {
-      asking.get(asked)?.(granted)
-      asking.delete(asked)
-    },
-  }
-}
-
-interface Binding {
-  open(name: string): Promise<PacketSocket | undefined>
-  answer(name: string, socket: PacketSocket | undefined): void
-}
-
-/** Asks the process above, which may take every port. */
-function openBinding(): Binding {
-  const asking = new Map<string, (socket: PacketSocket | undefined) => void>()
-  return {
-    open(name) {
-      report({ bind: name })
-      return new Promise((resolve) => asking.set(name, resolve))
-    },
-    answer(name, socket) {
-      asking.get(name)?.(socket)
-      asking.delete(name)
-    },
-  }
-}
-
-/** As root, who alone may listen there. */
-async function openNames({ names }: EdgeSettings, log: Logger): Promise<Names | undefined> {
-  if (!names) return undefined
-  try {
-    // A reboot takes it away.
-    await ensureResolverAddress(names.homeNumber)
-    return await startNames(names)
-  } catch (err) {
-    log.error({ err }, 'machines cannot ask for names')
-    return undefined
-  }
-}
-
-function serve(
-  settings: EdgeSettings,
-  worker: AppOptions['worker'],
-  log: Logger,
-  { names, permits, binding }: { names: Names | undefined; permits: Permits; binding: Binding },
-): EdgeServer & Pick<Feed, 'filled'> & Pick<Balance, 'freed'> {
-  const files = settings.tls ?? settings.ownTls
-  const pair = files && { cert: readFileSync(files.certFile, 'utf8'), key: readFileSync(files.keyFile, 'utf8') }
-  flushCompileCache() // which only root may write
-  if (settings.uid !== null) becomeUser(settings.uid)
-  const db = openDatabase({ ...settings.database, max: 3, query_timeout: 5_000 })
-  const table = new RouteTable(settings.domain)
-  const wakeOne = (id: string) => db.transaction((tx) => wakeMachine(tx, id))
-  const balance = new Balance({ apps: table.apps, wake: wakeOne, permits })
-  const pool = new UpstreamPool()
-  const { maxFlows } = settings
-  const datagrams = createDatagrams({ apps: table.apps, balance, worker, open: binding.open, maxFlows })
-  const onError = (err: unknown) => log.error({ err }, 'a request failed')
-  const feed = startFeed({
-    ...settings,
-    names,
-    worker,
-    table,
-    db,
-    databaseConfig: settings.database,
-    onChange: () => {
-      pool.sweep(Date.now(), (key) => table.hasKey(key))
-      balance.look()
-      tellListens()
-      datagrams.look()
-    },
-    onError: (err) => log.warn({ err }, 'goes on with the routes of before'),
-  })
-  let told = ''
-  function tellListens(): void {
-    const listen = [
-      ...(settings.api ? [apiListen(settings.api)] : []),
-      ...listensOf(table.apps.all(), settings.port),
-      ...table.databases.listens(),
-    ]
-    if (listen.join() === told) return
-    told = listen.join()
-    report({ listen })
-  }
-  startAutostop({
-    db,
-    balance,
-    worker,
-    lookSeconds: settings.autostopSeconds,
-    onError: (err) => log.warn({ err }, 'will look for idle machines later'),
-  })
-  const wake = (route: { id: string }) => db.transaction((tx) => wakeSandbox(tx, route.id))
+  const names = await openNameServer(settings, log)
+  const certificate = readCertificate(settings)
+  dropPrivileges(settings)
+  const share = { index, count: settings.workers }
+  const parts = createParts({ settings, log, names, share })
+  const context = createContext(parts)
+  const datagrams = createDatagramProxy(parts)
+  const feed = startRoutes(parts, context, datagrams)
+  startIdleMachineStop(parts)
   const server = createEdgeServer({
-    parts: {
-      table,
-      pool,
-      access: createAccess(db),
-      reach: createReach({ table, pool, wake }),
-      balance,
-      replays: new ReplayCache(),
-      edgePort: settings.port,
-      region: settings.region,
-      kept: { bytes: 0, most: maxKeptBytes },
-      encoders: { open: 0, most: maxEncoders },
-      domains: [settings.sandboxDomain, settings.domain],
-      nextId: idMaker(),
-      onError,
-    },
-    tls: pair
-      ? {
-          ...pair,
-          isRequired: settings.tls !== null,
-          certificates: new Certificates(table.apps, Buffer.from(settings.certificateKey, 'base64'), onError),
-        }
-      : undefined,
+    context,
+    tls: certificate && createTls(parts, certificate),
     databases: settings.databases,
     api: settings.api,
     maxConnections: settings.maxConnections,
   })
-  return {
-    ...server,
-    drain(millis) {
-      datagrams.close()
-      return server.drain(millis)
-    },
-    filled: feed.filled,
-    freed: (key) => balance.freed(key),
+  followParent(parts, server, datagrams)
+  await Promise.race([feed.filled, new Promise((resolve) => setTimeout(resolve, routesTimeoutMs))])
+  reportToParent({ ready: true })
+}
+
+/** Binds port 53 while the process still runs as root. */
+async function openNameServer({ names }: EdgeSettings, log: Logger): Promise<NameServer | undefined> {
+  if (!names) return undefined
+  try {
+    // The address does not survive a reboot.
+    await ensureResolverAddress(names.homeNumber)
+    return await startNameServer(names)
+  } catch (err) {
+    log.error({ err }, 'name server failed to start; machines cannot resolve names')
+    return undefined
   }
 }
 
-/** Everything that needs more has been read by now. */
-function becomeUser(uid: number): void {
+function readCertificate({ tls, ownTls }: EdgeSettings): Pick<EdgeTls, 'cert' | 'key'> | undefined {
+  const files = tls ?? ownTls
+  if (!files) return undefined
+  return { cert: readFileSync(files.certFile, 'utf8'), key: readFileSync(files.keyFile, 'utf8') }
+}
+
+/** Called when everything that needs root has been read. */
+function dropPrivileges({ uid }: EdgeSettings): void {
+  flushCompileCache() // its directory is writable for root only
+  if (uid === null) return
   process.setgroups!([uid])
   process.setgid!(uid)
   process.setuid!(uid)
+}
+
+function createParts(given: Pick<WorkerParts, 'settings' | 'log' | 'names' | 'share'>): WorkerParts {
+  const { settings } = given
+  const db = openDatabase({ ...settings.database, max: 3, query_timeout: 5_000 })
+  const table = new RouteTable(settings.domain)
+  const permits = new ParentPermits()
+  const wake = (id: string) => db.transaction((tx) => wakeMachine(tx, id))
+  const balancer = new LoadBalancer({ apps: table.apps, wake, permits })
+  return { ...given, db, table, permits, balancer, sockets: new ParentSockets() }
+}
+
+function createContext({ settings, log, db, table, balancer }: WorkerParts): HttpContext {
+  const pool = new UpstreamPool()
+  const wake = (route: { id: string }) => db.transaction((tx) => wakeSandbox(tx, route.id))
+  return {
+    table,
+    pool,
+    http2: new Http2Upstreams((endpoint) => pool.dial(endpoint)),
+    access: createAccess(db),
+    sandboxes: new SandboxConnector({ table, pool, wake }),
+    balancer,
+    replays: new ReplayCache(),
+    edgePort: settings.port,
+    region: settings.region,
+    resendBudget: { usedBytes: 0, maxBytes: maxResendBytes },
+    encoders: { open: 0, max: maxEncoders },
+    domains: [settings.sandboxDomain, settings.domain],
+    nextId: createIdGenerator(),
+    onError: (err) => log.error({ err }, 'request failed'),
+  }
+}
+
+function createTls({ settings, table, log }: WorkerParts, certificate: Pick<EdgeTls, 'cert' | 'key'>): EdgeTls {
+  const key = Buffer.from(settings.certificateKey, 'base64')
+  const onError = (err: unknown) => log.error({ err }, 'certificate cannot be used')
+  return {
+    ...certificate,
+    isRequired: settings.tls !== null,
+    certificates: new Certificates(table.apps, key, onError),
+  }
+}
+
+function createDatagramProxy({ settings, share, table, balancer, sockets }: WorkerParts): DatagramProxy {
+  const open = (name: string) => sockets.open(name)
+  return new DatagramProxy({ apps: table.apps, balancer, worker: share, open, maxFlows: settings.maxFlows })
+}
+
+/** Follows the routes, and adapts connections and sockets to each change. */
+function startRoutes(parts: WorkerParts, context: HttpContext, datagrams: DatagramProxy): Feed {
+  const { settings, share, log, db, table, balancer, names } = parts
+  const reportListens = createListenReport(settings, table)
+  return startFeed({
+    ...settings,
+    names,
+    worker: share,
+    table,
+    db,
+    databaseConfig: settings.database,
+    onChange: () => {
+      sweepUpstreams(context, Date.now())
+      balancer.retryWaiting()
+      reportListens()
+      datagrams.update()
+    },
+    onError: (err) => log.warn({ err }, 'route refresh failed; keeping old routes'),
+  })
+}
+
+/** Reports the sockets that are needed to the parent whenever they change. */
+function createListenReport(settings: EdgeSettings, table: RouteTable): () => void {
+  let reported = ''
+  return () => {
+    const listen = [
+      ...(settings.api ? [apiListen(settings.api)] : []),
+      ...listAppListens(table.apps.all(), settings.port),
+      ...table.databases.listListens(),
+    ]
+    if (listen.join() === reported) return
+    reported = listen.join()
+    reportToParent({ listen })
+  }
+}
+
+function startIdleMachineStop({ settings, share, log, db, balancer }: WorkerParts): void {
+  startAutostop({
+    db,
+    takePeaks: () => balancer.takePeaks(),
+    worker: share,
+    intervalSeconds: settings.autostopSeconds,
+    onError: (err) => log.warn({ err }, 'search for idle machines failed; trying again later'),
+  })
+}
+
+/** Handles the commands of the parent. A worker without its parent gets no connections, so it exits. */
+function followParent(
+  { names, permits, sockets, balancer }: WorkerParts,
+  server: EdgeServer,
+  datagrams: DatagramProxy,
+): void {
+  process.once('disconnect', () => process.exit(1))
+  process.on('message', (command: WorkerCommand, handle?: Socket | UdpSocket) => {
+    if ('connection' in command) {
+      reportToParent({ taken: command.connection })
+      if (handle) server.accept(handle as Socket) // absent if the client closed the connection meanwhile
+    } else if ('bound' in command) sockets.onReply(command.bound, handle as UdpSocket | undefined)
+    else if ('asked' in command) permits.onReply(command.asked, command.granted)
+    else if ('freed' in command) balancer.permitFreed(command.freed)
+    else {
+      names?.close()
+      datagrams.close()
+      server.drain(command.drainMillis).then(() => process.exit(0))
+    }
+  })
 }
 
 if (import.meta.main) await runWorker(process.argv[2]!, Number(process.argv[3]))

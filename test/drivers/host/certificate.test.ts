@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { ensureAuthority, ensureServerCertificate, issueCertificate } from '../../../src/drivers/host/certificate.ts'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
-import { renewCertificate } from '../../../src/main/edge/service.ts'
+import { renewCertificate } from '../../../src/main/edge/certificate.ts'
 import { firstLine, removeTemporaryHome, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
 
 const path = temporaryDirectory()

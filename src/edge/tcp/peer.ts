@@ -1,0 +1,19 @@
+import type { Socket } from 'node:net'
+import { isLoopback } from '../../model/network.ts'
+import type { Peer } from '../types.ts'
+
+export function peerOf(socket: Socket, secure: boolean): Peer {
+  const address = withoutV4Prefix(socket.remoteAddress)
+  const trusted = isLoopback(address)
+  const { localPort = 0, remotePort = 0 } = socket
+  return { address: address || 'unknown', secure, port: localPort, remotePort, trusted }
+}
+
+export function localAddressOf(socket: Socket): string {
+  return withoutV4Prefix(socket.localAddress)
+}
+
+/** Turns an IPv4-mapped IPv6 address into an IPv4 address. */
+function withoutV4Prefix(address = ''): string {
+  return address.replace(/^::ffff:/, '')
+}
