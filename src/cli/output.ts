@@ -57,6 +57,17 @@ export function visible(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, '\u{fffd}')
 }
 
+const esc = '\u001b'
+const colour = new RegExp(`(${esc}\\[[\\d;]*m)`)
+const controls = /(?![\t\n])\p{Cc}/gu
+
+/** Makes the output of a program safe to show on a terminal: line breaks and colours stay, other controls go. */
+export function harmless(text: string): string {
+  const parts = text.replaceAll('\r\n', '\n').split(colour)
+  const shown = parts.map((part, index) => (index % 2 === 1 ? part : part.replace(controls, '\u{fffd}'))).join('')
+  return parts.length > 1 ? shown.replace(/\n?$/, `${esc}[0m$&`) : shown
+}
+
 /** Returns when the answer is yes, and throws otherwise. */
 export async function confirm(terminal: Terminal, question: string): Promise<void> {
   if (!terminal.ask) throw new Misuse('this asks for confirmation, and there is no terminal to ask at; use --yes')

@@ -1,26 +1,28 @@
-import { badRequest } from './errors.ts'
+const token = /(\s+)|'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.?)|([^\s'"\\]+)/gsy
 
-/** A command as it is typed, in words: quotes and backslashes as in a shell, and nothing else of one. */
-export function splitWords(field: string, text: string): string[] {
+/**
+ * Splits a command line into words by the quoting rules of a POSIX shell, without expanding anything. Returns undefined
+ * when a quote is not closed.
+ */
+export function splitWords(line: string): string[] | undefined {
   const words: string[] = []
   let word: string | undefined
-  let quote = ''
-  for (let at = 0; at < text.length; at++) {
-    const letter = text[at]!
-    if (quote) {
-      if (letter === quote) quote = ''
-      else if (letter === '\\' && quote === '"' && at + 1 < text.length) word += text[++at]!
-      else word += letter
-    } else if (letter === '"' || letter === "'") {
-      quote = letter
-      word ??= ''
-    } else if (letter === '\\' && at + 1 < text.length) word = (word ?? '') + text[++at]!
-    else if (/\s/.test(letter)) {
+  let end = 0
+  for (const [text, space, single, double, escaped, plain] of line.matchAll(token)) {
+    end += text.length
+    if (space !== undefined) {
       if (word !== undefined) words.push(word)
       word = undefined
-    } else word = (word ?? '') + letter
+    } else if (escaped !== '\n') {
+      const escapedText = escaped === '' ? '\\' : escaped // a backslash at the end of the line stands for itself
+      word = (word ?? '') + (single ?? plain ?? escapedText ?? unescapeDoubleQuoted(double!))
+    }
   }
-  if (quote) throw badRequest(`${field} has a quote that does not end`)
-  if (word !== undefined) words.push(word)
-  return words
+  if (end < line.length) return undefined
+  return word === undefined ? words : [...words, word]
+}
+
+/** Inside double quotes a backslash escapes only these characters; before any other it is literal. */
+function unescapeDoubleQuoted(text: string): string {
+  return text.replace(/\\(["\\$`\n])/g, (_, character: string) => (character === '\n' ? '' : character))
 }

@@ -1,15 +1,8 @@
 import { type Command, Option } from 'commander'
+import type { Organization, OrganizationList } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { block, printAnswer, table, timeText, visible } from '../output.ts'
-
-interface Org {
-  id: string
-  slug: string
-  name: string
-  cross_network_replays: boolean
-  created_at: string
-}
 
 interface UpdateOptions {
   crossNetworkReplays: 'on' | 'off'
@@ -56,7 +49,7 @@ export function addOrgCommands(program: Command, cli: Cli): void {
 
 async function showOrg(cli: Cli, slug: string): Promise<void> {
   const terminal = cli.terminal()
-  const org = await request<Org>(cli.session(), 'GET', `/v1/orgs/${segment(slug)}`)
+  const org = await request<Organization>(cli.session(), 'GET', `/v1/orgs/${segment(slug)}`)
   const pairs: [string, string][] = [
     ['slug', org.slug],
     ['name', org.name],
@@ -69,23 +62,23 @@ async function showOrg(cli: Cli, slug: string): Promise<void> {
 
 async function updateOrg(cli: Cli, slug: string, options: UpdateOptions): Promise<void> {
   const body = { cross_network_replays: options.crossNetworkReplays === 'on' }
-  const org = await request<Org>(cli.session(), 'PATCH', `/v1/orgs/${segment(slug)}`, body)
+  const org = await request<Organization>(cli.session(), 'PATCH', `/v1/orgs/${segment(slug)}`, body)
   printAnswer(cli.terminal(), org, () => `Replays across the networks of ${visible(org.slug)} are ${switchText(org)}.`)
 }
 
-function switchText(org: Org): string {
+function switchText(org: Organization): string {
   return org.cross_network_replays ? 'on' : 'off'
 }
 
 async function createOrg(cli: Cli, slug: string, name: string | undefined): Promise<void> {
   const terminal = cli.terminal()
-  const org = await request<Org>(cli.session(), 'POST', '/v1/orgs', { slug, name })
+  const org = await request<Organization>(cli.session(), 'POST', '/v1/orgs', { slug, name })
   printAnswer(terminal, org, () => `Created organization ${visible(org.slug)}.`)
 }
 
 async function listOrgs(cli: Cli): Promise<void> {
   const terminal = cli.terminal()
-  const page = await request<{ organizations: Org[] }>(cli.session(), 'GET', '/v1/orgs')
+  const page = await request<OrganizationList>(cli.session(), 'GET', '/v1/orgs')
   const rows = page.organizations.map((org) => [org.slug, org.name, org.id, timeText(org.created_at)])
   printAnswer(terminal, page, () => table(['SLUG', 'NAME', 'ID', 'CREATED'], rows, terminal.colors))
 }

@@ -1,25 +1,9 @@
 import { type Command, Option } from 'commander'
+import type { IssuedToken, Token, TokenList } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
-import { parseDuration } from '../duration.ts'
+import { parseDurationOption } from '../duration.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-
-interface IssuedToken {
-  id: string
-  token: string
-  kind: string
-}
-
-interface Token {
-  id: string
-  kind: string
-  org_slug: string | null
-  sandbox: string | null
-  name: string
-  created_at: string
-  expires_at: string | null
-  revoked_at: string | null
-}
 
 interface CreateOptions {
   kind: string
@@ -47,7 +31,7 @@ export function addTokenCommands(program: Command, cli: Cli): void {
     .option('--sandbox <name>', 'the sandbox a token of kind sandbox is for')
     .option('--name <name>', 'a note that tells tokens apart in the list')
     .addOption(new Option('--format <format>', 'fm2 is the form that flyctl demands').choices(['berth', 'fm2']))
-    .option('--expires <duration>', 'stop working after this long, such as 12h or 30d', parseDuration)
+    .option('--expires <duration>', 'stop working after this long, such as 12h or 30d', parseDurationOption)
     .action((options: CreateOptions) => createToken(cli, options))
   addExamples(
     create,
@@ -91,7 +75,7 @@ async function createToken(cli: Cli, options: CreateOptions): Promise<void> {
 async function listTokens(cli: Cli, org: string | undefined): Promise<void> {
   const terminal = cli.terminal()
   const query = org === undefined ? '' : `?${new URLSearchParams({ org_slug: org })}`
-  const page = await request<{ tokens: Token[] }>(cli.session(), 'GET', `/v1/tokens${query}`)
+  const page = await request<TokenList>(cli.session(), 'GET', `/v1/tokens${query}`)
   const rows = page.tokens.map((token) => [
     token.id,
     token.kind,

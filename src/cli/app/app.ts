@@ -1,29 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Command } from 'commander'
+import type { App, AppPage, CreatedApp } from '../api-types.ts'
 import { request, requestIfPresent, type Session, segment } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
 import { Failure } from '../failure.ts'
 import { block, confirm, countText, printAnswer, table, visible } from '../output.ts'
 import { findUrl } from './release.ts'
-
-interface AppItem {
-  id: string
-  name: string
-  status: string
-  network: string
-  machine_count: number
-  volume_count: number
-}
-
-interface App extends AppItem {
-  organization: { name: string; slug: string }
-}
-
-interface AppPage {
-  total_apps: number
-  apps: AppItem[]
-  next_cursor?: string
-}
 
 interface CreateOptions {
   org: string
@@ -83,7 +65,7 @@ function addCreate(apps: Command, cli: Cli): void {
 
 async function createApp(cli: Cli, name: string, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
-  const app = await request<App>(cli.session(), 'POST', '/v1/apps', {
+  const app = await request<CreatedApp>(cli.session(), 'POST', '/v1/apps', {
     app_name: name,
     org_slug: options.org,
     network: options.network,
@@ -106,7 +88,7 @@ async function listApps(cli: Cli, org: string): Promise<void> {
 
 /** All pages as one, which is what the platform answers when no limit is given. */
 async function collectApps(session: Session, org: string): Promise<AppPage> {
-  const apps: AppItem[] = []
+  const apps: AppPage['apps'] = []
   let cursor: string | undefined
   for (;;) {
     const query = new URLSearchParams({ org_slug: org, limit: String(pageSize), ...(cursor ? { cursor } : {}) })

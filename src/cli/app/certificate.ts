@@ -1,23 +1,11 @@
 import { readFileSync } from 'node:fs'
 import type { Command } from 'commander'
+import type { CertificateDetail, CertificateList } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
 import { appName, appPath, type OfApp, takesApp } from './option.ts'
-
-interface Issued {
-  source: string
-  status: string
-  expires_at: string | null
-  issuer?: string
-}
-
-interface Certificate {
-  hostname: string
-  status: string
-  certificates?: Issued[]
-}
 
 interface AddOptions extends OfApp {
   cert?: string
@@ -66,7 +54,7 @@ async function addCertificate(cli: Cli, hostname: string, options: AddOptions): 
   const own = options.cert !== undefined
   const body = own ? { hostname, fullchain: readPem(options.cert!), private_key: readPem(options.key!) } : { hostname }
   const path = `${appPath(options)}/certificates/${own ? 'custom' : 'acme'}`
-  const answer = await request<Certificate>(cli.session(), 'POST', path, body)
+  const answer = await request<CertificateDetail>(cli.session(), 'POST', path, body)
   printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))}.`)
 }
 
@@ -80,11 +68,7 @@ function readPem(file: string): string {
 
 async function listCertificates(cli: Cli, options: OfApp): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ certificates: Certificate[] }>(
-    cli.session(),
-    'GET',
-    `${appPath(options)}/certificates?limit=500`,
-  )
+  const answer = await request<CertificateList>(cli.session(), 'GET', `${appPath(options)}/certificates?limit=500`)
   if (answer.certificates.length === 0 && !terminal.json) {
     return terminal.note(`App ${visible(appName(options))} has no host names of its own.`)
   }
@@ -95,11 +79,11 @@ async function listCertificates(cli: Cli, options: OfApp): Promise<void> {
 async function showCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
   const terminal = cli.terminal()
   const path = `${appPath(options)}/certificates/${segment(hostname)}`
-  const found = await request<Certificate>(cli.session(), 'GET', path)
+  const found = await request<CertificateDetail>(cli.session(), 'GET', path)
   const pairs: [string, Cell][] = [
     ['hostname', found.hostname],
     ['status', found.status],
-    ...(found.certificates ?? []).map((one): [string, Cell] => [
+    ...found.certificates.map((one): [string, Cell] => [
       one.source,
       [one.status, one.issuer, one.expires_at && `until ${timeText(one.expires_at)}`].filter(Boolean).join(', '),
     ]),

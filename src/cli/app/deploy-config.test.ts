@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Misuse } from '../failure.ts'
-import { parseDeployFile, splitWords } from './deploy-config.ts'
+import { parseDeployFile } from './deploy-config.ts'
 
 const parse = (text: string) => parseDeployFile(text, 'berth.toml')
 const groups = (text: string) => Object.fromEntries(parse(text).groups)
@@ -217,7 +217,8 @@ describe('a deployment file', () => {
       '[deploy]\nmax_unavailable = 1.5',
       'deploy.max_unavailable is a number of machines, or a part of them such as 0.33',
     ],
-    ['[processes]\nweb = 1', 'processes.web is a command: a string, or a list of words'],
+    ['[processes]\nweb = 1', 'processes.web must be a string or a list of strings'],
+    ["[processes]\nweb = 'a \"b'", 'processes.web has a quote that is not closed'],
     ['[[services]]\nprotocol = "tcp"', 'services.internal_port is required'],
     ['[http_service]\ninternal_port = "a"', 'http_service.internal_port is a whole number'],
     ['[http_service]\nprocesses = ["b"]', 'http_service.processes names "b", which is none of app'],
@@ -287,28 +288,3 @@ function expectReadOrRefused(text: string): void {
     expect(error).toBeInstanceOf(Misuse)
   }
 }
-
-describe('words of a line', () => {
-  it.each([
-    ['', []],
-    ['  a   b ', ['a', 'b']],
-    [`a 'b c' "d e"f`, ['a', 'b c', 'd ef']],
-    [`a\\ b "c\\"d" '\\x'`, ['a b', 'c"d', '\\x']],
-    [`'' ""`, ['', '']],
-  ])('are those of a shell: %j', (line, words) => {
-    expect(splitWords(line)).toEqual(words)
-  })
-
-  it('must have all their quotes', () => {
-    expect(() => splitWords('a "b')).toThrow('a " is not closed')
-  })
-
-  it('come back as they were quoted', () => {
-    const quote = (word: string) => `'${word.replaceAll("'", `'\\''`)}'`
-    fc.assert(
-      fc.property(fc.array(fc.string({ unit: 'binary' })), (words) => {
-        expect(splitWords(words.map(quote).join(' '))).toEqual(words)
-      }),
-    )
-  })
-})

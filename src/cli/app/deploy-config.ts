@@ -1,6 +1,6 @@
 // What a deployment file says, as configurations of machines. The names are those of fly.toml, so that an existing one
 // works as far as it uses what is known here; whatever else it holds is named in a warning.
-import { Misuse } from '../failure.ts'
+import { splitWords } from '../../model/words.ts'
 import { guestOf, present } from './machine-config.ts'
 import type { MachineConfig, Mount, Service } from './machine-find.ts'
 import { plain, type Reader, readTables } from './toml.ts'
@@ -22,7 +22,7 @@ export interface DeployFile {
 
 export type GroupConfig = Omit<MachineConfig, 'image'>
 
-export const defaultGroup = 'app'
+const defaultGroup = 'app'
 const presetSeconds = 300
 
 export function parseDeployFile(text: string, file: string): DeployFile {
@@ -263,30 +263,10 @@ function readRestart(restart: Reader): object {
 function readWords(table: Reader, name: string): string[] {
   const value = table.raw(name)
   if (Array.isArray(value) && value.every((word) => typeof word === 'string')) return value
-  if (typeof value === 'string') return splitWords(value)
-  throw table.wrong(name, 'is a command: a string, or a list of words')
-}
-
-/** As a shell takes a line apart, without anything that a shell would do with the words. */
-export function splitWords(line: string): string[] {
-  const words: string[] = []
-  let word: string | undefined
-  let quote = ''
-  for (let i = 0; i < line.length; i++) {
-    const letter = line[i]!
-    if (quote !== '') {
-      if (letter === quote) quote = ''
-      else if (letter === '\\' && quote === '"' && /["\\$`]/.test(line[i + 1] ?? '')) word += line[++i]!
-      else word += letter
-    } else if (letter === '"' || letter === "'") {
-      quote = letter
-      word ??= ''
-    } else if (/\s/.test(letter)) {
-      if (word !== undefined) words.push(word)
-      word = undefined
-    } else if (letter === '\\' && i + 1 < line.length) word = (word ?? '') + line[++i]!
-    else word = (word ?? '') + letter
-  }
-  if (quote !== '') throw new Misuse(`a ${quote} is not closed: ${line}`)
-  return word === undefined ? words : [...words, word]
+  const words = typeof value === 'string' ? splitWords(value) : undefined
+  if (words) return words
+  throw table.wrong(
+    name,
+    typeof value === 'string' ? 'has a quote that is not closed' : 'must be a string or a list of strings',
+  )
 }

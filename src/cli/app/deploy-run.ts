@@ -1,4 +1,5 @@
 // One deployment: what runs already gets its new version one after the other, what is missing is made.
+import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { request, type Session, segment } from '../client.ts'
 import { Failure, Misuse } from '../failure.ts'
 import type { Progress } from '../progress.ts'
@@ -161,9 +162,9 @@ async function ensureAddress(
   const hasUdp = offered.some(({ protocol }) => protocol === 'udp')
   if (!(isFirst ? offered.length > 0 : hasUdp)) return
   const path = `/v1/apps/${segment(app)}/ip_assignments`
-  const { ips } = await request<{ ips: { shared: boolean }[] }>(session, 'GET', path)
+  const { ips } = await request<IpAssignmentList>(session, 'GET', path)
   if (isFirst && ips.length === 0) {
-    const { ip } = await request<{ ip: string }>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
+    const { ip } = await request<IpAssignment>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
     note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
   } else if (hasUdp && ips.every(({ shared }) => shared)) {
     note(

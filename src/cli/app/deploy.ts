@@ -3,17 +3,14 @@ import { type Command, Option } from 'commander'
 import { request, requestIfPresent, type Session, segment } from '../client.ts'
 import { addExamples, defaultOrg } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { parseWholeNumber } from '../number.ts'
+import { collect, parsePairs, parseWholeNumber } from '../option.ts'
 import { countText, printAnswer, visible } from '../output.ts'
-import { pairsOf } from '../pair.ts'
 import { startProgress } from '../progress.ts'
-import { collect } from '../sandbox/find.ts'
 import type { DeployFile, GroupConfig } from './deploy-config.ts'
 import { type Deployment, type DeployResult, runDeployment } from './deploy-run.ts'
-import type { MachineCli } from './machine.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
 
-export interface DeployOptions extends OfApp {
+interface DeployOptions extends OfApp {
   config?: string
   image?: string
   org: string
@@ -88,12 +85,12 @@ async function ensureApp(cli: MachineCli, session: Session, app: string, org: st
   if (!cli.terminal().json) cli.terminal().note(`Created app ${visible(app)} in organization ${visible(org)}.`)
 }
 
-export async function readDeployment(options: DeployOptions): Promise<Deployment & { unknown: string[] }> {
+async function readDeployment(options: DeployOptions): Promise<Deployment & { unknown: string[] }> {
   const { parseDeployFile } = await import('./deploy-config.ts')
   const found = options.config ?? fileNames.find((name) => existsSync(name))
   const file = found === undefined ? undefined : parseDeployFile(readText(found), found)
   if (file && options.internalPort !== undefined) throw new Misuse('--internal-port is for apps without a file')
-  const env = options.env && pairsOf('--env', options.env)
+  const env = options.env && parsePairs('--env', options.env)
   return {
     app: options.app ?? file?.app ?? appName({}),
     image: options.image ?? file?.image,

@@ -1,16 +1,9 @@
 import type { Command } from 'commander'
+import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
 import { appName, appPath, type OfApp, takesApp } from './option.ts'
-
-interface Address {
-  ip: string
-  type?: string
-  region: string
-  shared: boolean
-  created_at: string
-}
 
 export function addIpCommands(program: Command, cli: Cli): void {
   const ips = program
@@ -45,22 +38,18 @@ export function addIpCommands(program: Command, cli: Cli): void {
 
 async function listAddresses(cli: Cli, options: OfApp): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ ips: Address[] }>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
+  const answer = await request<IpAssignmentList>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
   if (answer.ips.length === 0 && !terminal.json) {
     return terminal.note(
       `App ${visible(appName(options))} has no address; "berth ips allocate-v4 --shared" gives it one.`,
     )
   }
-  const rows = answer.ips.map((ip) => [ip.ip, kindOf(ip), ip.region, timeText(ip.created_at)])
+  const rows = answer.ips.map((ip) => [ip.ip, ip.type, ip.region, timeText(ip.created_at)])
   printAnswer(terminal, answer, () => table(['ADDRESS', 'KIND', 'REGION', 'CREATED'], rows, terminal.colors))
 }
 
-function kindOf({ type, shared, ip }: Address): string {
-  return type ?? (shared ? 'shared_v4' : ip.includes(':') ? 'v6' : 'v4')
-}
-
 async function allocate(cli: Cli, options: OfApp, type: string): Promise<void> {
-  const answer = await request<Address>(cli.session(), 'POST', `${appPath(options)}/ip_assignments`, { type })
+  const answer = await request<IpAssignment>(cli.session(), 'POST', `${appPath(options)}/ip_assignments`, { type })
   printAnswer(cli.terminal(), answer, () => `App ${visible(appName(options))} has the address ${visible(answer.ip)}.`)
 }
 

@@ -2,12 +2,11 @@ import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
 import { printAnswer, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
-import type { MachineCli } from './machine.ts'
 import { copyMachine } from './machine-copy.ts'
 import { getMachine, type MachineConfig, waitForState } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
 import { type ConfigOptions, readConfig, takesConfig } from './machine-run.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
 
 interface UpdateOptions extends OfApp, ConfigOptions {
   image?: string

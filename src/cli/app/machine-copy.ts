@@ -1,9 +1,9 @@
 // Further machines like one that is there, and the volumes that they need.
+import type { Volume } from '../api-types.ts'
 import { request, type Session, segment } from '../client.ts'
 import { Failure } from '../failure.ts'
 import { type Progress, watch } from '../progress.ts'
 import { type Machine, type MachineConfig, machinesPath } from './machine-find.ts'
-import type { Volume } from './volume.ts'
 
 const volumeSeconds = 120
 

@@ -1,20 +1,13 @@
 import type { Command } from 'commander'
+import type { ExecInMachineResponse } from '../api-types.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
-import type { MachineCli } from './machine.ts'
+import { parseWholeNumber } from '../option.ts'
 import { machinePath } from './machine-find.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
 
 interface ExecOptions extends OfApp {
   timeout: number
   stdin?: true
-}
-
-interface Outcome {
-  exit_code: number
-  exit_signal: number
-  stdout: string
-  stderr: string
 }
 
 export function addMachineExec(machines: Command, cli: MachineCli): void {
@@ -43,7 +36,7 @@ async function runCommand(cli: MachineCli, id: string, words: string[], options:
   }
   const path = `${machinePath(appName(options), id)}/exec`
   const answer = await openStream(cli.session(), { method: 'POST', path, body })
-  const outcome = JSON.parse(String(Buffer.concat(await answer.toArray()))) as Outcome
+  const outcome = JSON.parse(String(Buffer.concat(await answer.toArray()))) as ExecInMachineResponse
   if (terminal.json) terminal.print(JSON.stringify(outcome, null, 2))
   else {
     if (outcome.stdout) terminal.print(outcome.stdout.replace(/\n$/, ''))

@@ -1,3 +1,4 @@
+import type * as Api from '../api-types.ts'
 import { request, type Session, segment } from '../client.ts'
 import { Failure, Refusal } from '../failure.ts'
 
@@ -33,31 +34,14 @@ export interface Service {
   checks?: object[]
 }
 
-export interface Machine {
-  id: string
-  name: string
-  state: string
-  region: string
-  instance_id: string
-  private_ip?: string
+/** OpenAPI leaves the configuration and the details of events open; these are the parts that the CLI reads. */
+export interface Machine extends Omit<Api.Machine, 'config' | 'events'> {
   config: MachineConfig
-  image_ref?: { registry: string; repository: string; tag: string; digest: string }
-  checks?: { name: string; status: string; output: string }[]
   events?: MachineEvent[]
-  cordoned?: boolean
-  failure?: string | null
-  nonce?: string
-  created_at: string
-  updated_at: string
 }
 
-export interface MachineEvent {
-  id: string
-  type: string
-  status: string
-  source: string
-  timestamp: number
-  request?: { exit_event?: ExitEvent; error?: string } | null
+export interface MachineEvent extends Omit<Api.MachineEvent, 'request'> {
+  request?: { exit_event?: ExitEvent; error?: string }
 }
 
 export interface ExitEvent {

@@ -1,8 +1,9 @@
 import type { Command } from 'commander'
+import type { LogLine } from '../api-types.ts'
 import { segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
-import { harmless } from '../sandbox/log.ts'
+import { parseWholeNumber } from '../option.ts'
+import { harmless } from '../output.ts'
 import { machinePath } from './machine-find.ts'
 import { appName, type OfApp, takesApp } from './option.ts'
 
@@ -10,14 +11,6 @@ interface LogOptions extends OfApp {
   lines: number
   follow?: true
   machine?: string
-}
-
-interface LogLine {
-  timestamp: string
-  message: string
-  stream: string
-  instance: string
-  region: string
 }
 
 /** `berth logs`, of an app. */

@@ -33,7 +33,7 @@ function usual(key: string): object {
 }
 
 function machine(id: string, change: Partial<Machine> = {}): Machine {
-  const checks = [{ name: 'up', status: 'passing', output: '' }]
+  const checks = [{ name: 'up', status: 'passing' as const, output: '', updated_at: '' }]
   const times = { created_at: '', updated_at: '' }
   return {
     id,
@@ -41,6 +41,10 @@ function machine(id: string, change: Partial<Machine> = {}): Machine {
     state: 'started',
     region: 'local',
     instance_id: 'v1',
+    version: 'v1',
+    private_ip: '',
+    image_ref: { registry: 'docker.io', repository: 'library/x', tag: '', digest: '', labels: {} },
+    cordoned: false,
     config: { image: 'x' },
     checks,
     ...times,
@@ -92,7 +96,7 @@ describe('new versions', () => {
   it.each([
     { state: 'failed', failure: 'there is no such image' },
     { state: 'stopped', failure: 'it was started again and again' },
-  ])('start a machine that was $state for a reason', async (before) => {
+  ] as const)('start a machine that was $state for a reason', async (before) => {
     let isUp = false
     answers['GET /a'] = () => [200, machine('a', { state: isUp ? 'started' : 'stopped' })]
     answers['POST /a/start'] = () => {
@@ -120,8 +124,8 @@ describe('new versions', () => {
 
   it('end when a check does not pass in time', async () => {
     const checks = [
-      { name: 'up', status: 'critical', output: 'refused' },
-      { name: 'other', status: 'passing', output: '' },
+      { name: 'up', status: 'critical' as const, output: 'refused', updated_at: '' },
+      { name: 'other', status: 'passing' as const, output: '', updated_at: '' },
     ]
     answers['GET /a'] = () => [200, machine('a', { checks })]
     await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
@@ -130,7 +134,7 @@ describe('new versions', () => {
   })
 
   it('end when a program without checks ends as soon as it was started', async () => {
-    const event = { id: 'e', status: 'started', source: 'flyd', timestamp: 1 }
+    const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
     const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
     const events = [
       { ...event, type: 'exit', request: { exit_event } },
@@ -143,7 +147,7 @@ describe('new versions', () => {
   })
 
   it('take an end of the version before for no failure', async () => {
-    const event = { id: 'e', status: 'started', source: 'flyd', timestamp: 1 }
+    const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
     const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
     const events = [
       { ...event, type: 'start' },

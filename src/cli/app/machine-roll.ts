@@ -1,4 +1,5 @@
 // New versions of machines, one after the other: the next one is touched when the one before is up and well.
+import type { LogLine, MachineLease } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { Failure, Refusal } from '../failure.ts'
 import { type Progress, watch } from '../progress.ts'
@@ -72,7 +73,7 @@ async function underLease(
   run: (path: string, nonce: Record<string, string>) => Promise<void>,
 ): Promise<void> {
   const body = { ttl: leaseSeconds, description: 'berth' }
-  const lease = await request<{ data: { nonce: string } }>(session, 'POST', `${path}/lease`, body)
+  const lease = await request<MachineLease>(session, 'POST', `${path}/lease`, body)
   const nonce = { 'fly-machine-lease-nonce': lease.data.nonce }
   const renewal = setInterval(
     () => request(session, 'POST', `${path}/lease`, body, nonce).catch(() => undefined),
@@ -160,8 +161,7 @@ async function lastWords(session: Session, app: string, id: string): Promise<str
   const path = `${machinePath(app, id)}/logs?lines=${lastLines}`
   const said: string[] = []
   try {
-    for await (const { message } of readEvents<{ message: string }>(session, { method: 'GET', path }))
-      said.push(message)
+    for await (const { message } of readEvents<LogLine>(session, { method: 'GET', path })) said.push(message)
   } catch {
     return []
   }

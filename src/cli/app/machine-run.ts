@@ -1,15 +1,12 @@
 import { type Command, Option } from 'commander'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { collect, parsePairs, parseWholeNumber } from '../option.ts'
 import { printAnswer, visible } from '../output.ts'
-import { pairsOf } from '../pair.ts'
 import { startProgress } from '../progress.ts'
-import { collect } from '../sandbox/find.ts'
-import type { MachineCli } from './machine.ts'
 import { guestOf, mountOf, parseMemory, servicesOf } from './machine-config.ts'
 import { endedAs, type Machine, type MachineConfig, machinesPath, waitUntilSettled } from './machine-find.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
 
 export interface ConfigOptions {
   env?: string[]
@@ -88,8 +85,8 @@ export function readConfig(options: ConfigOptions, words: string[]): Partial<Mac
   const { vmSize, vmCpuKind, vmCpus, vmMemory } = options
   return {
     ...guestOf(vmSize, { cpu_kind: vmCpuKind, cpus: vmCpus, memory_mb: vmMemory }),
-    ...(options.env && { env: pairsOf('--env', options.env) }),
-    ...(options.metadata && { metadata: pairsOf('--metadata', options.metadata) }),
+    ...(options.env && { env: parsePairs('--env', options.env) }),
+    ...(options.metadata && { metadata: parsePairs('--metadata', options.metadata) }),
     ...(options.port && { services: servicesOf(options.port) }),
     ...(options.volume && { mounts: options.volume.map(mountOf) }),
     ...(options.restart && { restart: { policy: options.restart } }),

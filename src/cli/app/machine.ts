@@ -1,9 +1,10 @@
 import type { Command } from 'commander'
+import type { WaitForMachineResponse } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress } from '../progress.ts'
+import { startProgress } from '../progress.ts'
 import { addMachineChange } from './machine-change.ts'
 import { addMachineExec } from './machine-exec.ts'
 import {
@@ -17,15 +18,7 @@ import {
 } from './machine-find.ts'
 import { addMachineLogs } from './machine-log.ts'
 import { addMachineRun } from './machine-run.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
-
-/** What commands about machines need of the process beyond what all need. */
-export interface MachineCli extends Cli {
-  progress: ProgressStream
-  /** All of standard input. */
-  readInput(): Promise<string>
-  setExitCode(code: number): void
-}
+import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
 
 interface DestroyOptions extends OfApp {
   force?: true
@@ -229,7 +222,7 @@ async function waitForMachine(
   const { openStream } = await import('../stream.ts')
   const query = new URLSearchParams({ state, timeout: String(timeout) })
   const path = `${machinePath(appName(options), id)}/wait?${query}`
-  const answer = JSON.parse(
+  const answer: WaitForMachineResponse = JSON.parse(
     String(Buffer.concat(await (await openStream(cli.session(), { method: 'GET', path })).toArray())),
   )
   printAnswer(cli.terminal(), answer, () => `Machine ${visible(id)} is ${visible(answer.state)}.`)

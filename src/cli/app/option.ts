@@ -1,7 +1,15 @@
 import { existsSync, readFileSync } from 'node:fs'
 import type { Command } from 'commander'
 import { segment } from '../client.ts'
+import type { ProgressCli } from '../command.ts'
 import { Misuse } from '../failure.ts'
+
+/** Access to the process that commands about machines need. */
+export interface MachineCli extends ProgressCli {
+  /** Reads all of standard input. */
+  readInput(): Promise<string>
+  setExitCode(code: number): void
+}
 
 export interface OfApp {
   app?: string

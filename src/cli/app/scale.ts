@@ -4,11 +4,10 @@ import { Misuse } from '../failure.ts'
 import { confirm, countText, printAnswer, table, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { destroyMachine } from './deploy-run.ts'
-import type { MachineCli } from './machine.ts'
 import { copyMachine } from './machine-copy.ts'
 import { groupMachines, listMachines, type Machine } from './machine-find.ts'
 import { explaining, type Roll, waitUntilUp } from './machine-roll.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
 
 interface CountOptions extends OfApp {
   process?: string

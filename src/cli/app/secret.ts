@@ -1,25 +1,15 @@
 import type { Command } from 'commander'
+import type { ChangedSecrets, SecretList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { countText, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress } from '../progress.ts'
+import { startProgress } from '../progress.ts'
 import { listMachines } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
+import { appName, appPath, type MachineCli, type OfApp, takesApp } from './option.ts'
 
-export interface SecretCli extends Cli {
-  progress: ProgressStream
-  /** All of standard input. */
-  readInput(): Promise<string>
-}
-
-interface Secret {
-  name: string
-  digest: string
-  created_at: string
-  updated_at: string
-}
+type SecretCli = Omit<MachineCli, 'setExitCode'>
 
 interface SetOptions extends OfApp {
   stage?: true
@@ -114,12 +104,7 @@ export function parseVariables(text: string): Record<string, string> {
 async function change(cli: SecretCli, values: Record<string, string | null>, options: SetOptions): Promise<void> {
   const names = Object.keys(values)
   if (names.length === 0) throw new Misuse('there are no secrets to set')
-  const answer = await request<{ secrets: Secret[]; version: number }>(
-    cli.session(),
-    'POST',
-    `${appPath(options)}/secrets`,
-    { values },
-  )
+  const answer = await request<ChangedSecrets>(cli.session(), 'POST', `${appPath(options)}/secrets`, { values })
   const updated = options.stage ? 0 : await updateMachines(cli, options)
   const what = countText(names.length, 'secret')
   const then = updated > 0 ? ` and updated ${countText(updated, 'machine')}` : ''
@@ -139,7 +124,7 @@ async function updateMachines(cli: SecretCli, options: OfApp): Promise<number> {
 
 async function listSecrets(cli: Cli, options: OfApp): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ secrets: Secret[] }>(cli.session(), 'GET', `${appPath(options)}/secrets`)
+  const answer = await request<SecretList>(cli.session(), 'GET', `${appPath(options)}/secrets`)
   if (answer.secrets.length === 0 && !terminal.json) {
     return terminal.note(`App ${visible(appName(options))} has no secrets; "berth secrets set NAME=VALUE" sets one.`)
   }

@@ -1,4 +1,5 @@
 import { parse, TomlError } from 'smol-toml'
+import { parseDuration } from '../../model/duration.ts'
 import { Misuse } from '../failure.ts'
 
 type Table = Record<string, unknown>
@@ -64,16 +65,13 @@ export class Reader {
     if (value === undefined) return undefined
     if (typeof value === 'number' || typeof value === 'bigint') return `${value}s`
     if (typeof value === 'string' && /^\d+$/.test(value)) return `${value}s`
-    if (typeof value === 'string' && /^(\d+(\.\d+)?(ms|s|m|h))+$/.test(value)) return value
+    if (typeof value === 'string' && (parseDuration(value) ?? -1) >= 0) return value
     throw this.wrong(name, 'is a duration such as "15s" or "1m30s"')
   }
 
   seconds(name: string): number | undefined {
     const duration = this.duration(name)
-    if (duration === undefined) return undefined
-    const units: Record<string, number> = { ms: 0.001, s: 1, m: 60, h: 3600 }
-    const parts = [...duration.matchAll(/(\d+(?:\.\d+)?)(ms|s|m|h)/g)]
-    return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * units[unit!]!, 0)
+    return duration === undefined ? undefined : parseDuration(duration)! / 1000
   }
 
   /** A value as a variable holds it. */

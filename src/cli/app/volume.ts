@@ -1,31 +1,11 @@
 import type { Command } from 'commander'
+import type { ExtendedVolume, Snapshot, Volume } from '../api-types.ts'
 import { bytesText } from '../bytes.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
 import { appName, appPath, type OfApp, takesApp } from './option.ts'
-
-export interface Volume {
-  id: string
-  name: string
-  state: string
-  size_gb: number
-  region: string
-  attached_machine_id: string | null
-  created_at: string
-  snapshot_retention: number
-  auto_backup_enabled: boolean
-  bytes_used?: number
-}
-
-interface Snapshot {
-  id: string
-  size: number
-  status: string
-  created_at: string
-  retention_days: number
-}
 
 interface CreateOptions extends OfApp {
   region?: string
@@ -150,12 +130,9 @@ async function showVolume(cli: Cli, id: string, options: OfApp): Promise<void> {
 }
 
 async function extendVolume(cli: Cli, id: string, options: OfApp & { size: number }): Promise<void> {
-  const answer = await request<{ volume: Volume; needs_restart: boolean }>(
-    cli.session(),
-    'PUT',
-    `${volumePath(id, options)}/extend`,
-    { size_gb: options.size },
-  )
+  const answer = await request<ExtendedVolume>(cli.session(), 'PUT', `${volumePath(id, options)}/extend`, {
+    size_gb: options.size,
+  })
   const later = answer.needs_restart ? ' Its machine sees it after the next start.' : ''
   printAnswer(cli.terminal(), answer, () => `Volume ${visible(id)} has ${answer.volume.size_gb} GB.${later}`)
 }

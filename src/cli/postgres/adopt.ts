@@ -1,14 +1,9 @@
 import type { Command } from 'commander'
+import type { PostgresAdoption } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { countText, printAnswer, table, visible } from '../output.ts'
 import type { Data } from './find.ts'
-
-interface Adoption {
-  adopted: { id: string; name: string; backups: number; windows: number }[]
-  known: number
-  unusable: { id: string; reason: string }[]
-}
 
 export function addAdoptCommand(postgres: Command, cli: Cli): void {
   const adopt = postgres
@@ -21,12 +16,12 @@ export function addAdoptCommand(postgres: Command, cli: Cli): void {
 
 async function adoptClusters(cli: Cli, org: string | undefined): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<Data<Adoption>>(cli.session(), 'POST', '/v1/postgres/adopt', { org_slug: org })
+  const answer = await request<Data<PostgresAdoption>>(cli.session(), 'POST', '/v1/postgres/adopt', { org_slug: org })
   for (const { id, reason } of answer.data.unusable) terminal.note(visible(`Cannot adopt ${id}: ${reason}`))
   printAnswer(terminal, answer, () => adoptionText(answer.data, terminal.colors))
 }
 
-export function adoptionText({ adopted, known }: Adoption, colors: boolean): string {
+function adoptionText({ adopted, known }: PostgresAdoption, colors: boolean): string {
   if (adopted.length === 0) {
     return `Nothing to adopt: the platform knows ${countText(known, 'cluster')} of the repository.`
   }

@@ -1,10 +1,10 @@
 import type { Command } from 'commander'
+import type { PostgresCluster, SecretList } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Failure } from '../failure.ts'
 import { printAnswer, visible } from '../output.ts'
 import {
-  type Cluster,
   type Data,
   defaultDatabase,
   defaultUser,
@@ -47,7 +47,7 @@ export function addAttachCommands(postgres: Command, cli: Cli): void {
 async function attachApp(cli: Cli, given: string, app: string, options: AttachOptions): Promise<void> {
   const session = cli.session()
   const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
+  const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
   const outside = getEndpoints(cluster, 'an app can be attached')
   await refuseTaken(cli, app, options.variable)
   const { direct, pooler } = cluster.private_endpoints ?? outside
@@ -76,7 +76,7 @@ async function refuseTaken(cli: Cli, app: string, variable: string): Promise<voi
 
 async function listSecretNames(cli: Cli, app: string): Promise<string[]> {
   const path = `/v1/apps/${segment(app)}/secrets`
-  const { secrets } = await request<{ secrets: { name: string }[] }>(cli.session(), 'GET', path)
+  const { secrets } = await request<SecretList>(cli.session(), 'GET', path)
   return secrets.map(({ name }) => name)
 }
 

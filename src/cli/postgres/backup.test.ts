@@ -1,19 +1,21 @@
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { addBackupCommands, type Backup, spanText } from './backup.ts'
+import type { PostgresBackup } from '../api-types.ts'
+import { addBackupCommands, spanText } from './backup.ts'
 
 const id = '0123456789abcdef'
-const completed: Backup = {
+const completed: PostgresBackup = {
   id: '20261115-090000F',
   status: 'completed',
+  type: 'full',
   size_bytes: 44_040_192,
   started_at: '2026-11-15T09:00:00.25Z',
   finished_at: '2026-11-15T09:00:02.350001Z',
   verified_at: '2026-11-15T09:00:02.350001Z',
   pinned: false,
 }
-const running: Backup = { ...completed, status: 'running', finished_at: null, verified_at: null }
-const failed: Backup = { ...running, status: 'failed', size_bytes: null, failure: 'disk full' }
+const running: PostgresBackup = { ...completed, status: 'running', finished_at: null, verified_at: null }
+const failed: PostgresBackup = { ...running, status: 'failed', size_bytes: null, failure: 'disk full' }
 
 let asked: string[]
 let printed: string[]
@@ -33,7 +35,7 @@ beforeEach(() => {
   begins = () => new Response(null, { status: 202 })
 })
 
-async function berth(args: string[], json: boolean, ...lists: Backup[][]): Promise<void> {
+async function berth(args: string[], json: boolean, ...lists: PostgresBackup[][]): Promise<void> {
   vi.stubGlobal('fetch', async (url: string, { method }: { method: string }) => {
     const path = url.replace('http://platform/v1/postgres', '')
     asked.push(`${method} ${path}`)

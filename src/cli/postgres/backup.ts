@@ -1,31 +1,18 @@
 import type { Command } from 'commander'
+import type { PostgresBackup } from '../api-types.ts'
 import { bytesText } from '../bytes.ts'
 import { request, type Session, segment } from '../client.ts'
-import { addExamples, type Cli } from '../command.ts'
+import { addExamples, type Cli, type ProgressCli } from '../command.ts'
 import { Failure, Refusal } from '../failure.ts'
 import { type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress, watch } from '../progress.ts'
+import { startProgress, watch } from '../progress.ts'
 import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './find.ts'
-
-export interface Backup {
-  /** The label, which is what a restore takes. */
-  id: string
-  status: string
-  size_bytes: number | null
-  started_at: string | null
-  finished_at: string | null
-  verified_at: string | null
-  pinned: boolean
-  failure?: string
-}
-
-export type WatchingCli = Cli & { progress: ProgressStream }
 
 interface BackupOptions extends InOrg {
   wait: boolean
 }
 
-export function addBackupCommands(postgres: Command, cli: WatchingCli): void {
+export function addBackupCommands(postgres: Command, cli: ProgressCli): void {
   const backups = takesCluster(postgres.command('backups'))
     .description('list the backups of a cluster, newest first')
     .action((given: string, options: InOrg) => printBackups(cli, given, options))
@@ -46,7 +33,7 @@ function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, abou
     .description(about)
     .action(async (given: string, id: string, options: InOrg) => {
       const path = `${await findCluster(cli, given, options)}/backups/${segment(id)}`
-      const answer = await request<Data<Backup>>(cli.session(), 'PATCH', path, { pinned })
+      const answer = await request<Data<PostgresBackup>>(cli.session(), 'PATCH', path, { pinned })
       const says = pinned ? 'is kept for good' : 'goes when the recovery window has passed it'
       printAnswer(cli.terminal(), answer, () => `Backup ${answer.data.id} ${says}.`)
     })
@@ -54,7 +41,7 @@ function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, abou
 }
 
 /** Newest first. */
-export function listBackups(session: Session, clusterPath: string): Promise<Data<Backup[]>> {
+export function listBackups(session: Session, clusterPath: string): Promise<Data<PostgresBackup[]>> {
   return request(session, 'GET', `${clusterPath}/backups`)
 }
 
@@ -67,7 +54,7 @@ async function printBackups(cli: Cli, given: string, options: InOrg): Promise<vo
   printAnswer(terminal, answer, () => backupTable(answer.data, terminal.colors))
 }
 
-export function backupTable(backups: Backup[], colors: boolean): string {
+function backupTable(backups: PostgresBackup[], colors: boolean): string {
   const hasFailures = backups.some(({ failure }) => failure !== undefined)
   const rows = backups.map((backup): Cell[] => [
     backup.id,
@@ -82,7 +69,7 @@ export function backupTable(backups: Backup[], colors: boolean): string {
   return table(headers, rows, colors)
 }
 
-async function takeBackup(cli: WatchingCli, given: string, options: BackupOptions): Promise<void> {
+async function takeBackup(cli: ProgressCli, given: string, options: BackupOptions): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
   const path = await findCluster(cli, given, options)
@@ -98,7 +85,7 @@ async function takeBackup(cli: WatchingCli, given: string, options: BackupOption
 }
 
 /** One that is in progress will hold all that is there now, so that who waits can as well wait for that one. */
-async function beginBackup(cli: WatchingCli, path: string, waits: boolean): Promise<void> {
+async function beginBackup(cli: ProgressCli, path: string, waits: boolean): Promise<void> {
   try {
     await request(cli.session(), 'POST', `${path}/backups`, {})
   } catch (error) {
@@ -108,7 +95,12 @@ async function beginBackup(cli: WatchingCli, path: string, waits: boolean): Prom
   }
 }
 
-async function watchBackup(cli: WatchingCli, path: string, { id }: Backup, which: string): Promise<Backup> {
+async function watchBackup(
+  cli: ProgressCli,
+  path: string,
+  { id }: PostgresBackup,
+  which: string,
+): Promise<PostgresBackup> {
   const session = cli.session()
   const ended = await watch(
     startProgress(cli.terminal(), cli.progress),
@@ -120,17 +112,17 @@ async function watchBackup(cli: WatchingCli, path: string, { id }: Backup, which
   return ended
 }
 
-export function isUnderWay({ status }: Backup): boolean {
+export function isUnderWay({ status }: PostgresBackup): boolean {
   return status === 'queued' || status === 'running'
 }
 
 /** Where a line cannot be rewritten, each new size would be one more. */
-function underWayText({ id, status, size_bytes }: Backup, isRewritten: boolean): string {
+function underWayText({ id, status, size_bytes }: PostgresBackup, isRewritten: boolean): string {
   const size = isRewritten && size_bytes ? `, ${bytesText(size_bytes)} so far` : ''
   return `Backup ${id} is ${status}${size}`
 }
 
-function takenText(backup: Backup, which: string): string {
+function takenText(backup: PostgresBackup, which: string): string {
   const { id, status, size_bytes, verified_at } = backup
   if (status !== 'completed') {
     return `Backup ${id} is ${status}. See how it comes along with: berth postgres backups ${visible(which)}`
@@ -142,7 +134,7 @@ function takenText(backup: Backup, which: string): string {
   ].join('\n')
 }
 
-function tookText({ started_at, finished_at }: Backup): string {
+function tookText({ started_at, finished_at }: PostgresBackup): string {
   return started_at && finished_at ? spanText((Date.parse(finished_at) - Date.parse(started_at)) / 1000) : ''
 }
 

@@ -1,26 +1,25 @@
 import { type Command, Option } from 'commander'
+import type { PostgresCluster } from '../api-types.ts'
 import { request, requestIfPresent, segment } from '../client.ts'
-import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress, watch } from '../progress.ts'
+import { startProgress, watch } from '../progress.ts'
 import { addAdoptCommand } from './adopt.ts'
 import { addAttachCommands } from './attach.ts'
 import { addBackupCommands } from './backup.ts'
 import { addConnectCommands, type RunPsql } from './connect.ts'
 import { addDatabaseCommands } from './database.ts'
 import { addDrillCommands } from './drill.ts'
-import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
+import { type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
 import { addUserCommands } from './user.ts'
 import { addWindowCommand } from './window.ts'
 
-/** What these commands need of the process beyond what all need. */
-export interface PostgresCli extends Cli {
-  progress: ProgressStream
+export interface PostgresCli extends ProgressCli {
   runPsql: RunPsql
 }
 
@@ -93,7 +92,7 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
   const terminal = cli.terminal()
   // The platform would generate one, which is not what a variable that is not set should do.
   if (name?.trim() === '') throw new Misuse('the name is empty; omit it to have one generated')
-  const created = await request<Data<Cluster>>(cli.session(), 'POST', '/v1/postgres', {
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', '/v1/postgres', {
     name,
     org_slug: options.org,
     plan: options.plan,
@@ -110,21 +109,21 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
   if (hasFailed) throw creationFailure(cluster)
 }
 
-function creationFailure({ name, organization, status, failure }: Cluster): Failure {
+function creationFailure({ name, organization, status, failure }: PostgresCluster): Failure {
   if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
   const remedy = `It keeps its name until it is gone: berth postgres destroy ${wordsFor(name, organization.slug)}`
   return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
 }
 
 /** Without a limit of its own: the platform gives up on what takes too long, and says why. */
-function watchUntilSettled(cli: PostgresCli, cluster: Cluster): Promise<Data<Cluster>> {
+function watchUntilSettled(cli: PostgresCli, cluster: PostgresCluster): Promise<Data<PostgresCluster>> {
   const { id, name, organization } = cluster
   const session = cli.session()
-  const gone = { data: { ...cluster, status: 'deleted' } }
+  const gone: Data<PostgresCluster> = { data: { ...cluster, status: 'deleted' } }
   const where = `berth postgres show ${wordsFor(name, organization.slug)}`
   return watch(
     startProgress(cli.terminal(), cli.progress),
-    async () => (await requestIfPresent<Data<Cluster>>(session, `/v1/postgres/${segment(id)}`)) ?? gone,
+    async () => (await requestIfPresent<Data<PostgresCluster>>(session, `/v1/postgres/${segment(id)}`)) ?? gone,
     ({ data }) => (settled.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
     `Cluster ${name} is still being created. See how it comes along with: ${where}`,
   )
@@ -132,7 +131,7 @@ function watchUntilSettled(cli: PostgresCli, cluster: Cluster): Promise<Data<Clu
 
 const settled = new Set(['ready', 'failed', 'deleting', 'deleted'])
 
-function creationText(cluster: Cluster, colors: boolean): string {
+function creationText(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints } = cluster
   const which = visible(wordsFor(name, cluster.organization.slug))
   if (!endpoints) {
@@ -193,7 +192,7 @@ async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & 
   const terminal = cli.terminal()
   const session = cli.session()
   const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
+  const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
   const question = `Destroy cluster ${cluster.name} (${cluster.id}) of organization ${cluster.organization.slug} with all its data?`
   if (!options.yes) await confirm(terminal, question)
   const answer = await request(session, 'DELETE', path)
@@ -206,7 +205,7 @@ async function watchUntilGone(cli: PostgresCli, path: string, name: string): Pro
   const end = Date.now() + destroySeconds * 1000
   const rest = await watch(
     startProgress(cli.terminal(), cli.progress),
-    () => requestIfPresent<Data<Cluster>>(session, path),
+    () => requestIfPresent<Data<PostgresCluster>>(session, path),
     (seen) => (seen && Date.now() < end ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
     `Cluster ${name} is still being destroyed.`,
   )

@@ -1,9 +1,9 @@
 import { type Command, Option } from 'commander'
+import type { PostgresAuthority, PostgresCluster } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { printAnswer, visible } from '../output.ts'
 import {
-  type Cluster,
   type Data,
   defaultDatabase,
   defaultUser,
@@ -65,7 +65,7 @@ async function connectTo(
   options: ConnectOptions,
 ): Promise<void> {
   const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<Cluster>>(cli.session(), 'GET', path)
+  const { data: cluster } = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)
   const { direct, pooler } = getEndpoints(cluster, 'one can connect to it')
   const password = await getPassword(cli, path, given, options)
   const { user, database } = options
@@ -77,6 +77,6 @@ async function connectTo(
 }
 
 async function printAuthority(cli: Cli): Promise<void> {
-  const answer = await request<Data<{ certificate: string }>>(cli.session(), 'GET', '/v1/postgres/ca')
+  const answer = await request<Data<PostgresAuthority>>(cli.session(), 'GET', '/v1/postgres/ca')
   printAnswer(cli.terminal(), answer, () => answer.data.certificate.trimEnd())
 }

@@ -1,16 +1,9 @@
 import type { Command } from 'commander'
+import type { PostgresDatabase, PostgresExtension } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { confirm, printAnswer, table, visible } from '../output.ts'
 import { type Data, defaultDatabase, findCluster, type InOrg, takesCluster } from './find.ts'
-
-interface Extension {
-  name: string
-  description?: string
-  default_version?: string
-  system: boolean
-  installed: { version: string; schema: string } | null
-}
 
 interface InDatabase extends InOrg {
   database: string
@@ -54,7 +47,7 @@ function addDatabases(databases: Command, cli: Cli): void {
 async function listDatabases(cli: Cli, given: string, options: InOrg): Promise<void> {
   const terminal = cli.terminal()
   const path = await findCluster(cli, given, options)
-  const answer = await request<Data<{ name: string }[]>>(cli.session(), 'GET', `${path}/databases`)
+  const answer = await request<Data<PostgresDatabase[]>>(cli.session(), 'GET', `${path}/databases`)
   const rows = answer.data.map(({ name }) => [name])
   printAnswer(terminal, answer, () => table(['DATABASE'], rows, terminal.colors))
 }
@@ -111,7 +104,11 @@ async function findExtensions(cli: Cli, given: string, options: InDatabase): Pro
 
 async function listExtensions(cli: Cli, given: string, options: InDatabase): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<Data<Extension[]>>(cli.session(), 'GET', await findExtensions(cli, given, options))
+  const answer = await request<Data<PostgresExtension[]>>(
+    cli.session(),
+    'GET',
+    await findExtensions(cli, given, options),
+  )
   const rows = answer.data.map(({ name, default_version, installed, description }) => [
     name,
     default_version,

@@ -1,30 +1,19 @@
 import type { Command } from 'commander'
+import type { PostgresDrill } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
-import { addExamples, type Cli } from '../command.ts'
+import { addExamples, type Cli, type ProgressCli } from '../command.ts'
 import { Failure } from '../failure.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
 import { startProgress, watch } from '../progress.ts'
-import { spanText, type WatchingCli } from './backup.ts'
+import { spanText } from './backup.ts'
 import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './find.ts'
-
-interface Drill {
-  id: string
-  status: string
-  progress?: string
-  target: string | null
-  created_at: string
-  finished_at: string | null
-  seconds: number | null
-  result: string | null
-  answer?: string
-}
 
 interface DrillOptions extends InOrg {
   query?: string
   wait: boolean
 }
 
-export function addDrillCommands(postgres: Command, cli: WatchingCli): void {
+export function addDrillCommands(postgres: Command, cli: ProgressCli): void {
   const drills = takesCluster(postgres.command('drills'))
     .description('list the restore drills of a cluster, newest first')
     .action((given: string, options: InOrg) => printDrills(cli, given, options))
@@ -39,7 +28,7 @@ export function addDrillCommands(postgres: Command, cli: WatchingCli): void {
 }
 
 /** Newest first. */
-function listDrills(session: Session, clusterPath: string): Promise<Data<Drill[]>> {
+function listDrills(session: Session, clusterPath: string): Promise<Data<PostgresDrill[]>> {
   return request(session, 'GET', `${clusterPath}/drills`)
 }
 
@@ -60,7 +49,7 @@ async function printDrills(cli: Cli, given: string, options: InOrg): Promise<voi
   printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
-async function runDrill(cli: WatchingCli, given: string, options: DrillOptions): Promise<void> {
+async function runDrill(cli: ProgressCli, given: string, options: DrillOptions): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
   const path = await findCluster(cli, given, options)
@@ -76,11 +65,11 @@ async function runDrill(cli: WatchingCli, given: string, options: DrillOptions):
 }
 
 async function watchDrill(
-  cli: WatchingCli,
+  cli: ProgressCli,
   path: string,
-  { id }: Drill,
+  { id }: PostgresDrill,
   { given, which }: { given: string; which: string },
-): Promise<Drill> {
+): Promise<PostgresDrill> {
   const session = cli.session()
   const ended = await watch(
     startProgress(cli.terminal(), cli.progress),
@@ -95,7 +84,7 @@ async function watchDrill(
   return ended
 }
 
-function drillText(drill: Drill, which: string, colors: boolean): string {
+function drillText(drill: PostgresDrill, which: string, colors: boolean): string {
   const { status, result, target, seconds, answer } = drill
   if (result === null) {
     return `The drill is ${status}. See how it comes along with: berth postgres drills ${visible(which)}`

@@ -1,51 +1,13 @@
 import type { Command } from 'commander'
+import type { PostgresCluster, PostgresClusterSummary, PostgresCredentials, PostgresDatabase } from '../api-types.ts'
 import { request, requestIfPresent, type Session, segment } from '../client.ts'
 import { type Cli, defaultOrg } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
 
-export interface ClusterSummary {
-  id: string
-  name: string
-  status: string
-  region: string
-  plan: string
-  created_at: string
-  deleted_at?: string
-  attached_apps: { name: string }[]
-}
+export type Endpoints = NonNullable<PostgresCluster['private_endpoints']>
+export type Endpoint = Endpoints['direct']
 
-export interface Endpoint {
-  host: string
-  port: number
-}
-
-export interface Endpoints {
-  direct: Endpoint
-  pooler: Endpoint
-}
-
-export interface Cluster extends ClusterSummary {
-  organization: { slug: string }
-  pg_major_version: string
-  cpu_kind: string
-  cpus: number
-  memory_mb: number
-  disk_size_gb: number
-  replicas: number
-  postgis_enabled: boolean
-  pool_mode: string
-  endpoints?: { primary: Endpoints }
-  /** As machines reach it; absent where they cannot. */
-  private_endpoints?: Endpoints
-  storage_provisioned_bytes: number | null
-  storage_used_bytes: number | null
-  health?: { status: string; reason: string; since: string }
-  recovery_window: { earliest: string; latest: string } | null
-  last_drill?: { at: string; seconds: number; result: string }
-  failure?: string
-}
-
-/** Answers of the Postgres operations wrap what they answer with. */
+/** Answers of the Postgres operations wrap their result. */
 export interface Data<T> {
   data: T
 }
@@ -66,7 +28,11 @@ export function takesCluster(command: Command): Command {
     .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
 }
 
-export function listClusters(session: Session, org: string, includeDeleted = false): Promise<Data<ClusterSummary[]>> {
+export function listClusters(
+  session: Session,
+  org: string,
+  includeDeleted = false,
+): Promise<Data<PostgresClusterSummary[]>> {
   return request(session, 'GET', listPath(org, includeDeleted))
 }
 
@@ -87,7 +53,7 @@ export async function getPassword(
   { org, user }: InOrg & { user: string },
 ): Promise<string> {
   const credentials = `${path}/users/${segment(user)}/credentials`
-  const found = await requestIfPresent<Data<{ password: string }>>(cli.session(), credentials)
+  const found = await requestIfPresent<Data<PostgresCredentials>>(cli.session(), credentials)
   if (found) return found.data.password
   throw new Failure(
     `cluster ${given} has no user ${user}; choose one with --user, "berth postgres users list ${wordsFor(given, org)}" shows all`,
@@ -100,7 +66,7 @@ export function wordsFor(given: string, org: string): string {
 }
 
 /** At which a cluster is reached; `what` is possible then. */
-export function getEndpoints({ name, status, endpoints, failure }: Cluster, what: string): Endpoints {
+export function getEndpoints({ name, status, endpoints, failure }: PostgresCluster, what: string): Endpoints {
   if (endpoints) return endpoints.primary
   if (failure !== undefined) throw new Failure(`cluster ${name} failed: ${failure}`)
   throw new Failure(`cluster ${name} is ${status}; ${what} once it is ready`)
@@ -113,7 +79,7 @@ export async function explainMissingDatabase(
   given: string,
   { org, database }: InOrg & { database: string },
 ): Promise<string | undefined> {
-  const { data } = await request<Data<{ name: string }[]>>(cli.session(), 'GET', `${path}/databases`)
+  const { data } = await request<Data<PostgresDatabase[]>>(cli.session(), 'GET', `${path}/databases`)
   if (data.some(({ name }) => name === database)) return undefined
   return `cluster ${given} has no database ${database}; choose one with --database, "berth postgres databases list ${wordsFor(given, org)}" shows all`
 }
@@ -122,7 +88,7 @@ async function findClusterId(session: Session, given: string, org: string): Prom
   const looksLikeId = idPattern.test(given)
   // An id is good in every organization, also for a token that may not see this one.
   const list = looksLikeId
-    ? await requestIfPresent<Data<ClusterSummary[]>>(session, listPath(org))
+    ? await requestIfPresent<Data<PostgresClusterSummary[]>>(session, listPath(org))
     : await listClusters(session, org)
   const found = list?.data.filter(({ id, name }) => id === given || name === given) ?? []
   if (found.length > 1) throw new Misuse(ambiguity(given, found))
@@ -132,7 +98,7 @@ async function findClusterId(session: Session, given: string, org: string): Prom
 }
 
 /** Names are unique, so that one of the two has the id and the other the name. */
-function ambiguity(given: string, found: ClusterSummary[]): string {
+function ambiguity(given: string, found: PostgresClusterSummary[]): string {
   const byId = found.find(({ id }) => id === given)!
   const byName = found.find(({ id }) => id !== given)!
   return `"${given}" is the id of one cluster and the name of another; write ${byId.name} or ${byName.id}`

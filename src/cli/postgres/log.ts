@@ -1,8 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Command } from 'commander'
+import type { PostgresLog } from '../api-types.ts'
 import { request, requestIfPresent } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { printAnswer, type Terminal, visible } from '../output.ts'
 import { type Data, findCluster, type InOrg, takesCluster } from './find.ts'
 
@@ -11,7 +12,7 @@ interface LogOptions extends InOrg {
   follow?: true
 }
 
-type LogAnswer = Data<{ lines: string[] }>
+type LogAnswer = Data<PostgresLog>
 
 const mostLines = 1000 // the most the platform gives at once
 const followMillis = 1000

@@ -1,6 +1,7 @@
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { addRestoreCommands, parseMoment, phaseText, type RestoreProgress, resolveMoment } from './restore.ts'
+import type { RestoreProgress } from '../api-types.ts'
+import { addRestoreCommands, parseMoment, phaseText, resolveMoment } from './restore.ts'
 
 describe('a moment', () => {
   it.each([
@@ -65,7 +66,16 @@ describe('a moment', () => {
 describe('the progress', () => {
   const gigabyte = 1024 ** 3
   const restore = (changes: Partial<RestoreProgress>): RestoreProgress => {
-    return { phase: 'waiting', bytes_done: 0, bytes_total: null, replayed_until: null, ...changes }
+    return {
+      source_cluster_id: '0123456789abcdef',
+      phase: 'waiting',
+      bytes_done: 0,
+      bytes_total: null,
+      replayed_until: null,
+      verified: false,
+      error: null,
+      ...changes,
+    }
   }
   const copying = (done: number, total: number | null) =>
     restore({ phase: 'copying', bytes_done: done, bytes_total: total })

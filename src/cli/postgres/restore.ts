@@ -1,26 +1,15 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { PostgresBackup, PostgresCluster, RestoreProgress } from '../api-types.ts'
 import { bytesText } from '../bytes.ts'
 import { request, segment } from '../client.ts'
-import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
+import { parseSeconds } from '../duration.ts'
 import { Failure, Misuse } from '../failure.ts'
 import { block, type Cell, printAnswer, visible } from '../output.ts'
 import { startProgress, watch } from '../progress.ts'
-import { type Backup, isUnderWay, listBackups, type WatchingCli } from './backup.ts'
+import { isUnderWay, listBackups } from './backup.ts'
 import { type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
-import { noWindowText, type RecoverableCluster, readPlatformClock } from './window.ts'
-
-export interface RestoreProgress {
-  backup_id?: string
-  pitr_time?: string
-  phase: string
-  bytes_done: number
-  bytes_total: number | null
-  replayed_until: string | null
-}
-
-interface RestoredCluster extends RecoverableCluster {
-  restore?: RestoreProgress
-}
+import { noWindowText, readPlatformClock } from './window.ts'
 
 interface NewOptions extends InOrg {
   name?: string
@@ -34,7 +23,7 @@ interface RestoreOptions extends NewOptions {
 
 export type Moment = { is: 'at'; time: string } | { is: 'ago'; seconds: number } | { is: 'latest' }
 
-export function addRestoreCommands(postgres: Command, cli: WatchingCli): void {
+export function addRestoreCommands(postgres: Command, cli: ProgressCli): void {
   addRestore(postgres, cli)
   const fork = makesCluster(takesCluster(postgres.command('fork')))
     .description('copy a cluster as it is now into a new one')
@@ -50,7 +39,7 @@ export function addRestoreCommands(postgres: Command, cli: WatchingCli): void {
   addExamples(undelete, 'berth postgres list --deleted', 'berth postgres undelete 0123456789abcdef --name shop')
 }
 
-function addRestore(postgres: Command, cli: WatchingCli): void {
+function addRestore(postgres: Command, cli: ProgressCli): void {
   const restore = makesCluster(takesCluster(postgres.command('restore')))
     .description('restore a backup or a moment into a new cluster; this one is not touched')
     .option('--backup <id>', 'the state at the end of this backup')
@@ -80,22 +69,20 @@ function makesCluster(command: Command): Command {
 
 // An offset may lack its minutes, as in what PostgreSQL prints for now().
 const timeForm = /^(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)(?:([Zz])|([+-]\d\d)(:?\d\d)?)$/
-const agoForm = /^(?:(\d{1,5})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:(\d{1,10})s)?-ago$/
 
-/** Whether a date exists is for the platform to say. */
+// Each unit at most once and in this order, so that a slip such as 5m5m-ago is not taken for a time.
+const agoForm = /^(?=\d)((?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+s)?)-ago$/
+
+/** Reads the form only. The platform checks whether the date exists. */
 export function parseMoment(text: string): Moment {
   const given = text.trim()
   if (given === 'latest') return { is: 'latest' }
   const time = timeForm.exec(given)
   if (time) return { is: 'at', time: `${time[1]}${time[2] ?? `${time[3]}:${(time[4] ?? '00').replace(':', '')}`}` }
-  const ago = agoForm.exec(given)
-  if (ago && given !== '-ago') return { is: 'ago', seconds: secondsOf(ago) }
+  const ago = agoForm.exec(given)?.[1]
+  const seconds = ago === undefined ? undefined : parseSeconds(ago)
+  if (seconds !== undefined) return { is: 'ago', seconds }
   throw new InvalidArgumentError("Write a time with an offset ('2026-11-15 10:02:03+01:00'), 5m-ago, or latest.")
-}
-
-function secondsOf(ago: RegExpExecArray): number {
-  const [days, hours, minutes, seconds] = ago.slice(1).map((digits) => Number(digits ?? 0))
-  return days! * 86_400 + hours! * 3600 + minutes! * 60 + seconds!
 }
 
 /** The time to ask for. A moment counted back from now is at the latest the window's end, which is a little behind. */
@@ -110,17 +97,17 @@ export function resolveMoment(
   return { time: new Date(millis).toISOString(), isClamped: false }
 }
 
-async function restoreCluster(cli: WatchingCli, given: string, options: RestoreOptions): Promise<void> {
+async function restoreCluster(cli: ProgressCli, given: string, options: RestoreOptions): Promise<void> {
   const { backup, to, name } = options
   if (backup === undefined && to === undefined)
     throw new Misuse('say what to restore with --backup <id> or --to <time>')
   const path = await findCluster(cli, given, options)
   const target = to ? { pitr_time: await findTime(cli, path, to, options.wait) } : { backup_id: backup }
-  const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
   await followUntilReady(cli, created, options.wait)
 }
 
-async function findTime(cli: WatchingCli, path: string, moment: Moment, waits: boolean): Promise<string> {
+async function findTime(cli: ProgressCli, path: string, moment: Moment, waits: boolean): Promise<string> {
   if (moment.is === 'at' && !waits) return moment.time
   const now = await readPlatformClock(cli.session())
   const { cluster, backups } = await watchWindow(cli, path, waits ? waitingFor(moment, now) : () => undefined)
@@ -136,19 +123,19 @@ async function findTime(cli: WatchingCli, path: string, moment: Moment, waits: b
 }
 
 interface Source {
-  cluster: RecoverableCluster
+  cluster: PostgresCluster
   /** Listed when they tell why there is no window. */
-  backups: Backup[]
+  backups: PostgresBackup[]
 }
 
 function watchWindow(
-  cli: WatchingCli,
+  cli: ProgressCli,
   path: string,
   waitsFor: (source: Source) => string | undefined,
 ): Promise<Source> {
   const session = cli.session()
   const look = async () => {
-    const { data: cluster } = await request<Data<RecoverableCluster>>(session, 'GET', path)
+    const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
     return { cluster, backups: cluster.recovery_window ? [] : (await listBackups(session, path)).data }
   }
   return watch(startProgress(cli.terminal(), cli.progress), look, waitsFor)
@@ -182,17 +169,17 @@ function momentMillis(moment: Moment, now: number): number | undefined {
   return moment.is === 'at' ? Date.parse(moment.time) : now - moment.seconds * 1000
 }
 
-async function forkCluster(cli: WatchingCli, given: string, options: NewOptions): Promise<void> {
+async function forkCluster(cli: ProgressCli, given: string, options: NewOptions): Promise<void> {
   const path = await findCluster(cli, given, options)
   const { name } = options
-  const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', `${path}/fork`, { name })
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', `${path}/fork`, { name })
   await followUntilReady(cli, created, options.wait)
 }
 
-async function undeleteCluster(cli: WatchingCli, given: string, options: NewOptions): Promise<void> {
+async function undeleteCluster(cli: ProgressCli, given: string, options: NewOptions): Promise<void> {
   const path = `/v1/postgres/${segment(await findDeletedId(cli, given, options))}/undelete`
   const { name } = options
-  const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', path, { name })
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', path, { name })
   await followUntilReady(cli, created, options.wait)
 }
 
@@ -210,7 +197,7 @@ async function findDeletedId(cli: Cli, given: string, { org }: InOrg): Promise<s
   throw new Failure(`no deleted cluster ${given} in organization ${org}; "berth postgres list --deleted" shows all`)
 }
 
-async function followUntilReady(cli: WatchingCli, created: Data<RestoredCluster>, waits: boolean): Promise<void> {
+async function followUntilReady(cli: ProgressCli, created: Data<PostgresCluster>, waits: boolean): Promise<void> {
   const terminal = cli.terminal()
   const answer = waits ? await watchRestore(cli, created.data) : created
   const cluster = answer.data
@@ -220,13 +207,13 @@ async function followUntilReady(cli: WatchingCli, created: Data<RestoredCluster>
 }
 
 /** Without a limit of its own: the platform gives up on what takes too long, and says why. */
-function watchRestore(cli: WatchingCli, { id, name, organization }: RestoredCluster): Promise<Data<RestoredCluster>> {
+function watchRestore(cli: ProgressCli, { id, name, organization }: PostgresCluster): Promise<Data<PostgresCluster>> {
   const session = cli.session()
   const terminal = cli.terminal()
   if (!terminal.json) terminal.note(`Restoring into cluster ${visible(name)} (${id}).`)
   return watch(
     startProgress(terminal, cli.progress),
-    () => request<Data<RestoredCluster>>(session, 'GET', `/v1/postgres/${segment(id)}`),
+    () => request<Data<PostgresCluster>>(session, 'GET', `/v1/postgres/${segment(id)}`),
     ({ data: { status, restore } }) => {
       const isUnderWay = status === 'creating' || status === 'initializing'
       return isUnderWay ? phaseText(restore, cli.progress.isTTY === true) : undefined
@@ -265,11 +252,11 @@ function replayText({ replayed_until }: RestoreProgress, isRewritten: boolean): 
   return `replaying, until ${replayed_until.slice(11, isRewritten ? -1 : 16)} UTC`
 }
 
-function failureText({ name, id, status, failure }: RestoredCluster): string {
+function failureText({ name, id, status, failure }: PostgresCluster): string {
   return failure === undefined ? `cluster ${name} (${id}) is ${status}` : `cluster ${name} (${id}) failed: ${failure}`
 }
 
-function restoredText(cluster: RestoredCluster, colors: boolean): string {
+function restoredText(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints, restore } = cluster
   const which = visible(wordsFor(name, cluster.organization.slug))
   const state = restore?.pitr_time ?? restore?.backup_id

@@ -1,11 +1,11 @@
 import type { Command } from 'commander'
+import type { PostgresCluster } from '../api-types.ts'
 import { bytesText } from '../bytes.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { block, type Cell, printAnswer, timeText } from '../output.ts'
 import {
-  type Cluster,
   type Data,
   defaultDatabase,
   defaultUser,
@@ -40,12 +40,12 @@ async function showCluster(cli: Cli, given: string, options: ShowOptions): Promi
     throw new Misuse(`--reveal is for people; "${command}" knows --json`)
   }
   const path = await findCluster(cli, given, options)
-  const answer = await request<Data<Cluster>>(cli.session(), 'GET', path)
+  const answer = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)
   const password = options.reveal && answer.data.endpoints ? await getPassword(cli, path, given, options) : hidden
   printAnswer(terminal, answer, () => block(describeCluster(answer.data, options.user, password), terminal.colors))
 }
 
-function describeCluster(cluster: Cluster, user: string, password: string): [string, Cell][] {
+function describeCluster(cluster: PostgresCluster, user: string, password: string): [string, Cell][] {
   const link = (endpoint: Endpoint) => connectionString(endpoint, password, user)
   const { health, endpoints, private_endpoints: inside, failure } = cluster
   return [
@@ -80,19 +80,19 @@ function describeCluster(cluster: Cluster, user: string, password: string): [str
   ]
 }
 
-function healthText({ status, reason, since }: NonNullable<Cluster['health']>): string {
+function healthText({ status, reason, since }: NonNullable<PostgresCluster['health']>): string {
   return `${status} since ${timeText(since)}${reason === '' ? '' : `: ${reason}`}`
 }
 
-function windowText({ recovery_window: window }: Cluster): Cell {
+function windowText({ recovery_window: window }: PostgresCluster): Cell {
   return window ? `${timeText(window.earliest)} to ${timeText(window.latest)}` : 'none yet'
 }
 
-function drillText({ last_drill: drill }: Cluster): Cell {
+function drillText({ last_drill: drill }: PostgresCluster): Cell {
   return drill && `${drill.result}, ${timeText(drill.at)}, ${Math.round(drill.seconds)} s`
 }
 
-function storageText({ storage_used_bytes: used, storage_provisioned_bytes: provisioned }: Cluster): string {
+function storageText({ storage_used_bytes: used, storage_provisioned_bytes: provisioned }: PostgresCluster): string {
   if (used === null || provisioned === null) return 'not measured yet'
   const share = provisioned === 0 ? '' : ` (${Math.round((used / provisioned) * 100)} %)`
   return `${bytesText(used)} of ${bytesText(provisioned)} used${share}`

@@ -1,18 +1,9 @@
 import { Argument, type Command, Option } from 'commander'
+import type { PostgresCredentials, PostgresUser } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { block, confirm, printAnswer, table, visible } from '../output.ts'
 import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './find.ts'
-
-interface User {
-  username: string
-  role: string
-}
-
-interface Credentials {
-  username: string
-  password: string
-}
 
 const roles = ['schema_admin', 'writer', 'reader']
 
@@ -94,7 +85,7 @@ async function findUser(cli: Cli, given: string, username: string, options: InOr
 async function listUsers(cli: Cli, given: string, options: InOrg): Promise<void> {
   const terminal = cli.terminal()
   const path = await findCluster(cli, given, options)
-  const answer = await request<Data<User[]>>(cli.session(), 'GET', `${path}/users`)
+  const answer = await request<Data<PostgresUser[]>>(cli.session(), 'GET', `${path}/users`)
   const rows = answer.data.map(({ username, role }) => [username, role])
   printAnswer(terminal, answer, () => table(['USER', 'ROLE'], rows, terminal.colors))
 }
@@ -102,7 +93,7 @@ async function listUsers(cli: Cli, given: string, options: InOrg): Promise<void>
 async function createUser(cli: Cli, given: string, username: string, options: InOrg & { role: string }): Promise<void> {
   const path = await findCluster(cli, given, options)
   const { role } = options
-  const answer = await request<Data<User>>(cli.session(), 'POST', `${path}/users`, { username, role })
+  const answer = await request<Data<PostgresUser>>(cli.session(), 'POST', `${path}/users`, { username, role })
   const command = `berth postgres users credentials ${wordsFor(`${given} ${username}`, options.org)}`
   printAnswer(cli.terminal(), answer, () => {
     return visible(`Created user ${username} with the role ${role}. "${command}" shows its password.`)
@@ -125,7 +116,7 @@ async function deleteUser(cli: Cli, given: string, username: string, options: In
 
 async function showCredentials(cli: Cli, given: string, username: string, options: InOrg): Promise<void> {
   const path = await findUser(cli, given, username, options)
-  printCredentials(cli, await request<Data<Credentials>>(cli.session(), 'GET', `${path}/credentials`))
+  printCredentials(cli, await request<Data<PostgresCredentials>>(cli.session(), 'GET', `${path}/credentials`))
 }
 
 async function rotatePassword(
@@ -136,10 +127,13 @@ async function rotatePassword(
 ): Promise<void> {
   const path = await findUser(cli, given, username, options)
   const body = { kill_sessions: options.killSessions }
-  printCredentials(cli, await request<Data<Credentials>>(cli.session(), 'POST', `${path}/rotate_password`, body))
+  printCredentials(
+    cli,
+    await request<Data<PostgresCredentials>>(cli.session(), 'POST', `${path}/rotate_password`, body),
+  )
 }
 
-function printCredentials(cli: Cli, answer: Data<Credentials>): void {
+function printCredentials(cli: Cli, answer: Data<PostgresCredentials>): void {
   const terminal = cli.terminal()
   const { username, password } = answer.data
   printAnswer(terminal, answer, () => block(Object.entries({ user: username, password }), terminal.colors))

@@ -1,15 +1,16 @@
 import { Command } from 'commander'
 import { afterEach, describe, expect, it, vi } from 'vitest'
-import type { Backup } from './backup.ts'
+import type { PostgresBackup } from '../api-types.ts'
 import { addWindowCommand, drawWindow, noWindowText } from './window.ts'
 
 const at = (clock: string) => `2026-11-15T${clock}Z`
 const window = (earliest: string, latest: string) => ({ earliest: at(earliest), latest: at(latest) })
 
-function backup(finished: string, changes: Partial<Backup> = {}): Backup {
+function backup(finished: string, changes: Partial<PostgresBackup> = {}): PostgresBackup {
   return {
     id: '20261115-090000F',
     status: 'completed',
+    type: 'full',
     size_bytes: 44_040_192,
     started_at: at('09:00:00'),
     finished_at: at(finished),
@@ -92,9 +93,9 @@ describe('without a window', () => {
       'its backup 20261115-090000F failed: disk full',
     ],
     ['ready', [backup('10:00:00')], 'its archive has not gone on past backup 20261115-090000F yet'],
-  ])('a %s cluster says why', (status, backups, why) => {
+  ] as const)('a %s cluster says why', (status, backups, why) => {
     const text = `Cluster shop cannot be restored to a point in time: ${why}.`
-    expect(noWindowText({ name: 'shop', status }, backups)).toBe(text)
+    expect(noWindowText({ name: 'shop', status }, [...backups])).toBe(text)
   })
 })
 
@@ -104,7 +105,7 @@ describe('the command', () => {
   const id = '0123456789abcdef'
   const windows = [window('10:00:00', '10:30:00'), window('11:00:00', '12:00:00')]
 
-  async function run(json: boolean, recovery_windows: object[], backups: Backup[]): Promise<string> {
+  async function run(json: boolean, recovery_windows: object[], backups: PostgresBackup[]): Promise<string> {
     const cluster = { id, name: 'shop', status: 'ready', recovery_window: recovery_windows.at(-1), recovery_windows }
     vi.stubGlobal('fetch', async (url: string) => {
       const { pathname } = new URL(url)

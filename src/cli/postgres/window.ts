@@ -1,34 +1,23 @@
 import type { Command } from 'commander'
+import type { PostgresBackup, PostgresCluster, RecoveryWindow } from '../api-types.ts'
 import { bytesText } from '../bytes.ts'
 import { request, type Session } from '../client.ts'
-import { addExamples } from '../command.ts'
+import { addExamples, type ProgressCli } from '../command.ts'
 import { countText, printAnswer, visible } from '../output.ts'
-import { type Backup, listBackups, spanText, type WatchingCli } from './backup.ts'
-import { type Cluster, type Data, findCluster, type InOrg, takesCluster } from './find.ts'
+import { listBackups, spanText } from './backup.ts'
+import { type Data, findCluster, type InOrg, takesCluster } from './find.ts'
 
-/** Every moment of it can be restored, both edges included. */
-export interface Window {
-  earliest: string
-  latest: string
-}
-
-export interface RecoverableCluster extends Cluster {
-  recovery_window: Window | null
-  /** Oldest first, with holes between them. */
-  recovery_windows: Window[]
-}
-
-export function addWindowCommand(postgres: Command, cli: WatchingCli): void {
+export function addWindowCommand(postgres: Command, cli: ProgressCli): void {
   const window = takesCluster(postgres.command('window'))
     .description('draw the time to which a cluster can be restored, with its backups')
     .action((given: string, options: InOrg) => printWindow(cli, given, options))
   addExamples(window, 'berth postgres window shop', 'berth postgres window shop --json')
 }
 
-async function printWindow(cli: WatchingCli, given: string, options: InOrg): Promise<void> {
+async function printWindow(cli: ProgressCli, given: string, options: InOrg): Promise<void> {
   const session = cli.session()
   const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<RecoverableCluster>>(session, 'GET', path)
+  const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
   const { data: backups } = await listBackups(session, path)
   const now = await readPlatformClock(session)
   const { recovery_window, recovery_windows } = cluster
@@ -47,11 +36,14 @@ export async function readPlatformClock({ url }: Session): Promise<number> {
   return Number.isNaN(time) ? Date.now() : time
 }
 
-export function noWindowText({ name, status }: Pick<Cluster, 'name' | 'status'>, backups: Backup[]): string {
+export function noWindowText(
+  { name, status }: Pick<PostgresCluster, 'name' | 'status'>,
+  backups: PostgresBackup[],
+): string {
   return `Cluster ${name} cannot be restored to a point in time: ${whyNoWindow(status, backups)}.`
 }
 
-function whyNoWindow(status: string, backups: Backup[]): string {
+function whyNoWindow(status: string, backups: PostgresBackup[]): string {
   if (status !== 'ready') return `it is ${status}`
   const newest = backups[0]
   if (!newest) return 'its first backup has not begun yet'
@@ -62,7 +54,7 @@ function whyNoWindow(status: string, backups: Backup[]): string {
 }
 
 /** The windows as a line with the holes as gaps, a mark for each completed backup, and the time of both ends. */
-export function drawWindow(windows: Window[], backups: Backup[], width: number): string {
+export function drawWindow(windows: RecoveryWindow[], backups: PostgresBackup[], width: number): string {
   // A window and the hole before it take a column each; what does not fit is left out on the side of the past.
   const shown = windows.slice(-Math.max(1, Math.floor((width + 1) / 2)))
   const stretches = layOut(shown, width)
@@ -80,7 +72,7 @@ interface Stretch {
 }
 
 /** Windows and the holes between them, each as long as its time but never without a column. */
-function layOut(windows: Window[], width: number): Stretch[] {
+function layOut(windows: RecoveryWindow[], width: number): Stretch[] {
   const stretches = windows.flatMap((window, index) => {
     const [from, to] = [Date.parse(window.earliest), Date.parse(window.latest)]
     const before = windows[index - 1]
@@ -125,7 +117,7 @@ function holeText(length: number): string {
  * A backup restores the state at its end, which lies in a window. When it was found right, a little later, may be
  * past the window's edge.
  */
-function markAt(stretches: Stretch[], backup: Backup): number | undefined {
+function markAt(stretches: Stretch[], backup: PostgresBackup): number | undefined {
   if (!isSound(backup)) return undefined
   const time = Date.parse(backup.finished_at!)
   const index = stretches.findLastIndex(({ from, isHole }) => !isHole && from <= time)
@@ -137,18 +129,18 @@ function markAt(stretches: Stretch[], backup: Backup): number | undefined {
 }
 
 /** One that was found damaged is still there, but of no use. */
-function isSound({ status, finished_at, failure }: Backup): boolean {
+function isSound({ status, finished_at, failure }: PostgresBackup): boolean {
   return status === 'completed' && finished_at !== null && failure === undefined
 }
 
-function withTimes(line: string, oldest: Window, newest: Window, width: number): string {
+function withTimes(line: string, oldest: RecoveryWindow, newest: RecoveryWindow, width: number): string {
   const [earliest, latest] = [utcText(oldest.earliest), utcText(newest.latest)]
   const gap = width - earliest.length - latest.length
   if (gap >= 2) return `${earliest}${' '.repeat(gap)}${latest}\n${line}`
   return `${earliest}\n${line}\n${latest.padStart(width)}`
 }
 
-function summaryText(windows: Window[], backups: Backup[], now: number): string {
+function summaryText(windows: RecoveryWindow[], backups: PostgresBackup[], now: number): string {
   const holes = windows.slice(1).map(({ earliest }, index) => holeLine(windows[index]!.latest, earliest))
   const edge = `now is ${agoText(windows.at(-1)!.latest, now)} after the newer edge`
   return [...holes, `● ${backupsText(backups, now)}; ${edge}`].join('\n')
@@ -159,7 +151,7 @@ function holeLine(from: string, to: string): string {
   return `Not to be restored: ${utcText(from)} to ${utcText(to)} (${span})`
 }
 
-function backupsText(backups: Backup[], now: number): string {
+function backupsText(backups: PostgresBackup[], now: number): string {
   const completed = backups.filter(isSound)
   const newest = completed[0]
   if (!newest) return 'no backup of its own yet'

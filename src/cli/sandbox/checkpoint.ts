@@ -1,24 +1,11 @@
 import type { Command } from 'commander'
+import type { Checkpoint, CheckpointEvent } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { Failure } from '../failure.ts'
 import { confirm, printAnswer, table, timeText, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
-
-interface Checkpoint {
-  id: string
-  create_time: string
-  comment?: string
-  source_id?: string
-  is_auto: boolean
-}
-
-interface CheckpointEvent {
-  type: string
-  data?: string
-  error?: string
-}
 
 const tickMillis = 1000
 

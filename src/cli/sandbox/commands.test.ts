@@ -3,12 +3,13 @@ import type { AddressInfo } from 'node:net'
 import { PassThrough, Readable } from 'node:stream'
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { NetworkPolicy } from '../api-types.ts'
+import { harmless } from '../output.ts'
 import { linesOf } from '../stream.ts'
 import { addSandboxCommands } from './commands.ts'
 import { modeText, readOwner } from './file.ts'
 import { planCopy } from './file-copy.ts'
 import type { Streams } from './find.ts'
-import { harmless } from './log.ts'
 import { withRules } from './policy.ts'
 import { readPair } from './proxy.ts'
 
@@ -228,7 +229,7 @@ describe('the small parts', () => {
   })
 
   it('replace rules for the same domain', () => {
-    const rules = [{ domain: 'a', action: 'deny' }, { include: 'defaults' }]
+    const rules: NetworkPolicy['rules'] = [{ domain: 'a', action: 'deny' }, { include: 'defaults' }]
     expect(withRules(rules, 'allow', ['a', 'defaults'])).toEqual([
       { domain: 'a', action: 'allow' },
       { include: 'defaults' },

@@ -1,25 +1,18 @@
 import type { Command } from 'commander'
+import type { ExecSessionList } from '../api-types.ts'
 import { request, segment } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
+import { collect } from '../option.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
 import { commandPath, exitCodeOf } from './exec.ts'
-import { collect, type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
 import type { Outcome } from './session.ts'
 
 interface ConsoleOptions {
   attach?: string
   dir?: string
   env?: string[]
-}
-
-interface SessionItem {
-  id: string
-  command: string
-  created: string
-  tty: boolean
-  is_active: boolean
-  workdir: string
 }
 
 /** The first one that the sandbox has. */
@@ -110,7 +103,7 @@ function tell(cli: SandboxCli, name: string, outcome: Outcome): void {
 
 async function listSessions(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ sessions: SessionItem[] }>(cli.session(), 'GET', `${sandboxPath(name)}/exec`)
+  const answer = await request<ExecSessionList>(cli.session(), 'GET', `${sandboxPath(name)}/exec`)
   if (answer.sessions.length === 0 && !terminal.json) return terminal.note('No commands run.')
   const rows = answer.sessions.map((session) => [
     session.id,

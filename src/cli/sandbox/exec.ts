@@ -1,7 +1,8 @@
 import { constants } from 'node:os'
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
-import { collect, readVariables, type SandboxCli, type Streams, sandboxPath, takesSandbox } from './find.ts'
+import { collect } from '../option.ts'
+import { readVariables, type SandboxCli, type Streams, sandboxPath, takesSandbox } from './find.ts'
 import type { Outcome } from './session.ts'
 
 interface ExecOptions {

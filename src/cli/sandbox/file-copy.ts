@@ -1,11 +1,13 @@
 // Copies between this machine and a sandbox. Files go as requests, directories as an archive that is packed on one side
 // and unpacked on the other.
+
 import { spawn } from 'node:child_process'
 import { createReadStream, createWriteStream, type Stats, statSync } from 'node:fs'
 import { chmod, rename, rm } from 'node:fs/promises'
 import { basename, join, posix } from 'node:path'
 import { PassThrough, Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import type { WrittenFile } from '../api-types.ts'
 import { Failure, Misuse, Refusal } from '../failure.ts'
 import { countText, visible } from '../output.ts'
 import { openStream } from '../stream.ts'
@@ -76,7 +78,8 @@ async function write(
   const query = new URLSearchParams({ path, workingDir: sandboxHome, ...(mode === undefined ? {} : { mode }) })
   const asked = { method: 'PUT', path: `${sandboxPath(name)}/fs/write?${query}`, body }
   const answer = await openStream(cli.session(), asked)
-  return JSON.parse(String(Buffer.concat(await answer.toArray()))).size
+  const written: WrittenFile = JSON.parse(String(Buffer.concat(await answer.toArray())))
+  return written.size
 }
 
 /** Says where to and unpacks there. */

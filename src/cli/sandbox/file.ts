@@ -1,26 +1,9 @@
 import type { Command } from 'commander'
+import type { File, FileList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
 import { type SandboxCli, sandboxHome, sandboxPath, takesNameFirst, takesSandbox } from './find.ts'
-
-interface FileEntry {
-  name: string
-  path: string
-  type: string
-  size: number
-  mode: string
-  modTime: string
-  uid: number
-  gid: number
-  target?: string
-}
-
-interface FileList {
-  path: string
-  entries: FileEntry[]
-  truncated?: boolean
-}
 
 interface Deep {
   recursive?: true
@@ -169,7 +152,7 @@ async function listFiles(cli: SandboxCli, name: string, path: string, options: D
 const kinds: Record<string, string> = { directory: 'd', symlink: 'l', file: '-' }
 
 /** As ls writes it. */
-export function modeText({ type, mode }: Pick<FileEntry, 'type' | 'mode'>): string {
+export function modeText({ type, mode }: Pick<File, 'type' | 'mode'>): string {
   const bits = Number.parseInt(mode, 8)
   const rights = [...'rwxrwxrwx'].map((letter, index) => (bits & (0o400 >> index) ? letter : '-'))
   const special = [

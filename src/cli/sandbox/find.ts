@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import { segment } from '../client.ts'
 import type { Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { pairsOf } from '../pair.ts'
+import { parsePairs } from '../option.ts'
 import type { ProgressStream } from '../progress.ts'
 
 /** The streams of this process, or what stands for them. */
@@ -19,23 +19,6 @@ export interface SandboxCli extends Cli {
   setExitCode(code: number): void
 }
 
-export interface Sandbox {
-  id: string
-  name: string
-  organization: string
-  status: string
-  url: string
-  url_settings: { auth: string; private_access: string }
-  config: { ram_mb: number; cpus: number; region: string; storage_gb: number }
-  image?: { reference: string; digest?: string; problem?: string }
-  storage: { enforced: boolean }
-  environment: Record<string, string>
-  labels: string[]
-  isolation: { kind: string; network: string; gap?: string }
-  created_at: string
-  last_running_at?: string
-}
-
 /** Where relative paths begin, as for commands. */
 export const sandboxHome = '/home/sprite'
 
@@ -47,14 +30,17 @@ export function sandboxPath(name: string): string {
   return `/v1/sandboxes/${segment(name)}`
 }
 
-/** For an option that may be given several times. */
-export function collect(value: string, before: string[] = []): string[] {
-  return [...before, value]
+export function takesService(command: Command): Command {
+  return takesSandbox(command).argument('<service>', 'the name of the service')
+}
+
+export function servicePath(name: string, service: string): string {
+  return `${sandboxPath(name)}/services/${segment(service)}`
 }
 
 /** Variables as `NAME=value`. Undefined when there are none, so that nothing is sent. */
 export function readVariables(pairs: string[] | undefined): Record<string, string> | undefined {
-  return pairs && pairsOf('--env', pairs)
+  return pairs && parsePairs('--env', pairs)
 }
 
 /** Lets `files demo ls` mean `files ls demo`: people who think of the sandbox first write it first. */

@@ -1,19 +1,14 @@
 import type { Command } from 'commander'
+import type { Sandbox, SandboxPage } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-import type { Sandbox, SandboxCli } from './find.ts'
+import type { SandboxCli } from './find.ts'
 
 interface ListOptions {
   org?: string
   prefix?: string
   watch?: true
-}
-
-interface Page {
-  sprites: Sandbox[]
-  has_more: boolean
-  next_continuation_token: string | null
 }
 
 interface Change {
@@ -55,10 +50,10 @@ async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<voi
 }
 
 /** All pages as one. */
-async function collectPages(session: Session, options: ListOptions): Promise<Page> {
+async function collectPages(session: Session, options: ListOptions): Promise<SandboxPage> {
   const sprites: Sandbox[] = []
   for (let token: string | null = null; ; ) {
-    const page: Page = await request(session, 'GET', listPath(options, token))
+    const page: SandboxPage = await request(session, 'GET', listPath(options, token))
     sprites.push(...page.sprites)
     token = page.next_continuation_token
     if (token === null) return { ...page, sprites }

@@ -1,19 +1,14 @@
 import { once } from 'node:events'
 import type { Command } from 'commander'
+import type * as Api from '../api-types.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
-import { visible } from '../output.ts'
+import { parseWholeNumber } from '../option.ts'
+import { harmless, visible } from '../output.ts'
 import type { StreamRequest } from '../stream.ts'
-import type { SandboxCli } from './find.ts'
-import { servicePath, takesService } from './service.ts'
+import { type SandboxCli, servicePath, takesService } from './find.ts'
 
-export interface ServiceEvent {
-  type?: string
-  data?: string
-  exit_code?: number
-  /** Alone, when nothing happens. */
-  message?: string
-}
+/** One event of a service. The stream also carries objects that hold nothing but a message. */
+export type ServiceEvent = Partial<Api.ServiceEvent> & { message?: string }
 
 interface LogOptions {
   lines: number
@@ -66,15 +61,4 @@ export async function printEvents(
 async function write({ streams }: SandboxCli, { type, data = '' }: ServiceEvent): Promise<void> {
   const stream = type === 'stdout' ? streams.output : streams.errors
   if (!stream.write(stream.isTTY ? harmless(data) : data)) await once(stream, 'drain')
-}
-
-const esc = '\u001b'
-const colour = new RegExp(`(${esc}\\[[\\d;]*m)`)
-const controls = /(?![\t\n])\p{Cc}/gu
-
-/** For a terminal: lines and colours stay, and what would move the cursor or change anything else does not. */
-export function harmless(text: string): string {
-  const parts = text.replaceAll('\r\n', '\n').split(colour)
-  const shown = parts.map((part, index) => (index % 2 === 1 ? part : part.replace(controls, '\u{fffd}'))).join('')
-  return parts.length > 1 ? shown.replace(/\n?$/, `${esc}[0m$&`) : shown
 }

@@ -1,13 +1,11 @@
 import type { Command } from 'commander'
+import type { NetworkPolicy } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, visible } from '../output.ts'
 import { type SandboxCli, sandboxPath, takesNameFirst, takesSandbox } from './find.ts'
 
-type Rule = { domain: string; action: string } | { include: string }
-interface Policy {
-  rules: Rule[]
-}
+type Rule = NetworkPolicy['rules'][number]
 
 const includedNames = 'defaults'
 const everything = '*'
@@ -62,7 +60,7 @@ async function addRules(cli: SandboxCli, name: string, action: 'allow' | 'deny',
  */
 export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: string[]): Rule[] {
   const isFirst = rules.length === 0 && action === 'deny' && !domains.includes(everything)
-  const isNamed = (rule: Rule) => domains.includes('domain' in rule ? rule.domain : rule.include)
+  const isNamed = ({ domain, include }: Rule) => domains.includes(domain ?? include ?? '')
   const added = domains.map((domain): Rule => {
     return domain === includedNames && action === 'allow' ? { include: domain } : { domain, action }
   })
@@ -70,7 +68,7 @@ export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: stri
   return [...rest, ...rules.filter((rule) => !isNamed(rule)), ...added]
 }
 
-function getPolicy(cli: SandboxCli, name: string): Promise<Policy> {
+function getPolicy(cli: SandboxCli, name: string): Promise<NetworkPolicy> {
   return request(cli.session(), 'GET', `${sandboxPath(name)}/policy/network`)
 }
 
@@ -83,14 +81,16 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
     )
   }
   const rows = policy.rules.map((rule) =>
-    'domain' in rule ? [rule.action, rule.domain] : ['allow', `${rule.include} (the names that most programs need)`],
+    rule.include === undefined
+      ? [rule.action, rule.domain]
+      : ['allow', `${rule.include} (the names that most programs need)`],
   )
-  const isClosed = !policy.rules.some((rule) => 'domain' in rule && rule.domain === everything)
+  const isClosed = !policy.rules.some(({ domain }) => domain === everything)
   const all = isClosed ? [...rows, ['deny', 'everything else']] : rows
   printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
 }
 
-async function setPolicy(cli: SandboxCli, name: string, policy: Policy): Promise<void> {
+async function setPolicy(cli: SandboxCli, name: string, policy: NetworkPolicy): Promise<void> {
   await request(cli.session(), 'POST', `${sandboxPath(name)}/policy/network`, policy)
   await showPolicy(cli, name)
 }

@@ -6,7 +6,12 @@ import { Failure } from '../failure.ts'
 import { printAnswer, visible } from '../output.ts'
 import { openSocket, sendAll } from '../socket.ts'
 import { type SandboxCli, sandboxPath } from './find.ts'
-import type { PortPair } from './proxy.ts'
+
+export interface PortPair {
+  /** 0 picks any free port. */
+  local: number
+  remote: number
+}
 
 const host = '127.0.0.1'
 

@@ -2,12 +2,7 @@ import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { type SandboxCli, takesSandbox } from './find.ts'
-
-export interface PortPair {
-  /** 0 for any that is free. */
-  local: number
-  remote: number
-}
+import type { PortPair } from './proxy-server.ts'
 
 export function addProxyCommand(sandbox: Command, cli: SandboxCli): void {
   const proxy = takesSandbox(sandbox.command('proxy'))

@@ -1,9 +1,8 @@
 import { type Command, Option } from 'commander'
 import { addExamples } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { parseWholeNumber } from '../number.ts'
-import { collect, readVariables, type SandboxCli } from './find.ts'
-import { servicePath, takesService } from './service.ts'
+import { collect, parseWholeNumber } from '../option.ts'
+import { readVariables, type SandboxCli, servicePath, takesService } from './find.ts'
 import { followStart, watchOption } from './service-run.ts'
 
 interface PutOptions {
@@ -52,7 +51,7 @@ export function addPutCommand(services: Command, cli: SandboxCli): void {
   )
 }
 
-export function definition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
+function definition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
   return {
     cmd,
     args,

@@ -1,12 +1,12 @@
 import { type Command, Option } from 'commander'
+import type { Service } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { Failure } from '../failure.ts'
 import { printAnswer, visible } from '../output.ts'
 import type { StreamRequest } from '../stream.ts'
-import { type SandboxCli, sandboxPath } from './find.ts'
+import { type SandboxCli, sandboxPath, servicePath, takesService } from './find.ts'
 import { printEvents, type ServiceEvent } from './log.ts'
-import { type Service, servicePath, takesService } from './service.ts'
 
 interface Which {
   name: string

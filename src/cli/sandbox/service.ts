@@ -1,34 +1,12 @@
 import type { Command } from 'commander'
-import { request, segment } from '../client.ts'
+import type { Service } from '../api-types.ts'
+import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { type SandboxCli, sandboxPath, servicePath, takesSandbox, takesService } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addPutCommand } from './service-put.ts'
 import { addRunCommands } from './service-run.ts'
-
-export interface Service {
-  name: string
-  cmd: string
-  args: string[]
-  needs: string[]
-  http_port?: number
-  env?: Record<string, string>
-  dir?: string
-  health?: object
-  state: ServiceState
-}
-
-interface ServiceState {
-  status: string
-  pid?: number
-  started_at?: string
-  error?: string
-  exit_code?: number
-  restart_count?: number
-  next_restart_at?: string
-  health?: { status: string; since?: string }
-}
 
 export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
   const services = sandbox
@@ -56,14 +34,6 @@ export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
   addPutCommand(services, cli)
   addRunCommands(services, cli)
   addLogCommand(sandbox, cli)
-}
-
-export function takesService(command: Command): Command {
-  return takesSandbox(command).argument('<service>', 'the name of the service')
-}
-
-export function servicePath(name: string, service: string): string {
-  return `${sandboxPath(name)}/services/${segment(service)}`
 }
 
 async function list(cli: SandboxCli, name: string): Promise<void> {
