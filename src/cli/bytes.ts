@@ -1,7 +1,7 @@
 const units = ['bytes', 'kB', 'MB', 'GB', 'TB']
 
 /** In steps of 1024, as disk sizes are given: `512 bytes`, `38.2 MB`, `10 GB`. */
-export function bytesText(bytes: number): string {
+export function formatBytes(bytes: number): string {
   let value = bytes
   let step = 0
   // What would be rounded to 1024 of a unit is 1 of the next.

@@ -1,7 +1,7 @@
 import { createServer, type IncomingMessage, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
-import { request, requestIfPresent, type Session, segment } from './client.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from './client.ts'
 import { Refusal } from './failure.ts'
 
 let server: Server | undefined
@@ -84,10 +84,10 @@ describe('requestIfPresent', () => {
 
 describe('segment', () => {
   it('keeps a name inside its part of the path', () => {
-    expect(segment('a/b?c#d')).toBe('a%2Fb%3Fc%23d')
+    expect(encodeSegment('a/b?c#d')).toBe('a%2Fb%3Fc%23d')
   })
 
   it.each(['', '.', '..'])('refuses %j', (name) => {
-    expect(() => segment(name)).toThrow('is not a name')
+    expect(() => encodeSegment(name)).toThrow('is not a name')
   })
 })

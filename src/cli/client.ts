@@ -17,20 +17,20 @@ export async function request<T>(
   headers: Record<string, string> = {},
 ): Promise<T> {
   const { status, text } = await exchange(session, method, path, body, headers)
-  if (status >= 200 && status < 300) return readAnswer(session, status, text) as T
-  throw refusal(session, status, text)
+  if (status >= 200 && status < 300) return parseAnswer(session, status, text) as T
+  throw apiError(session, status, text)
 }
 
-export function refusal(session: Session, status: number, text: string): Refusal {
-  const answer = readAnswer(session, status, text)
-  return new Refusal(status, inOurWords(sentenceOf(answer)) ?? `the platform answered with status ${status}`, answer)
+export function apiError(session: Session, status: number, text: string): Refusal {
+  const answer = parseAnswer(session, status, text)
+  return new Refusal(status, nameOptions(messageOf(answer)) ?? `the platform answered with status ${status}`, answer)
 }
 
 /** Commands whose request may carry one of these parameters have an option for it. */
-const optionOf = { 'force=true': '--force', disk_size_gb: '--disk', postgis_enabled: '--postgis' }
+const optionsByField = { 'force=true': '--force', disk_size_gb: '--disk', postgis_enabled: '--postgis' }
 
-function inOurWords(sentence: string | undefined): string | undefined {
-  return Object.entries(optionOf).reduce((text, [field, option]) => text?.replaceAll(field, option), sentence)
+function nameOptions(sentence: string | undefined): string | undefined {
+  return Object.entries(optionsByField).reduce((text, [field, option]) => text?.replaceAll(field, option), sentence)
 }
 
 /** `undefined` when the platform says there is no such thing. */
@@ -44,7 +44,7 @@ export async function requestIfPresent<T>(session: Session, path: string): Promi
 }
 
 /** One part of a path. Dots would walk up to another operation, and encoding them does not keep them from it. */
-export function segment(name: string): string {
+export function encodeSegment(name: string): string {
   if (/^\.{0,2}$/.test(name)) throw new Misuse(`"${name}" is not a name`)
   return encodeURIComponent(name)
 }
@@ -69,16 +69,16 @@ async function exchange(
     })
     return { status: response.status, text: await response.text() }
   } catch (error) {
-    throw unreachable(session, error as Error)
+    throw networkError(session, error as Error)
   }
 }
 
 /** What went wrong below HTTP, as a sentence about the platform. */
-export function unreachable({ url }: Session, error: Error): Failure {
-  return new Failure(explain(url, error), { cause: error })
+export function networkError({ url }: Session, error: Error): Failure {
+  return new Failure(describeNetworkError(url, error), { cause: error })
 }
 
-function explain(url: string, error: Error): string {
+function describeNetworkError(url: string, error: Error): string {
   if (error.name === 'TimeoutError') return `no answer from ${url} within ${timeoutSeconds} seconds`
   const { code = '', message = '' } = (error.cause ?? error) as { code?: string; message?: string }
   if (/CERT|SIGNED|SIGNATURE/.test(code)) {
@@ -88,7 +88,7 @@ function explain(url: string, error: Error): string {
   return `no platform answers at ${url}; start one with "berth up"`
 }
 
-function readAnswer({ url }: Session, status: number, text: string): unknown {
+function parseAnswer({ url }: Session, status: number, text: string): unknown {
   if (text === '') return {}
   try {
     return JSON.parse(text)
@@ -98,7 +98,7 @@ function readAnswer({ url }: Session, status: number, text: string): unknown {
 }
 
 /** Platform operations put the sentence into `error`; sandbox operations put a code there and the sentence beside it. */
-function sentenceOf(answer: unknown): string | undefined {
+function messageOf(answer: unknown): string | undefined {
   const { error, message } = (answer ?? {}) as { error?: unknown; message?: unknown }
   return [message, error].find((text): text is string => typeof text === 'string')
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { block, confirm, countText, printAnswer, type Terminal, table, timeText, visible } from './output.ts'
+import { block, confirm, formatCount, printAnswer, type Terminal, table, timeText, visible } from './output.ts'
 
 function fakeTerminal(changes: Partial<Terminal> = {}) {
   const printed: string[] = []
@@ -91,7 +91,7 @@ describe('texts', () => {
   })
 
   it('counts', () => {
-    expect([0, 1, 2].map((count) => countText(count, 'machine'))).toEqual(['0 machines', '1 machine', '2 machines'])
+    expect([0, 1, 2].map((count) => formatCount(count, 'machine'))).toEqual(['0 machines', '1 machine', '2 machines'])
   })
 
   it('keeps ordinary text as it is', () => {

@@ -15,8 +15,8 @@ export interface Terminal {
 export type Cell = string | number | boolean | null | undefined
 
 /** The answer itself as JSON, or what `forPeople` makes of it. */
-export function printAnswer(terminal: Terminal, answer: unknown, forPeople: () => string): void {
-  terminal.print(terminal.json ? JSON.stringify(answer, null, 2) : forPeople())
+export function printAnswer(terminal: Terminal, answer: unknown, renderText: () => string): void {
+  terminal.print(terminal.json ? JSON.stringify(answer, null, 2) : renderText())
 }
 
 /** Columns two spaces apart, without blanks at the end of a line. */
@@ -48,7 +48,7 @@ export function timeText(rfc3339: string | null): string {
   return rfc3339 ? `${rfc3339.slice(0, 19)}Z` : ''
 }
 
-export function countText(count: number, noun: string): string {
+export function formatCount(count: number, noun: string): string {
   return `${count} ${noun}${count === 1 ? '' : 's'}`
 }
 
@@ -62,7 +62,7 @@ const colour = new RegExp(`(${esc}\\[[\\d;]*m)`)
 const controls = /(?![\t\n])\p{Cc}/gu
 
 /** Makes the output of a program safe to show on a terminal: line breaks and colours stay, other controls go. */
-export function harmless(text: string): string {
+export function sanitizeOutput(text: string): string {
   const parts = text.replaceAll('\r\n', '\n').split(colour)
   const shown = parts.map((part, index) => (index % 2 === 1 ? part : part.replace(controls, '\u{fffd}'))).join('')
   return parts.length > 1 ? shown.replace(/\n?$/, `${esc}[0m$&`) : shown
@@ -85,8 +85,8 @@ function width(text: string): number {
   return [...text].length
 }
 
-function pad(text: string, to: number): string {
-  return text + ' '.repeat(to - width(text))
+function pad(text: string, columns: number): string {
+  return text + ' '.repeat(columns - width(text))
 }
 
 function dim(text: string): string {

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { startProgress, watch } from './progress.ts'
+import { pollUntil, startProgress } from './progress.ts'
 
 let written: string
 let millis: number
@@ -54,7 +54,7 @@ describe('progress', () => {
 describe('watch', () => {
   it('looks until there is nothing to wait for', async () => {
     const states = ['creating', 'ready']
-    const seen = await watch(
+    const seen = await pollUntil(
       start(false),
       async () => states.shift()!,
       (state) => (state === 'ready' ? undefined : state),
@@ -64,7 +64,7 @@ describe('watch', () => {
 
   it('takes its line away when looking fails', async () => {
     const look = () => Promise.reject(new Error('no answer'))
-    await expect(watch(start(true), look, () => 'creating')).rejects.toThrow('no answer')
+    await expect(pollUntil(start(true), look, () => 'creating')).rejects.toThrow('no answer')
     expect(written).toBe('\r\u001b[2K')
   })
 })

@@ -4,7 +4,7 @@ import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { refusal, type Session, unreachable } from './client.ts'
+import { apiError, networkError, type Session } from './client.ts'
 import { Failure } from './failure.ts'
 
 export interface StreamRequest {
@@ -16,11 +16,11 @@ export interface StreamRequest {
 }
 
 /** Returns as soon as the answer begins. What is refused is thrown. */
-export async function openStream(session: Session, asked: StreamRequest): Promise<IncomingMessage> {
-  const answer = await exchange(session, asked)
+export async function openStream(session: Session, options: StreamRequest): Promise<IncomingMessage> {
+  const answer = await exchange(session, options)
   const status = answer.statusCode!
   if (status >= 200 && status < 300) return answer
-  throw refusal(session, status, String(Buffer.concat(await answer.toArray())))
+  throw apiError(session, status, String(Buffer.concat(await answer.toArray())))
 }
 
 async function exchange(session: Session, { method, path, body, accept }: StreamRequest): Promise<IncomingMessage> {
@@ -41,7 +41,7 @@ async function exchange(session: Session, { method, path, body, accept }: Stream
     return (await answered)[0]
   } catch (error) {
     if (isReadable(body) && body.errored) throw body.errored
-    throw unreachable(session, error as Error)
+    throw networkError(session, error as Error)
   }
 }
 
@@ -50,10 +50,10 @@ function isReadable(body: Readable | object | undefined): body is Readable {
 }
 
 /** The JSON objects of an answer that has one a line, as they come. */
-export async function* readEvents<T>(session: Session, asked: StreamRequest): AsyncGenerator<T> {
-  const answer = await openStream(session, { ...asked, accept: 'application/x-ndjson' })
+export async function* readEvents<T>(session: Session, options: StreamRequest): AsyncGenerator<T> {
+  const answer = await openStream(session, { ...options, accept: 'application/x-ndjson' })
   try {
-    for await (const line of linesOf(answer)) if (line !== '') yield JSON.parse(line) as T
+    for await (const line of readLines(answer)) if (line !== '') yield JSON.parse(line) as T
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ECONNRESET') throw error
     throw new Failure(`the connection to ${session.url} was lost`, { cause: error })
@@ -63,7 +63,7 @@ export async function* readEvents<T>(session: Session, asked: StreamRequest): As
 }
 
 /** Unlike readline, it ends a line at nothing but its end: JSON may hold other separators as they are. */
-export async function* linesOf(stream: AsyncIterable<Buffer>): AsyncGenerator<string> {
+export async function* readLines(stream: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new TextDecoder()
   let rest = ''
   for await (const chunk of stream) {

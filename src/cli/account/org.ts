@@ -1,6 +1,6 @@
 import { type Command, Option } from 'commander'
 import type { Organization, OrganizationList } from '../api-types.ts'
-import { request, segment } from '../client.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { block, printAnswer, table, timeText, visible } from '../output.ts'
 
@@ -49,24 +49,28 @@ export function addOrgCommands(program: Command, cli: Cli): void {
 
 async function showOrg(cli: Cli, slug: string): Promise<void> {
   const terminal = cli.terminal()
-  const org = await request<Organization>(cli.session(), 'GET', `/v1/orgs/${segment(slug)}`)
+  const org = await request<Organization>(cli.session(), 'GET', `/v1/orgs/${encodeSegment(slug)}`)
   const pairs: [string, string][] = [
     ['slug', org.slug],
     ['name', org.name],
     ['id', org.id],
     ['created', timeText(org.created_at)],
-    ['cross-network replays', switchText(org)],
+    ['cross-network replays', formatSwitch(org)],
   ]
   printAnswer(terminal, org, () => block(pairs, terminal.colors))
 }
 
 async function updateOrg(cli: Cli, slug: string, options: UpdateOptions): Promise<void> {
   const body = { cross_network_replays: options.crossNetworkReplays === 'on' }
-  const org = await request<Organization>(cli.session(), 'PATCH', `/v1/orgs/${segment(slug)}`, body)
-  printAnswer(cli.terminal(), org, () => `Replays across the networks of ${visible(org.slug)} are ${switchText(org)}.`)
+  const org = await request<Organization>(cli.session(), 'PATCH', `/v1/orgs/${encodeSegment(slug)}`, body)
+  printAnswer(
+    cli.terminal(),
+    org,
+    () => `Replays across the networks of ${visible(org.slug)} are ${formatSwitch(org)}.`,
+  )
 }
 
-function switchText(org: Organization): string {
+function formatSwitch(org: Organization): string {
   return org.cross_network_replays ? 'on' : 'off'
 }
 

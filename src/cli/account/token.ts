@@ -1,6 +1,6 @@
 import { type Command, Option } from 'commander'
 import type { IssuedToken, Token, TokenList } from '../api-types.ts'
-import { request, segment } from '../client.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
 import { parseDurationOption } from '../duration.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
@@ -92,11 +92,11 @@ async function listTokens(cli: Cli, org: string | undefined): Promise<void> {
 
 async function revokeToken(cli: Cli, id: string): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request(cli.session(), 'DELETE', `/v1/tokens/${segment(id)}`)
+  const answer = await request(cli.session(), 'DELETE', `/v1/tokens/${encodeSegment(id)}`)
   printAnswer(terminal, answer, () => `Revoked token ${visible(id)}.`)
 }
 
-export function tokenState(token: Pick<Token, 'expires_at' | 'revoked_at'>, nowMillis: number): string {
+export function tokenState(token: Pick<Token, 'expires_at' | 'revoked_at'>, nowMs: number): string {
   if (token.revoked_at) return 'revoked'
-  return token.expires_at && Date.parse(token.expires_at) <= nowMillis ? 'expired' : 'active'
+  return token.expires_at && Date.parse(token.expires_at) <= nowMs ? 'expired' : 'active'
 }

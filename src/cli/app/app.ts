@@ -1,10 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Command } from 'commander'
 import type { App, AppPage, CreatedApp } from '../api-types.ts'
-import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
 import { Failure } from '../failure.ts'
-import { block, confirm, countText, printAnswer, table, visible } from '../output.ts'
+import { block, confirm, formatCount, printAnswer, table, visible } from '../output.ts'
 import { findUrl } from './release.ts'
 
 interface CreateOptions {
@@ -18,8 +18,8 @@ interface DestroyOptions {
   yes?: true
 }
 
-const pageSize = 1000 // the most the platform gives at once
-const destroySeconds = 60
+const maxPageSize = 1000 // the most the platform gives at once
+const destroyTimeoutSeconds = 60
 
 export function addAppCommands(program: Command, cli: Cli): void {
   const apps = program.command('apps').alias('app').description('apps, which hold machines')
@@ -71,13 +71,13 @@ async function createApp(cli: Cli, name: string, options: CreateOptions): Promis
     network: options.network,
     enable_subdomains: options.enableSubdomains,
   })
-  const place = `organization ${visible(app.organization.slug)}`
-  printAnswer(terminal, app, () => `Created app ${visible(app.name)} in ${place}.`)
+  const organization = `organization ${visible(app.organization.slug)}`
+  printAnswer(terminal, app, () => `Created app ${visible(app.name)} in ${organization}.`)
 }
 
 async function listApps(cli: Cli, org: string): Promise<void> {
   const terminal = cli.terminal()
-  const page = await collectApps(cli.session(), org)
+  const page = await listAllApps(cli.session(), org)
   if (page.apps.length === 0 && !terminal.json) {
     return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" makes one.`)
   }
@@ -87,11 +87,11 @@ async function listApps(cli: Cli, org: string): Promise<void> {
 }
 
 /** All pages as one, which is what the platform answers when no limit is given. */
-async function collectApps(session: Session, org: string): Promise<AppPage> {
+async function listAllApps(session: Session, org: string): Promise<AppPage> {
   const apps: AppPage['apps'] = []
   let cursor: string | undefined
   for (;;) {
-    const query = new URLSearchParams({ org_slug: org, limit: String(pageSize), ...(cursor ? { cursor } : {}) })
+    const query = new URLSearchParams({ org_slug: org, limit: String(maxPageSize), ...(cursor ? { cursor } : {}) })
     const page = await request<AppPage>(session, 'GET', `/v1/apps?${query}`)
     apps.push(...page.apps)
     cursor = page.next_cursor
@@ -121,28 +121,33 @@ async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Prom
   const terminal = cli.terminal()
   const session = cli.session()
   const app = await getApp(session, name)
-  if (!options.yes) await confirm(terminal, destroyQuestion(app))
-  const answer = await request(session, 'DELETE', `/v1/apps/${segment(name)}${options.force ? '?force=true' : ''}`)
+  if (!options.yes) await confirm(terminal, formatDestroyQuestion(app))
+  const answer = await request(
+    session,
+    'DELETE',
+    `/v1/apps/${encodeSegment(name)}${options.force ? '?force=true' : ''}`,
+  )
   await waitUntilGone(session, app)
   printAnswer(terminal, answer, () => `Destroyed app ${visible(app.name)}.`)
 }
 
-function destroyQuestion(app: App): string {
-  const held = `${countText(app.machine_count, 'machine')} and ${countText(app.volume_count, 'volume')}`
+function formatDestroyQuestion(app: App): string {
+  const held = `${formatCount(app.machine_count, 'machine')} and ${formatCount(app.volume_count, 'volume')}`
   return `Destroy app ${app.name} of organization ${app.organization.slug} with ${held}?`
 }
 
 /** The name is free at once, so somebody may have taken it again: another id is another app. */
 async function waitUntilGone(session: Session, app: App): Promise<void> {
-  const end = Date.now() + destroySeconds * 1000
+  const deadline = Date.now() + destroyTimeoutSeconds * 1000
   for (;;) {
-    const found = await requestIfPresent<App>(session, `/v1/apps/${segment(app.name)}`)
+    const found = await requestIfPresent<App>(session, `/v1/apps/${encodeSegment(app.name)}`)
     if (found?.id !== app.id) return
-    if (Date.now() > end) throw new Failure(`app ${app.name} is still there after ${destroySeconds} seconds`)
+    if (Date.now() > deadline)
+      throw new Failure(`app ${app.name} is still there after ${destroyTimeoutSeconds} seconds`)
     await delay(200)
   }
 }
 
 function getApp(session: Session, name: string): Promise<App> {
-  return request<App>(session, 'GET', `/v1/apps/${segment(name)}`)
+  return request<App>(session, 'GET', `/v1/apps/${encodeSegment(name)}`)
 }

@@ -1,13 +1,13 @@
 import { readFileSync } from 'node:fs'
 import type { Command } from 'commander'
 import type { CertificateDetail, CertificateList } from '../api-types.ts'
-import { request, segment } from '../client.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
-interface AddOptions extends OfApp {
+interface AddOptions extends AppOptions {
   cert?: string
   key?: string
 }
@@ -19,7 +19,7 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
     .description('further host names of an app, with certificates')
   addExamples(certs, 'berth certs add shop.example.com -a web', 'berth certs list -a web')
 
-  const add = takesApp(certs.command('add'))
+  const add = withAppOption(certs.command('add'))
     .description('lead a host name to an app')
     .argument('<hostname>', 'the name')
     .option('--cert <file>', 'its certificate with the chain, as PEM; by default one of the local authority')
@@ -31,21 +31,21 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
     'berth certs add shop.example.com --cert chain.pem --key key.pem -a web',
   )
 
-  const list = takesApp(certs.command('list').alias('ls'))
+  const list = withAppOption(certs.command('list').alias('ls'))
     .description('list the host names of an app')
-    .action((options: OfApp) => listCertificates(cli, options))
+    .action((options: AppOptions) => listCertificates(cli, options))
   addExamples(list, 'berth certs list -a web')
 
-  const show = takesApp(certs.command('show'))
+  const show = withAppOption(certs.command('show'))
     .description('show a host name and its certificates')
     .argument('<hostname>', 'the name')
-    .action((hostname: string, options: OfApp) => showCertificate(cli, hostname, options))
+    .action((hostname: string, options: AppOptions) => showCertificate(cli, hostname, options))
   addExamples(show, 'berth certs show shop.example.com -a web')
 
-  const remove = takesApp(certs.command('remove').alias('delete'))
+  const remove = withAppOption(certs.command('remove').alias('delete'))
     .description('lead a host name to an app no longer')
     .argument('<hostname>', 'the name')
-    .action((hostname: string, options: OfApp) => removeCertificate(cli, hostname, options))
+    .action((hostname: string, options: AppOptions) => removeCertificate(cli, hostname, options))
   addExamples(remove, 'berth certs remove shop.example.com -a web')
 }
 
@@ -66,7 +66,7 @@ function readPem(file: string): string {
   }
 }
 
-async function listCertificates(cli: Cli, options: OfApp): Promise<void> {
+async function listCertificates(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<CertificateList>(cli.session(), 'GET', `${appPath(options)}/certificates?limit=500`)
   if (answer.certificates.length === 0 && !terminal.json) {
@@ -76,9 +76,9 @@ async function listCertificates(cli: Cli, options: OfApp): Promise<void> {
   printAnswer(terminal, answer, () => table(['HOSTNAME', 'STATUS'], rows, terminal.colors))
 }
 
-async function showCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
+async function showCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
-  const path = `${appPath(options)}/certificates/${segment(hostname)}`
+  const path = `${appPath(options)}/certificates/${encodeSegment(hostname)}`
   const found = await request<CertificateDetail>(cli.session(), 'GET', path)
   const pairs: [string, Cell][] = [
     ['hostname', found.hostname],
@@ -91,7 +91,7 @@ async function showCertificate(cli: Cli, hostname: string, options: OfApp): Prom
   printAnswer(terminal, found, () => block(pairs, terminal.colors))
 }
 
-async function removeCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
-  const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${segment(hostname)}`)
+async function removeCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
+  const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${encodeSegment(hostname)}`)
   printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))} no longer.`)
 }

@@ -13,12 +13,12 @@ describe('a deployment file', () => {
       app: undefined,
       region: undefined,
       image: undefined,
-      atOnce: 1,
+      maxUnavailable: 1,
       releaseCommand: undefined,
       releaseSeconds: 300,
       waitSeconds: 300,
       groups: new Map([['app', {}]]),
-      unknown: [],
+      unused: [],
     })
   })
 
@@ -44,11 +44,11 @@ describe('a deployment file', () => {
       app: 'web',
       region: 'fra',
       image: 'nginx:1.29',
-      atOnce: 'all',
+      maxUnavailable: 'all',
       releaseCommand: ['sh', '-c', 'migrate now'],
       releaseSeconds: 600,
       waitSeconds: 90,
-      unknown: [],
+      unused: [],
     })
     expect(only(text)).toEqual({
       env: { MODE: 'fast', PORT: '8080', DEBUG: 'true' },
@@ -184,7 +184,7 @@ describe('a deployment file', () => {
           end_port = 6003
         [services.concurrency]
           hard_limit = 100`
-    expect([only(text), parse(text).unknown]).toEqual([
+    expect([only(text), parse(text).unused]).toEqual([
       {
         services: [
           {
@@ -203,7 +203,7 @@ describe('a deployment file', () => {
   it('may hold what has no effect, which is named once', () => {
     const text =
       'console_command = "sh"\n[build]\ndockerfile = "D"\n[http_service]\nodd = 1\n[[statics]]\nguest_path = "/x"'
-    expect(parse(text).unknown.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
+    expect(parse(text).unused.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
   })
 
   it.each([
@@ -239,7 +239,7 @@ describe('a deployment file', () => {
     ['max_unavailable = 0.5', 0.5],
     ['strategy = "bluegreen"', 1],
   ])('knows how many machines may be away: %s', (text, expected) => {
-    expect(parse(`[deploy]\n${text}`).atOnce).toBe(expected)
+    expect(parse(`[deploy]\n${text}`).maxUnavailable).toBe(expected)
   })
 
   it('is read or refused, whatever it holds', () => {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { atOnceFor, type Deployment, makePlan } from './deploy-run.ts'
+import { batchSizeFor, type Deployment, makePlan } from './deploy-run.ts'
 import type { Machine, MachineConfig } from './machine-find.ts'
-import { dispensable, parseCounts } from './scale.ts'
+import { machinesToDestroy, parseCounts } from './scale.ts'
 
 const release = { id: 'r', version: 7 }
 const noted = (group: string) => ({
@@ -37,13 +37,13 @@ function plan(change: Partial<Deployment>, ...machines: Machine[]) {
     image: 'new',
     region: undefined,
     groups: undefined,
-    firstConfig: {},
+    initialConfig: {},
     env: undefined,
-    atOnce: 1,
+    maxUnavailable: 1,
     releaseCommand: undefined,
     releaseSeconds: 1,
     waitSeconds: 1,
-    isDouble: true,
+    isHighlyAvailable: true,
     hasPublicIps: true,
     ...change,
   }
@@ -57,7 +57,8 @@ describe('a plan', () => {
       ['disk', { services: [service], mounts: [{ name: 'd', path: '/d' }] }],
       ['work', {}],
     ])
-    const counts = (isDouble: boolean) => plan({ groups, isDouble }).missing.map(({ count }) => count)
+    const counts = (isDouble: boolean) =>
+      plan({ groups, isHighlyAvailable: isDouble }).missing.map(({ count }) => count)
     expect(counts(true)).toEqual([2, 1, 1])
     expect(counts(false)).toEqual([1, 1, 1])
     expect(plan({ groups }).missing[0]!.config).toEqual({ services: [service], image: 'new', metadata: noted('web') })
@@ -65,7 +66,7 @@ describe('a plan', () => {
 
   it('without a file changes only the image of what is there', () => {
     const config = { env: { A: '1' }, services: [service] }
-    const { changes, missing, leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
+    const { changes, missing, obsolete: leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
     expect([missing, leftOver]).toEqual([[], []])
     expect(changes[0]!.config).toEqual({
       image: 'new',
@@ -73,7 +74,7 @@ describe('a plan', () => {
       services: [service],
       metadata: { ...noted('web'), own: 'kept' },
     })
-    expect(plan({ firstConfig: config }).missing).toEqual([
+    expect(plan({ initialConfig: config }).missing).toEqual([
       { config: { ...config, image: 'new', metadata: noted('app') }, count: 2 },
     ])
   })
@@ -94,7 +95,7 @@ describe('a plan', () => {
   })
 
   it('gives up what no group wants any more', () => {
-    const { changes, missing, leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
+    const { changes, missing, obsolete: leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
     expect([changes.length, missing.length, leftOver.map(({ id }) => id)]).toEqual([0, 1, ['1']])
   })
 })
@@ -107,7 +108,7 @@ it.each([
   ['all', 5, 5],
   ['all', 0, 1],
 ] as const)('%s of %i machines at once are %i', (given, count, expected) => {
-  expect(atOnceFor(given, count)).toBe(expected)
+  expect(batchSizeFor(given, count)).toBe(expected)
 })
 
 describe('numbers of machines', () => {
@@ -133,7 +134,7 @@ describe('numbers of machines', () => {
 
   it('take away what does not run first, then the newest', () => {
     const machines = [machine('1', 'a'), machine('2', 'a', {}, { state: 'stopped' }), machine('3', 'a')]
-    expect(dispensable(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
-    expect(dispensable(machines, 3)).toEqual([])
+    expect(machinesToDestroy(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
+    expect(machinesToDestroy(machines, 3)).toEqual([])
   })
 })

@@ -1,16 +1,16 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { type Command, Option } from 'commander'
-import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { addExamples, defaultOrg } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { collect, parsePairs, parseWholeNumber } from '../option.ts'
-import { countText, printAnswer, visible } from '../output.ts'
+import { formatCount, printAnswer, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import type { DeployFile, GroupConfig } from './deploy-config.ts'
 import { type Deployment, type DeployResult, runDeployment } from './deploy-run.ts'
-import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-interface DeployOptions extends OfApp {
+interface DeployOptions extends AppOptions {
   config?: string
   image?: string
   org: string
@@ -26,7 +26,7 @@ interface DeployOptions extends OfApp {
 const fileNames = ['berth.toml', 'fly.toml']
 
 export function addDeployCommand(program: Command, cli: MachineCli): void {
-  const deploy = takesApp(program.command('deploy'))
+  const deploy = withAppOption(program.command('deploy'))
     .description('make the machines of an app run what berth.toml says, one after the other')
     .option('-c, --config <file>', 'the file; berth.toml or fly.toml in this directory when omitted')
     .option('-i, --image <image>', 'the image, in place of the one in the file')
@@ -61,31 +61,31 @@ async function deployApp(cli: MachineCli, options: DeployOptions): Promise<void>
   const terminal = cli.terminal()
   const session = cli.session()
   const deployment = await readDeployment(options)
-  if (deployment.unknown.length > 0) terminal.note(`warning: not used here: ${deployment.unknown.join(', ')}`)
+  if (deployment.unused.length > 0) terminal.note(`warning: not used here: ${deployment.unused.join(', ')}`)
   await ensureApp(cli, session, deployment.app, options.org)
   const progress = startProgress(terminal, cli.progress)
   const note = terminal.json ? () => {} : terminal.note
   const result = await runDeployment({ session, progress, note }, deployment).finally(() => progress.end())
-  printAnswer(terminal, result, () => resultText(deployment.app, result))
+  printAnswer(terminal, result, () => formatResult(deployment.app, result))
 }
 
-function resultText(app: string, { release, created, updated, destroyed, url }: DeployResult): string {
+function formatResult(app: string, { release, created, updated, destroyed, url }: DeployResult): string {
   const parts = [
-    ...(created.length > 0 ? [`created ${countText(created.length, 'machine')}`] : []),
-    ...(updated.length > 0 ? [`updated ${countText(updated.length, 'machine')}`] : []),
-    ...(destroyed.length > 0 ? [`destroyed ${countText(destroyed.length, 'machine')}`] : []),
+    ...(created.length > 0 ? [`created ${formatCount(created.length, 'machine')}`] : []),
+    ...(updated.length > 0 ? [`updated ${formatCount(updated.length, 'machine')}`] : []),
+    ...(destroyed.length > 0 ? [`destroyed ${formatCount(destroyed.length, 'machine')}`] : []),
   ]
   const first = `Deployed release ${release} of app ${visible(app)}: ${parts.join(', ')}.`
   return url ? `${first}\nIt answers at ${visible(url)}` : first
 }
 
 async function ensureApp(cli: MachineCli, session: Session, app: string, org: string): Promise<void> {
-  if (await requestIfPresent(session, `/v1/apps/${segment(app)}`)) return
+  if (await requestIfPresent(session, `/v1/apps/${encodeSegment(app)}`)) return
   await request(session, 'POST', '/v1/apps', { app_name: app, org_slug: org })
   if (!cli.terminal().json) cli.terminal().note(`Created app ${visible(app)} in organization ${visible(org)}.`)
 }
 
-async function readDeployment(options: DeployOptions): Promise<Deployment & { unknown: string[] }> {
+async function readDeployment(options: DeployOptions): Promise<Deployment & { unused: string[] }> {
   const { parseDeployFile } = await import('./deploy-config.ts')
   const found = options.config ?? fileNames.find((name) => existsSync(name))
   const file = found === undefined ? undefined : parseDeployFile(readText(found), found)
@@ -96,24 +96,24 @@ async function readDeployment(options: DeployOptions): Promise<Deployment & { un
     image: options.image ?? file?.image,
     region: options.region ?? file?.region,
     groups: file ? withEnv(file.groups, env) : undefined,
-    firstConfig: { ...withPort(options.internalPort), ...(env && { env }) },
+    initialConfig: { ...configForPort(options.internalPort), ...(env && { env }) },
     env,
-    atOnce: atOnceOf(options.strategy, file),
+    maxUnavailable: maxUnavailableFor(options.strategy, file),
     releaseCommand: file?.releaseCommand,
-    releaseSeconds: file?.releaseSeconds ?? presetSeconds,
-    waitSeconds: options.waitTimeout ?? file?.waitSeconds ?? presetSeconds,
-    isDouble: options.ha === 'true',
+    releaseSeconds: file?.releaseSeconds ?? defaultTimeoutSeconds,
+    waitSeconds: options.waitTimeout ?? file?.waitSeconds ?? defaultTimeoutSeconds,
+    isHighlyAvailable: options.ha === 'true',
     hasPublicIps: options.publicIps,
-    unknown: file?.unknown ?? [],
+    unused: file?.unused ?? [],
   }
 }
 
-const presetSeconds = 300
+const defaultTimeoutSeconds = 300
 
-function atOnceOf(strategy: string | undefined, file: DeployFile | undefined): number | 'all' {
+function maxUnavailableFor(strategy: string | undefined, file: DeployFile | undefined): number | 'all' {
   if (strategy === 'immediate') return 'all'
-  if (strategy === 'rolling' && file?.atOnce === 'all') return 1
-  return file?.atOnce ?? 1
+  if (strategy === 'rolling' && file?.maxUnavailable === 'all') return 1
+  return file?.maxUnavailable ?? 1
 }
 
 function readText(file: string): string {
@@ -129,7 +129,7 @@ function withEnv(groups: DeployFile['groups'], env: Record<string, string> | und
   return new Map([...groups].map(([name, config]) => [name, { ...config, env: { ...config.env, ...env } }]))
 }
 
-function withPort(port: number | undefined): GroupConfig {
+function configForPort(port: number | undefined): GroupConfig {
   if (port === undefined) return {}
   const ports = [
     { port: 80, handlers: ['http'] },

@@ -3,7 +3,7 @@ import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
 export function addIpCommands(program: Command, cli: Cli): void {
   const ips = program
@@ -12,31 +12,31 @@ export function addIpCommands(program: Command, cli: Cli): void {
     .description('addresses of an app; without one the edge does not know it')
   addExamples(ips, 'berth ips allocate-v4 --shared -a web', 'berth ips list -a web')
 
-  const list = takesApp(ips.command('list').alias('ls'))
+  const list = withAppOption(ips.command('list').alias('ls'))
     .description('list the addresses of an app')
-    .action((options: OfApp) => listAddresses(cli, options))
+    .action((options: AppOptions) => listAddresses(cli, options))
   addExamples(list, 'berth ips list -a web', 'berth ips list -a web --json')
 
-  const four = takesApp(ips.command('allocate-v4'))
+  const four = withAppOption(ips.command('allocate-v4'))
     .description('give an app an IPv4 address')
     .option('--shared', 'the one that apps share and that is told apart by host names')
-    .action((options: OfApp & { shared?: true }) => allocate(cli, options, options.shared ? 'shared_v4' : 'v4'))
+    .action((options: AppOptions & { shared?: true }) => allocate(cli, options, options.shared ? 'shared_v4' : 'v4'))
   addExamples(four, 'berth ips allocate-v4 --shared -a web')
 
-  const six = takesApp(ips.command('allocate-v6'))
+  const six = withAppOption(ips.command('allocate-v6'))
     .description('give an app an IPv6 address')
     .option('--private', 'one that only the private network of the organization reaches')
-    .action((options: OfApp & { private?: true }) => allocate(cli, options, options.private ? 'private_v6' : 'v6'))
+    .action((options: AppOptions & { private?: true }) => allocate(cli, options, options.private ? 'private_v6' : 'v6'))
   addExamples(six, 'berth ips allocate-v6 -a web', 'berth ips allocate-v6 --private -a web')
 
-  const release = takesApp(ips.command('release'))
+  const release = withAppOption(ips.command('release'))
     .description('give addresses of an app back')
     .argument('<address...>', 'the addresses')
-    .action((addresses: string[], options: OfApp) => releaseAddresses(cli, addresses, options))
+    .action((addresses: string[], options: AppOptions) => releaseAddresses(cli, addresses, options))
   addExamples(release, 'berth ips release 127.1.0.7 -a web')
 }
 
-async function listAddresses(cli: Cli, options: OfApp): Promise<void> {
+async function listAddresses(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<IpAssignmentList>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
   if (answer.ips.length === 0 && !terminal.json) {
@@ -48,12 +48,12 @@ async function listAddresses(cli: Cli, options: OfApp): Promise<void> {
   printAnswer(terminal, answer, () => table(['ADDRESS', 'KIND', 'REGION', 'CREATED'], rows, terminal.colors))
 }
 
-async function allocate(cli: Cli, options: OfApp, type: string): Promise<void> {
+async function allocate(cli: Cli, options: AppOptions, type: string): Promise<void> {
   const answer = await request<IpAssignment>(cli.session(), 'POST', `${appPath(options)}/ip_assignments`, { type })
   printAnswer(cli.terminal(), answer, () => `App ${visible(appName(options))} has the address ${visible(answer.ip)}.`)
 }
 
-async function releaseAddresses(cli: Cli, addresses: string[], options: OfApp): Promise<void> {
+async function releaseAddresses(cli: Cli, addresses: string[], options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   for (const address of addresses) {
     const path = `${appPath(options)}/ip_assignments/${encodeURIComponent(address)}`

@@ -5,22 +5,22 @@ import { startProgress } from '../progress.ts'
 import { copyMachine } from './machine-copy.ts'
 import { getMachine, type MachineConfig, waitForState } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
-import { type ConfigOptions, readConfig, takesConfig } from './machine-run.ts'
-import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
+import { type ConfigOptions, readConfig, withConfigOptions } from './machine-run.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-interface UpdateOptions extends OfApp, ConfigOptions {
+interface UpdateOptions extends AppOptions, ConfigOptions {
   image?: string
 }
 
-interface CloneOptions extends OfApp {
+interface CloneOptions extends AppOptions {
   name?: string
   region?: string
 }
 
-const changeSeconds = 300
+const changeTimeoutSeconds = 300
 
 export function addMachineChange(machines: Command, cli: MachineCli): void {
-  const update = takesConfig(takesApp(machines.command('update')))
+  const update = withConfigOptions(withAppOption(machines.command('update')))
     .description('give a machine a new version; what is not given stays as it is')
     .argument('<id>', 'the id of the machine')
     .argument('[command...]', 'what it runs; write -- before it')
@@ -32,7 +32,7 @@ export function addMachineChange(machines: Command, cli: MachineCli): void {
     'berth machine update 1857156b526dd8 -a web --vm-memory 1gb --env MODE=fast',
   )
 
-  const clone = takesApp(machines.command('clone'))
+  const clone = withAppOption(machines.command('clone'))
     .description('create a further machine like one that is there, with volumes of its own')
     .argument('<id>', 'the id of the machine')
     .option('--name <name>', 'its name inside the app; made up when omitted')
@@ -47,7 +47,7 @@ async function updateMachine(cli: MachineCli, id: string, words: string[], optio
   const machine = await getMachine(session, app, id)
   const config = changedConfig(machine.config, readConfig(options, words), options.image)
   const progress = startProgress(cli.terminal(), cli.progress)
-  await rollOut({ session, app, progress, waitSeconds: changeSeconds }, [{ machine, config }])
+  await rollOut({ session, app, progress, waitSeconds: changeTimeoutSeconds }, [{ machine, config }])
   const updated = await getMachine(session, app, id)
   printAnswer(cli.terminal(), updated, () => `Machine ${id} is ${visible(updated.state)} with its new version.`)
 }
@@ -64,13 +64,13 @@ export function changedConfig(
     ...(change.env && { env: { ...before.env, ...change.env } }),
     ...(change.metadata && { metadata: { ...before.metadata, ...change.metadata } }),
     ...(change.init && { init: { ...before.init, ...change.init } }),
-    ...(size !== undefined ? { size } : { guest: { ...guestFor(guestBefore, guest), ...guest } }),
+    ...(size !== undefined ? { size } : { guest: { ...keepGuest(guestBefore, guest), ...guest } }),
     ...(image !== undefined && { image }),
   }
 }
 
 /** The memory of before may not fit another number of CPUs. */
-function guestFor(before: MachineConfig['guest'] = {}, change: MachineConfig['guest'] = {}): MachineConfig['guest'] {
+function keepGuest(before: MachineConfig['guest'] = {}, change: MachineConfig['guest'] = {}): MachineConfig['guest'] {
   const { memory_mb: _, ...rest } = before
   return change.cpus === undefined ? before : rest
 }
@@ -86,6 +86,6 @@ async function cloneMachine(cli: MachineCli, id: string, options: CloneOptions):
     ...(region !== undefined && { region }),
   })
   progress.show(`Machine ${made.id} is starting`)
-  const machine = await waitForState(session, app, made, 'started', changeSeconds).finally(() => progress.end())
+  const machine = await waitForState(session, app, made, 'started', changeTimeoutSeconds).finally(() => progress.end())
   printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is started.`)
 }

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Misuse } from '../failure.ts'
 import { changedConfig } from './machine-change.ts'
-import { guestOf, mountOf, parseMemory, parsePort, servicesOf } from './machine-config.ts'
+import { parseGuest, parseMemory, parseMount, parsePort, parseServices } from './machine-config.ts'
 import { readConfig } from './machine-run.ts'
 
 const nothing = { cpu_kind: undefined, cpus: undefined, memory_mb: undefined }
@@ -15,7 +15,7 @@ describe('sizes', () => {
     ['performance-4x', { memory_mb: 16384 }, { guest: { cpu_kind: 'performance', cpus: 4, memory_mb: 16384 } }],
     ['a100', {}, { size: 'a100' }],
   ])('%s with %j', (size, wish, expected) => {
-    expect(guestOf(size, { ...nothing, ...wish })).toEqual(expected)
+    expect(parseGuest(size, { ...nothing, ...wish })).toEqual(expected)
   })
 
   it.each([
@@ -30,7 +30,7 @@ describe('sizes', () => {
 
 describe('ports', () => {
   it('that lead to one port inside are of one service', () => {
-    expect(servicesOf(['80:8080/tcp:http', '443:8080/tcp:tls:http', '53:53/udp', '5432'])).toEqual([
+    expect(parseServices(['80:8080/tcp:http', '443:8080/tcp:tls:http', '53:53/udp', '5432'])).toEqual([
       {
         protocol: 'tcp',
         internal_port: 8080,
@@ -58,9 +58,9 @@ describe('ports', () => {
 })
 
 it('volumes are meant by id or by name', () => {
-  expect(mountOf('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
-  expect(mountOf('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
-  expect(() => mountOf('data')).toThrow(Misuse)
+  expect(parseMount('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
+  expect(parseMount('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
+  expect(() => parseMount('data')).toThrow(Misuse)
 })
 
 it('only what was given is part of a configuration', () => {

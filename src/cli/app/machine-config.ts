@@ -4,21 +4,21 @@ import { Misuse } from '../failure.ts'
 import type { MachineConfig, Service } from './machine-find.ts'
 
 /** Without what is undefined. */
-export function present<T extends object>(all: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+export function omitUndefined<T extends object>(all: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as {
     [K in keyof T]?: Exclude<T[K], undefined>
   }
 }
 
-interface GuestWish {
+interface GuestOptions {
   cpu_kind: string | undefined
   cpus: number | undefined
   memory_mb: number | undefined
 }
 
 /** A named size, changed by what is given beside it. */
-export function guestOf(size: string | undefined, wish: GuestWish): Pick<MachineConfig, 'size' | 'guest'> {
-  const own = present(wish)
+export function parseGuest(size: string | undefined, options: GuestOptions): Pick<MachineConfig, 'size' | 'guest'> {
+  const own = omitUndefined(options)
   if (size === undefined) return Object.keys(own).length > 0 ? { guest: own } : {}
   const match = /^(?:(shared)-cpu|performance)-(\d{1,2})x$/.exec(size)
   // Which sizes there are is for the platform to say.
@@ -47,7 +47,7 @@ export function parsePort(text: string): { port: number; service: Omit<Service, 
 }
 
 /** Ports that lead to one port inside are of one service. */
-export function servicesOf(texts: string[]): Service[] {
+export function parseServices(texts: string[]): Service[] {
   const services = new Map<string, Service & { ports: object[] }>()
   for (const { port, service, handlers } of texts.map(parsePort)) {
     const key = `${service.internal_port}/${service.protocol}`
@@ -59,7 +59,7 @@ export function servicesOf(texts: string[]): Service[] {
 }
 
 /** `vol_…:/path` or `name:/path`. */
-export function mountOf(text: string): NonNullable<MachineConfig['mounts']>[number] {
+export function parseMount(text: string): NonNullable<MachineConfig['mounts']>[number] {
   const match = /^([^:]+):(\/.+)$/.exec(text)
   if (!match) throw new Misuse(`--volume must be of the form data:/path, not "${text}"`)
   const [, volume, path] = match as unknown as [string, string, string]

@@ -3,15 +3,15 @@ import type { ExecInMachineResponse } from '../api-types.ts'
 import { addExamples } from '../command.ts'
 import { parseWholeNumber } from '../option.ts'
 import { machinePath } from './machine-find.ts'
-import { appName, type MachineCli, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-interface ExecOptions extends OfApp {
+interface ExecOptions extends AppOptions {
   timeout: number
   stdin?: true
 }
 
 export function addMachineExec(machines: Command, cli: MachineCli): void {
-  const exec = takesApp(machines.command('exec'))
+  const exec = withAppOption(machines.command('exec'))
     .description('run a command in a machine; its exit code is the one of this command')
     .argument('<id>', 'the id of the machine')
     .argument('<command...>', 'the program and its arguments; write -- before them')

@@ -1,5 +1,5 @@
 import type * as Api from '../api-types.ts'
-import { request, type Session, segment } from '../client.ts'
+import { encodeSegment, request, type Session } from '../client.ts'
 import { Failure, Refusal } from '../failure.ts'
 
 export interface MachineConfig {
@@ -52,11 +52,11 @@ export interface ExitEvent {
 }
 
 export function machinesPath(app: string): string {
-  return `/v1/apps/${segment(app)}/machines`
+  return `/v1/apps/${encodeSegment(app)}/machines`
 }
 
 export function machinePath(app: string, id: string): string {
-  return `${machinesPath(app)}/${segment(id)}`
+  return `${machinesPath(app)}/${encodeSegment(id)}`
 }
 
 export function listMachines(session: Session, app: string): Promise<Machine[]> {
@@ -86,7 +86,7 @@ export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
 }
 
 // Less than a request may take.
-const waitAtOnceSeconds = 20
+const maxRequestWaitSeconds = 20
 
 const settledStates = ['created', 'started', 'stopped', 'suspended', 'failed', 'destroyed']
 
@@ -100,21 +100,21 @@ export async function waitUntilSettled(
 ): Promise<Machine> {
   const deadline = Date.now() + seconds * 1000
   for (;;) {
-    const left = Math.ceil((deadline - Date.now()) / 1000)
+    const leftSeconds = Math.ceil((deadline - Date.now()) / 1000)
     const query = new URLSearchParams({
       state: wanted.join(','),
-      timeout: String(Math.max(0, Math.min(left, waitAtOnceSeconds))),
+      timeout: String(Math.max(0, Math.min(leftSeconds, maxRequestWaitSeconds))),
     })
     try {
       await request(session, 'GET', `${machinePath(app, machine.id)}/wait?${query}`)
       const seen = await getMachine(session, app, machine.id)
       // A program that is over at once has led on meanwhile.
       if (wanted.includes(seen.state)) return seen
-      if (left > 0) continue
+      if (leftSeconds > 0) continue
       throw new Failure(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
     } catch (error) {
       if (!(error instanceof Refusal && error.status === 408)) throw error
-      if (left > 0) continue
+      if (leftSeconds > 0) continue
       const { state } = await getMachine(session, app, machine.id)
       throw new Failure(`machine ${machine.id} is still ${state} after ${seconds} s`)
     }
@@ -130,17 +130,17 @@ export async function waitForState(
   seconds: number,
 ): Promise<Machine> {
   const seen = await waitUntilSettled(session, app, machine, seconds)
-  if (seen.state !== state) throw endedAs(seen, state)
+  if (seen.state !== state) throw unexpectedState(seen, state)
   return seen
 }
 
-export function endedAs(machine: Machine, state: string): Failure {
+export function unexpectedState(machine: Machine, state: string): Failure {
   const exit = machine.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
-  const why = machine.failure ?? (exit ? `its program ${exitText(exit)}` : '')
-  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${why ? `: ${why}` : ''}`)
+  const reason = machine.failure ?? (exit ? `its program ${describeExit(exit)}` : '')
+  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${reason ? `: ${reason}` : ''}`)
 }
 
-export function exitText({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
+export function describeExit({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
   if (oom_killed) return 'ran out of memory'
   return guest_signal > 0 ? `was ended by signal ${guest_signal}` : `ended with ${exit_code}`
 }

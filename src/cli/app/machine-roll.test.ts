@@ -52,12 +52,12 @@ function machine(id: string, change: Partial<Machine> = {}): Machine {
   }
 }
 
-async function roll(machines: Machine[], { atOnce = 1, waitSeconds = 5 } = {}): Promise<string[]> {
+async function roll(machines: Machine[], { batchSize = 1, waitSeconds = 5 } = {}): Promise<string[]> {
   const shown: string[] = []
   const progress = { show: (text: string) => void shown.push(text), end: () => {} }
   const session = { url: platform, token: 'berth_x' }
   const changes = machines.map((one) => ({ machine: one, config: { image: 'new' } }))
-  await rollOut({ session, app: 'web', progress, waitSeconds }, changes, atOnce)
+  await rollOut({ session, app: 'web', progress, waitSeconds }, changes, batchSize)
   return shown
 }
 
@@ -82,7 +82,7 @@ describe('new versions', () => {
   })
 
   it('come together when several may be away', async () => {
-    await roll([machine('a'), machine('b')], { atOnce: 2 })
+    await roll([machine('a'), machine('b')], { batchSize: 2 })
     expect(asked.slice(0, 2)).toEqual(['POST /a/lease', 'POST /b/lease'])
     expect(asked.toSorted()).toEqual([...stepsOf('a'), ...stepsOf('b')].toSorted())
   })

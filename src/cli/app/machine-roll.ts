@@ -2,20 +2,20 @@
 import type { LogLine, MachineLease } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { Failure, Refusal } from '../failure.ts'
-import { type Progress, watch } from '../progress.ts'
+import { type Progress, pollUntil } from '../progress.ts'
 import {
+  describeExit,
   type ExitEvent,
-  endedAs,
-  exitText,
   getMachine,
   type Machine,
   type MachineConfig,
   machinePath,
+  unexpectedState,
   waitForState,
   waitUntilSettled,
 } from './machine-find.ts'
 
-export interface Roll {
+export interface Rollout {
   session: Session
   app: string
   progress: Progress
@@ -23,43 +23,43 @@ export interface Roll {
   waitSeconds: number
 }
 
-export interface Change {
+export interface MachineChange {
   machine: Machine
   config: MachineConfig
 }
 
 /** Under leases, so that nobody else changes them meanwhile. What was not touched when one fails stays as it was. */
-export async function rollOut(roll: Roll, changes: Change[], atOnce = 1): Promise<void> {
+export async function rollOut(rollout: Rollout, changes: MachineChange[], batchSize = 1): Promise<void> {
   try {
-    for (let start = 0; start < changes.length; start += atOnce) {
-      const now = changes.slice(start, start + atOnce)
+    for (let start = 0; start < changes.length; start += batchSize) {
+      const batch = changes.slice(start, start + batchSize)
       const results = await Promise.allSettled(
-        now.map((change, index) => replace(roll, change, placeText(start + index + 1, changes.length))),
+        batch.map((change, index) => updateMachine(rollout, change, formatPosition(start + index + 1, changes.length))),
       )
       const failed = results.find((result) => result.status === 'rejected')
       if (failed) throw failed.reason
     }
   } finally {
-    roll.progress.end()
+    rollout.progress.end()
   }
 }
 
-export function placeText(number: number, of: number): string {
+export function formatPosition(number: number, of: number): string {
   return of > 1 ? ` (${number} of ${of})` : ''
 }
 
-async function replace(roll: Roll, { machine, config }: Change, place: string): Promise<void> {
-  const { session, app, progress } = roll
-  progress.show(`Updating machine ${machine.id}${place}`)
+async function updateMachine(rollout: Rollout, { machine, config }: MachineChange, position: string): Promise<void> {
+  const { session, app, progress } = rollout
+  progress.show(`Updating machine ${machine.id}${position}`)
   await underLease(session, machinePath(app, machine.id), async (path, nonce) => {
     const body = { config, current_version: machine.instance_id }
     await request<Machine>(session, 'POST', path, body, nonce)
-    await explaining(roll, machine.id, async () => {
-      const { state } = await waitUntilSettled(session, app, machine, roll.waitSeconds)
-      if (isDown(machine) && state === 'stopped') return
+    await withLastLogLines(rollout, machine.id, async () => {
+      const { state } = await waitUntilSettled(session, app, machine, rollout.waitSeconds)
+      if (isStoppedOnPurpose(machine) && state === 'stopped') return
       // One that had failed, or ended too often, is given another chance.
       if (machine.failure && state === 'stopped') await request(session, 'POST', `${path}/start`, {}, nonce)
-      await waitUntilUp(roll, machine.id)
+      await waitUntilUp(rollout, machine.id)
     })
   })
 }
@@ -88,47 +88,49 @@ async function underLease(
 }
 
 /** Because somebody wanted it so, or its program was done. */
-function isDown({ state, failure }: Machine): boolean {
+function isStoppedOnPurpose({ state, failure }: Machine): boolean {
   return ['stopped', 'suspended', 'created'].includes(state) && !failure
 }
 
 /** Started, and its checks pass; without checks its program stays up for a moment. */
-export async function waitUntilUp(roll: Roll, id: string): Promise<void> {
-  const machine = await waitForState(roll.session, roll.app, { id }, 'started', roll.waitSeconds)
-  if (machine.checks?.length) await waitUntilWell(roll, id)
-  else await waitWhetherStays(roll, machine)
+export async function waitUntilUp(rollout: Rollout, id: string): Promise<void> {
+  const machine = await waitForState(rollout.session, rollout.app, { id }, 'started', rollout.waitSeconds)
+  if (machine.checks?.length) await waitUntilHealthy(rollout, id)
+  else await waitThatStaysUp(rollout, machine)
 }
 
-async function waitUntilWell(roll: Roll, id: string): Promise<void> {
-  const deadline = Date.now() + roll.waitSeconds * 1000
-  await watch(
-    roll.progress,
-    () => getMachine(roll.session, roll.app, id),
+async function waitUntilHealthy(rollout: Rollout, id: string): Promise<void> {
+  const deadline = Date.now() + rollout.waitSeconds * 1000
+  await pollUntil(
+    rollout.progress,
+    () => getMachine(rollout.session, rollout.app, id),
     (seen) => {
       const failing = (seen.checks ?? []).filter(({ status }) => status !== 'passing')
-      if (seen.state !== 'started') throw endedAs(seen, 'started')
+      if (seen.state !== 'started') throw unexpectedState(seen, 'started')
       if (failing.length === 0) return undefined
       const names = failing.map(({ name }) => name).join(', ')
       if (Date.now() > deadline) {
         const said = failing.map(({ output }) => output).find(Boolean)
-        throw new Failure(`machine ${id}: ${names} does not pass after ${roll.waitSeconds} s${said ? `: ${said}` : ''}`)
+        throw new Failure(
+          `machine ${id}: ${names} does not pass after ${rollout.waitSeconds} s${said ? `: ${said}` : ''}`,
+        )
       }
       return `Machine ${id} waits for ${names}`
     },
   )
 }
 
-const staysMillis = 2000
+const minUpMs = 2000
 
-async function waitWhetherStays({ session, app, progress }: Roll, started: Machine): Promise<void> {
-  const deadline = Date.now() + staysMillis
-  await watch(
+async function waitThatStaysUp({ session, app, progress }: Rollout, started: Machine): Promise<void> {
+  const deadline = Date.now() + minUpMs
+  await pollUntil(
     progress,
     () => getMachine(session, app, started.id),
     (seen) => {
       const exit = exitSinceStart(seen)
-      if (exit) throw new Failure(`the program of machine ${seen.id} ${exitText(exit)} as soon as it was started`)
-      if (seen.state !== 'started') throw endedAs(seen, 'started')
+      if (exit) throw new Failure(`the program of machine ${seen.id} ${describeExit(exit)} as soon as it was started`)
+      if (seen.state !== 'started') throw unexpectedState(seen, 'started')
       return Date.now() > deadline ? undefined : `Machine ${seen.id} is started`
     },
   )
@@ -140,15 +142,15 @@ function exitSinceStart({ events = [] }: Machine): ExitEvent | undefined {
   return since.find(({ request }) => request?.exit_event)?.request?.exit_event
 }
 
-const lastLines = 10
+const logLineCount = 10
 
 /** What goes wrong is told with the last words of the machine, which mostly say more. */
-export async function explaining<T>({ session, app }: Roll, id: string, run: () => Promise<T>): Promise<T> {
+export async function withLastLogLines<T>({ session, app }: Rollout, id: string, run: () => Promise<T>): Promise<T> {
   try {
     return await run()
   } catch (error) {
     if (!(error instanceof Failure || error instanceof Refusal)) throw error
-    const said = await lastWords(session, app, id)
+    const said = await readLastLogLines(session, app, id)
     if (said.length === 0) throw error
     const details = [`The last lines of machine ${id}:`, ...said.map((line) => `  ${line}`)]
     throw new Failure(error.message, { cause: error, details })
@@ -156,9 +158,9 @@ export async function explaining<T>({ session, app }: Roll, id: string, run: () 
 }
 
 /** None when they cannot be had: the reason itself is what counts. */
-async function lastWords(session: Session, app: string, id: string): Promise<string[]> {
+async function readLastLogLines(session: Session, app: string, id: string): Promise<string[]> {
   const { readEvents } = await import('../stream.ts')
-  const path = `${machinePath(app, id)}/logs?lines=${lastLines}`
+  const path = `${machinePath(app, id)}/logs?lines=${logLineCount}`
   const said: string[] = []
   try {
     for await (const { message } of readEvents<LogLine>(session, { method: 'GET', path })) said.push(message)

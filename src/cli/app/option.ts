@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import type { Command } from 'commander'
-import { segment } from '../client.ts'
+import { encodeSegment } from '../client.ts'
 import type { ProgressCli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 
@@ -11,27 +11,27 @@ export interface MachineCli extends ProgressCli {
   setExitCode(code: number): void
 }
 
-export interface OfApp {
+export interface AppOptions {
   app?: string
 }
 
 /** For every command about something that an app has. */
-export function takesApp(command: Command): Command {
+export function withAppOption(command: Command): Command {
   return command.option('-a, --app <name>', 'the app; by default the one that berth.toml in this directory names')
 }
 
-export function appName({ app }: OfApp): string {
-  const name = app ?? nameInFile()
+export function appName({ app }: AppOptions): string {
+  const name = app ?? readAppNameFromFile()
   if (name === undefined) throw new Misuse('name the app with --app, or run this where its berth.toml is')
   return name
 }
 
-export function appPath(options: OfApp): string {
-  return `/v1/apps/${segment(appName(options))}`
+export function appPath(options: AppOptions): string {
+  return `/v1/apps/${encodeSegment(appName(options))}`
 }
 
 /** The first line of the kind `app = "name"`, which stands before all tables. */
-function nameInFile(): string | undefined {
+function readAppNameFromFile(): string | undefined {
   const file = ['berth.toml', 'fly.toml'].find((name) => existsSync(name))
   const text = file ? readFileSync(file, 'utf8') : ''
   const head = text.split(/^\s*\[/m)[0]!

@@ -1,6 +1,6 @@
 // Deployments are noted down at the platform as releases, in the words of its GraphQL interface.
 import type { IpAssignmentList } from '../api-types.ts'
-import { request, type Session, segment } from '../client.ts'
+import { encodeSegment, request, type Session } from '../client.ts'
 import { Refusal } from '../failure.ts'
 
 export interface Release {
@@ -29,7 +29,7 @@ export async function endRelease(session: Session, { id }: Release, status: 'com
 
 /** Where the edge answers for it; undefined while it has no address that the edge knows it by. */
 export async function findUrl(session: Session, app: string): Promise<string | undefined> {
-  const { ips } = await request<IpAssignmentList>(session, 'GET', `/v1/apps/${segment(app)}/ip_assignments`)
+  const { ips } = await request<IpAssignmentList>(session, 'GET', `/v1/apps/${encodeSegment(app)}/ip_assignments`)
   if (ips.every(({ type }) => type === 'private_v6')) return undefined
   const query = 'query($name: String!) { app(name: $name) { appUrl } }'
   return (await ask<{ app: { appUrl: string } }>(session, query, { name: app })).app.appUrl

@@ -3,19 +3,19 @@ import type { ChangedSecrets, SecretList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { countText, printAnswer, table, timeText, visible } from '../output.ts'
+import { formatCount, printAnswer, table, timeText, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { listMachines } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
-import { appName, appPath, type MachineCli, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, appPath, type MachineCli, withAppOption } from './option.ts'
 
 type SecretCli = Omit<MachineCli, 'setExitCode'>
 
-interface SetOptions extends OfApp {
+interface SetOptions extends AppOptions {
   stage?: true
 }
 
-const rollSeconds = 300
+const rollOutTimeoutSeconds = 300
 
 export function addSecretCommands(program: Command, cli: SecretCli): void {
   const secrets = program
@@ -25,34 +25,34 @@ export function addSecretCommands(program: Command, cli: SecretCli): void {
   addExamples(secrets, 'berth secrets set API_KEY=abc -a web', 'berth secrets list -a web')
 
   const stage = 'keep them for the next deployment; machines that run go on with what they have'
-  const set = takesApp(secrets.command('set'))
+  const set = withAppOption(secrets.command('set'))
     .description('set secrets, and give them to the machines one after the other')
     .argument('<NAME=VALUE...>', 'NAME=- reads the value from standard input')
     .option('--stage', stage)
     .action((pairs: string[], options: SetOptions) => setSecrets(cli, pairs, options))
   addExamples(set, 'berth secrets set API_KEY=abc -a web', 'berth secrets set TLS_KEY=- -a web < key.pem')
 
-  const load = takesApp(secrets.command('import'))
+  const load = withAppOption(secrets.command('import'))
     .description('set secrets from NAME=VALUE lines on standard input')
     .option('--stage', stage)
     .action((options: SetOptions) => importSecrets(cli, options))
   addExamples(load, 'berth secrets import -a web < .env')
 
-  const unset = takesApp(secrets.command('unset'))
+  const unset = withAppOption(secrets.command('unset'))
     .description('remove secrets')
     .argument('<NAME...>', 'their names')
     .option('--stage', stage)
-    .action((names: string[], options: SetOptions) => change(cli, removed(names), options))
+    .action((names: string[], options: SetOptions) => changeSecrets(cli, removed(names), options))
   addExamples(unset, 'berth secrets unset API_KEY -a web')
 
-  const list = takesApp(secrets.command('list').alias('ls'))
+  const list = withAppOption(secrets.command('list').alias('ls'))
     .description('list the names of secrets, and what tells their values apart')
-    .action((options: OfApp) => listSecrets(cli, options))
+    .action((options: AppOptions) => listSecrets(cli, options))
   addExamples(list, 'berth secrets list -a web')
 
-  const deploy = takesApp(secrets.command('deploy'))
+  const deploy = withAppOption(secrets.command('deploy'))
     .description('give the machines the secrets as they are now, one after the other')
-    .action((options: OfApp) => deploySecrets(cli, options))
+    .action((options: AppOptions) => deploySecrets(cli, options))
   addExamples(deploy, 'berth secrets deploy -a web')
 }
 
@@ -68,11 +68,11 @@ async function setSecrets(cli: SecretCli, pairs: string[], options: SetOptions):
   const fromInput = entries.filter(([, value]) => value === '-')
   if (fromInput.length > 1) throw new Misuse('only one value can come from standard input')
   for (const entry of fromInput) entry[1] = (await cli.readInput()).replace(/\n$/, '')
-  await change(cli, Object.fromEntries(entries), options)
+  await changeSecrets(cli, Object.fromEntries(entries), options)
 }
 
 async function importSecrets(cli: SecretCli, options: SetOptions): Promise<void> {
-  await change(cli, parseVariables(await cli.readInput()), options)
+  await changeSecrets(cli, parseVariables(await cli.readInput()), options)
 }
 
 /** Lines of the kind NAME=VALUE; values may stand in quotes, and over several lines in three of them. */
@@ -101,28 +101,32 @@ export function parseVariables(text: string): Record<string, string> {
   return Object.fromEntries(values)
 }
 
-async function change(cli: SecretCli, values: Record<string, string | null>, options: SetOptions): Promise<void> {
+async function changeSecrets(
+  cli: SecretCli,
+  values: Record<string, string | null>,
+  options: SetOptions,
+): Promise<void> {
   const names = Object.keys(values)
   if (names.length === 0) throw new Misuse('there are no secrets to set')
   const answer = await request<ChangedSecrets>(cli.session(), 'POST', `${appPath(options)}/secrets`, { values })
   const updated = options.stage ? 0 : await updateMachines(cli, options)
-  const what = countText(names.length, 'secret')
-  const then = updated > 0 ? ` and updated ${countText(updated, 'machine')}` : ''
+  const what = formatCount(names.length, 'secret')
+  const then = updated > 0 ? ` and updated ${formatCount(updated, 'machine')}` : ''
   printAnswer(cli.terminal(), answer, () => `Changed ${what} of app ${visible(appName(options))}${then}.`)
 }
 
 /** Those that run; a machine that is stopped gets them with its next version. */
-async function updateMachines(cli: SecretCli, options: OfApp): Promise<number> {
+async function updateMachines(cli: SecretCli, options: AppOptions): Promise<number> {
   const session = cli.session()
   const app = appName(options)
   const machines = (await listMachines(session, app)).filter(({ state }) => state === 'started')
   const progress = startProgress(cli.terminal(), cli.progress)
   const changes = machines.map((machine) => ({ machine, config: machine.config }))
-  await rollOut({ session, app, progress, waitSeconds: rollSeconds }, changes)
+  await rollOut({ session, app, progress, waitSeconds: rollOutTimeoutSeconds }, changes)
   return machines.length
 }
 
-async function listSecrets(cli: Cli, options: OfApp): Promise<void> {
+async function listSecrets(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<SecretList>(cli.session(), 'GET', `${appPath(options)}/secrets`)
   if (answer.secrets.length === 0 && !terminal.json) {
@@ -132,7 +136,7 @@ async function listSecrets(cli: Cli, options: OfApp): Promise<void> {
   printAnswer(terminal, answer, () => table(['NAME', 'DIGEST', 'CHANGED'], rows, terminal.colors))
 }
 
-async function deploySecrets(cli: SecretCli, options: OfApp): Promise<void> {
+async function deploySecrets(cli: SecretCli, options: AppOptions): Promise<void> {
   const updated = await updateMachines(cli, options)
-  printAnswer(cli.terminal(), { updated }, () => `Updated ${countText(updated, 'machine')}.`)
+  printAnswer(cli.terminal(), { updated }, () => `Updated ${formatCount(updated, 'machine')}.`)
 }

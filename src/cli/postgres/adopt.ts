@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PostgresAdoption } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { countText, printAnswer, table, visible } from '../output.ts'
+import { formatCount, printAnswer, table, visible } from '../output.ts'
 import type { Data } from './find.ts'
 
 export function addAdoptCommand(postgres: Command, cli: Cli): void {
@@ -23,7 +23,7 @@ async function adoptClusters(cli: Cli, org: string | undefined): Promise<void> {
 
 function adoptionText({ adopted, known }: PostgresAdoption, colors: boolean): string {
   if (adopted.length === 0) {
-    return `Nothing to adopt: the platform knows ${countText(known, 'cluster')} of the repository.`
+    return `Nothing to adopt: the platform knows ${formatCount(known, 'cluster')} of the repository.`
   }
   const rows = adopted.map(({ name, id, backups, windows }) => [name, id, backups, windows])
   return [

@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { PostgresBackup } from '../api-types.ts'
-import { addBackupCommands, spanText } from './backup.ts'
+import { addBackupCommands, formatSpan } from './backup.ts'
 
 const id = '0123456789abcdef'
 const completed: PostgresBackup = {
@@ -132,7 +132,7 @@ it.each([
   [86_399, '24 h'],
   [172_800, '2 d'],
 ])('writes %d seconds as %s', (seconds, text) => {
-  expect(spanText(seconds)).toBe(text)
+  expect(formatSpan(seconds)).toBe(text)
 })
 
 it.each([

@@ -1,18 +1,18 @@
 import { type Command, Option } from 'commander'
 import type { PostgresCluster } from '../api-types.ts'
-import { request, requestIfPresent, segment } from '../client.ts'
+import { encodeSegment, request, requestIfPresent } from '../client.ts'
 import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
 import { parseWholeNumber } from '../option.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from '../output.ts'
-import { startProgress, watch } from '../progress.ts'
+import { pollUntil, startProgress } from '../progress.ts'
 import { addAdoptCommand } from './adopt.ts'
 import { addAttachCommands } from './attach.ts'
 import { addBackupCommands } from './backup.ts'
 import { addConnectCommands, type RunPsql } from './connect.ts'
 import { addDatabaseCommands } from './database.ts'
 import { addDrillCommands } from './drill.ts'
-import { type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
+import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
@@ -23,7 +23,7 @@ export interface PostgresCli extends ProgressCli {
   runPsql: RunPsql
 }
 
-interface CreateOptions extends InOrg {
+interface CreateOptions extends OrgOptions {
   plan: string
   region?: string
   pg: string
@@ -33,7 +33,7 @@ interface CreateOptions extends InOrg {
   wait: boolean
 }
 
-const destroySeconds = 120
+const destroyTimeoutSeconds = 120
 
 export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   const postgres = program.command('postgres').alias('pg').description('managed PostgreSQL clusters')
@@ -105,13 +105,13 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
   const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
   const cluster = answer.data
   const hasFailed = options.wait && cluster.status !== 'ready'
-  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => creationText(cluster, terminal.colors))
-  if (hasFailed) throw creationFailure(cluster)
+  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => formatCreated(cluster, terminal.colors))
+  if (hasFailed) throw creationError(cluster)
 }
 
-function creationFailure({ name, organization, status, failure }: PostgresCluster): Failure {
+function creationError({ name, organization, status, failure }: PostgresCluster): Failure {
   if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
-  const remedy = `It keeps its name until it is gone: berth postgres destroy ${wordsFor(name, organization.slug)}`
+  const remedy = `It keeps its name until it is gone: berth postgres destroy ${clusterArguments(name, organization.slug)}`
   return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
 }
 
@@ -120,31 +120,31 @@ function watchUntilSettled(cli: PostgresCli, cluster: PostgresCluster): Promise<
   const { id, name, organization } = cluster
   const session = cli.session()
   const gone: Data<PostgresCluster> = { data: { ...cluster, status: 'deleted' } }
-  const where = `berth postgres show ${wordsFor(name, organization.slug)}`
-  return watch(
+  const showCommand = `berth postgres show ${clusterArguments(name, organization.slug)}`
+  return pollUntil(
     startProgress(cli.terminal(), cli.progress),
-    async () => (await requestIfPresent<Data<PostgresCluster>>(session, `/v1/postgres/${segment(id)}`)) ?? gone,
-    ({ data }) => (settled.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
-    `Cluster ${name} is still being created. See how it comes along with: ${where}`,
+    async () => (await requestIfPresent<Data<PostgresCluster>>(session, `/v1/postgres/${encodeSegment(id)}`)) ?? gone,
+    ({ data }) => (settledStatuses.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
+    `Cluster ${name} is still being created. See how it comes along with: ${showCommand}`,
   )
 }
 
-const settled = new Set(['ready', 'failed', 'deleting', 'deleted'])
+const settledStatuses = new Set(['ready', 'failed', 'deleting', 'deleted'])
 
-function creationText(cluster: PostgresCluster, colors: boolean): string {
+function formatCreated(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints } = cluster
-  const which = visible(wordsFor(name, cluster.organization.slug))
+  const clusterArgs = visible(clusterArguments(name, cluster.organization.slug))
   if (!endpoints) {
     const overview = block(Object.entries({ name, id, status }), colors)
-    return `${overview}\n\nSee how it comes along with: berth postgres show ${which}`
+    return `${overview}\n\nSee how it comes along with: berth postgres show ${clusterArgs}`
   }
   const { direct, pooler } = endpoints.primary
   const addresses = { direct: `${direct.host}:${direct.port}`, pooler: `${pooler.host}:${pooler.port}` }
   return [
     block(Object.entries({ name, id, ...addresses }), colors),
     '',
-    `Connect with:            berth postgres connect ${which}`,
-    `See connection strings:  berth postgres show ${which} --reveal`,
+    `Connect with:            berth postgres connect ${clusterArgs}`,
+    `See connection strings:  berth postgres show ${clusterArgs} --reveal`,
   ].join('\n')
 }
 
@@ -155,7 +155,7 @@ function addList(postgres: Command, cli: Cli): void {
     .description('list the clusters of an organization, oldest first')
     .option('--org <slug>', 'the organization', defaultOrg)
     .option('--deleted', 'also those that are deleted')
-    .action((options: InOrg & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
+    .action((options: OrgOptions & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
   addExamples(list, 'berth postgres list', 'berth pg ls --org acme --deleted', 'berth postgres list --json')
 }
 
@@ -163,7 +163,7 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
   const terminal = cli.terminal()
   const answer = await listClusters(cli.session(), org, includeDeleted)
   if (answer.data.length === 0 && !terminal.json) {
-    const command = wordsFor('berth postgres create', org)
+    const command = clusterArguments('berth postgres create', org)
     return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" makes one.`)
   }
   const rows = answer.data.map((cluster) => [
@@ -181,17 +181,17 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
 }
 
 function addDestroy(postgres: Command, cli: PostgresCli): void {
-  const destroy = takesCluster(postgres.command('destroy'))
+  const destroy = withClusterArgument(postgres.command('destroy'))
     .description('destroy a cluster with all its data, and wait until it is gone')
     .option('-y, --yes', 'do not ask')
-    .action((given: string, options: InOrg & { yes?: true }) => destroyCluster(cli, given, options))
+    .action((nameOrId: string, options: OrgOptions & { yes?: true }) => destroyCluster(cli, nameOrId, options))
   addExamples(destroy, 'berth postgres destroy shop', 'berth postgres destroy shop --org acme --yes')
 }
 
-async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & { yes?: true }): Promise<void> {
+async function destroyCluster(cli: PostgresCli, nameOrId: string, options: OrgOptions & { yes?: true }): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
-  const path = await findCluster(cli, given, options)
+  const path = await findCluster(cli, nameOrId, options)
   const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
   const question = `Destroy cluster ${cluster.name} (${cluster.id}) of organization ${cluster.organization.slug} with all its data?`
   if (!options.yes) await confirm(terminal, question)
@@ -202,14 +202,14 @@ async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & 
 
 async function watchUntilGone(cli: PostgresCli, path: string, name: string): Promise<void> {
   const session = cli.session()
-  const end = Date.now() + destroySeconds * 1000
-  const rest = await watch(
+  const deadline = Date.now() + destroyTimeoutSeconds * 1000
+  const remaining = await pollUntil(
     startProgress(cli.terminal(), cli.progress),
     () => requestIfPresent<Data<PostgresCluster>>(session, path),
-    (seen) => (seen && Date.now() < end ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
+    (seen) => (seen && Date.now() < deadline ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
     `Cluster ${name} is still being destroyed.`,
   )
-  if (rest) {
-    throw new Failure(`cluster ${name} is not gone after ${destroySeconds} seconds; its deletion goes on`)
+  if (remaining) {
+    throw new Failure(`cluster ${name} is not gone after ${destroyTimeoutSeconds} seconds; its deletion goes on`)
   }
 }

@@ -8,12 +8,12 @@ import {
   defaultDatabase,
   defaultUser,
   type Endpoint,
-  explainMissingDatabase,
   findCluster,
   getEndpoints,
   getPassword,
-  type InOrg,
-  takesCluster,
+  missingDatabaseMessage,
+  type OrgOptions,
+  withClusterArgument,
 } from './find.ts'
 
 export interface PsqlTarget extends Endpoint {
@@ -26,23 +26,23 @@ export interface PsqlTarget extends Endpoint {
 export type RunPsql = (target: PsqlTarget, args: string[]) => Promise<number>
 
 /** What psql exits with when it has no connection, or none any more. */
-const lostConnection = 2
+const connectionLostCode = 2
 
-interface ConnectOptions extends InOrg {
+interface ConnectOptions extends OrgOptions {
   pooler?: true
   user: string
   database: string
 }
 
 export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunPsql }): void {
-  const connect = takesCluster(postgres.command('connect'))
+  const connect = withClusterArgument(postgres.command('connect'))
     .description('open psql on a cluster')
     .argument('[arguments...]', 'for psql; write -- before them')
     .addOption(new Option('--pooler', 'through the pooler').conflicts('direct'))
     .option('--direct', 'to the server itself, which is what happens when neither is said')
     .option('--user <name>', 'as this user', defaultUser)
     .option('--database <name>', 'to this database', defaultDatabase)
-    .action((given: string, args: string[], options: ConnectOptions) => connectTo(cli, given, args, options))
+    .action((nameOrId: string, args: string[], options: ConnectOptions) => connectTo(cli, nameOrId, args, options))
   addExamples(
     connect,
     'berth postgres connect shop',
@@ -60,19 +60,19 @@ export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunP
 
 async function connectTo(
   cli: Cli & { runPsql: RunPsql },
-  given: string,
+  nameOrId: string,
   args: string[],
   options: ConnectOptions,
 ): Promise<void> {
-  const path = await findCluster(cli, given, options)
+  const path = await findCluster(cli, nameOrId, options)
   const { data: cluster } = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)
   const { direct, pooler } = getEndpoints(cluster, 'one can connect to it')
-  const password = await getPassword(cli, path, given, options)
+  const password = await getPassword(cli, path, nameOrId, options)
   const { user, database } = options
   const code = await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
-  if (code !== lostConnection) return
+  if (code !== connectionLostCode) return
   // The pooler says of a missing database only that nobody can log in to it. A cluster that is down tells nothing here.
-  const missing = await explainMissingDatabase(cli, path, given, options).catch(() => undefined)
+  const missing = await missingDatabaseMessage(cli, path, nameOrId, options).catch(() => undefined)
   if (missing !== undefined) cli.terminal().note(visible(missing))
 }
 

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import type { PostgresCluster, PostgresClusterSummary, PostgresCredentials, PostgresDatabase } from '../api-types.ts'
-import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { type Cli, defaultOrg } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
 
@@ -12,7 +12,7 @@ export interface Data<T> {
   data: T
 }
 
-export interface InOrg {
+export interface OrgOptions {
   org: string
 }
 
@@ -22,7 +22,7 @@ export const defaultUser = 'fly-user'
 const idPattern = /^[a-z0-9]{16}$/
 
 /** The argument that says which cluster, and the option that says where its name is looked up. */
-export function takesCluster(command: Command): Command {
+export function withClusterArgument(command: Command): Command {
   return command
     .argument('<cluster>', 'the name or the id of the cluster')
     .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
@@ -41,28 +41,28 @@ function listPath(org: string, includeDeleted = false): string {
 }
 
 /** The path of the operations on the cluster that has this name or this id. */
-export async function findCluster(cli: Cli, given: string, { org }: InOrg): Promise<string> {
-  return `/v1/postgres/${segment(await findClusterId(cli.session(), given, org))}`
+export async function findCluster(cli: Cli, nameOrId: string, { org }: OrgOptions): Promise<string> {
+  return `/v1/postgres/${encodeSegment(await findClusterId(cli.session(), nameOrId, org))}`
 }
 
 /** With which a user logs in. */
 export async function getPassword(
   cli: Cli,
   path: string,
-  given: string,
-  { org, user }: InOrg & { user: string },
+  nameOrId: string,
+  { org, user }: OrgOptions & { user: string },
 ): Promise<string> {
-  const credentials = `${path}/users/${segment(user)}/credentials`
+  const credentials = `${path}/users/${encodeSegment(user)}/credentials`
   const found = await requestIfPresent<Data<PostgresCredentials>>(cli.session(), credentials)
   if (found) return found.data.password
   throw new Failure(
-    `cluster ${given} has no user ${user}; choose one with --user, "berth postgres users list ${wordsFor(given, org)}" shows all`,
+    `cluster ${nameOrId} has no user ${user}; choose one with --user, "berth postgres users list ${clusterArguments(nameOrId, org)}" shows all`,
   )
 }
 
 /** What a command is told, and the organization if it would take another one. */
-export function wordsFor(given: string, org: string): string {
-  return org === defaultOrg ? given : `${given} --org ${org}`
+export function clusterArguments(nameOrId: string, org: string): string {
+  return org === defaultOrg ? nameOrId : `${nameOrId} --org ${org}`
 }
 
 /** At which a cluster is reached; `what` is possible then. */
@@ -73,33 +73,35 @@ export function getEndpoints({ name, status, endpoints, failure }: PostgresClust
 }
 
 /** Undefined for a database that the cluster has. */
-export async function explainMissingDatabase(
+export async function missingDatabaseMessage(
   cli: Cli,
   path: string,
-  given: string,
-  { org, database }: InOrg & { database: string },
+  nameOrId: string,
+  { org, database }: OrgOptions & { database: string },
 ): Promise<string | undefined> {
   const { data } = await request<Data<PostgresDatabase[]>>(cli.session(), 'GET', `${path}/databases`)
   if (data.some(({ name }) => name === database)) return undefined
-  return `cluster ${given} has no database ${database}; choose one with --database, "berth postgres databases list ${wordsFor(given, org)}" shows all`
+  return `cluster ${nameOrId} has no database ${database}; choose one with --database, "berth postgres databases list ${clusterArguments(nameOrId, org)}" shows all`
 }
 
-async function findClusterId(session: Session, given: string, org: string): Promise<string> {
-  const looksLikeId = idPattern.test(given)
+async function findClusterId(session: Session, nameOrId: string, org: string): Promise<string> {
+  const looksLikeId = idPattern.test(nameOrId)
   // An id is good in every organization, also for a token that may not see this one.
   const list = looksLikeId
     ? await requestIfPresent<Data<PostgresClusterSummary[]>>(session, listPath(org))
     : await listClusters(session, org)
-  const found = list?.data.filter(({ id, name }) => id === given || name === given) ?? []
-  if (found.length > 1) throw new Misuse(ambiguity(given, found))
+  const found = list?.data.filter(({ id, name }) => id === nameOrId || name === nameOrId) ?? []
+  if (found.length > 1) throw new Misuse(ambiguityMessage(nameOrId, found))
   if (found[0]) return found[0].id
-  if (looksLikeId) return given
-  throw new Failure(`cluster ${given} not found in organization ${org}; "berth postgres list --org ${org}" shows all`)
+  if (looksLikeId) return nameOrId
+  throw new Failure(
+    `cluster ${nameOrId} not found in organization ${org}; "berth postgres list --org ${org}" shows all`,
+  )
 }
 
 /** Names are unique, so that one of the two has the id and the other the name. */
-function ambiguity(given: string, found: PostgresClusterSummary[]): string {
-  const byId = found.find(({ id }) => id === given)!
-  const byName = found.find(({ id }) => id !== given)!
-  return `"${given}" is the id of one cluster and the name of another; write ${byId.name} or ${byName.id}`
+function ambiguityMessage(nameOrId: string, found: PostgresClusterSummary[]): string {
+  const byId = found.find(({ id }) => id === nameOrId)!
+  const byName = found.find(({ id }) => id !== nameOrId)!
+  return `"${nameOrId}" is the id of one cluster and the name of another; write ${byId.name} or ${byName.id}`
 }

@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { RestoreProgress } from '../api-types.ts'
-import { addRestoreCommands, parseMoment, phaseText, resolveMoment } from './restore.ts'
+import { addRestoreCommands, formatPhase, parseRestoreTarget, resolveRestoreTarget } from './restore.ts'
 
 describe('a moment', () => {
   it.each([
@@ -11,7 +11,7 @@ describe('a moment', () => {
     [' 2026-11-15 10:02:03.123456+00 ', '2026-11-15 10:02:03.123456+00:00'],
     ['2026-11-15 10:02:03+0530', '2026-11-15 10:02:03+05:30'],
   ])('can be written as %s', (text, time) => {
-    expect(parseMoment(text)).toEqual({ is: 'at', time })
+    expect(parseRestoreTarget(text)).toEqual({ is: 'at', time })
   })
 
   it.each([
@@ -23,7 +23,7 @@ describe('a moment', () => {
     ['1h30m-ago', 5400],
     ['1d2h3m4s-ago', 93_784],
   ])('can be counted back with %s', (text, seconds) => {
-    expect(parseMoment(text)).toEqual({ is: 'ago', seconds })
+    expect(parseRestoreTarget(text)).toEqual({ is: 'ago', seconds })
   })
 
   it.each([
@@ -45,7 +45,7 @@ describe('a moment', () => {
     '2026-11-15 10:02:03 +01:00',
     '2026-11-15 10:02:03 UTC',
   ])('cannot be written as %j', (text) => {
-    expect(() => parseMoment(text)).toThrow('Write a time with an offset')
+    expect(() => parseRestoreTarget(text)).toThrow('Write a time with an offset')
   })
 
   const latest = '2026-11-15T10:02:01.123456Z'
@@ -53,13 +53,13 @@ describe('a moment', () => {
 
   it('is counted back from the clock of the platform', () => {
     const moment = { is: 'ago', seconds: 5400 } as const
-    expect(resolveMoment(moment, latest, now)).toEqual({ time: '2026-11-15T08:32:03.000Z', isClamped: false })
+    expect(resolveRestoreTarget(moment, latest, now)).toEqual({ time: '2026-11-15T08:32:03.000Z', isClamped: false })
   })
 
   it('is the end of the window at the latest', () => {
-    expect(resolveMoment({ is: 'ago', seconds: 1 }, latest, now)).toEqual({ time: latest, isClamped: true })
-    expect(resolveMoment({ is: 'ago', seconds: 2 }, latest, now)).toMatchObject({ isClamped: false })
-    expect(resolveMoment({ is: 'latest' }, latest, now)).toEqual({ time: latest, isClamped: false })
+    expect(resolveRestoreTarget({ is: 'ago', seconds: 1 }, latest, now)).toEqual({ time: latest, isClamped: true })
+    expect(resolveRestoreTarget({ is: 'ago', seconds: 2 }, latest, now)).toMatchObject({ isClamped: false })
+    expect(resolveRestoreTarget({ is: 'latest' }, latest, now)).toEqual({ time: latest, isClamped: false })
   })
 })
 
@@ -94,14 +94,14 @@ describe('the progress', () => {
     [restore({ phase: 'finishing' }), 'finishing'],
     [restore({ phase: 'done' }), 'finishing'],
   ])('of %j is %s at a terminal', (seen, text) => {
-    expect(phaseText(seen, true)).toBe(text)
+    expect(formatPhase(seen, true)).toBe(text)
   })
 
   it.each([
     [copying(1.2 * gigabyte, 3.4 * gigabyte), 'copying 3.4 GB, 30 %'],
     [replaying, 'replaying, until 10:02 UTC'],
   ])('of %j is %s elsewhere', (seen, text) => {
-    expect(phaseText(seen, false)).toBe(text)
+    expect(formatPhase(seen, false)).toBe(text)
   })
 })
 

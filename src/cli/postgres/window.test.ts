@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import type { PostgresBackup } from '../api-types.ts'
-import { addWindowCommand, drawWindow, noWindowText } from './window.ts'
+import { addWindowCommand, drawWindow, formatNoWindow } from './window.ts'
 
 const at = (clock: string) => `2026-11-15T${clock}Z`
 const window = (earliest: string, latest: string) => ({ earliest: at(earliest), latest: at(latest) })
@@ -95,7 +95,7 @@ describe('without a window', () => {
     ['ready', [backup('10:00:00')], 'its archive has not gone on past backup 20261115-090000F yet'],
   ] as const)('a %s cluster says why', (status, backups, why) => {
     const text = `Cluster shop cannot be restored to a point in time: ${why}.`
-    expect(noWindowText({ name: 'shop', status }, [...backups])).toBe(text)
+    expect(formatNoWindow({ name: 'shop', status }, [...backups])).toBe(text)
   })
 })
 

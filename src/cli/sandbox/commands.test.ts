@@ -4,14 +4,14 @@ import { PassThrough, Readable } from 'node:stream'
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { NetworkPolicy } from '../api-types.ts'
-import { harmless } from '../output.ts'
-import { linesOf } from '../stream.ts'
+import { sanitizeOutput } from '../output.ts'
+import { readLines } from '../stream.ts'
 import { addSandboxCommands } from './commands.ts'
-import { modeText, readOwner } from './file.ts'
+import { formatMode, parseOwner } from './file.ts'
 import { planCopy } from './file-copy.ts'
 import type { Streams } from './find.ts'
 import { withRules } from './policy.ts'
-import { readPair } from './proxy.ts'
+import { parsePortPair } from './proxy.ts'
 
 type Answer = [status: number, body: object | string]
 
@@ -202,30 +202,31 @@ describe('commands that take the sandbox first', () => {
 
 describe('the small parts', () => {
   it('read ports', () => {
-    expect(readPair('8080')).toEqual({ local: 8080, remote: 8080 })
-    expect(readPair('0:80')).toEqual({ local: 0, remote: 80 })
-    for (const odd of ['', 'x', '0', '70000', '1:2:3', '80:']) expect(() => readPair(odd)).toThrow('must be a port')
+    expect(parsePortPair('8080')).toEqual({ local: 8080, remote: 8080 })
+    expect(parsePortPair('0:80')).toEqual({ local: 0, remote: 80 })
+    for (const odd of ['', 'x', '0', '70000', '1:2:3', '80:'])
+      expect(() => parsePortPair(odd)).toThrow('must be a port')
   })
 
   it('plan copies as cp does', () => {
     expect(planCopy(undefined, 'a/b', '/x')).toEqual({ path: 'b' })
     expect(planCopy('to/', 'a/b/', '/x')).toEqual({ path: 'to/b' })
-    expect(planCopy('to', 'b', '/x')).toEqual({ path: 'to', orInto: 'b' })
+    expect(planCopy('to', 'b', '/x')).toEqual({ path: 'to', nameInDirectory: 'b' })
     expect(planCopy(undefined, '..', '/x/y')).toEqual({ path: 'x' })
     expect(planCopy('to', 'a/.', '/x')).toEqual({ path: 'to' })
     expect(planCopy(undefined, '/', '/x')).toEqual({ path: '.' })
   })
 
   it('write permissions as ls does', () => {
-    expect(modeText({ type: 'file', mode: '0644' })).toBe('-rw-r--r--')
-    expect(modeText({ type: 'directory', mode: '1777' })).toBe('drwxrwxrwt')
-    expect(modeText({ type: 'file', mode: '6744' })).toBe('-rwsr-Sr--')
+    expect(formatMode({ type: 'file', mode: '0644' })).toBe('-rw-r--r--')
+    expect(formatMode({ type: 'directory', mode: '1777' })).toBe('drwxrwxrwt')
+    expect(formatMode({ type: 'file', mode: '6744' })).toBe('-rwsr-Sr--')
   })
 
   it('read owners', () => {
-    expect(readOwner('www-data:33')).toEqual({ uid: 'www-data', gid: 33 })
-    expect(readOwner('0')).toEqual({ uid: 0 })
-    expect(readOwner(':staff')).toEqual({ gid: 'staff' })
+    expect(parseOwner('www-data:33')).toEqual({ uid: 'www-data', gid: 33 })
+    expect(parseOwner('0')).toEqual({ uid: 0 })
+    expect(parseOwner(':staff')).toEqual({ gid: 'staff' })
   })
 
   it('replace rules for the same domain', () => {
@@ -243,9 +244,9 @@ describe('the small parts', () => {
   })
 
   it('keep lines and colours of a log, and nothing that moves the cursor', () => {
-    expect(harmless('a\tb\n')).toBe('a\tb\n')
-    expect(harmless('a\u001b[2Jb\u0007\r\n')).toBe('a\u{fffd}[2Jb\u{fffd}\n')
-    expect(harmless('\u001b[31mred\n')).toBe('\u001b[31mred\u001b[0m\n')
+    expect(sanitizeOutput('a\tb\n')).toBe('a\tb\n')
+    expect(sanitizeOutput('a\u001b[2Jb\u0007\r\n')).toBe('a\u{fffd}[2Jb\u{fffd}\n')
+    expect(sanitizeOutput('\u001b[31mred\n')).toBe('\u001b[31mred\u001b[0m\n')
   })
 
   it('cut lines only where they end', async () => {
@@ -257,7 +258,7 @@ describe('the small parts', () => {
       for (const byte of bytes) yield Buffer.from([byte])
     }
     const lines = ['{"a":"ü\u2028"}', '{"b":1}', '', '{"c":2}']
-    expect(await Readable.from(linesOf(pieces())).toArray()).toEqual(lines)
-    expect(await Readable.from(linesOf(single())).toArray()).toEqual(lines)
+    expect(await Readable.from(readLines(pieces())).toArray()).toEqual(lines)
+    expect(await Readable.from(readLines(single())).toArray()).toEqual(lines)
   })
 })

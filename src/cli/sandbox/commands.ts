@@ -8,7 +8,7 @@ import { addCheckpointCommands } from './checkpoint.ts'
 import { addConsoleCommands } from './console.ts'
 import { addExecCommand } from './exec.ts'
 import { addFileCommands } from './file.ts'
-import { readVariables, type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { parseVariables, type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 import { addListCommand } from './list.ts'
 import { addPolicyCommands } from './policy.ts'
 import { addProxyCommand } from './proxy.ts'
@@ -54,7 +54,7 @@ export function addSandboxCommands(program: Command, cli: SandboxCli): void {
   addProxyCommand(sandbox, cli)
   addCheckpointCommands(sandbox, cli)
   addPolicyCommands(sandbox, cli)
-  addEnds(sandbox, cli)
+  addEndCommands(sandbox, cli)
 }
 
 function addCreate(sandbox: Command, cli: SandboxCli): void {
@@ -97,14 +97,14 @@ async function createSandbox(cli: SandboxCli, name: string, options: CreateOptio
     image: options.image,
     config: { ram_mb: options.memory, cpus: options.cpus, storage_gb: options.storage },
     labels: options.label,
-    environment: readVariables(options.env),
+    environment: parseVariables(options.env),
     url_settings: options.public && { auth: 'public' },
   })
-  printAnswer(terminal, sandbox, () => creationText(sandbox))
+  printAnswer(terminal, sandbox, () => formatCreated(sandbox))
   if (sandbox.isolation.gap && !terminal.json) terminal.note(`warning: ${visible(sandbox.isolation.gap)}`)
 }
 
-function creationText({ name, url, organization }: Sandbox): string {
+function formatCreated({ name, url, organization }: Sandbox): string {
   return [
     `Created sandbox ${visible(name)} in organization ${visible(organization)}.`,
     '',
@@ -115,7 +115,7 @@ function creationText({ name, url, organization }: Sandbox): string {
 }
 
 function addShow(sandbox: Command, cli: SandboxCli): void {
-  const show = takesSandbox(sandbox.command('show'))
+  const show = withSandboxArgument(sandbox.command('show'))
     .description('show a sandbox')
     .action((name: string) => showSandbox(cli, name))
   addExamples(show, 'berth sandbox show demo', 'berth sandbox show demo --json')
@@ -124,10 +124,10 @@ function addShow(sandbox: Command, cli: SandboxCli): void {
 async function showSandbox(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const sandbox = await request<Sandbox>(cli.session(), 'GET', sandboxPath(name))
-  printAnswer(terminal, sandbox, () => block(describe(sandbox), terminal.colors))
+  printAnswer(terminal, sandbox, () => block(describeSandbox(sandbox), terminal.colors))
 }
 
-function describe(sandbox: Sandbox): [string, Cell][] {
+function describeSandbox(sandbox: Sandbox): [string, Cell][] {
   const { config, isolation, environment } = sandbox
   const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`)
   return [
@@ -136,7 +136,7 @@ function describe(sandbox: Sandbox): [string, Cell][] {
     ['status', sandbox.status],
     ['organization', sandbox.organization],
     ['url', sandbox.url],
-    ['access', accessText(sandbox)],
+    ['access', describeAccess(sandbox)],
     ['memory', `${config.ram_mb} MB`],
     ['processors', config.cpus],
     ['storage', `${config.storage_gb} GB${sandbox.storage.enforced ? '' : ' (not enforced on this disk)'}`],
@@ -156,12 +156,12 @@ function imageCells({ image }: Sandbox): [string, Cell][] {
   return [['image', [reference, digest, problem].filter(Boolean).join(' ')]]
 }
 
-function accessText({ url_settings: { auth } }: Sandbox): string {
+function describeAccess({ url_settings: { auth } }: Sandbox): string {
   return auth === 'public' ? 'public' : 'private: it asks for a token'
 }
 
 function addUrl(sandbox: Command, cli: SandboxCli): void {
-  const url = takesSandbox(sandbox.command('url'))
+  const url = withSandboxArgument(sandbox.command('url'))
     .description('show the URL of a sandbox, or change who may open it')
     .addOption(new Option('--public', 'let everybody open it').conflicts('private'))
     .option('--private', 'ask for a token of the platform')
@@ -184,16 +184,16 @@ async function showUrl(cli: SandboxCli, name: string, options: UrlOptions): Prom
     : await request<Sandbox>(session, 'GET', sandboxPath(name))
   const { url, url_settings } = sandbox
   printAnswer(terminal, { url, url_settings }, () => visible(url))
-  if (!terminal.json) terminal.note(accessText(sandbox))
+  if (!terminal.json) terminal.note(describeAccess(sandbox))
 }
 
-function addEnds(sandbox: Command, cli: SandboxCli): void {
-  const restart = takesSandbox(sandbox.command('restart'))
+function addEndCommands(sandbox: Command, cli: SandboxCli): void {
+  const restart = withSandboxArgument(sandbox.command('restart'))
     .description('end every process in a sandbox and start its services again; its files stay')
     .action((name: string) => restartSandbox(cli, name))
   addExamples(restart, 'berth sandbox restart demo')
 
-  const destroy = takesSandbox(sandbox.command('destroy'))
+  const destroy = withSandboxArgument(sandbox.command('destroy'))
     .description('destroy a sandbox with everything in it, and with its checkpoints')
     .option('-y, --yes', 'do not ask')
     .action((name: string, options: { yes?: true }) => destroySandbox(cli, name, options))

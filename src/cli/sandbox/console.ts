@@ -1,12 +1,12 @@
 import type { Command } from 'commander'
 import type { ExecSessionList } from '../api-types.ts'
-import { request, segment } from '../client.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
 import { collect } from '../option.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
 import { commandPath, exitCodeOf } from './exec.ts'
-import { type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 import type { Outcome } from './session.ts'
 
 interface ConsoleOptions {
@@ -20,10 +20,10 @@ const shells = [
   ['bash', '-l'],
   ['sh', '-l'],
 ]
-const notFound = 127
+const commandNotFoundCode = 127
 
 export function addConsoleCommands(sandbox: Command, cli: SandboxCli): void {
-  const console = takesSandbox(sandbox.command('console'))
+  const console = withSandboxArgument(sandbox.command('console'))
     .description('open a terminal in a sandbox')
     .argument('[command...]', 'the program and its arguments, a login shell when omitted; write -- before them')
     .option('--attach <session>', 'return to a session that runs')
@@ -43,7 +43,7 @@ also goes on when the connection is lost. It ends with its program, with --kill,
     'berth sandbox console demo --attach 4711',
   )
 
-  const sessions = takesSandbox(sandbox.command('sessions'))
+  const sessions = withSandboxArgument(sandbox.command('sessions'))
     .description('list the commands that run in a sandbox, or end one')
     .option('--kill <session>', 'end this one: SIGTERM, and SIGKILL after 10 seconds')
     .option('--signal <name>', 'with --kill: this signal instead of SIGTERM')
@@ -67,32 +67,32 @@ async function openConsole(cli: SandboxCli, name: string, words: string[], optio
     throw new Misuse('a session that runs has its command already; write none with --attach')
   }
   const outcome =
-    options.attach === undefined ? await start(cli, name, words, options) : await attach(cli, name, options)
-  tell(cli, name, outcome)
+    options.attach === undefined ? await startSession(cli, name, words, options) : await attach(cli, name, options)
+  reportOutcome(cli, name, outcome)
 }
 
 function attach(cli: SandboxCli, name: string, { attach }: ConsoleOptions): Promise<Outcome> {
-  return join(cli, `${sandboxPath(name)}/exec/${segment(attach!)}`)
+  return joinSession(cli, `${sandboxPath(name)}/exec/${encodeSegment(attach!)}`)
 }
 
-async function start(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<Outcome> {
+async function startSession(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<Outcome> {
   const run = (argv: string[]) =>
-    join(cli, commandPath(name, argv, cli.streams, { ...options, tty: true, stdin: true }))
+    joinSession(cli, commandPath(name, argv, cli.streams, { ...options, tty: true, stdin: true }))
   if (words.length > 0) return run(words)
-  const [usual, other] = shells
-  const outcome = await run(usual!)
+  const [preferred, fallback] = shells
+  const outcome = await run(preferred!)
   // A shell to which somebody typed was there, whatever it ended with.
-  const isMissing = outcome.is === 'ended' && outcome.code === notFound && !outcome.hasTyped
-  return isMissing ? run(other!) : outcome
+  const isMissing = outcome.is === 'ended' && outcome.code === commandNotFoundCode && !outcome.hasSentInput
+  return isMissing ? run(fallback!) : outcome
 }
 
-async function join(cli: SandboxCli, path: string): Promise<Outcome> {
+async function joinSession(cli: SandboxCli, path: string): Promise<Outcome> {
   const session = cli.session()
   const { runSession } = await import('./session.ts')
-  return runSession(session, path, { streams: cli.streams, takesInput: true, canLeave: true })
+  return runSession(session, path, { streams: cli.streams, takesInput: true, canDetach: true })
 }
 
-function tell(cli: SandboxCli, name: string, outcome: Outcome): void {
+function reportOutcome(cli: SandboxCli, name: string, outcome: Outcome): void {
   cli.setExitCode(exitCodeOf(outcome))
   if (outcome.is === 'ended') return
   const id = outcome.id
@@ -125,7 +125,7 @@ async function killSession(cli: SandboxCli, name: string, id: string, signal: st
   const terminal = cli.terminal()
   const { readEvents } = await import('../stream.ts')
   const query = signal === undefined ? '' : `?${new URLSearchParams({ signal })}`
-  const path = `${sandboxPath(name)}/exec/${segment(id)}/kill${query}`
+  const path = `${sandboxPath(name)}/exec/${encodeSegment(id)}/kill${query}`
   let last: KillEvent | undefined
   for await (const event of readEvents<KillEvent>(cli.session(), { method: 'POST', path })) {
     if (terminal.json) terminal.print(JSON.stringify(event))

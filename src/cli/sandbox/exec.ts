@@ -2,7 +2,7 @@ import { constants } from 'node:os'
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
 import { collect } from '../option.ts'
-import { readVariables, type SandboxCli, type Streams, sandboxPath, takesSandbox } from './find.ts'
+import { parseVariables, type SandboxCli, type Streams, sandboxPath, withSandboxArgument } from './find.ts'
 import type { Outcome } from './session.ts'
 
 interface ExecOptions {
@@ -13,7 +13,7 @@ interface ExecOptions {
 }
 
 export function addExecCommand(sandbox: Command, cli: SandboxCli): void {
-  const exec = takesSandbox(sandbox.command('exec'))
+  const exec = withSandboxArgument(sandbox.command('exec'))
     .description('run a command in a sandbox; its exit code is the one of this command')
     .argument('<command...>', 'the program and its arguments; write -- before them')
     .option('--dir <path>', 'where it starts; /home/sprite when omitted')
@@ -42,7 +42,7 @@ async function runCommand(cli: SandboxCli, name: string, words: string[], option
   const path = commandPath(name, words, streams, { ...options, stdin: takesInput })
   const session = cli.session()
   const { runSession } = await import('./session.ts')
-  const outcome = await runSession(session, path, { streams, takesInput, canLeave: false })
+  const outcome = await runSession(session, path, { streams, takesInput, canDetach: false })
   cli.setExitCode(exitCodeOf(outcome))
 }
 
@@ -62,7 +62,7 @@ export interface CommandOptions {
 /** The path at which a socket starts the command. */
 export function commandPath(name: string, words: string[], { output }: Streams, options: CommandOptions): string {
   const query = new URLSearchParams(words.map((word): [string, string] => ['cmd', word]))
-  for (const [key, value] of Object.entries(readVariables(options.env) ?? {})) query.append('env', `${key}=${value}`)
+  for (const [key, value] of Object.entries(parseVariables(options.env) ?? {})) query.append('env', `${key}=${value}`)
   if (options.dir !== undefined) query.set('dir', options.dir)
   query.set('stdin', String(options.stdin))
   if (options.tty) {

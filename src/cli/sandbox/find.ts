@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { segment } from '../client.ts'
+import { encodeSegment } from '../client.ts'
 import type { Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { parsePairs } from '../option.ts'
@@ -22,29 +22,29 @@ export interface SandboxCli extends Cli {
 /** Where relative paths begin, as for commands. */
 export const sandboxHome = '/home/sprite'
 
-export function takesSandbox(command: Command): Command {
+export function withSandboxArgument(command: Command): Command {
   return command.argument('<sandbox>', 'the name of the sandbox')
 }
 
 export function sandboxPath(name: string): string {
-  return `/v1/sandboxes/${segment(name)}`
+  return `/v1/sandboxes/${encodeSegment(name)}`
 }
 
-export function takesService(command: Command): Command {
-  return takesSandbox(command).argument('<service>', 'the name of the service')
+export function withServiceArgument(command: Command): Command {
+  return withSandboxArgument(command).argument('<service>', 'the name of the service')
 }
 
 export function servicePath(name: string, service: string): string {
-  return `${sandboxPath(name)}/services/${segment(service)}`
+  return `${sandboxPath(name)}/services/${encodeSegment(service)}`
 }
 
 /** Variables as `NAME=value`. Undefined when there are none, so that nothing is sent. */
-export function readVariables(pairs: string[] | undefined): Record<string, string> | undefined {
+export function parseVariables(pairs: string[] | undefined): Record<string, string> | undefined {
   return pairs && parsePairs('--env', pairs)
 }
 
 /** Lets `files demo ls` mean `files ls demo`: people who think of the sandbox first write it first. */
-export function takesNameFirst(group: Command): void {
+export function allowSandboxFirst(group: Command): void {
   group
     .usage('<command> <sandbox> [arguments...]')
     .argument('[words...]', 'a sandbox, a command and its arguments, when the sandbox is written first')
@@ -53,11 +53,11 @@ export function takesNameFirst(group: Command): void {
       const [name, verb, ...rest] = command.args
       const named = group.commands.find((each) => each.name() === verb || each.aliases().includes(verb ?? ''))
       if (named) await named.parseAsync([name!, ...rest], { from: 'user' })
-      else refuseWords(group, verb ?? name)
+      else rejectUnknownCommand(group, verb ?? name)
     })
 }
 
-function refuseWords(group: Command, word: string | undefined): never {
+function rejectUnknownCommand(group: Command, word: string | undefined): never {
   const names = group.commands.map((command) => command.name()).join(', ')
   throw new Misuse(word === undefined ? `name one of the commands ${names}` : `"${word}" is none of ${names}`)
 }

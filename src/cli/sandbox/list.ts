@@ -32,7 +32,7 @@ export function addListCommand(sandbox: Command, cli: SandboxCli): void {
 
 async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<void> {
   const terminal = cli.terminal()
-  const page = await collectPages(cli.session(), options)
+  const page = await listAllSandboxes(cli.session(), options)
   if (page.sprites.length === 0 && !terminal.json) {
     return terminal.note('No sandboxes; "berth sandbox create <name>" makes one.')
   }
@@ -50,7 +50,7 @@ async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<voi
 }
 
 /** All pages as one. */
-async function collectPages(session: Session, options: ListOptions): Promise<SandboxPage> {
+async function listAllSandboxes(session: Session, options: ListOptions): Promise<SandboxPage> {
   const sprites: Sandbox[] = []
   for (let token: string | null = null; ; ) {
     const page: SandboxPage = await request(session, 'GET', listPath(options, token))

@@ -3,9 +3,9 @@ import type { Command } from 'commander'
 import type * as Api from '../api-types.ts'
 import { addExamples } from '../command.ts'
 import { parseWholeNumber } from '../option.ts'
-import { harmless, visible } from '../output.ts'
+import { sanitizeOutput, visible } from '../output.ts'
 import type { StreamRequest } from '../stream.ts'
-import { type SandboxCli, servicePath, takesService } from './find.ts'
+import { type SandboxCli, servicePath, withServiceArgument } from './find.ts'
 
 /** One event of a service. The stream also carries objects that hold nothing but a message. */
 export type ServiceEvent = Partial<Api.ServiceEvent> & { message?: string }
@@ -16,10 +16,10 @@ interface LogOptions {
 }
 
 /** The longest that the platform follows at once. */
-const longest = '24h'
+const maxFollowDuration = '24h'
 
 export function addLogCommand(sandbox: Command, cli: SandboxCli): void {
-  const logs = takesService(sandbox.command('logs'))
+  const logs = withServiceArgument(sandbox.command('logs'))
     .description('show what a service printed; its standard error goes to standard error')
     .option('-n, --lines <count>', 'how many of the last lines; 0 for all that are kept', parseWholeNumber, 100)
     .option('-f, --follow', 'go on with new lines as they come')
@@ -28,30 +28,30 @@ export function addLogCommand(sandbox: Command, cli: SandboxCli): void {
 }
 
 async function printLog(cli: SandboxCli, name: string, service: string, { lines, follow }: LogOptions): Promise<void> {
-  const query = new URLSearchParams({ lines: String(lines), ...(follow ? { duration: longest } : {}) })
-  await printEvents(cli, { method: 'GET', path: `${servicePath(name, service)}/logs?${query}` }, tellGap)
+  const query = new URLSearchParams({ lines: String(lines), ...(follow ? { duration: maxFollowDuration } : {}) })
+  await printEvents(cli, { method: 'GET', path: `${servicePath(name, service)}/logs?${query}` }, describeGap)
 }
 
-function tellGap({ type }: ServiceEvent): string | undefined {
+function describeGap({ type }: ServiceEvent): string | undefined {
   return type === 'gap' ? '(what was printed here is no longer kept)' : undefined
 }
 
 /** Writes what a service prints to the stream it belongs to. Of the other events it says what `tell` makes of them. */
 export async function printEvents(
   cli: SandboxCli,
-  asked: StreamRequest,
-  tell: (event: ServiceEvent) => string | undefined,
+  streamRequest: StreamRequest,
+  describeEvent: (event: ServiceEvent) => string | undefined,
 ): Promise<ServiceEvent[]> {
   const terminal = cli.terminal()
   const others: ServiceEvent[] = []
   const { readEvents } = await import('../stream.ts')
-  for await (const event of readEvents<ServiceEvent>(cli.session(), asked)) {
+  for await (const event of readEvents<ServiceEvent>(cli.session(), streamRequest)) {
     const isOutput = event.type === 'stdout' || event.type === 'stderr'
     if (!isOutput) others.push(event)
     if (terminal.json) terminal.print(JSON.stringify(event))
     else if (isOutput) await write(cli, event)
     else {
-      const sentence = tell(event)
+      const sentence = describeEvent(event)
       if (sentence !== undefined) terminal.note(visible(sentence))
     }
   }
@@ -60,5 +60,5 @@ export async function printEvents(
 
 async function write({ streams }: SandboxCli, { type, data = '' }: ServiceEvent): Promise<void> {
   const stream = type === 'stdout' ? streams.output : streams.errors
-  if (!stream.write(stream.isTTY ? harmless(data) : data)) await once(stream, 'drain')
+  if (!stream.write(stream.isTTY ? sanitizeOutput(data) : data)) await once(stream, 'drain')
 }

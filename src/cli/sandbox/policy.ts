@@ -3,16 +3,16 @@ import type { NetworkPolicy } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, visible } from '../output.ts'
-import { type SandboxCli, sandboxPath, takesNameFirst, takesSandbox } from './find.ts'
+import { allowSandboxFirst, type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 
 type Rule = NetworkPolicy['rules'][number]
 
-const includedNames = 'defaults'
-const everything = '*'
+const defaultsInclude = 'defaults'
+const anyDomain = '*'
 
 export function addPolicyCommands(sandbox: Command, cli: SandboxCli): void {
   const policy = sandbox.command('policy').description('what a sandbox may reach over the network')
-  takesNameFirst(policy)
+  allowSandboxFirst(policy)
   policy.addHelpText(
     'after',
     `
@@ -27,7 +27,7 @@ itself, the networks near it and other sandboxes. The first rule that denies som
     'berth sandbox policy allow demo pypi.org files.pythonhosted.org',
   )
 
-  const show = takesSandbox(policy.command('show'))
+  const show = withSandboxArgument(policy.command('show'))
     .description('show the rules of a sandbox')
     .action((name: string) => showPolicy(cli, name))
   addExamples(show, 'berth sandbox policy show demo')
@@ -35,15 +35,15 @@ itself, the networks near it and other sandboxes. The first rule that denies som
   addRuleCommand(policy, cli, 'allow', 'let a sandbox reach domains')
   addRuleCommand(policy, cli, 'deny', 'keep a sandbox from reaching domains')
 
-  const reset = takesSandbox(policy.command('reset'))
+  const reset = withSandboxArgument(policy.command('reset'))
     .description('take all rules away')
     .action((name: string) => setPolicy(cli, name, { rules: [] }))
   addExamples(reset, 'berth sandbox policy reset demo')
 }
 
-function addRuleCommand(policy: Command, cli: SandboxCli, action: 'allow' | 'deny', about: string): void {
-  const command = takesSandbox(policy.command(action))
-    .description(about)
+function addRuleCommand(policy: Command, cli: SandboxCli, action: 'allow' | 'deny', description: string): void {
+  const command = withSandboxArgument(policy.command(action))
+    .description(description)
     .argument('<domain...>', action === 'allow' ? 'domains; "defaults" means those that most programs need' : 'domains')
     .action((name: string, domains: string[]) => addRules(cli, name, action, domains))
   addExamples(command, `berth sandbox policy ${action} demo example.com '*.example.com'`)
@@ -59,13 +59,13 @@ async function addRules(cli: SandboxCli, name: string, action: 'allow' | 'deny',
  * something means only that.
  */
 export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: string[]): Rule[] {
-  const isFirst = rules.length === 0 && action === 'deny' && !domains.includes(everything)
+  const isFirstDeny = rules.length === 0 && action === 'deny' && !domains.includes(anyDomain)
   const isNamed = ({ domain, include }: Rule) => domains.includes(domain ?? include ?? '')
   const added = domains.map((domain): Rule => {
-    return domain === includedNames && action === 'allow' ? { include: domain } : { domain, action }
+    return domain === defaultsInclude && action === 'allow' ? { include: domain } : { domain, action }
   })
-  const rest: Rule[] = isFirst ? [{ domain: everything, action: 'allow' }] : []
-  return [...rest, ...rules.filter((rule) => !isNamed(rule)), ...added]
+  const allowRest: Rule[] = isFirstDeny ? [{ domain: anyDomain, action: 'allow' }] : []
+  return [...allowRest, ...rules.filter((rule) => !isNamed(rule)), ...added]
 }
 
 function getPolicy(cli: SandboxCli, name: string): Promise<NetworkPolicy> {
@@ -85,7 +85,7 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
       ? [rule.action, rule.domain]
       : ['allow', `${rule.include} (the names that most programs need)`],
   )
-  const isClosed = !policy.rules.some(({ domain }) => domain === everything)
+  const isClosed = !policy.rules.some(({ domain }) => domain === anyDomain)
   const all = isClosed ? [...rows, ['deny', 'everything else']] : rows
   printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
 }

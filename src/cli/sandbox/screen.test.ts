@@ -3,7 +3,7 @@ import { ScreenModes } from './screen.ts'
 
 function left(...output: string[]): string {
   const modes = new ScreenModes()
-  for (const piece of output) modes.look(Buffer.from(piece, 'latin1'))
+  for (const piece of output) modes.observe(Buffer.from(piece, 'latin1'))
   return modes.restore()
 }
 

@@ -1,10 +1,10 @@
 /** Set on every terminal until a program says otherwise: wrapping of lines, and the cursor. */
-const usuallySet = new Set(['7', '25'])
+const setByDefault = new Set(['7', '25'])
 
 const esc = '\u001b'
 const start = Buffer.from(`${esc}[?`)
 const modeChange = new RegExp(`${esc}\\[\\?([\\d;]{1,60})([hl])`, 'g')
-const longestChange = 64
+const maxSequenceLength = 64
 
 /**
  * What programs have changed of a terminal and not put back, such as the second screen, the mouse and the cursor. Whoever
@@ -14,9 +14,9 @@ export class ScreenModes {
   readonly #changed = new Map<string, boolean>()
   #rest: Buffer = Buffer.alloc(0)
 
-  look(output: Buffer): void {
+  observe(output: Buffer): void {
     const data = this.#rest.length > 0 ? Buffer.concat([this.#rest, output]) : output
-    this.#rest = data.subarray(unfinishedFrom(data))
+    this.#rest = data.subarray(unfinishedSequenceStart(data))
     if (!data.includes(start)) return
     for (const [, modes, action] of data.toString('latin1').matchAll(modeChange)) {
       for (const mode of modes!.split(';')) this.#note(mode, action === 'h')
@@ -24,7 +24,7 @@ export class ScreenModes {
   }
 
   #note(mode: string, isSet: boolean): void {
-    if (isSet === usuallySet.has(mode)) this.#changed.delete(mode)
+    if (isSet === setByDefault.has(mode)) this.#changed.delete(mode)
     else this.#changed.set(mode, isSet)
   }
 
@@ -39,8 +39,8 @@ export class ScreenModes {
 }
 
 /** Where a change begins that the next piece may complete; the end when none does. */
-function unfinishedFrom(data: Buffer): number {
+function unfinishedSequenceStart(data: Buffer): number {
   const from = data.lastIndexOf(0x1b)
-  if (from < 0 || data.length - from > longestChange) return data.length
+  if (from < 0 || data.length - from > maxSequenceLength) return data.length
   return /[hl]/.test(data.toString('latin1', from)) ? data.length : from
 }

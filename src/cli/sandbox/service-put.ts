@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander'
 import { addExamples } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { collect, parseWholeNumber } from '../option.ts'
-import { readVariables, type SandboxCli, servicePath, takesService } from './find.ts'
+import { parseVariables, type SandboxCli, servicePath, withServiceArgument } from './find.ts'
 import { followStart, watchOption } from './service-run.ts'
 
 interface PutOptions {
@@ -20,7 +20,7 @@ interface PutOptions {
 }
 
 export function addPutCommand(services: Command, cli: SandboxCli): void {
-  const put = takesService(services.command('put'))
+  const put = withServiceArgument(services.command('put'))
     .description('define a service and start it; another definition of the same name replaces the one before')
     .argument('<command...>', 'the program and its arguments; write -- before them. It is not a shell line')
     .option('--http-port <port>', 'the URL of the sandbox leads to this port', parseWholeNumber)
@@ -40,7 +40,7 @@ export function addPutCommand(services: Command, cli: SandboxCli): void {
       followStart(cli, { name, service, watch: options.watch }, (query) => ({
         method: 'PUT',
         path: `${servicePath(name, service)}?${query}`,
-        body: definition(words, options),
+        body: serviceDefinition(words, options),
       })),
     )
   addExamples(
@@ -51,12 +51,12 @@ export function addPutCommand(services: Command, cli: SandboxCli): void {
   )
 }
 
-function definition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
+function serviceDefinition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
   return {
     cmd,
     args,
     needs: options.needs,
-    env: readVariables(options.env),
+    env: parseVariables(options.env),
     dir: options.dir,
     http_port: options.httpPort,
     health: readHealth(options),

@@ -3,7 +3,7 @@ import type { Service } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { type SandboxCli, sandboxPath, servicePath, takesSandbox, takesService } from './find.ts'
+import { type SandboxCli, sandboxPath, servicePath, withSandboxArgument, withServiceArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addPutCommand } from './service-put.ts'
 import { addRunCommands } from './service-run.ts'
@@ -14,19 +14,21 @@ export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
     .alias('service')
     .description('programs that a sandbox keeps running; with the name of a sandbox alone, a list of them')
     .argument('[sandbox]', 'the name of the sandbox whose services are listed')
-    .action((name: string | undefined) => (name === undefined ? services.help({ error: true }) : list(cli, name)))
+    .action((name: string | undefined) =>
+      name === undefined ? services.help({ error: true }) : listServices(cli, name),
+    )
   addExamples(
     services,
     'berth sandbox services demo',
     'berth sandbox services put demo web --http-port 8080 -- python3 -m http.server 8080',
     'berth sandbox services stop demo web',
   )
-  const listing = takesSandbox(services.command('list').alias('ls'))
+  const listing = withSandboxArgument(services.command('list').alias('ls'))
     .description('list the services of a sandbox')
-    .action((name: string) => list(cli, name))
+    .action((name: string) => listServices(cli, name))
   addExamples(listing, 'berth sandbox services list demo', 'berth sandbox services ls demo --json')
 
-  const show = takesService(services.command('show'))
+  const show = withServiceArgument(services.command('show'))
     .description('show a service')
     .action((name: string, service: string) => showService(cli, name, service))
   addExamples(show, 'berth sandbox services show demo web')
@@ -36,7 +38,7 @@ export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
   addLogCommand(sandbox, cli)
 }
 
-async function list(cli: SandboxCli, name: string): Promise<void> {
+async function listServices(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const services = await request<Service[]>(cli.session(), 'GET', `${sandboxPath(name)}/services`)
   if (services.length === 0 && !terminal.json) {
@@ -59,10 +61,10 @@ async function list(cli: SandboxCli, name: string): Promise<void> {
 async function showService(cli: SandboxCli, name: string, service: string): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<Service>(cli.session(), 'GET', servicePath(name, service))
-  printAnswer(terminal, answer, () => block(describe(answer), terminal.colors))
+  printAnswer(terminal, answer, () => block(describeService(answer), terminal.colors))
 }
 
-function describe(service: Service): [string, Cell][] {
+function describeService(service: Service): [string, Cell][] {
   const { state, env, health, dir, http_port } = service
   const optional: [string, Cell][] = [
     ['pid', state.pid],

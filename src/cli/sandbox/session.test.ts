@@ -42,8 +42,12 @@ afterEach(() => {
   server.close()
 })
 
-function run(takesInput = true, canLeave = true): Promise<Outcome> {
-  return runSession(session, '/exec', { streams: { input, output, errors } as Streams, takesInput, canLeave })
+function run(takesInput = true, canDetach = true): Promise<Outcome> {
+  return runSession(session, '/exec', {
+    streams: { input, output, errors } as Streams,
+    takesInput,
+    canDetach,
+  })
 }
 
 const begin = (socket: WebSocket, tty: boolean) =>
@@ -67,7 +71,7 @@ describe('a command without a terminal', () => {
       socket.send(JSON.stringify({ type: 'keepalive' }))
       finish(socket, 7)
     }
-    expect(await run(false)).toEqual({ is: 'ended', code: 7, hasTyped: false })
+    expect(await run(false)).toEqual({ is: 'ended', code: 7, hasSentInput: false })
     expect([String(output.read()), String(errors.read())]).toEqual(['out', 'err'])
   })
 
@@ -79,7 +83,7 @@ describe('a command without a terminal', () => {
       })
     }
     input.end('some\0bytes')
-    expect(await run()).toMatchObject({ is: 'ended', code: 0, hasTyped: true })
+    expect(await run()).toMatchObject({ is: 'ended', code: 0, hasSentInput: true })
     expect(inputSeen()).toBe('\0some\0bytes\u0004')
   })
 
@@ -167,7 +171,7 @@ describe('a command at a terminal', () => {
   it.each(['\u001c', '\u001b[92;5u'])('is left with %j, unless that is for the command', async (key) => {
     serve = (socket) => begin(socket, true)
     input.write(key)
-    expect(await run()).toEqual({ is: 'left', id: '7' })
+    expect(await run()).toEqual({ is: 'detached', id: '7' })
     expect(raw).toEqual([true, false])
 
     serve = (socket) => {
@@ -183,7 +187,7 @@ describe('a command at a terminal', () => {
       begin(socket, true)
       socket.once('message', () => process.kill(process.pid, 'SIGTERM'))
     }
-    expect(await run()).toEqual({ is: 'left', id: '7', signal: 'SIGTERM' })
+    expect(await run()).toEqual({ is: 'detached', id: '7', signal: 'SIGTERM' })
   })
 
   it('is put back also when the connection is lost, and says so', async () => {
@@ -199,7 +203,7 @@ describe('a command at a terminal', () => {
 describe('what is refused', () => {
   it('is said in the words of the platform', async () => {
     const streams = { input, output, errors } as Streams
-    const joined = { streams, takesInput: false, canLeave: false }
+    const joined = { streams, takesInput: false, canDetach: false }
     await expect(runSession(session, '/refused', joined)).rejects.toMatchObject({
       status: 403,
       message: 'the token may only read',
