@@ -62,7 +62,7 @@ describe('request', () => {
   })
 
   it('says so when something else than a platform answers', async () => {
-    await expect(request(await serve(200, '<html>'), 'GET', '/')).rejects.toThrow('not as a platform does')
+    await expect(request(await serve(200, '<html>'), 'GET', '/')).rejects.toThrow('not with JSON')
   })
 
   it('says how to start a platform when none answers', async () => {

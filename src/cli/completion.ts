@@ -1,5 +1,6 @@
-// Completion scripts, printed from the commands themselves so that they cannot fall behind. All three shells do the
-// same: walk the words up to the cursor to find the command they name, then offer what that command takes.
+// Completion scripts, generated from the commands themselves so that they are never out of date. The scripts of all
+// three shells work the same way: they follow the words up to the cursor to find the command, then offer its
+// subcommands, values and options.
 import { Argument, type Command, type Option } from 'commander'
 import { addExamples, type Cli } from './command.ts'
 
@@ -7,14 +8,14 @@ interface OptionInfo {
   flags: string[]
   description: string
   takesValue: boolean
-  /** What the value may be; `directory` asks the shell for one. */
+  /** The possible values; with `directory` the shell completes a directory name. */
   values: string[] | 'directory'
 }
 
 interface CommandInfo {
   /** `berth apps create` */
   path: string
-  /** The path of its parent with each of its own names. */
+  /** The parent's path followed by the name and by each alias. */
   spellings: string[]
   words: { name: string; description: string }[]
   options: OptionInfo[]
@@ -27,7 +28,7 @@ export function addCompletionCommand(program: Command, cli: Cli): void {
   const completion = program
     .command('completion')
     .description('print a script that lets your shell complete commands and options')
-    .addArgument(new Argument('<shell>', 'the shell it is for').choices(Object.keys(shells)))
+    .addArgument(new Argument('<shell>', 'the shell to print the script for').choices(Object.keys(shells)))
     .action((shell: Shell) => cli.terminal().print(completionScript(program, shell)))
   addExamples(
     completion,
@@ -225,7 +226,6 @@ function valueCases(withValue: OptionInfo[], offer: (list: string) => string, of
     .join('\n')
 }
 
-/** Those that a word leads to: all but the program itself. */
 function withoutRoot(commands: CommandInfo[]): CommandInfo[] {
   return commands.slice(1)
 }

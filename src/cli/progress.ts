@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { Interruption } from './failure.ts'
 import type { Terminal } from './output.ts'
 
-/** Standard error, or what stands for it. */
+/** Standard error, or a replacement in tests. */
 export interface ProgressStream {
   isTTY?: boolean
   columns?: number
@@ -11,14 +11,14 @@ export interface ProgressStream {
 
 export interface Progress {
   show(status: string): void
-  /** Leaves nothing behind at a terminal. */
+  /** Clears the line on a terminal. */
   end(): void
 }
 
-/** Less than the five reads in a second that the rate limit allows. */
+/** Stays below the rate limit of five reads per second. */
 const pollMs = 250
 
-/** How something comes along: one line that is rewritten at a terminal, elsewhere a line for each new status. */
+/** Shows progress: on a terminal one line that is rewritten, elsewhere a new line for each new status. */
 export function startProgress(
   { json }: Pick<Terminal, 'json'>,
   stream: ProgressStream,
@@ -36,7 +36,7 @@ const eraseLine = '\r\u001b[2K'
 
 function rewrittenLine(stream: ProgressStream, formatLine: FormatLine): Progress {
   return {
-    // A line that wraps could not be rewritten. Some terminals say that they have no columns.
+    // A line that wraps cannot be rewritten. Some terminals report 0 columns.
     show: (status) => stream.write(eraseLine + formatLine(status).slice(0, (stream.columns || 80) - 1)),
     end: () => stream.write(eraseLine),
   }
@@ -53,7 +53,10 @@ function plainLines(stream: ProgressStream, formatLine: FormatLine): Progress {
   }
 }
 
-/** Looks again and again until what is seen needs no more waiting. After Ctrl-C `goesOn` says what that does not end. */
+/**
+ * Polls until `pendingStatus` returns undefined for the fetched state, and shows the status until then. With an
+ * `interruptNotice`, Ctrl-C ends the wait with an error that carries the notice.
+ */
 export async function pollUntil<T>(
   progress: Progress,
   fetchState: () => Promise<T>,

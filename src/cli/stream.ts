@@ -1,4 +1,4 @@
-// Answers and bodies of any length, which take as long as they take: without the limits that fetch has.
+// Requests whose bodies and answers are streams of any length and duration. fetch would end them by its timeouts.
 import { once } from 'node:events'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { request as requestHttps } from 'node:https'
@@ -10,12 +10,12 @@ import { Failure } from './failure.ts'
 export interface StreamRequest {
   method: string
   path: string
-  /** A body that is sent as it is read, or one as JSON. */
+  /** A stream is sent as it is; any other object is sent as JSON. */
   body?: Readable | object
   accept?: string
 }
 
-/** Returns as soon as the answer begins. What is refused is thrown. */
+/** Returns as soon as the headers of the answer arrive. Throws when the status is not a success. */
 export async function openStream(session: Session, options: StreamRequest): Promise<IncomingMessage> {
   const answer = await exchange(session, options)
   const status = answer.statusCode!
@@ -36,7 +36,7 @@ async function exchange(session: Session, { method, path, body, accept }: Stream
   const answered = once(outgoing, 'response') as Promise<[IncomingMessage]>
   try {
     const sent = isReadable(body) ? pipeline(body, outgoing) : void outgoing.end(body && JSON.stringify(body))
-    // A platform that says no stops reading; what it said counts, not that.
+    // A platform that refuses the request stops reading the body. Its answer matters, not the write error.
     sent?.catch(() => {})
     return (await answered)[0]
   } catch (error) {
@@ -49,7 +49,7 @@ function isReadable(body: Readable | object | undefined): body is Readable {
   return body !== undefined && 'pipe' in body
 }
 
-/** The JSON objects of an answer that has one a line, as they come. */
+/** Yields the JSON objects of an NDJSON answer as they arrive. */
 export async function* readEvents<T>(session: Session, options: StreamRequest): AsyncGenerator<T> {
   const answer = await openStream(session, { ...options, accept: 'application/x-ndjson' })
   try {
@@ -62,7 +62,7 @@ export async function* readEvents<T>(session: Session, options: StreamRequest): 
   }
 }
 
-/** Unlike readline, it ends a line at nothing but its end: JSON may hold other separators as they are. */
+/** Splits at `\n` only. readline also splits at U+2028 and U+2029, which JSON strings may contain. */
 export async function* readLines(stream: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new TextDecoder()
   let rest = ''

@@ -9,14 +9,14 @@ interface UpdateOptions {
 }
 
 export function addOrgCommands(program: Command, cli: Cli): void {
-  const orgs = program.command('orgs').alias('org').description('organizations, to which everything else belongs')
+  const orgs = program.command('orgs').alias('org').description('organizations, which own all other resources')
   addExamples(orgs, 'berth orgs create acme', 'berth orgs list')
 
   const create = orgs
     .command('create')
     .description('create an organization (needs a root token)')
     .argument('<slug>', 'lowercase letters, digits and dashes; unique')
-    .option('--name <name>', 'what people call it; the slug when omitted')
+    .option('--name <name>', 'display name; defaults to the slug')
     .action((slug: string, options: { name?: string }) => createOrg(cli, slug, options.name))
   addExamples(create, 'berth orgs create acme', 'berth orgs create acme --name "Acme Corporation"')
 
@@ -39,7 +39,10 @@ export function addOrgCommands(program: Command, cli: Cli): void {
     .description('change the settings of an organization')
     .argument('<slug>', 'the organization')
     .addOption(
-      new Option('--cross-network-replays <switch>', 'whether requests may be replayed to apps in other networks of it')
+      new Option(
+        '--cross-network-replays <switch>',
+        'whether requests may be replayed to apps in other networks of the organization',
+      )
         .choices(['on', 'off'])
         .makeOptionMandatory(),
     )

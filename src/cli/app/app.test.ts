@@ -52,7 +52,7 @@ it('follows pages and shows them as one', async () => {
 it('shows where an app answers, once it has an address', async () => {
   const show = ['apps', 'show', 'a']
   await berth(show, false, [200, app('a')], [200, { ips: [{ type: 'private_v6' }] }])
-  expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" gives it an address')
+  expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" allocates an address')
   const url = 'http://a.example:4282/'
   const shared: Answer = [200, { ips: [{ type: 'shared_v4' }] }]
   await berth(show, false, [200, app('a')], shared, [200, { data: { app: { appUrl: url } } }])

@@ -18,7 +18,7 @@ interface DestroyOptions {
   yes?: true
 }
 
-const maxPageSize = 1000 // the most the platform gives at once
+const maxPageSize = 1000 // the largest page the platform returns
 const destroyTimeoutSeconds = 60
 
 export function addAppCommands(program: Command, cli: Cli): void {
@@ -45,8 +45,8 @@ export function addAppCommands(program: Command, cli: Cli): void {
     .command('destroy')
     .description('destroy an app and everything in it, and wait until it is gone')
     .argument('<name>', 'the name of the app')
-    .option('--force', 'stop its machines first; refused while some are running otherwise')
-    .option('-y, --yes', 'do not ask')
+    .option('--force', 'stop running machines first; without it an app with running machines is not destroyed')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((name: string, options: DestroyOptions) => destroyApp(cli, name, options))
   addExamples(destroy, 'berth apps destroy demo', 'berth apps destroy demo --force --yes')
 }
@@ -57,8 +57,8 @@ function addCreate(apps: Command, cli: Cli): void {
     .description('create an app')
     .argument('<name>', 'lowercase letters, digits and dashes; unique over all organizations')
     .option('--org <slug>', 'the organization it belongs to', defaultOrg)
-    .option('--network <name>', 'a private network of its own, apart from the other apps of the organization')
-    .option('--enable-subdomains', 'route the subdomains of its address to it as well')
+    .option('--network <name>', 'put it in this private network, separate from other apps of the organization')
+    .option('--enable-subdomains', 'also route subdomains of its host name to it')
     .action((name: string, options: CreateOptions) => createApp(cli, name, options))
   addExamples(create, 'berth apps create demo', 'berth apps create shop --org acme --network shop')
 }
@@ -79,14 +79,14 @@ async function listApps(cli: Cli, org: string): Promise<void> {
   const terminal = cli.terminal()
   const page = await listAllApps(cli.session(), org)
   if (page.apps.length === 0 && !terminal.json) {
-    return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" makes one.`)
+    return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" creates one.`)
   }
   const rows = page.apps.map((app) => [app.name, app.status, app.machine_count, app.volume_count, app.network])
   const headers = ['NAME', 'STATUS', 'MACHINES', 'VOLUMES', 'NETWORK']
   printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
-/** All pages as one, which is what the platform answers when no limit is given. */
+/** Fetches all pages and joins them into one. */
 async function listAllApps(session: Session, org: string): Promise<AppPage> {
   const apps: AppPage['apps'] = []
   let cursor: string | undefined
@@ -108,7 +108,7 @@ async function showApp(cli: Cli, name: string): Promise<void> {
     ['name', app.name],
     ['id', app.id],
     ['status', app.status],
-    ['url', url ?? 'none; "berth ips allocate-v4 --shared" gives it an address'],
+    ['url', url ?? 'none; "berth ips allocate-v4 --shared" allocates an address'],
     ['organization', app.organization.slug],
     ['network', app.network],
     ['machines', app.machine_count],
@@ -136,14 +136,13 @@ function formatDestroyQuestion(app: App): string {
   return `Destroy app ${app.name} of organization ${app.organization.slug} with ${held}?`
 }
 
-/** The name is free at once, so somebody may have taken it again: another id is another app. */
+/** Compares ids, because the name is free at once and a new app may already use it. */
 async function waitUntilGone(session: Session, app: App): Promise<void> {
   const deadline = Date.now() + destroyTimeoutSeconds * 1000
   for (;;) {
     const found = await requestIfPresent<App>(session, `/v1/apps/${encodeSegment(app.name)}`)
     if (found?.id !== app.id) return
-    if (Date.now() > deadline)
-      throw new Failure(`app ${app.name} is still there after ${destroyTimeoutSeconds} seconds`)
+    if (Date.now() > deadline) throw new Failure(`app ${app.name} still exists after ${destroyTimeoutSeconds} seconds`)
     await delay(200)
   }
 }

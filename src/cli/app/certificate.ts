@@ -16,14 +16,14 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
   const certs = program
     .command('certs')
     .alias('certificates')
-    .description('further host names of an app, with certificates')
+    .description('custom host names of an app and their certificates')
   addExamples(certs, 'berth certs add shop.example.com -a web', 'berth certs list -a web')
 
   const add = withAppOption(certs.command('add'))
-    .description('lead a host name to an app')
-    .argument('<hostname>', 'the name')
-    .option('--cert <file>', 'its certificate with the chain, as PEM; by default one of the local authority')
-    .option('--key <file>', 'the private key, as PEM')
+    .description('route a host name to an app')
+    .argument('<hostname>', 'the host name')
+    .option('--cert <file>', 'PEM file with the certificate and its chain; by default the local CA issues one')
+    .option('--key <file>', 'PEM file with the private key')
     .action((hostname: string, options: AddOptions) => addCertificate(cli, hostname, options))
   addExamples(
     add,
@@ -38,24 +38,29 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
 
   const show = withAppOption(certs.command('show'))
     .description('show a host name and its certificates')
-    .argument('<hostname>', 'the name')
+    .argument('<hostname>', 'the host name')
     .action((hostname: string, options: AppOptions) => showCertificate(cli, hostname, options))
   addExamples(show, 'berth certs show shop.example.com -a web')
 
   const remove = withAppOption(certs.command('remove').alias('delete'))
-    .description('lead a host name to an app no longer')
-    .argument('<hostname>', 'the name')
+    .description('stop routing a host name to an app')
+    .argument('<hostname>', 'the host name')
     .action((hostname: string, options: AppOptions) => removeCertificate(cli, hostname, options))
   addExamples(remove, 'berth certs remove shop.example.com -a web')
 }
 
 async function addCertificate(cli: Cli, hostname: string, options: AddOptions): Promise<void> {
-  if ((options.cert === undefined) !== (options.key === undefined)) throw new Misuse('--cert and --key go together')
+  if ((options.cert === undefined) !== (options.key === undefined))
+    throw new Misuse('--cert and --key must be used together')
   const own = options.cert !== undefined
   const body = own ? { hostname, fullchain: readPem(options.cert!), private_key: readPem(options.key!) } : { hostname }
   const path = `${appPath(options)}/certificates/${own ? 'custom' : 'acme'}`
   const answer = await request<CertificateDetail>(cli.session(), 'POST', path, body)
-  printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))}.`)
+  printAnswer(
+    cli.terminal(),
+    answer,
+    () => `Requests for ${visible(hostname)} now go to app ${visible(appName(options))}.`,
+  )
 }
 
 function readPem(file: string): string {
@@ -70,7 +75,7 @@ async function listCertificates(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<CertificateList>(cli.session(), 'GET', `${appPath(options)}/certificates?limit=500`)
   if (answer.certificates.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no host names of its own.`)
+    return terminal.note(`App ${visible(appName(options))} has no custom host names.`)
   }
   const rows = answer.certificates.map((one) => [one.hostname, one.status])
   printAnswer(terminal, answer, () => table(['HOSTNAME', 'STATUS'], rows, terminal.colors))
@@ -93,5 +98,9 @@ async function showCertificate(cli: Cli, hostname: string, options: AppOptions):
 
 async function removeCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
   const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${encodeSegment(hostname)}`)
-  printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))} no longer.`)
+  printAnswer(
+    cli.terminal(),
+    answer,
+    () => `Requests for ${visible(hostname)} no longer go to app ${visible(appName(options))}.`,
+  )
 }

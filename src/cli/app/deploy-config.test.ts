@@ -208,26 +208,29 @@ describe('a deployment file', () => {
 
   it.each([
     ['a = ', /^berth\.toml: line 1: /],
-    ['app = 1', 'app is a string'],
-    ['[env]\nA = []', 'env.A is a string, a number, or true or false'],
-    ['kill_timeout = "soon"', 'kill_timeout is a duration such as "15s" or "1m30s"'],
-    ['[deploy]\nstrategy = "slow"', 'deploy.strategy is one of rolling, immediate, canary and bluegreen'],
-    ['[deploy]\nmax_unavailable = 0', 'deploy.max_unavailable is a number of machines, or a part of them such as 0.33'],
+    ['app = 1', 'app must be a string'],
+    ['[env]\nA = []', 'env.A must be a string, a number, or true or false'],
+    ['kill_timeout = "soon"', 'kill_timeout must be a duration such as "15s" or "1m30s"'],
+    ['[deploy]\nstrategy = "slow"', 'deploy.strategy must be rolling, immediate, canary or bluegreen'],
+    [
+      '[deploy]\nmax_unavailable = 0',
+      'deploy.max_unavailable must be a number of machines, or a fraction such as 0.33',
+    ],
     [
       '[deploy]\nmax_unavailable = 1.5',
-      'deploy.max_unavailable is a number of machines, or a part of them such as 0.33',
+      'deploy.max_unavailable must be a number of machines, or a fraction such as 0.33',
     ],
     ['[processes]\nweb = 1', 'processes.web must be a string or a list of strings'],
     ["[processes]\nweb = 'a \"b'", 'processes.web has a quote that is not closed'],
     ['[[services]]\nprotocol = "tcp"', 'services.internal_port is required'],
-    ['[http_service]\ninternal_port = "a"', 'http_service.internal_port is a whole number'],
-    ['[http_service]\nprocesses = ["b"]', 'http_service.processes names "b", which is none of app'],
-    ['[http_service]\nauto_stop_machines = "later"', /auto_stop_machines is one of/],
+    ['[http_service]\ninternal_port = "a"', 'http_service.internal_port must be a whole number'],
+    ['[http_service]\nprocesses = ["b"]', 'http_service.processes must name some of app, not "b"'],
+    ['[http_service]\nauto_stop_machines = "later"', /auto_stop_machines must be "off"/],
     ['[[mounts]]\ndestination = "/d"', 'mounts.source is required'],
-    ['[[mounts]]\nsource = "d"\ndestination = "/d"\ninitial_size = "big"', /^mounts\.initial_size is a number/],
-    ['[[vm]]\nmemory = "much"', 'vm.memory is a size such as "512mb" or "1gb"'],
-    ['env = 3', 'env is a table'],
-    ['services = [1]', 'services is a table, or several'],
+    ['[[mounts]]\nsource = "d"\ndestination = "/d"\ninitial_size = "big"', /^mounts\.initial_size must be a number/],
+    ['[[vm]]\nmemory = "much"', 'vm.memory must be a size such as "512mb" or "1gb"'],
+    ['env = 3', 'env must be a table'],
+    ['services = [1]', 'services must be a table or a list of tables'],
   ])('refuses %j', (text, message) => {
     expect(() => parse(text)).toThrow(Misuse)
     expect(() => parse(text)).toThrow(message)

@@ -1,5 +1,5 @@
-// What a deployment file says, as configurations of machines. The names are those of fly.toml, so that an existing one
-// works as far as it uses what is known here; whatever else it holds is named in a warning.
+// Turns a deployment file into machine configurations. The settings have the names of fly.toml, so an existing fly.toml
+// works. Settings that have no effect here are reported, and the caller warns about them.
 import { splitWords } from '../../model/words.ts'
 import { omitUndefined, parseGuest } from './machine-config.ts'
 import type { MachineConfig, Mount, Service } from './machine-find.ts'
@@ -9,12 +9,12 @@ export interface DeployFile {
   app: string | undefined
   region: string | undefined
   image: string | undefined
-  /** How many machines may be away at once: a number, a part of all of them, or all. */
+  /** How many machines may be unavailable at once: a number, a fraction of all machines, or all. */
   maxUnavailable: number | 'all'
   releaseCommand: string[] | undefined
   releaseSeconds: number
   waitSeconds: number
-  /** By name; `app` when the file names none. Without an image. */
+  /** Configurations by process group. A file without processes has one group, `app`. */
   groups: Map<string, GroupConfig>
   /** Names of settings that have no effect here. */
   unused: string[]
@@ -50,8 +50,8 @@ function readGroupConfigs(reader: Reader): Map<string, GroupConfig> {
   const names = commands.length > 0 ? commands.map(([name]) => name) : [defaultGroup]
   const of = (table: Reader): string[] => {
     const groups = table.strings('processes') ?? []
-    const unused = groups.find((name) => !names.includes(name))
-    if (unused !== undefined) throw table.error('processes', `names "${unused}", which is none of ${names.join(', ')}`)
+    const unknown = groups.find((name) => !names.includes(name))
+    if (unknown !== undefined) throw table.error('processes', `must name some of ${names.join(', ')}, not "${unknown}"`)
     return groups
   }
   const readEach = <T>(tables: Reader[], read: (table: Reader) => T) =>
@@ -88,17 +88,17 @@ function readGroupConfigs(reader: Reader): Map<string, GroupConfig> {
   )
 }
 
-/** What names no group is for all. */
+/** Values that name no group apply to all groups. */
 function valuesForGroup<T>(given: GroupValue<T>[], group: string): T[] {
   return given.filter(([, of]) => of.length === 0 || of.includes(group)).map(([value]) => value)
 }
 
-/** What names the group goes before what is for all. */
+/** A value that names the group takes precedence over one for all groups. */
 function valueForGroup<T>(given: GroupValue<T>[], group: string): T | undefined {
   return (given.find(([, of]) => of.includes(group)) ?? given.find(([, of]) => of.length === 0))?.[0]
 }
 
-/** Whatever is the same for all groups. */
+/** Reads the settings that apply to all groups. */
 function readSharedConfig(reader: Reader): GroupConfig {
   const signal = reader.text('kill_signal')
   const timeout = reader.duration('kill_timeout')
@@ -118,12 +118,12 @@ function readMaxUnavailable(deploy: Reader): number | 'all' {
   const given = deploy.raw('max_unavailable')
   const maxAway = given === undefined ? 1 : Number(scalarText(given))
   if (!(maxAway > 0) || (maxAway > 1 && !Number.isSafeInteger(maxAway))) {
-    throw deploy.error('max_unavailable', 'is a number of machines, or a part of them such as 0.33')
+    throw deploy.error('max_unavailable', 'must be a number of machines, or a fraction such as 0.33')
   }
   if (strategy === 'immediate') return 'all'
-  // The others ask for no less than this gives.
+  // canary and bluegreen are done as rolling updates, which keep at least as many machines available.
   if (['rolling', 'canary', 'bluegreen'].includes(strategy)) return maxAway
-  throw deploy.error('strategy', 'is one of rolling, immediate, canary and bluegreen')
+  throw deploy.error('strategy', 'must be rolling, immediate, canary or bluegreen')
 }
 
 function readHttpService(http: Reader): Service {
@@ -181,7 +181,7 @@ function readScaling(service: Reader): object {
   const concurrency = service.has('concurrency') ? service.table('concurrency') : undefined
   const stop = service.raw('auto_stop_machines')
   if (stop !== undefined && ![true, false, 'off', 'stop', 'suspend'].includes(stop as string)) {
-    throw service.error('auto_stop_machines', 'is one of "off", "stop" and "suspend"')
+    throw service.error('auto_stop_machines', 'must be "off", "stop" or "suspend"')
   }
   return omitUndefined({
     autostart: service.flag('auto_start_machines'),
@@ -234,7 +234,7 @@ function readGigabytes(mount: Reader, name: string): number | undefined {
   const size = mount.raw(name)
   if (size === undefined) return undefined
   const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(scalarText(size))
-  if (!match) throw mount.error(name, 'is a number of gigabytes, such as "10gb"')
+  if (!match) throw mount.error(name, 'must be a number of gigabytes, such as "10gb"')
   return Number(match[1])
 }
 
@@ -249,7 +249,7 @@ function readGuest(vm: Reader): Pick<MachineConfig, 'size' | 'guest'> {
 
 function readMegabytes(vm: Reader, memory: unknown): number {
   const match = /^(\d+(?:\.\d+)?)\s*(mb|gb)?$/i.exec(scalarText(memory))
-  if (!match) throw vm.error('memory', 'is a size such as "512mb" or "1gb"')
+  if (!match) throw vm.error('memory', 'must be a size such as "512mb" or "1gb"')
   return Math.round(Number(match[1]) * (match[2]?.toLowerCase() === 'gb' ? 1024 : 1))
 }
 

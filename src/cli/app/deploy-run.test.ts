@@ -124,9 +124,9 @@ describe('numbers of machines', () => {
   })
 
   it.each([
-    [['x'], 'is not a number'],
-    [['3'], 'name the group with --process: a, b'],
-    [['c=1'], '"c" is none of the groups a, b'],
+    [['x'], 'is neither a number'],
+    [['3'], 'name the process group with --process: a, b'],
+    [['c=1'], 'there is no process group "c"; the app has a, b'],
     [['a=1', 'a=2'], '"a" is given twice'],
   ])('refuses %j', (words, message) => {
     expect(() => parseCounts(words, ['a', 'b'])).toThrow(message)

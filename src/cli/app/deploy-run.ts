@@ -1,4 +1,4 @@
-// One deployment: what runs already gets its new version one after the other, what is missing is made.
+// Runs a deployment: updates the existing machines one after another and creates the missing ones.
 import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { Failure, Misuse } from '../failure.ts'
@@ -30,12 +30,12 @@ import { createRelease, endRelease, findUrl, type Release } from './release.ts'
 
 export interface Deployment {
   app: string
-  /** Undefined: the file names none, and machines that are there keep theirs. */
+  /** When undefined, existing machines keep their image. */
   image: string | undefined
   region: string | undefined
-  /** Undefined without a file: machines that are there keep what they have. */
+  /** Undefined without a deployment file; existing machines then keep their configuration. */
   groups: Map<string, GroupConfig> | undefined
-  /** Of the first machine, without a file. */
+  /** The configuration of the first machine, if there is no deployment file. */
   initialConfig: GroupConfig
   env: Record<string, string> | undefined
   maxUnavailable: number | 'all'
@@ -77,7 +77,7 @@ export async function runDeployment(context: DeployContext, deployment: Deployme
   const machines = [...groupMachines(await listMachines(session, app)).values()].flat()
   const image = deployment.image ?? machines[0]?.config.image
   if (image === undefined) {
-    throw new Misuse('name the image with --image, or in the file as image or build.image; none is built here')
+    throw new Misuse('name the image with --image, or in the file as image or build.image; berth does not build images')
   }
   const release = await createRelease(session, {
     app,
@@ -140,7 +140,7 @@ export function makePlan(deployment: Deployment, machines: Machine[], image: str
   return { image, changes, missing, obsolete }
 }
 
-/** A machine keeps its volume, and its size where the file says nothing about it. */
+/** A machine keeps its volume, and its size unless the file sets one. */
 function applyFileConfig(before: MachineConfig, given: GroupConfig): GroupConfig {
   const volume = before.mounts?.[0]?.volume
   const mounts = given.mounts?.map((mount) => ({ ...mount, ...(volume !== undefined && { volume }) }))
@@ -157,7 +157,7 @@ export function batchSizeFor(given: number | 'all', count: number): number {
   return Math.max(1, given < 1 ? Math.floor(given * count) : given)
 }
 
-/** Nothing in a datagram says which of several apps it is for, so UDP needs an address that is not shared. */
+/** Allocates an address for a new app. UDP cannot be routed by host name, so it needs a dedicated address. */
 async function ensureAddress(
   { session, note }: DeployContext,
   app: string,
@@ -172,10 +172,10 @@ async function ensureAddress(
   const { ips } = await request<IpAssignmentList>(session, 'GET', path)
   if (isFirst && ips.length === 0) {
     const { ip } = await request<IpAssignment>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
-    note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
+    note(`Allocated the ${hasUdp ? '' : 'shared '}address ${ip} for app ${app}.`)
   } else if (hasUdp && ips.every(({ shared }) => shared)) {
     note(
-      `warning: UDP reaches app ${app} only at an address of its own; "berth ips allocate-v4 -a ${app}" gives it one`,
+      `warning: UDP needs a dedicated address, which app ${app} does not have; run "berth ips allocate-v4 -a ${app}"`,
     )
   }
 }
@@ -194,7 +194,7 @@ async function createMissing(rollout: Rollout, region: string | undefined, plan:
   return created
 }
 
-/** In a machine of its own, before any other is touched. */
+/** Runs the release command in a temporary machine before any other machine is changed. */
 async function runReleaseCommand(rollout: Rollout, deployment: Deployment, plan: Plan): Promise<void> {
   const { session, app, progress } = rollout
   const template = plan.changes[0]?.config ?? plan.missing[0]?.config
@@ -222,7 +222,7 @@ async function runReleaseCommand(rollout: Rollout, deployment: Deployment, plan:
       }
     })
   } catch (error) {
-    await destroyMachine(rollout, made.id).catch(() => undefined) // the reason is what counts
+    await destroyMachine(rollout, made.id).catch(() => undefined) // the original error is reported
     throw error
   }
 }
@@ -238,4 +238,4 @@ export async function destroyMachine(
   await waitForState(session, app, { id }, 'destroyed', destroyTimeoutSeconds)
 }
 
-const destroyTimeoutSeconds = 330 // a program may take five minutes to stop
+const destroyTimeoutSeconds = 330 // above the five minutes a program may take to stop

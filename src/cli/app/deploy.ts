@@ -27,27 +27,36 @@ const fileNames = ['berth.toml', 'fly.toml']
 
 export function addDeployCommand(program: Command, cli: MachineCli): void {
   const deploy = withAppOption(program.command('deploy'))
-    .description('make the machines of an app run what berth.toml says, one after the other')
-    .option('-c, --config <file>', 'the file; berth.toml or fly.toml in this directory when omitted')
-    .option('-i, --image <image>', 'the image, in place of the one in the file')
-    .option('-e, --env <NAME=value>', 'a variable beside those in the file; may be given several times', collect)
-    .option('-r, --region <code>', 'where new machines are made')
-    .option('--internal-port <port>', 'without a file: the port at which the program answers HTTP', parseWholeNumber)
-    .addOption(new Option('--strategy <name>', 'all machines at once, or not').choices(['rolling', 'immediate']))
-    .option('--wait-timeout <seconds>', 'how long each machine may take', parseWholeNumber)
+    .description('deploy an app: update its machines to what berth.toml describes, one after another')
+    .option('-c, --config <file>', 'the deployment file; defaults to berth.toml or fly.toml in this directory')
+    .option('-i, --image <image>', 'the image; overrides the one in the file')
+    .option('-e, --env <NAME=value>', 'an additional environment variable; may be given several times', collect)
+    .option('-r, --region <code>', 'the region of new machines')
+    .option(
+      '--internal-port <port>',
+      'the port on which the program serves HTTP, if there is no file',
+      parseWholeNumber,
+    )
     .addOption(
-      new Option('--ha <switch>', 'two machines for what has a service, on the first deployment')
+      new Option('--strategy <name>', 'update machines one after another or all at once').choices([
+        'rolling',
+        'immediate',
+      ]),
+    )
+    .option('--wait-timeout <seconds>', 'timeout for each machine', parseWholeNumber)
+    .addOption(
+      new Option('--ha <switch>', 'create two machines for groups with a service on the first deployment')
         .choices(['true', 'false'])
         .default('true'),
     )
-    .option('--no-public-ips', 'do not give an address to an app that has none')
-    .option('--org <slug>', 'where the app is created when there is none of this name', defaultOrg)
+    .option('--no-public-ips', 'do not allocate an address for an app that has none')
+    .option('--org <slug>', 'the organization in which the app is created if it does not exist', defaultOrg)
     .action((options: DeployOptions) => deployApp(cli, options))
   deploy.addHelpText(
     'after',
     `
-Each machine must be started and pass its checks before the next one is touched. When one does not, the others stay as
-they are, its last lines are shown, and the exit code is 1. The names in the file are those of fly.toml.`,
+Each machine must be started and pass its checks before the next one is updated. When one fails, the others are not
+changed, its last log lines are shown, and the exit code is 1. The file has the format of fly.toml.`,
   )
   addExamples(
     deploy,
@@ -61,7 +70,8 @@ async function deployApp(cli: MachineCli, options: DeployOptions): Promise<void>
   const terminal = cli.terminal()
   const session = cli.session()
   const deployment = await readDeployment(options)
-  if (deployment.unused.length > 0) terminal.note(`warning: not used here: ${deployment.unused.join(', ')}`)
+  if (deployment.unused.length > 0)
+    terminal.note(`warning: these settings have no effect: ${deployment.unused.join(', ')}`)
   await ensureApp(cli, session, deployment.app, options.org)
   const progress = startProgress(terminal, cli.progress)
   const note = terminal.json ? () => {} : terminal.note
@@ -76,7 +86,7 @@ function formatResult(app: string, { release, created, updated, destroyed, url }
     ...(destroyed.length > 0 ? [`destroyed ${formatCount(destroyed.length, 'machine')}`] : []),
   ]
   const first = `Deployed release ${release} of app ${visible(app)}: ${parts.join(', ')}.`
-  return url ? `${first}\nIt answers at ${visible(url)}` : first
+  return url ? `${first}\nURL: ${visible(url)}` : first
 }
 
 async function ensureApp(cli: MachineCli, session: Session, app: string, org: string): Promise<void> {
@@ -89,7 +99,8 @@ async function readDeployment(options: DeployOptions): Promise<Deployment & { un
   const { parseDeployFile } = await import('./deploy-config.ts')
   const found = options.config ?? fileNames.find((name) => existsSync(name))
   const file = found === undefined ? undefined : parseDeployFile(readText(found), found)
-  if (file && options.internalPort !== undefined) throw new Misuse('--internal-port is for apps without a file')
+  if (file && options.internalPort !== undefined)
+    throw new Misuse('--internal-port cannot be used with a deployment file')
   const env = options.env && parsePairs('--env', options.env)
   return {
     app: options.app ?? file?.app ?? appName({}),

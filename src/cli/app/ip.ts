@@ -9,7 +9,7 @@ export function addIpCommands(program: Command, cli: Cli): void {
   const ips = program
     .command('ips')
     .alias('ip')
-    .description('addresses of an app; without one the edge does not know it')
+    .description('addresses of an app; without one it cannot be reached from outside')
   addExamples(ips, 'berth ips allocate-v4 --shared -a web', 'berth ips list -a web')
 
   const list = withAppOption(ips.command('list').alias('ls'))
@@ -18,19 +18,19 @@ export function addIpCommands(program: Command, cli: Cli): void {
   addExamples(list, 'berth ips list -a web', 'berth ips list -a web --json')
 
   const four = withAppOption(ips.command('allocate-v4'))
-    .description('give an app an IPv4 address')
-    .option('--shared', 'the one that apps share and that is told apart by host names')
+    .description('allocate an IPv4 address for an app')
+    .option('--shared', 'use the address that apps share; requests are routed by host name')
     .action((options: AppOptions & { shared?: true }) => allocate(cli, options, options.shared ? 'shared_v4' : 'v4'))
   addExamples(four, 'berth ips allocate-v4 --shared -a web')
 
   const six = withAppOption(ips.command('allocate-v6'))
-    .description('give an app an IPv6 address')
-    .option('--private', 'one that only the private network of the organization reaches')
+    .description('allocate an IPv6 address for an app')
+    .option('--private', 'an address that only the private network of the organization can reach')
     .action((options: AppOptions & { private?: true }) => allocate(cli, options, options.private ? 'private_v6' : 'v6'))
   addExamples(six, 'berth ips allocate-v6 -a web', 'berth ips allocate-v6 --private -a web')
 
   const release = withAppOption(ips.command('release'))
-    .description('give addresses of an app back')
+    .description('release addresses of an app')
     .argument('<address...>', 'the addresses')
     .action((addresses: string[], options: AppOptions) => releaseAddresses(cli, addresses, options))
   addExamples(release, 'berth ips release 127.1.0.7 -a web')
@@ -41,7 +41,7 @@ async function listAddresses(cli: Cli, options: AppOptions): Promise<void> {
   const answer = await request<IpAssignmentList>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
   if (answer.ips.length === 0 && !terminal.json) {
     return terminal.note(
-      `App ${visible(appName(options))} has no address; "berth ips allocate-v4 --shared" gives it one.`,
+      `App ${visible(appName(options))} has no address; "berth ips allocate-v4 --shared" allocates one.`,
     )
   }
   const rows = answer.ips.map((ip) => [ip.ip, ip.type, ip.region, timeText(ip.created_at)])

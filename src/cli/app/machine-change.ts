@@ -21,10 +21,10 @@ const changeTimeoutSeconds = 300
 
 export function addMachineChange(machines: Command, cli: MachineCli): void {
   const update = withConfigOptions(withAppOption(machines.command('update')))
-    .description('give a machine a new version; what is not given stays as it is')
+    .description('change the configuration of a machine; settings not given stay as they are')
     .argument('<id>', 'the id of the machine')
-    .argument('[command...]', 'what it runs; write -- before it')
-    .option('-i, --image <image>', 'another image')
+    .argument('[command...]', 'the command it runs; write -- before it')
+    .option('-i, --image <image>', 'a different image')
     .action((id: string, words: string[], options: UpdateOptions) => updateMachine(cli, id, words, options))
   addExamples(
     update,
@@ -33,10 +33,10 @@ export function addMachineChange(machines: Command, cli: MachineCli): void {
   )
 
   const clone = withAppOption(machines.command('clone'))
-    .description('create a further machine like one that is there, with volumes of its own')
+    .description('create a copy of a machine, with its own volumes')
     .argument('<id>', 'the id of the machine')
-    .option('--name <name>', 'its name inside the app; made up when omitted')
-    .option('-r, --region <code>', 'its region; that of the other when omitted')
+    .option('--name <name>', 'its name, unique in the app; generated when omitted')
+    .option('-r, --region <code>', 'its region; defaults to that of the original')
     .action((id: string, options: CloneOptions) => cloneMachine(cli, id, options))
   addExamples(clone, 'berth machine clone 1857156b526dd8 -a web')
 }
@@ -49,7 +49,7 @@ async function updateMachine(cli: MachineCli, id: string, words: string[], optio
   const progress = startProgress(cli.terminal(), cli.progress)
   await rollOut({ session, app, progress, waitSeconds: changeTimeoutSeconds }, [{ machine, config }])
   const updated = await getMachine(session, app, id)
-  printAnswer(cli.terminal(), updated, () => `Machine ${id} is ${visible(updated.state)} with its new version.`)
+  printAnswer(cli.terminal(), updated, () => `Updated machine ${id}; it is ${visible(updated.state)}.`)
 }
 
 export function changedConfig(
@@ -69,7 +69,7 @@ export function changedConfig(
   }
 }
 
-/** The memory of before may not fit another number of CPUs. */
+/** Drops the previous memory when the number of CPUs changes, because it may not be valid with the new number. */
 function keepGuest(before: MachineConfig['guest'] = {}, change: MachineConfig['guest'] = {}): MachineConfig['guest'] {
   const { memory_mb: _, ...rest } = before
   return change.cpus === undefined ? before : rest

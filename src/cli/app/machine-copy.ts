@@ -1,4 +1,4 @@
-// Further machines like one that is there, and the volumes that they need.
+// Copies machines and creates the volumes that the copies need.
 import type { Volume } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { Failure } from '../failure.ts'
@@ -13,7 +13,7 @@ export interface MachineTarget {
   progress: Progress
 }
 
-/** It gets what the other was given, and volumes of its own. */
+/** Creates a machine with the configuration of another one and with its own volumes. */
 export async function copyMachine(target: MachineTarget, from: Machine, overrides: object = {}): Promise<Machine> {
   const region = (overrides as { region?: string }).region ?? from.region
   const mounts = from.config.mounts?.map(({ volume: _, ...mount }) => mount)
@@ -25,7 +25,7 @@ export function createMachine({ session, app }: MachineTarget, body: object): Pr
   return request<Machine>(session, 'POST', machinesPath(app), body)
 }
 
-/** Each mount by name finds a volume that no machine has, or gets a new one. */
+/** Replaces each mount by name with a mount of a free volume of that name, which is created if there is none. */
 export async function resolveVolumes(
   target: MachineTarget,
   config: MachineConfig,

@@ -12,13 +12,13 @@ interface ExecOptions extends AppOptions {
 
 export function addMachineExec(machines: Command, cli: MachineCli): void {
   const exec = withAppOption(machines.command('exec'))
-    .description('run a command in a machine; its exit code is the one of this command')
+    .description('run a command in a machine and exit with its exit code')
     .argument('<id>', 'the id of the machine')
     .argument('<command...>', 'the program and its arguments; write -- before them')
-    .option('--timeout <seconds>', 'when it is killed; at most 300', parseWholeNumber, 30)
-    .option('--stdin', 'let it read standard input, which is read to its end first')
+    .option('--timeout <seconds>', 'kill the command after this time; at most 300', parseWholeNumber, 30)
+    .option('--stdin', 'pass standard input to the command; it is read to the end first')
     .action((id: string, words: string[], options: ExecOptions) => runCommand(cli, id, words, options))
-  exec.addHelpText('after', '\nWhat it says is printed when it has ended: at most 1 MiB of each stream.')
+  exec.addHelpText('after', '\nThe output is printed when the command has ended, at most 1 MiB of each stream.')
   addExamples(
     exec,
     'berth machine exec 1857156b526dd8 -a web -- ls /',

@@ -67,14 +67,14 @@ export function getMachine(session: Session, app: string, id: string): Promise<M
   return request<Machine>(session, 'GET', machinePath(app, id))
 }
 
-/** Which part of the app it runs, by what deployments note; undefined for one that was made by hand. */
+/** The process group that a deployment recorded; undefined for a machine that was created by hand. */
 export function groupOf({ config }: Pick<Machine, 'config'>): string | undefined {
   return config.metadata?.fly_process_group
 }
 
 export const releaseGroup = 'fly_app_release_command'
 
-/** Machines that deployments made, by group. */
+/** Groups the machines that deployments created by process group. */
 export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
   const groups = new Map<string, Machine[]>()
   for (const machine of machines) {
@@ -85,12 +85,12 @@ export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
   return groups
 }
 
-// Less than a request may take.
+// Below the 30 s timeout of a request.
 const maxRequestWaitSeconds = 20
 
 const settledStates = ['created', 'started', 'stopped', 'suspended', 'failed', 'destroyed']
 
-/** Once it is in one of these states, by default any in which it stays. */
+/** Waits until the machine is in one of the wanted states, by default in any state that is not transitional. */
 export async function waitUntilSettled(
   session: Session,
   app: string,
@@ -108,7 +108,7 @@ export async function waitUntilSettled(
     try {
       await request(session, 'GET', `${machinePath(app, machine.id)}/wait?${query}`)
       const seen = await getMachine(session, app, machine.id)
-      // A program that is over at once has led on meanwhile.
+      // The state may have changed again since the wait ended, for example when the program exits at once.
       if (wanted.includes(seen.state)) return seen
       if (leftSeconds > 0) continue
       throw new Failure(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
@@ -121,7 +121,7 @@ export async function waitUntilSettled(
   }
 }
 
-/** Throws with the reason when it becomes something else. */
+/** Throws with the reason when the machine settles in a different state. */
 export async function waitForState(
   session: Session,
   app: string,
@@ -142,5 +142,5 @@ export function unexpectedState(machine: Machine, state: string): Failure {
 
 export function describeExit({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
   if (oom_killed) return 'ran out of memory'
-  return guest_signal > 0 ? `was ended by signal ${guest_signal}` : `ended with ${exit_code}`
+  return guest_signal > 0 ? `was killed by signal ${guest_signal}` : `exited with code ${exit_code}`
 }

@@ -13,19 +13,19 @@ interface LogOptions extends AppOptions {
   machine?: string
 }
 
-/** `berth logs`, of an app. */
+/** Adds `berth logs` for an app. */
 export function addLogsCommand(program: Command, cli: Cli): void {
   const logs = withLineOptions(withAppOption(program.command('logs')))
-    .description('show what the machines of an app say')
+    .description('show the logs of the machines of an app')
     .option('--machine <id>', 'only this machine')
     .action((options: LogOptions) => printLog(cli, options.machine, options))
   addExamples(logs, 'berth logs -a web', 'berth logs -a web -f')
 }
 
-/** `berth machine logs`, of one machine. */
+/** Adds `berth machine logs` for one machine. */
 export function addMachineLogs(machines: Command, cli: Cli): void {
   const logs = withLineOptions(withAppOption(machines.command('logs')))
-    .description('show what a machine says')
+    .description('show the log of a machine')
     .argument('<id>', 'the id of the machine')
     .action((id: string, options: LogOptions) => printLog(cli, id, options))
   addExamples(logs, 'berth machine logs 1857156b526dd8 -a web -f')
@@ -33,8 +33,8 @@ export function addMachineLogs(machines: Command, cli: Cli): void {
 
 function withLineOptions(command: Command): Command {
   return command
-    .option('-n, --lines <count>', 'how many of the last lines', parseWholeNumber, 100)
-    .option('-f, --follow', 'go on with new lines as they come')
+    .option('-n, --lines <count>', 'number of most recent lines to show', parseWholeNumber, 100)
+    .option('-f, --follow', 'keep printing new lines')
 }
 
 async function printLog(cli: Cli, machine: string | undefined, options: LogOptions): Promise<void> {

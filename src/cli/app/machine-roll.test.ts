@@ -129,7 +129,7 @@ describe('new versions', () => {
     ]
     answers['GET /a'] = () => [200, machine('a', { checks })]
     await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
-      'machine a: up does not pass after 0 s: refused',
+      'machine a: up did not pass within 0 s: refused',
     )
   })
 
@@ -143,7 +143,7 @@ describe('new versions', () => {
     answers['GET /a'] = () => [200, machine('a', { checks: [], events })]
     const failure = roll([machine('a')])
     await expect(failure).rejects.toThrow(Failure)
-    await expect(failure).rejects.toThrow('the program of machine a ended with 3 as soon as it was started')
+    await expect(failure).rejects.toThrow('the program of machine a exited with code 3 right after it was started')
   })
 
   it('take an end of the version before for no failure', async () => {

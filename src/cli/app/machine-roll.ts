@@ -1,4 +1,4 @@
-// New versions of machines, one after the other: the next one is touched when the one before is up and well.
+// Rolling updates: a machine is updated only when the one before is started and healthy.
 import type { LogLine, MachineLease } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { Failure, Refusal } from '../failure.ts'
@@ -19,7 +19,7 @@ export interface Rollout {
   session: Session
   app: string
   progress: Progress
-  /** How long each may take to be up and well. */
+  /** The time each machine has to become started and healthy. */
   waitSeconds: number
 }
 
@@ -28,7 +28,7 @@ export interface MachineChange {
   config: MachineConfig
 }
 
-/** Under leases, so that nobody else changes them meanwhile. What was not touched when one fails stays as it was. */
+/** Updates machines in batches, each under a lease. When one fails, the remaining machines are not touched. */
 export async function rollOut(rollout: Rollout, changes: MachineChange[], batchSize = 1): Promise<void> {
   try {
     for (let start = 0; start < changes.length; start += batchSize) {
@@ -57,7 +57,7 @@ async function updateMachine(rollout: Rollout, { machine, config }: MachineChang
     await withLastLogLines(rollout, machine.id, async () => {
       const { state } = await waitUntilSettled(session, app, machine, rollout.waitSeconds)
       if (isStoppedOnPurpose(machine) && state === 'stopped') return
-      // One that had failed, or ended too often, is given another chance.
+      // A machine that had failed, or was given up after too many restarts, is started again.
       if (machine.failure && state === 'stopped') await request(session, 'POST', `${path}/start`, {}, nonce)
       await waitUntilUp(rollout, machine.id)
     })
@@ -66,7 +66,7 @@ async function updateMachine(rollout: Rollout, { machine, config }: MachineChang
 
 const leaseSeconds = 30
 
-/** Short and renewed, so that nobody waits for long when this process dies. */
+/** Holds a short lease and renews it, so that it expires soon if this process dies. */
 async function underLease(
   session: Session,
   path: string,
@@ -87,12 +87,12 @@ async function underLease(
   }
 }
 
-/** Because somebody wanted it so, or its program was done. */
+/** True when a caller stopped the machine or its program finished, not when it failed. */
 function isStoppedOnPurpose({ state, failure }: Machine): boolean {
   return ['stopped', 'suspended', 'created'].includes(state) && !failure
 }
 
-/** Started, and its checks pass; without checks its program stays up for a moment. */
+/** Waits until the machine is started and its checks pass; without checks its program must stay up for a moment. */
 export async function waitUntilUp(rollout: Rollout, id: string): Promise<void> {
   const machine = await waitForState(rollout.session, rollout.app, { id }, 'started', rollout.waitSeconds)
   if (machine.checks?.length) await waitUntilHealthy(rollout, id)
@@ -112,10 +112,10 @@ async function waitUntilHealthy(rollout: Rollout, id: string): Promise<void> {
       if (Date.now() > deadline) {
         const said = failing.map(({ output }) => output).find(Boolean)
         throw new Failure(
-          `machine ${id}: ${names} does not pass after ${rollout.waitSeconds} s${said ? `: ${said}` : ''}`,
+          `machine ${id}: ${names} did not pass within ${rollout.waitSeconds} s${said ? `: ${said}` : ''}`,
         )
       }
-      return `Machine ${id} waits for ${names}`
+      return `Waiting for checks of machine ${id}: ${names}`
     },
   )
 }
@@ -129,7 +129,7 @@ async function waitThatStaysUp({ session, app, progress }: Rollout, started: Mac
     () => getMachine(session, app, started.id),
     (seen) => {
       const exit = exitSinceStart(seen)
-      if (exit) throw new Failure(`the program of machine ${seen.id} ${describeExit(exit)} as soon as it was started`)
+      if (exit) throw new Failure(`the program of machine ${seen.id} ${describeExit(exit)} right after it was started`)
       if (seen.state !== 'started') throw unexpectedState(seen, 'started')
       return Date.now() > deadline ? undefined : `Machine ${seen.id} is started`
     },
@@ -144,7 +144,7 @@ function exitSinceStart({ events = [] }: Machine): ExitEvent | undefined {
 
 const logLineCount = 10
 
-/** What goes wrong is told with the last words of the machine, which mostly say more. */
+/** Adds the last log lines of the machine to an error, because they often show the cause. */
 export async function withLastLogLines<T>({ session, app }: Rollout, id: string, run: () => Promise<T>): Promise<T> {
   try {
     return await run()
@@ -152,12 +152,12 @@ export async function withLastLogLines<T>({ session, app }: Rollout, id: string,
     if (!(error instanceof Failure || error instanceof Refusal)) throw error
     const said = await readLastLogLines(session, app, id)
     if (said.length === 0) throw error
-    const details = [`The last lines of machine ${id}:`, ...said.map((line) => `  ${line}`)]
+    const details = [`Last log lines of machine ${id}:`, ...said.map((line) => `  ${line}`)]
     throw new Failure(error.message, { cause: error, details })
   }
 }
 
-/** None when they cannot be had: the reason itself is what counts. */
+/** Returns no lines when the log cannot be read, so that the original error is reported. */
 async function readLastLogLines(session: Session, app: string, id: string): Promise<string[]> {
   const { readEvents } = await import('../stream.ts')
   const path = `${machinePath(app, id)}/logs?lines=${logLineCount}`

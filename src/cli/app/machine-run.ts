@@ -28,7 +28,7 @@ interface RunOptions extends AppOptions, ConfigOptions {
   detach?: true
 }
 
-const runTimeoutSeconds = 600 // an image may be large
+const runTimeoutSeconds = 600 // pulling a large image takes time
 
 export function addMachineRun(machines: Command, cli: MachineCli): void {
   const run = withRunOptions(machines.command('run'))
@@ -50,33 +50,33 @@ export function addMachineRun(machines: Command, cli: MachineCli): void {
 function withRunOptions(command: Command): Command {
   return withConfigOptions(withAppOption(command))
     .argument('<image>', 'such as nginx, ghcr.io/acme/web:1.2 or registry.example.com/web@sha256:…')
-    .argument('[command...]', 'what it runs in place of what the image says; write -- before it')
-    .option('--name <name>', 'its name inside the app; made up when omitted')
+    .argument('[command...]', 'the command to run instead of that of the image; write -- before it')
+    .option('--name <name>', 'its name, unique in the app; generated when omitted')
     .option('-r, --region <code>', 'the region')
     .option('--volume <volume:path>', 'mount a volume, by id or by name', collect)
-    .option('--rm', 'destroy it when its program has ended')
+    .option('--rm', 'destroy the machine when its program exits')
 }
 
-/** Options that say what a machine is like. */
+/** Adds the options that describe the configuration of a machine. */
 export function withConfigOptions(command: Command): Command {
   const policies = ['no', 'on-failure', 'always']
   return command
-    .option('-e, --env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .option('-e, --env <NAME=value>', 'an environment variable; may be given several times', collect)
     .option(
       '-p, --port <port:internal/protocol:handlers>',
-      'a port that clients reach; may be given several times',
+      'expose a port to clients; may be given several times',
       collect,
     )
-    .option('--metadata <name=value>', 'what it can be found by; may be given several times', collect)
-    .option('--entrypoint <program>', 'in place of the entrypoint of the image')
+    .option('--metadata <name=value>', 'metadata to find it by; may be given several times', collect)
+    .option('--entrypoint <program>', 'replaces the entrypoint of the image')
     .option('--vm-size <name>', 'a named size, such as shared-cpu-2x')
-    .option('--vm-memory <size>', 'its memory, such as 512mb or 1gb', parseMemory)
-    .option('--vm-cpus <count>', 'its CPUs', parseWholeNumber)
-    .addOption(new Option('--vm-cpu-kind <kind>', 'the kind of its CPUs').choices(['shared', 'performance']))
-    .addOption(new Option('--restart <policy>', 'what happens when its program ends').choices(policies))
+    .option('--vm-memory <size>', 'memory, such as 512mb or 1gb', parseMemory)
+    .option('--vm-cpus <count>', 'number of CPUs', parseWholeNumber)
+    .addOption(new Option('--vm-cpu-kind <kind>', 'the kind of CPUs').choices(['shared', 'performance']))
+    .addOption(new Option('--restart <policy>', 'when to restart its program').choices(policies))
 }
 
-/** Only what was given. */
+/** Returns only the settings that were given as options. */
 export function readConfig(options: ConfigOptions, words: string[]): Partial<MachineConfig> {
   const init = {
     ...(options.entrypoint !== undefined && { entrypoint: [options.entrypoint] }),
@@ -117,7 +117,7 @@ async function runMachine(
   printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is ${state}.`)
 }
 
-/** Its program may be over already. */
+/** Waits until the program has started, or has already ended. */
 async function waitUntilRun(cli: MachineCli, app: string, made: Machine): Promise<Machine> {
   const progress = startProgress(cli.terminal(), cli.progress)
   progress.show(`Machine ${made.id} is starting`)

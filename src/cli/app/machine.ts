@@ -30,14 +30,14 @@ interface StopOptions extends AppOptions {
   timeout?: number
 }
 
-const settleTimeoutSeconds = 330 // a program may take five minutes to stop
+const settleTimeoutSeconds = 330 // above the five minutes a program may take to stop
 
 export function addMachineCommands(program: Command, cli: MachineCli): void {
   const machines = program
     .command('machine')
     .alias('machines')
     .alias('m')
-    .description('machines of an app, which run a program from an image')
+    .description('machines of an app; each runs a program from an image')
   addExamples(
     machines,
     'berth machine run nginx -a web --port 80:80/tcp:http',
@@ -55,28 +55,28 @@ export function addMachineCommands(program: Command, cli: MachineCli): void {
 
 function addReadCommands(machines: Command, cli: MachineCli): void {
   const list = withAppOption(machines.command('list').alias('ls'))
-    .description('list the machines of an app, the oldest first')
+    .description('list the machines of an app, oldest first')
     .action((options: AppOptions) => printMachines(cli, options))
   addExamples(list, 'berth machine list -a web', 'berth machine list -a web --json')
 
   const status = withAppOption(machines.command('status').alias('show'))
-    .description('show a machine, its checks and what happened to it last')
+    .description('show a machine, its checks and its last events')
     .argument('<id>', 'the id of the machine')
     .action((id: string, options: AppOptions) => printMachine(cli, id, options))
   addExamples(status, 'berth machine status 1857156b526dd8 -a web')
 
   const events = withAppOption(machines.command('events'))
-    .description('list what happened to a machine, the newest first')
+    .description('list the events of a machine, newest first')
     .argument('<id>', 'the id of the machine')
-    .option('-n, --limit <count>', 'at most this many', parseWholeNumber, 20)
+    .option('-n, --limit <count>', 'maximum number of events', parseWholeNumber, 20)
     .action((id: string, options: AppOptions & { limit: number }) => printEvents(cli, id, options))
   addExamples(events, 'berth machine events 1857156b526dd8 -a web')
 
   const wait = withAppOption(machines.command('wait'))
-    .description('wait until a machine is in a state; exits with 1 when it is not in time')
+    .description('wait until a machine reaches a state; exits with 1 on timeout')
     .argument('<id>', 'the id of the machine')
-    .option('--state <state>', 'the state, or "settled" for any in which it stays', 'started')
-    .option('--timeout <seconds>', 'at most 60', parseWholeNumber, 60)
+    .option('--state <state>', 'the state, or "settled" for any state that is not transitional', 'started')
+    .option('--timeout <seconds>', 'timeout; at most 60', parseWholeNumber, 60)
     .action((id: string, options: AppOptions & { state: string; timeout: number }) => waitForMachine(cli, id, options))
   addExamples(wait, 'berth machine wait 1857156b526dd8 -a web --state stopped')
 }
@@ -88,9 +88,9 @@ function addLifecycleCommands(machines: Command, cli: MachineCli): void {
   addExamples(start, 'berth machine start 1857156b526dd8 -a web')
 
   const stop = withMachineArguments(machines.command('stop'))
-    .description('stop machines; what they wrote outside of volumes is gone with the next start')
-    .option('-s, --signal <name>', 'how their programs are told; what their configuration says by default')
-    .option('--timeout <seconds>', 'when they are killed', parseWholeNumber)
+    .description('stop machines; files outside of volumes are lost with the next start')
+    .option('-s, --signal <name>', 'the signal to send; defaults to the one in their configuration')
+    .option('--timeout <seconds>', 'kill them after this time', parseWholeNumber)
     .action((ids: string[], options: StopOptions) => stopMachines(cli, ids, options))
   addExamples(stop, 'berth machine stop 1857156b526dd8 -a web', 'berth machine stop 1857156b526dd8 -a web -s SIGTERM')
 
@@ -100,14 +100,14 @@ function addLifecycleCommands(machines: Command, cli: MachineCli): void {
   addExamples(restart, 'berth machine restart 1857156b526dd8 -a web')
 
   const suspend = withMachineArguments(machines.command('suspend'))
-    .description('hold machines still; they stay in memory and go on with the next start')
+    .description('freeze machines; they stay in memory and continue with the next start')
     .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'suspend', 'suspended'))
   addExamples(suspend, 'berth machine suspend 1857156b526dd8 -a web')
 
   const destroy = withMachineArguments(machines.command('destroy').alias('rm'))
     .description('destroy machines, and wait until they are gone; their volumes stay')
-    .option('--force', 'also while they run')
-    .option('-y, --yes', 'do not ask')
+    .option('--force', 'also destroy machines that are running')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((ids: string[], options: DestroyOptions) => destroyMachines(cli, ids, options))
   addExamples(
     destroy,
@@ -118,12 +118,12 @@ function addLifecycleCommands(machines: Command, cli: MachineCli): void {
 
 function addRoutingCommands(machines: Command, cli: MachineCli): void {
   const cordon = withMachineArguments(machines.command('cordon'))
-    .description('let the edge lead no further requests to machines')
+    .description('stop routing requests to machines')
     .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'cordon'))
   addExamples(cordon, 'berth machine cordon 1857156b526dd8 -a web')
 
   const uncordon = withMachineArguments(machines.command('uncordon'))
-    .description('let the edge lead requests to machines again')
+    .description('route requests to machines again')
     .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'uncordon'))
   addExamples(uncordon, 'berth machine uncordon 1857156b526dd8 -a web')
 }
@@ -137,7 +137,7 @@ async function printMachines(cli: Cli, options: AppOptions): Promise<void> {
   const app = appName(options)
   const machines = await listMachines(cli.session(), app)
   if (machines.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(app)} has no machines; "berth deploy" and "berth machine run" make some.`)
+    return terminal.note(`App ${visible(app)} has no machines; "berth deploy" and "berth machine run" create some.`)
   }
   const rows = machines.map((one) => [
     one.id,
@@ -228,7 +228,7 @@ async function waitForMachine(
   printAnswer(cli.terminal(), answer, () => `Machine ${visible(id)} is ${visible(answer.state)}.`)
 }
 
-/** Sends one command to each, and waits until it is over when it leads to a state. */
+/** Sends a command to each machine and, if a state is given, waits for it. */
 async function sendCommand(
   cli: MachineCli,
   ids: string[],

@@ -15,14 +15,13 @@ export interface AppOptions {
   app?: string
 }
 
-/** For every command about something that an app has. */
 export function withAppOption(command: Command): Command {
-  return command.option('-a, --app <name>', 'the app; by default the one that berth.toml in this directory names')
+  return command.option('-a, --app <name>', 'the app; defaults to the one named in berth.toml in this directory')
 }
 
 export function appName({ app }: AppOptions): string {
   const name = app ?? readAppNameFromFile()
-  if (name === undefined) throw new Misuse('name the app with --app, or run this where its berth.toml is')
+  if (name === undefined) throw new Misuse('name the app with --app, or run this in the directory of its berth.toml')
   return name
 }
 
@@ -30,7 +29,7 @@ export function appPath(options: AppOptions): string {
   return `/v1/apps/${encodeSegment(appName(options))}`
 }
 
-/** The first line of the kind `app = "name"`, which stands before all tables. */
+/** Reads `app = "name"` above the first table. Commands other than deploy need nothing else of the file. */
 function readAppNameFromFile(): string | undefined {
   const file = ['berth.toml', 'fly.toml'].find((name) => existsSync(name))
   const text = file ? readFileSync(file, 'utf8') : ''

@@ -1,4 +1,4 @@
-// Deployments are noted down at the platform as releases, in the words of its GraphQL interface.
+// Records deployments as releases on the platform. Only its GraphQL API can do that.
 import type { IpAssignmentList } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { Refusal } from '../failure.ts'
@@ -27,7 +27,7 @@ export async function endRelease(session: Session, { id }: Release, status: 'com
   await ask(session, query, { input: { releaseId: id, status } })
 }
 
-/** Where the edge answers for it; undefined while it has no address that the edge knows it by. */
+/** The public URL of an app; undefined while it has no public address. */
 export async function findUrl(session: Session, app: string): Promise<string | undefined> {
   const { ips } = await request<IpAssignmentList>(session, 'GET', `/v1/apps/${encodeSegment(app)}/ip_assignments`)
   if (ips.every(({ type }) => type === 'private_v6')) return undefined

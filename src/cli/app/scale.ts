@@ -18,34 +18,34 @@ interface CountOptions extends AppOptions {
 const scaleTimeoutSeconds = 300
 
 export function addScaleCommands(program: Command, cli: MachineCli): void {
-  const scale = program.command('scale').description('how many machines an app has, and of what size')
+  const scale = program.command('scale').description('the number and size of the machines of an app')
   addExamples(scale, 'berth scale count 3 -a web', 'berth scale show -a web')
 
   const count = withAppOption(scale.command('count'))
-    .description('create or destroy machines until there are so many')
-    .argument('<count>', 'a number, or one for each group: web=2 worker=1')
-    .argument('[more...]', 'further groups')
-    .option('--process <group>', 'the group, when a number is given and the app has several')
-    .option('-r, --region <code>', 'where new ones are made; where the others are when omitted')
-    .option('-y, --yes', 'do not ask before machines are destroyed')
+    .description('create or destroy machines to reach a number')
+    .argument('<count>', 'a number, or one per process group: web=2 worker=1')
+    .argument('[more...]', 'more process groups')
+    .option('--process <group>', 'the process group a plain number is for, if the app has several')
+    .option('-r, --region <code>', 'the region of new machines; defaults to that of the existing ones')
+    .option('-y, --yes', 'do not ask before destroying machines')
     .action((first: string, more: string[], options: CountOptions) => scaleCount(cli, [first, ...more], options))
   addExamples(count, 'berth scale count 3 -a web', 'berth scale count web=2 worker=1 -a shop --yes')
 
   const show = withAppOption(scale.command('show'))
-    .description('show how many machines each group has, and of what size')
+    .description('show the number and size of the machines of each process group')
     .action((options: AppOptions) => showScale(cli, options))
   addExamples(show, 'berth scale show -a web')
 }
 
-/** How many machines each group is to have. */
 export function parseCounts(words: string[], groups: string[], process?: string): Map<string, number> {
   const counts = new Map<string, number>()
   for (const word of words) {
     const match = /^(?:([^=]+)=)?(\d{1,4})$/.exec(word)
-    if (!match) throw new Misuse(`"${word}" is not a number, nor of the form group=number`)
+    if (!match) throw new Misuse(`"${word}" is neither a number nor of the form group=number`)
     const group = match[1] ?? process ?? (groups.length === 1 ? groups[0]! : undefined)
-    if (group === undefined) throw new Misuse(`name the group with --process: ${groups.join(', ')}`)
-    if (!groups.includes(group)) throw new Misuse(`"${group}" is none of the groups ${groups.join(', ')}`)
+    if (group === undefined) throw new Misuse(`name the process group with --process: ${groups.join(', ')}`)
+    if (!groups.includes(group))
+      throw new Misuse(`there is no process group "${group}"; the app has ${groups.join(', ')}`)
     if (counts.has(group)) throw new Misuse(`"${group}" is given twice`)
     counts.set(group, Number(match[2]))
   }
@@ -57,7 +57,8 @@ async function scaleCount(cli: MachineCli, words: string[], options: CountOption
   const session = cli.session()
   const terminal = cli.terminal()
   const groups = groupMachines(await listMachines(session, app))
-  if (groups.size === 0) throw new Misuse(`app ${app} has no machines of a deployment; use "berth deploy" first`)
+  if (groups.size === 0)
+    throw new Misuse(`app ${app} has no machines created by a deployment; run "berth deploy" first`)
   const counts = parseCounts(words, [...groups.keys()], options.process)
   const surplus = [...counts].flatMap(([group, count]) => machinesToDestroy(groups.get(group)!, count))
   if (surplus.length > 0 && !options.yes) {
@@ -82,7 +83,7 @@ function formatCounts(counts: Map<string, number>, groups: number): string {
   return [...counts].map(([group, count]) => `${formatCount(count, 'machine')}${inGroup(group)}`).join(', ')
 }
 
-/** First those that do not run, then the newest. */
+/** Picks stopped machines first, then the newest ones. */
 export function machinesToDestroy(machines: Machine[], count: number): Machine[] {
   const isUp = ({ state }: Machine) => Number(state === 'started')
   const order = machines.toSorted((a, b) => isUp(a) - isUp(b) || b.created_at.localeCompare(a.created_at))
@@ -115,7 +116,8 @@ async function showScale(cli: MachineCli, options: AppOptions): Promise<void> {
     const regions = [...new Set(machines.map(({ region }) => region))]
     return { group, count: machines.length, ...guest, regions }
   })
-  if (shown.length === 0 && !terminal.json) return terminal.note(`App ${visible(app)} has no machines of a deployment.`)
+  if (shown.length === 0 && !terminal.json)
+    return terminal.note(`App ${visible(app)} has no machines created by a deployment.`)
   const rows = shown.map((one) => [
     one.group,
     one.count,

@@ -19,9 +19,9 @@ it.each([
 })
 
 it.each([
-  ['A=1\nB', 'line 2 is not of the kind NAME=VALUE'],
-  ['1A=2', 'line 1 is not of the kind NAME=VALUE'],
-  ['A="""x\ny', 'line 1: the """ are not closed'],
+  ['A=1\nB', 'line 2 is not of the form NAME=VALUE'],
+  ['1A=2', 'line 1 is not of the form NAME=VALUE'],
+  ['A="""x\ny', 'line 1: the closing """ is missing'],
 ])('refuses %j', (text, message) => {
   expect(() => parseVariables(text)).toThrow(message)
 })

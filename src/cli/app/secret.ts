@@ -21,12 +21,12 @@ export function addSecretCommands(program: Command, cli: SecretCli): void {
   const secrets = program
     .command('secrets')
     .alias('secret')
-    .description('values that the machines of an app get as variables')
+    .description('secret environment variables of the machines of an app')
   addExamples(secrets, 'berth secrets set API_KEY=abc -a web', 'berth secrets list -a web')
 
-  const stage = 'keep them for the next deployment; machines that run go on with what they have'
+  const stage = 'do not update running machines; the change takes effect with the next deployment'
   const set = withAppOption(secrets.command('set'))
-    .description('set secrets, and give them to the machines one after the other')
+    .description('set secrets and update the machines one after another')
     .argument('<NAME=VALUE...>', 'NAME=- reads the value from standard input')
     .option('--stage', stage)
     .action((pairs: string[], options: SetOptions) => setSecrets(cli, pairs, options))
@@ -39,19 +39,19 @@ export function addSecretCommands(program: Command, cli: SecretCli): void {
   addExamples(load, 'berth secrets import -a web < .env')
 
   const unset = withAppOption(secrets.command('unset'))
-    .description('remove secrets')
+    .description('remove secrets and update the machines one after another')
     .argument('<NAME...>', 'their names')
     .option('--stage', stage)
     .action((names: string[], options: SetOptions) => changeSecrets(cli, removed(names), options))
   addExamples(unset, 'berth secrets unset API_KEY -a web')
 
   const list = withAppOption(secrets.command('list').alias('ls'))
-    .description('list the names of secrets, and what tells their values apart')
+    .description('list the names and digests of secrets')
     .action((options: AppOptions) => listSecrets(cli, options))
   addExamples(list, 'berth secrets list -a web')
 
   const deploy = withAppOption(secrets.command('deploy'))
-    .description('give the machines the secrets as they are now, one after the other')
+    .description('update the machines with the current secrets, one after another')
     .action((options: AppOptions) => deploySecrets(cli, options))
   addExamples(deploy, 'berth secrets deploy -a web')
 }
@@ -61,7 +61,7 @@ const removed = (names: string[]) => Object.fromEntries(names.map((name) => [nam
 async function setSecrets(cli: SecretCli, pairs: string[], options: SetOptions): Promise<void> {
   const entries = pairs.map((pair): [string, string] => {
     const at = pair.indexOf('=')
-    // The value is nobody's business but theirs, so that it is not repeated.
+    // Without a name the text may be a secret value, so it is not repeated in the error message.
     if (at < 1) throw new Misuse(`secrets must be of the form NAME=VALUE; "${at < 0 ? pair : '='}" is not`)
     return [pair.slice(0, at), pair.slice(at + 1)]
   })
@@ -75,7 +75,7 @@ async function importSecrets(cli: SecretCli, options: SetOptions): Promise<void>
   await changeSecrets(cli, parseVariables(await cli.readInput()), options)
 }
 
-/** Lines of the kind NAME=VALUE; values may stand in quotes, and over several lines in three of them. */
+/** Reads NAME=VALUE lines. Values may be quoted; in triple quotes they may span lines. */
 export function parseVariables(text: string): Record<string, string> {
   const values = new Map<string, string>()
   const lines = text.split('\n')
@@ -83,7 +83,7 @@ export function parseVariables(text: string): Record<string, string> {
     const line = lines[i]!.replace(/^\s*export\s+/, '').trimStart()
     if (line === '' || line.startsWith('#')) continue
     const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/s.exec(line)
-    if (!match) throw new Misuse(`line ${i + 1} is not of the kind NAME=VALUE`)
+    if (!match) throw new Misuse(`line ${i + 1} is not of the form NAME=VALUE`)
     const [, name, value] = match as unknown as [string, string, string]
     if (!value.startsWith('"""')) {
       const trimmed = value.trimEnd()
@@ -93,7 +93,7 @@ export function parseVariables(text: string): Record<string, string> {
     const begin = i
     let whole = value.slice(3).replace(/\r$/, '')
     while (!whole.trimEnd().endsWith('"""')) {
-      if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the """ are not closed`)
+      if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the closing """ is missing`)
       whole += `\n${lines[i]!.replace(/\r$/, '')}`
     }
     values.set(name, whole.trimEnd().slice(0, -3))
@@ -107,7 +107,7 @@ async function changeSecrets(
   options: SetOptions,
 ): Promise<void> {
   const names = Object.keys(values)
-  if (names.length === 0) throw new Misuse('there are no secrets to set')
+  if (names.length === 0) throw new Misuse('no secrets were given')
   const answer = await request<ChangedSecrets>(cli.session(), 'POST', `${appPath(options)}/secrets`, { values })
   const updated = options.stage ? 0 : await updateMachines(cli, options)
   const what = formatCount(names.length, 'secret')
@@ -115,7 +115,7 @@ async function changeSecrets(
   printAnswer(cli.terminal(), answer, () => `Changed ${what} of app ${visible(appName(options))}${then}.`)
 }
 
-/** Those that run; a machine that is stopped gets them with its next version. */
+/** Updates the running machines. A stopped machine gets the secrets with its next update. */
 async function updateMachines(cli: SecretCli, options: AppOptions): Promise<number> {
   const session = cli.session()
   const app = appName(options)

@@ -4,7 +4,7 @@ import { Misuse } from '../failure.ts'
 
 type Table = Record<string, unknown>
 
-/** What is not TOML is refused with its line. */
+/** Throws with the line number when the text is not valid TOML. */
 export function parseToml(text: string, file: string): Reader {
   try {
     return new Reader(parse(text) as Table, '')
@@ -14,7 +14,7 @@ export function parseToml(text: string, file: string): Reader {
   }
 }
 
-/** One table of the file. It knows what was asked for, so that the rest can be named. */
+/** Reads one table of the file and records which settings were read, so that unused ones can be reported. */
 export class Reader {
   private readonly values: Table
   private readonly prefix: string
@@ -43,7 +43,7 @@ export class Reader {
     const value = this.raw(name)
     if (value === undefined) return undefined
     const number = Number(scalarText(value) || Number.NaN)
-    if (!Number.isSafeInteger(number)) throw this.error(name, 'is a whole number')
+    if (!Number.isSafeInteger(number)) throw this.error(name, 'must be a whole number')
     return number
   }
 
@@ -55,18 +55,18 @@ export class Reader {
     const value = this.raw(name)
     if (value === undefined) return undefined
     if (!Array.isArray(value) || value.some((word) => typeof word !== 'string'))
-      throw this.error(name, 'is a list of strings')
+      throw this.error(name, 'must be a list of strings')
     return value
   }
 
-  /** Numbers are seconds. */
+  /** A plain number counts as seconds. */
   duration(name: string): string | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
     if (typeof value === 'number' || typeof value === 'bigint') return `${value}s`
     if (typeof value === 'string' && /^\d+$/.test(value)) return `${value}s`
     if (typeof value === 'string' && (parseDuration(value) ?? -1) >= 0) return value
-    throw this.error(name, 'is a duration such as "15s" or "1m30s"')
+    throw this.error(name, 'must be a duration such as "15s" or "1m30s"')
   }
 
   seconds(name: string): number | undefined {
@@ -74,26 +74,26 @@ export class Reader {
     return duration === undefined ? undefined : parseDuration(duration)! / 1000
   }
 
-  /** A value as a variable holds it. */
+  /** The value as the text of an environment variable. */
   scalar(name: string): string {
     const value = this.raw(name)
     if (['string', 'number', 'bigint', 'boolean'].includes(typeof value)) return String(value)
-    throw this.error(name, 'is a string, a number, or true or false')
+    throw this.error(name, 'must be a string, a number, or true or false')
   }
 
-  /** Empty when it is absent. */
+  /** Returns an empty table when the setting is absent. */
   table(name: string): Reader {
     const value = this.raw(name) ?? {}
-    if (!isTable(value)) throw this.error(name, 'is a table')
+    if (!isTable(value)) throw this.error(name, 'must be a table')
     return this.child(value, name)
   }
 
-  /** A list of tables, or one. */
+  /** Accepts a list of tables or a single table. */
   tables(name: string): Reader[] {
     const value = this.raw(name)
     if (value === undefined) return []
     const list = Array.isArray(value) ? value : [value]
-    if (!list.every(isTable)) throw this.error(name, 'is a table, or several')
+    if (!list.every(isTable)) throw this.error(name, 'must be a table or a list of tables')
     return list.map((one) => this.child(one, name))
   }
 
@@ -128,12 +128,12 @@ export class Reader {
   private readTyped<T>(name: string, type: string, what: string): T | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
-    if (typeof value !== type) throw this.error(name, `is ${what}`)
+    if (typeof value !== type) throw this.error(name, `must be ${what}`)
     return value as T
   }
 }
 
-/** A number may be written as text. Whatever else there is becomes empty. */
+/** The text of a number, which may also be written as a string. Returns an empty text for anything else. */
 export function scalarText(value: unknown): string {
   return ['string', 'number', 'bigint'].includes(typeof value) ? String(value) : ''
 }

@@ -19,7 +19,7 @@ export function addVolumeCommands(program: Command, cli: Cli): void {
     .command('volumes')
     .alias('volume')
     .alias('vol')
-    .description('disks of an app, which outlive its machines')
+    .description('persistent disks for the machines of an app')
   addExamples(volumes, 'berth volumes create data --size 10 -a web', 'berth volumes list -a web')
   addCreate(volumes, cli)
 
@@ -35,16 +35,16 @@ export function addVolumeCommands(program: Command, cli: Cli): void {
   addExamples(show, 'berth volumes show vol_4x9k2m5t7q1w8z3r -a web')
 
   const extend = withAppOption(volumes.command('extend'))
-    .description('make a volume larger')
+    .description('increase the size of a volume')
     .argument('<id>', 'the id of the volume')
     .requiredOption('-s, --size <gb>', 'its new size in GB', parseWholeNumber)
     .action((id: string, options: AppOptions & { size: number }) => extendVolume(cli, id, options))
   addExamples(extend, 'berth volumes extend vol_4x9k2m5t7q1w8z3r --size 20 -a web')
 
   const remove = withAppOption(volumes.command('destroy').alias('delete'))
-    .description('destroy volumes; what was on them is kept for a day')
+    .description('destroy volumes; their data is kept for one day')
     .argument('<id...>', 'the ids of the volumes')
-    .option('-y, --yes', 'do not ask')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((ids: string[], options: AppOptions & { yes?: true }) => destroyVolumes(cli, ids, options))
   addExamples(remove, 'berth volumes destroy vol_4x9k2m5t7q1w8z3r -a web')
   addSnapshots(volumes, cli)
@@ -53,11 +53,11 @@ export function addVolumeCommands(program: Command, cli: Cli): void {
 function addCreate(volumes: Command, cli: Cli): void {
   const create = withAppOption(volumes.command('create'))
     .description('create a volume')
-    .argument('<name>', 'what mounts ask for')
+    .argument('<name>', 'the name that mounts refer to')
     .option('-r, --region <code>', 'the region')
     .option('-s, --size <gb>', 'its size in GB', parseWholeNumber)
-    .option('--snapshot-id <id>', 'with what this snapshot holds')
-    .option('--snapshot-retention <days>', 'how long its snapshots are kept', parseWholeNumber)
+    .option('--snapshot-id <id>', 'restore this snapshot into the volume')
+    .option('--snapshot-retention <days>', 'how many days its snapshots are kept', parseWholeNumber)
     .action((name: string, options: CreateOptions) => createVolume(cli, name, options))
   addExamples(create, 'berth volumes create data --size 10 -a web')
 }
@@ -71,7 +71,7 @@ function addSnapshots(volumes: Command, cli: Cli): void {
     .action((id: string, options: AppOptions) => listSnapshots(cli, id, options))
   addExamples(list, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
   const create = withAppOption(snapshots.command('create'))
-    .description('make a snapshot of a volume')
+    .description('create a snapshot of a volume')
     .argument('<id>', 'the id of the volume')
     .action((id: string, options: AppOptions) => createSnapshot(cli, id, options))
   addExamples(create, 'berth volumes snapshots create vol_4x9k2m5t7q1w8z3r -a web')
@@ -97,7 +97,7 @@ async function listVolumes(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const volumes = await request<Volume[]>(cli.session(), 'GET', `${appPath(options)}/volumes`)
   if (volumes.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no volumes; "berth volumes create <name>" makes one.`)
+    return terminal.note(`App ${visible(appName(options))} has no volumes; "berth volumes create <name>" creates one.`)
   }
   const rows = volumes.map((one) => [
     one.id,
@@ -123,7 +123,10 @@ async function showVolume(cli: Cli, id: string, options: AppOptions): Promise<vo
     ['used', volume.bytes_used === undefined ? undefined : formatBytes(volume.bytes_used)],
     ['region', volume.region],
     ['machine', volume.attached_machine_id],
-    ['snapshots', volume.auto_backup_enabled ? `daily, kept ${volume.snapshot_retention} days` : 'none by themselves'],
+    [
+      'snapshots',
+      volume.auto_backup_enabled ? `daily, kept ${volume.snapshot_retention} days` : 'no automatic snapshots',
+    ],
     ['created', timeText(volume.created_at)],
   ]
   printAnswer(terminal, volume, () => block(pairs, terminal.colors))
@@ -133,7 +136,7 @@ async function extendVolume(cli: Cli, id: string, options: AppOptions & { size: 
   const answer = await request<ExtendedVolume>(cli.session(), 'PUT', `${volumePath(id, options)}/extend`, {
     size_gb: options.size,
   })
-  const restartNotice = answer.needs_restart ? ' Its machine sees it after the next start.' : ''
+  const restartNotice = answer.needs_restart ? ' Its machine sees the new size after the next start.' : ''
   printAnswer(cli.terminal(), answer, () => `Volume ${visible(id)} has ${answer.volume.size_gb} GB.${restartNotice}`)
 }
 
@@ -166,6 +169,6 @@ async function createSnapshot(cli: Cli, id: string, options: AppOptions): Promis
   printAnswer(
     cli.terminal(),
     answer,
-    () => `Making a snapshot of ${visible(id)}; "berth volumes snapshots list" shows it.`,
+    () => `Creating a snapshot of ${visible(id)}; "berth volumes snapshots list" shows it.`,
   )
 }

@@ -8,8 +8,8 @@ import type { Data } from './find.ts'
 export function addAdoptCommand(postgres: Command, cli: Cli): void {
   const adopt = postgres
     .command('adopt')
-    .description('take over clusters that only the repository knows, after the state of a platform was lost')
-    .option('--org <slug>', 'where they go; when omitted, each to the organization it belonged to')
+    .description('import clusters that exist only in the backup repository, after the state of a platform was lost')
+    .option('--org <slug>', 'the organization to put them in; defaults to the one each cluster belonged to')
     .action((options: { org?: string }) => adoptClusters(cli, options.org))
   addExamples(adopt, 'berth postgres adopt', 'berth postgres adopt --org personal', 'berth postgres list --deleted')
 }
@@ -23,12 +23,12 @@ async function adoptClusters(cli: Cli, org: string | undefined): Promise<void> {
 
 function adoptionText({ adopted, known }: PostgresAdoption, colors: boolean): string {
   if (adopted.length === 0) {
-    return `Nothing to adopt: the platform knows ${formatCount(known, 'cluster')} of the repository.`
+    return `Nothing to adopt: the platform already knows all ${formatCount(known, 'cluster')} in the repository.`
   }
   const rows = adopted.map(({ name, id, backups, windows }) => [name, id, backups, windows])
   return [
     table(['NAME', 'ID', 'BACKUPS', 'WINDOWS'], rows, colors),
     '',
-    `Bring one back with: berth postgres undelete ${adopted[0]!.id}`,
+    `Restore one with: berth postgres undelete ${adopted[0]!.id}`,
   ].join('\n')
 }

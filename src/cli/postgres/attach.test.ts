@@ -83,8 +83,8 @@ it('does not take the place of a secret that an app has', async () => {
 })
 
 it.each([
-  [['A'], '. Machines that are made or updated from now on do not see B any more.', ['B']],
-  [['A', 'B'], '. The secrets of the app stay.', []],
+  [['A'], '. Machines created or updated from now on no longer see B.', ['B']],
+  [['A', 'B'], '. No secret of the app was removed.', []],
 ])('says which secrets went with an app: of A and B are left %j', async (left, says, removed) => {
   const secrets = (names: string[]): Answer => [200, { secrets: names.map((name) => ({ name })) }]
   const answers: Answer[] = [listed(summary), secrets(['A', 'B']), [204, {}], secrets(left)]

@@ -26,19 +26,17 @@ interface AttachOptions extends OrgOptions {
 
 export function addAttachCommands(postgres: Command, cli: Cli): void {
   const attach = withClusterArgument(postgres.command('attach'))
-    .description('let an app of the organization use a cluster: where it is becomes a secret of the app')
+    .description('connect an app to a cluster: the connection string becomes a secret of the app')
     .argument('<app>', 'the name of the app')
     .option('--variable <name>', 'the name of the secret', 'DATABASE_URL')
-    .option('--user <name>', 'as this user', defaultUser)
-    .option('--database <name>', 'to this database', defaultDatabase)
-    .option('--direct', 'to the server itself instead of through the pooler')
+    .option('--user <name>', 'the database user', defaultUser)
+    .option('--database <name>', 'the database', defaultDatabase)
+    .option('--direct', 'connect to the server directly instead of through the pooler')
     .action((nameOrId: string, app: string, options: AttachOptions) => attachApp(cli, nameOrId, app, options))
   addExamples(attach, 'berth postgres attach shop web', 'berth postgres attach shop web --variable ORDERS_URL --direct')
 
   const detach = withClusterArgument(postgres.command('detach'))
-    .description(
-      'note that an app uses a cluster no longer; the secret that attach set goes, unless it was changed since',
-    )
+    .description('disconnect an app from a cluster; the secret that attach set is removed unless it was changed since')
     .argument('<app>', 'the name of the app')
     .action((nameOrId: string, app: string, options: OrgOptions) => detachApp(cli, nameOrId, app, options))
   addExamples(detach, 'berth postgres detach shop web')
@@ -48,11 +46,11 @@ async function attachApp(cli: Cli, nameOrId: string, app: string, options: Attac
   const session = cli.session()
   const path = await findCluster(cli, nameOrId, options)
   const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
-  const endpoints = getEndpoints(cluster, 'an app can be attached')
+  const endpoints = getEndpoints(cluster, 'apps can be attached')
   await rejectExistingSecret(cli, app, options.variable)
   const { direct, pooler } = cluster.private_endpoints ?? endpoints
   const password = await getPassword(cli, path, nameOrId, options)
-  // A secret that leads to no database would be noticed only by the machines that use it.
+  // Without this check a missing database would only show up as connection errors in the machines.
   const missing = await missingDatabaseMessage(cli, path, nameOrId, options)
   if (missing !== undefined) throw new Failure(missing)
   const url = connectionString(options.direct ? direct : pooler, password, options.user, options.database)
@@ -62,15 +60,15 @@ async function attachApp(cli: Cli, nameOrId: string, app: string, options: Attac
     cli.terminal(),
     answer,
     () =>
-      `Attached app ${visible(app)} to cluster ${visible(nameOrId)}. Machines that are made or updated from now on see ${visible(options.variable)}; "berth secrets deploy -a ${visible(app)}" gives it to those that run.`,
+      `Attached app ${visible(app)} to cluster ${visible(nameOrId)}. Machines created or updated from now on see ${visible(options.variable)}; "berth secrets deploy -a ${visible(app)}" updates those that run.`,
   )
 }
 
-/** What is there may be the only place that knows another database. */
+/** Does not overwrite a secret, because it may hold the only copy of other credentials. */
 async function rejectExistingSecret(cli: Cli, app: string, variable: string): Promise<void> {
   if (!(await listSecretNames(cli, app)).includes(variable)) return
   throw new Failure(
-    `app ${app} has a secret ${variable} already; remove it first or choose another name with --variable`,
+    `app ${app} already has a secret ${variable}; remove it first or choose another name with --variable`,
   )
 }
 
@@ -88,7 +86,7 @@ async function detachApp(cli: Cli, nameOrId: string, app: string, options: OrgOp
   const removed = before.filter((name) => !after.includes(name))
   printAnswer(cli.terminal(), { data: { removed_secrets: removed } }, () => {
     const sentence = `Detached app ${visible(app)} from cluster ${visible(nameOrId)}`
-    if (removed.length === 0) return `${sentence}. The secrets of the app stay.`
-    return `${sentence}. Machines that are made or updated from now on do not see ${removed.map(visible).join(', ')} any more.`
+    if (removed.length === 0) return `${sentence}. No secret of the app was removed.`
+    return `${sentence}. Machines created or updated from now on no longer see ${removed.map(visible).join(', ')}.`
   })
 }

@@ -77,7 +77,7 @@ describe('backups', () => {
 
   it('are told to be on their way when there are none', async () => {
     await berth(['backups', 'shop'], false, [])
-    expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts by itself.'])
+    expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts automatically.'])
     await berth(['backups', 'shop'], true, [])
     expect(JSON.parse(printed[1]!)).toEqual({ data: [] })
   })
@@ -90,7 +90,7 @@ describe('backup', () => {
     expect(shown).toContain('Backup 20261115-090000F is running, 42 MB so far (0 s)')
     expect(printed.join('\n')).toBe(
       [
-        'Backup 20261115-090000F is completed: 42 MB in 2.1 s, every checksum read and right.',
+        'Backup 20261115-090000F is completed: 42 MB in 2.1 s, all checksums verified.',
         'Restore it with: berth postgres restore shop --backup 20261115-090000F',
       ].join('\n'),
     )
@@ -111,14 +111,14 @@ describe('backup', () => {
   it('waits for the one that is in progress already', async () => {
     begins = () => new Response('{"error": "backup already in progress"}', { status: 409 })
     await berth(['backup', 'shop'], false, [running], [completed])
-    expect(printed[0]).toBe('A backup is in progress already; waiting for that one.')
+    expect(printed[0]).toBe('A backup is already in progress; waiting for it.')
     expect(printed[1]).toContain('Backup 20261115-090000F is completed')
     await expect(berth(['backup', 'shop', '--no-wait'], false)).rejects.toThrow('backup already in progress')
   })
 
   it('does not wait when told so', async () => {
     await berth(['backup', 'shop', '--no-wait'], false, [running])
-    expect(printed.join('')).toContain('is running. See how it comes along with: berth postgres backups shop')
+    expect(printed.join('')).toContain('is running. Check its progress with: berth postgres backups shop')
   })
 })
 
@@ -136,8 +136,8 @@ it.each([
 })
 
 it.each([
-  ['pin', 'Backup 20261115-090000F is kept for good.'],
-  ['unpin', 'Backup 20261115-090000F goes when the recovery window has passed it.'],
+  ['pin', 'Backup 20261115-090000F is kept permanently.'],
+  ['unpin', 'Backup 20261115-090000F is removed when the recovery window has passed it.'],
 ])('%s says what it means', async (command, text) => {
   await berth([command, 'shop', completed.id], false)
   expect(asked.at(-1)).toBe(`PATCH /${id}/backups/${completed.id}`)

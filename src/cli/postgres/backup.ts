@@ -19,28 +19,28 @@ export function addBackupCommands(postgres: Command, cli: ProgressCli): void {
   addExamples(backups, 'berth postgres backups shop', 'berth postgres backups shop --json')
 
   const backup = withClusterArgument(postgres.command('backup'))
-    .description('take a backup of a cluster now, and wait until it is completed')
-    .option('--no-wait', 'return as soon as it is asked for')
+    .description('take a backup of a cluster now and wait until it is completed')
+    .option('--no-wait', 'return without waiting for the backup')
     .action((nameOrId: string, options: BackupOptions) => takeBackup(cli, nameOrId, options))
   addExamples(backup, 'berth postgres backup shop', 'berth postgres backup shop --no-wait --json')
-  addPin(postgres, cli, 'pin', true, 'keep a backup for good, also past the recovery window')
-  addPin(postgres, cli, 'unpin', false, 'keep a backup no longer than others')
+  addPin(postgres, cli, 'pin', true, 'keep a backup permanently, even after the recovery window has passed it')
+  addPin(postgres, cli, 'unpin', false, 'let a pinned backup expire with the recovery window again')
 }
 
 function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, description: string): void {
   const command = withClusterArgument(postgres.command(name))
-    .argument('<backup>', 'its id, as "berth postgres backups" shows it')
+    .argument('<backup>', 'the id of the backup, as shown by "berth postgres backups"')
     .description(description)
     .action(async (nameOrId: string, id: string, options: OrgOptions) => {
       const path = `${await findCluster(cli, nameOrId, options)}/backups/${encodeSegment(id)}`
       const answer = await request<Data<PostgresBackup>>(cli.session(), 'PATCH', path, { pinned })
-      const effect = pinned ? 'is kept for good' : 'goes when the recovery window has passed it'
+      const effect = pinned ? 'is kept permanently' : 'is removed when the recovery window has passed it'
       printAnswer(cli.terminal(), answer, () => `Backup ${answer.data.id} ${effect}.`)
     })
   addExamples(command, `berth postgres ${name} shop 20261115-100000F`)
 }
 
-/** Newest first. */
+/** Lists the backups of a cluster, newest first. */
 export function listBackups(session: Session, clusterPath: string): Promise<Data<PostgresBackup[]>> {
   return request(session, 'GET', `${clusterPath}/backups`)
 }
@@ -49,7 +49,7 @@ async function printBackups(cli: Cli, nameOrId: string, options: OrgOptions): Pr
   const terminal = cli.terminal()
   const answer = await listBackups(cli.session(), await findCluster(cli, nameOrId, options))
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`Cluster ${visible(nameOrId)} has no backups yet; the first one starts by itself.`)
+    return terminal.note(`Cluster ${visible(nameOrId)} has no backups yet; the first one starts automatically.`)
   }
   printAnswer(terminal, answer, () => backupTable(answer.data, terminal.colors))
 }
@@ -74,24 +74,24 @@ async function takeBackup(cli: ProgressCli, nameOrId: string, options: BackupOpt
   const session = cli.session()
   const path = await findCluster(cli, nameOrId, options)
   await requestBackup(cli, path, options.wait)
-  // Only one is under way at a time, so that the newest is the one that was asked for.
+  // Only one backup runs at a time, so the newest is the one that was requested.
   const [started] = (await listBackups(session, path)).data
-  if (!started) throw new Failure(`the backup of cluster ${nameOrId} is gone`)
+  if (!started) throw new Failure(`the backup of cluster ${nameOrId} no longer exists`)
   const clusterArgs = clusterArguments(nameOrId, options.org)
   const backup = options.wait ? await watchBackup(cli, path, started, clusterArgs) : started
   const hasFailed = backup.status === 'failed'
   if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => formatTaken(backup, clusterArgs))
-  if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform does not say why'}`)
+  if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform gave no reason'}`)
 }
 
-/** One that is in progress will hold all that is there now, so that who waits can as well wait for that one. */
+/** Starts a backup. If one is already running, a caller that waits waits for that one instead. */
 async function requestBackup(cli: ProgressCli, path: string, shouldWait: boolean): Promise<void> {
   try {
     await request(cli.session(), 'POST', `${path}/backups`, {})
   } catch (error) {
     if (!(shouldWait && error instanceof Refusal && error.status === 409)) throw error
     const terminal = cli.terminal()
-    if (!terminal.json) terminal.note('A backup is in progress already; waiting for that one.')
+    if (!terminal.json) terminal.note('A backup is already in progress; waiting for it.')
   }
 }
 
@@ -106,7 +106,7 @@ async function watchBackup(
     startProgress(cli.terminal(), cli.progress),
     async () => (await listBackups(session, path)).data.find((backup) => backup.id === id),
     (backup) => (backup && isInProgress(backup) ? formatInProgress(backup, cli.progress.isTTY === true) : undefined),
-    `Backup ${id} goes on. See how it comes along with: berth postgres backups ${clusterArgs}`,
+    `Backup ${id} continues. Check its progress with: berth postgres backups ${clusterArgs}`,
   )
   if (!ended) throw new Failure(`backup ${id} was removed`)
   return ended
@@ -116,7 +116,7 @@ export function isInProgress({ status }: PostgresBackup): boolean {
   return status === 'queued' || status === 'running'
 }
 
-/** Where a line cannot be rewritten, each new size would be one more. */
+/** Leaves the size out when lines cannot be rewritten, because each new size would print another line. */
 function formatInProgress({ id, status, size_bytes }: PostgresBackup, isLiveLine: boolean): string {
   const size = isLiveLine && size_bytes ? `, ${formatBytes(size_bytes)} so far` : ''
   return `Backup ${id} is ${status}${size}`
@@ -125,9 +125,9 @@ function formatInProgress({ id, status, size_bytes }: PostgresBackup, isLiveLine
 function formatTaken(backup: PostgresBackup, clusterArgs: string): string {
   const { id, status, size_bytes, verified_at } = backup
   if (status !== 'completed') {
-    return `Backup ${id} is ${status}. See how it comes along with: berth postgres backups ${visible(clusterArgs)}`
+    return `Backup ${id} is ${status}. Check its progress with: berth postgres backups ${visible(clusterArgs)}`
   }
-  const checked = verified_at === null ? '' : ', every checksum read and right'
+  const checked = verified_at === null ? '' : ', all checksums verified'
   return [
     `Backup ${id} is completed: ${formatBytes(size_bytes ?? 0)} in ${formatDuration(backup)}${checked}.`,
     `Restore it with: berth postgres restore ${visible(clusterArgs)} --backup ${id}`,
@@ -144,7 +144,7 @@ const units = [
   { name: 'min', seconds: 60 },
 ]
 
-/** In the largest unit of which it has one: `2.1 s`, `42 s`, `1.5 min`, `3 h`, `6 d`. */
+/** Formats seconds in the largest unit that gives at least 1: `2.1 s`, `42 s`, `1.5 min`, `3 h`, `6 d`. */
 export function formatSpan(seconds: number): string {
   const unit = units.find((each) => seconds >= each.seconds) ?? { name: 's', seconds: 1 }
   const count = Math.max(0, seconds / unit.seconds)

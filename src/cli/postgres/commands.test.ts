@@ -49,7 +49,7 @@ See connection strings:  berth postgres show shop --reveal`)
     expect(printed).toEqual([])
     await expect(berth(['create'], true, made, ok(failed))).rejects.toMatchObject({
       message: 'cluster shop failed: no free ports in 15000-15001',
-      details: ['It keeps its name until it is gone: berth postgres destroy shop'],
+      details: ['Its name stays taken until it is destroyed: berth postgres destroy shop'],
     })
     expect(JSON.parse(printed.join(''))).toEqual({ data: failed })
   })
@@ -77,7 +77,7 @@ See connection strings:  berth postgres show shop --reveal`)
 describe('list', () => {
   it('says how to make the first one', async () => {
     await berth(['list', '--org', 'acme'], false, listed())
-    expect(printed).toEqual(['No clusters in acme; "berth postgres create --org acme" makes one.'])
+    expect(printed).toEqual(['No clusters in acme; "berth postgres create --org acme" creates one.'])
   })
 })
 
@@ -206,7 +206,7 @@ describe('connect', () => {
   it('refuses both endpoints at once, and a cluster that has none yet', async () => {
     await expect(berth(['connect', 'shop', '--pooler', '--direct'], false)).rejects.toThrow('cannot be used with')
     await expect(berth(['connect', 'shop'], false, listed(summary), ok(starting('creating')))).rejects.toThrow(
-      'cluster shop is creating; one can connect to it once it is ready',
+      'cluster shop is creating; it accepts connections once it is ready',
     )
     const failed = ok({ ...starting('failed'), failure: 'full' })
     await expect(berth(['connect', 'shop'], false, listed(summary), failed)).rejects.toThrow(

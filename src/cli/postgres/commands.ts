@@ -66,19 +66,19 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
     .command('create')
     .description('create a cluster and wait until it is ready')
     .argument('[name]', 'lowercase letters, digits and dashes, unique in the organization; generated when omitted')
-    .option('--plan <plan>', 'how much of the machine it gets: basic, starter, launch, scale or performance', 'basic')
-    .option('--region <code>', 'where it is; the first region of the platform when omitted')
+    .option('--plan <plan>', 'CPU and memory: basic, starter, launch, scale or performance', 'basic')
+    .option('--region <code>', 'the region; defaults to the first region of the platform')
     .option('--org <slug>', 'the organization it belongs to', defaultOrg)
     .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
-    .option('--disk <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
-    .option('--postgis', 'let PostGIS be enabled in its databases')
+    .option('--disk <gigabytes>', 'disk size; 10 when omitted', parseWholeNumber)
+    .option('--postgis', 'allow PostGIS to be enabled in its databases')
     .addOption(
-      new Option('--pool-mode <mode>', 'what a connection of the pooler is kept for; session when omitted').choices([
+      new Option('--pool-mode <mode>', 'when the pooler releases a server connection; session when omitted').choices([
         'session',
         'transaction',
       ]),
     )
-    .option('--no-wait', 'return as soon as its creation has begun')
+    .option('--no-wait', 'return without waiting until it is ready')
     .action((name: string | undefined, options: CreateOptions) => createCluster(cli, name, options))
   addExamples(
     create,
@@ -90,8 +90,8 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
 
 async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
-  // The platform would generate one, which is not what a variable that is not set should do.
-  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to have one generated')
+  // For an empty name the platform would generate one, which hides an unset variable in a script.
+  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to generate one')
   const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', '/v1/postgres', {
     name,
     org_slug: options.org,
@@ -111,11 +111,11 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
 
 function creationError({ name, organization, status, failure }: PostgresCluster): Failure {
   if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
-  const remedy = `It keeps its name until it is gone: berth postgres destroy ${clusterArguments(name, organization.slug)}`
+  const remedy = `Its name stays taken until it is destroyed: berth postgres destroy ${clusterArguments(name, organization.slug)}`
   return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
 }
 
-/** Without a limit of its own: the platform gives up on what takes too long, and says why. */
+/** Has no timeout, because the platform itself fails a cluster that takes too long and gives the reason. */
 function watchUntilSettled(cli: PostgresCli, cluster: PostgresCluster): Promise<Data<PostgresCluster>> {
   const { id, name, organization } = cluster
   const session = cli.session()
@@ -125,7 +125,7 @@ function watchUntilSettled(cli: PostgresCli, cluster: PostgresCluster): Promise<
     startProgress(cli.terminal(), cli.progress),
     async () => (await requestIfPresent<Data<PostgresCluster>>(session, `/v1/postgres/${encodeSegment(id)}`)) ?? gone,
     ({ data }) => (settledStatuses.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
-    `Cluster ${name} is still being created. See how it comes along with: ${showCommand}`,
+    `Cluster ${name} is still being created. Check its progress with: ${showCommand}`,
   )
 }
 
@@ -136,7 +136,7 @@ function formatCreated(cluster: PostgresCluster, colors: boolean): string {
   const clusterArgs = visible(clusterArguments(name, cluster.organization.slug))
   if (!endpoints) {
     const overview = block(Object.entries({ name, id, status }), colors)
-    return `${overview}\n\nSee how it comes along with: berth postgres show ${clusterArgs}`
+    return `${overview}\n\nCheck its progress with: berth postgres show ${clusterArgs}`
   }
   const { direct, pooler } = endpoints.primary
   const addresses = { direct: `${direct.host}:${direct.port}`, pooler: `${pooler.host}:${pooler.port}` }
@@ -154,7 +154,7 @@ function addList(postgres: Command, cli: Cli): void {
     .alias('ls')
     .description('list the clusters of an organization, oldest first')
     .option('--org <slug>', 'the organization', defaultOrg)
-    .option('--deleted', 'also those that are deleted')
+    .option('--deleted', 'include deleted clusters')
     .action((options: OrgOptions & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
   addExamples(list, 'berth postgres list', 'berth pg ls --org acme --deleted', 'berth postgres list --json')
 }
@@ -164,7 +164,7 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
   const answer = await listClusters(cli.session(), org, includeDeleted)
   if (answer.data.length === 0 && !terminal.json) {
     const command = clusterArguments('berth postgres create', org)
-    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" makes one.`)
+    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" creates one.`)
   }
   const rows = answer.data.map((cluster) => [
     cluster.name,
@@ -183,7 +183,7 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
 function addDestroy(postgres: Command, cli: PostgresCli): void {
   const destroy = withClusterArgument(postgres.command('destroy'))
     .description('destroy a cluster with all its data, and wait until it is gone')
-    .option('-y, --yes', 'do not ask')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((nameOrId: string, options: OrgOptions & { yes?: true }) => destroyCluster(cli, nameOrId, options))
   addExamples(destroy, 'berth postgres destroy shop', 'berth postgres destroy shop --org acme --yes')
 }
@@ -210,6 +210,6 @@ async function watchUntilGone(cli: PostgresCli, path: string, name: string): Pro
     `Cluster ${name} is still being destroyed.`,
   )
   if (remaining) {
-    throw new Failure(`cluster ${name} is not gone after ${destroyTimeoutSeconds} seconds; its deletion goes on`)
+    throw new Failure(`cluster ${name} still exists after ${destroyTimeoutSeconds} seconds; the deletion continues`)
   }
 }

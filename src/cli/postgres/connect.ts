@@ -22,10 +22,10 @@ export interface PsqlTarget extends Endpoint {
   database: string
 }
 
-/** Hands the terminal to psql. Its exit code is returned, and becomes that of this process. */
+/** Runs psql on the terminal and returns its exit code, which also becomes that of this process. */
 export type RunPsql = (target: PsqlTarget, args: string[]) => Promise<number>
 
-/** What psql exits with when it has no connection, or none any more. */
+/** The exit code of psql when it cannot connect or loses its connection. */
 const connectionLostCode = 2
 
 interface ConnectOptions extends OrgOptions {
@@ -37,11 +37,11 @@ interface ConnectOptions extends OrgOptions {
 export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunPsql }): void {
   const connect = withClusterArgument(postgres.command('connect'))
     .description('open psql on a cluster')
-    .argument('[arguments...]', 'for psql; write -- before them')
-    .addOption(new Option('--pooler', 'through the pooler').conflicts('direct'))
-    .option('--direct', 'to the server itself, which is what happens when neither is said')
-    .option('--user <name>', 'as this user', defaultUser)
-    .option('--database <name>', 'to this database', defaultDatabase)
+    .argument('[arguments...]', 'arguments for psql; write -- before them')
+    .addOption(new Option('--pooler', 'connect through the pooler').conflicts('direct'))
+    .option('--direct', 'connect to the server directly; this is the default')
+    .option('--user <name>', 'the database user', defaultUser)
+    .option('--database <name>', 'the database', defaultDatabase)
     .action((nameOrId: string, args: string[], options: ConnectOptions) => connectTo(cli, nameOrId, args, options))
   addExamples(
     connect,
@@ -53,7 +53,7 @@ export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunP
 
   const ca = postgres
     .command('ca')
-    .description('print the certificate with which clients verify clusters, as PEM')
+    .description('print the CA certificate of the clusters as PEM')
     .action(() => printAuthority(cli))
   addExamples(ca, 'berth postgres ca > berth-ca.pem', 'PGSSLMODE=verify-full PGSSLROOTCERT=berth-ca.pem psql …')
 }
@@ -66,12 +66,12 @@ async function connectTo(
 ): Promise<void> {
   const path = await findCluster(cli, nameOrId, options)
   const { data: cluster } = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)
-  const { direct, pooler } = getEndpoints(cluster, 'one can connect to it')
+  const { direct, pooler } = getEndpoints(cluster, 'it accepts connections')
   const password = await getPassword(cli, path, nameOrId, options)
   const { user, database } = options
   const code = await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
   if (code !== connectionLostCode) return
-  // The pooler says of a missing database only that nobody can log in to it. A cluster that is down tells nothing here.
+  // The pooler reports a missing database as a failed login. When the cluster is down this check fails, too.
   const missing = await missingDatabaseMessage(cli, path, nameOrId, options).catch(() => undefined)
   if (missing !== undefined) cli.terminal().note(visible(missing))
 }

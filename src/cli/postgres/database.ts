@@ -37,9 +37,9 @@ function addDatabases(databases: Command, cli: Cli): void {
   addExamples(create, 'berth postgres databases create shop orders')
 
   const drop = withClusterArgument(databases.command('drop'))
-    .description('drop a database with everything in it; sessions in it end')
+    .description('drop a database with all its data and end its sessions')
     .argument('<database>', 'the name of the database')
-    .option('-y, --yes', 'do not ask')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((nameOrId: string, name: string, options: OrgOptions & { yes?: true }) =>
       dropDatabase(cli, nameOrId, name, options),
     )
@@ -75,15 +75,15 @@ async function dropDatabase(
 
 function addExtensions(extensions: Command, cli: Cli): void {
   const list = withDatabaseOption(withClusterArgument(extensions.command('list').alias('ls')))
-    .description('list the extensions that a database has or can have')
+    .description('list the available and enabled extensions of a database')
     .action((nameOrId: string, options: DatabaseOptions) => listExtensions(cli, nameOrId, options))
   addExamples(list, 'berth postgres extensions list shop', 'berth postgres extensions list shop --database orders')
 
   const enable = withDatabaseOption(withClusterArgument(extensions.command('enable')))
-    .description('enable an extension, with those it needs')
+    .description('enable an extension and the extensions it requires')
     .argument('<extension>', 'the name of the extension')
-    .option('--schema <name>', 'where its objects go')
-    .option('--create-schema', 'create the schema if it is not there')
+    .option('--schema <name>', 'the schema for its objects')
+    .option('--create-schema', 'create the schema if it does not exist')
     .action((nameOrId: string, name: string, options: EnableOptions) => enableExtension(cli, nameOrId, name, options))
   addExamples(
     enable,
@@ -94,7 +94,7 @@ function addExtensions(extensions: Command, cli: Cli): void {
   const disable = withDatabaseOption(withClusterArgument(extensions.command('disable')))
     .description('disable an extension')
     .argument('<extension>', 'the name of the extension')
-    .option('--force', 'also remove what depends on it, such as columns of its types')
+    .option('--force', 'also drop dependent objects, such as columns of its types')
     .action((nameOrId: string, name: string, options: DatabaseOptions & { force?: true }) => {
       return disableExtension(cli, nameOrId, name, options)
     })

@@ -20,14 +20,14 @@ export function addDrillCommands(postgres: Command, cli: ProgressCli): void {
   addExamples(drills, 'berth postgres drills shop', 'berth postgres drills shop --json')
 
   const drill = withClusterArgument(postgres.command('drill'))
-    .description('try out whether a cluster can be restored, in a scratch cluster that is deleted again')
-    .option('--query <sql>', 'what to ask the restored data, here and in later drills; an empty one for nothing')
-    .option('--no-wait', 'return as soon as it is asked for')
+    .description('test that a cluster can be restored, in a temporary cluster')
+    .option('--query <sql>', 'SQL to run on the restored data, in this and later drills; empty for none')
+    .option('--no-wait', 'return without waiting for the drill')
     .action((nameOrId: string, options: DrillOptions) => runDrill(cli, nameOrId, options))
   addExamples(drill, 'berth postgres drill shop', "berth postgres drill shop --query 'select count(*) from orders'")
 }
 
-/** Newest first. */
+/** Lists the drills of a cluster, newest first. */
 function listDrills(session: Session, clusterPath: string): Promise<Data<PostgresDrill[]>> {
   return request(session, 'GET', `${clusterPath}/drills`)
 }
@@ -36,7 +36,7 @@ async function printDrills(cli: Cli, nameOrId: string, options: OrgOptions): Pro
   const terminal = cli.terminal()
   const answer = await listDrills(cli.session(), await findCluster(cli, nameOrId, options))
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`Cluster ${visible(nameOrId)} has had no drill yet; "berth postgres drill" runs one.`)
+    return terminal.note(`Cluster ${visible(nameOrId)} has no drills yet; "berth postgres drill" runs one.`)
   }
   const rows = answer.data.map((drill): Cell[] => [
     timeText(drill.created_at),
@@ -45,7 +45,7 @@ async function printDrills(cli: Cli, nameOrId: string, options: OrgOptions): Pro
     drill.seconds === null ? null : formatSpan(drill.seconds),
     drill.result ?? drill.progress,
   ])
-  const headers = ['ASKED FOR', 'STATUS', 'RESTORED TO', 'TOOK', 'RESULT']
+  const headers = ['REQUESTED', 'STATUS', 'RESTORED TO', 'TOOK', 'RESULT']
   printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
@@ -54,9 +54,9 @@ async function runDrill(cli: ProgressCli, nameOrId: string, options: DrillOption
   const session = cli.session()
   const path = await findCluster(cli, nameOrId, options)
   await request(session, 'POST', `${path}/drills`, { drill_query: options.query })
-  // Only one is under way at a time, so that the newest is the one that was asked for.
+  // Only one drill runs at a time, so the newest is the one that was requested.
   const [started] = (await listDrills(session, path)).data
-  if (!started) throw new Failure(`the drill of cluster ${nameOrId} is gone`)
+  if (!started) throw new Failure(`the drill of cluster ${nameOrId} no longer exists`)
   const clusterArgs = clusterArguments(nameOrId, options.org)
   const drill = options.wait ? await watchDrill(cli, path, started, { nameOrId, clusterArgs }) : started
   const hasFailed = drill.result !== null && drill.result !== 'ok'
@@ -79,16 +79,16 @@ async function watchDrill(
       if (!drill || drill.status === 'done') return undefined
       return visible(`Drill of ${nameOrId}: ${drill.progress ?? drill.status}`)
     },
-    `The drill goes on. See how it comes along with: berth postgres drills ${clusterArgs}`,
+    `The drill continues. Check its progress with: berth postgres drills ${clusterArgs}`,
   )
-  if (!ended) throw new Failure(`the drill of cluster ${nameOrId} is gone`)
+  if (!ended) throw new Failure(`the drill of cluster ${nameOrId} no longer exists`)
   return ended
 }
 
 function formatDrill(drill: PostgresDrill, clusterArgs: string, colors: boolean): string {
   const { status, result, target, seconds, answer } = drill
   if (result === null) {
-    return `The drill is ${status}. See how it comes along with: berth postgres drills ${visible(clusterArgs)}`
+    return `The drill is ${status}. Check its progress with: berth postgres drills ${visible(clusterArgs)}`
   }
   const facts: [string, Cell][] = [
     ['result', result],

@@ -21,7 +21,7 @@ export const defaultUser = 'fly-user'
 
 const idPattern = /^[a-z0-9]{16}$/
 
-/** The argument that says which cluster, and the option that says where its name is looked up. */
+/** Adds the cluster argument and the option for the organization in which the name is looked up. */
 export function withClusterArgument(command: Command): Command {
   return command
     .argument('<cluster>', 'the name or the id of the cluster')
@@ -40,12 +40,11 @@ function listPath(org: string, includeDeleted = false): string {
   return `/v1/postgres?${new URLSearchParams({ org_slug: org, ...(includeDeleted ? { include_deleted: 'true' } : {}) })}`
 }
 
-/** The path of the operations on the cluster that has this name or this id. */
+/** Returns the API path of the cluster with this name or id. */
 export async function findCluster(cli: Cli, nameOrId: string, { org }: OrgOptions): Promise<string> {
   return `/v1/postgres/${encodeSegment(await findClusterId(cli.session(), nameOrId, org))}`
 }
 
-/** With which a user logs in. */
 export async function getPassword(
   cli: Cli,
   path: string,
@@ -60,19 +59,19 @@ export async function getPassword(
   )
 }
 
-/** What a command is told, and the organization if it would take another one. */
+/** The arguments that select this cluster in a command, for hints. */
 export function clusterArguments(nameOrId: string, org: string): string {
   return org === defaultOrg ? nameOrId : `${nameOrId} --org ${org}`
 }
 
-/** At which a cluster is reached; `what` is possible then. */
+/** Throws when the cluster has no endpoints yet; `what` completes the sentence about what needs them. */
 export function getEndpoints({ name, status, endpoints, failure }: PostgresCluster, what: string): Endpoints {
   if (endpoints) return endpoints.primary
   if (failure !== undefined) throw new Failure(`cluster ${name} failed: ${failure}`)
   throw new Failure(`cluster ${name} is ${status}; ${what} once it is ready`)
 }
 
-/** Undefined for a database that the cluster has. */
+/** Returns an error message when the cluster does not have the database, and undefined when it does. */
 export async function missingDatabaseMessage(
   cli: Cli,
   path: string,
@@ -86,7 +85,7 @@ export async function missingDatabaseMessage(
 
 async function findClusterId(session: Session, nameOrId: string, org: string): Promise<string> {
   const looksLikeId = idPattern.test(nameOrId)
-  // An id is good in every organization, also for a token that may not see this one.
+  // An id works in every organization, even if the token may not list the clusters of this one.
   const list = looksLikeId
     ? await requestIfPresent<Data<PostgresClusterSummary[]>>(session, listPath(org))
     : await listClusters(session, org)
@@ -99,7 +98,7 @@ async function findClusterId(session: Session, nameOrId: string, org: string): P
   )
 }
 
-/** Names are unique, so that one of the two has the id and the other the name. */
+/** Names are unique, so one of the two clusters has the id and the other the name. */
 function ambiguityMessage(nameOrId: string, found: PostgresClusterSummary[]): string {
   const byId = found.find(({ id }) => id === nameOrId)!
   const byName = found.find(({ id }) => id !== nameOrId)!

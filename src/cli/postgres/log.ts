@@ -14,14 +14,14 @@ interface LogOptions extends OrgOptions {
 
 type LogAnswer = Data<PostgresLog>
 
-const maxLines = 1000 // the most the platform gives at once
+const maxLines = 1000 // the limit of the platform
 const followIntervalMs = 1000
 
 export function addLogCommand(postgres: Command, cli: Cli): void {
   const logs = withClusterArgument(postgres.command('logs'))
-    .description('show what the server of a cluster logs, with times in UTC')
-    .option('-n, --lines <count>', 'how many of the last lines', parseWholeNumber, 100)
-    .option('-f, --follow', 'go on with new lines as they come')
+    .description('show the server log of a cluster, with times in UTC')
+    .option('-n, --lines <count>', 'number of most recent lines to show', parseWholeNumber, 100)
+    .option('-f, --follow', 'keep printing new lines')
     .action((nameOrId: string, options: LogOptions) => printLog(cli, nameOrId, options))
   addExamples(logs, 'berth postgres logs shop', 'berth postgres logs shop -n 20 -f')
 }
@@ -33,7 +33,7 @@ async function printLog(cli: Cli, nameOrId: string, options: LogOptions): Promis
   else printLines(cli.terminal(), first)
 }
 
-/** Until the cluster is deleted. */
+/** Prints new lines until the cluster is deleted. */
 async function followLog(cli: Cli, nameOrId: string, path: string, first: string[]): Promise<void> {
   const terminal = cli.terminal()
   printNewLines(terminal, first)
@@ -53,7 +53,7 @@ function printLines(terminal: Terminal, answer: LogAnswer): void {
   else printAnswer(terminal, answer, () => formatLines(answer.data.lines))
 }
 
-/** JSON without an end has a document on each line, so that readers know where one ends. */
+/** An endless JSON output has one document per line, so that readers can parse it as it arrives. */
 function printNewLines(terminal: Terminal, lines: string[]): void {
   if (lines.length === 0) return
   terminal.print(terminal.json ? JSON.stringify({ data: { lines } }) : formatLines(lines))
@@ -63,12 +63,12 @@ function formatLines(lines: string[]): string {
   return lines.map(formatLine).join('\n')
 }
 
-/** Further lines of a message start with a tab. */
+/** PostgreSQL starts continuation lines of a message with a tab. */
 function formatLine(line: string): string {
   return visible(line.replaceAll('\t', '    '))
 }
 
-/** Those of `now` that came after the last ones of `seen`; all of them when so many came that the two do not meet. */
+/** Returns the lines of `current` after those already seen, or all of them when the two do not overlap. */
 export function linesAfter(seen: string[], current: string[]): string[] {
   if (seen.length === 0) return current
   for (let end = current.length; end > 0; end--) {

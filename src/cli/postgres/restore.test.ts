@@ -191,7 +191,7 @@ All passwords are new:   berth postgres show new --reveal`)
     await berth(['restore', 'shop', '--to', to, '--no-wait'], false, listed, shownSource, created)
     expect(bodies).toEqual([{ pitr_time: time }])
     expect(printed.filter((line) => line.includes(`window ends at ${latest}`))).toHaveLength(notes)
-    expect(printed.at(-1)).toContain('See how it comes along with: berth postgres show new')
+    expect(printed.at(-1)).toContain('Check its progress with: berth postgres show new')
   })
 
   const young: Answer = [200, { data: { ...source, recovery_window: null } }]
@@ -199,7 +199,7 @@ All passwords are new:   berth postgres show new --reveal`)
   it('say why there is nothing to restore to', async () => {
     const args = ['restore', 'shop', '--to', '5m-ago', '--no-wait']
     const attempt = berth(args, false, listed, young, [200, { data: [] }])
-    await expect(attempt).rejects.toThrow('its first backup has not begun yet')
+    await expect(attempt).rejects.toThrow('its first backup has not started yet')
     const hasFailed: Answer = [200, { data: [{ id: 'x', status: 'failed', failure: 'disk full' }] }]
     const hopeless = berth(['restore', 'shop', '--to', 'latest'], false, listed, young, hasFailed)
     await expect(hopeless).rejects.toThrow('its backup x failed: disk full')
@@ -209,7 +209,7 @@ All passwords are new:   berth postgres show new --reveal`)
   it('wait for the first backup', async () => {
     const answers: Answer[] = [young, [200, { data: [] }], young, [200, { data: [{ id: 'x', status: 'running' }] }]]
     await berth(['restore', 'shop', '--to', 'latest'], false, listed, ...answers, shownSource, created, ready)
-    expect(shown).toContain('Cluster shop waits for its first backup')
+    expect(shown).toContain('Cluster shop is waiting for its first backup')
     expect(bodies).toEqual([{ pitr_time: latest }])
   })
 
@@ -220,7 +220,7 @@ All passwords are new:   berth postgres show new --reveal`)
     const later = { ...source, recovery_window: { earliest: latest, latest: '2026-11-15T10:02:02.9Z' } }
     const answers: Answer[] = [shownSource, [200, { data: later }], created, ready]
     await berth(['restore', 'shop', '--to', to], false, listed, ...answers)
-    expect(shown).toContain('The archive is about to have that moment')
+    expect(shown).toContain('Waiting until the WAL archive reaches that time')
     expect(bodies).toEqual([{ pitr_time: time }])
   })
 

@@ -26,14 +26,14 @@ export type RestoreTarget = { is: 'at'; time: string } | { is: 'ago'; seconds: n
 export function addRestoreCommands(postgres: Command, cli: ProgressCli): void {
   addRestore(postgres, cli)
   const fork = withNewClusterOptions(withClusterArgument(postgres.command('fork')))
-    .description('copy a cluster as it is now into a new one')
+    .description('copy the current state of a cluster into a new cluster')
     .action((nameOrId: string, options: NewClusterOptions) => forkCluster(cli, nameOrId, options))
   addExamples(fork, 'berth postgres fork shop', 'berth postgres fork shop --name shop-experiment')
 
   const undelete = postgres
     .command('undelete')
-    .description('bring a deleted cluster back as a new one, as it was at its end')
-    .argument('<cluster>', 'the id of the deleted cluster, or its name if it was the only one of that name')
+    .description('restore the final state of a deleted cluster into a new cluster')
+    .argument('<cluster>', 'the id of the deleted cluster, or its name if only one deleted cluster had it')
     .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
   withNewClusterOptions(undelete).action((nameOrId: string, options: NewClusterOptions) =>
     undeleteCluster(cli, nameOrId, options),
@@ -43,12 +43,12 @@ export function addRestoreCommands(postgres: Command, cli: ProgressCli): void {
 
 function addRestore(postgres: Command, cli: ProgressCli): void {
   const restore = withNewClusterOptions(withClusterArgument(postgres.command('restore')))
-    .description('restore a backup or a moment into a new cluster; this one is not touched')
-    .option('--backup <id>', 'the state at the end of this backup')
+    .description('restore a backup or a point in time into a new cluster; the source is not changed')
+    .option('--backup <id>', 'restore the state at the end of this backup')
     .addOption(
       new Option(
         '--to <time>',
-        "this moment: a time with an offset, one such as 5m-ago, or latest for the window's end",
+        'restore this point in time: a time with an offset, such as 5m-ago, or latest for the end of the recovery window',
       )
         .argParser(parseRestoreTarget)
         .conflicts('backup'),
@@ -65,11 +65,11 @@ function addRestore(postgres: Command, cli: ProgressCli): void {
 
 function withNewClusterOptions(command: Command): Command {
   return command
-    .option('--name <name>', 'of the new cluster; generated when omitted')
-    .option('--no-wait', 'return as soon as it has begun')
+    .option('--name <name>', 'the name of the new cluster; generated when omitted')
+    .option('--no-wait', 'return without waiting until it is ready')
 }
 
-// An offset may lack its minutes, as in what PostgreSQL prints for now().
+// An offset may have no minutes, as PostgreSQL prints it for now().
 const timePattern = /^(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)(?:([Zz])|([+-]\d\d)(:?\d\d)?)$/
 
 // Each unit at most once and in this order, so that a slip such as 5m5m-ago is not taken for a time.
@@ -87,7 +87,7 @@ export function parseRestoreTarget(text: string): RestoreTarget {
   throw new InvalidArgumentError("Write a time with an offset ('2026-11-15 10:02:03+01:00'), 5m-ago, or latest.")
 }
 
-/** The time to ask for. A moment counted back from now is at the latest the window's end, which is a little behind. */
+/** Limits a time relative to now to the end of the recovery window, which is a few seconds behind the clock. */
 export function resolveRestoreTarget(
   target: Exclude<RestoreTarget, { is: 'at' }>,
   latest: string,
@@ -102,7 +102,7 @@ export function resolveRestoreTarget(
 async function restoreCluster(cli: ProgressCli, nameOrId: string, options: RestoreOptions): Promise<void> {
   const { backup, to, name } = options
   if (backup === undefined && to === undefined)
-    throw new Misuse('say what to restore with --backup <id> or --to <time>')
+    throw new Misuse('choose what to restore with --backup <id> or --to <time>')
   const path = await findCluster(cli, nameOrId, options)
   const target = to ? { pitr_time: await findTime(cli, path, to, options.wait) } : { backup_id: backup }
   const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
@@ -119,14 +119,16 @@ async function findTime(cli: ProgressCli, path: string, target: RestoreTarget, s
   const { time, isClamped } = resolveRestoreTarget(target, latest, now)
   const terminal = cli.terminal()
   if (isClamped && !terminal.json) {
-    terminal.note(`The recovery window ends at ${latest}, which is before the moment asked for: restoring to its end.`)
+    terminal.note(
+      `The recovery window ends at ${latest}, which is before the requested time; restoring to the end of the window.`,
+    )
   }
   return time
 }
 
 interface Source {
   cluster: PostgresCluster
-  /** Listed when they tell why there is no window. */
+  /** Listed only when there is no window, to explain why. */
   backups: PostgresBackup[]
 }
 
@@ -143,13 +145,13 @@ function watchWindow(
   return pollUntil(startProgress(cli.terminal(), cli.progress), fetchSource, waitsFor)
 }
 
-// Well above the three seconds by which a window trails the clock, and the second in which a first backup begins.
+// Well above the three seconds by which the window trails the clock and the second until the first backup starts.
 const windowTimeoutSeconds = 10
 
-/** A window begins with the first backup and trails the clock. Both come by themselves, while the source is well. */
+/** The window starts with the first backup and trails the clock. On a healthy cluster, waiting resolves both. */
 function pendingWindow(target: RestoreTarget, now: number): (source: Source) => string | undefined {
   const deadline = Date.now() + windowTimeoutSeconds * 1000
-  // The clock is read to the second, so that what is in the same second is not in the future.
+  // The platform's clock is read to the second, so a time within the same second is not in the future.
   const isPast = (time: number) => time < now + 1000
   return ({ cluster, backups: [newest] }) => {
     if (cluster.status !== 'ready') return undefined
@@ -157,15 +159,15 @@ function pendingWindow(target: RestoreTarget, now: number): (source: Source) => 
     const window = cluster.recovery_window
     if (!window) {
       const isComing = newest ? isInProgress(newest) : !isLate
-      return isComing ? `Cluster ${visible(cluster.name)} waits for its first backup` : undefined
+      return isComing ? `Cluster ${visible(cluster.name)} is waiting for its first backup` : undefined
     }
     const time = targetMs(target, now)
     const isComing = time !== undefined && Date.parse(window.latest) < time && isPast(time) && !isLate
-    return isComing ? 'The archive is about to have that moment' : undefined
+    return isComing ? 'Waiting until the WAL archive reaches that time' : undefined
   }
 }
 
-/** Undefined for the end of the window, wherever that is. */
+/** Returns undefined for `latest`, which needs no waiting. */
 function targetMs(target: RestoreTarget, now: number): number | undefined {
   if (target.is === 'latest') return undefined
   return target.is === 'at' ? Date.parse(target.time) : now - target.seconds * 1000
@@ -185,7 +187,7 @@ async function undeleteCluster(cli: ProgressCli, nameOrId: string, options: NewC
   await followUntilReady(cli, created, options.wait)
 }
 
-/** A name is free again once its cluster is deleted, so that several may have had it. */
+/** Several deleted clusters may have had the same name, because a name is free again after a deletion. */
 async function findDeletedId(cli: Cli, nameOrId: string, { org }: OrgOptions): Promise<string> {
   if (/^[a-z0-9]{16}$/.test(nameOrId)) return nameOrId
   const { data } = await listClusters(cli.session(), org, true)
@@ -208,7 +210,7 @@ async function followUntilReady(cli: ProgressCli, created: Data<PostgresCluster>
   if (hasFailed) throw new Failure(formatFailure(cluster))
 }
 
-/** Without a limit of its own: the platform gives up on what takes too long, and says why. */
+/** Has no timeout, because the platform itself fails a restore that takes too long and gives the reason. */
 function watchRestore(cli: ProgressCli, { id, name, organization }: PostgresCluster): Promise<Data<PostgresCluster>> {
   const session = cli.session()
   const terminal = cli.terminal()
@@ -220,11 +222,11 @@ function watchRestore(cli: ProgressCli, { id, name, organization }: PostgresClus
       const isUnderWay = status === 'creating' || status === 'initializing'
       return isUnderWay ? formatPhase(restore, cli.progress.isTTY === true) : undefined
     },
-    `The restore goes on. See how it comes along with: berth postgres show ${clusterArguments(name, organization.slug)}`,
+    `The restore continues. Check its progress with: berth postgres show ${clusterArguments(name, organization.slug)}`,
   )
 }
 
-/** Where a line cannot be rewritten, steps of ten percent and of a minute keep the lines few. */
+/** When lines cannot be rewritten, steps of ten percent and of a minute limit the number of lines. */
 export function formatPhase(restore: RestoreProgress | undefined, isLiveLine: boolean): string {
   if (restore?.phase === 'copying') return formatCopy(restore, isLiveLine)
   if (restore?.phase === 'replaying') return formatReplay(restore, isLiveLine)
@@ -242,7 +244,7 @@ function formatCopy({ bytes_done, bytes_total }: RestoreProgress, isLiveLine: bo
   return `copying ${formatPart(Math.min(bytes_done, bytes_total), bytes_total)} [${bar}] ${Math.floor(part * 100)} %`
 }
 
-/** `1.2 of 3.4 GB`, `900 MB of 3.4 GB` */
+/** Formats `1.2 of 3.4 GB` or `900 MB of 3.4 GB`. */
 function formatPart(done: number, total: number): string {
   const [doneText, totalText] = [formatBytes(done), formatBytes(total)]
   const unit = totalText.slice(totalText.indexOf(' '))
@@ -269,7 +271,7 @@ function formatRestored(cluster: PostgresCluster, colors: boolean): string {
   ]
   if (!endpoints) {
     const text = block([...overview, ['status', status]], colors)
-    return `${text}\n\nSee how it comes along with: berth postgres show ${clusterArgs}`
+    return `${text}\n\nCheck its progress with: berth postgres show ${clusterArgs}`
   }
   const { direct, pooler } = endpoints.primary
   return [

@@ -26,7 +26,7 @@ const hiddenPassword = '***'
 
 export function addShowCommand(postgres: Command, cli: Cli): void {
   const show = withClusterArgument(postgres.command('show'))
-    .description('show a cluster, how it is doing, and its connection strings')
+    .description('show a cluster, its health and its connection strings')
     .option('--reveal', 'show the password in the connection strings')
     .option('--user <name>', 'the user in the connection strings', defaultUser)
     .action((nameOrId: string, options: ShowOptions) => showCluster(cli, nameOrId, options))
@@ -37,7 +37,7 @@ async function showCluster(cli: Cli, nameOrId: string, options: ShowOptions): Pr
   const terminal = cli.terminal()
   if (options.reveal && terminal.json) {
     const command = `berth postgres users credentials ${clusterArguments(`${nameOrId} ${options.user}`, options.org)}`
-    throw new Misuse(`--reveal is for people; "${command}" knows --json`)
+    throw new Misuse(`--reveal cannot be used with --json; use "${command}" instead`)
   }
   const path = await findCluster(cli, nameOrId, options)
   const answer = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)

@@ -11,7 +11,7 @@ export function addUserCommands(postgres: Command, cli: Cli): void {
   const users = postgres
     .command('users')
     .alias('user')
-    .description('users of a cluster: a schema_admin changes the schema, a writer data, and a reader reads')
+    .description('users of a cluster; a schema_admin may change the schema, a writer the data, a reader only reads')
   addExamples(
     users,
     'berth postgres users create shop reporting --role reader',
@@ -31,24 +31,24 @@ function addUserLists(users: Command, cli: Cli): void {
 
 function addUserChanges(users: Command, cli: Cli): void {
   const create = withUserArgument(users.command('create'))
-    .description('create a user; its password is made by the platform')
-    .addOption(new Option('--role <role>', 'what it may do').choices(roles).makeOptionMandatory())
+    .description('create a user; the platform generates the password')
+    .addOption(new Option('--role <role>', 'the permissions of the user').choices(roles).makeOptionMandatory())
     .action((nameOrId: string, username: string, options: OrgOptions & { role: string }) => {
       return createUser(cli, nameOrId, username, options)
     })
   addExamples(create, 'berth postgres users create shop reporting --role reader')
 
   const role = withUserArgument(users.command('role'))
-    .description('give a user another role; the sessions it has open end')
-    .addArgument(new Argument('<role>', 'what it may do').choices(roles))
+    .description('change the role of a user and end its sessions')
+    .addArgument(new Argument('<role>', 'the permissions of the user').choices(roles))
     .action((nameOrId: string, username: string, wanted: string, options: OrgOptions) => {
       return changeRole(cli, nameOrId, username, wanted, options)
     })
   addExamples(role, 'berth postgres users role shop reporting writer')
 
   const remove = withUserArgument(users.command('delete'))
-    .description('delete a user; its sessions end, and what it owns goes to the schema admins')
-    .option('-y, --yes', 'do not ask')
+    .description('delete a user and end its sessions; its objects go to the schema admins')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((nameOrId: string, username: string, options: OrgOptions & { yes?: true }) => {
       return deleteUser(cli, nameOrId, username, options)
     })
@@ -68,8 +68,8 @@ function addPasswordCommands(users: Command, cli: Cli): void {
   )
 
   const rotate = withUserArgument(users.command('rotate'))
-    .description('give a user a new password, and show it')
-    .option('--kill-sessions', 'also end the sessions that the user has open')
+    .description('generate a new password for a user and show it')
+    .option('--kill-sessions', 'also end the open sessions of the user')
     .action((nameOrId: string, username: string, options: OrgOptions & { killSessions?: true }) => {
       return rotatePassword(cli, nameOrId, username, options)
     })
@@ -116,7 +116,7 @@ async function changeRole(
 ): Promise<void> {
   const path = await userPath(cli, nameOrId, username, options)
   const answer = await request(cli.session(), 'PATCH', path, { role })
-  printAnswer(cli.terminal(), answer, () => `User ${visible(username)} has the role ${role} now.`)
+  printAnswer(cli.terminal(), answer, () => `User ${visible(username)} now has the role ${role}.`)
 }
 
 async function deleteUser(

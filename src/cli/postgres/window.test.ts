@@ -43,7 +43,7 @@ describe('the line', () => {
   it('leaves gaps where nothing can be restored', () => {
     const windows = [window('10:00:00', '10:30:00'), window('11:00:00', '12:00:00')]
     expect(line(windows, [backup('10:15:00'), backup('11:30:00')], 48)).toBe(
-      '├─────●────┤   (hole)    ├──────────●──────────┤',
+      '├─────●────┤    (gap)    ├──────────●──────────┤',
     )
   })
 
@@ -85,14 +85,14 @@ describe('the line', () => {
 describe('without a window', () => {
   it.each([
     ['creating', [], 'it is creating'],
-    ['ready', [], 'its first backup has not begun yet'],
+    ['ready', [], 'its first backup has not started yet'],
     ['ready', [backup('', { status: 'running' })], 'its backup 20261115-090000F is running'],
     [
       'ready',
       [backup('', { status: 'failed', failure: 'disk full' })],
       'its backup 20261115-090000F failed: disk full',
     ],
-    ['ready', [backup('10:00:00')], 'its archive has not gone on past backup 20261115-090000F yet'],
+    ['ready', [backup('10:00:00')], 'its WAL archive does not extend past backup 20261115-090000F yet'],
   ] as const)('a %s cluster says why', (status, backups, why) => {
     const text = `Cluster shop cannot be restored to a point in time: ${why}.`
     expect(formatNoWindow({ name: 'shop', status }, [...backups])).toBe(text)
@@ -129,18 +129,18 @@ describe('the command', () => {
     const lines = (await run(false, windows, backups)).split('\n')
     expect(lines[1]).toHaveLength(50)
     expect(lines.slice(2)).toEqual([
-      'Not to be restored: 2026-11-15 10:30:00 UTC to 2026-11-15 11:00:00 UTC (30 min)',
-      '● 2 backups, newest 20261115-090000F (42 MB, verified 1 h ago); now is 2 s after the newer edge',
+      'Cannot be restored: 2026-11-15 10:30:00 UTC to 2026-11-15 11:00:00 UTC (30 min)',
+      '● 2 backups, newest 20261115-090000F (42 MB, verified 1 h ago); the window ended 2 s ago',
     ])
   })
 
   it('says so when a window comes from the backups of another cluster', async () => {
     const lines = (await run(false, windows.slice(1), [])).split('\n')
-    expect(lines[2]).toBe('● no backup of its own yet; now is 2 s after the newer edge')
+    expect(lines[2]).toBe('● no backup of this cluster yet; the window ended 2 s ago')
   })
 
   it('says why there is none', async () => {
-    expect(await run(false, [], [])).toContain('its first backup has not begun yet')
+    expect(await run(false, [], [])).toContain('its first backup has not started yet')
   })
 
   it('prints what the platform knows with --json', async () => {

@@ -9,7 +9,7 @@ import { type Data, findCluster, type OrgOptions, withClusterArgument } from './
 
 export function addWindowCommand(postgres: Command, cli: ProgressCli): void {
   const window = withClusterArgument(postgres.command('window'))
-    .description('draw the time to which a cluster can be restored, with its backups')
+    .description('draw the time range to which a cluster can be restored, with its backups')
     .action((nameOrId: string, options: OrgOptions) => printWindow(cli, nameOrId, options))
   addExamples(window, 'berth postgres window shop', 'berth postgres window shop --json')
 }
@@ -21,7 +21,7 @@ async function printWindow(cli: ProgressCli, nameOrId: string, options: OrgOptio
   const { data: backups } = await listBackups(session, path)
   const now = await readPlatformClock(session)
   const { recovery_window, recovery_windows } = cluster
-  // A terminal that does not know its width says 0.
+  // Some terminals report a width of 0.
   const width = cli.progress.columns || 80
   printAnswer(cli.terminal(), { data: { recovery_window, recovery_windows, backups } }, () => {
     if (recovery_windows.length === 0) return visible(formatNoWindow(cluster, backups))
@@ -29,7 +29,7 @@ async function printWindow(cli: ProgressCli, nameOrId: string, options: OrgOptio
   })
 }
 
-/** In milliseconds, to the second. The clock of this machine may be another. */
+/** Reads the platform's clock in milliseconds, with a precision of a second. The local clock may differ. */
 export async function readPlatformClock({ url }: Session): Promise<number> {
   const { headers } = await fetch(`${url}/healthz`, { method: 'GET', signal: AbortSignal.timeout(30_000) })
   const time = Date.parse(headers.get('date') ?? '')
@@ -46,16 +46,16 @@ export function formatNoWindow(
 function noWindowReason(status: string, backups: PostgresBackup[]): string {
   if (status !== 'ready') return `it is ${status}`
   const newest = backups[0]
-  if (!newest) return 'its first backup has not begun yet'
+  if (!newest) return 'its first backup has not started yet'
   if (newest.status === 'failed') return `its backup ${newest.id} failed: ${newest.failure ?? 'for an unknown reason'}`
   if (newest.failure !== undefined) return `its backup ${newest.id} is damaged: ${newest.failure}`
-  if (newest.status === 'completed') return `its archive has not gone on past backup ${newest.id} yet`
+  if (newest.status === 'completed') return `its WAL archive does not extend past backup ${newest.id} yet`
   return `its backup ${newest.id} is ${newest.status}`
 }
 
-/** The windows as a line with the holes as gaps, a mark for each completed backup, and the time of both ends. */
+/** Draws the windows as a line with gaps between them, a mark per completed backup, and the times of both ends. */
 export function drawWindow(windows: RecoveryWindow[], backups: PostgresBackup[], width: number): string {
-  // A window and the hole before it take a column each; what does not fit is left out on the side of the past.
+  // A window and the gap before it need a column each. When they do not fit, the oldest are left out.
   const shown = windows.slice(-Math.max(1, Math.floor((width + 1) / 2)))
   const segments = layOut(shown, width)
   const marks = new Set(backups.map((backup) => markColumn(segments, backup)))
@@ -71,7 +71,7 @@ interface Segment {
   isGap: boolean
 }
 
-/** Windows and the holes between them, each as long as its time but never without a column. */
+/** Lays out windows and gaps in proportion to their duration, each with at least one column. */
 function layOut(windows: RecoveryWindow[], width: number): Segment[] {
   const segments = windows.flatMap((window, index) => {
     const [from, to] = [Date.parse(window.earliest), Date.parse(window.latest)]
@@ -89,7 +89,7 @@ function layOut(windows: RecoveryWindow[], width: number): Segment[] {
   })
 }
 
-/** Gives each of the sizes one of the columns and the rest in proportion, so that all are used. */
+/** Gives each size one column and distributes the remaining columns in proportion. */
 function distribute(sizes: number[], columns: number): number[] {
   const total = sizes.reduce((sum, size) => sum + size, 0)
   const spare = columns - sizes.length
@@ -108,14 +108,14 @@ function windowText(length: number): string {
 }
 
 function formatGap(length: number): string {
-  const label = length >= 8 ? '(hole)' : ''
+  const label = length >= 7 ? '(gap)' : ''
   const before = Math.floor((length - label.length) / 2)
   return ' '.repeat(before) + label + ' '.repeat(length - label.length - before)
 }
 
 /**
- * A backup restores the state at its end, which lies in a window. When it was found right, a little later, may be
- * past the window's edge.
+ * The column of a backup. It uses the end of the backup, which lies in a window, because the time of its verification
+ * may lie after the window's end.
  */
 function markColumn(segments: Segment[], backup: PostgresBackup): number | undefined {
   if (!isRestorable(backup)) return undefined
@@ -128,7 +128,7 @@ function markColumn(segments: Segment[], backup: PostgresBackup): number | undef
   return before + Math.round(part * (segment.text.length - 1))
 }
 
-/** One that was found damaged is still there, but of no use. */
+/** A backup that failed verification is still listed but cannot be restored. */
 function isRestorable({ status, finished_at, failure }: PostgresBackup): boolean {
   return status === 'completed' && finished_at !== null && failure === undefined
 }
@@ -142,25 +142,25 @@ function withTimes(line: string, oldest: RecoveryWindow, newest: RecoveryWindow,
 
 function summaryText(windows: RecoveryWindow[], backups: PostgresBackup[], now: number): string {
   const gaps = windows.slice(1).map(({ earliest }, index) => describeGap(windows[index]!.latest, earliest))
-  const edge = `now is ${formatAge(windows.at(-1)!.latest, now)} after the newer edge`
+  const edge = `the window ended ${formatAge(windows.at(-1)!.latest, now)} ago`
   return [...gaps, `● ${backupsText(backups, now)}; ${edge}`].join('\n')
 }
 
 function describeGap(from: string, to: string): string {
   const span = formatSpan((Date.parse(to) - Date.parse(from)) / 1000)
-  return `Not to be restored: ${utcText(from)} to ${utcText(to)} (${span})`
+  return `Cannot be restored: ${utcText(from)} to ${utcText(to)} (${span})`
 }
 
 function backupsText(backups: PostgresBackup[], now: number): string {
   const completed = backups.filter(isRestorable)
   const newest = completed[0]
-  if (!newest) return 'no backup of its own yet'
+  if (!newest) return 'no backup of this cluster yet'
   const verified = newest.verified_at === null ? 'not verified' : `verified ${formatAge(newest.verified_at, now)} ago`
   const facts = `${formatBytes(newest.size_bytes ?? 0)}, ${verified}`
   return `${formatCount(completed.length, 'backup')}, newest ${newest.id} (${facts})`
 }
 
-/** Whole seconds at the least: the platform's clock is read no finer. */
+/** Rounds to whole seconds, which is the precision of the platform's clock. */
 function formatAge(time: string, now: number): string {
   return formatSpan(Math.round((now - Date.parse(time)) / 1000))
 }
