@@ -96,7 +96,7 @@ test('adopting writes down what the repository tells', async () => {
 
 test('adopting again changes nothing, and only root may', async () => {
   const again = await fresh.cli('postgres', 'adopt')
-  expect(again.stdout.trim()).toBe('Nothing to adopt: the platform knows 1 cluster of the repository.')
+  expect(again.stdout.trim()).toBe('Nothing to adopt: the platform already knows every cluster in the repository (1).')
   const token = await fresh.call('POST', '/v1/tokens', { kind: 'org', org_slug: 'acme' })
   const headers = { authorization: `Bearer ${token.body.token}` }
   expect(await fresh.call('POST', '/v1/postgres/adopt', {}, headers)).toMatchObject({

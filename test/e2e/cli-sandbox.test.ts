@@ -216,7 +216,7 @@ describe('console', () => {
     second.type('echo still $MARK\r')
     await second.sees('still here')
     const killed = await sandbox('sessions', 'demo', '--kill', id!, '--signal', 'KILL')
-    expect(killed).toMatchObject({ code: 0, out: `Session ${id} ended with code 137.\n` })
+    expect(killed).toMatchObject({ code: 0, out: `Session ${id} exited with code 137.\n` })
     expect(await second.exit()).toBe(137)
     const third = new Console(['console', 'demo', '--attach', id!])
     await third.sees(`session not found: ${id}`)
@@ -258,7 +258,7 @@ test('services are defined, watched, stopped and deleted', async () => {
   await until(() => followed === 'hello\nhello\n')
 
   const stopped = await sandbox('services', 'stop', 'demo', 'web')
-  expect(stopped).toEqual({ code: 0, out: 'Stopped service web; it ended with code 143.\n', err: '' })
+  expect(stopped).toEqual({ code: 0, out: 'Stopped service web; it exited with code 143.\n', err: '' })
   expect(await json('services', 'show', 'demo', 'web')).toMatchObject({ env: { A: 'b' }, state: { status: 'stopped' } })
   expect((await sandbox('services', 'delete', 'demo', 'web')).code).toBe(0)
   const failed = await sandbox('services', 'put', 'demo', 'bad', '--watch', '20s', '--', 'sh', '-c', 'exit 3')

@@ -296,7 +296,7 @@ describe('tokens', () => {
     const { code, out, err } = await berth('tokens', 'create', '--kind', 'root')
     expect(code).toBe(0)
     expect(out).toMatch(/^berth_[A-Za-z0-9]{43}\n$/)
-    expect(err).toContain('shown only this once')
+    expect(err).toContain('shown only once')
   })
 })
 

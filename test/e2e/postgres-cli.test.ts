@@ -279,7 +279,7 @@ describe('what belongs to a cluster', () => {
     expect((await client.query('select session_user')).rows).toEqual([{ session_user: 'fly-user' }])
     await client.end()
     expect(await said('detach', 'seventeen', 'web')).toBe(
-      'Detached app web from cluster seventeen. Machines that are made or updated from now on do not see DATABASE_URL any more.\n',
+      'Detached app web from cluster seventeen. Machines created or updated from now on no longer see DATABASE_URL.\n',
     )
     expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
     expect(await json('detach', 'seventeen', 'web')).toEqual({ removed_secrets: ['DATABASE_URL'] })

@@ -23,7 +23,7 @@ async function adoptClusters(cli: Cli, org: string | undefined): Promise<void> {
 
 function adoptionText({ adopted, known }: PostgresAdoption, colors: boolean): string {
   if (adopted.length === 0) {
-    return `Nothing to adopt: the platform already knows all ${formatCount(known, 'cluster')} in the repository.`
+    return `Nothing to adopt: the platform already knows every cluster in the repository (${known}).`
   }
   const rows = adopted.map(({ name, id, backups, windows }) => [name, id, backups, windows])
   return [

@@ -194,7 +194,7 @@ describe('commands that take the sandbox first', () => {
   })
 
   it('say which there are', async () => {
-    await expect(berth(['files', 'demo', 'frob'], false)).rejects.toThrow('"frob" is none of ls, cat')
+    await expect(berth(['files', 'demo', 'frob'], false)).rejects.toThrow('unknown command "frob"; use one of ls, cat')
     await expect(berth(['policy'], false)).rejects.toThrow('name one of the commands show')
     await expect(berth(['files', 'demo', 'ls', '--frob'], false)).rejects.toThrow("unknown option '--frob'")
   })

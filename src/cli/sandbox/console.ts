@@ -15,7 +15,7 @@ interface ConsoleOptions {
   env?: string[]
 }
 
-/** The first one that the sandbox has. */
+/** Login shells in order of preference. */
 const shells = [
   ['bash', '-l'],
   ['sh', '-l'],
@@ -25,16 +25,16 @@ const commandNotFoundCode = 127
 export function addConsoleCommands(sandbox: Command, cli: SandboxCli): void {
   const console = withSandboxArgument(sandbox.command('console'))
     .description('open a terminal in a sandbox')
-    .argument('[command...]', 'the program and its arguments, a login shell when omitted; write -- before them')
-    .option('--attach <session>', 'return to a session that runs')
-    .option('--dir <path>', 'where it starts; /home/sprite when omitted')
-    .option('--env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .argument('[command...]', 'the program and its arguments; defaults to a login shell; write -- before them')
+    .option('--attach <session>', 'attach to a running session')
+    .option('--dir <path>', 'working directory; /home/sprite when omitted')
+    .option('--env <NAME=value>', 'an environment variable; may be given several times', collect)
     .action((name: string, words: string[], options: ConsoleOptions) => openConsole(cli, name, words, options))
   console.addHelpText(
     'after',
     `
-Ctrl-\\ leaves the session running; "berth sandbox sessions" lists those that run, and --attach returns to one. A session
-also goes on when the connection is lost. It ends with its program, with --kill, or with the platform.`,
+Ctrl-\\ detaches and leaves the session running; "berth sandbox sessions" lists running sessions, and --attach returns
+to one. A session also survives a lost connection. It ends with its program, with --kill, or when the platform stops.`,
   )
   addExamples(
     console,
@@ -44,9 +44,9 @@ also goes on when the connection is lost. It ends with its program, with --kill,
   )
 
   const sessions = withSandboxArgument(sandbox.command('sessions'))
-    .description('list the commands that run in a sandbox, or end one')
-    .option('--kill <session>', 'end this one: SIGTERM, and SIGKILL after 10 seconds')
-    .option('--signal <name>', 'with --kill: this signal instead of SIGTERM')
+    .description('list the running sessions of a sandbox, or end one')
+    .option('--kill <session>', 'end this session with SIGTERM, and with SIGKILL after 10 seconds')
+    .option('--signal <name>', 'the signal to send with --kill instead of SIGTERM')
     .action((name: string, options: { kill?: string; signal?: string }) =>
       options.kill === undefined ? listSessions(cli, name) : killSession(cli, name, options.kill, options.signal),
     )
@@ -61,10 +61,10 @@ also goes on when the connection is lost. It ends with its program, with --kill,
 async function openConsole(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<void> {
   const { streams } = cli
   if (!streams.input.isTTY || !streams.output.isTTY) {
-    throw new Misuse('a console needs a terminal; without one use "berth sandbox exec"')
+    throw new Misuse('the console needs a terminal; use "berth sandbox exec" without one')
   }
   if (options.attach !== undefined && words.length > 0) {
-    throw new Misuse('a session that runs has its command already; write none with --attach')
+    throw new Misuse('--attach cannot be combined with a command; the session already runs one')
   }
   const outcome =
     options.attach === undefined ? await startSession(cli, name, words, options) : await attach(cli, name, options)
@@ -81,7 +81,7 @@ async function startSession(cli: SandboxCli, name: string, words: string[], opti
   if (words.length > 0) return run(words)
   const [preferred, fallback] = shells
   const outcome = await run(preferred!)
-  // A shell to which somebody typed was there, whatever it ended with.
+  // If input was sent, the shell existed, and the exit code is its own.
   const isMissing = outcome.is === 'ended' && outcome.code === commandNotFoundCode && !outcome.hasSentInput
   return isMissing ? run(fallback!) : outcome
 }
@@ -97,18 +97,18 @@ function reportOutcome(cli: SandboxCli, name: string, outcome: Outcome): void {
   if (outcome.is === 'ended') return
   const id = outcome.id
   cli.streams.errors.write(
-    `\r\nSession ${visible(id)} goes on. Return with: berth sandbox console ${visible(name)} --attach ${visible(id)}\n`,
+    `\r\nSession ${visible(id)} keeps running. Return with: berth sandbox console ${visible(name)} --attach ${visible(id)}\n`,
   )
 }
 
 async function listSessions(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<ExecSessionList>(cli.session(), 'GET', `${sandboxPath(name)}/exec`)
-  if (answer.sessions.length === 0 && !terminal.json) return terminal.note('No commands run.')
+  if (answer.sessions.length === 0 && !terminal.json) return terminal.note('No sessions are running.')
   const rows = answer.sessions.map((session) => [
     session.id,
     session.tty ? 'terminal' : 'pipes',
-    session.is_active ? 'active' : 'quiet',
+    session.is_active ? 'active' : 'idle',
     timeText(session.created),
     session.command,
   ])
@@ -132,6 +132,6 @@ async function killSession(cli: SandboxCli, name: string, id: string, signal: st
     else if (event.message !== undefined) terminal.note(visible(event.message))
     last = event
   }
-  if (last?.type !== 'complete') throw new Failure(`it is not known whether session ${id} has ended`)
-  if (!terminal.json) terminal.print(`Session ${visible(id)} ended with code ${last.exit_code}.`)
+  if (last?.type !== 'complete') throw new Failure(`the connection was lost before session ${id} was reported as ended`)
+  if (!terminal.json) terminal.print(`Session ${visible(id)} exited with code ${last.exit_code}.`)
 }

@@ -1,5 +1,5 @@
-// Copies between this machine and a sandbox. Files go as requests, directories as an archive that is packed on one side
-// and unpacked on the other.
+// Copies between this machine and a sandbox. A file is one request; a directory is a tar archive that is packed on one
+// side and unpacked on the other.
 
 import { spawn } from 'node:child_process'
 import { createReadStream, createWriteStream, type Stats, statSync } from 'node:fs'
@@ -26,7 +26,7 @@ export async function put(
   mode: string | undefined,
 ): Promise<void> {
   if (local === standardStream) {
-    if (path === undefined) throw new Misuse('say where standard input goes: files put <sandbox> - <path>')
+    if (path === undefined) throw new Misuse('standard input needs a target path: files put <sandbox> - <path>')
     const size = await writeFile(cli, name, path, cli.streams.input as Readable, mode)
     return report(cli, { path, size }, `Wrote ${formatCount(size, 'byte')} to ${path}.`)
   }
@@ -39,16 +39,16 @@ export async function put(
 function statLocal(local: string): Stats {
   const stats = statSync(local, { throwIfNoEntry: false })
   if (stats) return stats
-  throw new Misuse(`there is no file ${local} here`)
+  throw new Misuse(`no such file: ${local}`)
 }
 
 export interface CopyPlan {
   path: string
-  /** The name to take below the path when that is a directory already. */
+  /** The name to append when the path is an existing directory. */
   nameInDirectory?: string
 }
 
-/** As cp does it: into a directory, or to a new name; with a dot as the last part of the source, only what is in it. */
+/** Follows cp: copies into a directory or to a new name; a source that ends in `/.` copies only its contents. */
 export function planCopy(target: string | undefined, source: string, base: string): CopyPlan {
   if (/(^|\/)\.\/?$/.test(source)) return { path: target ?? '.' }
   const ownName = posix.basename(posix.resolve(base, source))
@@ -82,7 +82,7 @@ async function writeFile(
   return written.size
 }
 
-/** Says where to and unpacks there. */
+/** Takes the target and the name to append if it is a directory. Prints the final path and unpacks there. */
 const unpackScript = `
 if [ -n "$2" ] && [ -d "$1" ]; then set -- "$1/$2"; fi
 mkdir -p -- "$1" && printf %s "$1" && exec tar -xf - --no-same-owner -C "$1"`
@@ -91,17 +91,17 @@ async function putDirectory(cli: SandboxCli, name: string, local: string, plan: 
   const packing = spawn('tar', ['-cf', '-', '-C', local, '.'], { stdio: ['ignore', 'pipe', 'pipe'] })
   const stderr = packing.stderr.toArray()
   const packed = new Promise<void>((resolve, reject) => {
-    packing.once('error', (error) => reject(new Failure(`tar cannot be started here: ${error.message}`)))
+    packing.once('error', (error) => reject(new Failure(`cannot start tar on this machine: ${error.message}`)))
     packing.once('close', async (code) => {
       if (code === 0) resolve()
       else reject(new Failure(`tar: ${(await stderr).join('').trim()}`))
     })
   })
-  packed.catch(() => {}) // what the other side says comes first
+  packed.catch(() => {}) // an error of the sandbox is reported first
   const output = new PassThrough()
   try {
     const argv = ['sh', '-c', unpackScript, 'sh', plan.path, plan.nameInDirectory ?? '']
-    // What nobody reads by the time that a program ends is thrown away, and a small archive is packed before then.
+    // Node discards unread output of a process that has exited, and a small archive is packed before it is read.
     const input = packing.stdout.pipe(new PassThrough())
     await runInSandbox(cli, name, argv, { input, output })
   } finally {
@@ -117,7 +117,7 @@ export async function get(cli: SandboxCli, name: string, path: string, local: st
     await getFile(cli, name, path, local)
   } catch (error) {
     if (errorCodeOf(error) !== 'EISDIR') throw error
-    if (local === standardStream) throw new Misuse(`${path} is a directory, which cannot be printed`)
+    if (local === standardStream) throw new Misuse(`${path} is a directory and cannot be printed`)
     await getDirectory(cli, name, path, resolveLocalPath(planCopy(local, path, sandboxHome)))
   }
 }
@@ -127,7 +127,7 @@ export async function getFile(cli: SandboxCli, name: string, path: string, local
   const answer = await openStream(cli.session(), { method: 'GET', path: `${sandboxPath(name)}/fs/read?${query}` })
   if (local === standardStream) return pipeline(answer, cli.streams.output, { end: false })
   const target = resolveLocalPath(planCopy(local, path, sandboxHome))
-  // It appears whole: a copy that breaks off leaves what was there.
+  // The rename makes the file appear at once; an interrupted copy leaves the previous file.
   const part = `${target}.part-${process.pid}`
   try {
     await pipeline(answer, createWriteStream(part, { flags: 'wx' }))
@@ -135,7 +135,7 @@ export async function getFile(cli: SandboxCli, name: string, path: string, local
     await rename(part, target)
   } catch (error) {
     await rm(part, { force: true })
-    throw new Failure(`${target} cannot be written: ${(error as Error).message}`, { cause: error })
+    throw new Failure(`cannot write ${target}: ${(error as Error).message}`, { cause: error })
   }
   report(cli, { path: target }, `Copied ${path} to ${target}.`)
 }
@@ -155,13 +155,13 @@ async function getDirectory(cli: SandboxCli, name: string, path: string, target:
     archive.end()
   }
   const { count, skipped } = await unpacking
-  for (const each of skipped) cli.terminal().note(`left out: ${visible(each)} is no file, directory or link`)
+  for (const each of skipped) cli.terminal().note(`skipped ${visible(each)}: not a file, directory or link`)
   report(cli, { path: target, count, skipped }, `Copied ${path} to ${target} (${formatCount(count, 'file')}).`)
 }
 
 export async function makeDirectories(cli: SandboxCli, name: string, paths: string[]): Promise<void> {
   await runInSandbox(cli, name, ['mkdir', '-p', '--', ...paths], {})
-  report(cli, { paths }, `Made ${paths.join(', ')}.`)
+  report(cli, { paths }, `Created ${paths.join(', ')}.`)
 }
 
 interface InputOutput {
@@ -169,7 +169,7 @@ interface InputOutput {
   output?: Writable
 }
 
-/** Runs a program whose output is not for people; what it complains about is the failure. */
+/** Runs a helper program in the sandbox and throws with its standard error when it fails. */
 async function runInSandbox(
   cli: SandboxCli,
   name: string,

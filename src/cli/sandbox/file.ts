@@ -10,9 +10,9 @@ interface RecursiveOptions {
 }
 
 export function addFileCommands(sandbox: Command, cli: SandboxCli): void {
-  const files = sandbox.command('files').alias('fs').description('the files of a sandbox')
+  const files = sandbox.command('files').alias('fs').description('files in a sandbox')
   allowSandboxFirst(files)
-  files.addHelpText('after', `\nPaths in a sandbox that do not start with a slash begin in ${sandboxHome}.`)
+  files.addHelpText('after', `\nRelative paths in a sandbox start at ${sandboxHome}.`)
   addExamples(
     files,
     'berth sandbox files ls demo /etc',
@@ -30,12 +30,12 @@ function addReading(files: Command, cli: SandboxCli): void {
   const list = withSandboxArgument(files.command('ls').alias('list'))
     .description('list a directory')
     .argument('[path]', 'the directory', '.')
-    .option('-r, --recursive', 'with everything below')
+    .option('-r, --recursive', 'include everything below')
     .action((name: string, path: string, options: RecursiveOptions) => listFiles(cli, name, path, options))
   addExamples(list, 'berth sandbox files ls demo', 'berth sandbox files ls demo /var/log -r --json')
 
   const cat = withSandboxArgument(files.command('cat'))
-    .description('print files, as they are')
+    .description('print the contents of files')
     .argument('<path...>', 'the files')
     .action(async (name: string, paths: string[]) => {
       for (const path of paths) await (await importFileCopy()).getFile(cli, name, path, '-')
@@ -45,10 +45,10 @@ function addReading(files: Command, cli: SandboxCli): void {
 
 function addCopying(files: Command, cli: SandboxCli): void {
   const put = withSandboxArgument(files.command('put'))
-    .description('copy a file or a directory from here into a sandbox')
-    .argument('<local>', 'the file or directory here; - for standard input')
-    .argument('[path]', 'where to, as with cp: into a directory or to a new name; its own name when omitted')
-    .option('--mode <octal>', 'permissions of the file; those that it has here when omitted')
+    .description('copy a local file or directory into a sandbox')
+    .argument('<local>', 'the local file or directory; - for standard input')
+    .argument('[path]', 'the target, as for cp: a directory or a new name; defaults to the same name')
+    .option('--mode <octal>', 'permissions of the file; defaults to those of the local file')
     .action(async (name: string, local: string, path: string | undefined, options: { mode?: string }) =>
       (await importFileCopy()).put(cli, name, local, path, options.mode),
     )
@@ -61,9 +61,9 @@ function addCopying(files: Command, cli: SandboxCli): void {
   )
 
   const get = withSandboxArgument(files.command('get'))
-    .description('copy a file or a directory from a sandbox to here')
+    .description('copy a file or directory from a sandbox to this machine')
     .argument('<path>', 'the file or directory in the sandbox')
-    .argument('[local]', 'where to, as with cp; its own name when omitted, - for standard output')
+    .argument('[local]', 'the target, as for cp; defaults to the same name; - for standard output')
     .action(async (name: string, path: string, local: string | undefined) =>
       (await importFileCopy()).get(cli, name, path, local),
     )
@@ -77,7 +77,7 @@ function addCopying(files: Command, cli: SandboxCli): void {
 
 function addChanging(files: Command, cli: SandboxCli): void {
   const mkdir = withSandboxArgument(files.command('mkdir'))
-    .description('make directories, with those above them')
+    .description('create directories and their parents')
     .argument('<path...>', 'the directories')
     .action(async (name: string, paths: string[]) => (await importFileCopy()).makeDirectories(cli, name, paths))
   addExamples(mkdir, 'berth sandbox files mkdir demo /srv/project/data')
@@ -85,7 +85,7 @@ function addChanging(files: Command, cli: SandboxCli): void {
   const rm = withSandboxArgument(files.command('rm'))
     .description('delete files')
     .argument('<path...>', 'the files')
-    .option('-r, --recursive', 'directories as well, with everything in them')
+    .option('-r, --recursive', 'include directories and their contents')
     .action((name: string, paths: string[], options: RecursiveOptions) => deleteFiles(cli, name, paths, options))
   addExamples(rm, 'berth sandbox files rm demo notes.txt', 'berth sandbox files rm demo -r /srv/project')
 
@@ -93,7 +93,7 @@ function addChanging(files: Command, cli: SandboxCli): void {
     .description('change permissions')
     .argument('<mode>', 'octal, such as 0755')
     .argument('<path...>', 'the files')
-    .option('-R, --recursive', 'with everything below')
+    .option('-R, --recursive', 'include everything below')
     .action(async (name: string, mode: string, paths: string[], options: RecursiveOptions) => {
       for (const path of paths) await changeFile(cli, name, 'chmod', { path, mode, ...options })
     })
@@ -101,9 +101,9 @@ function addChanging(files: Command, cli: SandboxCli): void {
 
   const chown = withSandboxArgument(files.command('chown'))
     .description('change owners')
-    .argument('<owner>', 'a user, or user:group; names or numbers of the sandbox')
+    .argument('<owner>', 'user or user:group; names or numeric ids in the sandbox')
     .argument('<path...>', 'the files')
-    .option('-R, --recursive', 'with everything below')
+    .option('-R, --recursive', 'include everything below')
     .action(async (name: string, owner: string, paths: string[], options: RecursiveOptions) => {
       for (const path of paths) await changeFile(cli, name, 'chown', { path, ...parseOwner(owner), ...options })
     })
@@ -113,16 +113,16 @@ function addChanging(files: Command, cli: SandboxCli): void {
 function addMoving(files: Command, cli: SandboxCli): void {
   const mv = withSandboxArgument(files.command('mv'))
     .description('rename a file or directory')
-    .argument('<source>', 'what')
-    .argument('<dest>', 'its new path')
+    .argument('<source>', 'the current path')
+    .argument('<dest>', 'the new path')
     .action((name: string, source: string, dest: string) => changeFile(cli, name, 'rename', { source, dest }))
   addExamples(mv, 'berth sandbox files mv demo draft.txt final.txt')
 
   const cp = withSandboxArgument(files.command('cp'))
     .description('copy a file or directory inside a sandbox')
-    .argument('<source>', 'what')
+    .argument('<source>', 'the current path')
     .argument('<dest>', 'the path of the copy')
-    .option('-r, --recursive', 'directories as well, with everything in them')
+    .option('-r, --recursive', 'include directories and their contents')
     .action((name: string, source: string, dest: string, options: RecursiveOptions) =>
       changeFile(cli, name, 'copy', { source, dest, ...options }),
     )
@@ -137,7 +137,7 @@ async function listFiles(cli: SandboxCli, name: string, path: string, options: R
   const terminal = cli.terminal()
   const query = new URLSearchParams({ path, workingDir: sandboxHome, ...(options.recursive && { recursive: 'true' }) })
   const answer = await request<FileList>(cli.session(), 'GET', `${sandboxPath(name)}/fs/list?${query}`)
-  if (answer.entries.length === 0 && !terminal.json) return terminal.note('It is empty.')
+  if (answer.entries.length === 0 && !terminal.json) return terminal.note('The directory is empty.')
   const rows = answer.entries.map((entry) => [
     formatMode(entry),
     `${entry.uid}:${entry.gid}`,
@@ -146,12 +146,12 @@ async function listFiles(cli: SandboxCli, name: string, path: string, options: R
     (options.recursive ? entry.path : entry.name) + (entry.target === undefined ? '' : ` -> ${entry.target}`),
   ])
   printAnswer(terminal, answer, () => table(['MODE', 'OWNER', 'SIZE', 'MODIFIED', 'NAME'], rows, terminal.colors))
-  if (answer.truncated && !terminal.json) terminal.note('There are more; name a directory further down.')
+  if (answer.truncated && !terminal.json) terminal.note('The list is truncated; list a subdirectory instead.')
 }
 
 const kinds: Record<string, string> = { directory: 'd', symlink: 'l', file: '-' }
 
-/** As ls writes it. */
+/** Formats permissions as `ls -l` does. */
 export function formatMode({ type, mode }: Pick<File, 'type' | 'mode'>): string {
   const bits = Number.parseInt(mode, 8)
   const rights = [...'rwxrwxrwx'].map((letter, index) => (bits & (0o400 >> index) ? letter : '-'))
@@ -194,7 +194,7 @@ async function changeFile(
   printAnswer(cli.terminal(), answer, () => `${pastTense[operation]} ${what}.`)
 }
 
-/** Numbers are sent as such. */
+/** Reads `user:group`. Numeric ids are sent as numbers. */
 export function parseOwner(owner: string): { uid?: string | number; gid?: string | number } {
   const [user = '', group = ''] = owner.split(':')
   const word = (text: string) => (/^\d{1,9}$/.test(text) ? Number(text) : text)

@@ -5,21 +5,21 @@ import { Misuse } from '../failure.ts'
 import { parsePairs } from '../option.ts'
 import type { ProgressStream } from '../progress.ts'
 
-/** The streams of this process, or what stands for them. */
+/** The standard streams of this process, or replacements in tests. */
 export interface Streams {
   input: NodeJS.ReadableStream & { isTTY?: boolean; setRawMode?: (on: boolean) => unknown; destroy(): unknown }
   output: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
   errors: NodeJS.WritableStream & ProgressStream
 }
 
-/** What these commands need of the process beyond what all need. Its session is one with the address of sandboxes. */
+/** Access to the process that sandbox commands need. The session points at the sandbox API. */
 export interface SandboxCli extends Cli {
   streams: Streams
-  /** The process ends with it once nothing is left to do. */
+  /** Sets the exit code for when the process ends. */
   setExitCode(code: number): void
 }
 
-/** Where relative paths begin, as for commands. */
+/** The start of relative paths and the default working directory of commands. */
 export const sandboxHome = '/home/sprite'
 
 export function withSandboxArgument(command: Command): Command {
@@ -38,16 +38,16 @@ export function servicePath(name: string, service: string): string {
   return `${sandboxPath(name)}/services/${encodeSegment(service)}`
 }
 
-/** Variables as `NAME=value`. Undefined when there are none, so that nothing is sent. */
+/** Reads `NAME=value` pairs. Returns undefined when there are none, so that nothing is sent. */
 export function parseVariables(pairs: string[] | undefined): Record<string, string> | undefined {
   return pairs && parsePairs('--env', pairs)
 }
 
-/** Lets `files demo ls` mean `files ls demo`: people who think of the sandbox first write it first. */
+/** Accepts `files demo ls` for `files ls demo`, because both orders are common. */
 export function allowSandboxFirst(group: Command): void {
   group
     .usage('<command> <sandbox> [arguments...]')
-    .argument('[words...]', 'a sandbox, a command and its arguments, when the sandbox is written first')
+    .argument('[words...]', 'alternative order: a sandbox, a command and its arguments')
     .allowUnknownOption()
     .action(async (_words, _options, command: Command) => {
       const [name, verb, ...rest] = command.args
@@ -59,5 +59,7 @@ export function allowSandboxFirst(group: Command): void {
 
 function rejectUnknownCommand(group: Command, word: string | undefined): never {
   const names = group.commands.map((command) => command.name()).join(', ')
-  throw new Misuse(word === undefined ? `name one of the commands ${names}` : `"${word}" is none of ${names}`)
+  throw new Misuse(
+    word === undefined ? `name one of the commands ${names}` : `unknown command "${word}"; use one of ${names}`,
+  )
 }

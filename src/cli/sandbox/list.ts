@@ -23,8 +23,8 @@ export function addListCommand(sandbox: Command, cli: SandboxCli): void {
     .command('list')
     .alias('ls')
     .description('list sandboxes, by name')
-    .option('--org <slug>', 'only those of this organization; all that the token may see when omitted')
-    .option('--prefix <text>', 'only names that start with this')
+    .option('--org <slug>', 'only sandboxes of this organization; defaults to all that the token may see')
+    .option('--prefix <text>', 'only names with this prefix')
     .option('-w, --watch', 'show changes as they happen, until interrupted')
     .action((options: ListOptions) => (options.watch ? watchSandboxes(cli, options) : listSandboxes(cli, options)))
   addExamples(list, 'berth sandbox list', 'berth sandbox ls --org acme --prefix ci-', 'berth sandbox list --watch')
@@ -34,7 +34,7 @@ async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<voi
   const terminal = cli.terminal()
   const page = await listAllSandboxes(cli.session(), options)
   if (page.sprites.length === 0 && !terminal.json) {
-    return terminal.note('No sandboxes; "berth sandbox create <name>" makes one.')
+    return terminal.note('No sandboxes; "berth sandbox create <name>" creates one.')
   }
   const rows = page.sprites.map((sandbox) => [
     sandbox.name,
@@ -49,7 +49,7 @@ async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<voi
   printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
-/** All pages as one. */
+/** Fetches all pages and joins them into one. */
 async function listAllSandboxes(session: Session, options: ListOptions): Promise<SandboxPage> {
   const sprites: Sandbox[] = []
   for (let token: string | null = null; ; ) {

@@ -15,14 +15,14 @@ interface LogOptions {
   follow?: true
 }
 
-/** The longest that the platform follows at once. */
+/** The longest duration that the platform accepts for following a log. */
 const maxFollowDuration = '24h'
 
 export function addLogCommand(sandbox: Command, cli: SandboxCli): void {
   const logs = withServiceArgument(sandbox.command('logs'))
-    .description('show what a service printed; its standard error goes to standard error')
-    .option('-n, --lines <count>', 'how many of the last lines; 0 for all that are kept', parseWholeNumber, 100)
-    .option('-f, --follow', 'go on with new lines as they come')
+    .description('show the log of a service; its standard error goes to standard error')
+    .option('-n, --lines <count>', 'number of most recent lines to show; 0 for all', parseWholeNumber, 100)
+    .option('-f, --follow', 'keep printing new lines')
     .action((name: string, service: string, options: LogOptions) => printLog(cli, name, service, options))
   addExamples(logs, 'berth sandbox logs demo web', 'berth sandbox logs demo web -n 20 -f')
 }
@@ -33,10 +33,10 @@ async function printLog(cli: SandboxCli, name: string, service: string, { lines,
 }
 
 function describeGap({ type }: ServiceEvent): string | undefined {
-  return type === 'gap' ? '(what was printed here is no longer kept)' : undefined
+  return type === 'gap' ? '(older output was discarded here)' : undefined
 }
 
-/** Writes what a service prints to the stream it belongs to. Of the other events it says what `tell` makes of them. */
+/** Writes the output of a service to the matching stream, prints other events as text, and returns those. */
 export async function printEvents(
   cli: SandboxCli,
   streamRequest: StreamRequest,

@@ -11,14 +11,15 @@ const defaultsInclude = 'defaults'
 const anyDomain = '*'
 
 export function addPolicyCommands(sandbox: Command, cli: SandboxCli): void {
-  const policy = sandbox.command('policy').description('what a sandbox may reach over the network')
+  const policy = sandbox.command('policy').description('the network policy of a sandbox')
   allowSandboxFirst(policy)
   policy.addHelpText(
     'after',
     `
-A domain is a name such as example.com, *.example.com for all below it, or * for all. Of several rules the one with the
-closest domain counts, and what no rule is about is closed. Without rules everything can be reached but the platform
-itself, the networks near it and other sandboxes. The first rule that denies something keeps the rest open.`,
+A domain is a name such as example.com, *.example.com for all its subdomains, or * for everything. The rule with the most
+specific domain applies. With rules, domains without a rule are denied; if the first rule is added by "deny", all other
+domains stay allowed. Without rules, a sandbox can reach everything except the platform, the local networks and other
+sandboxes.`,
   )
   addExamples(
     policy,
@@ -32,11 +33,11 @@ itself, the networks near it and other sandboxes. The first rule that denies som
     .action((name: string) => showPolicy(cli, name))
   addExamples(show, 'berth sandbox policy show demo')
 
-  addRuleCommand(policy, cli, 'allow', 'let a sandbox reach domains')
-  addRuleCommand(policy, cli, 'deny', 'keep a sandbox from reaching domains')
+  addRuleCommand(policy, cli, 'allow', 'allow a sandbox to reach domains')
+  addRuleCommand(policy, cli, 'deny', 'deny a sandbox access to domains')
 
   const reset = withSandboxArgument(policy.command('reset'))
-    .description('take all rules away')
+    .description('remove all rules')
     .action((name: string) => setPolicy(cli, name, { rules: [] }))
   addExamples(reset, 'berth sandbox policy reset demo')
 }
@@ -44,7 +45,10 @@ itself, the networks near it and other sandboxes. The first rule that denies som
 function addRuleCommand(policy: Command, cli: SandboxCli, action: 'allow' | 'deny', description: string): void {
   const command = withSandboxArgument(policy.command(action))
     .description(description)
-    .argument('<domain...>', action === 'allow' ? 'domains; "defaults" means those that most programs need' : 'domains')
+    .argument(
+      '<domain...>',
+      action === 'allow' ? 'domains; "defaults" stands for those that most programs need' : 'domains',
+    )
     .action((name: string, domains: string[]) => addRules(cli, name, action, domains))
   addExamples(command, `berth sandbox policy ${action} demo example.com '*.example.com'`)
 }
@@ -55,8 +59,8 @@ async function addRules(cli: SandboxCli, name: string, action: 'allow' | 'deny',
 }
 
 /**
- * A new rule takes the place of the one for the same domain. With rules everything else is closed; who begins by closing
- * something means only that.
+ * A new rule replaces the one for the same domain. A policy with rules denies everything else, so when the first rule
+ * denies some domains, a rule that allows the others is added.
  */
 export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: string[]): Rule[] {
   const isFirstDeny = rules.length === 0 && action === 'deny' && !domains.includes(anyDomain)
@@ -77,7 +81,7 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
   const policy = await getPolicy(cli, name)
   if (policy.rules.length === 0 && !terminal.json) {
     return terminal.note(
-      `No rules: ${visible(name)} can reach everything but what is near the platform, and other sandboxes.`,
+      `No rules: ${visible(name)} can reach everything except the platform, the local networks and other sandboxes.`,
     )
   }
   const rows = policy.rules.map((rule) =>

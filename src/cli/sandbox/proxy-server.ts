@@ -15,7 +15,7 @@ export interface PortPair {
 
 const host = '127.0.0.1'
 
-/** The interface cannot say that only one side has ended. After that, whoever is silent for so long has said all. */
+/** The API has no half-close. After the local side has ended, the connection is closed when it is idle for this time. */
 const lingerMs = 5000
 
 interface Tunnel {
@@ -25,11 +25,11 @@ interface Tunnel {
   warn(message: string): void
 }
 
-/** Listens until the process is ended. */
+/** Listens until the process ends. */
 export async function serveProxy(cli: SandboxCli, name: string, pairs: PortPair[]): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
-  await request(session, 'GET', sandboxPath(name)) // that it is there is better known before than at each connection
+  await request(session, 'GET', sandboxPath(name)) // reports a missing sandbox before the first connection
   const warn = (message: string) => terminal.note(visible(message))
   const tunnels = pairs.map(({ local, remote }) => {
     return { local, tunnel: { session, path: `${sandboxPath(name)}/proxy`, port: remote, warn } }
@@ -68,15 +68,16 @@ async function listen(port: number, tunnel: Tunnel): Promise<Server> {
 }
 
 function describeListenError(port: number, { code, message }: NodeJS.ErrnoException): string {
-  if (code === 'EADDRINUSE') return `port ${port} of this machine is taken; write another before a colon, or 0: for any`
-  if (code === 'EACCES') return `port ${port} of this machine is not for ordinary users; write another before a colon`
+  if (code === 'EADDRINUSE')
+    return `port ${port} on this machine is in use; choose another as local:remote, or 0:remote for any free port`
+  if (code === 'EACCES') return `port ${port} on this machine needs root; choose another as local:remote`
   return `cannot listen on port ${port}: ${message}`
 }
 
-/** One connection, to one of the sandbox. */
+/** Connects one local connection to the port in the sandbox. */
 async function connectTunnel(local: Socket, { session, path, port }: Tunnel): Promise<void> {
   const ended = new Promise<void>((resolve) => local.once('close', () => resolve()))
-  local.on('error', () => local.destroy()) // whoever connected has gone
+  local.on('error', () => local.destroy()) // the local client has disconnected
   const connected = Promise.withResolvers<void>()
   let onData: ((data: Buffer) => void) | undefined
   const socket = await openSocket(session, path, (data, isBinary) => {
@@ -94,10 +95,10 @@ async function connectTunnel(local: Socket, { session, path, port }: Tunnel): Pr
 function readStatus(text: string, connected: PromiseWithResolvers<void>): void {
   const { status, error } = JSON.parse(text) as { status?: string; error?: string }
   if (status === 'connected') connected.resolve()
-  else connected.reject(new Failure(error ?? 'the sandbox does not answer there'))
+  else connected.reject(new Failure(error ?? 'the sandbox refused the connection'))
 }
 
-/** No faster than it is read here. */
+/** Pauses the WebSocket while the local client reads more slowly than data arrives. */
 function forwardOutput(socket: WebSocket, local: Socket): (data: Buffer) => void {
   socket.once('close', (code) => {
     if (code === 1011) local.resetAndDestroy()

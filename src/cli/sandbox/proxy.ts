@@ -6,8 +6,8 @@ import type { PortPair } from './proxy-server.ts'
 
 export function addProxyCommand(sandbox: Command, cli: SandboxCli): void {
   const proxy = withSandboxArgument(sandbox.command('proxy'))
-    .description('listen on this machine and connect to ports in a sandbox, until interrupted')
-    .argument('<port...>', '8080, or local:remote such as 3000:8080; with 0:8080 any free port here')
+    .description('forward local ports to ports in a sandbox, until interrupted')
+    .argument('<port...>', '8080, or local:remote such as 3000:8080; 0:8080 uses any free local port')
     .action(async (name: string, ports: string[]) => {
       const pairs = ports.map(parsePortPair)
       const { serveProxy } = await import('./proxy-server.ts')

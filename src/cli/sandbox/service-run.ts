@@ -14,31 +14,31 @@ interface StartOptions {
   watch: string
 }
 
-/** Made anew for each command: an option belongs to one. */
+/** Creates a new option for each command, because commander does not allow sharing one. */
 export function watchOption(): Option {
   return new Option(
     '--watch <duration>',
-    'how long to show what it prints, such as 10s; it goes on after that',
+    'how long to show its output, such as 10s; the service keeps running',
   ).default('2s')
 }
 
 export function addRunCommands(services: Command, cli: SandboxCli): void {
-  addStart(services, cli, 'start', 'start a service, and before it what it needs')
-  addStart(services, cli, 'restart', 'stop a service, if it runs, and start it')
+  addStart(services, cli, 'start', 'start a service and the services it needs')
+  addStart(services, cli, 'restart', 'stop a service if it is running, and start it')
 
   const stop = withServiceArgument(services.command('stop'))
     .description('stop a service; it stays stopped until it is started')
-    .option('--timeout <duration>', 'how long it may take to end by itself', '10s')
+    .option('--timeout <duration>', 'time to exit before it is killed', '10s')
     .action((name: string, service: string, options: { timeout: string }) => stopService(cli, name, service, options))
   addExamples(stop, 'berth sandbox services stop demo web', 'berth sandbox services stop demo web --timeout 1m')
 
   const remove = withServiceArgument(services.command('delete'))
-    .description('stop a service and forget it, with its log')
+    .description('stop a service and delete it with its log')
     .action((name: string, service: string) => deleteService(cli, name, service))
   addExamples(remove, 'berth sandbox services delete demo web')
 
   const signal = withServiceArgument(services.command('signal'))
-    .description('send a signal to a service; if it ends, it is started again')
+    .description('send a signal to a service; it is restarted if it exits')
     .argument('<signal>', 'such as HUP, SIGUSR1 or 15')
     .action((name: string, service: string, word: string) => signalService(cli, name, service, word))
   addExamples(signal, 'berth sandbox services signal demo web HUP')
@@ -57,7 +57,7 @@ function addStart(services: Command, cli: SandboxCli, verb: 'start' | 'restart',
   addExamples(command, `berth sandbox services ${verb} demo web`, `berth sandbox services ${verb} demo web --watch 10s`)
 }
 
-/** Shows what happens and what the service prints, and at last how it is. */
+/** Shows events and output of the service while it starts, and finally its state. */
 export async function followStart(
   cli: SandboxCli,
   { name, service, watch }: StartOptions,
@@ -71,7 +71,7 @@ export async function followStart(
   if (!terminal.json) terminal.print(formatState(state))
 }
 
-/** A service that ended while it was watched has failed, also if it has been started again since. */
+/** A service that exited while it was watched has failed, even if it has been restarted since. */
 function failureReason(events: ServiceEvent[]): string | undefined {
   const problem = events.find(({ type }) => type === 'error')
   if (problem) return problem.data?.trim() ?? 'it could not be started'
@@ -80,7 +80,7 @@ function failureReason(events: ServiceEvent[]): string | undefined {
 }
 
 function describeStartEvent({ message }: ServiceEvent): string | undefined {
-  if (message !== undefined) return 'It runs by this definition already; "restart" would start it again.'
+  if (message !== undefined) return 'The service already runs with this definition; "restart" restarts it.'
   return undefined
 }
 
@@ -105,7 +105,7 @@ async function stopService(
   const problem = events.find(({ type }) => type === 'error')
   if (problem || !stopped) throw new Failure(`service ${service} did not stop: ${problem?.data?.trim() ?? 'no answer'}`)
   const { exit_code } = stopped
-  const code = exit_code === undefined ? '' : `; it ended with code ${exit_code}`
+  const code = exit_code === undefined ? '' : `; it exited with code ${exit_code}`
   if (!cli.terminal().json) cli.terminal().print(`Stopped service ${visible(service)}${code}.`)
 }
 

@@ -12,7 +12,7 @@ export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
   const services = sandbox
     .command('services')
     .alias('service')
-    .description('programs that a sandbox keeps running; with the name of a sandbox alone, a list of them')
+    .description('services, which a sandbox keeps running; with only a sandbox name, lists its services')
     .argument('[sandbox]', 'the name of the sandbox whose services are listed')
     .action((name: string | undefined) =>
       name === undefined ? services.help({ error: true }) : listServices(cli, name),
@@ -42,7 +42,9 @@ async function listServices(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const services = await request<Service[]>(cli.session(), 'GET', `${sandboxPath(name)}/services`)
   if (services.length === 0 && !terminal.json) {
-    return terminal.note(`No services; "berth sandbox services put ${visible(name)} <service> -- <command>" makes one.`)
+    return terminal.note(
+      `No services; "berth sandbox services put ${visible(name)} <service> -- <command>" creates one.`,
+    )
   }
   const headers = ['NAME', 'STATUS', 'PID', 'HEALTH', 'RESTARTS', 'HTTP PORT', 'NEEDS', 'COMMAND']
   const rows = services.map((service) => [

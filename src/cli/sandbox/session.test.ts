@@ -195,7 +195,7 @@ describe('a command at a terminal', () => {
       begin(socket, true)
       socket.once('message', () => socket.terminate())
     }
-    await expect(run()).rejects.toThrow('the connection was lost; session 7 goes on')
+    await expect(run()).rejects.toThrow('the connection was lost; session 7 continues')
     expect(raw).toEqual([true, false])
   })
 })

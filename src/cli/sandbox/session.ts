@@ -1,4 +1,4 @@
-// A command in a sandbox, joined to the streams of this process over a WebSocket.
+// Connects the standard streams of this process to a command in a sandbox over a WebSocket.
 import type { WebSocket } from 'ws'
 import type { Session } from '../client.ts'
 import { Failure } from '../failure.ts'
@@ -9,13 +9,13 @@ import { ScreenModes } from './screen.ts'
 export interface SessionOptions {
   streams: Streams
   takesInput: boolean
-  /** Ctrl-\ leaves a command on a terminal running. */
+  /** Whether Ctrl-\ on a terminal detaches and leaves the command running. */
   canDetach: boolean
 }
 
 export type Outcome =
-  /** `hasSentInput`: something was sent to it. */
-  { is: 'ended'; code: number; hasSentInput: boolean } | { is: 'detached'; id: string; signal?: NodeJS.Signals }
+  | { is: 'ended'; code: number; hasSentInput: boolean }
+  | { is: 'detached'; id: string; signal?: NodeJS.Signals }
 
 interface SessionInfo {
   type: 'session_info'
@@ -28,11 +28,11 @@ const frames = { stdin: 0, stdout: 1, stderr: 2, exit: 3, stdinEnd: 4 }
 const forwardedSignals: NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2']
 const detachingSignals: NodeJS.Signals[] = ['SIGTERM', 'SIGHUP']
 
-/** Ctrl-\, as terminals send it, and as those do that a program has asked for unmistakable keys. */
+/** Ctrl-\ as terminals send it, in the legacy encoding and in the kitty keyboard protocol. */
 const detachKeys = ['\u001c', '\u001b[92;5u'].map((key) => Buffer.from(key))
 const endOfTransmission = Buffer.from([0x04])
 
-/** Runs the command that the path names, or joins the one that runs already. */
+/** Runs the command of the path, or attaches to the running session of the path. */
 export async function runSession(session: Session, path: string, options: SessionOptions): Promise<Outcome> {
   const client = new SessionClient(options)
   const socket = await openSocket(session, path, client.message)
@@ -73,7 +73,7 @@ class SessionClient {
     throw new Failure(describeLoss(closed, this.#info))
   }
 
-  /** The first ones may come together with the connection, and a signal right after them. */
+  /** Takes the socket from the message, because the first message may arrive before openSocket returns it. */
   readonly message: OnMessage = (data, isBinary, socket) => {
     this.#socket = socket
     const { output, errors } = this.#options.streams
@@ -93,7 +93,7 @@ class SessionClient {
     this.#start()
   }
 
-  /** No faster than it is read here. */
+  /** Pauses the socket while a stream is full. */
   #write(stream: NodeJS.WritableStream, data: Buffer): void {
     if (stream.write(data) || this.#blocked.has(stream)) return
     this.#blocked.add(stream)
@@ -127,7 +127,7 @@ class SessionClient {
     this.#cleanups.push(() => output.off('resize', sendSize))
   }
 
-  /** Those who type at a terminal send signals with its keys; what ends this process leaves the command running. */
+  /** On a terminal, Ctrl-C reaches the command as a key, and signals to this process detach. Otherwise signals are forwarded. */
   #handleSignals(isTerminal: boolean): void {
     const take = (signal: NodeJS.Signals) => {
       if (isTerminal) this.#detach({ signal })
@@ -174,7 +174,7 @@ class SessionClient {
 }
 
 function describeLoss({ reason }: CloseInfo, info: SessionInfo | undefined): string {
-  if (!info) return 'the connection was lost before the command began'
+  if (!info) return 'the connection was lost before the command started'
   const why = `the connection was lost${reason ? ` (${reason})` : ''}`
-  return info.tty ? `${why}; session ${info.session_id} goes on if the platform does` : why
+  return info.tty ? `${why}; session ${info.session_id} continues unless the platform has stopped` : why
 }

@@ -1,12 +1,13 @@
-// Unpacks an archive that came out of a sandbox. Programs there may have written whatever they like into it, so nothing
-// in it is followed: no path leads out of the directory, links are made last, devices and rights of others not at all.
+// Unpacks a tar archive from a sandbox. The archive is not trusted: paths that leave the target directory are rejected,
+// symbolic links are created last so that no file is written through one, and devices, owners and special permission bits
+// are ignored.
 import { link, lstat, mkdir, open, rm, symlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { Failure } from '../failure.ts'
 
 export interface Unpacked {
   count: number
-  /** What is no file, directory or link. */
+  /** Paths of entries that are neither files, directories nor links. */
   skipped: string[]
 }
 
@@ -29,7 +30,7 @@ const entryTypes = {
   longPath: 'L',
   extended: 'x',
 }
-/** Longer names than this no system has. */
+/** Far above the longest path of any system. */
 const maxNameBytes = 1024 * 1024
 
 export async function unpack(archive: AsyncIterable<Buffer>, directory: string): Promise<Unpacked> {
@@ -51,17 +52,16 @@ export async function unpack(archive: AsyncIterable<Buffer>, directory: string):
   return { count: count + links.length, skipped }
 }
 
-/** Inside, as a path without dots; an archive that wants to go elsewhere is refused whole. */
+/** Normalizes a path of the archive and rejects one that leaves the target directory. */
 export function safePath(path: string): string {
   const parts = path.split('/').filter((part) => part !== '' && part !== '.')
-  if (parts.includes('..') || path.includes('\0'))
-    throw new Failure(`the archive holds the path ${path}; nothing of it is taken`)
+  if (parts.includes('..') || path.includes('\0')) throw new Failure(`the archive contains the unsafe path ${path}`)
   return parts.join('/')
 }
 
 class TargetDirectory {
   readonly #root: string
-  /** Known to be directories and no links to some. */
+  /** Paths that are known to be directories, not symbolic links to directories. */
   readonly #checked = new Set<string>()
 
   constructor(root: string) {
@@ -95,12 +95,12 @@ class TargetDirectory {
     }
   }
 
-  /** Its target lies in the archive, before it, and was written by us. */
+  /** The target of a hard link must be a file that was unpacked before. */
   async writeLink({ path, target }: Entry): Promise<void> {
     const source = safePath(target)
     await this.ensureDirectory(parentOf(source))
     const found = await lstat(join(this.#root, source)).catch(() => undefined)
-    if (!found?.isFile()) throw new Failure(`the archive links ${path} to ${target}, which it does not hold`)
+    if (!found?.isFile()) throw new Failure(`the archive links ${path} to ${target}, which it does not contain`)
     await link(join(this.#root, source), await this.#preparePath(path))
   }
 
@@ -108,9 +108,9 @@ class TargetDirectory {
     await symlink(target, await this.#preparePath(path))
   }
 
-  /** A place where nothing is, in a directory that is one. */
+  /** Creates the parent directory and removes an existing file at the path. */
   async #preparePath(path: string): Promise<string> {
-    if (path === '') throw new Failure('the archive holds a file without a name')
+    if (path === '') throw new Failure('the archive contains a file without a name')
     await this.ensureDirectory(parentOf(path))
     const target = join(this.#root, path)
     await rm(target, { force: true })
@@ -123,11 +123,11 @@ function parentOf(path: string): string {
   return parent === '.' ? '' : parent
 }
 
-/** Reads the forms that programs of today write. */
+/** Reads the ustar, GNU and pax formats. */
 class ArchiveReader {
   readonly #chunks: AsyncIterator<Buffer>
   #buffer: Buffer = Buffer.alloc(0)
-  /** Of the contents of the last entry, with what fills the last block. */
+  /** Unread bytes of the current entry. `#padding` is the rest of its last block. */
   #remaining = 0
   #padding = 0
 
@@ -135,7 +135,7 @@ class ArchiveReader {
     this.#chunks = archive[Symbol.asyncIterator]()
   }
 
-  /** Undefined at the end. Contents that nobody took are passed over. */
+  /** Returns the next entry, or undefined at the end. Skips unread contents of the previous entry. */
   async next(): Promise<Entry | undefined> {
     const long: { path?: string; target?: string; size?: number } = {}
     for (;;) {
@@ -152,7 +152,7 @@ class ArchiveReader {
     }
   }
 
-  /** Of the entry that came last. */
+  /** Yields the contents of the current entry. */
   async *contents(): AsyncGenerator<Buffer> {
     while (this.#remaining > 0) {
       const chunk = await this.#read(this.#remaining)
@@ -164,25 +164,25 @@ class ArchiveReader {
   }
 
   async #readName(): Promise<Buffer> {
-    if (this.#remaining > maxNameBytes) throw new Failure('the archive holds a name that no file has')
+    if (this.#remaining > maxNameBytes) throw new Failure('the archive contains a name that is too long')
     const chunks: Buffer[] = []
     for await (const chunk of this.contents()) chunks.push(chunk)
     return Buffer.concat(chunks)
   }
 
   async #read(maxBytes: number): Promise<Buffer> {
-    if (this.#buffer.length === 0 && !(await this.#fill())) throw new Failure('the archive breaks off')
+    if (this.#buffer.length === 0 && !(await this.#fill())) throw new Failure('the archive is truncated')
     const chunk = this.#buffer.subarray(0, maxBytes)
     this.#buffer = this.#buffer.subarray(chunk.length)
     return chunk
   }
 
-  /** Undefined when the archive ends exactly here. */
+  /** Returns undefined at the end of the archive. */
   async #readExactly(bytes: number): Promise<Buffer | undefined> {
     while (this.#buffer.length < bytes) {
       if (await this.#fill()) continue
       if (this.#buffer.length === 0) return undefined
-      throw new Failure('the archive breaks off')
+      throw new Failure('the archive is truncated')
     }
     return this.#read(bytes)
   }
@@ -196,7 +196,7 @@ class ArchiveReader {
 }
 
 function readHeader(block: Buffer): Entry {
-  if (checksum(block) !== readNumber(block, 148, 8)) throw new Failure('what came is no archive, or a damaged one')
+  if (checksum(block) !== readNumber(block, 148, 8)) throw new Failure('not a valid tar archive')
   const isUstar = block.toString('latin1', 257, 263) === 'ustar\0'
   const prefix = isUstar ? readText(block.subarray(345, 500)) : ''
   const name = readText(block.subarray(0, 100))
@@ -216,7 +216,7 @@ function applyLongNames(entry: Entry, long: { path?: string; target?: string }):
   return { ...entry, target, path: safePath(path) }
 }
 
-/** Octal digits, or for large numbers bytes after a first one with its highest bit set. */
+/** Reads octal digits, or the binary form for large numbers, which has the highest bit set. */
 function readNumber(block: Buffer, at: number, length: number): number {
   if (block[at]! & 0x80) return block.readUIntBE(at + length - 6, 6)
   return Number.parseInt(readText(block.subarray(at, at + length)).trim() || '0', 8)
@@ -228,7 +228,7 @@ function checksum(block: Buffer): number {
   return sum
 }
 
-/** Lines of the form `<length> <key>=<value>`. */
+/** Reads pax records of the form `<length> <key>=<value>`. */
 function readExtended(data: Buffer): { path?: string; target?: string; size?: number } {
   const found: { path?: string; target?: string; size?: number } = {}
   for (let at = 0; at < data.length; ) {
