@@ -22,7 +22,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('says what all machines have', () => {
+  it('sets the configuration shared by all machines', () => {
     const text = `
       app = "web"
       primary_region = "fra"
@@ -57,7 +57,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('makes two ports of an HTTP service', () => {
+  it('turns an HTTP service into two ports', () => {
     const text = `
       image = "web"
       [http_service]
@@ -104,7 +104,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('gives each group what is its own, and what is for all', () => {
+  it('combines the settings of a group with those for all groups', () => {
     const text = `
       [processes]
         web = "serve --port 80"
@@ -171,7 +171,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('may have services of datagrams', () => {
+  it('accepts UDP services', () => {
     const text = `
       [[services]]
         protocol = "udp"
@@ -200,7 +200,7 @@ describe('a deployment file', () => {
     ])
   })
 
-  it('may hold what has no effect, which is named once', () => {
+  it('reports each setting that has no effect once', () => {
     const text =
       'console_command = "sh"\n[build]\ndockerfile = "D"\n[http_service]\nodd = 1\n[[statics]]\nguest_path = "/x"'
     expect(parse(text).unused.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
@@ -231,7 +231,7 @@ describe('a deployment file', () => {
     ['[[vm]]\nmemory = "much"', 'vm.memory must be a size such as "512mb" or "1gb"'],
     ['env = 3', 'env must be a table'],
     ['services = [1]', 'services must be a table or a list of tables'],
-  ])('refuses %j', (text, message) => {
+  ])('rejects %j', (text, message) => {
     expect(() => parse(text)).toThrow(Misuse)
     expect(() => parse(text)).toThrow(message)
   })
@@ -241,11 +241,11 @@ describe('a deployment file', () => {
     ['max_unavailable = 3', 3],
     ['max_unavailable = 0.5', 0.5],
     ['strategy = "bluegreen"', 1],
-  ])('knows how many machines may be away: %s', (text, expected) => {
+  ])('reads how many machines may be unavailable: %s', (text, expected) => {
     expect(parse(`[deploy]\n${text}`).maxUnavailable).toBe(expected)
   })
 
-  it('is read or refused, whatever it holds', () => {
+  it('is parsed or rejected, whatever values it contains', () => {
     const names = ['app', 'env', 'build', 'deploy', 'processes', 'services', 'http_service', 'checks', 'mounts', 'vm']
     const keys = [...names, 'restart', 'ports', 'internal_port', 'size', 'headers', 'kill_timeout', '__proto__', 'a']
     const scalar = fc.oneof(
@@ -271,7 +271,7 @@ describe('a deployment file', () => {
     )
   })
 
-  it('is read or refused, also when it is no TOML', () => {
+  it('is parsed or rejected, even when it is not TOML', () => {
     fc.assert(fc.property(fc.string({ unit: 'binary' }), expectReadOrRefused))
   })
 })

@@ -42,50 +42,68 @@ export function parseDeployFile(text: string, file: string): DeployFile {
   return { ...parsed, unused: reader.unreadNames() }
 }
 
+/** A value and the process groups it is for. An empty list stands for all groups. */
 type GroupValue<T> = [value: T, groups: string[]]
+
+interface Sections {
+  shared: GroupConfig
+  commands: Map<string, string[]>
+  services: GroupValue<Service>[]
+  checks: GroupValue<[string, object]>[]
+  mounts: GroupValue<Mount>[]
+  guests: GroupValue<Pick<MachineConfig, 'size' | 'guest'>>[]
+  restarts: GroupValue<object>[]
+}
 
 function readGroupConfigs(reader: Reader): Map<string, GroupConfig> {
   const processes = reader.table('processes')
-  const commands = Object.keys(processes.entries()).map((name) => [name, readCommand(processes, name)] as const)
-  const names = commands.length > 0 ? commands.map(([name]) => name) : [defaultGroup]
-  const of = (table: Reader): string[] => {
-    const groups = table.strings('processes') ?? []
-    const unknown = groups.find((name) => !names.includes(name))
-    if (unknown !== undefined) throw table.error('processes', `must name some of ${names.join(', ')}, not "${unknown}"`)
-    return groups
-  }
-  const readEach = <T>(tables: Reader[], read: (table: Reader) => T) =>
-    tables.map((table): GroupValue<T> => [read(table), of(table)])
+  const commands = new Map(Object.keys(processes.entries()).map((name) => [name, readCommand(processes, name)]))
+  const names = commands.size > 0 ? [...commands.keys()] : [defaultGroup]
+  const sections = readSections(reader, commands, names)
+  return new Map(names.map((name) => [name, structuredClone(groupConfig(sections, name))]))
+}
 
+function readSections(reader: Reader, commands: Map<string, string[]>, names: string[]): Sections {
+  const readEach = <T>(tables: Reader[], read: (table: Reader) => T) =>
+    tables.map((table): GroupValue<T> => [read(table), readGroupNames(table, names)])
   const shared = readSharedConfig(reader)
   const http = reader.has('http_service') ? [reader.table('http_service')] : []
-  const services = [...readEach(http, readHttpService), ...readEach(reader.tables('services'), readService)]
-  const checks = reader.tableOfTables('checks').map(([name, table]): GroupValue<[string, object]> => {
-    return [[name, readCheck(table)], of(table)]
-  })
-  const mounts = readEach(reader.tables('mounts'), readMount)
-  const guests = readEach(reader.tables('vm'), readGuest)
-  const restarts = readEach(reader.tables('restart'), readRestart)
-  return new Map(
-    names.map((name) => {
-      const own = valuesForGroup(services, name)
-      const ownChecks = valuesForGroup(checks, name)
-      const mount = valueForGroup(mounts, name)
-      const restart = valueForGroup(restarts, name)
-      const cmd = commands.find(([group]) => group === name)?.[1]
-      const init = { ...shared.init, ...(cmd && { cmd }) }
-      const config: GroupConfig = {
-        ...shared,
-        ...(Object.keys(init).length > 0 && { init }),
-        ...valueForGroup(guests, name),
-        ...(own.length > 0 && { services: own }),
-        ...(ownChecks.length > 0 && { checks: Object.fromEntries(ownChecks) }),
-        ...(mount && { mounts: [mount] }),
-        ...(restart && { restart }),
-      }
-      return [name, structuredClone(config)]
+  return {
+    shared,
+    commands,
+    services: [...readEach(http, readHttpService), ...readEach(reader.tables('services'), readService)],
+    checks: reader.tableOfTables('checks').map(([name, table]) => {
+      return [[name, readCheck(table)], readGroupNames(table, names)]
     }),
-  )
+    mounts: readEach(reader.tables('mounts'), readMount),
+    guests: readEach(reader.tables('vm'), readGuest),
+    restarts: readEach(reader.tables('restart'), readRestart),
+  }
+}
+
+function readGroupNames(table: Reader, names: string[]): string[] {
+  const groups = table.strings('processes') ?? []
+  const unknown = groups.find((name) => !names.includes(name))
+  if (unknown === undefined) return groups
+  throw table.error('processes', `must name some of ${names.join(', ')}, not "${unknown}"`)
+}
+
+function groupConfig({ shared, commands, ...sections }: Sections, group: string): GroupConfig {
+  const services = valuesForGroup(sections.services, group)
+  const checks = valuesForGroup(sections.checks, group)
+  const mount = valueForGroup(sections.mounts, group)
+  const restart = valueForGroup(sections.restarts, group)
+  const cmd = commands.get(group)
+  const init = { ...shared.init, ...(cmd && { cmd }) }
+  return {
+    ...shared,
+    ...(Object.keys(init).length > 0 && { init }),
+    ...valueForGroup(sections.guests, group),
+    ...(services.length > 0 && { services }),
+    ...(checks.length > 0 && { checks: Object.fromEntries(checks) }),
+    ...(mount && { mounts: [mount] }),
+    ...(restart && { restart }),
+  }
 }
 
 /** Values that name no group apply to all groups. */

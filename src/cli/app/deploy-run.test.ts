@@ -51,7 +51,7 @@ function plan(change: Partial<Deployment>, ...machines: Machine[]) {
 }
 
 describe('a plan', () => {
-  it('has two machines for what has a service, unless it has a volume or is not to be double', () => {
+  it('creates two machines for a group with a service, unless it has a volume or high availability is off', () => {
     const groups = new Map([
       ['web', { services: [service] }],
       ['disk', { services: [service], mounts: [{ name: 'd', path: '/d' }] }],
@@ -64,7 +64,7 @@ describe('a plan', () => {
     expect(plan({ groups }).missing[0]!.config).toEqual({ services: [service], image: 'new', metadata: noted('web') })
   })
 
-  it('without a file changes only the image of what is there', () => {
+  it('changes only the image of existing machines without a file', () => {
     const config = { env: { A: '1' }, services: [service] }
     const { changes, missing, obsolete: leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
     expect([missing, leftOver]).toEqual([[], []])
@@ -79,7 +79,7 @@ describe('a plan', () => {
     ])
   })
 
-  it('leaves machines their volumes and sizes', () => {
+  it('keeps the volumes and sizes of machines', () => {
     const guest = { cpus: 2 }
     const before = { guest, mounts: [{ volume: 'vol_1', path: '/old' }], env: { OLD: '1' } }
     const groups = new Map([['app', { mounts: [{ name: 'd', path: '/new' }] }]])
@@ -94,7 +94,7 @@ describe('a plan', () => {
     expect(plan({ groups: sized }, machine('1', 'app', before)).changes[0]!.config.guest).toEqual({ cpus: 4 })
   })
 
-  it('gives up what no group wants any more', () => {
+  it('destroys machines whose group no longer exists', () => {
     const { changes, missing, obsolete: leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
     expect([changes.length, missing.length, leftOver.map(({ id }) => id)]).toEqual([0, 1, ['1']])
   })
@@ -107,12 +107,12 @@ it.each([
   [0.1, 5, 1],
   ['all', 5, 5],
   ['all', 0, 1],
-] as const)('%s of %i machines at once are %i', (given, count, expected) => {
+] as const)('with %s of %i machines updates %i at once', (given, count, expected) => {
   expect(batchSizeFor(given, count)).toBe(expected)
 })
 
 describe('numbers of machines', () => {
-  it('are meant for a group', () => {
+  it('apply to a process group', () => {
     expect(parseCounts(['3'], ['app'])).toEqual(new Map([['app', 3]]))
     expect(parseCounts(['3'], ['a', 'b'], 'b')).toEqual(new Map([['b', 3]]))
     expect(parseCounts(['a=1', 'b=0'], ['a', 'b'])).toEqual(
@@ -128,11 +128,11 @@ describe('numbers of machines', () => {
     [['3'], 'name the process group with --process: a, b'],
     [['c=1'], 'there is no process group "c"; the app has a, b'],
     [['a=1', 'a=2'], '"a" is given twice'],
-  ])('refuses %j', (words, message) => {
+  ])('rejects %j', (words, message) => {
     expect(() => parseCounts(words, ['a', 'b'])).toThrow(message)
   })
 
-  it('take away what does not run first, then the newest', () => {
+  it('destroy stopped machines first, then the newest', () => {
     const machines = [machine('1', 'a'), machine('2', 'a', {}, { state: 'stopped' }), machine('3', 'a')]
     expect(machinesToDestroy(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
     expect(machinesToDestroy(machines, 3)).toEqual([])

@@ -29,7 +29,7 @@ describe('sizes', () => {
 })
 
 describe('ports', () => {
-  it('that lead to one port inside are of one service', () => {
+  it('with the same internal port form one service', () => {
     expect(parseServices(['80:8080/tcp:http', '443:8080/tcp:tls:http', '53:53/udp', '5432'])).toEqual([
       {
         protocol: 'tcp',
@@ -44,7 +44,7 @@ describe('ports', () => {
     ])
   })
 
-  it('are read or refused', () => {
+  it('are parsed or rejected', () => {
     fc.assert(
       fc.property(fc.string(), (text) => {
         try {
@@ -57,13 +57,13 @@ describe('ports', () => {
   })
 })
 
-it('volumes are meant by id or by name', () => {
+it('mounts refer to volumes by id or by name', () => {
   expect(parseMount('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
   expect(parseMount('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
   expect(() => parseMount('data')).toThrow(Misuse)
 })
 
-it('only what was given is part of a configuration', () => {
+it('a configuration contains only the given options', () => {
   expect(readConfig({}, [])).toEqual({})
   const options = { env: ['A=b=c'], metadata: ['role=web'], entrypoint: '/init', restart: 'no', rm: true as const }
   expect(readConfig(options, ['serve'])).toEqual({
@@ -75,7 +75,7 @@ it('only what was given is part of a configuration', () => {
   })
 })
 
-it('what is not changed stays as it is', () => {
+it('an update keeps the settings that are not given', () => {
   const before = {
     image: 'a',
     env: { A: '1' },
@@ -88,7 +88,7 @@ it('what is not changed stays as it is', () => {
     ...before.guest,
     memory_mb: 512,
   })
-  // Its memory may not fit so many CPUs.
+  // The previous memory may not be valid with more CPUs.
   expect(changedConfig(before, { guest: { cpus: 8 } }, undefined).guest).toEqual({ cpu_kind: 'shared', cpus: 8 })
   expect(changedConfig(before, { size: 'a100' }, undefined)).not.toHaveProperty('guest')
 })

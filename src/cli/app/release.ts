@@ -1,4 +1,4 @@
-// Records deployments as releases on the platform. Only its GraphQL API can do that.
+// Records deployments as releases on the platform, through its GraphQL API.
 import type { IpAssignmentList } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { Refusal } from '../failure.ts'

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PostgresAdoption } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { formatCount, printAnswer, table, visible } from '../output.ts'
+import { printAnswer, table, visible } from '../output.ts'
 import type { Data } from './find.ts'
 
 export function addAdoptCommand(postgres: Command, cli: Cli): void {

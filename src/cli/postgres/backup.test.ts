@@ -55,7 +55,7 @@ async function berth(args: string[], json: boolean, ...lists: PostgresBackup[][]
 }
 
 describe('backups', () => {
-  it('are listed with what they took', async () => {
+  it('are listed with size and duration', async () => {
     await berth(['backups', 'shop'], false, [completed])
     expect(printed.join('\n')).toBe(
       [
@@ -65,17 +65,17 @@ describe('backups', () => {
     )
   })
 
-  it('say why they failed', async () => {
+  it('are listed with their failure', async () => {
     await berth(['backups', 'shop'], false, [failed, completed])
     expect(printed.join('\n')).toMatch(/VERIFIED +FAILURE\n.* failed +- .* disk full\n.* completed .* -$/s)
   })
 
-  it('say that they are pinned', async () => {
+  it('are listed as pinned', async () => {
     await berth(['backups', 'shop'], false, [{ ...completed, pinned: true }])
     expect(printed.join('\n')).toContain('20261115-090000F  completed, pinned  42 MB')
   })
 
-  it('are told to be on their way when there are none', async () => {
+  it('are announced when there are none yet', async () => {
     await berth(['backups', 'shop'], false, [])
     expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts automatically.'])
     await berth(['backups', 'shop'], true, [])
@@ -84,7 +84,7 @@ describe('backups', () => {
 })
 
 describe('backup', () => {
-  it('shows how it comes along until it is completed', async () => {
+  it('shows progress until it is completed', async () => {
     await berth(['backup', 'shop'], false, [running], [running], [completed])
     expect(asked).toContain(`POST /${id}/backups`)
     expect(shown).toContain('Backup 20261115-090000F is running, 42 MB so far (0 s)')
@@ -103,12 +103,12 @@ describe('backup', () => {
     expect(printed).toEqual([])
   })
 
-  it('prints only the backup as it ended with --json', async () => {
+  it('prints only the final backup with --json', async () => {
     await berth(['backup', 'shop'], true, [running], [running], [completed])
     expect({ shown, answer: JSON.parse(printed.join('')) }).toEqual({ shown: '', answer: { data: completed } })
   })
 
-  it('waits for the one that is in progress already', async () => {
+  it('waits for a backup that is already in progress', async () => {
     begins = () => new Response('{"error": "backup already in progress"}', { status: 409 })
     await berth(['backup', 'shop'], false, [running], [completed])
     expect(printed[0]).toBe('A backup is already in progress; waiting for it.')
@@ -116,7 +116,7 @@ describe('backup', () => {
     await expect(berth(['backup', 'shop', '--no-wait'], false)).rejects.toThrow('backup already in progress')
   })
 
-  it('does not wait when told so', async () => {
+  it('does not wait with --no-wait', async () => {
     await berth(['backup', 'shop', '--no-wait'], false, [running])
     expect(printed.join('')).toContain('is running. Check its progress with: berth postgres backups shop')
   })
@@ -138,7 +138,7 @@ it.each([
 it.each([
   ['pin', 'Backup 20261115-090000F is kept permanently.'],
   ['unpin', 'Backup 20261115-090000F is removed when the recovery window has passed it.'],
-])('%s says what it means', async (command, text) => {
+])('%s prints its effect', async (command, text) => {
   await berth([command, 'shop', completed.id], false)
   expect(asked.at(-1)).toBe(`PATCH /${id}/backups/${completed.id}`)
   expect(printed).toEqual([text])

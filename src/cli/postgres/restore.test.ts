@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { RestoreProgress } from '../api-types.ts'
 import { addRestoreCommands, formatPhase, parseRestoreTarget, resolveRestoreTarget } from './restore.ts'
 
-describe('a moment', () => {
+describe('a restore target', () => {
   it.each([
     ['2026-11-15T10:02:03Z', '2026-11-15T10:02:03Z'],
     ['2026-11-15 10:02:03+01:00', '2026-11-15 10:02:03+01:00'],
@@ -22,7 +22,7 @@ describe('a moment', () => {
     ['1d-ago', 86_400],
     ['1h30m-ago', 5400],
     ['1d2h3m4s-ago', 93_784],
-  ])('can be counted back with %s', (text, seconds) => {
+  ])('can be relative: %s', (text, seconds) => {
     expect(parseRestoreTarget(text)).toEqual({ is: 'ago', seconds })
   })
 
@@ -51,12 +51,12 @@ describe('a moment', () => {
   const latest = '2026-11-15T10:02:01.123456Z'
   const now = Date.parse('2026-11-15T10:02:03Z')
 
-  it('is counted back from the clock of the platform', () => {
+  it('is relative to the clock of the platform', () => {
     const moment = { is: 'ago', seconds: 5400 } as const
     expect(resolveRestoreTarget(moment, latest, now)).toEqual({ time: '2026-11-15T08:32:03.000Z', isClamped: false })
   })
 
-  it('is the end of the window at the latest', () => {
+  it('is limited to the end of the window', () => {
     expect(resolveRestoreTarget({ is: 'ago', seconds: 1 }, latest, now)).toEqual({ time: latest, isClamped: true })
     expect(resolveRestoreTarget({ is: 'ago', seconds: 2 }, latest, now)).toMatchObject({ isClamped: false })
     expect(resolveRestoreTarget({ is: 'latest' }, latest, now)).toEqual({ time: latest, isClamped: false })
@@ -157,7 +157,7 @@ describe('the commands', () => {
     await program.parseAsync(args, { from: 'user' })
   }
 
-  it('restore a time and tell at the end where it is', async () => {
+  it('restore a time and finally print the endpoints', async () => {
     const replaying: Answer = [200, { data: made({ restore: { phase: 'replaying', replayed_until: null } }) }]
     const time = '2026-11-15 10:02:03+01:00'
     const answers = [listed, shownSource, created, replaying, ready]
@@ -196,7 +196,7 @@ All passwords are new:   berth postgres show new --reveal`)
 
   const young: Answer = [200, { data: { ...source, recovery_window: null } }]
 
-  it('say why there is nothing to restore to', async () => {
+  it('explain why there is no recovery window', async () => {
     const args = ['restore', 'shop', '--to', '5m-ago', '--no-wait']
     const attempt = berth(args, false, listed, young, [200, { data: [] }])
     await expect(attempt).rejects.toThrow('its first backup has not started yet')
@@ -224,13 +224,13 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(bodies).toEqual([{ pitr_time: time }])
   })
 
-  it('do not wait for the future', async () => {
+  it('do not wait for a time in the future', async () => {
     const refused: Answer = [422, { error: 'pitr_time is outside the recovery window' }]
     const attempt = berth(['restore', 'shop', '--to', '2026-11-15T10:02:04Z'], false, listed, shownSource, refused)
     await expect(attempt).rejects.toThrow('outside the recovery window')
   })
 
-  it('fail with the reason of the platform', async () => {
+  it('fail with the reason from the platform', async () => {
     const args = ['restore', 'shop', '--backup', 'x']
     const reason = `cluster new (${newId}) failed: backup x is damaged`
     await expect(berth(args, false, listed, created, failed)).rejects.toThrow(reason)
@@ -239,7 +239,7 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(JSON.parse(printed[1]!)).toEqual(failed[1])
   })
 
-  it('want either a backup or a time', async () => {
+  it('require either a backup or a time', async () => {
     await expect(berth(['restore', 'shop'], false)).rejects.toThrow('--backup <id> or --to <time>')
     await expect(berth(['restore', 'shop', '--backup', 'x', '--to', 'latest'], false)).rejects.toThrow(
       'cannot be used with',
@@ -253,7 +253,7 @@ All passwords are new:   berth postgres show new --reveal`)
     expect([asked[1], bodies]).toEqual([`POST /${id}/fork`, [{ name: 'new' }]])
   })
 
-  it('undelete by id, and by a name that only one had', async () => {
+  it('undelete by id, and by a name that is not ambiguous', async () => {
     await berth(['undelete', id], true, created, ready)
     expect([asked[0], bodies]).toEqual([`POST /${id}/undelete`, [{}]])
     const deleted = { ...source, status: 'deleted', deleted_at: latest }

@@ -20,7 +20,7 @@ function backup(finished: string, changes: Partial<PostgresBackup> = {}): Postgr
   }
 }
 
-/** The drawn line alone. */
+/** Returns only the line that is drawn, without the times. */
 function line(...args: Parameters<typeof drawWindow>): string {
   return drawWindow(...args).split('\n')[1]!
 }
@@ -47,12 +47,12 @@ describe('the line', () => {
     )
   })
 
-  it('shows a hole that is shorter than a column', () => {
+  it('shows a gap that is shorter than a column', () => {
     const windows = [window('00:00:00', '11:59:59'), window('12:00:00', '23:59:59')]
     expect(line(windows, [], 11)).toBe('├───┤ ├───┤')
   })
 
-  it('puts backups at the edges onto them', () => {
+  it('marks backups at the edges of a window on its edges', () => {
     const backups = [backup('11:00:00'), backup('10:00:00')]
     expect(line([window('10:00:00', '11:00:00')], backups, 12)).toBe('●──────────●')
   })
@@ -93,7 +93,7 @@ describe('without a window', () => {
       'its backup 20261115-090000F failed: disk full',
     ],
     ['ready', [backup('10:00:00')], 'its WAL archive does not extend past backup 20261115-090000F yet'],
-  ] as const)('a %s cluster says why', (status, backups, why) => {
+  ] as const)('a %s cluster has a reason', (status, backups, why) => {
     const text = `Cluster shop cannot be restored to a point in time: ${why}.`
     expect(formatNoWindow({ name: 'shop', status }, [...backups])).toBe(text)
   })
@@ -124,7 +124,7 @@ describe('the command', () => {
     return printed
   }
 
-  it('names the holes, the newest backup, and how far the window is behind', async () => {
+  it('names the gaps, the newest backup, and how long ago the window ended', async () => {
     const backups = [backup('11:00:01'), backup('10:00:01', { id: '20261115-100000F' })]
     const lines = (await run(false, windows, backups)).split('\n')
     expect(lines[1]).toHaveLength(50)
@@ -134,16 +134,16 @@ describe('the command', () => {
     ])
   })
 
-  it('says so when a window comes from the backups of another cluster', async () => {
+  it('reports a window that comes from backups of another cluster', async () => {
     const lines = (await run(false, windows.slice(1), [])).split('\n')
     expect(lines[2]).toBe('● no backup of this cluster yet; the window ended 2 s ago')
   })
 
-  it('says why there is none', async () => {
+  it('explains why there is no window', async () => {
     expect(await run(false, [], [])).toContain('its first backup has not started yet')
   })
 
-  it('prints what the platform knows with --json', async () => {
+  it('prints windows and backups with --json', async () => {
     const backups = [backup('11:00:01')]
     const data = { recovery_window: windows[1], recovery_windows: windows, backups }
     expect(JSON.parse(await run(true, windows, backups))).toEqual({ data })

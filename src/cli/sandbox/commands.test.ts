@@ -76,7 +76,7 @@ const demo = {
 }
 
 describe('sandboxes', () => {
-  it('are created with what was given, and nothing else', async () => {
+  it('are created with only the given options', async () => {
     await berth(['create', 'demo', '--cpus', '0.5', '--env', 'A=b=c', '--env', 'D=', '--public'], true, [201, demo])
     expect(asked).toEqual([
       {
@@ -93,13 +93,13 @@ describe('sandboxes', () => {
     await expect(berth(['create', 'demo', '--cpus', 'many'], true)).rejects.toThrow('Write a number')
   })
 
-  it('say when nothing keeps their programs apart', async () => {
+  it('warn when they are not isolated', async () => {
     const open = { ...demo, isolation: { kind: 'none', network: 'host', gap: 'nothing is isolated' } }
     await berth(['create', 'demo'], false, [201, open])
     expect(noted).toEqual(['warning: nothing is isolated'])
   })
 
-  it('are listed page by page as one', async () => {
+  it('are listed across all pages', async () => {
     const page = (name: string, next: string | null): Answer => [
       200,
       { sprites: [{ ...demo, name }], has_more: next !== null, next_continuation_token: next },
@@ -112,14 +112,14 @@ describe('sandboxes', () => {
     expect(JSON.parse(printed[0]!).sprites).toMatchObject([{ name: 'a' }, { name: 'b' }])
   })
 
-  it('are watched, with nothing said when nothing happens', async () => {
+  it('are watched without printing keep-alive messages', async () => {
     const change = { name: 'demo', status: 'running', timestamp: '2026-01-02T03:04:05.123456Z' }
     const stream = events(change, { type: 'heartbeat', timestamp: '2026-01-02T03:04:06Z' })
     await berth(['list', '--watch'], false, stream)
     expect(printed).toEqual(['2026-01-02T03:04:05Z  running   demo'])
   })
 
-  it('are not destroyed without a word', async () => {
+  it('are not destroyed without confirmation', async () => {
     await expect(berth(['destroy', 'demo'], false, [200, demo])).rejects.toThrow('use --yes')
     expect(asked).toHaveLength(1)
   })
@@ -146,7 +146,7 @@ describe('services', () => {
     expect(printed).toEqual(['Service web is running (pid 9).'])
   })
 
-  it('have their output shown on the stream it belongs to', async () => {
+  it('have their output printed to the matching stream', async () => {
     const lines = events({ type: 'stdout', data: 'o\n' }, { type: 'stderr', data: 'e\n' }, { type: 'complete' })
     await berth(['logs', 'demo', 'web', '-n', '5', '-f'], false, lines)
     expect(asked[0]?.call).toBe('GET /v1/sandboxes/demo/services/web/logs?lines=5&duration=24h')
@@ -186,21 +186,21 @@ describe('checkpoints', () => {
 describe('commands that take the sandbox first', () => {
   const list: Answer = [200, { path: '/', entries: [], count: 0 }]
 
-  it('do the same either way', async () => {
+  it('accept both orders', async () => {
     await berth(['files', 'ls', 'demo', '-r', '/etc'], false, list)
     await berth(['files', 'demo', 'ls', '-r', '/etc'], false, list)
     expect(asked[1]).toEqual(asked[0])
     expect(asked[0]?.call).toBe('GET /v1/sandboxes/demo/fs/list?path=%2Fetc&workingDir=%2Fhome%2Fsprite&recursive=true')
   })
 
-  it('say which there are', async () => {
+  it('list the possible commands', async () => {
     await expect(berth(['files', 'demo', 'frob'], false)).rejects.toThrow('unknown command "frob"; use one of ls, cat')
     await expect(berth(['policy'], false)).rejects.toThrow('name one of the commands show')
     await expect(berth(['files', 'demo', 'ls', '--frob'], false)).rejects.toThrow("unknown option '--frob'")
   })
 })
 
-describe('the small parts', () => {
+describe('helpers', () => {
   it('read ports', () => {
     expect(parsePortPair('8080')).toEqual({ local: 8080, remote: 8080 })
     expect(parsePortPair('0:80')).toEqual({ local: 0, remote: 80 })
@@ -243,13 +243,13 @@ describe('the small parts', () => {
     expect(withRules([], 'deny', ['*'])).toEqual([{ domain: '*', action: 'deny' }])
   })
 
-  it('keep lines and colours of a log, and nothing that moves the cursor', () => {
+  it('keep line breaks and colours of a log and remove other control characters', () => {
     expect(sanitizeOutput('a\tb\n')).toBe('a\tb\n')
     expect(sanitizeOutput('a\u001b[2Jb\u0007\r\n')).toBe('a\u{fffd}[2Jb\u{fffd}\n')
     expect(sanitizeOutput('\u001b[31mred\n')).toBe('\u001b[31mred\u001b[0m\n')
   })
 
-  it('cut lines only where they end', async () => {
+  it('split lines only at line feeds', async () => {
     async function* pieces() {
       for (const piece of ['{"a":"ü\u2028', '"}\n{"b"', ':1}\n\n{"c":2}']) yield Buffer.from(piece)
     }

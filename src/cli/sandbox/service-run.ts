@@ -14,7 +14,7 @@ interface StartOptions {
   watch: string
 }
 
-/** Creates a new option for each command, because commander does not allow sharing one. */
+/** Returns a new option for each command that adds it. */
 export function watchOption(): Option {
   return new Option(
     '--watch <duration>',

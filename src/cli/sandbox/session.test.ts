@@ -63,7 +63,7 @@ const frame = (stream: number, text: string) => Buffer.concat([Buffer.from([stre
 const inputSeen = () => Buffer.concat(received.filter((each) => typeof each !== 'string')).toString('latin1')
 
 describe('a command without a terminal', () => {
-  it('has its output, its errors and its code kept apart', async () => {
+  it('keeps output, errors and exit code separate', async () => {
     serve = (socket) => {
       begin(socket, false)
       socket.send(frame(1, 'out'))
@@ -75,7 +75,7 @@ describe('a command without a terminal', () => {
     expect([String(output.read()), String(errors.read())]).toEqual(['out', 'err'])
   })
 
-  it('reads what is piped in, and its end', async () => {
+  it('reads piped input to its end', async () => {
     serve = (socket) => {
       begin(socket, false)
       socket.on('message', (data: Buffer) => {
@@ -87,7 +87,7 @@ describe('a command without a terminal', () => {
     expect(inputSeen()).toBe('\0some\0bytes\u0004')
   })
 
-  it('gets the signals that this process gets, and they are not taken any more afterwards', async () => {
+  it('receives the signals of this process until it ends', async () => {
     const before = process.listenerCount('SIGINT')
     serve = (socket) => {
       begin(socket, false)
@@ -102,7 +102,7 @@ describe('a command without a terminal', () => {
     expect(process.listenerCount('SIGINT')).toBe(before)
   })
 
-  it('waits while nobody reads its output', async () => {
+  it('pauses while its output is not read', async () => {
     const all = 6 * 1024 * 1024
     let sentAll = false
     serve = (socket) => {
@@ -137,7 +137,7 @@ describe('a command at a terminal', () => {
     output.rows = 30
   })
 
-  it('gets keys as they are and the size, and the terminal is put back', async () => {
+  it('receives raw keys and the terminal size, and restores the terminal', async () => {
     serve = (socket) => {
       begin(socket, true)
       socket.send(Buffer.from('prompt \u001b[?1049h'))

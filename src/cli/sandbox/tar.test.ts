@@ -42,7 +42,7 @@ interface Forged {
   contents?: string
 }
 
-/** An archive that no honest program would write. */
+/** Builds a malicious archive. */
 function forge(...entries: Forged[]): Buffer {
   const blocks = entries.flatMap(({ path, kind = '0', target = '', mode = 0o644, contents = '' }) => {
     const header = Buffer.alloc(512)
@@ -102,7 +102,7 @@ describe('an honest archive', () => {
   })
 })
 
-describe('an archive that wants more', () => {
+describe('a malicious archive', () => {
   it('does not leave the directory', async () => {
     await expect(unpackForged({ path: '../out', contents: 'x' })).rejects.toThrow('unsafe path')
     await expect(unpackForged({ path: 'a', kind: '1', target: '../from/run.sh' })).rejects.toThrow()
