@@ -8,12 +8,16 @@ import { clusterStates } from '../src/model/postgres/cluster.ts'
 import { drillStates } from '../src/model/postgres/drill.ts'
 import { sandboxStates } from '../src/model/sandbox/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
+import { apiTypesSource } from './api-types.ts'
 
 /** Path → text of every file that is derived from the code. */
 export function generatedFiles(): Record<string, string> {
+  const platform = openApiDocument('platform', platformRoutes)
+  const sandbox = openApiDocument('sandbox', sandboxRoutes)
   return {
-    'openapi.json': json(openApiDocument('platform', platformRoutes)),
-    'openapi-sandbox.json': json(openApiDocument('sandbox', sandboxRoutes)),
+    'openapi.json': json(platform),
+    'openapi-sandbox.json': json(sandbox),
+    'src/cli/api-types.ts': apiTypesSource(platform, sandbox),
     'docs/states.md': statesPage({
       cluster: clusterStates,
       backup: backupStates,

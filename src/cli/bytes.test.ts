@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { bytesText } from './bytes.ts'
+import { formatBytes } from './bytes.ts'
 
 it.each([
   [0, '0 bytes'],
@@ -10,5 +10,5 @@ it.each([
   [10 * 1024 ** 3, '10 GB'],
   [5000 * 1024 ** 4, '5000 TB'],
 ])('writes %d as %s', (bytes, text) => {
-  expect(bytesText(bytes)).toBe(text)
+  expect(formatBytes(bytes)).toBe(text)
 })

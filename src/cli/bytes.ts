@@ -1,10 +1,10 @@
 const units = ['bytes', 'kB', 'MB', 'GB', 'TB']
 
-/** In steps of 1024, as disk sizes are given: `512 bytes`, `38.2 MB`, `10 GB`. */
-export function bytesText(bytes: number): string {
+/** Formats a size in steps of 1024: `512 bytes`, `38.2 MB`, `10 GB`. */
+export function formatBytes(bytes: number): string {
   let value = bytes
   let step = 0
-  // What would be rounded to 1024 of a unit is 1 of the next.
+  // 1023.95 would be rounded to 1024.0 of a unit, which is 1 of the next.
   while (value >= 1023.95 && step < units.length - 1) {
     value /= 1024
     step++

@@ -1,7 +1,7 @@
 import { createServer, type IncomingMessage, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
-import { request, requestIfPresent, type Session, segment } from './client.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from './client.ts'
 import { Refusal } from './failure.ts'
 
 let server: Server | undefined
@@ -36,7 +36,7 @@ describe('request', () => {
     expect(await request(await serve(202, ''), 'DELETE', '/v1/things/1')).toEqual({})
   })
 
-  it('throws the sentence of a refusal with its status and body', async () => {
+  it('throws the message of an error answer with its status and body', async () => {
     const session = await serve(422, '{"error":"that is taken","status":"name_taken"}')
     const refusal = await request(session, 'POST', '/v1/things', {}).catch((error) => error)
     expect(refusal).toBeInstanceOf(Refusal)
@@ -47,7 +47,7 @@ describe('request', () => {
     })
   })
 
-  it('names the option of the command where the platform names a parameter of the request', async () => {
+  it('replaces names of request fields by those of options in messages', async () => {
     const body = { error: 'machines are still running: 1; stop them first or delete with force=true' }
     const refusal = await request(await serve(422, JSON.stringify(body)), 'DELETE', '/').catch((error) => error)
     expect(refusal).toMatchObject({
@@ -56,13 +56,13 @@ describe('request', () => {
     })
   })
 
-  it('finds the sentence in the form of the sandbox address too', async () => {
+  it('finds the message in answers of the sandbox API', async () => {
     const session = await serve(404, '{"error":"not_found","message":"no such sandbox"}')
     await expect(request(session, 'GET', '/')).rejects.toThrow(/^no such sandbox$/)
   })
 
-  it('says so when something else than a platform answers', async () => {
-    await expect(request(await serve(200, '<html>'), 'GET', '/')).rejects.toThrow('not as a platform does')
+  it('reports an answer that does not come from a platform', async () => {
+    await expect(request(await serve(200, '<html>'), 'GET', '/')).rejects.toThrow('not with JSON')
   })
 
   it('says how to start a platform when none answers', async () => {
@@ -82,12 +82,12 @@ describe('requestIfPresent', () => {
   })
 })
 
-describe('segment', () => {
-  it('keeps a name inside its part of the path', () => {
-    expect(segment('a/b?c#d')).toBe('a%2Fb%3Fc%23d')
+describe('encodeSegment', () => {
+  it('encodes a name as one segment of the path', () => {
+    expect(encodeSegment('a/b?c#d')).toBe('a%2Fb%3Fc%23d')
   })
 
-  it.each(['', '.', '..'])('refuses %j', (name) => {
-    expect(() => segment(name)).toThrow('is not a name')
+  it.each(['', '.', '..'])('rejects %j', (name) => {
+    expect(() => encodeSegment(name)).toThrow('is not a name')
   })
 })

@@ -1,14 +1,14 @@
 import { Failure, Misuse, Refusal } from './failure.ts'
 
 export interface Session {
-  /** Without a slash at its end. */
+  /** Has no trailing slash. */
   url: string
   token: string
 }
 
 const timeoutSeconds = 30
 
-/** An answer without a body is `{}`, as an empty body is for the platform. */
+/** Sends a JSON request. An answer without a body counts as `{}`. */
 export async function request<T>(
   session: Session,
   method: string,
@@ -17,23 +17,23 @@ export async function request<T>(
   headers: Record<string, string> = {},
 ): Promise<T> {
   const { status, text } = await exchange(session, method, path, body, headers)
-  if (status >= 200 && status < 300) return readAnswer(session, status, text) as T
-  throw refusal(session, status, text)
+  if (status >= 200 && status < 300) return parseAnswer(session, status, text) as T
+  throw apiError(session, status, text)
 }
 
-export function refusal(session: Session, status: number, text: string): Refusal {
-  const answer = readAnswer(session, status, text)
-  return new Refusal(status, inOurWords(sentenceOf(answer)) ?? `the platform answered with status ${status}`, answer)
+export function apiError(session: Session, status: number, text: string): Refusal {
+  const answer = parseAnswer(session, status, text)
+  return new Refusal(status, nameOptions(messageOf(answer)) ?? `the platform answered with status ${status}`, answer)
 }
 
-/** Commands whose request may carry one of these parameters have an option for it. */
-const optionOf = { 'force=true': '--force', disk_size_gb: '--disk', postgis_enabled: '--postgis' }
+/** API fields that error messages mention, and the command-line options that set them. */
+const optionsByField = { 'force=true': '--force', disk_size_gb: '--disk', postgis_enabled: '--postgis' }
 
-function inOurWords(sentence: string | undefined): string | undefined {
-  return Object.entries(optionOf).reduce((text, [field, option]) => text?.replaceAll(field, option), sentence)
+function nameOptions(sentence: string | undefined): string | undefined {
+  return Object.entries(optionsByField).reduce((text, [field, option]) => text?.replaceAll(field, option), sentence)
 }
 
-/** `undefined` when the platform says there is no such thing. */
+/** Returns undefined when the platform answers 404. */
 export async function requestIfPresent<T>(session: Session, path: string): Promise<T | undefined> {
   try {
     return await request<T>(session, 'GET', path)
@@ -43,8 +43,8 @@ export async function requestIfPresent<T>(session: Session, path: string): Promi
   }
 }
 
-/** One part of a path. Dots would walk up to another operation, and encoding them does not keep them from it. */
-export function segment(name: string): string {
+/** Encodes one segment of a path. Rejects dot segments: clients resolve them even when they are encoded. */
+export function encodeSegment(name: string): string {
   if (/^\.{0,2}$/.test(name)) throw new Misuse(`"${name}" is not a name`)
   return encodeURIComponent(name)
 }
@@ -69,36 +69,38 @@ async function exchange(
     })
     return { status: response.status, text: await response.text() }
   } catch (error) {
-    throw unreachable(session, error as Error)
+    throw networkError(session, error as Error)
   }
 }
 
-/** What went wrong below HTTP, as a sentence about the platform. */
-export function unreachable({ url }: Session, error: Error): Failure {
-  return new Failure(explain(url, error), { cause: error })
+/** Wraps an error below HTTP, such as a refused connection, with a message about the platform. */
+export function networkError({ url }: Session, error: Error): Failure {
+  return new Failure(describeNetworkError(url, error), { cause: error })
 }
 
-function explain(url: string, error: Error): string {
+function describeNetworkError(url: string, error: Error): string {
   if (error.name === 'TimeoutError') return `no answer from ${url} within ${timeoutSeconds} seconds`
   const { code = '', message = '' } = (error.cause ?? error) as { code?: string; message?: string }
   if (/CERT|SIGNED|SIGNATURE/.test(code)) {
-    return `the certificate of ${url} is not trusted (${message}); set NODE_EXTRA_CA_CERTS to the file of its authority`
+    return `the certificate of ${url} is not trusted (${message}); set NODE_EXTRA_CA_CERTS to the file with its CA certificate`
   }
-  if (message === 'bad port') return `the port of ${url} is one that HTTP clients refuse; choose another`
+  if (message === 'bad port') return `HTTP clients block the port of ${url}; choose another port`
   return `no platform answers at ${url}; start one with "berth up"`
 }
 
-function readAnswer({ url }: Session, status: number, text: string): unknown {
+function parseAnswer({ url }: Session, status: number, text: string): unknown {
   if (text === '') return {}
   try {
     return JSON.parse(text)
   } catch {
-    throw new Failure(`${url} answers (status ${status}), but not as a platform does; is the address right?`)
+    throw new Failure(
+      `${url} answered with status ${status}, but not with JSON; check that the URL is that of a platform`,
+    )
   }
 }
 
-/** Platform operations put the sentence into `error`; sandbox operations put a code there and the sentence beside it. */
-function sentenceOf(answer: unknown): string | undefined {
+/** The platform API puts the message into `error`; the sandbox API puts a code there and the text into `message`. */
+function messageOf(answer: unknown): string | undefined {
   const { error, message } = (answer ?? {}) as { error?: unknown; message?: unknown }
   return [message, error].find((text): text is string => typeof text === 'string')
 }

@@ -1,11 +1,16 @@
 import type { Command } from 'commander'
 import type { Session } from './client.ts'
 import type { Terminal } from './output.ts'
+import type { ProgressStream } from './progress.ts'
 
-/** What a command needs from the process it runs in. Both are asked for when it runs: options decide about them. */
+/** Access to the process a command runs in. These are functions because options of the command affect the result. */
 export interface Cli {
   session(): Session
   terminal(): Terminal
+}
+
+export interface ProgressCli extends Cli {
+  progress: ProgressStream
 }
 
 export const defaultOrg = 'personal'

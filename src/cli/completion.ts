@@ -1,23 +1,24 @@
-// Completion scripts, printed from the commands themselves so that they cannot fall behind. All three shells do the
-// same: walk the words up to the cursor to find the command they name, then offer what that command takes.
+// Completion scripts, generated from the commands themselves so that they are never out of date. The scripts of all
+// three shells work the same way: they follow the words up to the cursor to find the command, then offer its
+// subcommands, values and options.
 import { Argument, type Command, type Option } from 'commander'
 import { addExamples, type Cli } from './command.ts'
 
-interface Choice {
+interface OptionInfo {
   flags: string[]
-  about: string
+  description: string
   takesValue: boolean
-  /** What the value may be; `directory` asks the shell for one. */
+  /** The possible values; with `directory` the shell completes a directory name. */
   values: string[] | 'directory'
 }
 
-interface Place {
+interface CommandInfo {
   /** `berth apps create` */
   path: string
-  /** The path of its parent with each of its own names. */
+  /** The parent's path followed by the name and by each alias. */
   spellings: string[]
-  words: { name: string; about: string }[]
-  options: Choice[]
+  words: { name: string; description: string }[]
+  options: OptionInfo[]
 }
 
 const shells = { bash: bashScript, zsh: zshScript, fish: fishScript }
@@ -27,7 +28,7 @@ export function addCompletionCommand(program: Command, cli: Cli): void {
   const completion = program
     .command('completion')
     .description('print a script that lets your shell complete commands and options')
-    .addArgument(new Argument('<shell>', 'the shell it is for').choices(Object.keys(shells)))
+    .addArgument(new Argument('<shell>', 'the shell to print the script for').choices(Object.keys(shells)))
     .action((shell: Shell) => cli.terminal().print(completionScript(program, shell)))
   addExamples(
     completion,
@@ -38,31 +39,34 @@ export function addCompletionCommand(program: Command, cli: Cli): void {
 }
 
 export function completionScript(program: Command, shell: Shell): string {
-  const places = describePlaces(program, undefined, [])
-  const withValue = places.flatMap(({ options }) => options).filter(({ takesValue }) => takesValue)
-  const unique = new Map(withValue.map((choice) => [choice.flags.join(' '), choice]))
-  return shells[shell](places, [...unique.values()])
+  const commands = describeCommands(program, undefined, [])
+  const withValue = commands.flatMap(({ options }) => options).filter(({ takesValue }) => takesValue)
+  const unique = new Map(withValue.map((optionInfo) => [optionInfo.flags.join(' '), optionInfo]))
+  return shells[shell](commands, [...unique.values()])
 }
 
-function describePlaces(command: Command, parent: Place | undefined, inherited: Choice[]): Place[] {
+function describeCommands(command: Command, parent: CommandInfo | undefined, inherited: OptionInfo[]): CommandInfo[] {
   const help = command.createHelp()
   const names = [command.name(), ...command.aliases()]
   const own = help.visibleOptions(command).map(describeOption)
   const subcommands = help.visibleCommands(command)
-  const place: Place = {
+  const info: CommandInfo = {
     path: parent ? `${parent.path} ${command.name()}` : command.name(),
     spellings: parent ? names.map((name) => `${parent.path} ${name}`) : names,
-    words: [...subcommands.map(describeWord), ...argumentWords(command)],
-    options: [...own, ...inherited.filter(({ flags }) => !own.some((choice) => choice.flags.at(-1) === flags.at(-1)))],
+    words: [...subcommands.map(describeSubcommand), ...describeArgumentValues(command)],
+    options: [
+      ...own,
+      ...inherited.filter(({ flags }) => !own.some((optionInfo) => optionInfo.flags.at(-1) === flags.at(-1))),
+    ],
   }
-  // The version is asked of the program alone; its other options go with every command.
-  const passedOn = place.options.filter(({ flags }) => !flags.includes('--version'))
+  // Only the program itself has --version. Its other options apply to every command.
+  const inheritedBelow = info.options.filter(({ flags }) => !flags.includes('--version'))
   const below = subcommands.filter((subcommand) => subcommand.name() !== 'help')
-  const helpPlace = below.length > 0 ? [describeHelp(place)] : []
-  return [place, ...helpPlace, ...below.flatMap((each) => describePlaces(each, place, passedOn))]
+  const helpCommand = below.length > 0 ? [describeHelp(info)] : []
+  return [info, ...helpCommand, ...below.flatMap((each) => describeCommands(each, info, inheritedBelow))]
 }
 
-function describeHelp({ path, words }: Place): Place {
+function describeHelp({ path, words }: CommandInfo): CommandInfo {
   return {
     path: `${path} help`,
     spellings: [`${path} help`],
@@ -71,27 +75,27 @@ function describeHelp({ path, words }: Place): Place {
   }
 }
 
-function describeWord(command: Command): Place['words'][number] {
-  return { name: command.name(), about: command.description() }
+function describeSubcommand(command: Command): CommandInfo['words'][number] {
+  return { name: command.name(), description: command.description() }
 }
 
-function argumentWords(command: Command): Place['words'] {
+function describeArgumentValues(command: Command): CommandInfo['words'] {
   const values = command.registeredArguments[0]?.argChoices ?? []
-  return values.map((name) => ({ name, about: '' }))
+  return values.map((name) => ({ name, description: '' }))
 }
 
-function describeOption(option: Option): Choice {
+function describeOption(option: Option): OptionInfo {
   return {
     flags: [option.short, option.long].filter((flag) => flag !== undefined),
-    about: option.description,
+    description: option.description,
     takesValue: option.required || option.optional,
     values: option.argChoices ?? (option.flags.includes('<directory>') ? 'directory' : []),
   }
 }
 
-function bashScript(places: Place[], withValue: Choice[]): string {
-  const words = (place: Place) => quote(place.words.map(({ name }) => name).join(' '))
-  const options = (place: Place) => quote(place.options.flatMap(({ flags }) => flags).join(' '))
+function bashScript(commands: CommandInfo[], withValue: OptionInfo[]): string {
+  const words = (command: CommandInfo) => quote(command.words.map(({ name }) => name).join(' '))
+  const options = (command: CommandInfo) => quote(command.options.flatMap(({ flags }) => flags).join(' '))
   const offer = (list: string) => `COMPREPLY=($(compgen -W ${list} -- "$cur"))`
   return `# bash completion for berth
 _berth() {
@@ -102,8 +106,8 @@ _berth() {
       ${flagPattern(withValue)}) ((i++)); continue ;;
     esac
     case "$at \${COMP_WORDS[i]}" in
-${subplaces(places)
-  .map((place) => `      ${spellingPattern(place)}) at=${quote(place.path)} ;;`)
+${withoutRoot(commands)
+  .map((command) => `      ${spellingPattern(command)}) at=${quote(command.path)} ;;`)
   .join('\n')}
     esac
   done
@@ -114,7 +118,7 @@ ${valueCases(withValue, (list) => offer(quote(list)), 'COMPREPLY=($(compgen -d -
     return
   fi
   case $at in
-${places.map((place) => `    ${quote(place.path)}) words=${words(place)} options=${options(place)} ;;`).join('\n')}
+${commands.map((command) => `    ${quote(command.path)}) words=${words(command)} options=${options(command)} ;;`).join('\n')}
   esac
   if [[ $cur == -* || -z $words ]]; then words=$options; fi
   ${offer('"$words"')}
@@ -122,11 +126,11 @@ ${places.map((place) => `    ${quote(place.path)}) words=${words(place)} options
 complete -F _berth berth`
 }
 
-function zshScript(places: Place[], withValue: Choice[]): string {
-  const entry = (name: string, about: string) => quote(about ? `${name}:${about}` : name)
-  const commands = ({ words }: Place) => words.map(({ name, about }) => entry(name, about)).join(' ')
-  const options = (place: Place) =>
-    place.options.flatMap(({ flags, about }) => flags.map((flag) => entry(flag, about))).join(' ')
+function zshScript(commands: CommandInfo[], withValue: OptionInfo[]): string {
+  const entry = (name: string, description: string) => quote(description ? `${name}:${description}` : name)
+  const words = ({ words }: CommandInfo) => words.map(({ name, description }) => entry(name, description)).join(' ')
+  const options = (command: CommandInfo) =>
+    command.options.flatMap(({ flags, description }) => flags.map((flag) => entry(flag, description))).join(' ')
   return `#compdef berth
 # zsh completion for berth
 _berth() {
@@ -137,8 +141,8 @@ _berth() {
       ${flagPattern(withValue)}) ((i++)); continue ;;
     esac
     case "$at $words[i]" in
-${subplaces(places)
-  .map((place) => `      ${spellingPattern(place)}) at=${quote(place.path)} ;;`)
+${withoutRoot(commands)
+  .map((command) => `      ${spellingPattern(command)}) at=${quote(command.path)} ;;`)
   .join('\n')}
     esac
   done
@@ -149,7 +153,7 @@ ${valueCases(withValue, (list) => `compadd -- ${list}`, '_files -/')}
     return
   fi
   case $at in
-${places.map((place) => `    ${quote(place.path)}) commands=(${commands(place)}) options=(${options(place)}) ;;`).join('\n')}
+${commands.map((command) => `    ${quote(command.path)}) commands=(${words(command)}) options=(${options(command)}) ;;`).join('\n')}
   esac
   if [[ $words[CURRENT] == -* || $#commands == 0 ]]; then
     _describe -o option options
@@ -164,8 +168,8 @@ else
 fi`
 }
 
-function fishScript(places: Place[], withValue: Choice[]): string {
-  const flags = withValue.flatMap((choice) => choice.flags).join(' ')
+function fishScript(commands: CommandInfo[], withValue: OptionInfo[]): string {
+  const flags = withValue.flatMap((optionInfo) => optionInfo.flags).join(' ')
   return `# fish completion for berth
 function __berth_at
   set -l at berth
@@ -180,7 +184,7 @@ function __berth_at
       continue
     end
     switch "$at $word"
-${subplaces(places)
+${withoutRoot(commands)
   .map(
     ({ path, spellings }) =>
       `      case ${spellings.map(quoteForFish).join(' ')}\n        set at ${quoteForFish(path)}`,
@@ -191,29 +195,29 @@ ${subplaces(places)
   test "$at" = "$argv[1]"
 end
 complete -c berth -f
-${places.flatMap(fishLines).join('\n')}`
+${commands.flatMap(fishLines).join('\n')}`
 }
 
-function fishLines({ path, words, options }: Place): string[] {
+function fishLines({ path, words, options }: CommandInfo): string[] {
   const start = `complete -c berth -n "__berth_at ${quoteForFish(path)}"`
-  const about = (text: string) => (text ? ` -d ${quoteForFish(text)}` : '')
+  const description = (text: string) => (text ? ` -d ${quoteForFish(text)}` : '')
   return [
-    ...words.map((word) => `${start} -a ${word.name}${about(word.about)}`),
-    ...options.map((option) => `${start}${fishFlags(option)}${fishValue(option)}${about(option.about)}`),
+    ...words.map((word) => `${start} -a ${word.name}${description(word.description)}`),
+    ...options.map((option) => `${start}${fishFlags(option)}${fishValue(option)}${description(option.description)}`),
   ]
 }
 
-function fishFlags({ flags }: Choice): string {
+function fishFlags({ flags }: OptionInfo): string {
   return flags.map((flag) => (flag.startsWith('--') ? ` -l ${flag.slice(2)}` : ` -s ${flag.slice(1)}`)).join('')
 }
 
-function fishValue({ takesValue, values }: Choice): string {
+function fishValue({ takesValue, values }: OptionInfo): string {
   if (!takesValue) return ''
   if (values === 'directory') return " -x -a '(__fish_complete_directories)'"
   return values.length > 0 ? ` -x -a ${quoteForFish(values.join(' '))}` : ' -x'
 }
 
-function valueCases(withValue: Choice[], offer: (list: string) => string, offerDirectory: string): string {
+function valueCases(withValue: OptionInfo[], offer: (list: string) => string, offerDirectory: string): string {
   return withValue
     .filter(({ values }) => values.length > 0)
     .map(({ flags, values }) => {
@@ -222,16 +226,15 @@ function valueCases(withValue: Choice[], offer: (list: string) => string, offerD
     .join('\n')
 }
 
-/** Those that a word leads to: all but the program itself. */
-function subplaces(places: Place[]): Place[] {
-  return places.slice(1)
+function withoutRoot(commands: CommandInfo[]): CommandInfo[] {
+  return commands.slice(1)
 }
 
-function flagPattern(choices: Choice[]): string {
-  return choices.flatMap(({ flags }) => flags).join(' | ')
+function flagPattern(optionInfos: OptionInfo[]): string {
+  return optionInfos.flatMap(({ flags }) => flags).join(' | ')
 }
 
-function spellingPattern({ spellings }: Place): string {
+function spellingPattern({ spellings }: CommandInfo): string {
   return spellings.map(quote).join(' | ')
 }
 

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { parseDuration } from './duration.ts'
+import { parseDurationOption, parseSeconds } from './duration.ts'
 
 it.each([
   ['90s', 90],
@@ -8,10 +8,21 @@ it.each([
   ['30d', 2_592_000],
   ['2w', 1_209_600],
   ['1y', 31_536_000],
-])('reads %s', (text, seconds) => {
-  expect(parseDuration(text)).toBe(seconds)
+  ['1.5h', 5400],
+  ['1d12h', 129_600],
+  ['1y2w3d4h5m6s', 33_019_506],
+])('reads %s as %d seconds', (text, seconds) => {
+  expect(parseDurationOption(text)).toBe(seconds)
 })
 
-it.each(['', '30', 'd', '0d', '-1d', '1.5h', '1 d', '1d12h', '1D', 'forever', '99999999999d'])('refuses %j', (text) => {
-  expect(() => parseDuration(text)).toThrow('Write a number and a unit')
+it.each(['', '30', 'd', '0d', '-1d', '-1h', '1 d', '1D', '12h1d', '1.5s', 'forever', '99999999999d', '999999y'])(
+  'rejects %j as the value of an option',
+  (text) => {
+    expect(() => parseDurationOption(text)).toThrow('Write a number and a unit')
+  },
+)
+
+it('accepts zero and fractions of a second where no option needs whole seconds', () => {
+  expect(parseSeconds('0s')).toBe(0)
+  expect(parseSeconds('1500ms')).toBe(1.5)
 })

@@ -1,4 +1,4 @@
-/** The platform said no. `body` is its answer, as it was sent. */
+/** The platform answered with an error status. `body` is the parsed answer. */
 export class Refusal extends Error {
   override readonly name = 'Refusal'
   readonly status: number
@@ -11,20 +11,20 @@ export class Refusal extends Error {
   }
 }
 
-/** The command cannot be run as it was given; nothing was asked of the platform. */
+/** The command line is not valid. Nothing was sent to the platform. */
 export class Misuse extends Error {
   override readonly name = 'Misuse'
 }
 
-/** Somebody stopped the waiting. What was waited for goes on. */
+/** Ctrl-C ended the wait; the operation itself continues on the platform. */
 export class Interruption extends Error {
   override readonly name = 'Interruption'
 }
 
-/** What was asked for is known, and it did not happen: the platform is away, or the person answered no. */
+/** The command was valid but did not succeed: for example, the platform is not reachable or an operation failed. */
 export class Failure extends Error {
   override readonly name = 'Failure'
-  /** Further lines, which are shown below the sentence. */
+  /** Lines to show below the message. */
   readonly details: string[]
 
   constructor(message: string, { details = [], ...options }: ErrorOptions & { details?: string[] } = {}) {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { block, confirm, countText, printAnswer, type Terminal, table, timeText, visible } from './output.ts'
+import { block, confirm, formatCount, printAnswer, type Terminal, table, timeText, visible } from './output.ts'
 
 function fakeTerminal(changes: Partial<Terminal> = {}) {
   const printed: string[] = []
@@ -26,7 +26,7 @@ describe('table', () => {
     ])
   })
 
-  it('shows what is absent as a dash and tells zero and no from it', () => {
+  it('shows a missing value as a dash, but not zero and false', () => {
     expect(table(['A', 'B', 'C', 'D', 'E'], [[null, undefined, '', 0, false]], false)).toBe(
       'A  B  C  D  E\n-  -  -  0  no',
     )
@@ -36,7 +36,7 @@ describe('table', () => {
     expect(table(['NAME'], [['web']], true)).toBe('\u001b[2mNAME\u001b[22m\nweb')
   })
 
-  it('counts characters rather than their parts', () => {
+  it('aligns by characters, not by UTF-16 units', () => {
     expect(table(['NAME', 'X'], [['héllo😀', 'y']], false)).toBe('NAME    X\nhéllo😀  y')
   })
 
@@ -47,7 +47,7 @@ describe('table', () => {
 })
 
 describe('block', () => {
-  it('puts the values below one another', () => {
+  it('aligns the values', () => {
     const pairs: [string, string | number][] = [
       ['name', 'web'],
       ['machines', 2],
@@ -57,7 +57,7 @@ describe('block', () => {
 })
 
 describe('printAnswer', () => {
-  it('prints the answer itself with --json and the text for people without', () => {
+  it('prints the answer with --json and text without', () => {
     const answer = { id: 'x', nested: { list: [1, null] } }
     const json = fakeTerminal({ json: true })
     printAnswer(json.terminal, answer, () => 'text')
@@ -69,17 +69,17 @@ describe('printAnswer', () => {
 })
 
 describe('confirm', () => {
-  it.each(['y', 'Y', 'yes', ' yes '])('goes on after %j', async (answer) => {
+  it.each(['y', 'Y', 'yes', ' yes '])('accepts %j as yes', async (answer) => {
     const { terminal } = fakeTerminal({ ask: async () => answer })
     await expect(confirm(terminal, 'Sure?')).resolves.toBeUndefined()
   })
 
-  it.each(['', 'n', 'yesterday', 'no'])('stops after %j', async (answer) => {
+  it.each(['', 'n', 'yesterday', 'no'])('accepts %j as no', async (answer) => {
     const { terminal } = fakeTerminal({ ask: async () => answer })
     await expect(confirm(terminal, 'Sure?')).rejects.toThrow('nothing was changed')
   })
 
-  it('refuses when nobody is there to answer', async () => {
+  it('throws when there is no terminal to ask', async () => {
     await expect(confirm(fakeTerminal().terminal, 'Sure?')).rejects.toThrow('use --yes')
   })
 })
@@ -92,7 +92,7 @@ describe('texts', () => {
   })
 
   it('counts', () => {
-    expect([0, 1, 2].map((count) => countText(count, 'machine'))).toEqual(['0 machines', '1 machine', '2 machines'])
+    expect([0, 1, 2].map((count) => formatCount(count, 'machine'))).toEqual(['0 machines', '1 machine', '2 machines'])
   })
 
   it('keeps ordinary text as it is', () => {

@@ -1,25 +1,25 @@
 import { Failure, Misuse } from './failure.ts'
 
 export interface Terminal {
-  /** Print what the platform answered instead of a form for people. */
+  /** Print the platform's answer as JSON instead of formatted text. */
   json: boolean
   colors: boolean
-  /** One line or several to standard output. */
+  /** Prints one or more lines to standard output. */
   print(text: string): void
-  /** The same to standard error, for what is not a result. */
+  /** Prints to standard error, for messages that are not part of the result. */
   note(text: string): void
-  /** Absent when nobody is there to answer. */
+  /** Absent when standard input is not a terminal. */
   ask?: (question: string) => Promise<string>
 }
 
 export type Cell = string | number | boolean | null | undefined
 
-/** The answer itself as JSON, or what `forPeople` makes of it. */
-export function printAnswer(terminal: Terminal, answer: unknown, forPeople: () => string): void {
-  terminal.print(terminal.json ? JSON.stringify(answer, null, 2) : forPeople())
+/** Prints the answer as JSON or, by default, the text that `renderText` returns. */
+export function printAnswer(terminal: Terminal, answer: unknown, renderText: () => string): void {
+  terminal.print(terminal.json ? JSON.stringify(answer, null, 2) : renderText())
 }
 
-/** Columns two spaces apart, without blanks at the end of a line. */
+/** Formats rows as aligned columns, without trailing spaces. */
 export function table(headers: string[], rows: Cell[][], colors: boolean): string {
   const lines = [headers, ...rows.map((row) => row.map(cellText))]
   const widths = headers.map((_, column) => Math.max(...lines.map((line) => width(line[column] ?? ''))))
@@ -32,7 +32,7 @@ export function table(headers: string[], rows: Cell[][], colors: boolean): strin
   return [colors ? dim(head!) : head!, ...body].join('\n')
 }
 
-/** One `key  value` line each, the values below one another. */
+/** Formats one `key  value` line per pair, with the values aligned. */
 export function block(pairs: [string, Cell][], colors: boolean): string {
   const widest = Math.max(...pairs.map(([key]) => width(key)))
   return pairs
@@ -43,23 +43,35 @@ export function block(pairs: [string, Cell][], colors: boolean): string {
     .join('\n')
 }
 
-/** To the second; who needs more asks for JSON. */
+/** Formats a time to the second. The JSON output has the full precision. */
 export function timeText(rfc3339: string | null): string {
   return rfc3339 ? `${rfc3339.slice(0, 19)}Z` : ''
 }
 
-export function countText(count: number, noun: string): string {
+export function formatCount(count: number, noun: string): string {
   return `${count} ${noun}${count === 1 ? '' : 's'}`
 }
 
-/** Names are chosen by others: control characters in one must not move the cursor or change the colours here. */
+/** Replaces control characters, so that text from others cannot move the cursor or change colours. */
 export function visible(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, '\u{fffd}')
 }
 
-/** Returns when the answer is yes, and throws otherwise. */
+const esc = '\u001b'
+const colour = new RegExp(`(${esc}\\[[\\d;]*m)`)
+const controls = /(?![\t\n])\p{Cc}/gu
+
+/** Makes the output of a program safe to show on a terminal: line breaks and colours stay, other controls go. */
+export function sanitizeOutput(text: string): string {
+  const parts = text.replaceAll('\r\n', '\n').split(colour)
+  const shown = parts.map((part, index) => (index % 2 === 1 ? part : part.replace(controls, '\u{fffd}'))).join('')
+  return parts.length > 1 ? shown.replace(/\n?$/, `${esc}[0m$&`) : shown
+}
+
+/** Asks the question and throws unless the answer is yes. */
 export async function confirm(terminal: Terminal, question: string): Promise<void> {
-  if (!terminal.ask) throw new Misuse('this asks for confirmation, and there is no terminal to ask at; use --yes')
+  if (!terminal.ask)
+    throw new Misuse('this command asks for confirmation, but standard input is not a terminal; use --yes')
   const answer = await terminal.ask(`${visible(question)} [y/N] `)
   if (!/^y(es)?$/i.test(answer.trim())) throw new Failure('nothing was changed')
 }
@@ -74,8 +86,8 @@ function width(text: string): number {
   return [...text].length
 }
 
-function pad(text: string, to: number): string {
-  return text + ' '.repeat(to - width(text))
+function pad(text: string, columns: number): string {
+  return text + ' '.repeat(columns - width(text))
 }
 
 function dim(text: string): string {

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { startProgress, watch } from './progress.ts'
+import { pollUntil, startProgress } from './progress.ts'
 
 let written: string
 let millis: number
@@ -15,7 +15,7 @@ function start(isTTY: boolean, json = false, columns = 80) {
 }
 
 describe('progress', () => {
-  it('rewrites one line at a terminal and takes it away at the end', () => {
+  it('rewrites one line on a terminal and clears it at the end', () => {
     const progress = start(true)
     progress.show('creating')
     millis += 1999
@@ -41,7 +41,7 @@ describe('progress', () => {
     expect(written).toBe('creating (0 s)\ninitializing (2 s)\n')
   })
 
-  it('says nothing where the answer is JSON', () => {
+  it('prints nothing with --json', () => {
     for (const isTTY of [true, false]) {
       const progress = start(isTTY, true)
       progress.show('creating')
@@ -51,10 +51,10 @@ describe('progress', () => {
   })
 })
 
-describe('watch', () => {
-  it('looks until there is nothing to wait for', async () => {
+describe('pollUntil', () => {
+  it('polls until nothing is pending', async () => {
     const states = ['creating', 'ready']
-    const seen = await watch(
+    const seen = await pollUntil(
       start(false),
       async () => states.shift()!,
       (state) => (state === 'ready' ? undefined : state),
@@ -62,9 +62,9 @@ describe('watch', () => {
     expect({ seen, written }).toEqual({ seen: 'ready', written: 'creating (0 s)\n' })
   })
 
-  it('takes its line away when looking fails', async () => {
+  it('clears its line when polling fails', async () => {
     const look = () => Promise.reject(new Error('no answer'))
-    await expect(watch(start(true), look, () => 'creating')).rejects.toThrow('no answer')
+    await expect(pollUntil(start(true), look, () => 'creating')).rejects.toThrow('no answer')
     expect(written).toBe('\r\u001b[2K')
   })
 })

@@ -1,13 +1,13 @@
-// WebSockets of the platform. The client that Node has itself cannot send a token.
+// WebSocket connections to the platform. Node's own WebSocket client cannot send an Authorization header.
 import type { IncomingMessage } from 'node:http'
 import { type RawData, WebSocket } from 'ws'
-import { refusal, type Session, unreachable } from './client.ts'
+import { apiError, networkError, type Session } from './client.ts'
 
 export type OnMessage = (data: Buffer, isBinary: boolean, socket: WebSocket) => void
 
 /**
- * An open connection. What is refused is thrown, with the sentence of the platform. The first message may come together
- * with the end of the handshake, so who takes them is said before.
+ * Opens a connection. If the platform refuses it, the promise rejects with the platform's error message. The first
+ * message may arrive together with the end of the handshake, so the handler is passed in here.
  */
 export function openSocket(session: Session, path: string, onMessage: OnMessage): Promise<WebSocket> {
   const socket = new WebSocket(session.url.replace(/^http/, 'ws') + path, {
@@ -16,41 +16,41 @@ export function openSocket(session: Session, path: string, onMessage: OnMessage)
   })
   socket.on('message', (data, isBinary) => onMessage(bytesOf(data), isBinary, socket))
   return new Promise((resolve, reject) => {
-    // After the handshake it says nothing any more: a connection that breaks is closed next, and that is dealt with.
-    const fail = (error: Error) => reject(unreachable(session, error))
+    // After the handshake this has no effect: a broken connection is also closed, which waitForClose reports.
+    const fail = (error: Error) => reject(networkError(session, error))
     socket.on('error', fail)
     socket.once('open', () => resolve(socket))
     socket.once('unexpected-response', (_, answer: IncomingMessage) => {
       answer.toArray().then((chunks) => {
-        reject(refused(session, answer.statusCode!, String(Buffer.concat(chunks))))
+        reject(readApiError(session, answer.statusCode!, String(Buffer.concat(chunks))))
         socket.terminate()
       }, fail)
     })
   })
 }
 
-function refused(session: Session, status: number, text: string): Error {
+function readApiError(session: Session, status: number, text: string): Error {
   try {
-    return refusal(session, status, text)
+    return apiError(session, status, text)
   } catch (error) {
-    return error as Error // what answers is no platform
+    return error as Error // the answer did not come from a platform
   }
 }
 
-/** Resolves when it has left this process, so that whoever sends no faster than that piles nothing up. */
-export function sendAll(socket: WebSocket, data: Buffer | string): Promise<void> {
+/** Resolves when the data has left this process. Callers that wait for it do not fill up memory. */
+export function sendFlushed(socket: WebSocket, data: Buffer | string): Promise<void> {
   return new Promise((resolve) => {
-    // That it cannot be sent is seen where the connection is closed.
+    // A failure to send also closes the connection, which waitForClose reports.
     socket.send(data, () => resolve())
   })
 }
 
-export interface Closed {
+export interface CloseInfo {
   code: number
   reason: string
 }
 
-export function whenClosed(socket: WebSocket): Promise<Closed> {
+export function waitForClose(socket: WebSocket): Promise<CloseInfo> {
   return new Promise((resolve) => {
     socket.once('close', (code, reason) => resolve({ code, reason: String(reason) }))
   })

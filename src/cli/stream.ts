@@ -1,26 +1,26 @@
-// Answers and bodies of any length, which take as long as they take: without the limits that fetch has.
+// Requests whose bodies and answers are streams of any length and duration. fetch would end them by its timeouts.
 import { once } from 'node:events'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { refusal, type Session, unreachable } from './client.ts'
+import { apiError, networkError, type Session } from './client.ts'
 import { Failure } from './failure.ts'
 
 export interface StreamRequest {
   method: string
   path: string
-  /** A body that is sent as it is read, or one as JSON. */
+  /** A stream is sent as it is; any other object is sent as JSON. */
   body?: Readable | object
   accept?: string
 }
 
-/** Returns as soon as the answer begins. What is refused is thrown. */
-export async function openStream(session: Session, asked: StreamRequest): Promise<IncomingMessage> {
-  const answer = await exchange(session, asked)
+/** Returns as soon as the headers of the answer arrive. Throws when the status is not a success. */
+export async function openStream(session: Session, options: StreamRequest): Promise<IncomingMessage> {
+  const answer = await exchange(session, options)
   const status = answer.statusCode!
   if (status >= 200 && status < 300) return answer
-  throw refusal(session, status, String(Buffer.concat(await answer.toArray())))
+  throw apiError(session, status, String(Buffer.concat(await answer.toArray())))
 }
 
 async function exchange(session: Session, { method, path, body, accept }: StreamRequest): Promise<IncomingMessage> {
@@ -36,12 +36,12 @@ async function exchange(session: Session, { method, path, body, accept }: Stream
   const answered = once(outgoing, 'response') as Promise<[IncomingMessage]>
   try {
     const sent = isReadable(body) ? pipeline(body, outgoing) : void outgoing.end(body && JSON.stringify(body))
-    // A platform that says no stops reading; what it said counts, not that.
+    // A platform that refuses the request stops reading the body. Its answer matters, not the write error.
     sent?.catch(() => {})
     return (await answered)[0]
   } catch (error) {
     if (isReadable(body) && body.errored) throw body.errored
-    throw unreachable(session, error as Error)
+    throw networkError(session, error as Error)
   }
 }
 
@@ -49,11 +49,11 @@ function isReadable(body: Readable | object | undefined): body is Readable {
   return body !== undefined && 'pipe' in body
 }
 
-/** The JSON objects of an answer that has one a line, as they come. */
-export async function* readEvents<T>(session: Session, asked: StreamRequest): AsyncGenerator<T> {
-  const answer = await openStream(session, { ...asked, accept: 'application/x-ndjson' })
+/** Yields the JSON objects of an NDJSON answer as they arrive. */
+export async function* readEvents<T>(session: Session, options: StreamRequest): AsyncGenerator<T> {
+  const answer = await openStream(session, { ...options, accept: 'application/x-ndjson' })
   try {
-    for await (const line of linesOf(answer)) if (line !== '') yield JSON.parse(line) as T
+    for await (const line of readLines(answer)) if (line !== '') yield JSON.parse(line) as T
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ECONNRESET') throw error
     throw new Failure(`the connection to ${session.url} was lost`, { cause: error })
@@ -62,8 +62,8 @@ export async function* readEvents<T>(session: Session, asked: StreamRequest): As
   }
 }
 
-/** Unlike readline, it ends a line at nothing but its end: JSON may hold other separators as they are. */
-export async function* linesOf(stream: AsyncIterable<Buffer>): AsyncGenerator<string> {
+/** Splits at `\n` only. readline also splits at U+2028 and U+2029, which JSON strings may contain. */
+export async function* readLines(stream: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new TextDecoder()
   let rest = ''
   for await (const chunk of stream) {

@@ -1,34 +1,28 @@
-import { badRequest } from './errors.ts'
-
-/** The characters that a backslash escapes between double quotes. */
-const escapable = { any: /[\s\S]/, posix: /["\\$`]/ }
+const token = /(\s+)|'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.?)|([^\s'"\\]+)/gsy
 
 /**
- * Splits a command line into words by whitespace, quotes and backslashes as a shell does, without expansions.
- * Between double quotes a backslash escapes any character; with `posix`, only those that a POSIX shell escapes there.
+ * Splits a command line into words by the quoting rules of a POSIX shell, without expanding anything. Returns undefined
+ * when a quote is not closed.
  */
-export function splitWords(field: string, text: string, escapes: keyof typeof escapable = 'any'): string[] {
+export function splitWords(line: string): string[] | undefined {
   const words: string[] = []
   let word: string | undefined
-  let quote = ''
-  for (let at = 0; at < text.length; at++) {
-    const char = text[at]!
-    const next = text[at + 1]
-    if (quote) {
-      if (char === quote) quote = ''
-      else if (char === '\\' && quote === '"' && next && escapable[escapes].test(next)) word += text[++at]!
-      else word += char
-    } else if (char === '"' || char === "'") {
-      quote = char
-      word ??= ''
-    } else if (char === '\\' && next) {
-      word = (word ?? '') + text[++at]!
-    } else if (/\s/.test(char)) {
+  let end = 0
+  for (const [text, space, single, double, escaped, plain] of line.matchAll(token)) {
+    end += text.length
+    if (space !== undefined) {
       if (word !== undefined) words.push(word)
       word = undefined
-    } else word = (word ?? '') + char
+    } else if (escaped !== '\n') {
+      const escapedText = escaped === '' ? '\\' : escaped // a backslash at the end of the line stands for itself
+      word = (word ?? '') + (single ?? plain ?? escapedText ?? unescapeDoubleQuoted(double!))
+    }
   }
-  if (quote) throw badRequest(`${field} has an unclosed ${quote}`)
-  if (word !== undefined) words.push(word)
-  return words
+  if (end < line.length) return undefined
+  return word === undefined ? words : [...words, word]
+}
+
+/** Inside double quotes a backslash escapes only these characters; before any other it is literal. */
+function unescapeDoubleQuoted(text: string): string {
+  return text.replace(/\\(["\\$`\n])/g, (_, character: string) => (character === '\n' ? '' : character))
 }

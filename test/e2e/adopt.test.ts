@@ -96,7 +96,7 @@ test('adoption recreates the records from the repository', async () => {
 
 test('adoption can be repeated without effect and requires a root token', async () => {
   const again = await fresh.cli('postgres', 'adopt')
-  expect(again.stdout.trim()).toBe('Nothing to adopt: the platform knows 1 cluster of the repository.')
+  expect(again.stdout.trim()).toBe('Nothing to adopt: the platform already knows every cluster in the repository (1).')
   const token = await fresh.call('POST', '/v1/tokens', { kind: 'org', org_slug: 'acme' })
   const headers = { authorization: `Bearer ${token.body.token}` }
   expect(await fresh.call('POST', '/v1/postgres/adopt', {}, headers)).toMatchObject({

@@ -60,7 +60,7 @@ describe('a machine', () => {
 
     expect(await machine('stop', id)).toBe(`Machine ${id} is stopped.\n`)
     expect(await machine('wait', id, '--state', 'stopped')).toBe(`Machine ${id} is stopped.\n`)
-    expect(await machine('events', id)).toMatch(/ exit +stopped +flyd +ended with 0$/m)
+    expect(await machine('events', id)).toMatch(/ exit +stopped +flyd +exited with code 0$/m)
     expect(await machine('start', id)).toBe(`Machine ${id} is started.\n`)
     expect(await machine('suspend', id)).toBe(`Machine ${id} is suspended.\n`)
     await machine('start', id)
@@ -70,7 +70,7 @@ describe('a machine', () => {
     await machine('uncordon', id)
 
     const updated = await machine('update', id, '--env', 'SHAPE=round', '--vm-memory', '512mb', '--metadata', 'role=x')
-    expect(updated).toBe(`Machine ${id} is started with its new version.\n`)
+    expect(updated).toBe(`Updated machine ${id}; it is started.\n`)
     expect(await inside(id, 'sh', '-c', 'echo $COLOUR $SHAPE')).toBe('blue round\n')
     expect((await json('machine', 'status', id)).config.guest.memory_mb).toBe(512)
 
@@ -170,7 +170,7 @@ describe('what belongs to an app', () => {
     expect(await said('ips', 'list')).toMatch(/^[\d.]+ +shared_v4 +\S+ .*^fd[0-9a-f:]+ +private_v6 /ms)
     await said('ips', 'release', ip)
     expect((await json('ips', 'list')).ips).toHaveLength(1)
-    expect(await said('certs', 'add', 'shop.test')).toBe('shop.test leads to app shop.\n')
+    expect(await said('certs', 'add', 'shop.test')).toBe('Requests for shop.test now go to app shop.\n')
     expect(await said('certs', 'list')).toMatch(/^shop\.test +\w+$/m)
     expect(await said('certs', 'show', 'shop.test')).toMatch(/^hostname +shop\.test$/m)
     expect(await said('certs', 'remove', 'shop.test')).toContain('no longer')

@@ -30,7 +30,7 @@ function start(...args: string[]): ChildProcess {
 }
 
 async function finish(child: ChildProcess, input: string | Buffer = ''): Promise<Result & { bytes: Buffer }> {
-  child.stdin!.on('error', () => {}) // it may end without reading all
+  child.stdin!.on('error', () => {}) // the process may exit without reading its input
   child.stdin!.end(input)
   const closed = once(child, 'close')
   const [out, err] = await Promise.all([child.stdout!.toArray(), child.stderr!.toArray()])
@@ -50,14 +50,14 @@ async function json(...args: string[]) {
   return JSON.parse(out)
 }
 
-/** A command at a terminal of its own, with somebody who looks at it and types. */
+/** Runs a command on its own terminal and lets the test type and read the screen. */
 class Console {
   readonly terminal: IPty
   seen = ''
   code: number | undefined
 
   constructor(args: string[]) {
-    // What the settings of the terminal were before and are after is kept beside it.
+    // The terminal settings before and after the command are saved, to compare them.
     const script = 'stty -g > before; "$0" sandbox "$@"; code=$?; stty -g > after; exit $code'
     const options = { cols: 100, rows: 30, env: berth.environment, cwd: here }
     this.terminal = spawnOnTerminal('sh', ['-c', script, launcher, ...args], options)
@@ -207,7 +207,7 @@ describe('console', () => {
     await first.sees(/console demo --attach \d+/)
     expect(await first.exit()).toBe(0)
     const [, id] = /berth sandbox console demo --attach (\d+)/.exec(first.seen)!
-    expect(first.seen).toContain('\u001b[?25h') // the cursor is back
+    expect(first.seen).toContain('\u001b[?25h') // the cursor is visible again
 
     expect((await sandbox('sessions', 'demo')).out).toMatch(
       new RegExp(`^${id} +terminal .* /usr/bin/bash --norc$`, 'm'),
@@ -216,7 +216,7 @@ describe('console', () => {
     second.type('echo still $MARK\r')
     await second.sees('still here')
     const killed = await sandbox('sessions', 'demo', '--kill', id!, '--signal', 'KILL')
-    expect(killed).toMatchObject({ code: 0, out: `Session ${id} ended with code 137.\n` })
+    expect(killed).toMatchObject({ code: 0, out: `Session ${id} exited with code 137.\n` })
     expect(await second.exit()).toBe(137)
     const third = new Console(['console', 'demo', '--attach', id!])
     await third.sees(`session not found: ${id}`)
@@ -258,7 +258,7 @@ test('services are defined, watched, stopped and deleted', async () => {
   await until(() => followed === 'hello\nhello\n')
 
   const stopped = await sandbox('services', 'stop', 'demo', 'web')
-  expect(stopped).toEqual({ code: 0, out: 'Stopped service web; it ended with code 143.\n', err: '' })
+  expect(stopped).toEqual({ code: 0, out: 'Stopped service web; it exited with code 143.\n', err: '' })
   expect(await json('services', 'show', 'demo', 'web')).toMatchObject({ env: { A: 'b' }, state: { status: 'stopped' } })
   expect((await sandbox('services', 'delete', 'demo', 'web')).code).toBe(0)
   const failed = await sandbox('services', 'put', 'demo', 'bad', '--watch', '20s', '--', 'sh', '-c', 'exit 3')

@@ -20,7 +20,7 @@ interface Result {
 
 interface Run {
   env?: Record<string, string>
-  /** Typed in; without it there is nothing to read. */
+  /** Text for standard input, which is empty by default. */
   input?: string
   program?: string
 }
@@ -40,12 +40,12 @@ async function run(args: string[], { env = {}, input, program = launcher }: Run 
 
 const berth = (...args: string[]) => run(args)
 
-/** At a terminal, where both outputs are one. */
+/** Runs the CLI on a terminal, which merges both outputs. */
 function berthAtTerminal(command: string, options: Run = {}): Promise<Result> {
   return run(['-qec', `${launcher} ${command}`, '/dev/null'], { input: '', program: 'script', ...options })
 }
 
-/** Of the settings of the platform only those of this test, whatever the environment has. */
+/** Removes the platform settings of the caller's environment and adds those of the test. */
 function environment(changes: Record<string, string>): Record<string, string | undefined> {
   const outside = Object.entries(process.env).filter(([name]) => !name.startsWith('BERTH_') && !/COLOR|^CI$/.test(name))
   return {
@@ -97,7 +97,7 @@ afterAll(async () => {
 })
 
 describe('help', () => {
-  // That every command has one is tested in one process, beside the program.
+  // The unit test of the program checks the help of every command.
   it.each([[[]], [['apps']], [['apps', 'create']], [['sandbox', 'services', 'put']], [['up']]])(
     'is there for %j, with examples',
     async (path) => {
@@ -296,7 +296,7 @@ describe('tokens', () => {
     const { code, out, err } = await berth('tokens', 'create', '--kind', 'root')
     expect(code).toBe(0)
     expect(out).toMatch(/^berth_[A-Za-z0-9]{43}\n$/)
-    expect(err).toContain('shown only this once')
+    expect(err).toContain('shown only once')
   })
 })
 

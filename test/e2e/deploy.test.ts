@@ -115,13 +115,11 @@ test('the first deployment makes the app, its machines and its address', async (
   write({ version: 'one', more: 'console_command = "sh"' })
   const { out, err } = await run('deploy')
   expect(err).not.toContain('error')
-  expect(err).toMatch(/^warning: not used here: http_service\.checks\.console_command$/m)
+  expect(err).toMatch(/^warning: these settings have no effect: http_service\.checks\.console_command$/m)
   expect(err).toMatch(/^Created app shop in organization personal\.$/m)
   expect(err).toMatch(/^App shop has the shared address 127\./m)
   expect(err).toMatch(/^Starting machine \w+ \(2 of 2\) \(\d+ s\)$/m)
-  expect(out).toMatch(
-    /^Deployed release 1 of app shop: created 2 machines\.\nIt answers at http:\/\/shop\.berth\.localhost/,
-  )
+  expect(out).toMatch(/^Deployed release 1 of app shop: created 2 machines\.\nURL: http:\/\/shop\.berth\.localhost/)
   expect((await ask('shop')).body).toBe('one\n')
   const [first] = await machines()
   expect(first!.config.metadata).toEqual({
@@ -150,13 +148,16 @@ test('a machine that does not get well stops the deployment and says why', async
   write({ version: 'broken', path: '/missing' })
   const { code, out, err } = await run('deploy', '--wait-timeout', '15')
   expect({ code, out }).toEqual({ code: 1, out: '' })
-  expect(err).toMatch(/^error: machine \w+: servicecheck-00-http-8080 does not pass after 15 s: .*404/m)
-  expect(err).toMatch(/^The last lines of machine \w+:\n {2}.*serving broken$/ms)
+  expect(err).toMatch(/^error: machine \w+: servicecheck-00-http-8080 did not pass within 15 s: .*404/m)
+  expect(err).toMatch(/^Last log lines of machine \w+:\n {2}.*serving broken$/ms)
   expect((await machines()).map(({ config }) => config.env!.VERSION).sort()).toEqual(['broken', 'two'])
   expect((await ask('shop')).body).toBe('two\n')
   write({ version: 'three', deploy: 'release_command = "false"' })
   const refused = await run('deploy')
-  expect([refused.code, refused.err]).toEqual([1, expect.stringContaining('error: the release command ended with 1')])
+  expect([refused.code, refused.err]).toEqual([
+    1,
+    expect.stringContaining('error: the release command exited with code 1'),
+  ])
   write({ version: 'three' })
   await said('deploy')
   expect((await machines()).map(({ config }) => config.env!.VERSION)).toEqual(['three', 'three'])

@@ -90,7 +90,7 @@ describe('creating', () => {
   })
 
   it('goes on after Ctrl-C, which is said', async () => {
-    // Of a platform on which it never ends.
+    // The cluster of this fake platform never becomes ready.
     const data = { id: '0123456789abcdef', name: 'left', status: 'creating', organization: { slug: 'personal' } }
     const slow = createServer((_, reply) => void reply.end(JSON.stringify({ data }))).listen(0, '127.0.0.1')
     try {
@@ -191,7 +191,7 @@ describe('connecting', () => {
         },
       )
       const { password } = await json('users', 'credentials', 'seventeen', 'fly-user')
-      // From a machine that has no home, so that the psql of the platform is not there either.
+      // Without a Berth home the psql of the platform is not available either.
       const elsewhere = {
         BERTH_HOME: `${directory}/none`,
         BERTH_URL: platform.addresses.api,
@@ -271,7 +271,7 @@ describe('what belongs to a cluster', () => {
     const { endpoints, private_endpoints: inside } = await json('show', 'seventeen')
     const url = new URL(body.secrets[0].value)
     expect(url.hostname).toBe((inside ?? endpoints.primary).pooler.host)
-    // Names of private networks are not for this machine itself.
+    // The host itself cannot resolve names of private networks.
     const { host, port } = endpoints.primary.pooler
     const [user, password] = [url.username, url.password].map(decodeURIComponent)
     const client = new pg.Client({ host, port, user: user!, password: password!, database: url.pathname.slice(1) })
@@ -279,7 +279,7 @@ describe('what belongs to a cluster', () => {
     expect((await client.query('select session_user')).rows).toEqual([{ session_user: 'fly-user' }])
     await client.end()
     expect(await said('detach', 'seventeen', 'web')).toBe(
-      'Detached app web from cluster seventeen. Machines that are made or updated from now on do not see DATABASE_URL any more.\n',
+      'Detached app web from cluster seventeen. Machines created or updated from now on no longer see DATABASE_URL.\n',
     )
     expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
     expect(await json('detach', 'seventeen', 'web')).toEqual({ removed_secrets: ['DATABASE_URL'] })
@@ -323,7 +323,7 @@ describe('destroying', () => {
     for (const line of log.out.trimEnd().split('\n')) expect(JSON.parse(line).data.lines).not.toEqual([])
     expect((await postgres('show', id)).err).toBe('error: Cluster not found\n')
     expect((await json('list')).map(({ name }: { name: string }) => name)).toEqual(['seventeen'])
-    // A backup that ran ends in its own time, when it sees that its cluster is gone.
+    // A running backup ends later, when it notices that its cluster is deleted.
     await until(async () => {
       const { services } = JSON.parse((await run(['status', '--json'])).out)
       return services.every(({ name }: { name: string }) => !name.includes(id))

@@ -12,7 +12,7 @@ const stages: Record<string, string[]> = {
   reconcile: ['model', 'store', 'drivers'],
   api: ['model', 'actions', 'live'],
   edge: ['model', 'store'],
-  cli: [],
+  cli: ['model'],
   main: ['model', 'store', 'drivers', 'actions', 'live', 'reconcile', 'api', 'edge', 'cli'],
 }
 
@@ -109,6 +109,14 @@ describe('an area', () => {
 
 test('no files import each other in a cycle, not for types either', () => {
   expect(findCycles(sources)).toEqual([])
+})
+
+test('cli imports only the helpers at the root of model', () => {
+  expect(
+    violations(({ path }, target) => {
+      return stageOf(path) !== 'cli' || stageOf(target) !== 'model' || isAtRoot(target)
+    }),
+  ).toEqual([])
 })
 
 test('live and reconcile know drivers by their interfaces only', () => {

@@ -5,7 +5,10 @@ import { expect, test } from 'vitest'
 const maxFilesPerFolder = 35
 const maxLinesPerFile = 400
 
-const programs = globSync('src/**/*.{ts,pl,sh}')
+/** Files that `make generate` writes. */
+const generated = ['src/cli/api-types.ts']
+
+const programs = globSync('src/**/*.{ts,pl,sh}').filter((path) => !generated.includes(path))
 
 test('no folder holds more files than one can survey', () => {
   const counts = new Map<string, number>()

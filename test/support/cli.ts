@@ -9,7 +9,7 @@ export interface Result {
   err: string
 }
 
-/** The command line of a platform, as somebody types it. */
+/** Runs the CLI against a platform. */
 export async function runCli(
   { environment }: Pick<Berth, 'environment'>,
   args: string[],
@@ -17,7 +17,7 @@ export async function runCli(
 ): Promise<Result> {
   const child = spawn(launcher, args, { env: environment, cwd, stdio: ['pipe', 'pipe', 'pipe'] })
   const ended = new Promise<number | null>((resolve, reject) => child.once('close', resolve).once('error', reject))
-  child.stdin.on('error', () => {}) // it may end without having read
+  child.stdin.on('error', () => {}) // the process may exit without reading its input
   child.stdin.end(input)
   const [out, err] = await Promise.all(
     [child.stdout, child.stderr].map(async (stream) => String(Buffer.concat(await stream.toArray()))),

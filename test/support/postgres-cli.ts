@@ -1,4 +1,4 @@
-// The commands of `berth postgres` against a platform that answers what a test says.
+// Runs `berth postgres` commands against a platform whose answers the test provides.
 import { Command } from 'commander'
 import { afterEach, beforeEach, vi } from 'vitest'
 import { addPostgresCommands } from '../../src/cli/postgres/commands.ts'

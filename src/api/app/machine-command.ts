@@ -266,7 +266,8 @@ export const machineCommandRoutes: Route[] = [
     run: async ({ ctx, params, body }) => {
       await getMachine(ctx, params.app_name, params.machine_id) // strangers learn nothing about the fields
       if (body.container) throw badRequest('container is not possible here: a machine runs one program')
-      const words = body.command?.length ? body.command : splitWords('cmd', body.cmd ?? '')
+      const words = body.command?.length ? body.command : splitWords(body.cmd ?? '')
+      if (!words) throw badRequest('cmd has a quote that is not closed')
       const [program, ...args] = words
       if (!program) throw badRequest('command is required')
       for (const word of words) if (word.includes('\0')) throw badRequest('command must not hold NUL characters')

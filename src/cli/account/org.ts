@@ -1,29 +1,22 @@
 import { type Command, Option } from 'commander'
-import { request, segment } from '../client.ts'
+import type { Organization, OrganizationList } from '../api-types.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { block, printAnswer, table, timeText, visible } from '../output.ts'
-
-interface Org {
-  id: string
-  slug: string
-  name: string
-  cross_network_replays: boolean
-  created_at: string
-}
 
 interface UpdateOptions {
   crossNetworkReplays: 'on' | 'off'
 }
 
 export function addOrgCommands(program: Command, cli: Cli): void {
-  const orgs = program.command('orgs').alias('org').description('organizations, to which everything else belongs')
+  const orgs = program.command('orgs').alias('org').description('organizations, which own all other resources')
   addExamples(orgs, 'berth orgs create acme', 'berth orgs list')
 
   const create = orgs
     .command('create')
     .description('create an organization (needs a root token)')
     .argument('<slug>', 'lowercase letters, digits and dashes; unique')
-    .option('--name <name>', 'what people call it; the slug when omitted')
+    .option('--name <name>', 'display name; defaults to the slug')
     .action((slug: string, options: { name?: string }) => createOrg(cli, slug, options.name))
   addExamples(create, 'berth orgs create acme', 'berth orgs create acme --name "Acme Corporation"')
 
@@ -46,7 +39,10 @@ export function addOrgCommands(program: Command, cli: Cli): void {
     .description('change the settings of an organization')
     .argument('<slug>', 'the organization')
     .addOption(
-      new Option('--cross-network-replays <switch>', 'whether requests may be replayed to apps in other networks of it')
+      new Option(
+        '--cross-network-replays <switch>',
+        'whether requests may be replayed to apps in other networks of the organization',
+      )
         .choices(['on', 'off'])
         .makeOptionMandatory(),
     )
@@ -56,36 +52,40 @@ export function addOrgCommands(program: Command, cli: Cli): void {
 
 async function showOrg(cli: Cli, slug: string): Promise<void> {
   const terminal = cli.terminal()
-  const org = await request<Org>(cli.session(), 'GET', `/v1/orgs/${segment(slug)}`)
+  const org = await request<Organization>(cli.session(), 'GET', `/v1/orgs/${encodeSegment(slug)}`)
   const pairs: [string, string][] = [
     ['slug', org.slug],
     ['name', org.name],
     ['id', org.id],
     ['created', timeText(org.created_at)],
-    ['cross-network replays', switchText(org)],
+    ['cross-network replays', formatSwitch(org)],
   ]
   printAnswer(terminal, org, () => block(pairs, terminal.colors))
 }
 
 async function updateOrg(cli: Cli, slug: string, options: UpdateOptions): Promise<void> {
   const body = { cross_network_replays: options.crossNetworkReplays === 'on' }
-  const org = await request<Org>(cli.session(), 'PATCH', `/v1/orgs/${segment(slug)}`, body)
-  printAnswer(cli.terminal(), org, () => `Replays across the networks of ${visible(org.slug)} are ${switchText(org)}.`)
+  const org = await request<Organization>(cli.session(), 'PATCH', `/v1/orgs/${encodeSegment(slug)}`, body)
+  printAnswer(
+    cli.terminal(),
+    org,
+    () => `Replays across the networks of ${visible(org.slug)} are ${formatSwitch(org)}.`,
+  )
 }
 
-function switchText(org: Org): string {
+function formatSwitch(org: Organization): string {
   return org.cross_network_replays ? 'on' : 'off'
 }
 
 async function createOrg(cli: Cli, slug: string, name: string | undefined): Promise<void> {
   const terminal = cli.terminal()
-  const org = await request<Org>(cli.session(), 'POST', '/v1/orgs', { slug, name })
+  const org = await request<Organization>(cli.session(), 'POST', '/v1/orgs', { slug, name })
   printAnswer(terminal, org, () => `Created organization ${visible(org.slug)}.`)
 }
 
 async function listOrgs(cli: Cli): Promise<void> {
   const terminal = cli.terminal()
-  const page = await request<{ organizations: Org[] }>(cli.session(), 'GET', '/v1/orgs')
+  const page = await request<OrganizationList>(cli.session(), 'GET', '/v1/orgs')
   const rows = page.organizations.map((org) => [org.slug, org.name, org.id, timeText(org.created_at)])
   printAnswer(terminal, page, () => table(['SLUG', 'NAME', 'ID', 'CREATED'], rows, terminal.colors))
 }

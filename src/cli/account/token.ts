@@ -1,25 +1,9 @@
 import { type Command, Option } from 'commander'
-import { request, segment } from '../client.ts'
+import type { IssuedToken, Token, TokenList } from '../api-types.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
-import { parseDuration } from '../duration.ts'
+import { parseDurationOption } from '../duration.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-
-interface IssuedToken {
-  id: string
-  token: string
-  kind: string
-}
-
-interface Token {
-  id: string
-  kind: string
-  org_slug: string | null
-  sandbox: string | null
-  name: string
-  created_at: string
-  expires_at: string | null
-  revoked_at: string | null
-}
 
 interface CreateOptions {
   kind: string
@@ -27,27 +11,27 @@ interface CreateOptions {
   sandbox?: string
   name?: string
   format?: string
-  /** Seconds. */
+  /** The lifetime in seconds. */
   expires?: number
 }
 
 const kinds = ['root', 'org', 'read', 'sandbox']
 
 export function addTokenCommands(program: Command, cli: Cli): void {
-  const tokens = program.command('tokens').alias('token').description('tokens, with which clients say who they are')
+  const tokens = program.command('tokens').alias('token').description('API tokens')
   addExamples(tokens, 'berth tokens create --kind org --org acme', 'berth tokens list', 'berth tokens revoke <id>')
 
   const create = tokens
     .command('create')
     .description(
-      'create a token: root may do all, org all in one organization, read only reads there, sandbox one sandbox',
+      'create a token: root has full access, org has full access to one organization, read only reads it, sandbox uses one sandbox',
     )
-    .addOption(new Option('--kind <kind>', 'what it may do').choices(kinds).makeOptionMandatory())
-    .option('--org <slug>', `the organization it is for; ${defaultOrg} when omitted, none for kind root`)
-    .option('--sandbox <name>', 'the sandbox a token of kind sandbox is for')
-    .option('--name <name>', 'a note that tells tokens apart in the list')
-    .addOption(new Option('--format <format>', 'fm2 is the form that flyctl demands').choices(['berth', 'fm2']))
-    .option('--expires <duration>', 'stop working after this long, such as 12h or 30d', parseDuration)
+    .addOption(new Option('--kind <kind>', 'what the token gives access to').choices(kinds).makeOptionMandatory())
+    .option('--org <slug>', `the organization of the token; defaults to ${defaultOrg}, except for kind root`)
+    .option('--sandbox <name>', 'the sandbox of a token of kind sandbox')
+    .option('--name <name>', 'a label to recognize the token in the list')
+    .addOption(new Option('--format <format>', 'fm2 is the format that flyctl needs').choices(['berth', 'fm2']))
+    .option('--expires <duration>', 'lifetime of the token, such as 12h or 30d', parseDurationOption)
     .action((options: CreateOptions) => createToken(cli, options))
   addExamples(
     create,
@@ -61,13 +45,13 @@ export function addTokenCommands(program: Command, cli: Cli): void {
     .command('list')
     .alias('ls')
     .description('list tokens, newest first')
-    .option('--org <slug>', 'only those of this organization')
+    .option('--org <slug>', 'only tokens of this organization')
     .action((options: { org?: string }) => listTokens(cli, options.org))
   addExamples(list, 'berth tokens list', 'berth tokens list --org acme --json')
 
   const revoke = tokens
     .command('revoke')
-    .description('make a token stop working, from the next request on')
+    .description('revoke a token; the next request with it fails')
     .argument('<id>', 'the id of the token, not the token itself')
     .action((id: string) => revokeToken(cli, id))
   addExamples(revoke, 'berth tokens revoke 4k2j9x0q7m1n5b8c')
@@ -83,15 +67,15 @@ async function createToken(cli: Cli, options: CreateOptions): Promise<void> {
     format: options.format,
     expires_in_seconds: options.expires,
   })
-  // The token alone goes to standard output, so that $(berth tokens create …) is the token.
-  if (!terminal.json) terminal.note(`Token ${issued.id}. It is shown only this once: keep it now.`)
+  // Standard output gets only the token, so that $(berth tokens create …) works in scripts.
+  if (!terminal.json) terminal.note(`Token ${issued.id}. It is shown only once; save it now.`)
   printAnswer(terminal, issued, () => issued.token)
 }
 
 async function listTokens(cli: Cli, org: string | undefined): Promise<void> {
   const terminal = cli.terminal()
   const query = org === undefined ? '' : `?${new URLSearchParams({ org_slug: org })}`
-  const page = await request<{ tokens: Token[] }>(cli.session(), 'GET', `/v1/tokens${query}`)
+  const page = await request<TokenList>(cli.session(), 'GET', `/v1/tokens${query}`)
   const rows = page.tokens.map((token) => [
     token.id,
     token.kind,
@@ -108,11 +92,11 @@ async function listTokens(cli: Cli, org: string | undefined): Promise<void> {
 
 async function revokeToken(cli: Cli, id: string): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request(cli.session(), 'DELETE', `/v1/tokens/${segment(id)}`)
+  const answer = await request(cli.session(), 'DELETE', `/v1/tokens/${encodeSegment(id)}`)
   printAnswer(terminal, answer, () => `Revoked token ${visible(id)}.`)
 }
 
-export function tokenState(token: Pick<Token, 'expires_at' | 'revoked_at'>, nowMillis: number): string {
+export function tokenState(token: Pick<Token, 'expires_at' | 'revoked_at'>, nowMs: number): string {
   if (token.revoked_at) return 'revoked'
-  return token.expires_at && Date.parse(token.expires_at) <= nowMillis ? 'expired' : 'active'
+  return token.expires_at && Date.parse(token.expires_at) <= nowMs ? 'expired' : 'active'
 }

@@ -49,10 +49,10 @@ it('follows pages and shows them as one', async () => {
   expect(JSON.parse(printed.join(''))).toEqual({ total_apps: 2, apps: [app('a'), app('b')] })
 })
 
-it('shows where an app answers, once it has an address', async () => {
+it('shows the URL of an app once it has an address', async () => {
   const show = ['apps', 'show', 'a']
   await berth(show, false, [200, app('a')], [200, { ips: [{ type: 'private_v6' }] }])
-  expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" gives it an address')
+  expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" allocates an address')
   const url = 'http://a.example:4282/'
   const shared: Answer = [200, { ips: [{ type: 'shared_v4' }] }]
   await berth(show, false, [200, app('a')], shared, [200, { data: { app: { appUrl: url } } }])
@@ -68,12 +68,12 @@ it('waits until a destroyed app is gone', async () => {
   expect(printed).toEqual(['Destroyed app a.'])
 })
 
-it('takes another app of the same name for the end of the destroyed one', async () => {
+it('treats an app with the same name and another id as proof of the deletion', async () => {
   await berth(['apps', 'destroy', 'a', '-y'], false, [200, app('a', 'old')], [202, {}], [200, app('a', 'new')])
   expect(printed).toEqual(['Destroyed app a.'])
 })
 
-it('asks for nothing to be destroyed without a word', async () => {
+it('does not destroy anything without confirmation', async () => {
   await expect(berth(['apps', 'destroy', 'a'], false, [200, app('a')])).rejects.toThrow('use --yes')
   expect(asked).toEqual(['GET /v1/apps/a'])
 })

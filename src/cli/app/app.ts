@@ -1,29 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Command } from 'commander'
-import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import type { App, AppPage, CreatedApp } from '../api-types.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
 import { Failure } from '../failure.ts'
-import { block, confirm, countText, printAnswer, table, visible } from '../output.ts'
+import { block, confirm, formatCount, printAnswer, table, visible } from '../output.ts'
 import { findUrl } from './release.ts'
-
-interface AppItem {
-  id: string
-  name: string
-  status: string
-  network: string
-  machine_count: number
-  volume_count: number
-}
-
-interface App extends AppItem {
-  organization: { name: string; slug: string }
-}
-
-interface AppPage {
-  total_apps: number
-  apps: AppItem[]
-  next_cursor?: string
-}
 
 interface CreateOptions {
   org: string
@@ -36,8 +18,8 @@ interface DestroyOptions {
   yes?: true
 }
 
-const pageSize = 1000 // the most the platform gives at once
-const destroySeconds = 60
+const maxPageSize = 1000 // the largest page the platform returns
+const destroyTimeoutSeconds = 60
 
 export function addAppCommands(program: Command, cli: Cli): void {
   const apps = program.command('apps').alias('app').description('apps, which hold machines')
@@ -63,8 +45,8 @@ export function addAppCommands(program: Command, cli: Cli): void {
     .command('destroy')
     .description('destroy an app and everything in it, and wait until it is gone')
     .argument('<name>', 'the name of the app')
-    .option('--force', 'stop its machines first; refused while some are running otherwise')
-    .option('-y, --yes', 'do not ask')
+    .option('--force', 'stop running machines first; without it an app with running machines is not destroyed')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((name: string, options: DestroyOptions) => destroyApp(cli, name, options))
   addExamples(destroy, 'berth apps destroy demo', 'berth apps destroy demo --force --yes')
 }
@@ -75,41 +57,41 @@ function addCreate(apps: Command, cli: Cli): void {
     .description('create an app')
     .argument('<name>', 'lowercase letters, digits and dashes; unique over all organizations')
     .option('--org <slug>', 'the organization it belongs to', defaultOrg)
-    .option('--network <name>', 'a private network of its own, apart from the other apps of the organization')
-    .option('--enable-subdomains', 'route the subdomains of its address to it as well')
+    .option('--network <name>', 'put it in this private network, separate from other apps of the organization')
+    .option('--enable-subdomains', 'also route subdomains of its host name to it')
     .action((name: string, options: CreateOptions) => createApp(cli, name, options))
   addExamples(create, 'berth apps create demo', 'berth apps create shop --org acme --network shop')
 }
 
 async function createApp(cli: Cli, name: string, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
-  const app = await request<App>(cli.session(), 'POST', '/v1/apps', {
+  const app = await request<CreatedApp>(cli.session(), 'POST', '/v1/apps', {
     app_name: name,
     org_slug: options.org,
     network: options.network,
     enable_subdomains: options.enableSubdomains,
   })
-  const place = `organization ${visible(app.organization.slug)}`
-  printAnswer(terminal, app, () => `Created app ${visible(app.name)} in ${place}.`)
+  const organization = `organization ${visible(app.organization.slug)}`
+  printAnswer(terminal, app, () => `Created app ${visible(app.name)} in ${organization}.`)
 }
 
 async function listApps(cli: Cli, org: string): Promise<void> {
   const terminal = cli.terminal()
-  const page = await collectApps(cli.session(), org)
+  const page = await listAllApps(cli.session(), org)
   if (page.apps.length === 0 && !terminal.json) {
-    return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" makes one.`)
+    return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" creates one.`)
   }
   const rows = page.apps.map((app) => [app.name, app.status, app.machine_count, app.volume_count, app.network])
   const headers = ['NAME', 'STATUS', 'MACHINES', 'VOLUMES', 'NETWORK']
   printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
-/** All pages as one, which is what the platform answers when no limit is given. */
-async function collectApps(session: Session, org: string): Promise<AppPage> {
-  const apps: AppItem[] = []
+/** Fetches all pages and joins them into one. */
+async function listAllApps(session: Session, org: string): Promise<AppPage> {
+  const apps: AppPage['apps'] = []
   let cursor: string | undefined
   for (;;) {
-    const query = new URLSearchParams({ org_slug: org, limit: String(pageSize), ...(cursor ? { cursor } : {}) })
+    const query = new URLSearchParams({ org_slug: org, limit: String(maxPageSize), ...(cursor ? { cursor } : {}) })
     const page = await request<AppPage>(session, 'GET', `/v1/apps?${query}`)
     apps.push(...page.apps)
     cursor = page.next_cursor
@@ -126,7 +108,7 @@ async function showApp(cli: Cli, name: string): Promise<void> {
     ['name', app.name],
     ['id', app.id],
     ['status', app.status],
-    ['url', url ?? 'none; "berth ips allocate-v4 --shared" gives it an address'],
+    ['url', url ?? 'none; "berth ips allocate-v4 --shared" allocates an address'],
     ['organization', app.organization.slug],
     ['network', app.network],
     ['machines', app.machine_count],
@@ -139,28 +121,32 @@ async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Prom
   const terminal = cli.terminal()
   const session = cli.session()
   const app = await getApp(session, name)
-  if (!options.yes) await confirm(terminal, destroyQuestion(app))
-  const answer = await request(session, 'DELETE', `/v1/apps/${segment(name)}${options.force ? '?force=true' : ''}`)
+  if (!options.yes) await confirm(terminal, formatDestroyQuestion(app))
+  const answer = await request(
+    session,
+    'DELETE',
+    `/v1/apps/${encodeSegment(name)}${options.force ? '?force=true' : ''}`,
+  )
   await waitUntilGone(session, app)
   printAnswer(terminal, answer, () => `Destroyed app ${visible(app.name)}.`)
 }
 
-function destroyQuestion(app: App): string {
-  const held = `${countText(app.machine_count, 'machine')} and ${countText(app.volume_count, 'volume')}`
+function formatDestroyQuestion(app: App): string {
+  const held = `${formatCount(app.machine_count, 'machine')} and ${formatCount(app.volume_count, 'volume')}`
   return `Destroy app ${app.name} of organization ${app.organization.slug} with ${held}?`
 }
 
-/** The name is free at once, so somebody may have taken it again: another id is another app. */
+/** Compares ids, because the name is free at once and a new app may already use it. */
 async function waitUntilGone(session: Session, app: App): Promise<void> {
-  const end = Date.now() + destroySeconds * 1000
+  const deadline = Date.now() + destroyTimeoutSeconds * 1000
   for (;;) {
-    const found = await requestIfPresent<App>(session, `/v1/apps/${segment(app.name)}`)
+    const found = await requestIfPresent<App>(session, `/v1/apps/${encodeSegment(app.name)}`)
     if (found?.id !== app.id) return
-    if (Date.now() > end) throw new Failure(`app ${app.name} is still there after ${destroySeconds} seconds`)
+    if (Date.now() > deadline) throw new Failure(`app ${app.name} still exists after ${destroyTimeoutSeconds} seconds`)
     await delay(200)
   }
 }
 
 function getApp(session: Session, name: string): Promise<App> {
-  return request<App>(session, 'GET', `/v1/apps/${segment(name)}`)
+  return request<App>(session, 'GET', `/v1/apps/${encodeSegment(name)}`)
 }

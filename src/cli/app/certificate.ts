@@ -1,25 +1,13 @@
 import { readFileSync } from 'node:fs'
 import type { Command } from 'commander'
-import { request, segment } from '../client.ts'
+import type { CertificateDetail, CertificateList } from '../api-types.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
-interface Issued {
-  source: string
-  status: string
-  expires_at: string | null
-  issuer?: string
-}
-
-interface Certificate {
-  hostname: string
-  status: string
-  certificates?: Issued[]
-}
-
-interface AddOptions extends OfApp {
+interface AddOptions extends AppOptions {
   cert?: string
   key?: string
 }
@@ -28,14 +16,14 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
   const certs = program
     .command('certs')
     .alias('certificates')
-    .description('further host names of an app, with certificates')
+    .description('custom host names of an app and their certificates')
   addExamples(certs, 'berth certs add shop.example.com -a web', 'berth certs list -a web')
 
-  const add = takesApp(certs.command('add'))
-    .description('lead a host name to an app')
-    .argument('<hostname>', 'the name')
-    .option('--cert <file>', 'its certificate with the chain, as PEM; by default one of the local authority')
-    .option('--key <file>', 'the private key, as PEM')
+  const add = withAppOption(certs.command('add'))
+    .description('route a host name to an app')
+    .argument('<hostname>', 'the host name')
+    .option('--cert <file>', 'PEM file with the certificate and its chain; by default the local CA issues one')
+    .option('--key <file>', 'PEM file with the private key')
     .action((hostname: string, options: AddOptions) => addCertificate(cli, hostname, options))
   addExamples(
     add,
@@ -43,31 +31,36 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
     'berth certs add shop.example.com --cert chain.pem --key key.pem -a web',
   )
 
-  const list = takesApp(certs.command('list').alias('ls'))
+  const list = withAppOption(certs.command('list').alias('ls'))
     .description('list the host names of an app')
-    .action((options: OfApp) => listCertificates(cli, options))
+    .action((options: AppOptions) => listCertificates(cli, options))
   addExamples(list, 'berth certs list -a web')
 
-  const show = takesApp(certs.command('show'))
+  const show = withAppOption(certs.command('show'))
     .description('show a host name and its certificates')
-    .argument('<hostname>', 'the name')
-    .action((hostname: string, options: OfApp) => showCertificate(cli, hostname, options))
+    .argument('<hostname>', 'the host name')
+    .action((hostname: string, options: AppOptions) => showCertificate(cli, hostname, options))
   addExamples(show, 'berth certs show shop.example.com -a web')
 
-  const remove = takesApp(certs.command('remove').alias('delete'))
-    .description('lead a host name to an app no longer')
-    .argument('<hostname>', 'the name')
-    .action((hostname: string, options: OfApp) => removeCertificate(cli, hostname, options))
+  const remove = withAppOption(certs.command('remove').alias('delete'))
+    .description('stop routing a host name to an app')
+    .argument('<hostname>', 'the host name')
+    .action((hostname: string, options: AppOptions) => removeCertificate(cli, hostname, options))
   addExamples(remove, 'berth certs remove shop.example.com -a web')
 }
 
 async function addCertificate(cli: Cli, hostname: string, options: AddOptions): Promise<void> {
-  if ((options.cert === undefined) !== (options.key === undefined)) throw new Misuse('--cert and --key go together')
+  if ((options.cert === undefined) !== (options.key === undefined))
+    throw new Misuse('--cert and --key must be used together')
   const own = options.cert !== undefined
   const body = own ? { hostname, fullchain: readPem(options.cert!), private_key: readPem(options.key!) } : { hostname }
   const path = `${appPath(options)}/certificates/${own ? 'custom' : 'acme'}`
-  const answer = await request<Certificate>(cli.session(), 'POST', path, body)
-  printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))}.`)
+  const answer = await request<CertificateDetail>(cli.session(), 'POST', path, body)
+  printAnswer(
+    cli.terminal(),
+    answer,
+    () => `Requests for ${visible(hostname)} now go to app ${visible(appName(options))}.`,
+  )
 }
 
 function readPem(file: string): string {
@@ -78,28 +71,24 @@ function readPem(file: string): string {
   }
 }
 
-async function listCertificates(cli: Cli, options: OfApp): Promise<void> {
+async function listCertificates(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ certificates: Certificate[] }>(
-    cli.session(),
-    'GET',
-    `${appPath(options)}/certificates?limit=500`,
-  )
+  const answer = await request<CertificateList>(cli.session(), 'GET', `${appPath(options)}/certificates?limit=500`)
   if (answer.certificates.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no host names of its own.`)
+    return terminal.note(`App ${visible(appName(options))} has no custom host names.`)
   }
   const rows = answer.certificates.map((one) => [one.hostname, one.status])
   printAnswer(terminal, answer, () => table(['HOSTNAME', 'STATUS'], rows, terminal.colors))
 }
 
-async function showCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
+async function showCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
-  const path = `${appPath(options)}/certificates/${segment(hostname)}`
-  const found = await request<Certificate>(cli.session(), 'GET', path)
+  const path = `${appPath(options)}/certificates/${encodeSegment(hostname)}`
+  const found = await request<CertificateDetail>(cli.session(), 'GET', path)
   const pairs: [string, Cell][] = [
     ['hostname', found.hostname],
     ['status', found.status],
-    ...(found.certificates ?? []).map((one): [string, Cell] => [
+    ...found.certificates.map((one): [string, Cell] => [
       one.source,
       [one.status, one.issuer, one.expires_at && `until ${timeText(one.expires_at)}`].filter(Boolean).join(', '),
     ]),
@@ -107,7 +96,11 @@ async function showCertificate(cli: Cli, hostname: string, options: OfApp): Prom
   printAnswer(terminal, found, () => block(pairs, terminal.colors))
 }
 
-async function removeCertificate(cli: Cli, hostname: string, options: OfApp): Promise<void> {
-  const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${segment(hostname)}`)
-  printAnswer(cli.terminal(), answer, () => `${visible(hostname)} leads to app ${visible(appName(options))} no longer.`)
+async function removeCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
+  const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${encodeSegment(hostname)}`)
+  printAnswer(
+    cli.terminal(),
+    answer,
+    () => `Requests for ${visible(hostname)} no longer go to app ${visible(appName(options))}.`,
+  )
 }

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Misuse } from '../failure.ts'
-import { parseDeployFile, splitWords } from './deploy-config.ts'
+import { parseDeployFile } from './deploy-config.ts'
 
 const parse = (text: string) => parseDeployFile(text, 'berth.toml')
 const groups = (text: string) => Object.fromEntries(parse(text).groups)
@@ -13,16 +13,16 @@ describe('a deployment file', () => {
       app: undefined,
       region: undefined,
       image: undefined,
-      atOnce: 1,
+      maxUnavailable: 1,
       releaseCommand: undefined,
       releaseSeconds: 300,
       waitSeconds: 300,
       groups: new Map([['app', {}]]),
-      unknown: [],
+      unused: [],
     })
   })
 
-  it('says what all machines have', () => {
+  it('sets the configuration shared by all machines', () => {
     const text = `
       app = "web"
       primary_region = "fra"
@@ -44,11 +44,11 @@ describe('a deployment file', () => {
       app: 'web',
       region: 'fra',
       image: 'nginx:1.29',
-      atOnce: 'all',
+      maxUnavailable: 'all',
       releaseCommand: ['sh', '-c', 'migrate now'],
       releaseSeconds: 600,
       waitSeconds: 90,
-      unknown: [],
+      unused: [],
     })
     expect(only(text)).toEqual({
       env: { MODE: 'fast', PORT: '8080', DEBUG: 'true' },
@@ -57,7 +57,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('makes two ports of an HTTP service', () => {
+  it('turns an HTTP service into two ports', () => {
     const text = `
       image = "web"
       [http_service]
@@ -104,7 +104,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('gives each group what is its own, and what is for all', () => {
+  it('combines the settings of a group with those for all groups', () => {
     const text = `
       [processes]
         web = "serve --port 80"
@@ -171,7 +171,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('may have services of datagrams', () => {
+  it('accepts UDP services', () => {
     const text = `
       [[services]]
         protocol = "udp"
@@ -184,7 +184,7 @@ describe('a deployment file', () => {
           end_port = 6003
         [services.concurrency]
           hard_limit = 100`
-    expect([only(text), parse(text).unknown]).toEqual([
+    expect([only(text), parse(text).unused]).toEqual([
       {
         services: [
           {
@@ -200,34 +200,38 @@ describe('a deployment file', () => {
     ])
   })
 
-  it('may hold what has no effect, which is named once', () => {
+  it('reports each setting that has no effect once', () => {
     const text =
       'console_command = "sh"\n[build]\ndockerfile = "D"\n[http_service]\nodd = 1\n[[statics]]\nguest_path = "/x"'
-    expect(parse(text).unknown.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
+    expect(parse(text).unused.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
   })
 
   it.each([
     ['a = ', /^berth\.toml: line 1: /],
-    ['app = 1', 'app is a string'],
-    ['[env]\nA = []', 'env.A is a string, a number, or true or false'],
-    ['kill_timeout = "soon"', 'kill_timeout is a duration such as "15s" or "1m30s"'],
-    ['[deploy]\nstrategy = "slow"', 'deploy.strategy is one of rolling, immediate, canary and bluegreen'],
-    ['[deploy]\nmax_unavailable = 0', 'deploy.max_unavailable is a number of machines, or a part of them such as 0.33'],
+    ['app = 1', 'app must be a string'],
+    ['[env]\nA = []', 'env.A must be a string, a number, or true or false'],
+    ['kill_timeout = "soon"', 'kill_timeout must be a duration such as "15s" or "1m30s"'],
+    ['[deploy]\nstrategy = "slow"', 'deploy.strategy must be rolling, immediate, canary or bluegreen'],
+    [
+      '[deploy]\nmax_unavailable = 0',
+      'deploy.max_unavailable must be a number of machines, or a fraction such as 0.33',
+    ],
     [
       '[deploy]\nmax_unavailable = 1.5',
-      'deploy.max_unavailable is a number of machines, or a part of them such as 0.33',
+      'deploy.max_unavailable must be a number of machines, or a fraction such as 0.33',
     ],
-    ['[processes]\nweb = 1', 'processes.web is a command: a string, or a list of words'],
+    ['[processes]\nweb = 1', 'processes.web must be a string or a list of strings'],
+    ["[processes]\nweb = 'a \"b'", 'processes.web has a quote that is not closed'],
     ['[[services]]\nprotocol = "tcp"', 'services.internal_port is required'],
-    ['[http_service]\ninternal_port = "a"', 'http_service.internal_port is a whole number'],
-    ['[http_service]\nprocesses = ["b"]', 'http_service.processes names "b", which is none of app'],
-    ['[http_service]\nauto_stop_machines = "later"', /auto_stop_machines is one of/],
+    ['[http_service]\ninternal_port = "a"', 'http_service.internal_port must be a whole number'],
+    ['[http_service]\nprocesses = ["b"]', 'http_service.processes must name some of app, not "b"'],
+    ['[http_service]\nauto_stop_machines = "later"', /auto_stop_machines must be "off"/],
     ['[[mounts]]\ndestination = "/d"', 'mounts.source is required'],
-    ['[[mounts]]\nsource = "d"\ndestination = "/d"\ninitial_size = "big"', /^mounts\.initial_size is a number/],
-    ['[[vm]]\nmemory = "much"', 'vm.memory is a size such as "512mb" or "1gb"'],
-    ['env = 3', 'env is a table'],
-    ['services = [1]', 'services is a table, or several'],
-  ])('refuses %j', (text, message) => {
+    ['[[mounts]]\nsource = "d"\ndestination = "/d"\ninitial_size = "big"', /^mounts\.initial_size must be a number/],
+    ['[[vm]]\nmemory = "much"', 'vm.memory must be a size such as "512mb" or "1gb"'],
+    ['env = 3', 'env must be a table'],
+    ['services = [1]', 'services must be a table or a list of tables'],
+  ])('rejects %j', (text, message) => {
     expect(() => parse(text)).toThrow(Misuse)
     expect(() => parse(text)).toThrow(message)
   })
@@ -237,11 +241,11 @@ describe('a deployment file', () => {
     ['max_unavailable = 3', 3],
     ['max_unavailable = 0.5', 0.5],
     ['strategy = "bluegreen"', 1],
-  ])('knows how many machines may be away: %s', (text, expected) => {
-    expect(parse(`[deploy]\n${text}`).atOnce).toBe(expected)
+  ])('reads how many machines may be unavailable: %s', (text, expected) => {
+    expect(parse(`[deploy]\n${text}`).maxUnavailable).toBe(expected)
   })
 
-  it('is read or refused, whatever it holds', () => {
+  it('is parsed or rejected, whatever values it contains', () => {
     const names = ['app', 'env', 'build', 'deploy', 'processes', 'services', 'http_service', 'checks', 'mounts', 'vm']
     const keys = [...names, 'restart', 'ports', 'internal_port', 'size', 'headers', 'kill_timeout', '__proto__', 'a']
     const scalar = fc.oneof(
@@ -267,7 +271,7 @@ describe('a deployment file', () => {
     )
   })
 
-  it('is read or refused, also when it is no TOML', () => {
+  it('is parsed or rejected, even when it is not TOML', () => {
     fc.assert(fc.property(fc.string({ unit: 'binary' }), expectReadOrRefused))
   })
 })
@@ -287,28 +291,3 @@ function expectReadOrRefused(text: string): void {
     expect(error).toBeInstanceOf(Misuse)
   }
 }
-
-describe('words of a line', () => {
-  it.each([
-    ['', []],
-    ['  a   b ', ['a', 'b']],
-    [`a 'b c' "d e"f`, ['a', 'b c', 'd ef']],
-    [`a\\ b "c\\"d" '\\x'`, ['a b', 'c"d', '\\x']],
-    [`'' ""`, ['', '']],
-  ])('are those of a shell: %j', (line, words) => {
-    expect(splitWords(line)).toEqual(words)
-  })
-
-  it('must have all their quotes', () => {
-    expect(() => splitWords('a "b')).toThrow('a " is not closed')
-  })
-
-  it('come back as they were quoted', () => {
-    const quote = (word: string) => `'${word.replaceAll("'", `'\\''`)}'`
-    fc.assert(
-      fc.property(fc.array(fc.string({ unit: 'binary' })), (words) => {
-        expect(splitWords(words.map(quote).join(' '))).toEqual(words)
-      }),
-    )
-  })
-})

@@ -1,112 +1,129 @@
-// What a deployment file says, as configurations of machines. The names are those of fly.toml, so that an existing one
-// works as far as it uses what is known here; whatever else it holds is named in a warning.
-import { Misuse } from '../failure.ts'
-import { guestOf, present } from './machine-config.ts'
+// Turns a deployment file into machine configurations. The settings have the names of fly.toml, so an existing fly.toml
+// works. Settings that have no effect here are reported, and the caller warns about them.
+import { splitWords } from '../../model/words.ts'
+import { omitUndefined, parseGuest } from './machine-config.ts'
 import type { MachineConfig, Mount, Service } from './machine-find.ts'
-import { plain, type Reader, readTables } from './toml.ts'
+import { parseToml, type Reader, scalarText } from './toml.ts'
 
 export interface DeployFile {
   app: string | undefined
   region: string | undefined
   image: string | undefined
-  /** How many machines may be away at once: a number, a part of all of them, or all. */
-  atOnce: number | 'all'
+  /** How many machines may be unavailable at once: a number, a fraction of all machines, or all. */
+  maxUnavailable: number | 'all'
   releaseCommand: string[] | undefined
   releaseSeconds: number
   waitSeconds: number
-  /** By name; `app` when the file names none. Without an image. */
+  /** Configurations by process group. A file without processes has one group, `app`. */
   groups: Map<string, GroupConfig>
   /** Names of settings that have no effect here. */
-  unknown: string[]
+  unused: string[]
 }
 
 export type GroupConfig = Omit<MachineConfig, 'image'>
 
-export const defaultGroup = 'app'
-const presetSeconds = 300
+const defaultGroup = 'app'
+const defaultTimeoutSeconds = 300
 
 export function parseDeployFile(text: string, file: string): DeployFile {
-  const reader = readTables(text, file)
+  const reader = parseToml(text, file)
   const build = reader.table('build')
   const deploy = reader.table('deploy')
   const parsed = {
     app: reader.text('app'),
     region: reader.text('primary_region'),
     image: reader.text('image') ?? build.text('image'),
-    atOnce: readAtOnce(deploy),
-    releaseCommand: deploy.has('release_command') ? readWords(deploy, 'release_command') : undefined,
-    releaseSeconds: deploy.seconds('release_command_timeout') ?? presetSeconds,
-    waitSeconds: deploy.seconds('wait_timeout') ?? presetSeconds,
+    maxUnavailable: readMaxUnavailable(deploy),
+    releaseCommand: deploy.has('release_command') ? readCommand(deploy, 'release_command') : undefined,
+    releaseSeconds: deploy.seconds('release_command_timeout') ?? defaultTimeoutSeconds,
+    waitSeconds: deploy.seconds('wait_timeout') ?? defaultTimeoutSeconds,
     groups: readGroupConfigs(reader),
   }
-  return { ...parsed, unknown: reader.unread() }
+  return { ...parsed, unused: reader.unreadNames() }
 }
 
-type ForGroups<T> = [value: T, groups: string[]]
+/** A value and the process groups it is for. An empty list stands for all groups. */
+type GroupValue<T> = [value: T, groups: string[]]
+
+interface Sections {
+  shared: GroupConfig
+  commands: Map<string, string[]>
+  services: GroupValue<Service>[]
+  checks: GroupValue<[string, object]>[]
+  mounts: GroupValue<Mount>[]
+  guests: GroupValue<Pick<MachineConfig, 'size' | 'guest'>>[]
+  restarts: GroupValue<object>[]
+}
 
 function readGroupConfigs(reader: Reader): Map<string, GroupConfig> {
   const processes = reader.table('processes')
-  const commands = Object.keys(processes.rest()).map((name) => [name, readWords(processes, name)] as const)
-  const names = commands.length > 0 ? commands.map(([name]) => name) : [defaultGroup]
-  const of = (table: Reader): string[] => {
-    const groups = table.words('processes') ?? []
-    const unknown = groups.find((name) => !names.includes(name))
-    if (unknown !== undefined)
-      throw table.wrong('processes', `names "${unknown}", which is none of ${names.join(', ')}`)
-    return groups
-  }
-  const readEach = <T>(tables: Reader[], read: (table: Reader) => T) =>
-    tables.map((table): ForGroups<T> => [read(table), of(table)])
-
-  const common = readCommon(reader)
-  const http = reader.has('http_service') ? [reader.table('http_service')] : []
-  const services = [...readEach(http, readHttpService), ...readEach(reader.tables('services'), readService)]
-  const checks = reader.tableOfTables('checks').map(([name, table]): ForGroups<[string, object]> => {
-    return [[name, readCheck(table)], of(table)]
-  })
-  const mounts = readEach(reader.tables('mounts'), readMount)
-  const guests = readEach(reader.tables('vm'), readGuest)
-  const restarts = readEach(reader.tables('restart'), readRestart)
-  return new Map(
-    names.map((name) => {
-      const own = allOf(services, name)
-      const ownChecks = allOf(checks, name)
-      const mount = bestOf(mounts, name)
-      const restart = bestOf(restarts, name)
-      const cmd = commands.find(([group]) => group === name)?.[1]
-      const init = { ...common.init, ...(cmd && { cmd }) }
-      const config: GroupConfig = {
-        ...common,
-        ...(Object.keys(init).length > 0 && { init }),
-        ...bestOf(guests, name),
-        ...(own.length > 0 && { services: own }),
-        ...(ownChecks.length > 0 && { checks: Object.fromEntries(ownChecks) }),
-        ...(mount && { mounts: [mount] }),
-        ...(restart && { restart }),
-      }
-      return [name, structuredClone(config)]
-    }),
-  )
+  const commands = new Map(Object.keys(processes.entries()).map((name) => [name, readCommand(processes, name)]))
+  const names = commands.size > 0 ? [...commands.keys()] : [defaultGroup]
+  const sections = readSections(reader, commands, names)
+  return new Map(names.map((name) => [name, structuredClone(groupConfig(sections, name))]))
 }
 
-/** What names no group is for all. */
-function allOf<T>(given: ForGroups<T>[], group: string): T[] {
+function readSections(reader: Reader, commands: Map<string, string[]>, names: string[]): Sections {
+  const readEach = <T>(tables: Reader[], read: (table: Reader) => T) =>
+    tables.map((table): GroupValue<T> => [read(table), readGroupNames(table, names)])
+  const shared = readSharedConfig(reader)
+  const http = reader.has('http_service') ? [reader.table('http_service')] : []
+  return {
+    shared,
+    commands,
+    services: [...readEach(http, readHttpService), ...readEach(reader.tables('services'), readService)],
+    checks: reader.tableOfTables('checks').map(([name, table]) => {
+      return [[name, readCheck(table)], readGroupNames(table, names)]
+    }),
+    mounts: readEach(reader.tables('mounts'), readMount),
+    guests: readEach(reader.tables('vm'), readGuest),
+    restarts: readEach(reader.tables('restart'), readRestart),
+  }
+}
+
+function readGroupNames(table: Reader, names: string[]): string[] {
+  const groups = table.strings('processes') ?? []
+  const unknown = groups.find((name) => !names.includes(name))
+  if (unknown === undefined) return groups
+  throw table.error('processes', `must name some of ${names.join(', ')}, not "${unknown}"`)
+}
+
+function groupConfig({ shared, commands, ...sections }: Sections, group: string): GroupConfig {
+  const services = valuesForGroup(sections.services, group)
+  const checks = valuesForGroup(sections.checks, group)
+  const mount = valueForGroup(sections.mounts, group)
+  const restart = valueForGroup(sections.restarts, group)
+  const cmd = commands.get(group)
+  const init = { ...shared.init, ...(cmd && { cmd }) }
+  return {
+    ...shared,
+    ...(Object.keys(init).length > 0 && { init }),
+    ...valueForGroup(sections.guests, group),
+    ...(services.length > 0 && { services }),
+    ...(checks.length > 0 && { checks: Object.fromEntries(checks) }),
+    ...(mount && { mounts: [mount] }),
+    ...(restart && { restart }),
+  }
+}
+
+/** Values that name no group apply to all groups. */
+function valuesForGroup<T>(given: GroupValue<T>[], group: string): T[] {
   return given.filter(([, of]) => of.length === 0 || of.includes(group)).map(([value]) => value)
 }
 
-/** What names the group goes before what is for all. */
-function bestOf<T>(given: ForGroups<T>[], group: string): T | undefined {
+/** A value that names the group takes precedence over one for all groups. */
+function valueForGroup<T>(given: GroupValue<T>[], group: string): T | undefined {
   return (given.find(([, of]) => of.includes(group)) ?? given.find(([, of]) => of.length === 0))?.[0]
 }
 
-/** Whatever is the same for all groups. */
-function readCommon(reader: Reader): GroupConfig {
+/** Reads the settings that apply to all groups. */
+function readSharedConfig(reader: Reader): GroupConfig {
   const signal = reader.text('kill_signal')
   const timeout = reader.duration('kill_timeout')
   const swap = reader.number('swap_size_mb')
-  const stop = present({ signal, timeout })
+  const stop = omitUndefined({ signal, timeout })
   const env = reader.table('env')
-  const variables = Object.keys(env.rest()).map((name) => [name, env.scalar(name)] as const)
+  const variables = Object.keys(env.entries()).map((name) => [name, env.scalar(name)] as const)
   return {
     ...(variables.length > 0 && { env: Object.fromEntries(variables) }),
     ...(Object.keys(stop).length > 0 && { stop_config: stop }),
@@ -114,17 +131,17 @@ function readCommon(reader: Reader): GroupConfig {
   }
 }
 
-function readAtOnce(deploy: Reader): number | 'all' {
+function readMaxUnavailable(deploy: Reader): number | 'all' {
   const strategy = deploy.text('strategy') ?? 'rolling'
   const given = deploy.raw('max_unavailable')
-  const away = given === undefined ? 1 : Number(plain(given))
-  if (!(away > 0) || (away > 1 && !Number.isSafeInteger(away))) {
-    throw deploy.wrong('max_unavailable', 'is a number of machines, or a part of them such as 0.33')
+  const maxAway = given === undefined ? 1 : Number(scalarText(given))
+  if (!(maxAway > 0) || (maxAway > 1 && !Number.isSafeInteger(maxAway))) {
+    throw deploy.error('max_unavailable', 'must be a number of machines, or a fraction such as 0.33')
   }
   if (strategy === 'immediate') return 'all'
-  // The others ask for no less than this gives.
-  if (['rolling', 'canary', 'bluegreen'].includes(strategy)) return away
-  throw deploy.wrong('strategy', 'is one of rolling, immediate, canary and bluegreen')
+  // canary and bluegreen are done as rolling updates, which keep at least as many machines available.
+  if (['rolling', 'canary', 'bluegreen'].includes(strategy)) return maxAway
+  throw deploy.error('strategy', 'must be rolling, immediate, canary or bluegreen')
 }
 
 function readHttpService(http: Reader): Service {
@@ -136,34 +153,34 @@ function readHttpService(http: Reader): Service {
     { port: 80, handlers: ['http'], ...(forceHttps && { force_https: true }), ...shared },
     { port: 443, handlers: ['tls', 'http'], ...shared, ...(tls !== undefined && { tls_options: tls }) },
   ]
-  const internal = http.number('internal_port') ?? presetInternalPort
+  const internal = http.number('internal_port') ?? defaultInternalPort
   const checks = http.tables('checks').map((check) => ({ type: 'http', ...readCheck(check) }))
   return {
     protocol: 'tcp',
     internal_port: internal,
     ports,
-    ...readBalance(http),
+    ...readScaling(http),
     ...(checks.length > 0 && { checks }),
   }
 }
 
-const presetInternalPort = 8080
+const defaultInternalPort = 8080
 
 function readService(service: Reader): Service {
   const internal = service.number('internal_port')
-  if (internal === undefined) throw service.wrong('internal_port', 'is required')
+  if (internal === undefined) throw service.error('internal_port', 'is required')
   const ports = service.tables('ports').map((port) => {
     const read = {
       port: port.number('port'),
       start_port: port.number('start_port'),
       end_port: port.number('end_port'),
-      handlers: port.words('handlers'),
+      handlers: port.strings('handlers'),
       force_https: port.flag('force_https'),
       http_options: port.raw('http_options'),
       tls_options: port.raw('tls_options'),
       proxy_proto_options: port.raw('proxy_proto_options'),
     }
-    return present(read)
+    return omitUndefined(read)
   })
   const checks = [
     ...service.tables('http_checks').map((check) => ({ ...readCheck(check), type: 'http' })),
@@ -173,24 +190,24 @@ function readService(service: Reader): Service {
     protocol: service.text('protocol') ?? 'tcp',
     internal_port: internal,
     ports,
-    ...readBalance(service),
+    ...readScaling(service),
     ...(checks.length > 0 && { checks }),
   }
 }
 
-function readBalance(service: Reader): object {
+function readScaling(service: Reader): object {
   const concurrency = service.has('concurrency') ? service.table('concurrency') : undefined
   const stop = service.raw('auto_stop_machines')
   if (stop !== undefined && ![true, false, 'off', 'stop', 'suspend'].includes(stop as string)) {
-    throw service.wrong('auto_stop_machines', 'is one of "off", "stop" and "suspend"')
+    throw service.error('auto_stop_machines', 'must be "off", "stop" or "suspend"')
   }
-  return present({
+  return omitUndefined({
     autostart: service.flag('auto_start_machines'),
     autostop: stop === true ? 'stop' : stop === false ? 'off' : stop,
     min_machines_running: service.number('min_machines_running'),
     concurrency:
       concurrency &&
-      present({
+      omitUndefined({
         type: concurrency.text('type'),
         soft_limit: concurrency.number('soft_limit'),
         hard_limit: concurrency.number('hard_limit'),
@@ -200,8 +217,8 @@ function readBalance(service: Reader): object {
 
 function readCheck(check: Reader): object {
   const headers = check.has('headers') ? check.table('headers') : undefined
-  const names = Object.keys(headers?.rest() ?? {})
-  return present({
+  const names = Object.keys(headers?.entries() ?? {})
+  return omitUndefined({
     type: check.text('type'),
     port: check.number('port'),
     interval: check.duration('interval'),
@@ -212,7 +229,7 @@ function readCheck(check: Reader): object {
     protocol: check.text('protocol'),
     tls_skip_verify: check.flag('tls_skip_verify'),
     tls_server_name: check.text('tls_server_name'),
-    command: check.words('command'),
+    command: check.strings('command'),
     headers: names.length > 0 ? names.map((name) => ({ name, values: [headers!.scalar(name)] })) : undefined,
   })
 }
@@ -220,73 +237,53 @@ function readCheck(check: Reader): object {
 function readMount(mount: Reader): Mount {
   const path = mount.text('destination')
   const name = mount.text('source')
-  if (path === undefined) throw mount.wrong('destination', 'is required')
-  if (name === undefined) throw mount.wrong('source', 'is required')
-  const more = present({
-    size_gb: gigabytes(mount, 'initial_size'),
+  if (path === undefined) throw mount.error('destination', 'is required')
+  if (name === undefined) throw mount.error('source', 'is required')
+  const more = omitUndefined({
+    size_gb: readGigabytes(mount, 'initial_size'),
     extend_threshold_percent: mount.number('auto_extend_size_threshold'),
-    add_size_gb: gigabytes(mount, 'auto_extend_size_increment'),
-    size_gb_limit: gigabytes(mount, 'auto_extend_size_limit'),
+    add_size_gb: readGigabytes(mount, 'auto_extend_size_increment'),
+    size_gb_limit: readGigabytes(mount, 'auto_extend_size_limit'),
   })
   return { path, name, ...more }
 }
 
-function gigabytes(mount: Reader, name: string): number | undefined {
+function readGigabytes(mount: Reader, name: string): number | undefined {
   const size = mount.raw(name)
   if (size === undefined) return undefined
-  const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(plain(size))
-  if (!match) throw mount.wrong(name, 'is a number of gigabytes, such as "10gb"')
+  const match = /^(\d+)\s*(gb|g|gib)?$/i.exec(scalarText(size))
+  if (!match) throw mount.error(name, 'must be a number of gigabytes, such as "10gb"')
   return Number(match[1])
 }
 
 function readGuest(vm: Reader): Pick<MachineConfig, 'size' | 'guest'> {
   const memory = vm.raw('memory')
-  return guestOf(vm.text('size'), {
+  return parseGuest(vm.text('size'), {
     cpu_kind: vm.text('cpu_kind'),
     cpus: vm.number('cpus'),
-    memory_mb: vm.number('memory_mb') ?? (memory === undefined ? undefined : megabytes(vm, memory)),
+    memory_mb: vm.number('memory_mb') ?? (memory === undefined ? undefined : readMegabytes(vm, memory)),
   })
 }
 
-function megabytes(vm: Reader, memory: unknown): number {
-  const match = /^(\d+(?:\.\d+)?)\s*(mb|gb)?$/i.exec(plain(memory))
-  if (!match) throw vm.wrong('memory', 'is a size such as "512mb" or "1gb"')
+function readMegabytes(vm: Reader, memory: unknown): number {
+  const match = /^(\d+(?:\.\d+)?)\s*(mb|gb)?$/i.exec(scalarText(memory))
+  if (!match) throw vm.error('memory', 'must be a size such as "512mb" or "1gb"')
   return Math.round(Number(match[1]) * (match[2]?.toLowerCase() === 'gb' ? 1024 : 1))
 }
 
 function readRestart(restart: Reader): object {
   const given = restart.text('policy')
   const policy = given === 'never' ? 'no' : given
-  return present({ policy, max_retries: restart.number('retries') ?? restart.number('max_retries') })
+  return omitUndefined({ policy, max_retries: restart.number('retries') ?? restart.number('max_retries') })
 }
 
-function readWords(table: Reader, name: string): string[] {
+function readCommand(table: Reader, name: string): string[] {
   const value = table.raw(name)
   if (Array.isArray(value) && value.every((word) => typeof word === 'string')) return value
-  if (typeof value === 'string') return splitWords(value)
-  throw table.wrong(name, 'is a command: a string, or a list of words')
-}
-
-/** As a shell takes a line apart, without anything that a shell would do with the words. */
-export function splitWords(line: string): string[] {
-  const words: string[] = []
-  let word: string | undefined
-  let quote = ''
-  for (let i = 0; i < line.length; i++) {
-    const letter = line[i]!
-    if (quote !== '') {
-      if (letter === quote) quote = ''
-      else if (letter === '\\' && quote === '"' && /["\\$`]/.test(line[i + 1] ?? '')) word += line[++i]!
-      else word += letter
-    } else if (letter === '"' || letter === "'") {
-      quote = letter
-      word ??= ''
-    } else if (/\s/.test(letter)) {
-      if (word !== undefined) words.push(word)
-      word = undefined
-    } else if (letter === '\\' && i + 1 < line.length) word = (word ?? '') + line[++i]!
-    else word = (word ?? '') + letter
-  }
-  if (quote !== '') throw new Misuse(`a ${quote} is not closed: ${line}`)
-  return word === undefined ? words : [...words, word]
+  const words = typeof value === 'string' ? splitWords(value) : undefined
+  if (words) return words
+  throw table.error(
+    name,
+    typeof value === 'string' ? 'has a quote that is not closed' : 'must be a string or a list of strings',
+  )
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { atOnceFor, type Deployment, makePlan } from './deploy-run.ts'
+import { batchSizeFor, type Deployment, makePlan } from './deploy-run.ts'
 import type { Machine, MachineConfig } from './machine-find.ts'
-import { dispensable, parseCounts } from './scale.ts'
+import { machinesToDestroy, parseCounts } from './scale.ts'
 
 const release = { id: 'r', version: 7 }
 const noted = (group: string) => ({
@@ -20,6 +20,10 @@ function machine(id: string, group: string, config: Partial<MachineConfig> = {},
     state: 'started',
     region: 'local',
     instance_id: `v-${id}`,
+    version: `v-${id}`,
+    private_ip: '',
+    image_ref: { registry: 'docker.io', repository: 'library/x', tag: '', digest: '', labels: {} },
+    cordoned: false,
     created_at: `2026-01-01T00:00:0${id}Z`,
     updated_at: '',
     config: { image: 'old', metadata, ...config },
@@ -33,13 +37,13 @@ function plan(change: Partial<Deployment>, ...machines: Machine[]) {
     image: 'new',
     region: undefined,
     groups: undefined,
-    firstConfig: {},
+    initialConfig: {},
     env: undefined,
-    atOnce: 1,
+    maxUnavailable: 1,
     releaseCommand: undefined,
     releaseSeconds: 1,
     waitSeconds: 1,
-    isDouble: true,
+    isHighlyAvailable: true,
     hasPublicIps: true,
     ...change,
   }
@@ -47,21 +51,22 @@ function plan(change: Partial<Deployment>, ...machines: Machine[]) {
 }
 
 describe('a plan', () => {
-  it('has two machines for what has a service, unless it has a volume or is not to be double', () => {
+  it('creates two machines for a group with a service, unless it has a volume or high availability is off', () => {
     const groups = new Map([
       ['web', { services: [service] }],
       ['disk', { services: [service], mounts: [{ name: 'd', path: '/d' }] }],
       ['work', {}],
     ])
-    const counts = (isDouble: boolean) => plan({ groups, isDouble }).missing.map(({ count }) => count)
+    const counts = (isDouble: boolean) =>
+      plan({ groups, isHighlyAvailable: isDouble }).missing.map(({ count }) => count)
     expect(counts(true)).toEqual([2, 1, 1])
     expect(counts(false)).toEqual([1, 1, 1])
     expect(plan({ groups }).missing[0]!.config).toEqual({ services: [service], image: 'new', metadata: noted('web') })
   })
 
-  it('without a file changes only the image of what is there', () => {
+  it('changes only the image of existing machines without a file', () => {
     const config = { env: { A: '1' }, services: [service] }
-    const { changes, missing, leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
+    const { changes, missing, obsolete: leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
     expect([missing, leftOver]).toEqual([[], []])
     expect(changes[0]!.config).toEqual({
       image: 'new',
@@ -69,12 +74,12 @@ describe('a plan', () => {
       services: [service],
       metadata: { ...noted('web'), own: 'kept' },
     })
-    expect(plan({ firstConfig: config }).missing).toEqual([
+    expect(plan({ initialConfig: config }).missing).toEqual([
       { config: { ...config, image: 'new', metadata: noted('app') }, count: 2 },
     ])
   })
 
-  it('leaves machines their volumes and sizes', () => {
+  it('keeps the volumes and sizes of machines', () => {
     const guest = { cpus: 2 }
     const before = { guest, mounts: [{ volume: 'vol_1', path: '/old' }], env: { OLD: '1' } }
     const groups = new Map([['app', { mounts: [{ name: 'd', path: '/new' }] }]])
@@ -89,8 +94,8 @@ describe('a plan', () => {
     expect(plan({ groups: sized }, machine('1', 'app', before)).changes[0]!.config.guest).toEqual({ cpus: 4 })
   })
 
-  it('gives up what no group wants any more', () => {
-    const { changes, missing, leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
+  it('destroys machines whose group no longer exists', () => {
+    const { changes, missing, obsolete: leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
     expect([changes.length, missing.length, leftOver.map(({ id }) => id)]).toEqual([0, 1, ['1']])
   })
 })
@@ -102,12 +107,12 @@ it.each([
   [0.1, 5, 1],
   ['all', 5, 5],
   ['all', 0, 1],
-] as const)('%s of %i machines at once are %i', (given, count, expected) => {
-  expect(atOnceFor(given, count)).toBe(expected)
+] as const)('with %s of %i machines updates %i at once', (given, count, expected) => {
+  expect(batchSizeFor(given, count)).toBe(expected)
 })
 
 describe('numbers of machines', () => {
-  it('are meant for a group', () => {
+  it('apply to a process group', () => {
     expect(parseCounts(['3'], ['app'])).toEqual(new Map([['app', 3]]))
     expect(parseCounts(['3'], ['a', 'b'], 'b')).toEqual(new Map([['b', 3]]))
     expect(parseCounts(['a=1', 'b=0'], ['a', 'b'])).toEqual(
@@ -119,17 +124,17 @@ describe('numbers of machines', () => {
   })
 
   it.each([
-    [['x'], 'is not a number'],
-    [['3'], 'name the group with --process: a, b'],
-    [['c=1'], '"c" is none of the groups a, b'],
+    [['x'], 'is neither a number'],
+    [['3'], 'name the process group with --process: a, b'],
+    [['c=1'], 'there is no process group "c"; the app has a, b'],
     [['a=1', 'a=2'], '"a" is given twice'],
-  ])('refuses %j', (words, message) => {
+  ])('rejects %j', (words, message) => {
     expect(() => parseCounts(words, ['a', 'b'])).toThrow(message)
   })
 
-  it('take away what does not run first, then the newest', () => {
+  it('destroy stopped machines first, then the newest', () => {
     const machines = [machine('1', 'a'), machine('2', 'a', {}, { state: 'stopped' }), machine('3', 'a')]
-    expect(dispensable(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
-    expect(dispensable(machines, 3)).toEqual([])
+    expect(machinesToDestroy(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
+    expect(machinesToDestroy(machines, 3)).toEqual([])
   })
 })

@@ -1,11 +1,12 @@
-// One deployment: what runs already gets its new version one after the other, what is missing is made.
-import { request, type Session, segment } from '../client.ts'
+// Runs a deployment: updates the existing machines one after another and creates the missing ones.
+import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
+import { encodeSegment, request, type Session } from '../client.ts'
 import { Failure, Misuse } from '../failure.ts'
 import type { Progress } from '../progress.ts'
 import type { GroupConfig } from './deploy-config.ts'
-import { createMachine, type Place, withVolumes } from './machine-copy.ts'
+import { createMachine, type MachineTarget, resolveVolumes } from './machine-copy.ts'
 import {
-  exitText,
+  describeExit,
   getMachine,
   groupMachines,
   groupOf,
@@ -17,24 +18,31 @@ import {
   waitForState,
   waitUntilSettled,
 } from './machine-find.ts'
-import { type Change, explaining, placeText, type Roll, rollOut, waitUntilUp } from './machine-roll.ts'
+import {
+  formatPosition,
+  type MachineChange,
+  type Rollout,
+  rollOut,
+  waitUntilUp,
+  withLastLogLines,
+} from './machine-roll.ts'
 import { createRelease, endRelease, findUrl, type Release } from './release.ts'
 
 export interface Deployment {
   app: string
-  /** Undefined: the file names none, and machines that are there keep theirs. */
+  /** When undefined, existing machines keep their image. */
   image: string | undefined
   region: string | undefined
-  /** Undefined without a file: machines that are there keep what they have. */
+  /** Undefined without a deployment file; existing machines then keep their configuration. */
   groups: Map<string, GroupConfig> | undefined
-  /** Of the first machine, without a file. */
-  firstConfig: GroupConfig
+  /** The configuration of the first machine, if there is no deployment file. */
+  initialConfig: GroupConfig
   env: Record<string, string> | undefined
-  atOnce: number | 'all'
+  maxUnavailable: number | 'all'
   releaseCommand: string[] | undefined
   releaseSeconds: number
   waitSeconds: number
-  isDouble: boolean
+  isHighlyAvailable: boolean
   hasPublicIps: boolean
 }
 
@@ -48,7 +56,7 @@ export interface DeployResult {
   url: string | undefined
 }
 
-interface Surroundings {
+interface DeployContext {
   session: Session
   progress: Progress
   note(text: string): void
@@ -56,35 +64,35 @@ interface Surroundings {
 
 interface Plan {
   image: string
-  changes: Change[]
+  changes: MachineChange[]
   missing: { config: MachineConfig; count: number }[]
-  leftOver: Machine[]
+  obsolete: Machine[]
 }
 
-const firstGroup = 'app'
+const defaultGroup = 'app'
 
-export async function runDeployment(around: Surroundings, deployment: Deployment): Promise<DeployResult> {
-  const { session, progress } = around
+export async function runDeployment(context: DeployContext, deployment: Deployment): Promise<DeployResult> {
+  const { session, progress } = context
   const { app } = deployment
   const machines = [...groupMachines(await listMachines(session, app)).values()].flat()
   const image = deployment.image ?? machines[0]?.config.image
   if (image === undefined) {
-    throw new Misuse('name the image with --image, or in the file as image or build.image; none is built here')
+    throw new Misuse('name the image with --image, or in the file as image or build.image; berth does not build images')
   }
   const release = await createRelease(session, {
     app,
     image,
-    strategy: deployment.atOnce === 'all' ? 'IMMEDIATE' : 'ROLLING',
+    strategy: deployment.maxUnavailable === 'all' ? 'IMMEDIATE' : 'ROLLING',
     definition: Object.fromEntries(deployment.groups ?? []),
   })
   const plan = makePlan(deployment, machines, image, release)
-  const roll: Roll = { session, app, progress, waitSeconds: deployment.waitSeconds }
+  const rollout: Rollout = { session, app, progress, waitSeconds: deployment.waitSeconds }
   try {
-    if (deployment.hasPublicIps) await ensureAddress(around, app, plan, machines.length === 0)
-    if (deployment.releaseCommand) await runReleaseCommand(roll, deployment, plan)
-    await rollOut(roll, plan.changes, atOnceFor(deployment.atOnce, plan.changes.length))
-    const created = await createMissing(roll, deployment.region, plan)
-    for (const { id } of plan.leftOver) await destroyMachine(roll, id)
+    if (deployment.hasPublicIps) await ensureAddress(context, app, plan, machines.length === 0)
+    if (deployment.releaseCommand) await runReleaseCommand(rollout, deployment, plan)
+    await rollOut(rollout, plan.changes, batchSizeFor(deployment.maxUnavailable, plan.changes.length))
+    const created = await createMissing(rollout, deployment.region, plan)
+    for (const { id } of plan.obsolete) await destroyMachine(rollout, id)
     await endRelease(session, release, 'complete')
     return {
       app,
@@ -92,7 +100,7 @@ export async function runDeployment(around: Surroundings, deployment: Deployment
       image,
       created,
       updated: plan.changes.map(({ machine }) => machine.id),
-      destroyed: plan.leftOver.map(({ id }) => id),
+      destroyed: plan.obsolete.map(({ id }) => id),
       url: await findUrl(session, app),
     }
   } catch (error) {
@@ -102,11 +110,11 @@ export async function runDeployment(around: Surroundings, deployment: Deployment
 }
 
 export function makePlan(deployment: Deployment, machines: Machine[], image: string, release: Release): Plan {
-  const { groups, isDouble } = deployment
+  const { groups, isHighlyAvailable } = deployment
   const known = new Map<string, GroupConfig | undefined>(
     groups ?? machines.map((machine) => [groupOf(machine)!, undefined]),
   )
-  if (known.size === 0) known.set(firstGroup, deployment.firstConfig)
+  if (known.size === 0) known.set(defaultGroup, deployment.initialConfig)
   const metadataOf = (group: string): Record<string, string> => ({
     fly_platform_version: 'v2',
     fly_process_group: group,
@@ -115,43 +123,43 @@ export function makePlan(deployment: Deployment, machines: Machine[], image: str
   })
   const changes = machines
     .filter((machine) => known.has(groupOf(machine)!))
-    .map((machine): Change => {
+    .map((machine): MachineChange => {
       const group = groupOf(machine)!
       const metadata = { ...machine.config.metadata, ...metadataOf(group) }
       const given = known.get(group)
-      const config = given ? onto(machine.config, given) : keeping(machine.config, deployment.env)
+      const config = given ? applyFileConfig(machine.config, given) : addVariables(machine.config, deployment.env)
       return { machine, config: { ...config, image, metadata } }
     })
   const missing = [...known]
     .filter(([group]) => !changes.some(({ machine }) => groupOf(machine) === group))
     .map(([group, given]) => ({
       config: { ...given, image, metadata: metadataOf(group) },
-      count: given?.services && !given.mounts && isDouble ? 2 : 1,
+      count: given?.services && !given.mounts && isHighlyAvailable ? 2 : 1,
     }))
-  const leftOver = machines.filter((machine) => !known.has(groupOf(machine)!))
-  return { image, changes, missing, leftOver }
+  const obsolete = machines.filter((machine) => !known.has(groupOf(machine)!))
+  return { image, changes, missing, obsolete }
 }
 
-/** A machine keeps its volume, and its size where the file says nothing about it. */
-function onto(before: MachineConfig, given: GroupConfig): GroupConfig {
+/** A machine keeps its volume, and its size unless the file sets one. */
+function applyFileConfig(before: MachineConfig, given: GroupConfig): GroupConfig {
   const volume = before.mounts?.[0]?.volume
   const mounts = given.mounts?.map((mount) => ({ ...mount, ...(volume !== undefined && { volume }) }))
   const size = given.guest || given.size || !before.guest ? {} : { guest: before.guest }
   return { ...size, ...given, ...(mounts && { mounts }) }
 }
 
-function keeping(before: MachineConfig, env: Record<string, string> | undefined): MachineConfig {
+function addVariables(before: MachineConfig, env: Record<string, string> | undefined): MachineConfig {
   return env ? { ...before, env: { ...before.env, ...env } } : before
 }
 
-export function atOnceFor(given: number | 'all', count: number): number {
+export function batchSizeFor(given: number | 'all', count: number): number {
   if (given === 'all') return Math.max(1, count)
   return Math.max(1, given < 1 ? Math.floor(given * count) : given)
 }
 
-/** Nothing in a datagram says which of several apps it is for, so UDP needs an address that is not shared. */
+/** Allocates an address for a new app. UDP cannot be routed by host name, so it needs a dedicated address. */
 async function ensureAddress(
-  { session, note }: Surroundings,
+  { session, note }: DeployContext,
   app: string,
   plan: Plan,
   isFirst: boolean,
@@ -160,38 +168,38 @@ async function ensureAddress(
   const offered = services.filter(({ ports }) => ports?.length)
   const hasUdp = offered.some(({ protocol }) => protocol === 'udp')
   if (!(isFirst ? offered.length > 0 : hasUdp)) return
-  const path = `/v1/apps/${segment(app)}/ip_assignments`
-  const { ips } = await request<{ ips: { shared: boolean }[] }>(session, 'GET', path)
+  const path = `/v1/apps/${encodeSegment(app)}/ip_assignments`
+  const { ips } = await request<IpAssignmentList>(session, 'GET', path)
   if (isFirst && ips.length === 0) {
-    const { ip } = await request<{ ip: string }>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
-    note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
+    const { ip } = await request<IpAssignment>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
+    note(`Allocated the ${hasUdp ? '' : 'shared '}address ${ip} for app ${app}.`)
   } else if (hasUdp && ips.every(({ shared }) => shared)) {
     note(
-      `warning: UDP reaches app ${app} only at an address of its own; "berth ips allocate-v4 -a ${app}" gives it one`,
+      `warning: UDP needs a dedicated address, which app ${app} does not have; run "berth ips allocate-v4 -a ${app}"`,
     )
   }
 }
 
-async function createMissing(roll: Roll, region: string | undefined, plan: Plan): Promise<string[]> {
-  const place: Place = roll
+async function createMissing(rollout: Rollout, region: string | undefined, plan: Plan): Promise<string[]> {
+  const target: MachineTarget = rollout
   const wanted = plan.missing.flatMap(({ config, count }) => Array.from({ length: count }, () => config))
   const created: string[] = []
   for (const [index, config] of wanted.entries()) {
-    const body = { config: await withVolumes(place, config, region), region }
-    const made = await createMachine(place, body)
+    const body = { config: await resolveVolumes(target, config, region), region }
+    const made = await createMachine(target, body)
     created.push(made.id)
-    roll.progress.show(`Starting machine ${made.id}${placeText(index + 1, wanted.length)}`)
-    await explaining(roll, made.id, () => waitUntilUp(roll, made.id))
+    rollout.progress.show(`Starting machine ${made.id}${formatPosition(index + 1, wanted.length)}`)
+    await withLastLogLines(rollout, made.id, () => waitUntilUp(rollout, made.id))
   }
   return created
 }
 
-/** In a machine of its own, before any other is touched. */
-async function runReleaseCommand(roll: Roll, deployment: Deployment, plan: Plan): Promise<void> {
-  const { session, app, progress } = roll
-  const like = plan.changes[0]?.config ?? plan.missing[0]?.config
-  const { services: _, checks: __, mounts: ___, size, guest, ...config } = like!
-  const made = await createMachine(roll, {
+/** Runs the release command in a temporary machine before any other machine is changed. */
+async function runReleaseCommand(rollout: Rollout, deployment: Deployment, plan: Plan): Promise<void> {
+  const { session, app, progress } = rollout
+  const template = plan.changes[0]?.config ?? plan.missing[0]?.config
+  const { services: _, checks: __, mounts: ___, size, guest, ...config } = template!
+  const made = await createMachine(rollout, {
     region: deployment.region,
     config: {
       ...config,
@@ -205,26 +213,29 @@ async function runReleaseCommand(roll: Roll, deployment: Deployment, plan: Plan)
   })
   progress.show(`Running the release command in machine ${made.id}`)
   try {
-    await explaining(roll, made.id, async () => {
+    await withLastLogLines(rollout, made.id, async () => {
       const ended = await waitUntilSettled(session, app, made, deployment.releaseSeconds, ['destroyed', 'failed'])
       const exit = ended.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
       if (ended.failure) throw new Failure(`the release command could not be run: ${ended.failure}`)
       if (exit?.exit_code !== 0) {
-        throw new Failure(`the release command ${exit ? exitText(exit) : 'did not run'}; nothing else was changed`)
+        throw new Failure(`the release command ${exit ? describeExit(exit) : 'did not run'}; nothing else was changed`)
       }
     })
   } catch (error) {
-    await destroyMachine(roll, made.id).catch(() => undefined) // the reason is what counts
+    await destroyMachine(rollout, made.id).catch(() => undefined) // the original error is reported
     throw error
   }
 }
 
-export async function destroyMachine({ session, app, progress }: Omit<Roll, 'waitSeconds'>, id: string): Promise<void> {
+export async function destroyMachine(
+  { session, app, progress }: Omit<Rollout, 'waitSeconds'>,
+  id: string,
+): Promise<void> {
   progress.show(`Destroying machine ${id}`)
   const { state } = await getMachine(session, app, id)
   if (state === 'destroyed') return
   await request(session, 'DELETE', `${machinePath(app, id)}?force=true`)
-  await waitForState(session, app, { id }, 'destroyed', destroySeconds)
+  await waitForState(session, app, { id }, 'destroyed', destroyTimeoutSeconds)
 }
 
-const destroySeconds = 330 // a program may take five minutes to stop
+const destroyTimeoutSeconds = 330 // above the five minutes a program may take to stop

@@ -1,19 +1,16 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { type Command, Option } from 'commander'
-import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { addExamples, defaultOrg } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { parseWholeNumber } from '../number.ts'
-import { countText, printAnswer, visible } from '../output.ts'
-import { pairsOf } from '../pair.ts'
+import { collect, parsePairs, parseWholeNumber } from '../option.ts'
+import { formatCount, printAnswer, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
-import { collect } from '../sandbox/find.ts'
 import type { DeployFile, GroupConfig } from './deploy-config.ts'
 import { type Deployment, type DeployResult, runDeployment } from './deploy-run.ts'
-import type { MachineCli } from './machine.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-export interface DeployOptions extends OfApp {
+interface DeployOptions extends AppOptions {
   config?: string
   image?: string
   org: string
@@ -29,28 +26,37 @@ export interface DeployOptions extends OfApp {
 const fileNames = ['berth.toml', 'fly.toml']
 
 export function addDeployCommand(program: Command, cli: MachineCli): void {
-  const deploy = takesApp(program.command('deploy'))
-    .description('make the machines of an app run what berth.toml says, one after the other')
-    .option('-c, --config <file>', 'the file; berth.toml or fly.toml in this directory when omitted')
-    .option('-i, --image <image>', 'the image, in place of the one in the file')
-    .option('-e, --env <NAME=value>', 'a variable beside those in the file; may be given several times', collect)
-    .option('-r, --region <code>', 'where new machines are made')
-    .option('--internal-port <port>', 'without a file: the port at which the program answers HTTP', parseWholeNumber)
-    .addOption(new Option('--strategy <name>', 'all machines at once, or not').choices(['rolling', 'immediate']))
-    .option('--wait-timeout <seconds>', 'how long each machine may take', parseWholeNumber)
+  const deploy = withAppOption(program.command('deploy'))
+    .description('deploy an app: update its machines to what berth.toml describes, one after another')
+    .option('-c, --config <file>', 'the deployment file; defaults to berth.toml or fly.toml in this directory')
+    .option('-i, --image <image>', 'the image; overrides the one in the file')
+    .option('-e, --env <NAME=value>', 'an additional environment variable; may be given several times', collect)
+    .option('-r, --region <code>', 'the region of new machines')
+    .option(
+      '--internal-port <port>',
+      'the port on which the program serves HTTP, if there is no file',
+      parseWholeNumber,
+    )
     .addOption(
-      new Option('--ha <switch>', 'two machines for what has a service, on the first deployment')
+      new Option('--strategy <name>', 'update machines one after another or all at once').choices([
+        'rolling',
+        'immediate',
+      ]),
+    )
+    .option('--wait-timeout <seconds>', 'timeout for each machine', parseWholeNumber)
+    .addOption(
+      new Option('--ha <switch>', 'create two machines for groups with a service on the first deployment')
         .choices(['true', 'false'])
         .default('true'),
     )
-    .option('--no-public-ips', 'do not give an address to an app that has none')
-    .option('--org <slug>', 'where the app is created when there is none of this name', defaultOrg)
+    .option('--no-public-ips', 'do not allocate an address for an app that has none')
+    .option('--org <slug>', 'the organization in which the app is created if it does not exist', defaultOrg)
     .action((options: DeployOptions) => deployApp(cli, options))
   deploy.addHelpText(
     'after',
     `
-Each machine must be started and pass its checks before the next one is touched. When one does not, the others stay as
-they are, its last lines are shown, and the exit code is 1. The names in the file are those of fly.toml.`,
+Each machine must be started and pass its checks before the next one is updated. When one fails, the others are not
+changed, its last log lines are shown, and the exit code is 1. The file has the format of fly.toml.`,
   )
   addExamples(
     deploy,
@@ -64,59 +70,61 @@ async function deployApp(cli: MachineCli, options: DeployOptions): Promise<void>
   const terminal = cli.terminal()
   const session = cli.session()
   const deployment = await readDeployment(options)
-  if (deployment.unknown.length > 0) terminal.note(`warning: not used here: ${deployment.unknown.join(', ')}`)
+  if (deployment.unused.length > 0)
+    terminal.note(`warning: these settings have no effect: ${deployment.unused.join(', ')}`)
   await ensureApp(cli, session, deployment.app, options.org)
   const progress = startProgress(terminal, cli.progress)
   const note = terminal.json ? () => {} : terminal.note
   const result = await runDeployment({ session, progress, note }, deployment).finally(() => progress.end())
-  printAnswer(terminal, result, () => resultText(deployment.app, result))
+  printAnswer(terminal, result, () => formatResult(deployment.app, result))
 }
 
-function resultText(app: string, { release, created, updated, destroyed, url }: DeployResult): string {
+function formatResult(app: string, { release, created, updated, destroyed, url }: DeployResult): string {
   const parts = [
-    ...(created.length > 0 ? [`created ${countText(created.length, 'machine')}`] : []),
-    ...(updated.length > 0 ? [`updated ${countText(updated.length, 'machine')}`] : []),
-    ...(destroyed.length > 0 ? [`destroyed ${countText(destroyed.length, 'machine')}`] : []),
+    ...(created.length > 0 ? [`created ${formatCount(created.length, 'machine')}`] : []),
+    ...(updated.length > 0 ? [`updated ${formatCount(updated.length, 'machine')}`] : []),
+    ...(destroyed.length > 0 ? [`destroyed ${formatCount(destroyed.length, 'machine')}`] : []),
   ]
   const first = `Deployed release ${release} of app ${visible(app)}: ${parts.join(', ')}.`
-  return url ? `${first}\nIt answers at ${visible(url)}` : first
+  return url ? `${first}\nURL: ${visible(url)}` : first
 }
 
 async function ensureApp(cli: MachineCli, session: Session, app: string, org: string): Promise<void> {
-  if (await requestIfPresent(session, `/v1/apps/${segment(app)}`)) return
+  if (await requestIfPresent(session, `/v1/apps/${encodeSegment(app)}`)) return
   await request(session, 'POST', '/v1/apps', { app_name: app, org_slug: org })
   if (!cli.terminal().json) cli.terminal().note(`Created app ${visible(app)} in organization ${visible(org)}.`)
 }
 
-export async function readDeployment(options: DeployOptions): Promise<Deployment & { unknown: string[] }> {
+async function readDeployment(options: DeployOptions): Promise<Deployment & { unused: string[] }> {
   const { parseDeployFile } = await import('./deploy-config.ts')
   const found = options.config ?? fileNames.find((name) => existsSync(name))
   const file = found === undefined ? undefined : parseDeployFile(readText(found), found)
-  if (file && options.internalPort !== undefined) throw new Misuse('--internal-port is for apps without a file')
-  const env = options.env && pairsOf('--env', options.env)
+  if (file && options.internalPort !== undefined)
+    throw new Misuse('--internal-port cannot be used with a deployment file')
+  const env = options.env && parsePairs('--env', options.env)
   return {
     app: options.app ?? file?.app ?? appName({}),
     image: options.image ?? file?.image,
     region: options.region ?? file?.region,
     groups: file ? withEnv(file.groups, env) : undefined,
-    firstConfig: { ...withPort(options.internalPort), ...(env && { env }) },
+    initialConfig: { ...configForPort(options.internalPort), ...(env && { env }) },
     env,
-    atOnce: atOnceOf(options.strategy, file),
+    maxUnavailable: maxUnavailableFor(options.strategy, file),
     releaseCommand: file?.releaseCommand,
-    releaseSeconds: file?.releaseSeconds ?? presetSeconds,
-    waitSeconds: options.waitTimeout ?? file?.waitSeconds ?? presetSeconds,
-    isDouble: options.ha === 'true',
+    releaseSeconds: file?.releaseSeconds ?? defaultTimeoutSeconds,
+    waitSeconds: options.waitTimeout ?? file?.waitSeconds ?? defaultTimeoutSeconds,
+    isHighlyAvailable: options.ha === 'true',
     hasPublicIps: options.publicIps,
-    unknown: file?.unknown ?? [],
+    unused: file?.unused ?? [],
   }
 }
 
-const presetSeconds = 300
+const defaultTimeoutSeconds = 300
 
-function atOnceOf(strategy: string | undefined, file: DeployFile | undefined): number | 'all' {
+function maxUnavailableFor(strategy: string | undefined, file: DeployFile | undefined): number | 'all' {
   if (strategy === 'immediate') return 'all'
-  if (strategy === 'rolling' && file?.atOnce === 'all') return 1
-  return file?.atOnce ?? 1
+  if (strategy === 'rolling' && file?.maxUnavailable === 'all') return 1
+  return file?.maxUnavailable ?? 1
 }
 
 function readText(file: string): string {
@@ -132,7 +140,7 @@ function withEnv(groups: DeployFile['groups'], env: Record<string, string> | und
   return new Map([...groups].map(([name, config]) => [name, { ...config, env: { ...config.env, ...env } }]))
 }
 
-function withPort(port: number | undefined): GroupConfig {
+function configForPort(port: number | undefined): GroupConfig {
   if (port === undefined) return {}
   const ports = [
     { port: 80, handlers: ['http'] },

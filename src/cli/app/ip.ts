@@ -1,70 +1,59 @@
 import type { Command } from 'commander'
+import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
-
-interface Address {
-  ip: string
-  type?: string
-  region: string
-  shared: boolean
-  created_at: string
-}
+import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
 export function addIpCommands(program: Command, cli: Cli): void {
   const ips = program
     .command('ips')
     .alias('ip')
-    .description('addresses of an app; without one the edge does not know it')
+    .description('addresses of an app; without one it cannot be reached from outside')
   addExamples(ips, 'berth ips allocate-v4 --shared -a web', 'berth ips list -a web')
 
-  const list = takesApp(ips.command('list').alias('ls'))
+  const list = withAppOption(ips.command('list').alias('ls'))
     .description('list the addresses of an app')
-    .action((options: OfApp) => listAddresses(cli, options))
+    .action((options: AppOptions) => listAddresses(cli, options))
   addExamples(list, 'berth ips list -a web', 'berth ips list -a web --json')
 
-  const four = takesApp(ips.command('allocate-v4'))
-    .description('give an app an IPv4 address')
-    .option('--shared', 'the one that apps share and that is told apart by host names')
-    .action((options: OfApp & { shared?: true }) => allocate(cli, options, options.shared ? 'shared_v4' : 'v4'))
+  const four = withAppOption(ips.command('allocate-v4'))
+    .description('allocate an IPv4 address for an app')
+    .option('--shared', 'use the address that apps share; requests are routed by host name')
+    .action((options: AppOptions & { shared?: true }) => allocate(cli, options, options.shared ? 'shared_v4' : 'v4'))
   addExamples(four, 'berth ips allocate-v4 --shared -a web')
 
-  const six = takesApp(ips.command('allocate-v6'))
-    .description('give an app an IPv6 address')
-    .option('--private', 'one that only the private network of the organization reaches')
-    .action((options: OfApp & { private?: true }) => allocate(cli, options, options.private ? 'private_v6' : 'v6'))
+  const six = withAppOption(ips.command('allocate-v6'))
+    .description('allocate an IPv6 address for an app')
+    .option('--private', 'an address that only the private network of the organization can reach')
+    .action((options: AppOptions & { private?: true }) => allocate(cli, options, options.private ? 'private_v6' : 'v6'))
   addExamples(six, 'berth ips allocate-v6 -a web', 'berth ips allocate-v6 --private -a web')
 
-  const release = takesApp(ips.command('release'))
-    .description('give addresses of an app back')
+  const release = withAppOption(ips.command('release'))
+    .description('release addresses of an app')
     .argument('<address...>', 'the addresses')
-    .action((addresses: string[], options: OfApp) => releaseAddresses(cli, addresses, options))
+    .action((addresses: string[], options: AppOptions) => releaseAddresses(cli, addresses, options))
   addExamples(release, 'berth ips release 127.1.0.7 -a web')
 }
 
-async function listAddresses(cli: Cli, options: OfApp): Promise<void> {
+async function listAddresses(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ ips: Address[] }>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
+  const answer = await request<IpAssignmentList>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
   if (answer.ips.length === 0 && !terminal.json) {
     return terminal.note(
-      `App ${visible(appName(options))} has no address; "berth ips allocate-v4 --shared" gives it one.`,
+      `App ${visible(appName(options))} has no address; "berth ips allocate-v4 --shared" allocates one.`,
     )
   }
-  const rows = answer.ips.map((ip) => [ip.ip, kindOf(ip), ip.region, timeText(ip.created_at)])
+  const rows = answer.ips.map((ip) => [ip.ip, ip.type, ip.region, timeText(ip.created_at)])
   printAnswer(terminal, answer, () => table(['ADDRESS', 'KIND', 'REGION', 'CREATED'], rows, terminal.colors))
 }
 
-function kindOf({ type, shared, ip }: Address): string {
-  return type ?? (shared ? 'shared_v4' : ip.includes(':') ? 'v6' : 'v4')
-}
-
-async function allocate(cli: Cli, options: OfApp, type: string): Promise<void> {
-  const answer = await request<Address>(cli.session(), 'POST', `${appPath(options)}/ip_assignments`, { type })
+async function allocate(cli: Cli, options: AppOptions, type: string): Promise<void> {
+  const answer = await request<IpAssignment>(cli.session(), 'POST', `${appPath(options)}/ip_assignments`, { type })
   printAnswer(cli.terminal(), answer, () => `App ${visible(appName(options))} has the address ${visible(answer.ip)}.`)
 }
 
-async function releaseAddresses(cli: Cli, addresses: string[], options: OfApp): Promise<void> {
+async function releaseAddresses(cli: Cli, addresses: string[], options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   for (const address of addresses) {
     const path = `${appPath(options)}/ip_assignments/${encodeURIComponent(address)}`

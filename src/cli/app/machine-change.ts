@@ -2,30 +2,29 @@ import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
 import { printAnswer, visible } from '../output.ts'
 import { startProgress } from '../progress.ts'
-import type { MachineCli } from './machine.ts'
 import { copyMachine } from './machine-copy.ts'
 import { getMachine, type MachineConfig, waitForState } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
-import { type ConfigOptions, readConfig, takesConfig } from './machine-run.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { type ConfigOptions, readConfig, withConfigOptions } from './machine-run.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-interface UpdateOptions extends OfApp, ConfigOptions {
+interface UpdateOptions extends AppOptions, ConfigOptions {
   image?: string
 }
 
-interface CloneOptions extends OfApp {
+interface CloneOptions extends AppOptions {
   name?: string
   region?: string
 }
 
-const changeSeconds = 300
+const changeTimeoutSeconds = 300
 
 export function addMachineChange(machines: Command, cli: MachineCli): void {
-  const update = takesConfig(takesApp(machines.command('update')))
-    .description('give a machine a new version; what is not given stays as it is')
+  const update = withConfigOptions(withAppOption(machines.command('update')))
+    .description('change the configuration of a machine; settings not given stay as they are')
     .argument('<id>', 'the id of the machine')
-    .argument('[command...]', 'what it runs; write -- before it')
-    .option('-i, --image <image>', 'another image')
+    .argument('[command...]', 'the command it runs; write -- before it')
+    .option('-i, --image <image>', 'a different image')
     .action((id: string, words: string[], options: UpdateOptions) => updateMachine(cli, id, words, options))
   addExamples(
     update,
@@ -33,11 +32,11 @@ export function addMachineChange(machines: Command, cli: MachineCli): void {
     'berth machine update 1857156b526dd8 -a web --vm-memory 1gb --env MODE=fast',
   )
 
-  const clone = takesApp(machines.command('clone'))
-    .description('create a further machine like one that is there, with volumes of its own')
+  const clone = withAppOption(machines.command('clone'))
+    .description('create a copy of a machine, with its own volumes')
     .argument('<id>', 'the id of the machine')
-    .option('--name <name>', 'its name inside the app; made up when omitted')
-    .option('-r, --region <code>', 'its region; that of the other when omitted')
+    .option('--name <name>', 'its name, unique in the app; generated when omitted')
+    .option('-r, --region <code>', 'its region; defaults to that of the original')
     .action((id: string, options: CloneOptions) => cloneMachine(cli, id, options))
   addExamples(clone, 'berth machine clone 1857156b526dd8 -a web')
 }
@@ -48,9 +47,9 @@ async function updateMachine(cli: MachineCli, id: string, words: string[], optio
   const machine = await getMachine(session, app, id)
   const config = changedConfig(machine.config, readConfig(options, words), options.image)
   const progress = startProgress(cli.terminal(), cli.progress)
-  await rollOut({ session, app, progress, waitSeconds: changeSeconds }, [{ machine, config }])
+  await rollOut({ session, app, progress, waitSeconds: changeTimeoutSeconds }, [{ machine, config }])
   const updated = await getMachine(session, app, id)
-  printAnswer(cli.terminal(), updated, () => `Machine ${id} is ${visible(updated.state)} with its new version.`)
+  printAnswer(cli.terminal(), updated, () => `Updated machine ${id}; it is ${visible(updated.state)}.`)
 }
 
 export function changedConfig(
@@ -65,13 +64,13 @@ export function changedConfig(
     ...(change.env && { env: { ...before.env, ...change.env } }),
     ...(change.metadata && { metadata: { ...before.metadata, ...change.metadata } }),
     ...(change.init && { init: { ...before.init, ...change.init } }),
-    ...(size !== undefined ? { size } : { guest: { ...guestFor(guestBefore, guest), ...guest } }),
+    ...(size !== undefined ? { size } : { guest: { ...keepGuest(guestBefore, guest), ...guest } }),
     ...(image !== undefined && { image }),
   }
 }
 
-/** The memory of before may not fit another number of CPUs. */
-function guestFor(before: MachineConfig['guest'] = {}, change: MachineConfig['guest'] = {}): MachineConfig['guest'] {
+/** Drops the previous memory when the number of CPUs changes, because it may not be valid with the new number. */
+function keepGuest(before: MachineConfig['guest'] = {}, change: MachineConfig['guest'] = {}): MachineConfig['guest'] {
   const { memory_mb: _, ...rest } = before
   return change.cpus === undefined ? before : rest
 }
@@ -87,6 +86,6 @@ async function cloneMachine(cli: MachineCli, id: string, options: CloneOptions):
     ...(region !== undefined && { region }),
   })
   progress.show(`Machine ${made.id} is starting`)
-  const machine = await waitForState(session, app, made, 'started', changeSeconds).finally(() => progress.end())
+  const machine = await waitForState(session, app, made, 'started', changeTimeoutSeconds).finally(() => progress.end())
   printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is started.`)
 }

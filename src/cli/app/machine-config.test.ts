@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Misuse } from '../failure.ts'
 import { changedConfig } from './machine-change.ts'
-import { guestOf, mountOf, parseMemory, parsePort, servicesOf } from './machine-config.ts'
+import { parseGuest, parseMemory, parseMount, parsePort, parseServices } from './machine-config.ts'
 import { readConfig } from './machine-run.ts'
 
 const nothing = { cpu_kind: undefined, cpus: undefined, memory_mb: undefined }
@@ -15,7 +15,7 @@ describe('sizes', () => {
     ['performance-4x', { memory_mb: 16384 }, { guest: { cpu_kind: 'performance', cpus: 4, memory_mb: 16384 } }],
     ['a100', {}, { size: 'a100' }],
   ])('%s with %j', (size, wish, expected) => {
-    expect(guestOf(size, { ...nothing, ...wish })).toEqual(expected)
+    expect(parseGuest(size, { ...nothing, ...wish })).toEqual(expected)
   })
 
   it.each([
@@ -29,8 +29,8 @@ describe('sizes', () => {
 })
 
 describe('ports', () => {
-  it('that lead to one port inside are of one service', () => {
-    expect(servicesOf(['80:8080/tcp:http', '443:8080/tcp:tls:http', '53:53/udp', '5432'])).toEqual([
+  it('with the same internal port form one service', () => {
+    expect(parseServices(['80:8080/tcp:http', '443:8080/tcp:tls:http', '53:53/udp', '5432'])).toEqual([
       {
         protocol: 'tcp',
         internal_port: 8080,
@@ -44,7 +44,7 @@ describe('ports', () => {
     ])
   })
 
-  it('are read or refused', () => {
+  it('are parsed or rejected', () => {
     fc.assert(
       fc.property(fc.string(), (text) => {
         try {
@@ -57,13 +57,13 @@ describe('ports', () => {
   })
 })
 
-it('volumes are meant by id or by name', () => {
-  expect(mountOf('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
-  expect(mountOf('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
-  expect(() => mountOf('data')).toThrow(Misuse)
+it('mounts refer to volumes by id or by name', () => {
+  expect(parseMount('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
+  expect(parseMount('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
+  expect(() => parseMount('data')).toThrow(Misuse)
 })
 
-it('only what was given is part of a configuration', () => {
+it('a configuration contains only the given options', () => {
   expect(readConfig({}, [])).toEqual({})
   const options = { env: ['A=b=c'], metadata: ['role=web'], entrypoint: '/init', restart: 'no', rm: true as const }
   expect(readConfig(options, ['serve'])).toEqual({
@@ -75,7 +75,7 @@ it('only what was given is part of a configuration', () => {
   })
 })
 
-it('what is not changed stays as it is', () => {
+it('an update keeps the settings that are not given', () => {
   const before = {
     image: 'a',
     env: { A: '1' },
@@ -88,7 +88,7 @@ it('what is not changed stays as it is', () => {
     ...before.guest,
     memory_mb: 512,
   })
-  // Its memory may not fit so many CPUs.
+  // The previous memory may not be valid with more CPUs.
   expect(changedConfig(before, { guest: { cpus: 8 } }, undefined).guest).toEqual({ cpu_kind: 'shared', cpus: 8 })
   expect(changedConfig(before, { size: 'a100' }, undefined)).not.toHaveProperty('guest')
 })

@@ -1,31 +1,24 @@
 import type { Command } from 'commander'
+import type { ExecInMachineResponse } from '../api-types.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
-import type { MachineCli } from './machine.ts'
+import { parseWholeNumber } from '../option.ts'
 import { machinePath } from './machine-find.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-interface ExecOptions extends OfApp {
+interface ExecOptions extends AppOptions {
   timeout: number
   stdin?: true
 }
 
-interface Outcome {
-  exit_code: number
-  exit_signal: number
-  stdout: string
-  stderr: string
-}
-
 export function addMachineExec(machines: Command, cli: MachineCli): void {
-  const exec = takesApp(machines.command('exec'))
-    .description('run a command in a machine; its exit code is the one of this command')
+  const exec = withAppOption(machines.command('exec'))
+    .description('run a command in a machine and exit with its exit code')
     .argument('<id>', 'the id of the machine')
     .argument('<command...>', 'the program and its arguments; write -- before them')
-    .option('--timeout <seconds>', 'when it is killed; at most 300', parseWholeNumber, 30)
-    .option('--stdin', 'let it read standard input, which is read to its end first')
+    .option('--timeout <seconds>', 'kill the command after this time; at most 300', parseWholeNumber, 30)
+    .option('--stdin', 'pass standard input to the command; it is read to the end first')
     .action((id: string, words: string[], options: ExecOptions) => runCommand(cli, id, words, options))
-  exec.addHelpText('after', '\nWhat it says is printed when it has ended: at most 1 MiB of each stream.')
+  exec.addHelpText('after', '\nThe output is printed when the command has ended, at most 1 MiB of each stream.')
   addExamples(
     exec,
     'berth machine exec 1857156b526dd8 -a web -- ls /',
@@ -43,7 +36,7 @@ async function runCommand(cli: MachineCli, id: string, words: string[], options:
   }
   const path = `${machinePath(appName(options), id)}/exec`
   const answer = await openStream(cli.session(), { method: 'POST', path, body })
-  const outcome = JSON.parse(String(Buffer.concat(await answer.toArray()))) as Outcome
+  const outcome = JSON.parse(String(Buffer.concat(await answer.toArray()))) as ExecInMachineResponse
   if (terminal.json) terminal.print(JSON.stringify(outcome, null, 2))
   else {
     if (outcome.stdout) terminal.print(outcome.stdout.replace(/\n$/, ''))

@@ -1,4 +1,5 @@
-import { request, type Session, segment } from '../client.ts'
+import type * as Api from '../api-types.ts'
+import { encodeSegment, request, type Session } from '../client.ts'
 import { Failure, Refusal } from '../failure.ts'
 
 export interface MachineConfig {
@@ -33,31 +34,14 @@ export interface Service {
   checks?: object[]
 }
 
-export interface Machine {
-  id: string
-  name: string
-  state: string
-  region: string
-  instance_id: string
-  private_ip?: string
+/** OpenAPI leaves the configuration and the details of events open; these are the parts that the CLI reads. */
+export interface Machine extends Omit<Api.Machine, 'config' | 'events'> {
   config: MachineConfig
-  image_ref?: { registry: string; repository: string; tag: string; digest: string }
-  checks?: { name: string; status: string; output: string }[]
   events?: MachineEvent[]
-  cordoned?: boolean
-  failure?: string | null
-  nonce?: string
-  created_at: string
-  updated_at: string
 }
 
-export interface MachineEvent {
-  id: string
-  type: string
-  status: string
-  source: string
-  timestamp: number
-  request?: { exit_event?: ExitEvent; error?: string } | null
+export interface MachineEvent extends Omit<Api.MachineEvent, 'request'> {
+  request?: { exit_event?: ExitEvent; error?: string }
 }
 
 export interface ExitEvent {
@@ -68,11 +52,11 @@ export interface ExitEvent {
 }
 
 export function machinesPath(app: string): string {
-  return `/v1/apps/${segment(app)}/machines`
+  return `/v1/apps/${encodeSegment(app)}/machines`
 }
 
 export function machinePath(app: string, id: string): string {
-  return `${machinesPath(app)}/${segment(id)}`
+  return `${machinesPath(app)}/${encodeSegment(id)}`
 }
 
 export function listMachines(session: Session, app: string): Promise<Machine[]> {
@@ -83,14 +67,14 @@ export function getMachine(session: Session, app: string, id: string): Promise<M
   return request<Machine>(session, 'GET', machinePath(app, id))
 }
 
-/** Which part of the app it runs, by what deployments note; undefined for one that was made by hand. */
+/** The process group that a deployment recorded; undefined for a machine that was created by hand. */
 export function groupOf({ config }: Pick<Machine, 'config'>): string | undefined {
   return config.metadata?.fly_process_group
 }
 
 export const releaseGroup = 'fly_app_release_command'
 
-/** Machines that deployments made, by group. */
+/** Groups the machines that deployments created by process group. */
 export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
   const groups = new Map<string, Machine[]>()
   for (const machine of machines) {
@@ -101,12 +85,12 @@ export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
   return groups
 }
 
-// Less than a request may take.
-const waitAtOnceSeconds = 20
+// Below the 30 s timeout of a request.
+const maxRequestWaitSeconds = 20
 
 const settledStates = ['created', 'started', 'stopped', 'suspended', 'failed', 'destroyed']
 
-/** Once it is in one of these states, by default any in which it stays. */
+/** Waits until the machine is in one of the wanted states, by default in any state that is not transitional. */
 export async function waitUntilSettled(
   session: Session,
   app: string,
@@ -116,28 +100,28 @@ export async function waitUntilSettled(
 ): Promise<Machine> {
   const deadline = Date.now() + seconds * 1000
   for (;;) {
-    const left = Math.ceil((deadline - Date.now()) / 1000)
+    const leftSeconds = Math.ceil((deadline - Date.now()) / 1000)
     const query = new URLSearchParams({
       state: wanted.join(','),
-      timeout: String(Math.max(0, Math.min(left, waitAtOnceSeconds))),
+      timeout: String(Math.max(0, Math.min(leftSeconds, maxRequestWaitSeconds))),
     })
     try {
       await request(session, 'GET', `${machinePath(app, machine.id)}/wait?${query}`)
       const seen = await getMachine(session, app, machine.id)
-      // A program that is over at once has led on meanwhile.
+      // The state may have changed again since the wait ended, for example when the program exits at once.
       if (wanted.includes(seen.state)) return seen
-      if (left > 0) continue
+      if (leftSeconds > 0) continue
       throw new Failure(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
     } catch (error) {
       if (!(error instanceof Refusal && error.status === 408)) throw error
-      if (left > 0) continue
+      if (leftSeconds > 0) continue
       const { state } = await getMachine(session, app, machine.id)
       throw new Failure(`machine ${machine.id} is still ${state} after ${seconds} s`)
     }
   }
 }
 
-/** Throws with the reason when it becomes something else. */
+/** Throws with the reason when the machine settles in a different state. */
 export async function waitForState(
   session: Session,
   app: string,
@@ -146,17 +130,17 @@ export async function waitForState(
   seconds: number,
 ): Promise<Machine> {
   const seen = await waitUntilSettled(session, app, machine, seconds)
-  if (seen.state !== state) throw endedAs(seen, state)
+  if (seen.state !== state) throw unexpectedState(seen, state)
   return seen
 }
 
-export function endedAs(machine: Machine, state: string): Failure {
+export function unexpectedState(machine: Machine, state: string): Failure {
   const exit = machine.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
-  const why = machine.failure ?? (exit ? `its program ${exitText(exit)}` : '')
-  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${why ? `: ${why}` : ''}`)
+  const reason = machine.failure ?? (exit ? `its program ${describeExit(exit)}` : '')
+  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${reason ? `: ${reason}` : ''}`)
 }
 
-export function exitText({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
+export function describeExit({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
   if (oom_killed) return 'ran out of memory'
-  return guest_signal > 0 ? `was ended by signal ${guest_signal}` : `ended with ${exit_code}`
+  return guest_signal > 0 ? `was killed by signal ${guest_signal}` : `exited with code ${exit_code}`
 }

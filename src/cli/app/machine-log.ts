@@ -1,64 +1,57 @@
 import type { Command } from 'commander'
-import { segment } from '../client.ts'
+import type { LogLine } from '../api-types.ts'
+import { encodeSegment } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
-import { harmless } from '../sandbox/log.ts'
+import { parseWholeNumber } from '../option.ts'
+import { sanitizeOutput } from '../output.ts'
 import { machinePath } from './machine-find.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, withAppOption } from './option.ts'
 
-interface LogOptions extends OfApp {
+interface LogOptions extends AppOptions {
   lines: number
   follow?: true
   machine?: string
 }
 
-interface LogLine {
-  timestamp: string
-  message: string
-  stream: string
-  instance: string
-  region: string
-}
-
-/** `berth logs`, of an app. */
+/** Adds `berth logs` for an app. */
 export function addLogsCommand(program: Command, cli: Cli): void {
-  const logs = takesLines(takesApp(program.command('logs')))
-    .description('show what the machines of an app say')
+  const logs = withLineOptions(withAppOption(program.command('logs')))
+    .description('show the logs of the machines of an app')
     .option('--machine <id>', 'only this machine')
     .action((options: LogOptions) => printLog(cli, options.machine, options))
   addExamples(logs, 'berth logs -a web', 'berth logs -a web -f')
 }
 
-/** `berth machine logs`, of one machine. */
+/** Adds `berth machine logs` for one machine. */
 export function addMachineLogs(machines: Command, cli: Cli): void {
-  const logs = takesLines(takesApp(machines.command('logs')))
-    .description('show what a machine says')
+  const logs = withLineOptions(withAppOption(machines.command('logs')))
+    .description('show the log of a machine')
     .argument('<id>', 'the id of the machine')
     .action((id: string, options: LogOptions) => printLog(cli, id, options))
   addExamples(logs, 'berth machine logs 1857156b526dd8 -a web -f')
 }
 
-function takesLines(command: Command): Command {
+function withLineOptions(command: Command): Command {
   return command
-    .option('-n, --lines <count>', 'how many of the last lines', parseWholeNumber, 100)
-    .option('-f, --follow', 'go on with new lines as they come')
+    .option('-n, --lines <count>', 'number of most recent lines to show', parseWholeNumber, 100)
+    .option('-f, --follow', 'keep printing new lines')
 }
 
 async function printLog(cli: Cli, machine: string | undefined, options: LogOptions): Promise<void> {
   const terminal = cli.terminal()
   const app = appName(options)
-  const place = machine === undefined ? `/v1/apps/${segment(app)}` : machinePath(app, machine)
+  const source = machine === undefined ? `/v1/apps/${encodeSegment(app)}` : machinePath(app, machine)
   const query = new URLSearchParams({ lines: String(options.lines), ...(options.follow && { follow: 'true' }) })
   const { readEvents } = await import('../stream.ts')
   let count = 0
-  for await (const line of readEvents<LogLine>(cli.session(), { method: 'GET', path: `${place}/logs?${query}` })) {
+  for await (const line of readEvents<LogLine>(cli.session(), { method: 'GET', path: `${source}/logs?${query}` })) {
     count++
-    terminal.print(terminal.json ? JSON.stringify(line) : lineText(line))
+    terminal.print(terminal.json ? JSON.stringify(line) : formatLine(line))
   }
   if (count === 0 && !terminal.json) terminal.note('The log is empty.')
 }
 
-function lineText({ timestamp, instance, region, stream, message }: LogLine): string {
-  const mark = stream === 'platform' ? ' (platform)' : ''
-  return `${timestamp} ${instance}[${region}]${mark} ${harmless(message)}`
+function formatLine({ timestamp, instance, region, stream, message }: LogLine): string {
+  const suffix = stream === 'platform' ? ' (platform)' : ''
+  return `${timestamp} ${instance}[${region}]${suffix} ${sanitizeOutput(message)}`
 }

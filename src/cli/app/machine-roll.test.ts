@@ -7,7 +7,7 @@ import { rollOut } from './machine-roll.ts'
 const platform = 'http://127.0.0.1:1'
 const path = '/v1/apps/web/machines'
 let asked: string[]
-/** What differs from a platform on which all goes well, by method and path. */
+/** Answers that differ from those of a healthy platform, by method and path. */
 let answers: Record<string, () => [status: number, body: object]>
 
 beforeEach(() => {
@@ -33,7 +33,7 @@ function usual(key: string): object {
 }
 
 function machine(id: string, change: Partial<Machine> = {}): Machine {
-  const checks = [{ name: 'up', status: 'passing', output: '' }]
+  const checks = [{ name: 'up', status: 'passing' as const, output: '', updated_at: '' }]
   const times = { created_at: '', updated_at: '' }
   return {
     id,
@@ -41,6 +41,10 @@ function machine(id: string, change: Partial<Machine> = {}): Machine {
     state: 'started',
     region: 'local',
     instance_id: 'v1',
+    version: 'v1',
+    private_ip: '',
+    image_ref: { registry: 'docker.io', repository: 'library/x', tag: '', digest: '', labels: {} },
+    cordoned: false,
     config: { image: 'x' },
     checks,
     ...times,
@@ -48,12 +52,12 @@ function machine(id: string, change: Partial<Machine> = {}): Machine {
   }
 }
 
-async function roll(machines: Machine[], { atOnce = 1, waitSeconds = 5 } = {}): Promise<string[]> {
+async function roll(machines: Machine[], { batchSize = 1, waitSeconds = 5 } = {}): Promise<string[]> {
   const shown: string[] = []
   const progress = { show: (text: string) => void shown.push(text), end: () => {} }
   const session = { url: platform, token: 'berth_x' }
   const changes = machines.map((one) => ({ machine: one, config: { image: 'new' } }))
-  await rollOut({ session, app: 'web', progress, waitSeconds }, changes, atOnce)
+  await rollOut({ session, app: 'web', progress, waitSeconds }, changes, batchSize)
   return shown
 }
 
@@ -69,7 +73,7 @@ const stepsOf = (id: string) => [
 ]
 
 describe('new versions', () => {
-  it('come one after the other, each under a lease', async () => {
+  it('are rolled out one after another, each under a lease', async () => {
     expect(await roll([machine('a'), machine('b')])).toEqual([
       'Updating machine a (1 of 2)',
       'Updating machine b (2 of 2)',
@@ -77,13 +81,13 @@ describe('new versions', () => {
     expect(asked).toEqual([...stepsOf('a'), ...stepsOf('b')])
   })
 
-  it('come together when several may be away', async () => {
-    await roll([machine('a'), machine('b')], { atOnce: 2 })
+  it('are rolled out together when several machines may be unavailable', async () => {
+    await roll([machine('a'), machine('b')], { batchSize: 2 })
     expect(asked.slice(0, 2)).toEqual(['POST /a/lease', 'POST /b/lease'])
     expect(asked.toSorted()).toEqual([...stepsOf('a'), ...stepsOf('b')].toSorted())
   })
 
-  it('leave a machine that does not run as it is', async () => {
+  it('do not start a machine that was stopped', async () => {
     answers['GET /a'] = () => [200, machine('a', { state: 'stopped' })]
     await roll([machine('a', { state: 'stopped' })])
     expect(asked).toEqual(stepsOf('a').toSpliced(4, 3))
@@ -92,7 +96,7 @@ describe('new versions', () => {
   it.each([
     { state: 'failed', failure: 'there is no such image' },
     { state: 'stopped', failure: 'it was started again and again' },
-  ])('start a machine that was $state for a reason', async (before) => {
+  ] as const)('start a machine that was $state because of a failure', async (before) => {
     let isUp = false
     answers['GET /a'] = () => [200, machine('a', { state: isUp ? 'started' : 'stopped' })]
     answers['POST /a/start'] = () => {
@@ -103,13 +107,13 @@ describe('new versions', () => {
     expect(asked).toEqual(stepsOf('a').toSpliced(4, 0, 'POST /a/start n-a'))
   })
 
-  it('end when one is held by somebody else', async () => {
+  it('stop when another caller holds a lease', async () => {
     answers['POST /a/lease'] = () => [409, { error: 'lease held' }]
     await expect(roll([machine('a'), machine('b')])).rejects.toThrow(Refusal)
     expect(asked).toEqual(['POST /a/lease'])
   })
 
-  it('end when one is not started, and give the lease back', async () => {
+  it('stop when a machine does not start, and release the lease', async () => {
     answers['GET /a'] = () => [200, machine('a', { state: 'failed', failure: 'no such program' })]
     await expect(roll([machine('a'), machine('b')])).rejects.toThrow(
       'machine a is failed, not started: no such program',
@@ -118,19 +122,19 @@ describe('new versions', () => {
     expect(asked.join()).not.toContain('/b')
   })
 
-  it('end when a check does not pass in time', async () => {
+  it('stop when a check does not pass in time', async () => {
     const checks = [
-      { name: 'up', status: 'critical', output: 'refused' },
-      { name: 'other', status: 'passing', output: '' },
+      { name: 'up', status: 'critical' as const, output: 'refused', updated_at: '' },
+      { name: 'other', status: 'passing' as const, output: '', updated_at: '' },
     ]
     answers['GET /a'] = () => [200, machine('a', { checks })]
     await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
-      'machine a: up does not pass after 0 s: refused',
+      'machine a: up did not pass within 0 s: refused',
     )
   })
 
-  it('end when a program without checks ends as soon as it was started', async () => {
-    const event = { id: 'e', status: 'started', source: 'flyd', timestamp: 1 }
+  it('stop when a program without checks exits right after the start', async () => {
+    const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
     const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
     const events = [
       { ...event, type: 'exit', request: { exit_event } },
@@ -139,11 +143,11 @@ describe('new versions', () => {
     answers['GET /a'] = () => [200, machine('a', { checks: [], events })]
     const failure = roll([machine('a')])
     await expect(failure).rejects.toThrow(Failure)
-    await expect(failure).rejects.toThrow('the program of machine a ended with 3 as soon as it was started')
+    await expect(failure).rejects.toThrow('the program of machine a exited with code 3 right after it was started')
   })
 
-  it('take an end of the version before for no failure', async () => {
-    const event = { id: 'e', status: 'started', source: 'flyd', timestamp: 1 }
+  it('ignore the exit of the previous version', async () => {
+    const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
     const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
     const events = [
       { ...event, type: 'start' },
@@ -153,7 +157,7 @@ describe('new versions', () => {
     expect(await roll([machine('a')])).toContain('Machine a is started')
   })
 
-  it('are waited for longer than one request may take', async () => {
+  it('are waited for longer than the timeout of one request', async () => {
     let looks = 0
     answers['GET /a/wait'] = () => (++looks < 3 ? [408, { error: 'timeout' }] : [200, {}])
     await roll([machine('a')])

@@ -1,15 +1,12 @@
 import { type Command, Option } from 'commander'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { collect, parsePairs, parseWholeNumber } from '../option.ts'
 import { printAnswer, visible } from '../output.ts'
-import { pairsOf } from '../pair.ts'
 import { startProgress } from '../progress.ts'
-import { collect } from '../sandbox/find.ts'
-import type { MachineCli } from './machine.ts'
-import { guestOf, mountOf, parseMemory, servicesOf } from './machine-config.ts'
-import { endedAs, type Machine, type MachineConfig, machinesPath, waitUntilSettled } from './machine-find.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { parseGuest, parseMemory, parseMount, parseServices } from './machine-config.ts'
+import { type Machine, type MachineConfig, machinesPath, unexpectedState, waitUntilSettled } from './machine-find.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
 export interface ConfigOptions {
   env?: string[]
@@ -25,16 +22,16 @@ export interface ConfigOptions {
   rm?: true
 }
 
-interface RunOptions extends OfApp, ConfigOptions {
+interface RunOptions extends AppOptions, ConfigOptions {
   name?: string
   region?: string
   detach?: true
 }
 
-const runSeconds = 600 // an image may be large
+const runTimeoutSeconds = 600 // pulling a large image takes time
 
 export function addMachineRun(machines: Command, cli: MachineCli): void {
-  const run = takesRun(machines.command('run'))
+  const run = withRunOptions(machines.command('run'))
     .description('create a machine and start it')
     .option('-d, --detach', 'do not wait until it is started')
     .action((image: string, words: string[], options: RunOptions) => runMachine(cli, image, words, options, true))
@@ -44,42 +41,42 @@ export function addMachineRun(machines: Command, cli: MachineCli): void {
     'berth machine run busybox -a web --rm --restart no -- sh -c "echo hello"',
     'berth machine run postgres:17 -a db --volume data:/var/lib/postgresql --env POSTGRES_PASSWORD=secret',
   )
-  const create = takesRun(machines.command('create'))
+  const create = withRunOptions(machines.command('create'))
     .description('create a machine without starting it')
     .action((image: string, words: string[], options: RunOptions) => runMachine(cli, image, words, options, false))
   addExamples(create, 'berth machine create nginx -a web --name spare')
 }
 
-function takesRun(command: Command): Command {
-  return takesConfig(takesApp(command))
+function withRunOptions(command: Command): Command {
+  return withConfigOptions(withAppOption(command))
     .argument('<image>', 'such as nginx, ghcr.io/acme/web:1.2 or registry.example.com/web@sha256:…')
-    .argument('[command...]', 'what it runs in place of what the image says; write -- before it')
-    .option('--name <name>', 'its name inside the app; made up when omitted')
+    .argument('[command...]', 'the command to run instead of that of the image; write -- before it')
+    .option('--name <name>', 'its name, unique in the app; generated when omitted')
     .option('-r, --region <code>', 'the region')
     .option('--volume <volume:path>', 'mount a volume, by id or by name', collect)
-    .option('--rm', 'destroy it when its program has ended')
+    .option('--rm', 'destroy the machine when its program exits')
 }
 
-/** Options that say what a machine is like. */
-export function takesConfig(command: Command): Command {
+/** Adds the options that describe the configuration of a machine. */
+export function withConfigOptions(command: Command): Command {
   const policies = ['no', 'on-failure', 'always']
   return command
-    .option('-e, --env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .option('-e, --env <NAME=value>', 'an environment variable; may be given several times', collect)
     .option(
       '-p, --port <port:internal/protocol:handlers>',
-      'a port that clients reach; may be given several times',
+      'expose a port to clients; may be given several times',
       collect,
     )
-    .option('--metadata <name=value>', 'what it can be found by; may be given several times', collect)
-    .option('--entrypoint <program>', 'in place of the entrypoint of the image')
+    .option('--metadata <name=value>', 'metadata to find it by; may be given several times', collect)
+    .option('--entrypoint <program>', 'replaces the entrypoint of the image')
     .option('--vm-size <name>', 'a named size, such as shared-cpu-2x')
-    .option('--vm-memory <size>', 'its memory, such as 512mb or 1gb', parseMemory)
-    .option('--vm-cpus <count>', 'its CPUs', parseWholeNumber)
-    .addOption(new Option('--vm-cpu-kind <kind>', 'the kind of its CPUs').choices(['shared', 'performance']))
-    .addOption(new Option('--restart <policy>', 'what happens when its program ends').choices(policies))
+    .option('--vm-memory <size>', 'memory, such as 512mb or 1gb', parseMemory)
+    .option('--vm-cpus <count>', 'number of CPUs', parseWholeNumber)
+    .addOption(new Option('--vm-cpu-kind <kind>', 'the kind of CPUs').choices(['shared', 'performance']))
+    .addOption(new Option('--restart <policy>', 'when to restart its program').choices(policies))
 }
 
-/** Only what was given. */
+/** Returns only the settings that were given as options. */
 export function readConfig(options: ConfigOptions, words: string[]): Partial<MachineConfig> {
   const init = {
     ...(options.entrypoint !== undefined && { entrypoint: [options.entrypoint] }),
@@ -87,11 +84,11 @@ export function readConfig(options: ConfigOptions, words: string[]): Partial<Mac
   }
   const { vmSize, vmCpuKind, vmCpus, vmMemory } = options
   return {
-    ...guestOf(vmSize, { cpu_kind: vmCpuKind, cpus: vmCpus, memory_mb: vmMemory }),
-    ...(options.env && { env: pairsOf('--env', options.env) }),
-    ...(options.metadata && { metadata: pairsOf('--metadata', options.metadata) }),
-    ...(options.port && { services: servicesOf(options.port) }),
-    ...(options.volume && { mounts: options.volume.map(mountOf) }),
+    ...parseGuest(vmSize, { cpu_kind: vmCpuKind, cpus: vmCpus, memory_mb: vmMemory }),
+    ...(options.env && { env: parsePairs('--env', options.env) }),
+    ...(options.metadata && { metadata: parsePairs('--metadata', options.metadata) }),
+    ...(options.port && { services: parseServices(options.port) }),
+    ...(options.volume && { mounts: options.volume.map(parseMount) }),
     ...(options.restart && { restart: { policy: options.restart } }),
     ...(options.rm && { auto_destroy: true }),
     ...(Object.keys(init).length > 0 && { init }),
@@ -115,19 +112,19 @@ async function runMachine(
     skip_launch: launch ? undefined : true,
   }
   const made = await request<Machine>(session, 'POST', machinesPath(app), body)
-  const machine = launch && !options.detach ? await untilRun(cli, app, made) : made
+  const machine = launch && !options.detach ? await waitUntilRun(cli, app, made) : made
   const state = visible(machine.state)
   printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is ${state}.`)
 }
 
-/** Its program may be over already. */
-async function untilRun(cli: MachineCli, app: string, made: Machine): Promise<Machine> {
+/** Waits until the program has started, or has already ended. */
+async function waitUntilRun(cli: MachineCli, app: string, made: Machine): Promise<Machine> {
   const progress = startProgress(cli.terminal(), cli.progress)
   progress.show(`Machine ${made.id} is starting`)
   try {
-    const machine = await waitUntilSettled(cli.session(), app, made, runSeconds)
-    const isOver = machine.state === 'stopped' || (machine.state === 'destroyed' && machine.config.auto_destroy)
-    if (machine.failure || !(isOver || machine.state === 'started')) throw endedAs(machine, 'started')
+    const machine = await waitUntilSettled(cli.session(), app, made, runTimeoutSeconds)
+    const hasEnded = machine.state === 'stopped' || (machine.state === 'destroyed' && machine.config.auto_destroy)
+    if (machine.failure || !(hasEnded || machine.state === 'started')) throw unexpectedState(machine, 'started')
     return machine
   } finally {
     progress.end()

@@ -1,13 +1,14 @@
 import type { Command } from 'commander'
+import type { WaitForMachineResponse } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress } from '../progress.ts'
+import { startProgress } from '../progress.ts'
 import { addMachineChange } from './machine-change.ts'
 import { addMachineExec } from './machine-exec.ts'
 import {
-  exitText,
+  describeExit,
   getMachine,
   listMachines,
   type Machine,
@@ -17,34 +18,26 @@ import {
 } from './machine-find.ts'
 import { addMachineLogs } from './machine-log.ts'
 import { addMachineRun } from './machine-run.ts'
-import { appName, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
-/** What commands about machines need of the process beyond what all need. */
-export interface MachineCli extends Cli {
-  progress: ProgressStream
-  /** All of standard input. */
-  readInput(): Promise<string>
-  setExitCode(code: number): void
-}
-
-interface DestroyOptions extends OfApp {
+interface DestroyOptions extends AppOptions {
   force?: true
   yes?: true
 }
 
-interface StopOptions extends OfApp {
+interface StopOptions extends AppOptions {
   signal?: string
   timeout?: number
 }
 
-const settleSeconds = 330 // a program may take five minutes to stop
+const settleTimeoutSeconds = 330 // above the five minutes a program may take to stop
 
 export function addMachineCommands(program: Command, cli: MachineCli): void {
   const machines = program
     .command('machine')
     .alias('machines')
     .alias('m')
-    .description('machines of an app, which run a program from an image')
+    .description('machines of an app; each runs a program from an image')
   addExamples(
     machines,
     'berth machine run nginx -a web --port 80:80/tcp:http',
@@ -52,69 +45,69 @@ export function addMachineCommands(program: Command, cli: MachineCli): void {
     'berth machine exec 1857156b526dd8 -a web -- ls /',
   )
   addMachineRun(machines, cli)
-  addLook(machines, cli)
-  addLife(machines, cli)
+  addReadCommands(machines, cli)
+  addLifecycleCommands(machines, cli)
   addMachineChange(machines, cli)
-  addRoute(machines, cli)
+  addRoutingCommands(machines, cli)
   addMachineExec(machines, cli)
   addMachineLogs(machines, cli)
 }
 
-function addLook(machines: Command, cli: MachineCli): void {
-  const list = takesApp(machines.command('list').alias('ls'))
-    .description('list the machines of an app, the oldest first')
-    .action((options: OfApp) => printMachines(cli, options))
+function addReadCommands(machines: Command, cli: MachineCli): void {
+  const list = withAppOption(machines.command('list').alias('ls'))
+    .description('list the machines of an app, oldest first')
+    .action((options: AppOptions) => printMachines(cli, options))
   addExamples(list, 'berth machine list -a web', 'berth machine list -a web --json')
 
-  const status = takesApp(machines.command('status').alias('show'))
-    .description('show a machine, its checks and what happened to it last')
+  const status = withAppOption(machines.command('status').alias('show'))
+    .description('show a machine, its checks and its last events')
     .argument('<id>', 'the id of the machine')
-    .action((id: string, options: OfApp) => printMachine(cli, id, options))
+    .action((id: string, options: AppOptions) => printMachine(cli, id, options))
   addExamples(status, 'berth machine status 1857156b526dd8 -a web')
 
-  const events = takesApp(machines.command('events'))
-    .description('list what happened to a machine, the newest first')
+  const events = withAppOption(machines.command('events'))
+    .description('list the events of a machine, newest first')
     .argument('<id>', 'the id of the machine')
-    .option('-n, --limit <count>', 'at most this many', parseWholeNumber, 20)
-    .action((id: string, options: OfApp & { limit: number }) => printEvents(cli, id, options))
+    .option('-n, --limit <count>', 'maximum number of events', parseWholeNumber, 20)
+    .action((id: string, options: AppOptions & { limit: number }) => printEvents(cli, id, options))
   addExamples(events, 'berth machine events 1857156b526dd8 -a web')
 
-  const wait = takesApp(machines.command('wait'))
-    .description('wait until a machine is in a state; exits with 1 when it is not in time')
+  const wait = withAppOption(machines.command('wait'))
+    .description('wait until a machine reaches a state; exits with 1 on timeout')
     .argument('<id>', 'the id of the machine')
-    .option('--state <state>', 'the state, or "settled" for any in which it stays', 'started')
-    .option('--timeout <seconds>', 'at most 60', parseWholeNumber, 60)
-    .action((id: string, options: OfApp & { state: string; timeout: number }) => waitForMachine(cli, id, options))
+    .option('--state <state>', 'the state, or "settled" for any state that is not transitional', 'started')
+    .option('--timeout <seconds>', 'timeout; at most 60', parseWholeNumber, 60)
+    .action((id: string, options: AppOptions & { state: string; timeout: number }) => waitForMachine(cli, id, options))
   addExamples(wait, 'berth machine wait 1857156b526dd8 -a web --state stopped')
 }
 
-function addLife(machines: Command, cli: MachineCli): void {
-  const start = takesMachines(machines.command('start'))
+function addLifecycleCommands(machines: Command, cli: MachineCli): void {
+  const start = withMachineArguments(machines.command('start'))
     .description('start machines that are stopped or suspended')
-    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'start', 'started'))
+    .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'start', 'started'))
   addExamples(start, 'berth machine start 1857156b526dd8 -a web')
 
-  const stop = takesMachines(machines.command('stop'))
-    .description('stop machines; what they wrote outside of volumes is gone with the next start')
-    .option('-s, --signal <name>', 'how their programs are told; what their configuration says by default')
-    .option('--timeout <seconds>', 'when they are killed', parseWholeNumber)
+  const stop = withMachineArguments(machines.command('stop'))
+    .description('stop machines; files outside of volumes are lost with the next start')
+    .option('-s, --signal <name>', 'the signal to send; defaults to the one in their configuration')
+    .option('--timeout <seconds>', 'kill them after this time', parseWholeNumber)
     .action((ids: string[], options: StopOptions) => stopMachines(cli, ids, options))
   addExamples(stop, 'berth machine stop 1857156b526dd8 -a web', 'berth machine stop 1857156b526dd8 -a web -s SIGTERM')
 
-  const restart = takesMachines(machines.command('restart'))
+  const restart = withMachineArguments(machines.command('restart'))
     .description('stop machines and start them again')
-    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'restart', 'started'))
+    .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'restart', 'started'))
   addExamples(restart, 'berth machine restart 1857156b526dd8 -a web')
 
-  const suspend = takesMachines(machines.command('suspend'))
-    .description('hold machines still; they stay in memory and go on with the next start')
-    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'suspend', 'suspended'))
+  const suspend = withMachineArguments(machines.command('suspend'))
+    .description('freeze machines; they stay in memory and continue with the next start')
+    .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'suspend', 'suspended'))
   addExamples(suspend, 'berth machine suspend 1857156b526dd8 -a web')
 
-  const destroy = takesMachines(machines.command('destroy').alias('rm'))
+  const destroy = withMachineArguments(machines.command('destroy').alias('rm'))
     .description('destroy machines, and wait until they are gone; their volumes stay')
-    .option('--force', 'also while they run')
-    .option('-y, --yes', 'do not ask')
+    .option('--force', 'also destroy machines that are running')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((ids: string[], options: DestroyOptions) => destroyMachines(cli, ids, options))
   addExamples(
     destroy,
@@ -123,37 +116,37 @@ function addLife(machines: Command, cli: MachineCli): void {
   )
 }
 
-function addRoute(machines: Command, cli: MachineCli): void {
-  const cordon = takesMachines(machines.command('cordon'))
-    .description('let the edge lead no further requests to machines')
-    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'cordon'))
+function addRoutingCommands(machines: Command, cli: MachineCli): void {
+  const cordon = withMachineArguments(machines.command('cordon'))
+    .description('stop routing requests to machines')
+    .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'cordon'))
   addExamples(cordon, 'berth machine cordon 1857156b526dd8 -a web')
 
-  const uncordon = takesMachines(machines.command('uncordon'))
-    .description('let the edge lead requests to machines again')
-    .action((ids: string[], options: OfApp) => command(cli, ids, options, 'uncordon'))
+  const uncordon = withMachineArguments(machines.command('uncordon'))
+    .description('route requests to machines again')
+    .action((ids: string[], options: AppOptions) => sendCommand(cli, ids, options, 'uncordon'))
   addExamples(uncordon, 'berth machine uncordon 1857156b526dd8 -a web')
 }
 
-function takesMachines(machines: Command): Command {
-  return takesApp(machines).argument('<id...>', 'the ids of the machines')
+function withMachineArguments(machines: Command): Command {
+  return withAppOption(machines).argument('<id...>', 'the ids of the machines')
 }
 
-async function printMachines(cli: Cli, options: OfApp): Promise<void> {
+async function printMachines(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const app = appName(options)
   const machines = await listMachines(cli.session(), app)
   if (machines.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(app)} has no machines; "berth deploy" and "berth machine run" make some.`)
+    return terminal.note(`App ${visible(app)} has no machines; "berth deploy" and "berth machine run" create some.`)
   }
   const rows = machines.map((one) => [
     one.id,
     one.name,
-    stateText(one),
-    checksText(one),
+    formatState(one),
+    formatChecks(one),
     one.region,
     one.config.metadata?.fly_process_group,
-    imageText(one),
+    formatImage(one),
     one.private_ip,
     timeText(one.created_at),
   ])
@@ -161,21 +154,21 @@ async function printMachines(cli: Cli, options: OfApp): Promise<void> {
   printAnswer(terminal, machines, () => table(headers, rows, terminal.colors))
 }
 
-function stateText({ state, cordoned }: Machine): string {
+function formatState({ state, cordoned }: Machine): string {
   return cordoned ? `${state}, cordoned` : state
 }
 
-function checksText({ checks = [] }: Machine): string | undefined {
+function formatChecks({ checks = [] }: Machine): string | undefined {
   if (checks.length === 0) return undefined
   return `${checks.filter(({ status }) => status === 'passing').length} of ${checks.length} pass`
 }
 
-function imageText({ image_ref: image, config }: Machine): string {
+function formatImage({ image_ref: image, config }: Machine): string {
   if (!image) return config.image
   return `${image.repository}${image.tag ? `:${image.tag}` : ''}`
 }
 
-async function printMachine(cli: Cli, id: string, options: OfApp): Promise<void> {
+async function printMachine(cli: Cli, id: string, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const machine = await getMachine(cli.session(), appName(options), id)
   const { guest, mounts } = machine.config
@@ -183,7 +176,7 @@ async function printMachine(cli: Cli, id: string, options: OfApp): Promise<void>
   const pairs: [string, Cell][] = [
     ['id', machine.id],
     ['name', machine.name],
-    ['state', stateText(machine)],
+    ['state', formatState(machine)],
     ...(machine.failure ? [['failure', machine.failure] as [string, Cell]] : []),
     ['version', machine.instance_id],
     ['region', machine.region],
@@ -206,7 +199,7 @@ async function printMachine(cli: Cli, id: string, options: OfApp): Promise<void>
   )
 }
 
-async function printEvents(cli: Cli, id: string, options: OfApp & { limit: number }): Promise<void> {
+async function printEvents(cli: Cli, id: string, options: AppOptions & { limit: number }): Promise<void> {
   const terminal = cli.terminal()
   const path = `${machinePath(appName(options), id)}/events?limit=${options.limit}`
   const events = await request<MachineEvent[]>(cli.session(), 'GET', path)
@@ -215,7 +208,7 @@ async function printEvents(cli: Cli, id: string, options: OfApp & { limit: numbe
 
 function eventTable(events: MachineEvent[], colors: boolean): string {
   const rows = events.map(({ timestamp, type, status, source, request }) => {
-    const what = request?.error ?? (request?.exit_event && exitText(request.exit_event))
+    const what = request?.error ?? (request?.exit_event && describeExit(request.exit_event))
     return [timeText(new Date(timestamp).toISOString()), type, status, source, what]
   })
   return table(['TIME', 'EVENT', 'STATE', 'BY', 'WHAT'], rows, colors)
@@ -224,23 +217,23 @@ function eventTable(events: MachineEvent[], colors: boolean): string {
 async function waitForMachine(
   cli: Cli,
   id: string,
-  { state, timeout, ...options }: OfApp & { state: string; timeout: number },
+  { state, timeout, ...options }: AppOptions & { state: string; timeout: number },
 ): Promise<void> {
   const { openStream } = await import('../stream.ts')
   const query = new URLSearchParams({ state, timeout: String(timeout) })
   const path = `${machinePath(appName(options), id)}/wait?${query}`
-  const answer = JSON.parse(
+  const answer: WaitForMachineResponse = JSON.parse(
     String(Buffer.concat(await (await openStream(cli.session(), { method: 'GET', path })).toArray())),
   )
   printAnswer(cli.terminal(), answer, () => `Machine ${visible(id)} is ${visible(answer.state)}.`)
 }
 
-/** Sends one command to each, and waits until it is over when it leads to a state. */
-async function command(
+/** Sends a command to each machine and, if a state is given, waits for it. */
+async function sendCommand(
   cli: MachineCli,
   ids: string[],
-  options: OfApp,
-  word: string,
+  options: AppOptions,
+  operation: string,
   state?: string,
   body: object = {},
 ): Promise<void> {
@@ -248,17 +241,23 @@ async function command(
   const session = cli.session()
   const terminal = cli.terminal()
   for (const id of ids) {
-    const answer = await request(session, 'POST', `${machinePath(app, id)}/${word}`, body)
-    if (state !== undefined) await settled(cli, app, id, word, state)
-    printAnswer(terminal, answer, () => `Machine ${visible(id)} is ${state ?? `${word}ed`}.`)
+    const answer = await request(session, 'POST', `${machinePath(app, id)}/${operation}`, body)
+    if (state !== undefined) await waitWithProgress(cli, app, id, operation, state)
+    printAnswer(terminal, answer, () => `Machine ${visible(id)} is ${state ?? `${operation}ed`}.`)
   }
 }
 
-async function settled(cli: MachineCli, app: string, id: string, word: string, state: string): Promise<void> {
+async function waitWithProgress(
+  cli: MachineCli,
+  app: string,
+  id: string,
+  operation: string,
+  state: string,
+): Promise<void> {
   const progress = startProgress(cli.terminal(), cli.progress)
-  progress.show(`Machine ${id}: ${word}`)
+  progress.show(`Machine ${id}: ${operation}`)
   try {
-    await waitForState(cli.session(), app, { id }, state, settleSeconds)
+    await waitForState(cli.session(), app, { id }, state, settleTimeoutSeconds)
   } finally {
     progress.end()
   }
@@ -267,7 +266,7 @@ async function settled(cli: MachineCli, app: string, id: string, word: string, s
 async function stopMachines(cli: MachineCli, ids: string[], options: StopOptions): Promise<void> {
   const { signal, timeout } = options
   const body = { signal, ...(timeout !== undefined && { timeout: `${timeout}s` }) }
-  await command(cli, ids, options, 'stop', 'stopped', body)
+  await sendCommand(cli, ids, options, 'stop', 'stopped', body)
 }
 
 async function destroyMachines(cli: MachineCli, ids: string[], options: DestroyOptions): Promise<void> {
@@ -277,7 +276,7 @@ async function destroyMachines(cli: MachineCli, ids: string[], options: DestroyO
   for (const id of ids) {
     const path = `${machinePath(app, id)}${options.force ? '?force=true' : ''}`
     const answer = await request(cli.session(), 'DELETE', path)
-    await settled(cli, app, id, 'destroy', 'destroyed')
+    await waitWithProgress(cli, app, id, 'destroy', 'destroyed')
     printAnswer(terminal, answer, () => `Destroyed machine ${visible(id)}.`)
   }
 }

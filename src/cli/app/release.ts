@@ -1,5 +1,6 @@
-// Deployments are noted down at the platform as releases, in the words of its GraphQL interface.
-import { request, type Session, segment } from '../client.ts'
+// Records deployments as releases on the platform, through its GraphQL API.
+import type { IpAssignmentList } from '../api-types.ts'
+import { encodeSegment, request, type Session } from '../client.ts'
 import { Refusal } from '../failure.ts'
 
 export interface Release {
@@ -26,9 +27,9 @@ export async function endRelease(session: Session, { id }: Release, status: 'com
   await ask(session, query, { input: { releaseId: id, status } })
 }
 
-/** Where the edge answers for it; undefined while it has no address that the edge knows it by. */
+/** The public URL of an app; undefined while it has no public address. */
 export async function findUrl(session: Session, app: string): Promise<string | undefined> {
-  const { ips } = await request<{ ips: { type: string }[] }>(session, 'GET', `/v1/apps/${segment(app)}/ip_assignments`)
+  const { ips } = await request<IpAssignmentList>(session, 'GET', `/v1/apps/${encodeSegment(app)}/ip_assignments`)
   if (ips.every(({ type }) => type === 'private_v6')) return undefined
   const query = 'query($name: String!) { app(name: $name) { appUrl } }'
   return (await ask<{ app: { appUrl: string } }>(session, query, { name: app })).app.appUrl

@@ -19,14 +19,14 @@ it.each([
 })
 
 it.each([
-  ['A=1\nB', 'line 2 is not of the kind NAME=VALUE'],
-  ['1A=2', 'line 1 is not of the kind NAME=VALUE'],
-  ['A="""x\ny', 'line 1: the """ are not closed'],
-])('refuses %j', (text, message) => {
+  ['A=1\nB', 'line 2 is not of the form NAME=VALUE'],
+  ['1A=2', 'line 1 is not of the form NAME=VALUE'],
+  ['A="""x\ny', 'line 1: the closing """ is missing'],
+])('rejects %j', (text, message) => {
   expect(() => parseVariables(text)).toThrow(message)
 })
 
-it('gives back values of any kind that were written in three quotes', () => {
+it('round-trips any value in triple quotes', () => {
   const name = fc.stringMatching(/^[A-Z_][A-Z0-9_]{0,9}$/)
   const value = fc.string({ unit: 'binary' }).filter((text) => !text.includes('"') && !text.includes('\r'))
   fc.assert(
@@ -37,7 +37,7 @@ it('gives back values of any kind that were written in three quotes', () => {
   )
 })
 
-it('reads or refuses whatever it is given', () => {
+it('parses or rejects any input', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'binary' }), (text) => {
       try {
@@ -74,7 +74,7 @@ it('takes values from arguments and one from standard input', async () => {
   expect(await secrets('', 'unset', 'A', 'B')).toEqual({ values: { A: null, B: null } })
 })
 
-it('refuses what is no pair, two values from one input, and nothing', async () => {
+it('rejects text that is not a pair, two values from one input, and no pairs', async () => {
   await expect(secrets('', 'set', 'A')).rejects.toThrow('of the form NAME=VALUE')
   await expect(secrets('', 'set', '=hidden')).rejects.not.toThrow('hidden')
   await expect(secrets('x', 'set', 'A=-', 'B=-')).rejects.toThrow('only one value')

@@ -1,68 +1,58 @@
 import type { Command } from 'commander'
+import type { ChangedSecrets, SecretList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { countText, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress } from '../progress.ts'
+import { formatCount, printAnswer, table, timeText, visible } from '../output.ts'
+import { startProgress } from '../progress.ts'
 import { listMachines } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, appPath, type MachineCli, withAppOption } from './option.ts'
 
-export interface SecretCli extends Cli {
-  progress: ProgressStream
-  /** All of standard input. */
-  readInput(): Promise<string>
-}
+type SecretCli = Omit<MachineCli, 'setExitCode'>
 
-interface Secret {
-  name: string
-  digest: string
-  created_at: string
-  updated_at: string
-}
-
-interface SetOptions extends OfApp {
+interface SetOptions extends AppOptions {
   stage?: true
 }
 
-const rollSeconds = 300
+const rollOutTimeoutSeconds = 300
 
 export function addSecretCommands(program: Command, cli: SecretCli): void {
   const secrets = program
     .command('secrets')
     .alias('secret')
-    .description('values that the machines of an app get as variables')
+    .description('secret environment variables of the machines of an app')
   addExamples(secrets, 'berth secrets set API_KEY=abc -a web', 'berth secrets list -a web')
 
-  const stage = 'keep them for the next deployment; machines that run go on with what they have'
-  const set = takesApp(secrets.command('set'))
-    .description('set secrets, and give them to the machines one after the other')
+  const stage = 'do not update running machines; the change takes effect with the next deployment'
+  const set = withAppOption(secrets.command('set'))
+    .description('set secrets and update the machines one after another')
     .argument('<NAME=VALUE...>', 'NAME=- reads the value from standard input')
     .option('--stage', stage)
     .action((pairs: string[], options: SetOptions) => setSecrets(cli, pairs, options))
   addExamples(set, 'berth secrets set API_KEY=abc -a web', 'berth secrets set TLS_KEY=- -a web < key.pem')
 
-  const load = takesApp(secrets.command('import'))
+  const load = withAppOption(secrets.command('import'))
     .description('set secrets from NAME=VALUE lines on standard input')
     .option('--stage', stage)
     .action((options: SetOptions) => importSecrets(cli, options))
   addExamples(load, 'berth secrets import -a web < .env')
 
-  const unset = takesApp(secrets.command('unset'))
-    .description('remove secrets')
+  const unset = withAppOption(secrets.command('unset'))
+    .description('remove secrets and update the machines one after another')
     .argument('<NAME...>', 'their names')
     .option('--stage', stage)
-    .action((names: string[], options: SetOptions) => change(cli, removed(names), options))
+    .action((names: string[], options: SetOptions) => changeSecrets(cli, removed(names), options))
   addExamples(unset, 'berth secrets unset API_KEY -a web')
 
-  const list = takesApp(secrets.command('list').alias('ls'))
-    .description('list the names of secrets, and what tells their values apart')
-    .action((options: OfApp) => listSecrets(cli, options))
+  const list = withAppOption(secrets.command('list').alias('ls'))
+    .description('list the names and digests of secrets')
+    .action((options: AppOptions) => listSecrets(cli, options))
   addExamples(list, 'berth secrets list -a web')
 
-  const deploy = takesApp(secrets.command('deploy'))
-    .description('give the machines the secrets as they are now, one after the other')
-    .action((options: OfApp) => deploySecrets(cli, options))
+  const deploy = withAppOption(secrets.command('deploy'))
+    .description('update the machines with the current secrets, one after another')
+    .action((options: AppOptions) => deploySecrets(cli, options))
   addExamples(deploy, 'berth secrets deploy -a web')
 }
 
@@ -71,21 +61,21 @@ const removed = (names: string[]) => Object.fromEntries(names.map((name) => [nam
 async function setSecrets(cli: SecretCli, pairs: string[], options: SetOptions): Promise<void> {
   const entries = pairs.map((pair): [string, string] => {
     const at = pair.indexOf('=')
-    // The value is nobody's business but theirs, so that it is not repeated.
+    // Without a name the text may be a secret value, so it is not repeated in the error message.
     if (at < 1) throw new Misuse(`secrets must be of the form NAME=VALUE; "${at < 0 ? pair : '='}" is not`)
     return [pair.slice(0, at), pair.slice(at + 1)]
   })
   const fromInput = entries.filter(([, value]) => value === '-')
   if (fromInput.length > 1) throw new Misuse('only one value can come from standard input')
   for (const entry of fromInput) entry[1] = (await cli.readInput()).replace(/\n$/, '')
-  await change(cli, Object.fromEntries(entries), options)
+  await changeSecrets(cli, Object.fromEntries(entries), options)
 }
 
 async function importSecrets(cli: SecretCli, options: SetOptions): Promise<void> {
-  await change(cli, parseVariables(await cli.readInput()), options)
+  await changeSecrets(cli, parseVariables(await cli.readInput()), options)
 }
 
-/** Lines of the kind NAME=VALUE; values may stand in quotes, and over several lines in three of them. */
+/** Reads NAME=VALUE lines. Values may be quoted; in triple quotes they may span lines. */
 export function parseVariables(text: string): Record<string, string> {
   const values = new Map<string, string>()
   const lines = text.split('\n')
@@ -93,7 +83,7 @@ export function parseVariables(text: string): Record<string, string> {
     const line = lines[i]!.replace(/^\s*export\s+/, '').trimStart()
     if (line === '' || line.startsWith('#')) continue
     const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/s.exec(line)
-    if (!match) throw new Misuse(`line ${i + 1} is not of the kind NAME=VALUE`)
+    if (!match) throw new Misuse(`line ${i + 1} is not of the form NAME=VALUE`)
     const [, name, value] = match as unknown as [string, string, string]
     if (!value.startsWith('"""')) {
       const trimmed = value.trimEnd()
@@ -103,7 +93,7 @@ export function parseVariables(text: string): Record<string, string> {
     const begin = i
     let whole = value.slice(3).replace(/\r$/, '')
     while (!whole.trimEnd().endsWith('"""')) {
-      if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the """ are not closed`)
+      if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the closing """ is missing`)
       whole += `\n${lines[i]!.replace(/\r$/, '')}`
     }
     values.set(name, whole.trimEnd().slice(0, -3))
@@ -111,35 +101,34 @@ export function parseVariables(text: string): Record<string, string> {
   return Object.fromEntries(values)
 }
 
-async function change(cli: SecretCli, values: Record<string, string | null>, options: SetOptions): Promise<void> {
+async function changeSecrets(
+  cli: SecretCli,
+  values: Record<string, string | null>,
+  options: SetOptions,
+): Promise<void> {
   const names = Object.keys(values)
-  if (names.length === 0) throw new Misuse('there are no secrets to set')
-  const answer = await request<{ secrets: Secret[]; version: number }>(
-    cli.session(),
-    'POST',
-    `${appPath(options)}/secrets`,
-    { values },
-  )
+  if (names.length === 0) throw new Misuse('no secrets were given')
+  const answer = await request<ChangedSecrets>(cli.session(), 'POST', `${appPath(options)}/secrets`, { values })
   const updated = options.stage ? 0 : await updateMachines(cli, options)
-  const what = countText(names.length, 'secret')
-  const then = updated > 0 ? ` and updated ${countText(updated, 'machine')}` : ''
+  const what = formatCount(names.length, 'secret')
+  const then = updated > 0 ? ` and updated ${formatCount(updated, 'machine')}` : ''
   printAnswer(cli.terminal(), answer, () => `Changed ${what} of app ${visible(appName(options))}${then}.`)
 }
 
-/** Those that run; a machine that is stopped gets them with its next version. */
-async function updateMachines(cli: SecretCli, options: OfApp): Promise<number> {
+/** Updates the running machines. A stopped machine gets the secrets with its next update. */
+async function updateMachines(cli: SecretCli, options: AppOptions): Promise<number> {
   const session = cli.session()
   const app = appName(options)
   const machines = (await listMachines(session, app)).filter(({ state }) => state === 'started')
   const progress = startProgress(cli.terminal(), cli.progress)
   const changes = machines.map((machine) => ({ machine, config: machine.config }))
-  await rollOut({ session, app, progress, waitSeconds: rollSeconds }, changes)
+  await rollOut({ session, app, progress, waitSeconds: rollOutTimeoutSeconds }, changes)
   return machines.length
 }
 
-async function listSecrets(cli: Cli, options: OfApp): Promise<void> {
+async function listSecrets(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ secrets: Secret[] }>(cli.session(), 'GET', `${appPath(options)}/secrets`)
+  const answer = await request<SecretList>(cli.session(), 'GET', `${appPath(options)}/secrets`)
   if (answer.secrets.length === 0 && !terminal.json) {
     return terminal.note(`App ${visible(appName(options))} has no secrets; "berth secrets set NAME=VALUE" sets one.`)
   }
@@ -147,7 +136,7 @@ async function listSecrets(cli: Cli, options: OfApp): Promise<void> {
   printAnswer(terminal, answer, () => table(['NAME', 'DIGEST', 'CHANGED'], rows, terminal.colors))
 }
 
-async function deploySecrets(cli: SecretCli, options: OfApp): Promise<void> {
+async function deploySecrets(cli: SecretCli, options: AppOptions): Promise<void> {
   const updated = await updateMachines(cli, options)
-  printAnswer(cli.terminal(), { updated }, () => `Updated ${countText(updated, 'machine')}.`)
+  printAnswer(cli.terminal(), { updated }, () => `Updated ${formatCount(updated, 'machine')}.`)
 }

@@ -1,10 +1,11 @@
 import { parse, TomlError } from 'smol-toml'
+import { parseDuration } from '../../model/duration.ts'
 import { Misuse } from '../failure.ts'
 
 type Table = Record<string, unknown>
 
-/** What is not TOML is refused with its line. */
-export function readTables(text: string, file: string): Reader {
+/** Throws with the line number when the text is not valid TOML. */
+export function parseToml(text: string, file: string): Reader {
   try {
     return new Reader(parse(text) as Table, '')
   } catch (error) {
@@ -13,16 +14,16 @@ export function readTables(text: string, file: string): Reader {
   }
 }
 
-/** One table of the file. It knows what was asked for, so that the rest can be named. */
+/** Reads one table of the file and records which settings were read, so that unused ones can be reported. */
 export class Reader {
   private readonly values: Table
-  private readonly place: string
+  private readonly prefix: string
   private readonly read = new Set<string>()
-  private readonly below: Reader[] = []
+  private readonly children: Reader[] = []
 
-  constructor(values: Table, place: string) {
+  constructor(values: Table, prefix: string) {
     this.values = values
-    this.place = place
+    this.prefix = prefix
   }
 
   has(name: string): boolean {
@@ -35,108 +36,105 @@ export class Reader {
   }
 
   text(name: string): string | undefined {
-    return this.typed(name, 'string', 'a string')
+    return this.readTyped(name, 'string', 'a string')
   }
 
   number(name: string): number | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
-    const number = Number(plain(value) || Number.NaN)
-    if (!Number.isSafeInteger(number)) throw this.wrong(name, 'is a whole number')
+    const number = Number(scalarText(value) || Number.NaN)
+    if (!Number.isSafeInteger(number)) throw this.error(name, 'must be a whole number')
     return number
   }
 
   flag(name: string): boolean | undefined {
-    return this.typed(name, 'boolean', 'true or false')
+    return this.readTyped(name, 'boolean', 'true or false')
   }
 
-  words(name: string): string[] | undefined {
+  strings(name: string): string[] | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
     if (!Array.isArray(value) || value.some((word) => typeof word !== 'string'))
-      throw this.wrong(name, 'is a list of strings')
+      throw this.error(name, 'must be a list of strings')
     return value
   }
 
-  /** Numbers are seconds. */
+  /** A plain number counts as seconds. */
   duration(name: string): string | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
     if (typeof value === 'number' || typeof value === 'bigint') return `${value}s`
     if (typeof value === 'string' && /^\d+$/.test(value)) return `${value}s`
-    if (typeof value === 'string' && /^(\d+(\.\d+)?(ms|s|m|h))+$/.test(value)) return value
-    throw this.wrong(name, 'is a duration such as "15s" or "1m30s"')
+    if (typeof value === 'string' && (parseDuration(value) ?? -1) >= 0) return value
+    throw this.error(name, 'must be a duration such as "15s" or "1m30s"')
   }
 
   seconds(name: string): number | undefined {
     const duration = this.duration(name)
-    if (duration === undefined) return undefined
-    const units: Record<string, number> = { ms: 0.001, s: 1, m: 60, h: 3600 }
-    const parts = [...duration.matchAll(/(\d+(?:\.\d+)?)(ms|s|m|h)/g)]
-    return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * units[unit!]!, 0)
+    return duration === undefined ? undefined : parseDuration(duration)! / 1000
   }
 
-  /** A value as a variable holds it. */
+  /** The value as the text of an environment variable. */
   scalar(name: string): string {
     const value = this.raw(name)
     if (['string', 'number', 'bigint', 'boolean'].includes(typeof value)) return String(value)
-    throw this.wrong(name, 'is a string, a number, or true or false')
+    throw this.error(name, 'must be a string, a number, or true or false')
   }
 
-  /** Empty when it is absent. */
+  /** Returns an empty table when the setting is absent. */
   table(name: string): Reader {
     const value = this.raw(name) ?? {}
-    if (!isTable(value)) throw this.wrong(name, 'is a table')
-    return this.down(value, name)
+    if (!isTable(value)) throw this.error(name, 'must be a table')
+    return this.child(value, name)
   }
 
-  /** A list of tables, or one. */
+  /** Accepts a list of tables or a single table. */
   tables(name: string): Reader[] {
     const value = this.raw(name)
     if (value === undefined) return []
     const list = Array.isArray(value) ? value : [value]
-    if (!list.every(isTable)) throw this.wrong(name, 'is a table, or several')
-    return list.map((one) => this.down(one, name))
+    if (!list.every(isTable)) throw this.error(name, 'must be a table or a list of tables')
+    return list.map((one) => this.child(one, name))
   }
 
   tableOfTables(name: string): [string, Reader][] {
     const table = this.table(name)
-    return Object.keys(table.rest()).map((key) => [key, table.table(key)])
+    return Object.keys(table.entries()).map((key) => [key, table.table(key)])
   }
 
-  rest(): Table {
+  entries(): Table {
     return this.values
   }
 
-  unread(): string[] {
+  unreadNames(): string[] {
     const own = Object.keys(this.values).filter((name) => !this.read.has(name))
-    return [...new Set([...own.map((name) => this.path(name)), ...this.below.flatMap((one) => one.unread())])]
+    return [...new Set([...own.map((name) => this.path(name)), ...this.children.flatMap((one) => one.unreadNames())])]
   }
 
-  wrong(name: string, what: string): Misuse {
+  error(name: string, what: string): Misuse {
     return new Misuse(`${this.path(name)} ${what}`)
   }
 
   private path(name: string): string {
-    return this.place === '' ? name : `${this.place}.${name}`
+    return this.prefix === '' ? name : `${this.prefix}.${name}`
   }
 
-  private down(values: Table, name: string): Reader {
+  private child(values: Table, name: string): Reader {
     const reader = new Reader(values, this.path(name))
-    this.below.push(reader)
+    this.children.push(reader)
     return reader
   }
 
-  private typed<T>(name: string, type: string, what: string): T | undefined {
+  private readTyped<T>(name: string, type: string, what: string): T | undefined {
     const value = this.raw(name)
     if (value === undefined) return undefined
-    if (typeof value !== type) throw this.wrong(name, `is ${what}`)
+    if (typeof value !== type) throw this.error(name, `must be ${what}`)
     return value as T
   }
 }
 
-/** A number may be written as text. Whatever else there is becomes empty. */
-export function plain(value: unknown): string {
+/** The text of a number, which may also be written as a string. Returns an empty text for anything else. */
+export function scalarText(value: unknown): string {
   return ['string', 'number', 'bigint'].includes(typeof value) ? String(value) : ''
 }
 

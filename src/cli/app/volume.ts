@@ -1,33 +1,13 @@
 import type { Command } from 'commander'
-import { bytesText } from '../bytes.ts'
-import { request, segment } from '../client.ts'
+import type { ExtendedVolume, Snapshot, Volume } from '../api-types.ts'
+import { formatBytes } from '../bytes.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
-import { appName, appPath, type OfApp, takesApp } from './option.ts'
+import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
-export interface Volume {
-  id: string
-  name: string
-  state: string
-  size_gb: number
-  region: string
-  attached_machine_id: string | null
-  created_at: string
-  snapshot_retention: number
-  auto_backup_enabled: boolean
-  bytes_used?: number
-}
-
-interface Snapshot {
-  id: string
-  size: number
-  status: string
-  created_at: string
-  retention_days: number
-}
-
-interface CreateOptions extends OfApp {
+interface CreateOptions extends AppOptions {
   region?: string
   size?: number
   snapshotId?: string
@@ -39,45 +19,45 @@ export function addVolumeCommands(program: Command, cli: Cli): void {
     .command('volumes')
     .alias('volume')
     .alias('vol')
-    .description('disks of an app, which outlive its machines')
+    .description('persistent disks for the machines of an app')
   addExamples(volumes, 'berth volumes create data --size 10 -a web', 'berth volumes list -a web')
   addCreate(volumes, cli)
 
-  const list = takesApp(volumes.command('list').alias('ls'))
+  const list = withAppOption(volumes.command('list').alias('ls'))
     .description('list the volumes of an app')
-    .action((options: OfApp) => listVolumes(cli, options))
+    .action((options: AppOptions) => listVolumes(cli, options))
   addExamples(list, 'berth volumes list -a web')
 
-  const show = takesApp(volumes.command('show'))
+  const show = withAppOption(volumes.command('show'))
     .description('show a volume')
     .argument('<id>', 'the id of the volume')
-    .action((id: string, options: OfApp) => showVolume(cli, id, options))
+    .action((id: string, options: AppOptions) => showVolume(cli, id, options))
   addExamples(show, 'berth volumes show vol_4x9k2m5t7q1w8z3r -a web')
 
-  const extend = takesApp(volumes.command('extend'))
-    .description('make a volume larger')
+  const extend = withAppOption(volumes.command('extend'))
+    .description('increase the size of a volume')
     .argument('<id>', 'the id of the volume')
     .requiredOption('-s, --size <gb>', 'its new size in GB', parseWholeNumber)
-    .action((id: string, options: OfApp & { size: number }) => extendVolume(cli, id, options))
+    .action((id: string, options: AppOptions & { size: number }) => extendVolume(cli, id, options))
   addExamples(extend, 'berth volumes extend vol_4x9k2m5t7q1w8z3r --size 20 -a web')
 
-  const remove = takesApp(volumes.command('destroy').alias('delete'))
-    .description('destroy volumes; what was on them is kept for a day')
+  const remove = withAppOption(volumes.command('destroy').alias('delete'))
+    .description('destroy volumes; their data is kept for one day')
     .argument('<id...>', 'the ids of the volumes')
-    .option('-y, --yes', 'do not ask')
-    .action((ids: string[], options: OfApp & { yes?: true }) => destroyVolumes(cli, ids, options))
+    .option('-y, --yes', 'do not ask for confirmation')
+    .action((ids: string[], options: AppOptions & { yes?: true }) => destroyVolumes(cli, ids, options))
   addExamples(remove, 'berth volumes destroy vol_4x9k2m5t7q1w8z3r -a web')
   addSnapshots(volumes, cli)
 }
 
 function addCreate(volumes: Command, cli: Cli): void {
-  const create = takesApp(volumes.command('create'))
+  const create = withAppOption(volumes.command('create'))
     .description('create a volume')
-    .argument('<name>', 'what mounts ask for')
+    .argument('<name>', 'the name that mounts refer to')
     .option('-r, --region <code>', 'the region')
     .option('-s, --size <gb>', 'its size in GB', parseWholeNumber)
-    .option('--snapshot-id <id>', 'with what this snapshot holds')
-    .option('--snapshot-retention <days>', 'how long its snapshots are kept', parseWholeNumber)
+    .option('--snapshot-id <id>', 'restore this snapshot into the volume')
+    .option('--snapshot-retention <days>', 'how many days its snapshots are kept', parseWholeNumber)
     .action((name: string, options: CreateOptions) => createVolume(cli, name, options))
   addExamples(create, 'berth volumes create data --size 10 -a web')
 }
@@ -85,20 +65,20 @@ function addCreate(volumes: Command, cli: Cli): void {
 function addSnapshots(volumes: Command, cli: Cli): void {
   const snapshots = volumes.command('snapshots').alias('snapshot').description('snapshots of a volume')
   addExamples(snapshots, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
-  const list = takesApp(snapshots.command('list').alias('ls'))
+  const list = withAppOption(snapshots.command('list').alias('ls'))
     .description('list the snapshots of a volume')
     .argument('<id>', 'the id of the volume')
-    .action((id: string, options: OfApp) => listSnapshots(cli, id, options))
+    .action((id: string, options: AppOptions) => listSnapshots(cli, id, options))
   addExamples(list, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
-  const create = takesApp(snapshots.command('create'))
-    .description('make a snapshot of a volume')
+  const create = withAppOption(snapshots.command('create'))
+    .description('create a snapshot of a volume')
     .argument('<id>', 'the id of the volume')
-    .action((id: string, options: OfApp) => createSnapshot(cli, id, options))
+    .action((id: string, options: AppOptions) => createSnapshot(cli, id, options))
   addExamples(create, 'berth volumes snapshots create vol_4x9k2m5t7q1w8z3r -a web')
 }
 
-function volumePath(id: string, options: OfApp): string {
-  return `${appPath(options)}/volumes/${segment(id)}`
+function volumePath(id: string, options: AppOptions): string {
+  return `${appPath(options)}/volumes/${encodeSegment(id)}`
 }
 
 async function createVolume(cli: Cli, name: string, options: CreateOptions): Promise<void> {
@@ -113,11 +93,11 @@ async function createVolume(cli: Cli, name: string, options: CreateOptions): Pro
   printAnswer(cli.terminal(), volume, () => `Created volume ${volume.id} (${visible(volume.name)}, ${size}).`)
 }
 
-async function listVolumes(cli: Cli, options: OfApp): Promise<void> {
+async function listVolumes(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const volumes = await request<Volume[]>(cli.session(), 'GET', `${appPath(options)}/volumes`)
   if (volumes.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no volumes; "berth volumes create <name>" makes one.`)
+    return terminal.note(`App ${visible(appName(options))} has no volumes; "berth volumes create <name>" creates one.`)
   }
   const rows = volumes.map((one) => [
     one.id,
@@ -132,7 +112,7 @@ async function listVolumes(cli: Cli, options: OfApp): Promise<void> {
   printAnswer(terminal, volumes, () => table(headers, rows, terminal.colors))
 }
 
-async function showVolume(cli: Cli, id: string, options: OfApp): Promise<void> {
+async function showVolume(cli: Cli, id: string, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const volume = await request<Volume>(cli.session(), 'GET', volumePath(id, options))
   const pairs: [string, Cell][] = [
@@ -140,27 +120,27 @@ async function showVolume(cli: Cli, id: string, options: OfApp): Promise<void> {
     ['name', volume.name],
     ['state', volume.state],
     ['size', `${volume.size_gb} GB`],
-    ['used', volume.bytes_used === undefined ? undefined : bytesText(volume.bytes_used)],
+    ['used', volume.bytes_used === undefined ? undefined : formatBytes(volume.bytes_used)],
     ['region', volume.region],
     ['machine', volume.attached_machine_id],
-    ['snapshots', volume.auto_backup_enabled ? `daily, kept ${volume.snapshot_retention} days` : 'none by themselves'],
+    [
+      'snapshots',
+      volume.auto_backup_enabled ? `daily, kept ${volume.snapshot_retention} days` : 'no automatic snapshots',
+    ],
     ['created', timeText(volume.created_at)],
   ]
   printAnswer(terminal, volume, () => block(pairs, terminal.colors))
 }
 
-async function extendVolume(cli: Cli, id: string, options: OfApp & { size: number }): Promise<void> {
-  const answer = await request<{ volume: Volume; needs_restart: boolean }>(
-    cli.session(),
-    'PUT',
-    `${volumePath(id, options)}/extend`,
-    { size_gb: options.size },
-  )
-  const later = answer.needs_restart ? ' Its machine sees it after the next start.' : ''
-  printAnswer(cli.terminal(), answer, () => `Volume ${visible(id)} has ${answer.volume.size_gb} GB.${later}`)
+async function extendVolume(cli: Cli, id: string, options: AppOptions & { size: number }): Promise<void> {
+  const answer = await request<ExtendedVolume>(cli.session(), 'PUT', `${volumePath(id, options)}/extend`, {
+    size_gb: options.size,
+  })
+  const restartNotice = answer.needs_restart ? ' Its machine sees the new size after the next start.' : ''
+  printAnswer(cli.terminal(), answer, () => `Volume ${visible(id)} has ${answer.volume.size_gb} GB.${restartNotice}`)
 }
 
-async function destroyVolumes(cli: Cli, ids: string[], options: OfApp & { yes?: true }): Promise<void> {
+async function destroyVolumes(cli: Cli, ids: string[], options: AppOptions & { yes?: true }): Promise<void> {
   const terminal = cli.terminal()
   if (!options.yes) await confirm(terminal, `Destroy ${ids.join(', ')} of app ${appName(options)}?`)
   for (const id of ids) {
@@ -169,14 +149,14 @@ async function destroyVolumes(cli: Cli, ids: string[], options: OfApp & { yes?: 
   }
 }
 
-async function listSnapshots(cli: Cli, id: string, options: OfApp): Promise<void> {
+async function listSnapshots(cli: Cli, id: string, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const snapshots = await request<Snapshot[]>(cli.session(), 'GET', `${volumePath(id, options)}/snapshots`)
   if (snapshots.length === 0 && !terminal.json) return terminal.note(`Volume ${visible(id)} has no snapshots.`)
   const rows = snapshots.map((one) => [
     one.id,
     one.status,
-    bytesText(one.size),
+    formatBytes(one.size),
     timeText(one.created_at),
     `${one.retention_days} days`,
   ])
@@ -184,11 +164,11 @@ async function listSnapshots(cli: Cli, id: string, options: OfApp): Promise<void
   printAnswer(terminal, snapshots, () => table(headers, rows, terminal.colors))
 }
 
-async function createSnapshot(cli: Cli, id: string, options: OfApp): Promise<void> {
+async function createSnapshot(cli: Cli, id: string, options: AppOptions): Promise<void> {
   const answer = await request(cli.session(), 'POST', `${volumePath(id, options)}/snapshots`)
   printAnswer(
     cli.terminal(),
     answer,
-    () => `Making a snapshot of ${visible(id)}; "berth volumes snapshots list" shows it.`,
+    () => `Creating a snapshot of ${visible(id)}; "berth volumes snapshots list" shows it.`,
   )
 }

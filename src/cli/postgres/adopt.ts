@@ -1,39 +1,34 @@
 import type { Command } from 'commander'
+import type { PostgresAdoption } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { countText, printAnswer, table, visible } from '../output.ts'
+import { printAnswer, table, visible } from '../output.ts'
 import type { Data } from './find.ts'
-
-interface Adoption {
-  adopted: { id: string; name: string; backups: number; windows: number }[]
-  known: number
-  unusable: { id: string; reason: string }[]
-}
 
 export function addAdoptCommand(postgres: Command, cli: Cli): void {
   const adopt = postgres
     .command('adopt')
-    .description('take over clusters that only the repository knows, after the state of a platform was lost')
-    .option('--org <slug>', 'where they go; when omitted, each to the organization it belonged to')
+    .description('import clusters that exist only in the backup repository, after the state of a platform was lost')
+    .option('--org <slug>', 'the organization to put them in; defaults to the one each cluster belonged to')
     .action((options: { org?: string }) => adoptClusters(cli, options.org))
   addExamples(adopt, 'berth postgres adopt', 'berth postgres adopt --org personal', 'berth postgres list --deleted')
 }
 
 async function adoptClusters(cli: Cli, org: string | undefined): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<Data<Adoption>>(cli.session(), 'POST', '/v1/postgres/adopt', { org_slug: org })
+  const answer = await request<Data<PostgresAdoption>>(cli.session(), 'POST', '/v1/postgres/adopt', { org_slug: org })
   for (const { id, reason } of answer.data.unusable) terminal.note(visible(`Cannot adopt ${id}: ${reason}`))
   printAnswer(terminal, answer, () => adoptionText(answer.data, terminal.colors))
 }
 
-export function adoptionText({ adopted, known }: Adoption, colors: boolean): string {
+function adoptionText({ adopted, known }: PostgresAdoption, colors: boolean): string {
   if (adopted.length === 0) {
-    return `Nothing to adopt: the platform knows ${countText(known, 'cluster')} of the repository.`
+    return `Nothing to adopt: the platform already knows every cluster in the repository (${known}).`
   }
   const rows = adopted.map(({ name, id, backups, windows }) => [name, id, backups, windows])
   return [
     table(['NAME', 'ID', 'BACKUPS', 'WINDOWS'], rows, colors),
     '',
-    `Bring one back with: berth postgres undelete ${adopted[0]!.id}`,
+    `Restore one with: berth postgres undelete ${adopted[0]!.id}`,
   ].join('\n')
 }

@@ -1,19 +1,21 @@
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { addBackupCommands, type Backup, spanText } from './backup.ts'
+import type { PostgresBackup } from '../api-types.ts'
+import { addBackupCommands, formatSpan } from './backup.ts'
 
 const id = '0123456789abcdef'
-const completed: Backup = {
+const completed: PostgresBackup = {
   id: '20261115-090000F',
   status: 'completed',
+  type: 'full',
   size_bytes: 44_040_192,
   started_at: '2026-11-15T09:00:00.25Z',
   finished_at: '2026-11-15T09:00:02.350001Z',
   verified_at: '2026-11-15T09:00:02.350001Z',
   pinned: false,
 }
-const running: Backup = { ...completed, status: 'running', finished_at: null, verified_at: null }
-const failed: Backup = { ...running, status: 'failed', size_bytes: null, failure: 'disk full' }
+const running: PostgresBackup = { ...completed, status: 'running', finished_at: null, verified_at: null }
+const failed: PostgresBackup = { ...running, status: 'failed', size_bytes: null, failure: 'disk full' }
 
 let asked: string[]
 let printed: string[]
@@ -33,7 +35,7 @@ beforeEach(() => {
   begins = () => new Response(null, { status: 202 })
 })
 
-async function berth(args: string[], json: boolean, ...lists: Backup[][]): Promise<void> {
+async function berth(args: string[], json: boolean, ...lists: PostgresBackup[][]): Promise<void> {
   vi.stubGlobal('fetch', async (url: string, { method }: { method: string }) => {
     const path = url.replace('http://platform/v1/postgres', '')
     asked.push(`${method} ${path}`)
@@ -53,7 +55,7 @@ async function berth(args: string[], json: boolean, ...lists: Backup[][]): Promi
 }
 
 describe('backups', () => {
-  it('are listed with what they took', async () => {
+  it('are listed with size and duration', async () => {
     await berth(['backups', 'shop'], false, [completed])
     expect(printed.join('\n')).toBe(
       [
@@ -63,32 +65,32 @@ describe('backups', () => {
     )
   })
 
-  it('say why they failed', async () => {
+  it('are listed with their failure', async () => {
     await berth(['backups', 'shop'], false, [failed, completed])
     expect(printed.join('\n')).toMatch(/VERIFIED +FAILURE\n.* failed +- .* disk full\n.* completed .* -$/s)
   })
 
-  it('say that they are pinned', async () => {
+  it('are listed as pinned', async () => {
     await berth(['backups', 'shop'], false, [{ ...completed, pinned: true }])
     expect(printed.join('\n')).toContain('20261115-090000F  completed, pinned  42 MB')
   })
 
-  it('are told to be on their way when there are none', async () => {
+  it('are announced when there are none yet', async () => {
     await berth(['backups', 'shop'], false, [])
-    expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts by itself.'])
+    expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts automatically.'])
     await berth(['backups', 'shop'], true, [])
     expect(JSON.parse(printed[1]!)).toEqual({ data: [] })
   })
 })
 
 describe('backup', () => {
-  it('shows how it comes along until it is completed', async () => {
+  it('shows progress until it is completed', async () => {
     await berth(['backup', 'shop'], false, [running], [running], [completed])
     expect(asked).toContain(`POST /${id}/backups`)
     expect(shown).toContain('Backup 20261115-090000F is running, 42 MB so far (0 s)')
     expect(printed.join('\n')).toBe(
       [
-        'Backup 20261115-090000F is completed: 42 MB in 2.1 s, every checksum read and right.',
+        'Backup 20261115-090000F is completed: 42 MB in 2.1 s, all checksums verified.',
         'Restore it with: berth postgres restore shop --backup 20261115-090000F',
       ].join('\n'),
     )
@@ -101,22 +103,22 @@ describe('backup', () => {
     expect(printed).toEqual([])
   })
 
-  it('prints only the backup as it ended with --json', async () => {
+  it('prints only the final backup with --json', async () => {
     await berth(['backup', 'shop'], true, [running], [running], [completed])
     expect({ shown, answer: JSON.parse(printed.join('')) }).toEqual({ shown: '', answer: { data: completed } })
   })
 
-  it('waits for the one that is in progress already', async () => {
+  it('waits for a backup that is already in progress', async () => {
     begins = () => new Response('{"error": "backup already in progress"}', { status: 409 })
     await berth(['backup', 'shop'], false, [running], [completed])
-    expect(printed[0]).toBe('A backup is in progress already; waiting for that one.')
+    expect(printed[0]).toBe('A backup is already in progress; waiting for it.')
     expect(printed[1]).toContain('Backup 20261115-090000F is completed')
     await expect(berth(['backup', 'shop', '--no-wait'], false)).rejects.toThrow('backup already in progress')
   })
 
-  it('does not wait when told so', async () => {
+  it('does not wait with --no-wait', async () => {
     await berth(['backup', 'shop', '--no-wait'], false, [running])
-    expect(printed.join('')).toContain('is running. See how it comes along with: berth postgres backups shop')
+    expect(printed.join('')).toContain('is running. Check its progress with: berth postgres backups shop')
   })
 })
 
@@ -130,13 +132,13 @@ it.each([
   [86_399, '24 h'],
   [172_800, '2 d'],
 ])('writes %d seconds as %s', (seconds, text) => {
-  expect(spanText(seconds)).toBe(text)
+  expect(formatSpan(seconds)).toBe(text)
 })
 
 it.each([
-  ['pin', 'Backup 20261115-090000F is kept for good.'],
-  ['unpin', 'Backup 20261115-090000F goes when the recovery window has passed it.'],
-])('%s says what it means', async (command, text) => {
+  ['pin', 'Backup 20261115-090000F is kept permanently.'],
+  ['unpin', 'Backup 20261115-090000F is removed when the recovery window has passed it.'],
+])('%s prints its effect', async (command, text) => {
   await berth([command, 'shop', completed.id], false)
   expect(asked.at(-1)).toBe(`PATCH /${id}/backups/${completed.id}`)
   expect(printed).toEqual([text])

@@ -1,80 +1,67 @@
 import type { Command } from 'commander'
-import { bytesText } from '../bytes.ts'
-import { request, type Session, segment } from '../client.ts'
-import { addExamples, type Cli } from '../command.ts'
+import type { PostgresBackup } from '../api-types.ts'
+import { formatBytes } from '../bytes.ts'
+import { encodeSegment, request, type Session } from '../client.ts'
+import { addExamples, type Cli, type ProgressCli } from '../command.ts'
 import { Failure, Refusal } from '../failure.ts'
 import { type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress, watch } from '../progress.ts'
-import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './find.ts'
+import { pollUntil, startProgress } from '../progress.ts'
+import { clusterArguments, type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
-export interface Backup {
-  /** The label, which is what a restore takes. */
-  id: string
-  status: string
-  size_bytes: number | null
-  started_at: string | null
-  finished_at: string | null
-  verified_at: string | null
-  pinned: boolean
-  failure?: string
-}
-
-export type WatchingCli = Cli & { progress: ProgressStream }
-
-interface BackupOptions extends InOrg {
+interface BackupOptions extends OrgOptions {
   wait: boolean
 }
 
-export function addBackupCommands(postgres: Command, cli: WatchingCli): void {
-  const backups = takesCluster(postgres.command('backups'))
+export function addBackupCommands(postgres: Command, cli: ProgressCli): void {
+  const backups = withClusterArgument(postgres.command('backups'))
     .description('list the backups of a cluster, newest first')
-    .action((given: string, options: InOrg) => printBackups(cli, given, options))
+    .action((nameOrId: string, options: OrgOptions) => printBackups(cli, nameOrId, options))
   addExamples(backups, 'berth postgres backups shop', 'berth postgres backups shop --json')
 
-  const backup = takesCluster(postgres.command('backup'))
-    .description('take a backup of a cluster now, and wait until it is completed')
-    .option('--no-wait', 'return as soon as it is asked for')
-    .action((given: string, options: BackupOptions) => takeBackup(cli, given, options))
+  const backup = withClusterArgument(postgres.command('backup'))
+    .description('take a backup of a cluster now and wait until it is completed')
+    .option('--no-wait', 'return without waiting for the backup')
+    .action((nameOrId: string, options: BackupOptions) => takeBackup(cli, nameOrId, options))
   addExamples(backup, 'berth postgres backup shop', 'berth postgres backup shop --no-wait --json')
-  addPin(postgres, cli, 'pin', true, 'keep a backup for good, also past the recovery window')
-  addPin(postgres, cli, 'unpin', false, 'keep a backup no longer than others')
+  addPin(postgres, cli, 'pin', true, 'keep a backup permanently, even after the recovery window has passed it')
+  addPin(postgres, cli, 'unpin', false, 'let a pinned backup expire with the recovery window again')
 }
 
-function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, about: string): void {
-  const command = takesCluster(postgres.command(name))
-    .argument('<backup>', 'its id, as "berth postgres backups" shows it')
-    .description(about)
-    .action(async (given: string, id: string, options: InOrg) => {
-      const path = `${await findCluster(cli, given, options)}/backups/${segment(id)}`
-      const answer = await request<Data<Backup>>(cli.session(), 'PATCH', path, { pinned })
-      const says = pinned ? 'is kept for good' : 'goes when the recovery window has passed it'
-      printAnswer(cli.terminal(), answer, () => `Backup ${answer.data.id} ${says}.`)
+function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, description: string): void {
+  const command = withClusterArgument(postgres.command(name))
+    .argument('<backup>', 'the id of the backup, as shown by "berth postgres backups"')
+    .description(description)
+    .action(async (nameOrId: string, id: string, options: OrgOptions) => {
+      const path = `${await findCluster(cli, nameOrId, options)}/backups/${encodeSegment(id)}`
+      const answer = await request<Data<PostgresBackup>>(cli.session(), 'PATCH', path, { pinned })
+      const effect = pinned ? 'is kept permanently' : 'is removed when the recovery window has passed it'
+      printAnswer(cli.terminal(), answer, () => `Backup ${answer.data.id} ${effect}.`)
     })
   addExamples(command, `berth postgres ${name} shop 20261115-100000F`)
 }
 
-/** Newest first. */
-export function listBackups(session: Session, clusterPath: string): Promise<Data<Backup[]>> {
+/** Lists the backups of a cluster, newest first. */
+export function listBackups(session: Session, clusterPath: string): Promise<Data<PostgresBackup[]>> {
   return request(session, 'GET', `${clusterPath}/backups`)
 }
 
-async function printBackups(cli: Cli, given: string, options: InOrg): Promise<void> {
+async function printBackups(cli: Cli, nameOrId: string, options: OrgOptions): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await listBackups(cli.session(), await findCluster(cli, given, options))
+  const answer = await listBackups(cli.session(), await findCluster(cli, nameOrId, options))
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`Cluster ${visible(given)} has no backups yet; the first one starts by itself.`)
+    return terminal.note(`Cluster ${visible(nameOrId)} has no backups yet; the first one starts automatically.`)
   }
   printAnswer(terminal, answer, () => backupTable(answer.data, terminal.colors))
 }
 
-export function backupTable(backups: Backup[], colors: boolean): string {
+function backupTable(backups: PostgresBackup[], colors: boolean): string {
   const hasFailures = backups.some(({ failure }) => failure !== undefined)
   const rows = backups.map((backup): Cell[] => [
     backup.id,
     backup.pinned ? `${backup.status}, pinned` : backup.status,
-    backup.size_bytes === null ? null : bytesText(backup.size_bytes),
+    backup.size_bytes === null ? null : formatBytes(backup.size_bytes),
     timeText(backup.started_at),
-    tookText(backup),
+    formatDuration(backup),
     timeText(backup.verified_at),
     ...(hasFailures ? [backup.failure] : []),
   ])
@@ -82,68 +69,73 @@ export function backupTable(backups: Backup[], colors: boolean): string {
   return table(headers, rows, colors)
 }
 
-async function takeBackup(cli: WatchingCli, given: string, options: BackupOptions): Promise<void> {
+async function takeBackup(cli: ProgressCli, nameOrId: string, options: BackupOptions): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
-  const path = await findCluster(cli, given, options)
-  await beginBackup(cli, path, options.wait)
-  // Only one is under way at a time, so that the newest is the one that was asked for.
-  const [begun] = (await listBackups(session, path)).data
-  if (!begun) throw new Failure(`the backup of cluster ${given} is gone`)
-  const which = wordsFor(given, options.org)
-  const backup = options.wait ? await watchBackup(cli, path, begun, which) : begun
+  const path = await findCluster(cli, nameOrId, options)
+  await requestBackup(cli, path, options.wait)
+  // Only one backup runs at a time, so the newest is the one that was requested.
+  const [started] = (await listBackups(session, path)).data
+  if (!started) throw new Failure(`the backup of cluster ${nameOrId} no longer exists`)
+  const clusterArgs = clusterArguments(nameOrId, options.org)
+  const backup = options.wait ? await watchBackup(cli, path, started, clusterArgs) : started
   const hasFailed = backup.status === 'failed'
-  if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => takenText(backup, which))
-  if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform does not say why'}`)
+  if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => formatTaken(backup, clusterArgs))
+  if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform gave no reason'}`)
 }
 
-/** One that is in progress will hold all that is there now, so that who waits can as well wait for that one. */
-async function beginBackup(cli: WatchingCli, path: string, waits: boolean): Promise<void> {
+/** Starts a backup. If one is already running, a caller that waits waits for that one instead. */
+async function requestBackup(cli: ProgressCli, path: string, shouldWait: boolean): Promise<void> {
   try {
     await request(cli.session(), 'POST', `${path}/backups`, {})
   } catch (error) {
-    if (!(waits && error instanceof Refusal && error.status === 409)) throw error
+    if (!(shouldWait && error instanceof Refusal && error.status === 409)) throw error
     const terminal = cli.terminal()
-    if (!terminal.json) terminal.note('A backup is in progress already; waiting for that one.')
+    if (!terminal.json) terminal.note('A backup is already in progress; waiting for it.')
   }
 }
 
-async function watchBackup(cli: WatchingCli, path: string, { id }: Backup, which: string): Promise<Backup> {
+async function watchBackup(
+  cli: ProgressCli,
+  path: string,
+  { id }: PostgresBackup,
+  clusterArgs: string,
+): Promise<PostgresBackup> {
   const session = cli.session()
-  const ended = await watch(
+  const ended = await pollUntil(
     startProgress(cli.terminal(), cli.progress),
     async () => (await listBackups(session, path)).data.find((backup) => backup.id === id),
-    (backup) => (backup && isUnderWay(backup) ? underWayText(backup, cli.progress.isTTY === true) : undefined),
-    `Backup ${id} goes on. See how it comes along with: berth postgres backups ${which}`,
+    (backup) => (backup && isInProgress(backup) ? formatInProgress(backup, cli.progress.isTTY === true) : undefined),
+    `Backup ${id} continues. Check its progress with: berth postgres backups ${clusterArgs}`,
   )
   if (!ended) throw new Failure(`backup ${id} was removed`)
   return ended
 }
 
-export function isUnderWay({ status }: Backup): boolean {
+export function isInProgress({ status }: PostgresBackup): boolean {
   return status === 'queued' || status === 'running'
 }
 
-/** Where a line cannot be rewritten, each new size would be one more. */
-function underWayText({ id, status, size_bytes }: Backup, isRewritten: boolean): string {
-  const size = isRewritten && size_bytes ? `, ${bytesText(size_bytes)} so far` : ''
+/** Leaves the size out when lines cannot be rewritten, because each new size would print another line. */
+function formatInProgress({ id, status, size_bytes }: PostgresBackup, isLiveLine: boolean): string {
+  const size = isLiveLine && size_bytes ? `, ${formatBytes(size_bytes)} so far` : ''
   return `Backup ${id} is ${status}${size}`
 }
 
-function takenText(backup: Backup, which: string): string {
+function formatTaken(backup: PostgresBackup, clusterArgs: string): string {
   const { id, status, size_bytes, verified_at } = backup
   if (status !== 'completed') {
-    return `Backup ${id} is ${status}. See how it comes along with: berth postgres backups ${visible(which)}`
+    return `Backup ${id} is ${status}. Check its progress with: berth postgres backups ${visible(clusterArgs)}`
   }
-  const checked = verified_at === null ? '' : ', every checksum read and right'
+  const checked = verified_at === null ? '' : ', all checksums verified'
   return [
-    `Backup ${id} is completed: ${bytesText(size_bytes ?? 0)} in ${tookText(backup)}${checked}.`,
-    `Restore it with: berth postgres restore ${visible(which)} --backup ${id}`,
+    `Backup ${id} is completed: ${formatBytes(size_bytes ?? 0)} in ${formatDuration(backup)}${checked}.`,
+    `Restore it with: berth postgres restore ${visible(clusterArgs)} --backup ${id}`,
   ].join('\n')
 }
 
-function tookText({ started_at, finished_at }: Backup): string {
-  return started_at && finished_at ? spanText((Date.parse(finished_at) - Date.parse(started_at)) / 1000) : ''
+function formatDuration({ started_at, finished_at }: PostgresBackup): string {
+  return started_at && finished_at ? formatSpan((Date.parse(finished_at) - Date.parse(started_at)) / 1000) : ''
 }
 
 const units = [
@@ -152,8 +144,8 @@ const units = [
   { name: 'min', seconds: 60 },
 ]
 
-/** In the largest unit of which it has one: `2.1 s`, `42 s`, `1.5 min`, `3 h`, `6 d`. */
-export function spanText(seconds: number): string {
+/** Formats seconds in the largest unit that gives at least 1: `2.1 s`, `42 s`, `1.5 min`, `3 h`, `6 d`. */
+export function formatSpan(seconds: number): string {
   const unit = units.find((each) => seconds >= each.seconds) ?? { name: 's', seconds: 1 }
   const count = Math.max(0, seconds / unit.seconds)
   return `${count < 9.95 ? Number(count.toFixed(1)) : Math.round(count)} ${unit.name}`

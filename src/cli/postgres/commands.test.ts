@@ -17,7 +17,7 @@ import {
 } from '../../../test/support/postgres-cli.ts'
 
 describe('create', () => {
-  it('shows how it comes along, and at the end where the cluster is', async () => {
+  it('shows progress and finally the endpoints of the cluster', async () => {
     const created: Answer = [201, { data: starting('creating') }]
     await berth(['create', 'shop', '--disk', '20'], false, created, ok(starting('initializing')), ok(cluster()))
     expect(asked).toEqual(['POST /postgres', `GET /postgres/${id}`, `GET /postgres/${id}`])
@@ -34,13 +34,13 @@ Connect with:            berth postgres connect shop
 See connection strings:  berth postgres show shop --reveal`)
   })
 
-  it('prints only the cluster as it ended with --json', async () => {
+  it('prints only the final cluster with --json', async () => {
     await berth(['create'], true, [201, { data: starting('creating') }], ok(cluster()))
     expect(JSON.parse(printed.join(''))).toEqual({ data: cluster() })
     expect(shown).toBe('')
   })
 
-  it('fails with the reason of the platform', async () => {
+  it('fails with the reason from the platform', async () => {
     const failed = { ...starting('failed'), failure: 'no free ports in 15000-15001' }
     const made: Answer = [201, { data: starting('creating') }]
     await expect(berth(['create'], false, made, ok(failed))).rejects.toThrow(
@@ -49,24 +49,24 @@ See connection strings:  berth postgres show shop --reveal`)
     expect(printed).toEqual([])
     await expect(berth(['create'], true, made, ok(failed))).rejects.toMatchObject({
       message: 'cluster shop failed: no free ports in 15000-15001',
-      details: ['It keeps its name until it is gone: berth postgres destroy shop'],
+      details: ['Its name stays taken until it is destroyed: berth postgres destroy shop'],
     })
     expect(JSON.parse(printed.join(''))).toEqual({ data: failed })
   })
 
-  it('says so when somebody deletes it meanwhile', async () => {
+  it('fails when the cluster is deleted in the meantime', async () => {
     const made: Answer = [201, { data: starting('creating') }]
     const gone: Answer = [404, { error: 'Cluster not found' }]
     await expect(berth(['create'], false, made, ok(starting('deleting')))).rejects.toThrow('cluster shop is deleting')
     await expect(berth(['create'], false, made, gone)).rejects.toThrow('cluster shop is deleted')
   })
 
-  it('refuses an empty name, which is none that was omitted', async () => {
+  it('rejects an empty name', async () => {
     await expect(berth(['create', ' '], false)).rejects.toThrow('the name is empty')
     expect(asked).toEqual([])
   })
 
-  it('does not wait when told so', async () => {
+  it('does not wait with --no-wait', async () => {
     const created = { ...starting('creating'), organization: { slug: 'acme' } }
     await berth(['create', '--no-wait', '--org', 'acme'], false, [201, { data: created }])
     expect(asked).toEqual(['POST /postgres'])
@@ -75,9 +75,9 @@ See connection strings:  berth postgres show shop --reveal`)
 })
 
 describe('list', () => {
-  it('says how to make the first one', async () => {
+  it('explains how to create the first cluster', async () => {
     await berth(['list', '--org', 'acme'], false, listed())
-    expect(printed).toEqual(['No clusters in acme; "berth postgres create --org acme" makes one.'])
+    expect(printed).toEqual(['No clusters in acme; "berth postgres create --org acme" creates one.'])
   })
 })
 
@@ -87,7 +87,7 @@ describe('naming a cluster', () => {
     expect(asked).toEqual(['GET /postgres?org_slug=acme', `GET /postgres/${id}/users`])
   })
 
-  it('takes an id of another organization, also one that the token does not see', async () => {
+  it('accepts the id of a cluster in another organization, even one that the token may not list', async () => {
     const refused: Answer = [404, { error: 'organization not found' }]
     for (const list of [listed(), refused]) {
       asked.length = 0
@@ -97,13 +97,13 @@ describe('naming a cluster', () => {
     await expect(berth(['users', 'list', 'shop'], true, refused)).rejects.toThrow('organization not found')
   })
 
-  it('says so when there is none', async () => {
+  it('fails when there is no such cluster', async () => {
     await expect(berth(['show', 'other'], false, listed(summary))).rejects.toThrow(
       'cluster other not found in organization personal',
     )
   })
 
-  it('asks which one when an id is the name of another', async () => {
+  it('rejects an id that is also the name of another cluster', async () => {
     const namesake = { ...summary, id: 'fedcba9876543210', name: id }
     await expect(berth(['destroy', id, '-y'], false, listed(summary, namesake))).rejects.toThrow(
       `"${id}" is the id of one cluster and the name of another; write shop or fedcba9876543210`,
@@ -114,7 +114,7 @@ describe('naming a cluster', () => {
 describe('show', () => {
   const known = (changes?: object) => [listed(summary), ok(cluster(changes))]
 
-  it('prints everything, the password not', async () => {
+  it('prints everything except the password', async () => {
     const storage = { storage_provisioned_bytes: 10 * 1024 ** 3, storage_used_bytes: 40_000_000 }
     await berth(['show', 'shop'], false, ...known(storage))
     const text = printed.join('\n')
@@ -131,7 +131,7 @@ describe('show', () => {
     expect(printed.join('\n')).toContain('postgresql://fly-user:p%2Fw@db:15001/fly-db')
   })
 
-  it('takes another user, and says how to choose one when the usual one is gone', async () => {
+  it('accepts another user, and explains how to choose one when the default user is gone', async () => {
     await berth(['show', 'shop', '--user', 'a b', '--reveal'], false, ...known(), ok({ password: 'pw' }))
     expect(printed.join('\n')).toContain('postgresql://a%20b:pw@db:15001/fly-db')
     const gone: Answer = [404, { error: 'User not found' }]
@@ -146,7 +146,7 @@ describe('show', () => {
     )
   })
 
-  it('tells what is wrong', async () => {
+  it('shows why a cluster is unhealthy or failed', async () => {
     const health = { status: 'down', reason: 'PostgreSQL is stopped', since: '2026-01-02T03:04:06.000Z' }
     await berth(['show', 'shop'], false, ...known({ health }))
     expect(printed.join('\n')).toContain('down since 2026-01-02T03:04:06Z: PostgreSQL is stopped')
@@ -154,13 +154,13 @@ describe('show', () => {
     expect(printed.join('\n')).toMatch(/^failure +full$/m)
   })
 
-  it('keeps what the platform answers apart from a password', async () => {
+  it('does not combine --reveal with --json', async () => {
     await expect(berth(['show', 'shop', '--reveal'], true)).rejects.toThrow('users credentials')
   })
 })
 
 describe('destroy', () => {
-  it('asks first', async () => {
+  it('asks for confirmation', async () => {
     await expect(berth(['destroy', 'shop'], false, listed(summary), ok(cluster()))).rejects.toThrow('use --yes')
     expect(asked.some((line) => line.startsWith('DELETE'))).toBe(false)
   })
@@ -190,7 +190,7 @@ describe('connect', () => {
     expect(ran).toMatchObject([[{ port: 15_001, user: 'a/b', database: 'orders' }, ['-c', 'select 1']]])
   })
 
-  it('names a database that is not there when psql has no connection', async () => {
+  it('names a missing database when psql cannot connect', async () => {
     exitPsqlWith(2)
     const missing =
       'cluster shop has no database gone; choose one with --database, "berth postgres databases list shop" shows all'
@@ -203,10 +203,10 @@ describe('connect', () => {
     expect(printed).toEqual([missing])
   })
 
-  it('refuses both endpoints at once, and a cluster that has none yet', async () => {
+  it('rejects both endpoints at once, and a cluster without endpoints', async () => {
     await expect(berth(['connect', 'shop', '--pooler', '--direct'], false)).rejects.toThrow('cannot be used with')
     await expect(berth(['connect', 'shop'], false, listed(summary), ok(starting('creating')))).rejects.toThrow(
-      'cluster shop is creating; one can connect to it once it is ready',
+      'cluster shop is creating; it accepts connections once it is ready',
     )
     const failed = ok({ ...starting('failed'), failure: 'full' })
     await expect(berth(['connect', 'shop'], false, listed(summary), failed)).rejects.toThrow(
@@ -216,7 +216,7 @@ describe('connect', () => {
   })
 })
 
-describe('what belongs to a cluster', () => {
+describe('users, databases and extensions of a cluster', () => {
   it.each([
     [['users', 'create', 'shop', 'a', '--role', 'reader'], 'POST users', { username: 'a', role: 'reader' }],
     [['users', 'role', 'shop', 'a"b', 'writer'], 'PATCH users/a%22b', { role: 'writer' }],
@@ -254,7 +254,7 @@ describe('what belongs to a cluster', () => {
     expect(JSON.parse(printed.join(''))).toEqual({ data })
   })
 
-  it('shows the log as lines that move no cursor', async () => {
+  it('removes control characters from the log', async () => {
     await berth(['logs', 'shop'], false, listed(summary), ok({ lines: ['a\u001b[2J', '\tb'] }))
     expect(printed).toEqual(['a\u{fffd}[2J\n    b'])
   })
@@ -262,7 +262,7 @@ describe('what belongs to a cluster', () => {
   it.each([
     ['databases', 'drop'],
     ['users', 'delete'],
-  ])('is not gone by %s %s without a word', async (...words) => {
+  ])('%s %s asks for confirmation', async (...words) => {
     await expect(berth([...words, 'shop', 'a'], false, listed(summary))).rejects.toThrow('use --yes')
   })
 })

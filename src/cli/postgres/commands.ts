@@ -1,30 +1,29 @@
 import { type Command, Option } from 'commander'
-import { request, requestIfPresent, segment } from '../client.ts'
-import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import type { PostgresCluster } from '../api-types.ts'
+import { encodeSegment, request, requestIfPresent } from '../client.ts'
+import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
-import { parseWholeNumber } from '../number.ts'
+import { parseWholeNumber } from '../option.ts'
 import { block, confirm, printAnswer, table, timeText, visible } from '../output.ts'
-import { type ProgressStream, startProgress, watch } from '../progress.ts'
+import { pollUntil, startProgress } from '../progress.ts'
 import { addAdoptCommand } from './adopt.ts'
 import { addAttachCommands } from './attach.ts'
 import { addBackupCommands } from './backup.ts'
 import { addConnectCommands, type RunPsql } from './connect.ts'
 import { addDatabaseCommands } from './database.ts'
 import { addDrillCommands } from './drill.ts'
-import { type Cluster, type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
+import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
 import { addUserCommands } from './user.ts'
 import { addWindowCommand } from './window.ts'
 
-/** What these commands need of the process beyond what all need. */
-export interface PostgresCli extends Cli {
-  progress: ProgressStream
+export interface PostgresCli extends ProgressCli {
   runPsql: RunPsql
 }
 
-interface CreateOptions extends InOrg {
+interface CreateOptions extends OrgOptions {
   plan: string
   region?: string
   pg: string
@@ -34,7 +33,7 @@ interface CreateOptions extends InOrg {
   wait: boolean
 }
 
-const destroySeconds = 120
+const destroyTimeoutSeconds = 120
 
 export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   const postgres = program.command('postgres').alias('pg').description('managed PostgreSQL clusters')
@@ -67,19 +66,19 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
     .command('create')
     .description('create a cluster and wait until it is ready')
     .argument('[name]', 'lowercase letters, digits and dashes, unique in the organization; generated when omitted')
-    .option('--plan <plan>', 'how much of the machine it gets: basic, starter, launch, scale or performance', 'basic')
-    .option('--region <code>', 'where it is; the first region of the platform when omitted')
+    .option('--plan <plan>', 'CPU and memory: basic, starter, launch, scale or performance', 'basic')
+    .option('--region <code>', 'the region; defaults to the first region of the platform')
     .option('--org <slug>', 'the organization it belongs to', defaultOrg)
     .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
-    .option('--disk <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
-    .option('--postgis', 'let PostGIS be enabled in its databases')
+    .option('--disk <gigabytes>', 'disk size; 10 when omitted', parseWholeNumber)
+    .option('--postgis', 'allow PostGIS to be enabled in its databases')
     .addOption(
-      new Option('--pool-mode <mode>', 'what a connection of the pooler is kept for; session when omitted').choices([
+      new Option('--pool-mode <mode>', 'when the pooler releases a server connection; session when omitted').choices([
         'session',
         'transaction',
       ]),
     )
-    .option('--no-wait', 'return as soon as its creation has begun')
+    .option('--no-wait', 'return without waiting until it is ready')
     .action((name: string | undefined, options: CreateOptions) => createCluster(cli, name, options))
   addExamples(
     create,
@@ -91,9 +90,9 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
 
 async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
-  // The platform would generate one, which is not what a variable that is not set should do.
-  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to have one generated')
-  const created = await request<Data<Cluster>>(cli.session(), 'POST', '/v1/postgres', {
+  // For an empty name the platform would generate one, which hides an unset variable in a script.
+  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to generate one')
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', '/v1/postgres', {
     name,
     org_slug: options.org,
     plan: options.plan,
@@ -106,46 +105,46 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
   const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
   const cluster = answer.data
   const hasFailed = options.wait && cluster.status !== 'ready'
-  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => creationText(cluster, terminal.colors))
-  if (hasFailed) throw creationFailure(cluster)
+  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => formatCreated(cluster, terminal.colors))
+  if (hasFailed) throw creationError(cluster)
 }
 
-function creationFailure({ name, organization, status, failure }: Cluster): Failure {
+function creationError({ name, organization, status, failure }: PostgresCluster): Failure {
   if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
-  const remedy = `It keeps its name until it is gone: berth postgres destroy ${wordsFor(name, organization.slug)}`
+  const remedy = `Its name stays taken until it is destroyed: berth postgres destroy ${clusterArguments(name, organization.slug)}`
   return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
 }
 
-/** Without a limit of its own: the platform gives up on what takes too long, and says why. */
-function watchUntilSettled(cli: PostgresCli, cluster: Cluster): Promise<Data<Cluster>> {
+/** Has no timeout, because the platform itself fails a cluster that takes too long and gives the reason. */
+function watchUntilSettled(cli: PostgresCli, cluster: PostgresCluster): Promise<Data<PostgresCluster>> {
   const { id, name, organization } = cluster
   const session = cli.session()
-  const gone = { data: { ...cluster, status: 'deleted' } }
-  const where = `berth postgres show ${wordsFor(name, organization.slug)}`
-  return watch(
+  const gone: Data<PostgresCluster> = { data: { ...cluster, status: 'deleted' } }
+  const showCommand = `berth postgres show ${clusterArguments(name, organization.slug)}`
+  return pollUntil(
     startProgress(cli.terminal(), cli.progress),
-    async () => (await requestIfPresent<Data<Cluster>>(session, `/v1/postgres/${segment(id)}`)) ?? gone,
-    ({ data }) => (settled.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
-    `Cluster ${name} is still being created. See how it comes along with: ${where}`,
+    async () => (await requestIfPresent<Data<PostgresCluster>>(session, `/v1/postgres/${encodeSegment(id)}`)) ?? gone,
+    ({ data }) => (settledStatuses.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
+    `Cluster ${name} is still being created. Check its progress with: ${showCommand}`,
   )
 }
 
-const settled = new Set(['ready', 'failed', 'deleting', 'deleted'])
+const settledStatuses = new Set(['ready', 'failed', 'deleting', 'deleted'])
 
-function creationText(cluster: Cluster, colors: boolean): string {
+function formatCreated(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints } = cluster
-  const which = visible(wordsFor(name, cluster.organization.slug))
+  const clusterArgs = visible(clusterArguments(name, cluster.organization.slug))
   if (!endpoints) {
     const overview = block(Object.entries({ name, id, status }), colors)
-    return `${overview}\n\nSee how it comes along with: berth postgres show ${which}`
+    return `${overview}\n\nCheck its progress with: berth postgres show ${clusterArgs}`
   }
   const { direct, pooler } = endpoints.primary
   const addresses = { direct: `${direct.host}:${direct.port}`, pooler: `${pooler.host}:${pooler.port}` }
   return [
     block(Object.entries({ name, id, ...addresses }), colors),
     '',
-    `Connect with:            berth postgres connect ${which}`,
-    `See connection strings:  berth postgres show ${which} --reveal`,
+    `Connect with:            berth postgres connect ${clusterArgs}`,
+    `See connection strings:  berth postgres show ${clusterArgs} --reveal`,
   ].join('\n')
 }
 
@@ -155,8 +154,8 @@ function addList(postgres: Command, cli: Cli): void {
     .alias('ls')
     .description('list the clusters of an organization, oldest first')
     .option('--org <slug>', 'the organization', defaultOrg)
-    .option('--deleted', 'also those that are deleted')
-    .action((options: InOrg & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
+    .option('--deleted', 'include deleted clusters')
+    .action((options: OrgOptions & { deleted?: true }) => printClusters(cli, options.org, options.deleted === true))
   addExamples(list, 'berth postgres list', 'berth pg ls --org acme --deleted', 'berth postgres list --json')
 }
 
@@ -164,8 +163,8 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
   const terminal = cli.terminal()
   const answer = await listClusters(cli.session(), org, includeDeleted)
   if (answer.data.length === 0 && !terminal.json) {
-    const command = wordsFor('berth postgres create', org)
-    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" makes one.`)
+    const command = clusterArguments('berth postgres create', org)
+    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" creates one.`)
   }
   const rows = answer.data.map((cluster) => [
     cluster.name,
@@ -182,18 +181,18 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
 }
 
 function addDestroy(postgres: Command, cli: PostgresCli): void {
-  const destroy = takesCluster(postgres.command('destroy'))
+  const destroy = withClusterArgument(postgres.command('destroy'))
     .description('destroy a cluster with all its data, and wait until it is gone')
-    .option('-y, --yes', 'do not ask')
-    .action((given: string, options: InOrg & { yes?: true }) => destroyCluster(cli, given, options))
+    .option('-y, --yes', 'do not ask for confirmation')
+    .action((nameOrId: string, options: OrgOptions & { yes?: true }) => destroyCluster(cli, nameOrId, options))
   addExamples(destroy, 'berth postgres destroy shop', 'berth postgres destroy shop --org acme --yes')
 }
 
-async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & { yes?: true }): Promise<void> {
+async function destroyCluster(cli: PostgresCli, nameOrId: string, options: OrgOptions & { yes?: true }): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
-  const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<Cluster>>(session, 'GET', path)
+  const path = await findCluster(cli, nameOrId, options)
+  const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
   const question = `Destroy cluster ${cluster.name} (${cluster.id}) of organization ${cluster.organization.slug} with all its data?`
   if (!options.yes) await confirm(terminal, question)
   const answer = await request(session, 'DELETE', path)
@@ -203,14 +202,14 @@ async function destroyCluster(cli: PostgresCli, given: string, options: InOrg & 
 
 async function watchUntilGone(cli: PostgresCli, path: string, name: string): Promise<void> {
   const session = cli.session()
-  const end = Date.now() + destroySeconds * 1000
-  const rest = await watch(
+  const deadline = Date.now() + destroyTimeoutSeconds * 1000
+  const remaining = await pollUntil(
     startProgress(cli.terminal(), cli.progress),
-    () => requestIfPresent<Data<Cluster>>(session, path),
-    (seen) => (seen && Date.now() < end ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
+    () => requestIfPresent<Data<PostgresCluster>>(session, path),
+    (seen) => (seen && Date.now() < deadline ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
     `Cluster ${name} is still being destroyed.`,
   )
-  if (rest) {
-    throw new Failure(`cluster ${name} is not gone after ${destroySeconds} seconds; its deletion goes on`)
+  if (remaining) {
+    throw new Failure(`cluster ${name} still exists after ${destroyTimeoutSeconds} seconds; the deletion continues`)
   }
 }

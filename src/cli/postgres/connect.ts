@@ -1,19 +1,19 @@
 import { type Command, Option } from 'commander'
+import type { PostgresAuthority, PostgresCluster } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { printAnswer, visible } from '../output.ts'
 import {
-  type Cluster,
   type Data,
   defaultDatabase,
   defaultUser,
   type Endpoint,
-  explainMissingDatabase,
   findCluster,
   getEndpoints,
   getPassword,
-  type InOrg,
-  takesCluster,
+  missingDatabaseMessage,
+  type OrgOptions,
+  withClusterArgument,
 } from './find.ts'
 
 export interface PsqlTarget extends Endpoint {
@@ -22,27 +22,27 @@ export interface PsqlTarget extends Endpoint {
   database: string
 }
 
-/** Hands the terminal to psql. Its exit code is returned, and becomes that of this process. */
+/** Runs psql on the terminal and returns its exit code, which also becomes that of this process. */
 export type RunPsql = (target: PsqlTarget, args: string[]) => Promise<number>
 
-/** What psql exits with when it has no connection, or none any more. */
-const lostConnection = 2
+/** The exit code of psql when it cannot connect or loses its connection. */
+const connectionLostCode = 2
 
-interface ConnectOptions extends InOrg {
+interface ConnectOptions extends OrgOptions {
   pooler?: true
   user: string
   database: string
 }
 
 export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunPsql }): void {
-  const connect = takesCluster(postgres.command('connect'))
+  const connect = withClusterArgument(postgres.command('connect'))
     .description('open psql on a cluster')
-    .argument('[arguments...]', 'for psql; write -- before them')
-    .addOption(new Option('--pooler', 'through the pooler').conflicts('direct'))
-    .option('--direct', 'to the server itself, which is what happens when neither is said')
-    .option('--user <name>', 'as this user', defaultUser)
-    .option('--database <name>', 'to this database', defaultDatabase)
-    .action((given: string, args: string[], options: ConnectOptions) => connectTo(cli, given, args, options))
+    .argument('[arguments...]', 'arguments for psql; write -- before them')
+    .addOption(new Option('--pooler', 'connect through the pooler').conflicts('direct'))
+    .option('--direct', 'connect to the server directly; this is the default')
+    .option('--user <name>', 'the database user', defaultUser)
+    .option('--database <name>', 'the database', defaultDatabase)
+    .action((nameOrId: string, args: string[], options: ConnectOptions) => connectTo(cli, nameOrId, args, options))
   addExamples(
     connect,
     'berth postgres connect shop',
@@ -53,30 +53,30 @@ export function addConnectCommands(postgres: Command, cli: Cli & { runPsql: RunP
 
   const ca = postgres
     .command('ca')
-    .description('print the certificate with which clients verify clusters, as PEM')
+    .description('print the CA certificate of the clusters as PEM')
     .action(() => printAuthority(cli))
   addExamples(ca, 'berth postgres ca > berth-ca.pem', 'PGSSLMODE=verify-full PGSSLROOTCERT=berth-ca.pem psql …')
 }
 
 async function connectTo(
   cli: Cli & { runPsql: RunPsql },
-  given: string,
+  nameOrId: string,
   args: string[],
   options: ConnectOptions,
 ): Promise<void> {
-  const path = await findCluster(cli, given, options)
-  const { data: cluster } = await request<Data<Cluster>>(cli.session(), 'GET', path)
-  const { direct, pooler } = getEndpoints(cluster, 'one can connect to it')
-  const password = await getPassword(cli, path, given, options)
+  const path = await findCluster(cli, nameOrId, options)
+  const { data: cluster } = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)
+  const { direct, pooler } = getEndpoints(cluster, 'it accepts connections')
+  const password = await getPassword(cli, path, nameOrId, options)
   const { user, database } = options
   const code = await cli.runPsql({ ...(options.pooler ? pooler : direct), user, password, database }, args)
-  if (code !== lostConnection) return
-  // The pooler says of a missing database only that nobody can log in to it. A cluster that is down tells nothing here.
-  const missing = await explainMissingDatabase(cli, path, given, options).catch(() => undefined)
+  if (code !== connectionLostCode) return
+  // The pooler reports a missing database as a failed login. When the cluster is down this check fails, too.
+  const missing = await missingDatabaseMessage(cli, path, nameOrId, options).catch(() => undefined)
   if (missing !== undefined) cli.terminal().note(visible(missing))
 }
 
 async function printAuthority(cli: Cli): Promise<void> {
-  const answer = await request<Data<{ certificate: string }>>(cli.session(), 'GET', '/v1/postgres/ca')
+  const answer = await request<Data<PostgresAuthority>>(cli.session(), 'GET', '/v1/postgres/ca')
   printAnswer(cli.terminal(), answer, () => answer.data.certificate.trimEnd())
 }

@@ -1,22 +1,15 @@
 import type { Command } from 'commander'
-import { request, segment } from '../client.ts'
+import type { PostgresDatabase, PostgresExtension } from '../api-types.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { confirm, printAnswer, table, visible } from '../output.ts'
-import { type Data, defaultDatabase, findCluster, type InOrg, takesCluster } from './find.ts'
+import { type Data, defaultDatabase, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
-interface Extension {
-  name: string
-  description?: string
-  default_version?: string
-  system: boolean
-  installed: { version: string; schema: string } | null
-}
-
-interface InDatabase extends InOrg {
+interface DatabaseOptions extends OrgOptions {
   database: string
 }
 
-interface EnableOptions extends InDatabase {
+interface EnableOptions extends DatabaseOptions {
   schema?: string
   createSchema?: true
 }
@@ -32,86 +25,97 @@ export function addDatabaseCommands(postgres: Command, cli: Cli): void {
 }
 
 function addDatabases(databases: Command, cli: Cli): void {
-  const list = takesCluster(databases.command('list').alias('ls'))
+  const list = withClusterArgument(databases.command('list').alias('ls'))
     .description('list the databases of a cluster')
-    .action((given: string, options: InOrg) => listDatabases(cli, given, options))
+    .action((nameOrId: string, options: OrgOptions) => listDatabases(cli, nameOrId, options))
   addExamples(list, 'berth postgres databases list shop')
 
-  const create = takesCluster(databases.command('create'))
+  const create = withClusterArgument(databases.command('create'))
     .description('create a database')
     .argument('<database>', 'the name of the database')
-    .action((given: string, name: string, options: InOrg) => createDatabase(cli, given, name, options))
+    .action((nameOrId: string, name: string, options: OrgOptions) => createDatabase(cli, nameOrId, name, options))
   addExamples(create, 'berth postgres databases create shop orders')
 
-  const drop = takesCluster(databases.command('drop'))
-    .description('drop a database with everything in it; sessions in it end')
+  const drop = withClusterArgument(databases.command('drop'))
+    .description('drop a database with all its data and end its sessions')
     .argument('<database>', 'the name of the database')
-    .option('-y, --yes', 'do not ask')
-    .action((given: string, name: string, options: InOrg & { yes?: true }) => dropDatabase(cli, given, name, options))
+    .option('-y, --yes', 'do not ask for confirmation')
+    .action((nameOrId: string, name: string, options: OrgOptions & { yes?: true }) =>
+      dropDatabase(cli, nameOrId, name, options),
+    )
   addExamples(drop, 'berth postgres databases drop shop orders')
 }
 
-async function listDatabases(cli: Cli, given: string, options: InOrg): Promise<void> {
+async function listDatabases(cli: Cli, nameOrId: string, options: OrgOptions): Promise<void> {
   const terminal = cli.terminal()
-  const path = await findCluster(cli, given, options)
-  const answer = await request<Data<{ name: string }[]>>(cli.session(), 'GET', `${path}/databases`)
+  const path = await findCluster(cli, nameOrId, options)
+  const answer = await request<Data<PostgresDatabase[]>>(cli.session(), 'GET', `${path}/databases`)
   const rows = answer.data.map(({ name }) => [name])
   printAnswer(terminal, answer, () => table(['DATABASE'], rows, terminal.colors))
 }
 
-async function createDatabase(cli: Cli, given: string, name: string, options: InOrg): Promise<void> {
-  const path = await findCluster(cli, given, options)
+async function createDatabase(cli: Cli, nameOrId: string, name: string, options: OrgOptions): Promise<void> {
+  const path = await findCluster(cli, nameOrId, options)
   const answer = await request(cli.session(), 'POST', `${path}/databases`, { name })
   printAnswer(cli.terminal(), answer, () => `Created database ${visible(name)}.`)
 }
 
-async function dropDatabase(cli: Cli, given: string, name: string, options: InOrg & { yes?: true }): Promise<void> {
+async function dropDatabase(
+  cli: Cli,
+  nameOrId: string,
+  name: string,
+  options: OrgOptions & { yes?: true },
+): Promise<void> {
   const terminal = cli.terminal()
-  const path = `${await findCluster(cli, given, options)}/databases/${segment(name)}`
-  if (!options.yes) await confirm(terminal, `Drop database ${name} of cluster ${given} with all its data?`)
+  const path = `${await findCluster(cli, nameOrId, options)}/databases/${encodeSegment(name)}`
+  if (!options.yes) await confirm(terminal, `Drop database ${name} of cluster ${nameOrId} with all its data?`)
   const answer = await request(cli.session(), 'DELETE', path)
   printAnswer(terminal, answer, () => `Dropped database ${visible(name)}.`)
 }
 
 function addExtensions(extensions: Command, cli: Cli): void {
-  const list = inDatabase(takesCluster(extensions.command('list').alias('ls')))
-    .description('list the extensions that a database has or can have')
-    .action((given: string, options: InDatabase) => listExtensions(cli, given, options))
+  const list = withDatabaseOption(withClusterArgument(extensions.command('list').alias('ls')))
+    .description('list the available and enabled extensions of a database')
+    .action((nameOrId: string, options: DatabaseOptions) => listExtensions(cli, nameOrId, options))
   addExamples(list, 'berth postgres extensions list shop', 'berth postgres extensions list shop --database orders')
 
-  const enable = inDatabase(takesCluster(extensions.command('enable')))
-    .description('enable an extension, with those it needs')
+  const enable = withDatabaseOption(withClusterArgument(extensions.command('enable')))
+    .description('enable an extension and the extensions it requires')
     .argument('<extension>', 'the name of the extension')
-    .option('--schema <name>', 'where its objects go')
-    .option('--create-schema', 'create the schema if it is not there')
-    .action((given: string, name: string, options: EnableOptions) => enableExtension(cli, given, name, options))
+    .option('--schema <name>', 'the schema for its objects')
+    .option('--create-schema', 'create the schema if it does not exist')
+    .action((nameOrId: string, name: string, options: EnableOptions) => enableExtension(cli, nameOrId, name, options))
   addExamples(
     enable,
     'berth postgres extensions enable shop pg_trgm',
     'berth postgres extensions enable shop hstore --schema tools --create-schema',
   )
 
-  const disable = inDatabase(takesCluster(extensions.command('disable')))
+  const disable = withDatabaseOption(withClusterArgument(extensions.command('disable')))
     .description('disable an extension')
     .argument('<extension>', 'the name of the extension')
-    .option('--force', 'also remove what depends on it, such as columns of its types')
-    .action((given: string, name: string, options: InDatabase & { force?: true }) => {
-      return disableExtension(cli, given, name, options)
+    .option('--force', 'also drop dependent objects, such as columns of its types')
+    .action((nameOrId: string, name: string, options: DatabaseOptions & { force?: true }) => {
+      return disableExtension(cli, nameOrId, name, options)
     })
   addExamples(disable, 'berth postgres extensions disable shop pg_trgm')
 }
 
-function inDatabase(command: Command): Command {
+function withDatabaseOption(command: Command): Command {
   return command.option('--database <name>', 'the database', defaultDatabase)
 }
 
-async function findExtensions(cli: Cli, given: string, options: InDatabase): Promise<string> {
-  return `${await findCluster(cli, given, options)}/databases/${segment(options.database)}/extensions`
+async function extensionsPath(cli: Cli, nameOrId: string, options: DatabaseOptions): Promise<string> {
+  return `${await findCluster(cli, nameOrId, options)}/databases/${encodeSegment(options.database)}/extensions`
 }
 
-async function listExtensions(cli: Cli, given: string, options: InDatabase): Promise<void> {
+async function listExtensions(cli: Cli, nameOrId: string, options: DatabaseOptions): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<Data<Extension[]>>(cli.session(), 'GET', await findExtensions(cli, given, options))
+  const answer = await request<Data<PostgresExtension[]>>(
+    cli.session(),
+    'GET',
+    await extensionsPath(cli, nameOrId, options),
+  )
   const rows = answer.data.map(({ name, default_version, installed, description }) => [
     name,
     default_version,
@@ -123,20 +127,20 @@ async function listExtensions(cli: Cli, given: string, options: InDatabase): Pro
   printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
-async function enableExtension(cli: Cli, given: string, name: string, options: EnableOptions): Promise<void> {
+async function enableExtension(cli: Cli, nameOrId: string, name: string, options: EnableOptions): Promise<void> {
   const { schema, createSchema } = options
   const body = { name, schema, create_schema: createSchema }
-  const answer = await request(cli.session(), 'POST', await findExtensions(cli, given, options), body)
+  const answer = await request(cli.session(), 'POST', await extensionsPath(cli, nameOrId, options), body)
   printAnswer(cli.terminal(), answer, () => `Enabled ${visible(name)} in database ${visible(options.database)}.`)
 }
 
 async function disableExtension(
   cli: Cli,
-  given: string,
+  nameOrId: string,
   name: string,
-  options: InDatabase & { force?: true },
+  options: DatabaseOptions & { force?: true },
 ): Promise<void> {
-  const path = `${await findExtensions(cli, given, options)}/${segment(name)}${options.force ? '?force=true' : ''}`
+  const path = `${await extensionsPath(cli, nameOrId, options)}/${encodeSegment(name)}${options.force ? '?force=true' : ''}`
   const answer = await request(cli.session(), 'DELETE', path)
   printAnswer(cli.terminal(), answer, () => `Disabled ${visible(name)} in database ${visible(options.database)}.`)
 }

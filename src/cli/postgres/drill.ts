@@ -1,109 +1,99 @@
 import type { Command } from 'commander'
+import type { PostgresDrill } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
-import { addExamples, type Cli } from '../command.ts'
+import { addExamples, type Cli, type ProgressCli } from '../command.ts'
 import { Failure } from '../failure.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { startProgress, watch } from '../progress.ts'
-import { spanText, type WatchingCli } from './backup.ts'
-import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './find.ts'
+import { pollUntil, startProgress } from '../progress.ts'
+import { formatSpan } from './backup.ts'
+import { clusterArguments, type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
-interface Drill {
-  id: string
-  status: string
-  progress?: string
-  target: string | null
-  created_at: string
-  finished_at: string | null
-  seconds: number | null
-  result: string | null
-  answer?: string
-}
-
-interface DrillOptions extends InOrg {
+interface DrillOptions extends OrgOptions {
   query?: string
   wait: boolean
 }
 
-export function addDrillCommands(postgres: Command, cli: WatchingCli): void {
-  const drills = takesCluster(postgres.command('drills'))
+export function addDrillCommands(postgres: Command, cli: ProgressCli): void {
+  const drills = withClusterArgument(postgres.command('drills'))
     .description('list the restore drills of a cluster, newest first')
-    .action((given: string, options: InOrg) => printDrills(cli, given, options))
+    .action((nameOrId: string, options: OrgOptions) => printDrills(cli, nameOrId, options))
   addExamples(drills, 'berth postgres drills shop', 'berth postgres drills shop --json')
 
-  const drill = takesCluster(postgres.command('drill'))
-    .description('try out whether a cluster can be restored, in a scratch cluster that is deleted again')
-    .option('--query <sql>', 'what to ask the restored data, here and in later drills; an empty one for nothing')
-    .option('--no-wait', 'return as soon as it is asked for')
-    .action((given: string, options: DrillOptions) => runDrill(cli, given, options))
+  const drill = withClusterArgument(postgres.command('drill'))
+    .description('test that a cluster can be restored, in a temporary cluster')
+    .option('--query <sql>', 'SQL to run on the restored data, in this and later drills; empty for none')
+    .option('--no-wait', 'return without waiting for the drill')
+    .action((nameOrId: string, options: DrillOptions) => runDrill(cli, nameOrId, options))
   addExamples(drill, 'berth postgres drill shop', "berth postgres drill shop --query 'select count(*) from orders'")
 }
 
-/** Newest first. */
-function listDrills(session: Session, clusterPath: string): Promise<Data<Drill[]>> {
+/** Lists the drills of a cluster, newest first. */
+function listDrills(session: Session, clusterPath: string): Promise<Data<PostgresDrill[]>> {
   return request(session, 'GET', `${clusterPath}/drills`)
 }
 
-async function printDrills(cli: Cli, given: string, options: InOrg): Promise<void> {
+async function printDrills(cli: Cli, nameOrId: string, options: OrgOptions): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await listDrills(cli.session(), await findCluster(cli, given, options))
+  const answer = await listDrills(cli.session(), await findCluster(cli, nameOrId, options))
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`Cluster ${visible(given)} has had no drill yet; "berth postgres drill" runs one.`)
+    return terminal.note(`Cluster ${visible(nameOrId)} has no drills yet; "berth postgres drill" runs one.`)
   }
   const rows = answer.data.map((drill): Cell[] => [
     timeText(drill.created_at),
     drill.status,
     timeText(drill.target),
-    drill.seconds === null ? null : spanText(drill.seconds),
+    drill.seconds === null ? null : formatSpan(drill.seconds),
     drill.result ?? drill.progress,
   ])
-  const headers = ['ASKED FOR', 'STATUS', 'RESTORED TO', 'TOOK', 'RESULT']
+  const headers = ['REQUESTED', 'STATUS', 'RESTORED TO', 'TOOK', 'RESULT']
   printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
-async function runDrill(cli: WatchingCli, given: string, options: DrillOptions): Promise<void> {
+async function runDrill(cli: ProgressCli, nameOrId: string, options: DrillOptions): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
-  const path = await findCluster(cli, given, options)
+  const path = await findCluster(cli, nameOrId, options)
   await request(session, 'POST', `${path}/drills`, { drill_query: options.query })
-  // Only one is under way at a time, so that the newest is the one that was asked for.
-  const [begun] = (await listDrills(session, path)).data
-  if (!begun) throw new Failure(`the drill of cluster ${given} is gone`)
-  const which = wordsFor(given, options.org)
-  const drill = options.wait ? await watchDrill(cli, path, begun, { given, which }) : begun
-  const isBad = drill.result !== null && drill.result !== 'ok'
-  if (terminal.json || !isBad) printAnswer(terminal, { data: drill }, () => drillText(drill, which, terminal.colors))
-  if (isBad) throw new Failure(`the drill of cluster ${given} ${drill.result}`)
+  // Only one drill runs at a time, so the newest is the one that was requested.
+  const [started] = (await listDrills(session, path)).data
+  if (!started) throw new Failure(`the drill of cluster ${nameOrId} no longer exists`)
+  const clusterArgs = clusterArguments(nameOrId, options.org)
+  const drill = options.wait ? await watchDrill(cli, path, started, { nameOrId, clusterArgs }) : started
+  const hasFailed = drill.result !== null && drill.result !== 'ok'
+  if (terminal.json || !hasFailed)
+    printAnswer(terminal, { data: drill }, () => formatDrill(drill, clusterArgs, terminal.colors))
+  if (hasFailed) throw new Failure(`the drill of cluster ${nameOrId} ${drill.result}`)
 }
 
 async function watchDrill(
-  cli: WatchingCli,
+  cli: ProgressCli,
   path: string,
-  { id }: Drill,
-  { given, which }: { given: string; which: string },
-): Promise<Drill> {
+  { id }: PostgresDrill,
+  { nameOrId, clusterArgs }: { nameOrId: string; clusterArgs: string },
+): Promise<PostgresDrill> {
   const session = cli.session()
-  const ended = await watch(
+  const ended = await pollUntil(
     startProgress(cli.terminal(), cli.progress),
     async () => (await listDrills(session, path)).data.find((drill) => drill.id === id),
     (drill) => {
       if (!drill || drill.status === 'done') return undefined
-      return visible(`Drill of ${given}: ${drill.progress ?? drill.status}`)
+      return visible(`Drill of ${nameOrId}: ${drill.progress ?? drill.status}`)
     },
-    `The drill goes on. See how it comes along with: berth postgres drills ${which}`,
+    `The drill continues. Check its progress with: berth postgres drills ${clusterArgs}`,
   )
-  if (!ended) throw new Failure(`the drill of cluster ${given} is gone`)
+  if (!ended) throw new Failure(`the drill of cluster ${nameOrId} no longer exists`)
   return ended
 }
 
-function drillText(drill: Drill, which: string, colors: boolean): string {
+function formatDrill(drill: PostgresDrill, clusterArgs: string, colors: boolean): string {
   const { status, result, target, seconds, answer } = drill
   if (result === null) {
-    return `The drill is ${status}. See how it comes along with: berth postgres drills ${visible(which)}`
+    return `The drill is ${status}. Check its progress with: berth postgres drills ${visible(clusterArgs)}`
   }
   const facts: [string, Cell][] = [
     ['result', result],
     ['restored to', timeText(target)],
-    ['took', spanText(seconds ?? 0)],
+    ['took', formatSpan(seconds ?? 0)],
   ]
   const lines = answer === undefined ? [] : ['answer', ...answer.split('\n').map(visible)]
   return [block(facts, colors), ...lines].join('\n')

@@ -1,56 +1,18 @@
 import type { Command } from 'commander'
-import { request, requestIfPresent, type Session, segment } from '../client.ts'
+import type { PostgresCluster, PostgresClusterSummary, PostgresCredentials, PostgresDatabase } from '../api-types.ts'
+import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { type Cli, defaultOrg } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
 
-export interface ClusterSummary {
-  id: string
-  name: string
-  status: string
-  region: string
-  plan: string
-  created_at: string
-  deleted_at?: string
-  attached_apps: { name: string }[]
-}
+export type Endpoints = NonNullable<PostgresCluster['private_endpoints']>
+export type Endpoint = Endpoints['direct']
 
-export interface Endpoint {
-  host: string
-  port: number
-}
-
-export interface Endpoints {
-  direct: Endpoint
-  pooler: Endpoint
-}
-
-export interface Cluster extends ClusterSummary {
-  organization: { slug: string }
-  pg_major_version: string
-  cpu_kind: string
-  cpus: number
-  memory_mb: number
-  disk_size_gb: number
-  replicas: number
-  postgis_enabled: boolean
-  pool_mode: string
-  endpoints?: { primary: Endpoints }
-  /** As machines reach it; absent where they cannot. */
-  private_endpoints?: Endpoints
-  storage_provisioned_bytes: number | null
-  storage_used_bytes: number | null
-  health?: { status: string; reason: string; since: string }
-  recovery_window: { earliest: string; latest: string } | null
-  last_drill?: { at: string; seconds: number; result: string }
-  failure?: string
-}
-
-/** Answers of the Postgres operations wrap what they answer with. */
+/** Answers of the Postgres operations wrap their result. */
 export interface Data<T> {
   data: T
 }
 
-export interface InOrg {
+export interface OrgOptions {
   org: string
 }
 
@@ -59,14 +21,18 @@ export const defaultUser = 'fly-user'
 
 const idPattern = /^[a-z0-9]{16}$/
 
-/** The argument that says which cluster, and the option that says where its name is looked up. */
-export function takesCluster(command: Command): Command {
+/** Adds the cluster argument and the option for the organization in which the name is looked up. */
+export function withClusterArgument(command: Command): Command {
   return command
     .argument('<cluster>', 'the name or the id of the cluster')
     .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
 }
 
-export function listClusters(session: Session, org: string, includeDeleted = false): Promise<Data<ClusterSummary[]>> {
+export function listClusters(
+  session: Session,
+  org: string,
+  includeDeleted = false,
+): Promise<Data<PostgresClusterSummary[]>> {
   return request(session, 'GET', listPath(org, includeDeleted))
 }
 
@@ -74,66 +40,67 @@ function listPath(org: string, includeDeleted = false): string {
   return `/v1/postgres?${new URLSearchParams({ org_slug: org, ...(includeDeleted ? { include_deleted: 'true' } : {}) })}`
 }
 
-/** The path of the operations on the cluster that has this name or this id. */
-export async function findCluster(cli: Cli, given: string, { org }: InOrg): Promise<string> {
-  return `/v1/postgres/${segment(await findClusterId(cli.session(), given, org))}`
+/** Returns the API path of the cluster with this name or id. */
+export async function findCluster(cli: Cli, nameOrId: string, { org }: OrgOptions): Promise<string> {
+  return `/v1/postgres/${encodeSegment(await findClusterId(cli.session(), nameOrId, org))}`
 }
 
-/** With which a user logs in. */
 export async function getPassword(
   cli: Cli,
   path: string,
-  given: string,
-  { org, user }: InOrg & { user: string },
+  nameOrId: string,
+  { org, user }: OrgOptions & { user: string },
 ): Promise<string> {
-  const credentials = `${path}/users/${segment(user)}/credentials`
-  const found = await requestIfPresent<Data<{ password: string }>>(cli.session(), credentials)
+  const credentials = `${path}/users/${encodeSegment(user)}/credentials`
+  const found = await requestIfPresent<Data<PostgresCredentials>>(cli.session(), credentials)
   if (found) return found.data.password
   throw new Failure(
-    `cluster ${given} has no user ${user}; choose one with --user, "berth postgres users list ${wordsFor(given, org)}" shows all`,
+    `cluster ${nameOrId} has no user ${user}; choose one with --user, "berth postgres users list ${clusterArguments(nameOrId, org)}" shows all`,
   )
 }
 
-/** What a command is told, and the organization if it would take another one. */
-export function wordsFor(given: string, org: string): string {
-  return org === defaultOrg ? given : `${given} --org ${org}`
+/** The arguments that select this cluster in a command, for hints. */
+export function clusterArguments(nameOrId: string, org: string): string {
+  return org === defaultOrg ? nameOrId : `${nameOrId} --org ${org}`
 }
 
-/** At which a cluster is reached; `what` is possible then. */
-export function getEndpoints({ name, status, endpoints, failure }: Cluster, what: string): Endpoints {
+/** Throws when the cluster has no endpoints yet; `what` completes the sentence about what needs them. */
+export function getEndpoints({ name, status, endpoints, failure }: PostgresCluster, what: string): Endpoints {
   if (endpoints) return endpoints.primary
   if (failure !== undefined) throw new Failure(`cluster ${name} failed: ${failure}`)
   throw new Failure(`cluster ${name} is ${status}; ${what} once it is ready`)
 }
 
-/** Undefined for a database that the cluster has. */
-export async function explainMissingDatabase(
+/** Returns an error message when the cluster does not have the database, and undefined when it does. */
+export async function missingDatabaseMessage(
   cli: Cli,
   path: string,
-  given: string,
-  { org, database }: InOrg & { database: string },
+  nameOrId: string,
+  { org, database }: OrgOptions & { database: string },
 ): Promise<string | undefined> {
-  const { data } = await request<Data<{ name: string }[]>>(cli.session(), 'GET', `${path}/databases`)
+  const { data } = await request<Data<PostgresDatabase[]>>(cli.session(), 'GET', `${path}/databases`)
   if (data.some(({ name }) => name === database)) return undefined
-  return `cluster ${given} has no database ${database}; choose one with --database, "berth postgres databases list ${wordsFor(given, org)}" shows all`
+  return `cluster ${nameOrId} has no database ${database}; choose one with --database, "berth postgres databases list ${clusterArguments(nameOrId, org)}" shows all`
 }
 
-async function findClusterId(session: Session, given: string, org: string): Promise<string> {
-  const looksLikeId = idPattern.test(given)
-  // An id is good in every organization, also for a token that may not see this one.
+async function findClusterId(session: Session, nameOrId: string, org: string): Promise<string> {
+  const looksLikeId = idPattern.test(nameOrId)
+  // An id works in every organization, even if the token may not list the clusters of this one.
   const list = looksLikeId
-    ? await requestIfPresent<Data<ClusterSummary[]>>(session, listPath(org))
+    ? await requestIfPresent<Data<PostgresClusterSummary[]>>(session, listPath(org))
     : await listClusters(session, org)
-  const found = list?.data.filter(({ id, name }) => id === given || name === given) ?? []
-  if (found.length > 1) throw new Misuse(ambiguity(given, found))
+  const found = list?.data.filter(({ id, name }) => id === nameOrId || name === nameOrId) ?? []
+  if (found.length > 1) throw new Misuse(ambiguityMessage(nameOrId, found))
   if (found[0]) return found[0].id
-  if (looksLikeId) return given
-  throw new Failure(`cluster ${given} not found in organization ${org}; "berth postgres list --org ${org}" shows all`)
+  if (looksLikeId) return nameOrId
+  throw new Failure(
+    `cluster ${nameOrId} not found in organization ${org}; "berth postgres list --org ${org}" shows all`,
+  )
 }
 
-/** Names are unique, so that one of the two has the id and the other the name. */
-function ambiguity(given: string, found: ClusterSummary[]): string {
-  const byId = found.find(({ id }) => id === given)!
-  const byName = found.find(({ id }) => id !== given)!
-  return `"${given}" is the id of one cluster and the name of another; write ${byId.name} or ${byName.id}`
+/** Names are unique, so one of the two clusters has the id and the other the name. */
+function ambiguityMessage(nameOrId: string, found: PostgresClusterSummary[]): string {
+  const byId = found.find(({ id }) => id === nameOrId)!
+  const byName = found.find(({ id }) => id !== nameOrId)!
+  return `"${nameOrId}" is the id of one cluster and the name of another; write ${byId.name} or ${byName.id}`
 }

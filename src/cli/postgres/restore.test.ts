@@ -1,8 +1,9 @@
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { addRestoreCommands, parseMoment, phaseText, type RestoreProgress, resolveMoment } from './restore.ts'
+import type { RestoreProgress } from '../api-types.ts'
+import { addRestoreCommands, formatPhase, parseRestoreTarget, resolveRestoreTarget } from './restore.ts'
 
-describe('a moment', () => {
+describe('a restore target', () => {
   it.each([
     ['2026-11-15T10:02:03Z', '2026-11-15T10:02:03Z'],
     ['2026-11-15 10:02:03+01:00', '2026-11-15 10:02:03+01:00'],
@@ -10,7 +11,7 @@ describe('a moment', () => {
     [' 2026-11-15 10:02:03.123456+00 ', '2026-11-15 10:02:03.123456+00:00'],
     ['2026-11-15 10:02:03+0530', '2026-11-15 10:02:03+05:30'],
   ])('can be written as %s', (text, time) => {
-    expect(parseMoment(text)).toEqual({ is: 'at', time })
+    expect(parseRestoreTarget(text)).toEqual({ is: 'at', time })
   })
 
   it.each([
@@ -21,8 +22,8 @@ describe('a moment', () => {
     ['1d-ago', 86_400],
     ['1h30m-ago', 5400],
     ['1d2h3m4s-ago', 93_784],
-  ])('can be counted back with %s', (text, seconds) => {
-    expect(parseMoment(text)).toEqual({ is: 'ago', seconds })
+  ])('can be relative: %s', (text, seconds) => {
+    expect(parseRestoreTarget(text)).toEqual({ is: 'ago', seconds })
   })
 
   it.each([
@@ -44,28 +45,37 @@ describe('a moment', () => {
     '2026-11-15 10:02:03 +01:00',
     '2026-11-15 10:02:03 UTC',
   ])('cannot be written as %j', (text) => {
-    expect(() => parseMoment(text)).toThrow('Write a time with an offset')
+    expect(() => parseRestoreTarget(text)).toThrow('Write a time with an offset')
   })
 
   const latest = '2026-11-15T10:02:01.123456Z'
   const now = Date.parse('2026-11-15T10:02:03Z')
 
-  it('is counted back from the clock of the platform', () => {
+  it('is relative to the clock of the platform', () => {
     const moment = { is: 'ago', seconds: 5400 } as const
-    expect(resolveMoment(moment, latest, now)).toEqual({ time: '2026-11-15T08:32:03.000Z', isClamped: false })
+    expect(resolveRestoreTarget(moment, latest, now)).toEqual({ time: '2026-11-15T08:32:03.000Z', isClamped: false })
   })
 
-  it('is the end of the window at the latest', () => {
-    expect(resolveMoment({ is: 'ago', seconds: 1 }, latest, now)).toEqual({ time: latest, isClamped: true })
-    expect(resolveMoment({ is: 'ago', seconds: 2 }, latest, now)).toMatchObject({ isClamped: false })
-    expect(resolveMoment({ is: 'latest' }, latest, now)).toEqual({ time: latest, isClamped: false })
+  it('is limited to the end of the window', () => {
+    expect(resolveRestoreTarget({ is: 'ago', seconds: 1 }, latest, now)).toEqual({ time: latest, isClamped: true })
+    expect(resolveRestoreTarget({ is: 'ago', seconds: 2 }, latest, now)).toMatchObject({ isClamped: false })
+    expect(resolveRestoreTarget({ is: 'latest' }, latest, now)).toEqual({ time: latest, isClamped: false })
   })
 })
 
 describe('the progress', () => {
   const gigabyte = 1024 ** 3
   const restore = (changes: Partial<RestoreProgress>): RestoreProgress => {
-    return { phase: 'waiting', bytes_done: 0, bytes_total: null, replayed_until: null, ...changes }
+    return {
+      source_cluster_id: '0123456789abcdef',
+      phase: 'waiting',
+      bytes_done: 0,
+      bytes_total: null,
+      replayed_until: null,
+      verified: false,
+      error: null,
+      ...changes,
+    }
   }
   const copying = (done: number, total: number | null) =>
     restore({ phase: 'copying', bytes_done: done, bytes_total: total })
@@ -84,14 +94,14 @@ describe('the progress', () => {
     [restore({ phase: 'finishing' }), 'finishing'],
     [restore({ phase: 'done' }), 'finishing'],
   ])('of %j is %s at a terminal', (seen, text) => {
-    expect(phaseText(seen, true)).toBe(text)
+    expect(formatPhase(seen, true)).toBe(text)
   })
 
   it.each([
     [copying(1.2 * gigabyte, 3.4 * gigabyte), 'copying 3.4 GB, 30 %'],
     [replaying, 'replaying, until 10:02 UTC'],
   ])('of %j is %s elsewhere', (seen, text) => {
-    expect(phaseText(seen, false)).toBe(text)
+    expect(formatPhase(seen, false)).toBe(text)
   })
 })
 
@@ -147,7 +157,7 @@ describe('the commands', () => {
     await program.parseAsync(args, { from: 'user' })
   }
 
-  it('restore a time and tell at the end where it is', async () => {
+  it('restore a time and finally print the endpoints', async () => {
     const replaying: Answer = [200, { data: made({ restore: { phase: 'replaying', replayed_until: null } }) }]
     const time = '2026-11-15 10:02:03+01:00'
     const answers = [listed, shownSource, created, replaying, ready]
@@ -181,15 +191,15 @@ All passwords are new:   berth postgres show new --reveal`)
     await berth(['restore', 'shop', '--to', to, '--no-wait'], false, listed, shownSource, created)
     expect(bodies).toEqual([{ pitr_time: time }])
     expect(printed.filter((line) => line.includes(`window ends at ${latest}`))).toHaveLength(notes)
-    expect(printed.at(-1)).toContain('See how it comes along with: berth postgres show new')
+    expect(printed.at(-1)).toContain('Check its progress with: berth postgres show new')
   })
 
   const young: Answer = [200, { data: { ...source, recovery_window: null } }]
 
-  it('say why there is nothing to restore to', async () => {
+  it('explain why there is no recovery window', async () => {
     const args = ['restore', 'shop', '--to', '5m-ago', '--no-wait']
     const attempt = berth(args, false, listed, young, [200, { data: [] }])
-    await expect(attempt).rejects.toThrow('its first backup has not begun yet')
+    await expect(attempt).rejects.toThrow('its first backup has not started yet')
     const hasFailed: Answer = [200, { data: [{ id: 'x', status: 'failed', failure: 'disk full' }] }]
     const hopeless = berth(['restore', 'shop', '--to', 'latest'], false, listed, young, hasFailed)
     await expect(hopeless).rejects.toThrow('its backup x failed: disk full')
@@ -199,7 +209,7 @@ All passwords are new:   berth postgres show new --reveal`)
   it('wait for the first backup', async () => {
     const answers: Answer[] = [young, [200, { data: [] }], young, [200, { data: [{ id: 'x', status: 'running' }] }]]
     await berth(['restore', 'shop', '--to', 'latest'], false, listed, ...answers, shownSource, created, ready)
-    expect(shown).toContain('Cluster shop waits for its first backup')
+    expect(shown).toContain('Cluster shop is waiting for its first backup')
     expect(bodies).toEqual([{ pitr_time: latest }])
   })
 
@@ -210,17 +220,17 @@ All passwords are new:   berth postgres show new --reveal`)
     const later = { ...source, recovery_window: { earliest: latest, latest: '2026-11-15T10:02:02.9Z' } }
     const answers: Answer[] = [shownSource, [200, { data: later }], created, ready]
     await berth(['restore', 'shop', '--to', to], false, listed, ...answers)
-    expect(shown).toContain('The archive is about to have that moment')
+    expect(shown).toContain('Waiting until the WAL archive reaches that time')
     expect(bodies).toEqual([{ pitr_time: time }])
   })
 
-  it('do not wait for the future', async () => {
+  it('do not wait for a time in the future', async () => {
     const refused: Answer = [422, { error: 'pitr_time is outside the recovery window' }]
     const attempt = berth(['restore', 'shop', '--to', '2026-11-15T10:02:04Z'], false, listed, shownSource, refused)
     await expect(attempt).rejects.toThrow('outside the recovery window')
   })
 
-  it('fail with the reason of the platform', async () => {
+  it('fail with the reason from the platform', async () => {
     const args = ['restore', 'shop', '--backup', 'x']
     const reason = `cluster new (${newId}) failed: backup x is damaged`
     await expect(berth(args, false, listed, created, failed)).rejects.toThrow(reason)
@@ -229,7 +239,7 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(JSON.parse(printed[1]!)).toEqual(failed[1])
   })
 
-  it('want either a backup or a time', async () => {
+  it('require either a backup or a time', async () => {
     await expect(berth(['restore', 'shop'], false)).rejects.toThrow('--backup <id> or --to <time>')
     await expect(berth(['restore', 'shop', '--backup', 'x', '--to', 'latest'], false)).rejects.toThrow(
       'cannot be used with',
@@ -243,7 +253,7 @@ All passwords are new:   berth postgres show new --reveal`)
     expect([asked[1], bodies]).toEqual([`POST /${id}/fork`, [{ name: 'new' }]])
   })
 
-  it('undelete by id, and by a name that only one had', async () => {
+  it('undelete by id, and by a name that is not ambiguous', async () => {
     await berth(['undelete', id], true, created, ready)
     expect([asked[0], bodies]).toEqual([`POST /${id}/undelete`, [{}]])
     const deleted = { ...source, status: 'deleted', deleted_at: latest }

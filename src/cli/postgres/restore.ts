@@ -1,68 +1,59 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import { bytesText } from '../bytes.ts'
-import { request, segment } from '../client.ts'
-import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import type { PostgresBackup, PostgresCluster, RestoreProgress } from '../api-types.ts'
+import { formatBytes } from '../bytes.ts'
+import { encodeSegment, request } from '../client.ts'
+import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
+import { parseSeconds } from '../duration.ts'
 import { Failure, Misuse } from '../failure.ts'
 import { block, type Cell, printAnswer, visible } from '../output.ts'
-import { startProgress, watch } from '../progress.ts'
-import { type Backup, isUnderWay, listBackups, type WatchingCli } from './backup.ts'
-import { type Data, findCluster, type InOrg, listClusters, takesCluster, wordsFor } from './find.ts'
-import { noWindowText, type RecoverableCluster, readPlatformClock } from './window.ts'
+import { pollUntil, startProgress } from '../progress.ts'
+import { isInProgress, listBackups } from './backup.ts'
+import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
+import { formatNoWindow, readPlatformClock } from './window.ts'
 
-export interface RestoreProgress {
-  backup_id?: string
-  pitr_time?: string
-  phase: string
-  bytes_done: number
-  bytes_total: number | null
-  replayed_until: string | null
-}
-
-interface RestoredCluster extends RecoverableCluster {
-  restore?: RestoreProgress
-}
-
-interface NewOptions extends InOrg {
+interface NewClusterOptions extends OrgOptions {
   name?: string
   wait: boolean
 }
 
-interface RestoreOptions extends NewOptions {
+interface RestoreOptions extends NewClusterOptions {
   backup?: string
-  to?: Moment
+  to?: RestoreTarget
 }
 
-export type Moment = { is: 'at'; time: string } | { is: 'ago'; seconds: number } | { is: 'latest' }
+export type RestoreTarget = { is: 'at'; time: string } | { is: 'ago'; seconds: number } | { is: 'latest' }
 
-export function addRestoreCommands(postgres: Command, cli: WatchingCli): void {
+export function addRestoreCommands(postgres: Command, cli: ProgressCli): void {
   addRestore(postgres, cli)
-  const fork = makesCluster(takesCluster(postgres.command('fork')))
-    .description('copy a cluster as it is now into a new one')
-    .action((given: string, options: NewOptions) => forkCluster(cli, given, options))
+  const fork = withNewClusterOptions(withClusterArgument(postgres.command('fork')))
+    .description('copy the current state of a cluster into a new cluster')
+    .action((nameOrId: string, options: NewClusterOptions) => forkCluster(cli, nameOrId, options))
   addExamples(fork, 'berth postgres fork shop', 'berth postgres fork shop --name shop-experiment')
 
   const undelete = postgres
     .command('undelete')
-    .description('bring a deleted cluster back as a new one, as it was at its end')
-    .argument('<cluster>', 'the id of the deleted cluster, or its name if it was the only one of that name')
+    .description('restore the final state of a deleted cluster into a new cluster')
+    .argument('<cluster>', 'the id of the deleted cluster, or its name if only one deleted cluster had it')
     .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
-  makesCluster(undelete).action((given: string, options: NewOptions) => undeleteCluster(cli, given, options))
+  withNewClusterOptions(undelete).action((nameOrId: string, options: NewClusterOptions) =>
+    undeleteCluster(cli, nameOrId, options),
+  )
   addExamples(undelete, 'berth postgres list --deleted', 'berth postgres undelete 0123456789abcdef --name shop')
 }
 
-function addRestore(postgres: Command, cli: WatchingCli): void {
-  const restore = makesCluster(takesCluster(postgres.command('restore')))
-    .description('restore a backup or a moment into a new cluster; this one is not touched')
-    .option('--backup <id>', 'the state at the end of this backup')
+function addRestore(postgres: Command, cli: ProgressCli): void {
+  const restore = withNewClusterOptions(withClusterArgument(postgres.command('restore')))
+    .description('restore a backup or a point in time into a new cluster; the source is not changed')
+    .option('--backup <id>', 'restore the state at the end of this backup')
     .addOption(
       new Option(
         '--to <time>',
-        "this moment: a time with an offset, one such as 5m-ago, or latest for the window's end",
+        'restore this point in time: a time with an offset, such as 5m-ago, or latest for the end of the recovery window',
       )
-        .argParser(parseMoment)
+        .argParser(parseRestoreTarget)
         .conflicts('backup'),
     )
-    .action((given: string, options: RestoreOptions) => restoreCluster(cli, given, options))
+    .action((nameOrId: string, options: RestoreOptions) => restoreCluster(cli, nameOrId, options))
   addExamples(
     restore,
     "berth postgres restore shop --to '2026-11-15 10:02:03+01:00'",
@@ -72,215 +63,215 @@ function addRestore(postgres: Command, cli: WatchingCli): void {
   )
 }
 
-function makesCluster(command: Command): Command {
+function withNewClusterOptions(command: Command): Command {
   return command
-    .option('--name <name>', 'of the new cluster; generated when omitted')
-    .option('--no-wait', 'return as soon as it has begun')
+    .option('--name <name>', 'the name of the new cluster; generated when omitted')
+    .option('--no-wait', 'return without waiting until it is ready')
 }
 
-// An offset may lack its minutes, as in what PostgreSQL prints for now().
-const timeForm = /^(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)(?:([Zz])|([+-]\d\d)(:?\d\d)?)$/
-const agoForm = /^(?:(\d{1,5})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:(\d{1,10})s)?-ago$/
+// An offset may have no minutes, as PostgreSQL prints it for now().
+const timePattern = /^(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)(?:([Zz])|([+-]\d\d)(:?\d\d)?)$/
 
-/** Whether a date exists is for the platform to say. */
-export function parseMoment(text: string): Moment {
-  const given = text.trim()
-  if (given === 'latest') return { is: 'latest' }
-  const time = timeForm.exec(given)
+// Each unit at most once and in this order, so that a slip such as 5m5m-ago is not taken for a time.
+const agoPattern = /^(?=\d)((?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+s)?)-ago$/
+
+/** Reads the form only. The platform checks whether the date exists. */
+export function parseRestoreTarget(text: string): RestoreTarget {
+  const nameOrId = text.trim()
+  if (nameOrId === 'latest') return { is: 'latest' }
+  const time = timePattern.exec(nameOrId)
   if (time) return { is: 'at', time: `${time[1]}${time[2] ?? `${time[3]}:${(time[4] ?? '00').replace(':', '')}`}` }
-  const ago = agoForm.exec(given)
-  if (ago && given !== '-ago') return { is: 'ago', seconds: secondsOf(ago) }
+  const ago = agoPattern.exec(nameOrId)?.[1]
+  const seconds = ago === undefined ? undefined : parseSeconds(ago)
+  if (seconds !== undefined) return { is: 'ago', seconds }
   throw new InvalidArgumentError("Write a time with an offset ('2026-11-15 10:02:03+01:00'), 5m-ago, or latest.")
 }
 
-function secondsOf(ago: RegExpExecArray): number {
-  const [days, hours, minutes, seconds] = ago.slice(1).map((digits) => Number(digits ?? 0))
-  return days! * 86_400 + hours! * 3600 + minutes! * 60 + seconds!
-}
-
-/** The time to ask for. A moment counted back from now is at the latest the window's end, which is a little behind. */
-export function resolveMoment(
-  moment: Exclude<Moment, { is: 'at' }>,
+/** Limits a time relative to now to the end of the recovery window, which is a few seconds behind the clock. */
+export function resolveRestoreTarget(
+  target: Exclude<RestoreTarget, { is: 'at' }>,
   latest: string,
   now: number,
 ): { time: string; isClamped: boolean } {
-  if (moment.is === 'latest') return { time: latest, isClamped: false }
-  const millis = now - moment.seconds * 1000
-  if (millis > Date.parse(latest)) return { time: latest, isClamped: true }
-  return { time: new Date(millis).toISOString(), isClamped: false }
+  if (target.is === 'latest') return { time: latest, isClamped: false }
+  const timeMs = now - target.seconds * 1000
+  if (timeMs > Date.parse(latest)) return { time: latest, isClamped: true }
+  return { time: new Date(timeMs).toISOString(), isClamped: false }
 }
 
-async function restoreCluster(cli: WatchingCli, given: string, options: RestoreOptions): Promise<void> {
+async function restoreCluster(cli: ProgressCli, nameOrId: string, options: RestoreOptions): Promise<void> {
   const { backup, to, name } = options
   if (backup === undefined && to === undefined)
-    throw new Misuse('say what to restore with --backup <id> or --to <time>')
-  const path = await findCluster(cli, given, options)
+    throw new Misuse('choose what to restore with --backup <id> or --to <time>')
+  const path = await findCluster(cli, nameOrId, options)
   const target = to ? { pitr_time: await findTime(cli, path, to, options.wait) } : { backup_id: backup }
-  const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
   await followUntilReady(cli, created, options.wait)
 }
 
-async function findTime(cli: WatchingCli, path: string, moment: Moment, waits: boolean): Promise<string> {
-  if (moment.is === 'at' && !waits) return moment.time
+async function findTime(cli: ProgressCli, path: string, target: RestoreTarget, shouldWait: boolean): Promise<string> {
+  if (target.is === 'at' && !shouldWait) return target.time
   const now = await readPlatformClock(cli.session())
-  const { cluster, backups } = await watchWindow(cli, path, waits ? waitingFor(moment, now) : () => undefined)
-  if (moment.is === 'at') return moment.time
-  if (!cluster.recovery_window) throw new Failure(noWindowText(cluster, backups))
+  const { cluster, backups } = await watchWindow(cli, path, shouldWait ? pendingWindow(target, now) : () => undefined)
+  if (target.is === 'at') return target.time
+  if (!cluster.recovery_window) throw new Failure(formatNoWindow(cluster, backups))
   const { latest } = cluster.recovery_window
-  const { time, isClamped } = resolveMoment(moment, latest, now)
+  const { time, isClamped } = resolveRestoreTarget(target, latest, now)
   const terminal = cli.terminal()
   if (isClamped && !terminal.json) {
-    terminal.note(`The recovery window ends at ${latest}, which is before the moment asked for: restoring to its end.`)
+    terminal.note(
+      `The recovery window ends at ${latest}, which is before the requested time; restoring to the end of the window.`,
+    )
   }
   return time
 }
 
 interface Source {
-  cluster: RecoverableCluster
-  /** Listed when they tell why there is no window. */
-  backups: Backup[]
+  cluster: PostgresCluster
+  /** Listed only when there is no window, to explain why. */
+  backups: PostgresBackup[]
 }
 
 function watchWindow(
-  cli: WatchingCli,
+  cli: ProgressCli,
   path: string,
   waitsFor: (source: Source) => string | undefined,
 ): Promise<Source> {
   const session = cli.session()
-  const look = async () => {
-    const { data: cluster } = await request<Data<RecoverableCluster>>(session, 'GET', path)
+  const fetchSource = async () => {
+    const { data: cluster } = await request<Data<PostgresCluster>>(session, 'GET', path)
     return { cluster, backups: cluster.recovery_window ? [] : (await listBackups(session, path)).data }
   }
-  return watch(startProgress(cli.terminal(), cli.progress), look, waitsFor)
+  return pollUntil(startProgress(cli.terminal(), cli.progress), fetchSource, waitsFor)
 }
 
-// Well above the three seconds by which a window trails the clock, and the second in which a first backup begins.
-const windowSeconds = 10
+// Well above the three seconds by which the window trails the clock and the second until the first backup starts.
+const windowTimeoutSeconds = 10
 
-/** A window begins with the first backup and trails the clock. Both come by themselves, while the source is well. */
-function waitingFor(moment: Moment, now: number): (source: Source) => string | undefined {
-  const end = Date.now() + windowSeconds * 1000
-  // The clock is read to the second, so that what is in the same second is not in the future.
+/** The window starts with the first backup and trails the clock. On a healthy cluster, waiting resolves both. */
+function pendingWindow(target: RestoreTarget, now: number): (source: Source) => string | undefined {
+  const deadline = Date.now() + windowTimeoutSeconds * 1000
+  // The platform's clock is read to the second, so a time within the same second is not in the future.
   const isPast = (time: number) => time < now + 1000
   return ({ cluster, backups: [newest] }) => {
     if (cluster.status !== 'ready') return undefined
-    const isLate = Date.now() > end
+    const isLate = Date.now() > deadline
     const window = cluster.recovery_window
     if (!window) {
-      const isComing = newest ? isUnderWay(newest) : !isLate
-      return isComing ? `Cluster ${visible(cluster.name)} waits for its first backup` : undefined
+      const isComing = newest ? isInProgress(newest) : !isLate
+      return isComing ? `Cluster ${visible(cluster.name)} is waiting for its first backup` : undefined
     }
-    const time = momentMillis(moment, now)
+    const time = targetMs(target, now)
     const isComing = time !== undefined && Date.parse(window.latest) < time && isPast(time) && !isLate
-    return isComing ? 'The archive is about to have that moment' : undefined
+    return isComing ? 'Waiting until the WAL archive reaches that time' : undefined
   }
 }
 
-/** Undefined for the end of the window, wherever that is. */
-function momentMillis(moment: Moment, now: number): number | undefined {
-  if (moment.is === 'latest') return undefined
-  return moment.is === 'at' ? Date.parse(moment.time) : now - moment.seconds * 1000
+/** Returns undefined for `latest`, which needs no waiting. */
+function targetMs(target: RestoreTarget, now: number): number | undefined {
+  if (target.is === 'latest') return undefined
+  return target.is === 'at' ? Date.parse(target.time) : now - target.seconds * 1000
 }
 
-async function forkCluster(cli: WatchingCli, given: string, options: NewOptions): Promise<void> {
-  const path = await findCluster(cli, given, options)
+async function forkCluster(cli: ProgressCli, nameOrId: string, options: NewClusterOptions): Promise<void> {
+  const path = await findCluster(cli, nameOrId, options)
   const { name } = options
-  const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', `${path}/fork`, { name })
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', `${path}/fork`, { name })
   await followUntilReady(cli, created, options.wait)
 }
 
-async function undeleteCluster(cli: WatchingCli, given: string, options: NewOptions): Promise<void> {
-  const path = `/v1/postgres/${segment(await findDeletedId(cli, given, options))}/undelete`
+async function undeleteCluster(cli: ProgressCli, nameOrId: string, options: NewClusterOptions): Promise<void> {
+  const path = `/v1/postgres/${encodeSegment(await findDeletedId(cli, nameOrId, options))}/undelete`
   const { name } = options
-  const created = await request<Data<RestoredCluster>>(cli.session(), 'POST', path, { name })
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', path, { name })
   await followUntilReady(cli, created, options.wait)
 }
 
-/** A name is free again once its cluster is deleted, so that several may have had it. */
-async function findDeletedId(cli: Cli, given: string, { org }: InOrg): Promise<string> {
-  if (/^[a-z0-9]{16}$/.test(given)) return given
+/** Several deleted clusters may have had the same name, because a name is free again after a deletion. */
+async function findDeletedId(cli: Cli, nameOrId: string, { org }: OrgOptions): Promise<string> {
+  if (/^[a-z0-9]{16}$/.test(nameOrId)) return nameOrId
   const { data } = await listClusters(cli.session(), org, true)
-  const found = data.filter(({ name, deleted_at }) => name === given && deleted_at !== undefined)
+  const found = data.filter(({ name, deleted_at }) => name === nameOrId && deleted_at !== undefined)
   if (found.length > 1) {
     throw new Misuse(
-      `several deleted clusters were named ${given}; write one of ${found.map(({ id }) => id).join(', ')}`,
+      `several deleted clusters were named ${nameOrId}; write one of ${found.map(({ id }) => id).join(', ')}`,
     )
   }
   if (found[0]) return found[0].id
-  throw new Failure(`no deleted cluster ${given} in organization ${org}; "berth postgres list --deleted" shows all`)
+  throw new Failure(`no deleted cluster ${nameOrId} in organization ${org}; "berth postgres list --deleted" shows all`)
 }
 
-async function followUntilReady(cli: WatchingCli, created: Data<RestoredCluster>, waits: boolean): Promise<void> {
+async function followUntilReady(cli: ProgressCli, created: Data<PostgresCluster>, shouldWait: boolean): Promise<void> {
   const terminal = cli.terminal()
-  const answer = waits ? await watchRestore(cli, created.data) : created
+  const answer = shouldWait ? await watchRestore(cli, created.data) : created
   const cluster = answer.data
-  const hasFailed = waits && cluster.status !== 'ready'
-  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => restoredText(cluster, terminal.colors))
-  if (hasFailed) throw new Failure(failureText(cluster))
+  const hasFailed = shouldWait && cluster.status !== 'ready'
+  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => formatRestored(cluster, terminal.colors))
+  if (hasFailed) throw new Failure(formatFailure(cluster))
 }
 
-/** Without a limit of its own: the platform gives up on what takes too long, and says why. */
-function watchRestore(cli: WatchingCli, { id, name, organization }: RestoredCluster): Promise<Data<RestoredCluster>> {
+/** Has no timeout, because the platform itself fails a restore that takes too long and gives the reason. */
+function watchRestore(cli: ProgressCli, { id, name, organization }: PostgresCluster): Promise<Data<PostgresCluster>> {
   const session = cli.session()
   const terminal = cli.terminal()
   if (!terminal.json) terminal.note(`Restoring into cluster ${visible(name)} (${id}).`)
-  return watch(
+  return pollUntil(
     startProgress(terminal, cli.progress),
-    () => request<Data<RestoredCluster>>(session, 'GET', `/v1/postgres/${segment(id)}`),
+    () => request<Data<PostgresCluster>>(session, 'GET', `/v1/postgres/${encodeSegment(id)}`),
     ({ data: { status, restore } }) => {
       const isUnderWay = status === 'creating' || status === 'initializing'
-      return isUnderWay ? phaseText(restore, cli.progress.isTTY === true) : undefined
+      return isUnderWay ? formatPhase(restore, cli.progress.isTTY === true) : undefined
     },
-    `The restore goes on. See how it comes along with: berth postgres show ${wordsFor(name, organization.slug)}`,
+    `The restore continues. Check its progress with: berth postgres show ${clusterArguments(name, organization.slug)}`,
   )
 }
 
-/** Where a line cannot be rewritten, steps of ten percent and of a minute keep the lines few. */
-export function phaseText(restore: RestoreProgress | undefined, isRewritten: boolean): string {
-  if (restore?.phase === 'copying') return copyText(restore, isRewritten)
-  if (restore?.phase === 'replaying') return replayText(restore, isRewritten)
+/** When lines cannot be rewritten, steps of ten percent and of a minute limit the number of lines. */
+export function formatPhase(restore: RestoreProgress | undefined, isLiveLine: boolean): string {
+  if (restore?.phase === 'copying') return formatCopy(restore, isLiveLine)
+  if (restore?.phase === 'replaying') return formatReplay(restore, isLiveLine)
   return restore?.phase === 'finishing' || restore?.phase === 'done' ? 'finishing' : 'waiting'
 }
 
 const barColumns = 20
 
-function copyText({ bytes_done, bytes_total }: RestoreProgress, isRewritten: boolean): string {
+function formatCopy({ bytes_done, bytes_total }: RestoreProgress, isLiveLine: boolean): string {
   if (!bytes_total) return 'copying'
   const part = Math.min(1, bytes_done / bytes_total)
-  if (!isRewritten) return `copying ${bytesText(bytes_total)}, ${Math.floor(part * 10) * 10} %`
+  if (!isLiveLine) return `copying ${formatBytes(bytes_total)}, ${Math.floor(part * 10) * 10} %`
   const filled = Math.floor(part * barColumns)
   const bar = '#'.repeat(filled) + '-'.repeat(barColumns - filled)
-  return `copying ${ofText(Math.min(bytes_done, bytes_total), bytes_total)} [${bar}] ${Math.floor(part * 100)} %`
+  return `copying ${formatPart(Math.min(bytes_done, bytes_total), bytes_total)} [${bar}] ${Math.floor(part * 100)} %`
 }
 
-/** `1.2 of 3.4 GB`, `900 MB of 3.4 GB` */
-function ofText(done: number, total: number): string {
-  const [doneText, totalText] = [bytesText(done), bytesText(total)]
+/** Formats `1.2 of 3.4 GB` or `900 MB of 3.4 GB`. */
+function formatPart(done: number, total: number): string {
+  const [doneText, totalText] = [formatBytes(done), formatBytes(total)]
   const unit = totalText.slice(totalText.indexOf(' '))
   return `${doneText.endsWith(unit) ? doneText.slice(0, -unit.length) : doneText} of ${totalText}`
 }
 
-function replayText({ replayed_until }: RestoreProgress, isRewritten: boolean): string {
+function formatReplay({ replayed_until }: RestoreProgress, isLiveLine: boolean): string {
   if (replayed_until === null) return 'replaying'
-  return `replaying, until ${replayed_until.slice(11, isRewritten ? -1 : 16)} UTC`
+  return `replaying, until ${replayed_until.slice(11, isLiveLine ? -1 : 16)} UTC`
 }
 
-function failureText({ name, id, status, failure }: RestoredCluster): string {
+function formatFailure({ name, id, status, failure }: PostgresCluster): string {
   return failure === undefined ? `cluster ${name} (${id}) is ${status}` : `cluster ${name} (${id}) failed: ${failure}`
 }
 
-function restoredText(cluster: RestoredCluster, colors: boolean): string {
+function formatRestored(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints, restore } = cluster
-  const which = visible(wordsFor(name, cluster.organization.slug))
-  const state = restore?.pitr_time ?? restore?.backup_id
+  const clusterArgs = visible(clusterArguments(name, cluster.organization.slug))
+  const restoredTo = restore?.pitr_time ?? restore?.backup_id
   const overview: [string, Cell][] = [
     ['name', name],
     ['id', id],
-    ...(state ? ([['restored to', state]] satisfies [string, Cell][]) : []),
+    ...(restoredTo ? ([['restored to', restoredTo]] satisfies [string, Cell][]) : []),
   ]
   if (!endpoints) {
     const text = block([...overview, ['status', status]], colors)
-    return `${text}\n\nSee how it comes along with: berth postgres show ${which}`
+    return `${text}\n\nCheck its progress with: berth postgres show ${clusterArgs}`
   }
   const { direct, pooler } = endpoints.primary
   return [
@@ -289,7 +280,7 @@ function restoredText(cluster: RestoredCluster, colors: boolean): string {
       colors,
     ),
     '',
-    `Connect with:            berth postgres connect ${which}`,
-    `All passwords are new:   berth postgres show ${which} --reveal`,
+    `Connect with:            berth postgres connect ${clusterArgs}`,
+    `All passwords are new:   berth postgres show ${clusterArgs} --reveal`,
   ].join('\n')
 }

@@ -1,18 +1,9 @@
 import { Argument, type Command, Option } from 'commander'
-import { request, segment } from '../client.ts'
+import type { PostgresCredentials, PostgresUser } from '../api-types.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { block, confirm, printAnswer, table, visible } from '../output.ts'
-import { type Data, findCluster, type InOrg, takesCluster, wordsFor } from './find.ts'
-
-interface User {
-  username: string
-  role: string
-}
-
-interface Credentials {
-  username: string
-  password: string
-}
+import { clusterArguments, type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
 const roles = ['schema_admin', 'writer', 'reader']
 
@@ -20,7 +11,7 @@ export function addUserCommands(postgres: Command, cli: Cli): void {
   const users = postgres
     .command('users')
     .alias('user')
-    .description('users of a cluster: a schema_admin changes the schema, a writer data, and a reader reads')
+    .description('users of a cluster; a schema_admin may change the schema, a writer the data, a reader only reads')
   addExamples(
     users,
     'berth postgres users create shop reporting --role reader',
@@ -28,118 +19,139 @@ export function addUserCommands(postgres: Command, cli: Cli): void {
   )
   addUserLists(users, cli)
   addUserChanges(users, cli)
-  addPasswords(users, cli)
+  addPasswordCommands(users, cli)
 }
 
 function addUserLists(users: Command, cli: Cli): void {
-  const list = takesCluster(users.command('list').alias('ls'))
+  const list = withClusterArgument(users.command('list').alias('ls'))
     .description('list the users of a cluster')
-    .action((given: string, options: InOrg) => listUsers(cli, given, options))
+    .action((nameOrId: string, options: OrgOptions) => listUsers(cli, nameOrId, options))
   addExamples(list, 'berth postgres users list shop')
 }
 
 function addUserChanges(users: Command, cli: Cli): void {
-  const create = takesUser(users.command('create'))
-    .description('create a user; its password is made by the platform')
-    .addOption(new Option('--role <role>', 'what it may do').choices(roles).makeOptionMandatory())
-    .action((given: string, username: string, options: InOrg & { role: string }) => {
-      return createUser(cli, given, username, options)
+  const create = withUserArgument(users.command('create'))
+    .description('create a user; the platform generates the password')
+    .addOption(new Option('--role <role>', 'the permissions of the user').choices(roles).makeOptionMandatory())
+    .action((nameOrId: string, username: string, options: OrgOptions & { role: string }) => {
+      return createUser(cli, nameOrId, username, options)
     })
   addExamples(create, 'berth postgres users create shop reporting --role reader')
 
-  const role = takesUser(users.command('role'))
-    .description('give a user another role; the sessions it has open end')
-    .addArgument(new Argument('<role>', 'what it may do').choices(roles))
-    .action((given: string, username: string, wanted: string, options: InOrg) => {
-      return changeRole(cli, given, username, wanted, options)
+  const role = withUserArgument(users.command('role'))
+    .description('change the role of a user and end its sessions')
+    .addArgument(new Argument('<role>', 'the permissions of the user').choices(roles))
+    .action((nameOrId: string, username: string, wanted: string, options: OrgOptions) => {
+      return changeRole(cli, nameOrId, username, wanted, options)
     })
   addExamples(role, 'berth postgres users role shop reporting writer')
 
-  const remove = takesUser(users.command('delete'))
-    .description('delete a user; its sessions end, and what it owns goes to the schema admins')
-    .option('-y, --yes', 'do not ask')
-    .action((given: string, username: string, options: InOrg & { yes?: true }) => {
-      return deleteUser(cli, given, username, options)
+  const remove = withUserArgument(users.command('delete'))
+    .description('delete a user and end its sessions; its objects go to the schema admins')
+    .option('-y, --yes', 'do not ask for confirmation')
+    .action((nameOrId: string, username: string, options: OrgOptions & { yes?: true }) => {
+      return deleteUser(cli, nameOrId, username, options)
     })
   addExamples(remove, 'berth postgres users delete shop reporting')
 }
 
-function addPasswords(users: Command, cli: Cli): void {
-  const credentials = takesUser(users.command('credentials'))
+function addPasswordCommands(users: Command, cli: Cli): void {
+  const credentials = withUserArgument(users.command('credentials'))
     .description('show the password of a user')
-    .action((given: string, username: string, options: InOrg) => showCredentials(cli, given, username, options))
+    .action((nameOrId: string, username: string, options: OrgOptions) =>
+      showCredentials(cli, nameOrId, username, options),
+    )
   addExamples(
     credentials,
     'berth postgres users credentials shop fly-user',
     'berth postgres users credentials shop fly-user --json',
   )
 
-  const rotate = takesUser(users.command('rotate'))
-    .description('give a user a new password, and show it')
-    .option('--kill-sessions', 'also end the sessions that the user has open')
-    .action((given: string, username: string, options: InOrg & { killSessions?: true }) => {
-      return rotatePassword(cli, given, username, options)
+  const rotate = withUserArgument(users.command('rotate'))
+    .description('generate a new password for a user and show it')
+    .option('--kill-sessions', 'also end the open sessions of the user')
+    .action((nameOrId: string, username: string, options: OrgOptions & { killSessions?: true }) => {
+      return rotatePassword(cli, nameOrId, username, options)
     })
   addExamples(rotate, 'berth postgres users rotate shop reporting --kill-sessions')
 }
 
-function takesUser(command: Command): Command {
-  return takesCluster(command).argument('<user>', 'the name of the user')
+function withUserArgument(command: Command): Command {
+  return withClusterArgument(command).argument('<user>', 'the name of the user')
 }
 
-async function findUser(cli: Cli, given: string, username: string, options: InOrg): Promise<string> {
-  return `${await findCluster(cli, given, options)}/users/${segment(username)}`
+async function userPath(cli: Cli, nameOrId: string, username: string, options: OrgOptions): Promise<string> {
+  return `${await findCluster(cli, nameOrId, options)}/users/${encodeSegment(username)}`
 }
 
-async function listUsers(cli: Cli, given: string, options: InOrg): Promise<void> {
+async function listUsers(cli: Cli, nameOrId: string, options: OrgOptions): Promise<void> {
   const terminal = cli.terminal()
-  const path = await findCluster(cli, given, options)
-  const answer = await request<Data<User[]>>(cli.session(), 'GET', `${path}/users`)
+  const path = await findCluster(cli, nameOrId, options)
+  const answer = await request<Data<PostgresUser[]>>(cli.session(), 'GET', `${path}/users`)
   const rows = answer.data.map(({ username, role }) => [username, role])
   printAnswer(terminal, answer, () => table(['USER', 'ROLE'], rows, terminal.colors))
 }
 
-async function createUser(cli: Cli, given: string, username: string, options: InOrg & { role: string }): Promise<void> {
-  const path = await findCluster(cli, given, options)
+async function createUser(
+  cli: Cli,
+  nameOrId: string,
+  username: string,
+  options: OrgOptions & { role: string },
+): Promise<void> {
+  const path = await findCluster(cli, nameOrId, options)
   const { role } = options
-  const answer = await request<Data<User>>(cli.session(), 'POST', `${path}/users`, { username, role })
-  const command = `berth postgres users credentials ${wordsFor(`${given} ${username}`, options.org)}`
+  const answer = await request<Data<PostgresUser>>(cli.session(), 'POST', `${path}/users`, { username, role })
+  const command = `berth postgres users credentials ${clusterArguments(`${nameOrId} ${username}`, options.org)}`
   printAnswer(cli.terminal(), answer, () => {
     return visible(`Created user ${username} with the role ${role}. "${command}" shows its password.`)
   })
 }
 
-async function changeRole(cli: Cli, given: string, username: string, role: string, options: InOrg): Promise<void> {
-  const path = await findUser(cli, given, username, options)
+async function changeRole(
+  cli: Cli,
+  nameOrId: string,
+  username: string,
+  role: string,
+  options: OrgOptions,
+): Promise<void> {
+  const path = await userPath(cli, nameOrId, username, options)
   const answer = await request(cli.session(), 'PATCH', path, { role })
-  printAnswer(cli.terminal(), answer, () => `User ${visible(username)} has the role ${role} now.`)
+  printAnswer(cli.terminal(), answer, () => `User ${visible(username)} now has the role ${role}.`)
 }
 
-async function deleteUser(cli: Cli, given: string, username: string, options: InOrg & { yes?: true }): Promise<void> {
+async function deleteUser(
+  cli: Cli,
+  nameOrId: string,
+  username: string,
+  options: OrgOptions & { yes?: true },
+): Promise<void> {
   const terminal = cli.terminal()
-  const path = await findUser(cli, given, username, options)
-  if (!options.yes) await confirm(terminal, `Delete user ${username} of cluster ${given}?`)
+  const path = await userPath(cli, nameOrId, username, options)
+  if (!options.yes) await confirm(terminal, `Delete user ${username} of cluster ${nameOrId}?`)
   const answer = await request(cli.session(), 'DELETE', path)
   printAnswer(terminal, answer, () => `Deleted user ${visible(username)}.`)
 }
 
-async function showCredentials(cli: Cli, given: string, username: string, options: InOrg): Promise<void> {
-  const path = await findUser(cli, given, username, options)
-  printCredentials(cli, await request<Data<Credentials>>(cli.session(), 'GET', `${path}/credentials`))
+async function showCredentials(cli: Cli, nameOrId: string, username: string, options: OrgOptions): Promise<void> {
+  const path = await userPath(cli, nameOrId, username, options)
+  printCredentials(cli, await request<Data<PostgresCredentials>>(cli.session(), 'GET', `${path}/credentials`))
 }
 
 async function rotatePassword(
   cli: Cli,
-  given: string,
+  nameOrId: string,
   username: string,
-  options: InOrg & { killSessions?: true },
+  options: OrgOptions & { killSessions?: true },
 ): Promise<void> {
-  const path = await findUser(cli, given, username, options)
+  const path = await userPath(cli, nameOrId, username, options)
   const body = { kill_sessions: options.killSessions }
-  printCredentials(cli, await request<Data<Credentials>>(cli.session(), 'POST', `${path}/rotate_password`, body))
+  printCredentials(
+    cli,
+    await request<Data<PostgresCredentials>>(cli.session(), 'POST', `${path}/rotate_password`, body),
+  )
 }
 
-function printCredentials(cli: Cli, answer: Data<Credentials>): void {
+function printCredentials(cli: Cli, answer: Data<PostgresCredentials>): void {
   const terminal = cli.terminal()
   const { username, password } = answer.data
   printAnswer(terminal, answer, () => block(Object.entries({ user: username, password }), terminal.colors))

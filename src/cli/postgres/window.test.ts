@@ -1,15 +1,16 @@
 import { Command } from 'commander'
 import { afterEach, describe, expect, it, vi } from 'vitest'
-import type { Backup } from './backup.ts'
-import { addWindowCommand, drawWindow, noWindowText } from './window.ts'
+import type { PostgresBackup } from '../api-types.ts'
+import { addWindowCommand, drawWindow, formatNoWindow } from './window.ts'
 
 const at = (clock: string) => `2026-11-15T${clock}Z`
 const window = (earliest: string, latest: string) => ({ earliest: at(earliest), latest: at(latest) })
 
-function backup(finished: string, changes: Partial<Backup> = {}): Backup {
+function backup(finished: string, changes: Partial<PostgresBackup> = {}): PostgresBackup {
   return {
     id: '20261115-090000F',
     status: 'completed',
+    type: 'full',
     size_bytes: 44_040_192,
     started_at: at('09:00:00'),
     finished_at: at(finished),
@@ -19,7 +20,7 @@ function backup(finished: string, changes: Partial<Backup> = {}): Backup {
   }
 }
 
-/** The drawn line alone. */
+/** Returns only the line that is drawn, without the times. */
 function line(...args: Parameters<typeof drawWindow>): string {
   return drawWindow(...args).split('\n')[1]!
 }
@@ -42,16 +43,16 @@ describe('the line', () => {
   it('leaves gaps where nothing can be restored', () => {
     const windows = [window('10:00:00', '10:30:00'), window('11:00:00', '12:00:00')]
     expect(line(windows, [backup('10:15:00'), backup('11:30:00')], 48)).toBe(
-      '├─────●────┤   (hole)    ├──────────●──────────┤',
+      '├─────●────┤    (gap)    ├──────────●──────────┤',
     )
   })
 
-  it('shows a hole that is shorter than a column', () => {
+  it('shows a gap that is shorter than a column', () => {
     const windows = [window('00:00:00', '11:59:59'), window('12:00:00', '23:59:59')]
     expect(line(windows, [], 11)).toBe('├───┤ ├───┤')
   })
 
-  it('puts backups at the edges onto them', () => {
+  it('marks backups at the edges of a window on its edges', () => {
     const backups = [backup('11:00:00'), backup('10:00:00')]
     expect(line([window('10:00:00', '11:00:00')], backups, 12)).toBe('●──────────●')
   })
@@ -84,17 +85,17 @@ describe('the line', () => {
 describe('without a window', () => {
   it.each([
     ['creating', [], 'it is creating'],
-    ['ready', [], 'its first backup has not begun yet'],
+    ['ready', [], 'its first backup has not started yet'],
     ['ready', [backup('', { status: 'running' })], 'its backup 20261115-090000F is running'],
     [
       'ready',
       [backup('', { status: 'failed', failure: 'disk full' })],
       'its backup 20261115-090000F failed: disk full',
     ],
-    ['ready', [backup('10:00:00')], 'its archive has not gone on past backup 20261115-090000F yet'],
-  ])('a %s cluster says why', (status, backups, why) => {
+    ['ready', [backup('10:00:00')], 'its WAL archive does not extend past backup 20261115-090000F yet'],
+  ] as const)('a %s cluster has a reason', (status, backups, why) => {
     const text = `Cluster shop cannot be restored to a point in time: ${why}.`
-    expect(noWindowText({ name: 'shop', status }, backups)).toBe(text)
+    expect(formatNoWindow({ name: 'shop', status }, [...backups])).toBe(text)
   })
 })
 
@@ -104,7 +105,7 @@ describe('the command', () => {
   const id = '0123456789abcdef'
   const windows = [window('10:00:00', '10:30:00'), window('11:00:00', '12:00:00')]
 
-  async function run(json: boolean, recovery_windows: object[], backups: Backup[]): Promise<string> {
+  async function run(json: boolean, recovery_windows: object[], backups: PostgresBackup[]): Promise<string> {
     const cluster = { id, name: 'shop', status: 'ready', recovery_window: recovery_windows.at(-1), recovery_windows }
     vi.stubGlobal('fetch', async (url: string) => {
       const { pathname } = new URL(url)
@@ -123,26 +124,26 @@ describe('the command', () => {
     return printed
   }
 
-  it('names the holes, the newest backup, and how far the window is behind', async () => {
+  it('names the gaps, the newest backup, and how long ago the window ended', async () => {
     const backups = [backup('11:00:01'), backup('10:00:01', { id: '20261115-100000F' })]
     const lines = (await run(false, windows, backups)).split('\n')
     expect(lines[1]).toHaveLength(50)
     expect(lines.slice(2)).toEqual([
-      'Not to be restored: 2026-11-15 10:30:00 UTC to 2026-11-15 11:00:00 UTC (30 min)',
-      '● 2 backups, newest 20261115-090000F (42 MB, verified 1 h ago); now is 2 s after the newer edge',
+      'Cannot be restored: 2026-11-15 10:30:00 UTC to 2026-11-15 11:00:00 UTC (30 min)',
+      '● 2 backups, newest 20261115-090000F (42 MB, verified 1 h ago); the window ended 2 s ago',
     ])
   })
 
-  it('says so when a window comes from the backups of another cluster', async () => {
+  it('reports a window that comes from backups of another cluster', async () => {
     const lines = (await run(false, windows.slice(1), [])).split('\n')
-    expect(lines[2]).toBe('● no backup of its own yet; now is 2 s after the newer edge')
+    expect(lines[2]).toBe('● no backup of this cluster yet; the window ended 2 s ago')
   })
 
-  it('says why there is none', async () => {
-    expect(await run(false, [], [])).toContain('its first backup has not begun yet')
+  it('explains why there is no window', async () => {
+    expect(await run(false, [], [])).toContain('its first backup has not started yet')
   })
 
-  it('prints what the platform knows with --json', async () => {
+  it('prints windows and backups with --json', async () => {
     const backups = [backup('11:00:01')]
     const data = { recovery_window: windows[1], recovery_windows: windows, backups }
     expect(JSON.parse(await run(true, windows, backups))).toEqual({ data })

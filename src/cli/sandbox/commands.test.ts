@@ -3,14 +3,15 @@ import type { AddressInfo } from 'node:net'
 import { PassThrough, Readable } from 'node:stream'
 import { Command } from 'commander'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { linesOf } from '../stream.ts'
+import type { NetworkPolicy } from '../api-types.ts'
+import { sanitizeOutput } from '../output.ts'
+import { readLines } from '../stream.ts'
 import { addSandboxCommands } from './commands.ts'
-import { modeText, readOwner } from './file.ts'
+import { formatMode, parseOwner } from './file.ts'
 import { planCopy } from './file-copy.ts'
 import type { Streams } from './find.ts'
-import { harmless } from './log.ts'
 import { withRules } from './policy.ts'
-import { readPair } from './proxy.ts'
+import { parsePortPair } from './proxy.ts'
 
 type Answer = [status: number, body: object | string]
 
@@ -75,7 +76,7 @@ const demo = {
 }
 
 describe('sandboxes', () => {
-  it('are created with what was given, and nothing else', async () => {
+  it('are created with only the given options', async () => {
     await berth(['create', 'demo', '--cpus', '0.5', '--env', 'A=b=c', '--env', 'D=', '--public'], true, [201, demo])
     expect(asked).toEqual([
       {
@@ -92,13 +93,13 @@ describe('sandboxes', () => {
     await expect(berth(['create', 'demo', '--cpus', 'many'], true)).rejects.toThrow('Write a number')
   })
 
-  it('say when nothing keeps their programs apart', async () => {
+  it('warn when they are not isolated', async () => {
     const open = { ...demo, isolation: { kind: 'none', network: 'host', gap: 'nothing is isolated' } }
     await berth(['create', 'demo'], false, [201, open])
     expect(noted).toEqual(['warning: nothing is isolated'])
   })
 
-  it('are listed page by page as one', async () => {
+  it('are listed across all pages', async () => {
     const page = (name: string, next: string | null): Answer => [
       200,
       { sprites: [{ ...demo, name }], has_more: next !== null, next_continuation_token: next },
@@ -111,14 +112,14 @@ describe('sandboxes', () => {
     expect(JSON.parse(printed[0]!).sprites).toMatchObject([{ name: 'a' }, { name: 'b' }])
   })
 
-  it('are watched, with nothing said when nothing happens', async () => {
+  it('are watched without printing keep-alive messages', async () => {
     const change = { name: 'demo', status: 'running', timestamp: '2026-01-02T03:04:05.123456Z' }
     const stream = events(change, { type: 'heartbeat', timestamp: '2026-01-02T03:04:06Z' })
     await berth(['list', '--watch'], false, stream)
     expect(printed).toEqual(['2026-01-02T03:04:05Z  running   demo'])
   })
 
-  it('are not destroyed without a word', async () => {
+  it('are not destroyed without confirmation', async () => {
     await expect(berth(['destroy', 'demo'], false, [200, demo])).rejects.toThrow('use --yes')
     expect(asked).toHaveLength(1)
   })
@@ -145,7 +146,7 @@ describe('services', () => {
     expect(printed).toEqual(['Service web is running (pid 9).'])
   })
 
-  it('have their output shown on the stream it belongs to', async () => {
+  it('have their output printed to the matching stream', async () => {
     const lines = events({ type: 'stdout', data: 'o\n' }, { type: 'stderr', data: 'e\n' }, { type: 'complete' })
     await berth(['logs', 'demo', 'web', '-n', '5', '-f'], false, lines)
     expect(asked[0]?.call).toBe('GET /v1/sandboxes/demo/services/web/logs?lines=5&duration=24h')
@@ -185,50 +186,51 @@ describe('checkpoints', () => {
 describe('commands that take the sandbox first', () => {
   const list: Answer = [200, { path: '/', entries: [], count: 0 }]
 
-  it('do the same either way', async () => {
+  it('accept both orders', async () => {
     await berth(['files', 'ls', 'demo', '-r', '/etc'], false, list)
     await berth(['files', 'demo', 'ls', '-r', '/etc'], false, list)
     expect(asked[1]).toEqual(asked[0])
     expect(asked[0]?.call).toBe('GET /v1/sandboxes/demo/fs/list?path=%2Fetc&workingDir=%2Fhome%2Fsprite&recursive=true')
   })
 
-  it('say which there are', async () => {
-    await expect(berth(['files', 'demo', 'frob'], false)).rejects.toThrow('"frob" is none of ls, cat')
+  it('list the possible commands', async () => {
+    await expect(berth(['files', 'demo', 'frob'], false)).rejects.toThrow('unknown command "frob"; use one of ls, cat')
     await expect(berth(['policy'], false)).rejects.toThrow('name one of the commands show')
     await expect(berth(['files', 'demo', 'ls', '--frob'], false)).rejects.toThrow("unknown option '--frob'")
   })
 })
 
-describe('the small parts', () => {
+describe('helpers', () => {
   it('read ports', () => {
-    expect(readPair('8080')).toEqual({ local: 8080, remote: 8080 })
-    expect(readPair('0:80')).toEqual({ local: 0, remote: 80 })
-    for (const odd of ['', 'x', '0', '70000', '1:2:3', '80:']) expect(() => readPair(odd)).toThrow('must be a port')
+    expect(parsePortPair('8080')).toEqual({ local: 8080, remote: 8080 })
+    expect(parsePortPair('0:80')).toEqual({ local: 0, remote: 80 })
+    for (const odd of ['', 'x', '0', '70000', '1:2:3', '80:'])
+      expect(() => parsePortPair(odd)).toThrow('must be a port')
   })
 
   it('plan copies as cp does', () => {
     expect(planCopy(undefined, 'a/b', '/x')).toEqual({ path: 'b' })
     expect(planCopy('to/', 'a/b/', '/x')).toEqual({ path: 'to/b' })
-    expect(planCopy('to', 'b', '/x')).toEqual({ path: 'to', orInto: 'b' })
+    expect(planCopy('to', 'b', '/x')).toEqual({ path: 'to', nameInDirectory: 'b' })
     expect(planCopy(undefined, '..', '/x/y')).toEqual({ path: 'x' })
     expect(planCopy('to', 'a/.', '/x')).toEqual({ path: 'to' })
     expect(planCopy(undefined, '/', '/x')).toEqual({ path: '.' })
   })
 
   it('write permissions as ls does', () => {
-    expect(modeText({ type: 'file', mode: '0644' })).toBe('-rw-r--r--')
-    expect(modeText({ type: 'directory', mode: '1777' })).toBe('drwxrwxrwt')
-    expect(modeText({ type: 'file', mode: '6744' })).toBe('-rwsr-Sr--')
+    expect(formatMode({ type: 'file', mode: '0644' })).toBe('-rw-r--r--')
+    expect(formatMode({ type: 'directory', mode: '1777' })).toBe('drwxrwxrwt')
+    expect(formatMode({ type: 'file', mode: '6744' })).toBe('-rwsr-Sr--')
   })
 
   it('read owners', () => {
-    expect(readOwner('www-data:33')).toEqual({ uid: 'www-data', gid: 33 })
-    expect(readOwner('0')).toEqual({ uid: 0 })
-    expect(readOwner(':staff')).toEqual({ gid: 'staff' })
+    expect(parseOwner('www-data:33')).toEqual({ uid: 'www-data', gid: 33 })
+    expect(parseOwner('0')).toEqual({ uid: 0 })
+    expect(parseOwner(':staff')).toEqual({ gid: 'staff' })
   })
 
   it('replace rules for the same domain', () => {
-    const rules = [{ domain: 'a', action: 'deny' }, { include: 'defaults' }]
+    const rules: NetworkPolicy['rules'] = [{ domain: 'a', action: 'deny' }, { include: 'defaults' }]
     expect(withRules(rules, 'allow', ['a', 'defaults'])).toEqual([
       { domain: 'a', action: 'allow' },
       { include: 'defaults' },
@@ -241,13 +243,13 @@ describe('the small parts', () => {
     expect(withRules([], 'deny', ['*'])).toEqual([{ domain: '*', action: 'deny' }])
   })
 
-  it('keep lines and colours of a log, and nothing that moves the cursor', () => {
-    expect(harmless('a\tb\n')).toBe('a\tb\n')
-    expect(harmless('a\u001b[2Jb\u0007\r\n')).toBe('a\u{fffd}[2Jb\u{fffd}\n')
-    expect(harmless('\u001b[31mred\n')).toBe('\u001b[31mred\u001b[0m\n')
+  it('keep line breaks and colours of a log and remove other control characters', () => {
+    expect(sanitizeOutput('a\tb\n')).toBe('a\tb\n')
+    expect(sanitizeOutput('a\u001b[2Jb\u0007\r\n')).toBe('a\u{fffd}[2Jb\u{fffd}\n')
+    expect(sanitizeOutput('\u001b[31mred\n')).toBe('\u001b[31mred\u001b[0m\n')
   })
 
-  it('cut lines only where they end', async () => {
+  it('split lines only at line feeds', async () => {
     async function* pieces() {
       for (const piece of ['{"a":"ü\u2028', '"}\n{"b"', ':1}\n\n{"c":2}']) yield Buffer.from(piece)
     }
@@ -256,7 +258,7 @@ describe('the small parts', () => {
       for (const byte of bytes) yield Buffer.from([byte])
     }
     const lines = ['{"a":"ü\u2028"}', '{"b":1}', '', '{"c":2}']
-    expect(await Readable.from(linesOf(pieces())).toArray()).toEqual(lines)
-    expect(await Readable.from(linesOf(single())).toArray()).toEqual(lines)
+    expect(await Readable.from(readLines(pieces())).toArray()).toEqual(lines)
+    expect(await Readable.from(readLines(single())).toArray()).toEqual(lines)
   })
 })

@@ -1,13 +1,14 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { Sandbox } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
+import { collect, parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, printAnswer, timeText, visible } from '../output.ts'
 import { addCheckpointCommands } from './checkpoint.ts'
 import { addConsoleCommands } from './console.ts'
 import { addExecCommand } from './exec.ts'
 import { addFileCommands } from './file.ts'
-import { collect, readVariables, type Sandbox, type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { parseVariables, type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 import { addListCommand } from './list.ts'
 import { addPolicyCommands } from './policy.ts'
 import { addProxyCommand } from './proxy.ts'
@@ -33,7 +34,7 @@ export function addSandboxCommands(program: Command, cli: SandboxCli): void {
   const sandbox = program
     .command('sandbox')
     .alias('sandboxes')
-    .description('sandboxes: small machines of their own for programs you do not trust')
+    .description('sandboxes: isolated environments for programs you do not trust')
   addExamples(
     sandbox,
     'berth sandbox create demo',
@@ -53,25 +54,28 @@ export function addSandboxCommands(program: Command, cli: SandboxCli): void {
   addProxyCommand(sandbox, cli)
   addCheckpointCommands(sandbox, cli)
   addPolicyCommands(sandbox, cli)
-  addEnds(sandbox, cli)
+  addEndCommands(sandbox, cli)
 }
 
 function addCreate(sandbox: Command, cli: SandboxCli): void {
   const create = sandbox
     .command('create')
-    .description('create a sandbox; it starts when it is used first')
-    .argument('<name>', 'lowercase letters, digits and dashes; part of its URL, so unique over all organizations')
-    .option('--org <slug>', 'the organization it belongs to; the one of the token, or else personal, when omitted')
-    .option('--memory <megabytes>', 'how much memory it may use; 2048 when omitted', parseWholeNumber)
-    .option('--cpus <number>', 'how many processors it may use, such as 0.5; 2 when omitted', parseNumber)
-    .option('--storage <gigabytes>', 'how much it may store; 10 when omitted', parseWholeNumber)
+    .description('create a sandbox; it starts on first use')
+    .argument(
+      '<name>',
+      'lowercase letters, digits and dashes; unique across all organizations, because it is part of the URL',
+    )
+    .option('--org <slug>', 'the organization it belongs to; defaults to that of the token, or else personal')
+    .option('--memory <megabytes>', 'memory limit; 2048 when omitted', parseWholeNumber)
+    .option('--cpus <number>', 'CPU limit, such as 0.5; 2 when omitted', parseNumber)
+    .option('--storage <gigabytes>', 'storage limit; 10 when omitted', parseWholeNumber)
     .option(
       '--image <reference>',
-      'an OCI image as its files, such as debian:12; the programs of the host when omitted',
+      'an OCI image for its root file system, such as debian:12; defaults to the programs of the host',
     )
-    .option('--label <word>', 'a word of your own; may be given several times', collect)
-    .option('--env <NAME=value>', 'a variable of all its programs; may be given several times', collect)
-    .option('--public', 'let everybody open its URL, instead of only those with a token')
+    .option('--label <word>', 'a label; may be given several times', collect)
+    .option('--env <NAME=value>', 'an environment variable for all its programs; may be given several times', collect)
+    .option('--public', 'let anyone open its URL without a token')
     .action((name: string, options: CreateOptions) => createSandbox(cli, name, options))
   addExamples(
     create,
@@ -82,7 +86,7 @@ function addCreate(sandbox: Command, cli: SandboxCli): void {
   )
 }
 
-/** Which numbers are allowed is for the platform to say. */
+/** Accepts any decimal number. The platform decides which ones are allowed. */
 function parseNumber(text: string): number {
   if (!/^\d{1,9}(\.\d{1,9})?$/.test(text)) throw new InvalidArgumentError('Write a number such as 2 or 0.5.')
   return Number(text)
@@ -96,14 +100,14 @@ async function createSandbox(cli: SandboxCli, name: string, options: CreateOptio
     image: options.image,
     config: { ram_mb: options.memory, cpus: options.cpus, storage_gb: options.storage },
     labels: options.label,
-    environment: readVariables(options.env),
+    environment: parseVariables(options.env),
     url_settings: options.public && { auth: 'public' },
   })
-  printAnswer(terminal, sandbox, () => creationText(sandbox))
+  printAnswer(terminal, sandbox, () => formatCreated(sandbox))
   if (sandbox.isolation.gap && !terminal.json) terminal.note(`warning: ${visible(sandbox.isolation.gap)}`)
 }
 
-function creationText({ name, url, organization }: Sandbox): string {
+function formatCreated({ name, url, organization }: Sandbox): string {
   return [
     `Created sandbox ${visible(name)} in organization ${visible(organization)}.`,
     '',
@@ -114,7 +118,7 @@ function creationText({ name, url, organization }: Sandbox): string {
 }
 
 function addShow(sandbox: Command, cli: SandboxCli): void {
-  const show = takesSandbox(sandbox.command('show'))
+  const show = withSandboxArgument(sandbox.command('show'))
     .description('show a sandbox')
     .action((name: string) => showSandbox(cli, name))
   addExamples(show, 'berth sandbox show demo', 'berth sandbox show demo --json')
@@ -123,10 +127,10 @@ function addShow(sandbox: Command, cli: SandboxCli): void {
 async function showSandbox(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const sandbox = await request<Sandbox>(cli.session(), 'GET', sandboxPath(name))
-  printAnswer(terminal, sandbox, () => block(describe(sandbox), terminal.colors))
+  printAnswer(terminal, sandbox, () => block(describeSandbox(sandbox), terminal.colors))
 }
 
-function describe(sandbox: Sandbox): [string, Cell][] {
+function describeSandbox(sandbox: Sandbox): [string, Cell][] {
   const { config, isolation, environment } = sandbox
   const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`)
   return [
@@ -135,10 +139,10 @@ function describe(sandbox: Sandbox): [string, Cell][] {
     ['status', sandbox.status],
     ['organization', sandbox.organization],
     ['url', sandbox.url],
-    ['access', accessText(sandbox)],
+    ['access', describeAccess(sandbox)],
     ['memory', `${config.ram_mb} MB`],
     ['processors', config.cpus],
-    ['storage', `${config.storage_gb} GB${sandbox.storage.enforced ? '' : ' (not enforced on this disk)'}`],
+    ['storage', `${config.storage_gb} GB${sandbox.storage.enforced ? '' : ' (not enforced by this file system)'}`],
     ...imageCells(sandbox),
     ['labels', sandbox.labels.join(', ')],
     ['variables', variables.join(' ')],
@@ -155,15 +159,15 @@ function imageCells({ image }: Sandbox): [string, Cell][] {
   return [['image', [reference, digest, problem].filter(Boolean).join(' ')]]
 }
 
-function accessText({ url_settings: { auth } }: Sandbox): string {
-  return auth === 'public' ? 'public' : 'private: it asks for a token'
+function describeAccess({ url_settings: { auth } }: Sandbox): string {
+  return auth === 'public' ? 'public' : 'private: requires a token'
 }
 
 function addUrl(sandbox: Command, cli: SandboxCli): void {
-  const url = takesSandbox(sandbox.command('url'))
-    .description('show the URL of a sandbox, or change who may open it')
-    .addOption(new Option('--public', 'let everybody open it').conflicts('private'))
-    .option('--private', 'ask for a token of the platform')
+  const url = withSandboxArgument(sandbox.command('url'))
+    .description('show the URL of a sandbox or change who may open it')
+    .addOption(new Option('--public', 'let anyone open it').conflicts('private'))
+    .option('--private', 'require a token of the platform')
     .action((name: string, options: UrlOptions) => showUrl(cli, name, options))
   addExamples(
     url,
@@ -173,7 +177,7 @@ function addUrl(sandbox: Command, cli: SandboxCli): void {
   )
 }
 
-/** The URL is alone on standard output, for scripts. */
+/** Prints only the URL to standard output, for scripts. */
 async function showUrl(cli: SandboxCli, name: string, options: UrlOptions): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
@@ -183,18 +187,18 @@ async function showUrl(cli: SandboxCli, name: string, options: UrlOptions): Prom
     : await request<Sandbox>(session, 'GET', sandboxPath(name))
   const { url, url_settings } = sandbox
   printAnswer(terminal, { url, url_settings }, () => visible(url))
-  if (!terminal.json) terminal.note(accessText(sandbox))
+  if (!terminal.json) terminal.note(describeAccess(sandbox))
 }
 
-function addEnds(sandbox: Command, cli: SandboxCli): void {
-  const restart = takesSandbox(sandbox.command('restart'))
-    .description('end every process in a sandbox and start its services again; its files stay')
+function addEndCommands(sandbox: Command, cli: SandboxCli): void {
+  const restart = withSandboxArgument(sandbox.command('restart'))
+    .description('stop all processes in a sandbox and start its services again; its files are kept')
     .action((name: string) => restartSandbox(cli, name))
   addExamples(restart, 'berth sandbox restart demo')
 
-  const destroy = takesSandbox(sandbox.command('destroy'))
-    .description('destroy a sandbox with everything in it, and with its checkpoints')
-    .option('-y, --yes', 'do not ask')
+  const destroy = withSandboxArgument(sandbox.command('destroy'))
+    .description('destroy a sandbox with its files and checkpoints')
+    .option('-y, --yes', 'do not ask for confirmation')
     .action((name: string, options: { yes?: true }) => destroySandbox(cli, name, options))
   addExamples(destroy, 'berth sandbox destroy demo', 'berth sandbox destroy demo --yes')
 }

@@ -1,10 +1,12 @@
 import type { Command } from 'commander'
-import { request, segment } from '../client.ts'
+import type { ExecSessionList } from '../api-types.ts'
+import { encodeSegment, request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { Failure, Misuse } from '../failure.ts'
+import { collect } from '../option.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
 import { commandPath, exitCodeOf } from './exec.ts'
-import { collect, type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 import type { Outcome } from './session.ts'
 
 interface ConsoleOptions {
@@ -13,35 +15,26 @@ interface ConsoleOptions {
   env?: string[]
 }
 
-interface SessionItem {
-  id: string
-  command: string
-  created: string
-  tty: boolean
-  is_active: boolean
-  workdir: string
-}
-
-/** The first one that the sandbox has. */
+/** Login shells in order of preference. */
 const shells = [
   ['bash', '-l'],
   ['sh', '-l'],
 ]
-const notFound = 127
+const commandNotFoundCode = 127
 
 export function addConsoleCommands(sandbox: Command, cli: SandboxCli): void {
-  const console = takesSandbox(sandbox.command('console'))
+  const console = withSandboxArgument(sandbox.command('console'))
     .description('open a terminal in a sandbox')
-    .argument('[command...]', 'the program and its arguments, a login shell when omitted; write -- before them')
-    .option('--attach <session>', 'return to a session that runs')
-    .option('--dir <path>', 'where it starts; /home/sprite when omitted')
-    .option('--env <NAME=value>', 'a variable for it; may be given several times', collect)
+    .argument('[command...]', 'the program and its arguments; defaults to a login shell; write -- before them')
+    .option('--attach <session>', 'attach to a running session')
+    .option('--dir <path>', 'working directory; /home/sprite when omitted')
+    .option('--env <NAME=value>', 'an environment variable; may be given several times', collect)
     .action((name: string, words: string[], options: ConsoleOptions) => openConsole(cli, name, words, options))
   console.addHelpText(
     'after',
     `
-Ctrl-\\ leaves the session running; "berth sandbox sessions" lists those that run, and --attach returns to one. A session
-also goes on when the connection is lost. It ends with its program, with --kill, or with the platform.`,
+Ctrl-\\ detaches and leaves the session running; "berth sandbox sessions" lists running sessions, and --attach returns
+to one. A session also survives a lost connection. It ends with its program, with --kill, or when the platform stops.`,
   )
   addExamples(
     console,
@@ -50,10 +43,10 @@ also goes on when the connection is lost. It ends with its program, with --kill,
     'berth sandbox console demo --attach 4711',
   )
 
-  const sessions = takesSandbox(sandbox.command('sessions'))
-    .description('list the commands that run in a sandbox, or end one')
-    .option('--kill <session>', 'end this one: SIGTERM, and SIGKILL after 10 seconds')
-    .option('--signal <name>', 'with --kill: this signal instead of SIGTERM')
+  const sessions = withSandboxArgument(sandbox.command('sessions'))
+    .description('list the running sessions of a sandbox, or end one')
+    .option('--kill <session>', 'end this session with SIGTERM, and with SIGKILL after 10 seconds')
+    .option('--signal <name>', 'the signal to send with --kill instead of SIGTERM')
     .action((name: string, options: { kill?: string; signal?: string }) =>
       options.kill === undefined ? listSessions(cli, name) : killSession(cli, name, options.kill, options.signal),
     )
@@ -68,54 +61,54 @@ also goes on when the connection is lost. It ends with its program, with --kill,
 async function openConsole(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<void> {
   const { streams } = cli
   if (!streams.input.isTTY || !streams.output.isTTY) {
-    throw new Misuse('a console needs a terminal; without one use "berth sandbox exec"')
+    throw new Misuse('the console needs a terminal; use "berth sandbox exec" without one')
   }
   if (options.attach !== undefined && words.length > 0) {
-    throw new Misuse('a session that runs has its command already; write none with --attach')
+    throw new Misuse('--attach cannot be combined with a command; the session already runs one')
   }
   const outcome =
-    options.attach === undefined ? await start(cli, name, words, options) : await attach(cli, name, options)
-  tell(cli, name, outcome)
+    options.attach === undefined ? await startSession(cli, name, words, options) : await attach(cli, name, options)
+  reportOutcome(cli, name, outcome)
 }
 
 function attach(cli: SandboxCli, name: string, { attach }: ConsoleOptions): Promise<Outcome> {
-  return join(cli, `${sandboxPath(name)}/exec/${segment(attach!)}`)
+  return joinSession(cli, `${sandboxPath(name)}/exec/${encodeSegment(attach!)}`)
 }
 
-async function start(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<Outcome> {
+async function startSession(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<Outcome> {
   const run = (argv: string[]) =>
-    join(cli, commandPath(name, argv, cli.streams, { ...options, tty: true, stdin: true }))
+    joinSession(cli, commandPath(name, argv, cli.streams, { ...options, tty: true, stdin: true }))
   if (words.length > 0) return run(words)
-  const [usual, other] = shells
-  const outcome = await run(usual!)
-  // A shell to which somebody typed was there, whatever it ended with.
-  const isMissing = outcome.is === 'ended' && outcome.code === notFound && !outcome.hasTyped
-  return isMissing ? run(other!) : outcome
+  const [preferred, fallback] = shells
+  const outcome = await run(preferred!)
+  // If input was sent, the shell existed, and the exit code is its own.
+  const isMissing = outcome.is === 'ended' && outcome.code === commandNotFoundCode && !outcome.hasSentInput
+  return isMissing ? run(fallback!) : outcome
 }
 
-async function join(cli: SandboxCli, path: string): Promise<Outcome> {
+async function joinSession(cli: SandboxCli, path: string): Promise<Outcome> {
   const session = cli.session()
   const { runSession } = await import('./session.ts')
-  return runSession(session, path, { streams: cli.streams, takesInput: true, canLeave: true })
+  return runSession(session, path, { streams: cli.streams, takesInput: true, canDetach: true })
 }
 
-function tell(cli: SandboxCli, name: string, outcome: Outcome): void {
+function reportOutcome(cli: SandboxCli, name: string, outcome: Outcome): void {
   cli.setExitCode(exitCodeOf(outcome))
   if (outcome.is === 'ended') return
   const id = outcome.id
   cli.streams.errors.write(
-    `\r\nSession ${visible(id)} goes on. Return with: berth sandbox console ${visible(name)} --attach ${visible(id)}\n`,
+    `\r\nSession ${visible(id)} keeps running. Return with: berth sandbox console ${visible(name)} --attach ${visible(id)}\n`,
   )
 }
 
 async function listSessions(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
-  const answer = await request<{ sessions: SessionItem[] }>(cli.session(), 'GET', `${sandboxPath(name)}/exec`)
-  if (answer.sessions.length === 0 && !terminal.json) return terminal.note('No commands run.')
+  const answer = await request<ExecSessionList>(cli.session(), 'GET', `${sandboxPath(name)}/exec`)
+  if (answer.sessions.length === 0 && !terminal.json) return terminal.note('No sessions are running.')
   const rows = answer.sessions.map((session) => [
     session.id,
     session.tty ? 'terminal' : 'pipes',
-    session.is_active ? 'active' : 'quiet',
+    session.is_active ? 'active' : 'idle',
     timeText(session.created),
     session.command,
   ])
@@ -132,13 +125,13 @@ async function killSession(cli: SandboxCli, name: string, id: string, signal: st
   const terminal = cli.terminal()
   const { readEvents } = await import('../stream.ts')
   const query = signal === undefined ? '' : `?${new URLSearchParams({ signal })}`
-  const path = `${sandboxPath(name)}/exec/${segment(id)}/kill${query}`
+  const path = `${sandboxPath(name)}/exec/${encodeSegment(id)}/kill${query}`
   let last: KillEvent | undefined
   for await (const event of readEvents<KillEvent>(cli.session(), { method: 'POST', path })) {
     if (terminal.json) terminal.print(JSON.stringify(event))
     else if (event.message !== undefined) terminal.note(visible(event.message))
     last = event
   }
-  if (last?.type !== 'complete') throw new Failure(`it is not known whether session ${id} has ended`)
-  if (!terminal.json) terminal.print(`Session ${visible(id)} ended with code ${last.exit_code}.`)
+  if (last?.type !== 'complete') throw new Failure(`the connection was lost before session ${id} was reported as ended`)
+  if (!terminal.json) terminal.print(`Session ${visible(id)} exited with code ${last.exit_code}.`)
 }

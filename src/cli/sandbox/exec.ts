@@ -1,7 +1,8 @@
 import { constants } from 'node:os'
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
-import { collect, readVariables, type SandboxCli, type Streams, sandboxPath, takesSandbox } from './find.ts'
+import { collect } from '../option.ts'
+import { parseVariables, type SandboxCli, type Streams, sandboxPath, withSandboxArgument } from './find.ts'
 import type { Outcome } from './session.ts'
 
 interface ExecOptions {
@@ -12,19 +13,20 @@ interface ExecOptions {
 }
 
 export function addExecCommand(sandbox: Command, cli: SandboxCli): void {
-  const exec = takesSandbox(sandbox.command('exec'))
-    .description('run a command in a sandbox; its exit code is the one of this command')
+  const exec = withSandboxArgument(sandbox.command('exec'))
+    .description('run a command in a sandbox and exit with its exit code')
     .argument('<command...>', 'the program and its arguments; write -- before them')
-    .option('--dir <path>', 'where it starts; /home/sprite when omitted')
-    .option('--env <NAME=value>', 'a variable for it; may be given several times', collect)
-    .option('-t, --tty', 'give it a terminal')
-    .option('-i, --interactive', 'let it read what you type; what is piped in it reads anyway')
+    .option('--dir <path>', 'working directory; /home/sprite when omitted')
+    .option('--env <NAME=value>', 'an environment variable; may be given several times', collect)
+    .option('-t, --tty', 'allocate a terminal')
+    .option('-i, --interactive', 'pass standard input from a terminal; piped input is always passed')
     .action((name: string, words: string[], options: ExecOptions) => runCommand(cli, name, words, options))
   exec.addHelpText(
     'after',
     `
-Without a terminal, standard output and standard error stay apart, and bytes stay as they are. Ctrl-C and other signals
-reach the command. It ends 10 seconds after the connection is lost; use "berth sandbox console" for what should go on.`,
+Without a terminal, standard output and standard error are kept separate and bytes are not changed. Ctrl-C and other
+signals are forwarded to the command. It is ended 10 seconds after the connection is lost; use "berth sandbox console"
+for a command that should keep running.`,
   )
   addExamples(
     exec,
@@ -41,11 +43,11 @@ async function runCommand(cli: SandboxCli, name: string, words: string[], option
   const path = commandPath(name, words, streams, { ...options, stdin: takesInput })
   const session = cli.session()
   const { runSession } = await import('./session.ts')
-  const outcome = await runSession(session, path, { streams, takesInput, canLeave: false })
+  const outcome = await runSession(session, path, { streams, takesInput, canDetach: false })
   cli.setExitCode(exitCodeOf(outcome))
 }
 
-/** That of the command, or that of this process when a signal made it leave the command alone. */
+/** The exit code of the command, or 128 plus the signal that made this process detach from it. */
 export function exitCodeOf(outcome: Outcome): number {
   if (outcome.is === 'ended') return outcome.code
   return outcome.signal ? 128 + constants.signals[outcome.signal] : 0
@@ -58,10 +60,10 @@ export interface CommandOptions {
   stdin: boolean
 }
 
-/** The path at which a socket starts the command. */
+/** The API path of the WebSocket that runs the command. */
 export function commandPath(name: string, words: string[], { output }: Streams, options: CommandOptions): string {
   const query = new URLSearchParams(words.map((word): [string, string] => ['cmd', word]))
-  for (const [key, value] of Object.entries(readVariables(options.env) ?? {})) query.append('env', `${key}=${value}`)
+  for (const [key, value] of Object.entries(parseVariables(options.env) ?? {})) query.append('env', `${key}=${value}`)
   if (options.dir !== undefined) query.set('dir', options.dir)
   query.set('stdin', String(options.stdin))
   if (options.tty) {

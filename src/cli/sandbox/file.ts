@@ -1,35 +1,18 @@
 import type { Command } from 'commander'
+import type { File, FileList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-import { type SandboxCli, sandboxHome, sandboxPath, takesNameFirst, takesSandbox } from './find.ts'
+import { allowSandboxFirst, type SandboxCli, sandboxHome, sandboxPath, withSandboxArgument } from './find.ts'
 
-interface FileEntry {
-  name: string
-  path: string
-  type: string
-  size: number
-  mode: string
-  modTime: string
-  uid: number
-  gid: number
-  target?: string
-}
-
-interface FileList {
-  path: string
-  entries: FileEntry[]
-  truncated?: boolean
-}
-
-interface Deep {
+interface RecursiveOptions {
   recursive?: true
 }
 
 export function addFileCommands(sandbox: Command, cli: SandboxCli): void {
-  const files = sandbox.command('files').alias('fs').description('the files of a sandbox')
-  takesNameFirst(files)
-  files.addHelpText('after', `\nPaths in a sandbox that do not start with a slash begin in ${sandboxHome}.`)
+  const files = sandbox.command('files').alias('fs').description('files in a sandbox')
+  allowSandboxFirst(files)
+  files.addHelpText('after', `\nRelative paths in a sandbox start at ${sandboxHome}.`)
   addExamples(
     files,
     'berth sandbox files ls demo /etc',
@@ -44,30 +27,30 @@ export function addFileCommands(sandbox: Command, cli: SandboxCli): void {
 }
 
 function addReading(files: Command, cli: SandboxCli): void {
-  const list = takesSandbox(files.command('ls').alias('list'))
+  const list = withSandboxArgument(files.command('ls').alias('list'))
     .description('list a directory')
     .argument('[path]', 'the directory', '.')
-    .option('-r, --recursive', 'with everything below')
-    .action((name: string, path: string, options: Deep) => listFiles(cli, name, path, options))
+    .option('-r, --recursive', 'include everything below')
+    .action((name: string, path: string, options: RecursiveOptions) => listFiles(cli, name, path, options))
   addExamples(list, 'berth sandbox files ls demo', 'berth sandbox files ls demo /var/log -r --json')
 
-  const cat = takesSandbox(files.command('cat'))
-    .description('print files, as they are')
+  const cat = withSandboxArgument(files.command('cat'))
+    .description('print the contents of files')
     .argument('<path...>', 'the files')
     .action(async (name: string, paths: string[]) => {
-      for (const path of paths) await (await copying()).getFile(cli, name, path, '-')
+      for (const path of paths) await (await importFileCopy()).getFile(cli, name, path, '-')
     })
   addExamples(cat, 'berth sandbox files cat demo notes.txt', 'berth sandbox files cat demo /etc/os-release')
 }
 
 function addCopying(files: Command, cli: SandboxCli): void {
-  const put = takesSandbox(files.command('put'))
-    .description('copy a file or a directory from here into a sandbox')
-    .argument('<local>', 'the file or directory here; - for standard input')
-    .argument('[path]', 'where to, as with cp: into a directory or to a new name; its own name when omitted')
-    .option('--mode <octal>', 'permissions of the file; those that it has here when omitted')
+  const put = withSandboxArgument(files.command('put'))
+    .description('copy a local file or directory into a sandbox')
+    .argument('<local>', 'the local file or directory; - for standard input')
+    .argument('[path]', 'the target, as for cp: a directory or a new name; defaults to the same name')
+    .option('--mode <octal>', 'permissions of the file; defaults to those of the local file')
     .action(async (name: string, local: string, path: string | undefined, options: { mode?: string }) =>
-      (await copying()).put(cli, name, local, path, options.mode),
+      (await importFileCopy()).put(cli, name, local, path, options.mode),
     )
   addExamples(
     put,
@@ -77,12 +60,12 @@ function addCopying(files: Command, cli: SandboxCli): void {
     'echo hello | berth sandbox files put demo - greeting.txt',
   )
 
-  const get = takesSandbox(files.command('get'))
-    .description('copy a file or a directory from a sandbox to here')
+  const get = withSandboxArgument(files.command('get'))
+    .description('copy a file or directory from a sandbox to this machine')
     .argument('<path>', 'the file or directory in the sandbox')
-    .argument('[local]', 'where to, as with cp; its own name when omitted, - for standard output')
+    .argument('[local]', 'the target, as for cp; defaults to the same name; - for standard output')
     .action(async (name: string, path: string, local: string | undefined) =>
-      (await copying()).get(cli, name, path, local),
+      (await importFileCopy()).get(cli, name, path, local),
     )
   addExamples(
     get,
@@ -93,83 +76,83 @@ function addCopying(files: Command, cli: SandboxCli): void {
 }
 
 function addChanging(files: Command, cli: SandboxCli): void {
-  const mkdir = takesSandbox(files.command('mkdir'))
-    .description('make directories, with those above them')
+  const mkdir = withSandboxArgument(files.command('mkdir'))
+    .description('create directories and their parents')
     .argument('<path...>', 'the directories')
-    .action(async (name: string, paths: string[]) => (await copying()).makeDirectories(cli, name, paths))
+    .action(async (name: string, paths: string[]) => (await importFileCopy()).makeDirectories(cli, name, paths))
   addExamples(mkdir, 'berth sandbox files mkdir demo /srv/project/data')
 
-  const rm = takesSandbox(files.command('rm'))
+  const rm = withSandboxArgument(files.command('rm'))
     .description('delete files')
     .argument('<path...>', 'the files')
-    .option('-r, --recursive', 'directories as well, with everything in them')
-    .action((name: string, paths: string[], options: Deep) => deleteFiles(cli, name, paths, options))
+    .option('-r, --recursive', 'include directories and their contents')
+    .action((name: string, paths: string[], options: RecursiveOptions) => deleteFiles(cli, name, paths, options))
   addExamples(rm, 'berth sandbox files rm demo notes.txt', 'berth sandbox files rm demo -r /srv/project')
 
-  const chmod = takesSandbox(files.command('chmod'))
+  const chmod = withSandboxArgument(files.command('chmod'))
     .description('change permissions')
     .argument('<mode>', 'octal, such as 0755')
     .argument('<path...>', 'the files')
-    .option('-R, --recursive', 'with everything below')
-    .action(async (name: string, mode: string, paths: string[], options: Deep) => {
-      for (const path of paths) await change(cli, name, 'chmod', { path, mode, ...options })
+    .option('-R, --recursive', 'include everything below')
+    .action(async (name: string, mode: string, paths: string[], options: RecursiveOptions) => {
+      for (const path of paths) await changeFile(cli, name, 'chmod', { path, mode, ...options })
     })
   addExamples(chmod, 'berth sandbox files chmod demo 0755 run.sh')
 
-  const chown = takesSandbox(files.command('chown'))
+  const chown = withSandboxArgument(files.command('chown'))
     .description('change owners')
-    .argument('<owner>', 'a user, or user:group; names or numbers of the sandbox')
+    .argument('<owner>', 'user or user:group; names or numeric ids in the sandbox')
     .argument('<path...>', 'the files')
-    .option('-R, --recursive', 'with everything below')
-    .action(async (name: string, owner: string, paths: string[], options: Deep) => {
-      for (const path of paths) await change(cli, name, 'chown', { path, ...readOwner(owner), ...options })
+    .option('-R, --recursive', 'include everything below')
+    .action(async (name: string, owner: string, paths: string[], options: RecursiveOptions) => {
+      for (const path of paths) await changeFile(cli, name, 'chown', { path, ...parseOwner(owner), ...options })
     })
   addExamples(chown, 'berth sandbox files chown demo www-data:www-data -R /srv/www')
 }
 
 function addMoving(files: Command, cli: SandboxCli): void {
-  const mv = takesSandbox(files.command('mv'))
+  const mv = withSandboxArgument(files.command('mv'))
     .description('rename a file or directory')
-    .argument('<source>', 'what')
-    .argument('<dest>', 'its new path')
-    .action((name: string, source: string, dest: string) => change(cli, name, 'rename', { source, dest }))
+    .argument('<source>', 'the current path')
+    .argument('<dest>', 'the new path')
+    .action((name: string, source: string, dest: string) => changeFile(cli, name, 'rename', { source, dest }))
   addExamples(mv, 'berth sandbox files mv demo draft.txt final.txt')
 
-  const cp = takesSandbox(files.command('cp'))
+  const cp = withSandboxArgument(files.command('cp'))
     .description('copy a file or directory inside a sandbox')
-    .argument('<source>', 'what')
+    .argument('<source>', 'the current path')
     .argument('<dest>', 'the path of the copy')
-    .option('-r, --recursive', 'directories as well, with everything in them')
-    .action((name: string, source: string, dest: string, options: Deep) =>
-      change(cli, name, 'copy', { source, dest, ...options }),
+    .option('-r, --recursive', 'include directories and their contents')
+    .action((name: string, source: string, dest: string, options: RecursiveOptions) =>
+      changeFile(cli, name, 'copy', { source, dest, ...options }),
     )
   addExamples(cp, 'berth sandbox files cp demo a.txt b.txt', 'berth sandbox files cp demo -r /srv/project /srv/copy')
 }
 
-function copying() {
+function importFileCopy() {
   return import('./file-copy.ts')
 }
 
-async function listFiles(cli: SandboxCli, name: string, path: string, options: Deep): Promise<void> {
+async function listFiles(cli: SandboxCli, name: string, path: string, options: RecursiveOptions): Promise<void> {
   const terminal = cli.terminal()
   const query = new URLSearchParams({ path, workingDir: sandboxHome, ...(options.recursive && { recursive: 'true' }) })
   const answer = await request<FileList>(cli.session(), 'GET', `${sandboxPath(name)}/fs/list?${query}`)
-  if (answer.entries.length === 0 && !terminal.json) return terminal.note('It is empty.')
+  if (answer.entries.length === 0 && !terminal.json) return terminal.note('The directory is empty.')
   const rows = answer.entries.map((entry) => [
-    modeText(entry),
+    formatMode(entry),
     `${entry.uid}:${entry.gid}`,
     entry.size,
     timeText(entry.modTime),
     (options.recursive ? entry.path : entry.name) + (entry.target === undefined ? '' : ` -> ${entry.target}`),
   ])
   printAnswer(terminal, answer, () => table(['MODE', 'OWNER', 'SIZE', 'MODIFIED', 'NAME'], rows, terminal.colors))
-  if (answer.truncated && !terminal.json) terminal.note('There are more; name a directory further down.')
+  if (answer.truncated && !terminal.json) terminal.note('The list is truncated; list a subdirectory instead.')
 }
 
 const kinds: Record<string, string> = { directory: 'd', symlink: 'l', file: '-' }
 
-/** As ls writes it. */
-export function modeText({ type, mode }: Pick<FileEntry, 'type' | 'mode'>): string {
+/** Formats permissions as `ls -l` does. */
+export function formatMode({ type, mode }: Pick<File, 'type' | 'mode'>): string {
   const bits = Number.parseInt(mode, 8)
   const rights = [...'rwxrwxrwx'].map((letter, index) => (bits & (0o400 >> index) ? letter : '-'))
   const special = [
@@ -183,7 +166,12 @@ export function modeText({ type, mode }: Pick<FileEntry, 'type' | 'mode'>): stri
   return (kinds[type] ?? '?') + rights.join('')
 }
 
-async function deleteFiles(cli: SandboxCli, name: string, paths: string[], { recursive }: Deep): Promise<void> {
+async function deleteFiles(
+  cli: SandboxCli,
+  name: string,
+  paths: string[],
+  { recursive }: RecursiveOptions,
+): Promise<void> {
   const terminal = cli.terminal()
   for (const path of paths) {
     const query = new URLSearchParams({ path, workingDir: sandboxHome, ...(recursive && { recursive: 'true' }) })
@@ -192,17 +180,22 @@ async function deleteFiles(cli: SandboxCli, name: string, paths: string[], { rec
   }
 }
 
-const done: Record<string, string> = { chmod: 'Changed', chown: 'Changed', rename: 'Renamed', copy: 'Copied' }
+const pastTense: Record<string, string> = { chmod: 'Changed', chown: 'Changed', rename: 'Renamed', copy: 'Copied' }
 
-async function change(cli: SandboxCli, name: string, operation: string, body: Record<string, unknown>): Promise<void> {
+async function changeFile(
+  cli: SandboxCli,
+  name: string,
+  operation: string,
+  body: Record<string, unknown>,
+): Promise<void> {
   const path = `${sandboxPath(name)}/fs/${operation}`
   const answer = await request(cli.session(), 'POST', path, { ...body, workingDir: sandboxHome })
   const what = visible(String(body.path ?? `${body.source} to ${body.dest}`))
-  printAnswer(cli.terminal(), answer, () => `${done[operation]} ${what}.`)
+  printAnswer(cli.terminal(), answer, () => `${pastTense[operation]} ${what}.`)
 }
 
-/** Numbers are sent as such. */
-export function readOwner(owner: string): { uid?: string | number; gid?: string | number } {
+/** Reads `user:group`. Numeric ids are sent as numbers. */
+export function parseOwner(owner: string): { uid?: string | number; gid?: string | number } {
   const [user = '', group = ''] = owner.split(':')
   const word = (text: string) => (/^\d{1,9}$/.test(text) ? Number(text) : text)
   return { ...(user && { uid: word(user) }), ...(group && { gid: word(group) }) }

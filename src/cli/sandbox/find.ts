@@ -1,77 +1,65 @@
 import type { Command } from 'commander'
-import { segment } from '../client.ts'
+import { encodeSegment } from '../client.ts'
 import type { Cli } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { pairsOf } from '../pair.ts'
+import { parsePairs } from '../option.ts'
 import type { ProgressStream } from '../progress.ts'
 
-/** The streams of this process, or what stands for them. */
+/** The standard streams of this process, or replacements in tests. */
 export interface Streams {
   input: NodeJS.ReadableStream & { isTTY?: boolean; setRawMode?: (on: boolean) => unknown; destroy(): unknown }
   output: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
   errors: NodeJS.WritableStream & ProgressStream
 }
 
-/** What these commands need of the process beyond what all need. Its session is one with the address of sandboxes. */
+/** Access to the process that sandbox commands need. The session points at the sandbox API. */
 export interface SandboxCli extends Cli {
   streams: Streams
-  /** The process ends with it once nothing is left to do. */
+  /** Sets the exit code for when the process ends. */
   setExitCode(code: number): void
 }
 
-export interface Sandbox {
-  id: string
-  name: string
-  organization: string
-  status: string
-  url: string
-  url_settings: { auth: string; private_access: string }
-  config: { ram_mb: number; cpus: number; region: string; storage_gb: number }
-  image?: { reference: string; digest?: string; problem?: string }
-  storage: { enforced: boolean }
-  environment: Record<string, string>
-  labels: string[]
-  isolation: { kind: string; network: string; gap?: string }
-  created_at: string
-  last_running_at?: string
-}
-
-/** Where relative paths begin, as for commands. */
+/** The start of relative paths and the default working directory of commands. */
 export const sandboxHome = '/home/sprite'
 
-export function takesSandbox(command: Command): Command {
+export function withSandboxArgument(command: Command): Command {
   return command.argument('<sandbox>', 'the name of the sandbox')
 }
 
 export function sandboxPath(name: string): string {
-  return `/v1/sandboxes/${segment(name)}`
+  return `/v1/sandboxes/${encodeSegment(name)}`
 }
 
-/** For an option that may be given several times. */
-export function collect(value: string, before: string[] = []): string[] {
-  return [...before, value]
+export function withServiceArgument(command: Command): Command {
+  return withSandboxArgument(command).argument('<service>', 'the name of the service')
 }
 
-/** Variables as `NAME=value`. Undefined when there are none, so that nothing is sent. */
-export function readVariables(pairs: string[] | undefined): Record<string, string> | undefined {
-  return pairs && pairsOf('--env', pairs)
+export function servicePath(name: string, service: string): string {
+  return `${sandboxPath(name)}/services/${encodeSegment(service)}`
 }
 
-/** Lets `files demo ls` mean `files ls demo`: people who think of the sandbox first write it first. */
-export function takesNameFirst(group: Command): void {
+/** Reads `NAME=value` pairs. Returns undefined when there are none, so that nothing is sent. */
+export function parseVariables(pairs: string[] | undefined): Record<string, string> | undefined {
+  return pairs && parsePairs('--env', pairs)
+}
+
+/** Accepts `files demo ls` for `files ls demo`, because both orders are common. */
+export function allowSandboxFirst(group: Command): void {
   group
     .usage('<command> <sandbox> [arguments...]')
-    .argument('[words...]', 'a sandbox, a command and its arguments, when the sandbox is written first')
+    .argument('[words...]', 'alternative order: a sandbox, a command and its arguments')
     .allowUnknownOption()
     .action(async (_words, _options, command: Command) => {
       const [name, verb, ...rest] = command.args
       const named = group.commands.find((each) => each.name() === verb || each.aliases().includes(verb ?? ''))
       if (named) await named.parseAsync([name!, ...rest], { from: 'user' })
-      else refuseWords(group, verb ?? name)
+      else rejectUnknownCommand(group, verb ?? name)
     })
 }
 
-function refuseWords(group: Command, word: string | undefined): never {
+function rejectUnknownCommand(group: Command, word: string | undefined): never {
   const names = group.commands.map((command) => command.name()).join(', ')
-  throw new Misuse(word === undefined ? `name one of the commands ${names}` : `"${word}" is none of ${names}`)
+  throw new Misuse(
+    word === undefined ? `name one of the commands ${names}` : `unknown command "${word}"; use one of ${names}`,
+  )
 }

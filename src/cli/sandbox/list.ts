@@ -1,19 +1,14 @@
 import type { Command } from 'commander'
+import type { Sandbox, SandboxPage } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, timeText, visible } from '../output.ts'
-import type { Sandbox, SandboxCli } from './find.ts'
+import type { SandboxCli } from './find.ts'
 
 interface ListOptions {
   org?: string
   prefix?: string
   watch?: true
-}
-
-interface Page {
-  sprites: Sandbox[]
-  has_more: boolean
-  next_continuation_token: string | null
 }
 
 interface Change {
@@ -28,8 +23,8 @@ export function addListCommand(sandbox: Command, cli: SandboxCli): void {
     .command('list')
     .alias('ls')
     .description('list sandboxes, by name')
-    .option('--org <slug>', 'only those of this organization; all that the token may see when omitted')
-    .option('--prefix <text>', 'only names that start with this')
+    .option('--org <slug>', 'only sandboxes of this organization; defaults to all that the token may see')
+    .option('--prefix <text>', 'only names with this prefix')
     .option('-w, --watch', 'show changes as they happen, until interrupted')
     .action((options: ListOptions) => (options.watch ? watchSandboxes(cli, options) : listSandboxes(cli, options)))
   addExamples(list, 'berth sandbox list', 'berth sandbox ls --org acme --prefix ci-', 'berth sandbox list --watch')
@@ -37,9 +32,9 @@ export function addListCommand(sandbox: Command, cli: SandboxCli): void {
 
 async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<void> {
   const terminal = cli.terminal()
-  const page = await collectPages(cli.session(), options)
+  const page = await listAllSandboxes(cli.session(), options)
   if (page.sprites.length === 0 && !terminal.json) {
-    return terminal.note('No sandboxes; "berth sandbox create <name>" makes one.')
+    return terminal.note('No sandboxes; "berth sandbox create <name>" creates one.')
   }
   const rows = page.sprites.map((sandbox) => [
     sandbox.name,
@@ -54,11 +49,11 @@ async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<voi
   printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
-/** All pages as one. */
-async function collectPages(session: Session, options: ListOptions): Promise<Page> {
+/** Fetches all pages and joins them into one. */
+async function listAllSandboxes(session: Session, options: ListOptions): Promise<SandboxPage> {
   const sprites: Sandbox[] = []
   for (let token: string | null = null; ; ) {
-    const page: Page = await request(session, 'GET', listPath(options, token))
+    const page: SandboxPage = await request(session, 'GET', listPath(options, token))
     sprites.push(...page.sprites)
     token = page.next_continuation_token
     if (token === null) return { ...page, sprites }

@@ -1,62 +1,57 @@
 import { once } from 'node:events'
 import type { Command } from 'commander'
+import type * as Api from '../api-types.ts'
 import { addExamples } from '../command.ts'
-import { parseWholeNumber } from '../number.ts'
-import { visible } from '../output.ts'
+import { parseWholeNumber } from '../option.ts'
+import { sanitizeOutput, visible } from '../output.ts'
 import type { StreamRequest } from '../stream.ts'
-import type { SandboxCli } from './find.ts'
-import { servicePath, takesService } from './service.ts'
+import { type SandboxCli, servicePath, withServiceArgument } from './find.ts'
 
-export interface ServiceEvent {
-  type?: string
-  data?: string
-  exit_code?: number
-  /** Alone, when nothing happens. */
-  message?: string
-}
+/** One event of a service. The stream also carries objects that hold nothing but a message. */
+export type ServiceEvent = Partial<Api.ServiceEvent> & { message?: string }
 
 interface LogOptions {
   lines: number
   follow?: true
 }
 
-/** The longest that the platform follows at once. */
-const longest = '24h'
+/** The longest duration that the platform accepts for following a log. */
+const maxFollowDuration = '24h'
 
 export function addLogCommand(sandbox: Command, cli: SandboxCli): void {
-  const logs = takesService(sandbox.command('logs'))
-    .description('show what a service printed; its standard error goes to standard error')
-    .option('-n, --lines <count>', 'how many of the last lines; 0 for all that are kept', parseWholeNumber, 100)
-    .option('-f, --follow', 'go on with new lines as they come')
+  const logs = withServiceArgument(sandbox.command('logs'))
+    .description('show the log of a service; its standard error goes to standard error')
+    .option('-n, --lines <count>', 'number of most recent lines to show; 0 for all', parseWholeNumber, 100)
+    .option('-f, --follow', 'keep printing new lines')
     .action((name: string, service: string, options: LogOptions) => printLog(cli, name, service, options))
   addExamples(logs, 'berth sandbox logs demo web', 'berth sandbox logs demo web -n 20 -f')
 }
 
 async function printLog(cli: SandboxCli, name: string, service: string, { lines, follow }: LogOptions): Promise<void> {
-  const query = new URLSearchParams({ lines: String(lines), ...(follow ? { duration: longest } : {}) })
-  await printEvents(cli, { method: 'GET', path: `${servicePath(name, service)}/logs?${query}` }, tellGap)
+  const query = new URLSearchParams({ lines: String(lines), ...(follow ? { duration: maxFollowDuration } : {}) })
+  await printEvents(cli, { method: 'GET', path: `${servicePath(name, service)}/logs?${query}` }, describeGap)
 }
 
-function tellGap({ type }: ServiceEvent): string | undefined {
-  return type === 'gap' ? '(what was printed here is no longer kept)' : undefined
+function describeGap({ type }: ServiceEvent): string | undefined {
+  return type === 'gap' ? '(older output was discarded here)' : undefined
 }
 
-/** Writes what a service prints to the stream it belongs to. Of the other events it says what `tell` makes of them. */
+/** Writes the output of a service to the matching stream, prints other events as text, and returns those. */
 export async function printEvents(
   cli: SandboxCli,
-  asked: StreamRequest,
-  tell: (event: ServiceEvent) => string | undefined,
+  streamRequest: StreamRequest,
+  describeEvent: (event: ServiceEvent) => string | undefined,
 ): Promise<ServiceEvent[]> {
   const terminal = cli.terminal()
   const others: ServiceEvent[] = []
   const { readEvents } = await import('../stream.ts')
-  for await (const event of readEvents<ServiceEvent>(cli.session(), asked)) {
+  for await (const event of readEvents<ServiceEvent>(cli.session(), streamRequest)) {
     const isOutput = event.type === 'stdout' || event.type === 'stderr'
     if (!isOutput) others.push(event)
     if (terminal.json) terminal.print(JSON.stringify(event))
     else if (isOutput) await write(cli, event)
     else {
-      const sentence = tell(event)
+      const sentence = describeEvent(event)
       if (sentence !== undefined) terminal.note(visible(sentence))
     }
   }
@@ -65,16 +60,5 @@ export async function printEvents(
 
 async function write({ streams }: SandboxCli, { type, data = '' }: ServiceEvent): Promise<void> {
   const stream = type === 'stdout' ? streams.output : streams.errors
-  if (!stream.write(stream.isTTY ? harmless(data) : data)) await once(stream, 'drain')
-}
-
-const esc = '\u001b'
-const colour = new RegExp(`(${esc}\\[[\\d;]*m)`)
-const controls = /(?![\t\n])\p{Cc}/gu
-
-/** For a terminal: lines and colours stay, and what would move the cursor or change anything else does not. */
-export function harmless(text: string): string {
-  const parts = text.replaceAll('\r\n', '\n').split(colour)
-  const shown = parts.map((part, index) => (index % 2 === 1 ? part : part.replace(controls, '\u{fffd}'))).join('')
-  return parts.length > 1 ? shown.replace(/\n?$/, `${esc}[0m$&`) : shown
+  if (!stream.write(stream.isTTY ? sanitizeOutput(data) : data)) await once(stream, 'drain')
 }

@@ -1,26 +1,25 @@
 import type { Command } from 'commander'
+import type { NetworkPolicy } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { printAnswer, table, visible } from '../output.ts'
-import { type SandboxCli, sandboxPath, takesNameFirst, takesSandbox } from './find.ts'
+import { allowSandboxFirst, type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 
-type Rule = { domain: string; action: string } | { include: string }
-interface Policy {
-  rules: Rule[]
-}
+type Rule = NetworkPolicy['rules'][number]
 
-const includedNames = 'defaults'
-const everything = '*'
+const defaultsInclude = 'defaults'
+const anyDomain = '*'
 
 export function addPolicyCommands(sandbox: Command, cli: SandboxCli): void {
-  const policy = sandbox.command('policy').description('what a sandbox may reach over the network')
-  takesNameFirst(policy)
+  const policy = sandbox.command('policy').description('the network policy of a sandbox')
+  allowSandboxFirst(policy)
   policy.addHelpText(
     'after',
     `
-A domain is a name such as example.com, *.example.com for all below it, or * for all. Of several rules the one with the
-closest domain counts, and what no rule is about is closed. Without rules everything can be reached but the platform
-itself, the networks near it and other sandboxes. The first rule that denies something keeps the rest open.`,
+A domain is a name such as example.com, *.example.com for all its subdomains, or * for everything. The rule with the most
+specific domain applies. With rules, domains without a rule are denied; if the first rule is added by "deny", all other
+domains stay allowed. Without rules, a sandbox can reach everything except the platform, the local networks and other
+sandboxes.`,
   )
   addExamples(
     policy,
@@ -29,24 +28,27 @@ itself, the networks near it and other sandboxes. The first rule that denies som
     'berth sandbox policy allow demo pypi.org files.pythonhosted.org',
   )
 
-  const show = takesSandbox(policy.command('show'))
+  const show = withSandboxArgument(policy.command('show'))
     .description('show the rules of a sandbox')
     .action((name: string) => showPolicy(cli, name))
   addExamples(show, 'berth sandbox policy show demo')
 
-  addRuleCommand(policy, cli, 'allow', 'let a sandbox reach domains')
-  addRuleCommand(policy, cli, 'deny', 'keep a sandbox from reaching domains')
+  addRuleCommand(policy, cli, 'allow', 'allow a sandbox to reach domains')
+  addRuleCommand(policy, cli, 'deny', 'deny a sandbox access to domains')
 
-  const reset = takesSandbox(policy.command('reset'))
-    .description('take all rules away')
+  const reset = withSandboxArgument(policy.command('reset'))
+    .description('remove all rules')
     .action((name: string) => setPolicy(cli, name, { rules: [] }))
   addExamples(reset, 'berth sandbox policy reset demo')
 }
 
-function addRuleCommand(policy: Command, cli: SandboxCli, action: 'allow' | 'deny', about: string): void {
-  const command = takesSandbox(policy.command(action))
-    .description(about)
-    .argument('<domain...>', action === 'allow' ? 'domains; "defaults" means those that most programs need' : 'domains')
+function addRuleCommand(policy: Command, cli: SandboxCli, action: 'allow' | 'deny', description: string): void {
+  const command = withSandboxArgument(policy.command(action))
+    .description(description)
+    .argument(
+      '<domain...>',
+      action === 'allow' ? 'domains; "defaults" stands for those that most programs need' : 'domains',
+    )
     .action((name: string, domains: string[]) => addRules(cli, name, action, domains))
   addExamples(command, `berth sandbox policy ${action} demo example.com '*.example.com'`)
 }
@@ -57,20 +59,20 @@ async function addRules(cli: SandboxCli, name: string, action: 'allow' | 'deny',
 }
 
 /**
- * A new rule takes the place of the one for the same domain. With rules everything else is closed; who begins by closing
- * something means only that.
+ * A new rule replaces the one for the same domain. A policy with rules denies everything else, so when the first rule
+ * denies some domains, a rule that allows the others is added.
  */
 export function withRules(rules: Rule[], action: 'allow' | 'deny', domains: string[]): Rule[] {
-  const isFirst = rules.length === 0 && action === 'deny' && !domains.includes(everything)
-  const isNamed = (rule: Rule) => domains.includes('domain' in rule ? rule.domain : rule.include)
+  const isFirstDeny = rules.length === 0 && action === 'deny' && !domains.includes(anyDomain)
+  const isNamed = ({ domain, include }: Rule) => domains.includes(domain ?? include ?? '')
   const added = domains.map((domain): Rule => {
-    return domain === includedNames && action === 'allow' ? { include: domain } : { domain, action }
+    return domain === defaultsInclude && action === 'allow' ? { include: domain } : { domain, action }
   })
-  const rest: Rule[] = isFirst ? [{ domain: everything, action: 'allow' }] : []
-  return [...rest, ...rules.filter((rule) => !isNamed(rule)), ...added]
+  const allowRest: Rule[] = isFirstDeny ? [{ domain: anyDomain, action: 'allow' }] : []
+  return [...allowRest, ...rules.filter((rule) => !isNamed(rule)), ...added]
 }
 
-function getPolicy(cli: SandboxCli, name: string): Promise<Policy> {
+function getPolicy(cli: SandboxCli, name: string): Promise<NetworkPolicy> {
   return request(cli.session(), 'GET', `${sandboxPath(name)}/policy/network`)
 }
 
@@ -79,18 +81,20 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
   const policy = await getPolicy(cli, name)
   if (policy.rules.length === 0 && !terminal.json) {
     return terminal.note(
-      `No rules: ${visible(name)} can reach everything but what is near the platform, and other sandboxes.`,
+      `No rules: ${visible(name)} can reach everything except the platform, the local networks and other sandboxes.`,
     )
   }
   const rows = policy.rules.map((rule) =>
-    'domain' in rule ? [rule.action, rule.domain] : ['allow', `${rule.include} (the names that most programs need)`],
+    rule.include === undefined
+      ? [rule.action, rule.domain]
+      : ['allow', `${rule.include} (the names that most programs need)`],
   )
-  const isClosed = !policy.rules.some((rule) => 'domain' in rule && rule.domain === everything)
+  const isClosed = !policy.rules.some(({ domain }) => domain === anyDomain)
   const all = isClosed ? [...rows, ['deny', 'everything else']] : rows
   printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
 }
 
-async function setPolicy(cli: SandboxCli, name: string, policy: Policy): Promise<void> {
+async function setPolicy(cli: SandboxCli, name: string, policy: NetworkPolicy): Promise<void> {
   await request(cli.session(), 'POST', `${sandboxPath(name)}/policy/network`, policy)
   await showPolicy(cli, name)
 }

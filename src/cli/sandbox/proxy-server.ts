@@ -4,30 +4,35 @@ import type { WebSocket } from 'ws'
 import { request, type Session } from '../client.ts'
 import { Failure } from '../failure.ts'
 import { printAnswer, visible } from '../output.ts'
-import { openSocket, sendAll } from '../socket.ts'
+import { openSocket, sendFlushed } from '../socket.ts'
 import { type SandboxCli, sandboxPath } from './find.ts'
-import type { PortPair } from './proxy.ts'
+
+export interface PortPair {
+  /** 0 picks any free port. */
+  local: number
+  remote: number
+}
 
 const host = '127.0.0.1'
 
-/** The interface cannot say that only one side has ended. After that, whoever is silent for so long has said all. */
-const lingerMillis = 5000
+/** The API has no half-close. After the local side has ended, the connection is closed when it is idle for this time. */
+const lingerMs = 5000
 
 interface Tunnel {
   session: Session
   path: string
   port: number
-  complain(message: string): void
+  warn(message: string): void
 }
 
-/** Listens until the process is ended. */
+/** Listens until the process ends. */
 export async function serveProxy(cli: SandboxCli, name: string, pairs: PortPair[]): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
-  await request(session, 'GET', sandboxPath(name)) // that it is there is better known before than at each connection
-  const complain = (message: string) => terminal.note(visible(message))
+  await request(session, 'GET', sandboxPath(name)) // reports a missing sandbox before the first connection
+  const warn = (message: string) => terminal.note(visible(message))
   const tunnels = pairs.map(({ local, remote }) => {
-    return { local, tunnel: { session, path: `${sandboxPath(name)}/proxy`, port: remote, complain } }
+    return { local, tunnel: { session, path: `${sandboxPath(name)}/proxy`, port: remote, warn } }
   })
   const servers: Server[] = []
   try {
@@ -49,8 +54,8 @@ export async function serveProxy(cli: SandboxCli, name: string, pairs: PortPair[
 
 async function listen(port: number, tunnel: Tunnel): Promise<Server> {
   const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (local) => {
-    join(local, tunnel).catch((error: Error) => {
-      tunnel.complain(`port ${tunnel.port}: ${error.message}`)
+    connectTunnel(local, tunnel).catch((error: Error) => {
+      tunnel.warn(`port ${tunnel.port}: ${error.message}`)
       local.destroy()
     })
   })
@@ -58,42 +63,43 @@ async function listen(port: number, tunnel: Tunnel): Promise<Server> {
     await once(server.listen(port, host), 'listening')
     return server
   } catch (error) {
-    throw new Failure(listenText(port, error as NodeJS.ErrnoException), { cause: error })
+    throw new Failure(describeListenError(port, error as NodeJS.ErrnoException), { cause: error })
   }
 }
 
-function listenText(port: number, { code, message }: NodeJS.ErrnoException): string {
-  if (code === 'EADDRINUSE') return `port ${port} of this machine is taken; write another before a colon, or 0: for any`
-  if (code === 'EACCES') return `port ${port} of this machine is not for ordinary users; write another before a colon`
+function describeListenError(port: number, { code, message }: NodeJS.ErrnoException): string {
+  if (code === 'EADDRINUSE')
+    return `port ${port} on this machine is in use; choose another as local:remote, or 0:remote for any free port`
+  if (code === 'EACCES') return `port ${port} on this machine needs root; choose another as local:remote`
   return `cannot listen on port ${port}: ${message}`
 }
 
-/** One connection, to one of the sandbox. */
-async function join(local: Socket, { session, path, port }: Tunnel): Promise<void> {
+/** Connects one local connection to the port in the sandbox. */
+async function connectTunnel(local: Socket, { session, path, port }: Tunnel): Promise<void> {
   const ended = new Promise<void>((resolve) => local.once('close', () => resolve()))
-  local.on('error', () => local.destroy()) // whoever connected has gone
+  local.on('error', () => local.destroy()) // the local client has disconnected
   const connected = Promise.withResolvers<void>()
-  let joined: ((data: Buffer) => void) | undefined
+  let onData: ((data: Buffer) => void) | undefined
   const socket = await openSocket(session, path, (data, isBinary) => {
-    if (isBinary) joined?.(data)
+    if (isBinary) onData?.(data)
     else readStatus(String(data), connected)
   })
   socket.once('close', () => connected.reject(new Failure('the connection was lost')))
   void ended.then(() => socket.close())
-  await sendAll(socket, JSON.stringify({ host: 'localhost', port }))
-  joined = takeOutput(socket, local)
+  await sendFlushed(socket, JSON.stringify({ host: 'localhost', port }))
+  onData = forwardOutput(socket, local)
   await connected.promise
-  sendInput(socket, local)
+  forwardInput(socket, local)
 }
 
 function readStatus(text: string, connected: PromiseWithResolvers<void>): void {
   const { status, error } = JSON.parse(text) as { status?: string; error?: string }
   if (status === 'connected') connected.resolve()
-  else connected.reject(new Failure(error ?? 'the sandbox does not answer there'))
+  else connected.reject(new Failure(error ?? 'the sandbox refused the connection'))
 }
 
-/** No faster than it is read here. */
-function takeOutput(socket: WebSocket, local: Socket): (data: Buffer) => void {
+/** Pauses the WebSocket while the local client reads more slowly than data arrives. */
+function forwardOutput(socket: WebSocket, local: Socket): (data: Buffer) => void {
   socket.once('close', (code) => {
     if (code === 1011) local.resetAndDestroy()
     else local.end(() => local.destroy())
@@ -106,17 +112,17 @@ function takeOutput(socket: WebSocket, local: Socket): (data: Buffer) => void {
   }
 }
 
-function sendInput(socket: WebSocket, local: Socket): void {
+function forwardInput(socket: WebSocket, local: Socket): void {
   local.on('data', (data: Buffer) => {
     local.pause()
-    void sendAll(socket, data).then(() => local.resume())
+    void sendFlushed(socket, data).then(() => local.resume())
   })
   local.once('end', () => {
     const close = () => socket.close()
-    let timer = setTimeout(close, lingerMillis)
+    let timer = setTimeout(close, lingerMs)
     socket.on('message', () => {
       clearTimeout(timer)
-      timer = setTimeout(close, lingerMillis)
+      timer = setTimeout(close, lingerMs)
     })
     socket.once('close', () => clearTimeout(timer))
   })

@@ -1,20 +1,15 @@
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { type SandboxCli, takesSandbox } from './find.ts'
-
-export interface PortPair {
-  /** 0 for any that is free. */
-  local: number
-  remote: number
-}
+import { type SandboxCli, withSandboxArgument } from './find.ts'
+import type { PortPair } from './proxy-server.ts'
 
 export function addProxyCommand(sandbox: Command, cli: SandboxCli): void {
-  const proxy = takesSandbox(sandbox.command('proxy'))
-    .description('listen on this machine and connect to ports in a sandbox, until interrupted')
-    .argument('<port...>', '8080, or local:remote such as 3000:8080; with 0:8080 any free port here')
+  const proxy = withSandboxArgument(sandbox.command('proxy'))
+    .description('forward local ports to ports in a sandbox, until interrupted')
+    .argument('<port...>', '8080, or local:remote such as 3000:8080; 0:8080 uses any free local port')
     .action(async (name: string, ports: string[]) => {
-      const pairs = ports.map(readPair)
+      const pairs = ports.map(parsePortPair)
       const { serveProxy } = await import('./proxy-server.ts')
       await serveProxy(cli, name, pairs)
     })
@@ -26,7 +21,7 @@ export function addProxyCommand(sandbox: Command, cli: SandboxCli): void {
   )
 }
 
-export function readPair(text: string): PortPair {
+export function parsePortPair(text: string): PortPair {
   const [, local, remote] = /^(?:(\d{1,5}):)?(\d{1,5})$/.exec(text) ?? []
   const pair = { local: Number(local ?? remote), remote: Number(remote) }
   if (pair.remote >= 1 && pair.remote <= 65_535 && pair.local <= 65_535) return pair

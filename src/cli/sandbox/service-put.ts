@@ -1,9 +1,8 @@
 import { type Command, Option } from 'commander'
 import { addExamples } from '../command.ts'
 import { Misuse } from '../failure.ts'
-import { parseWholeNumber } from '../number.ts'
-import { collect, readVariables, type SandboxCli } from './find.ts'
-import { servicePath, takesService } from './service.ts'
+import { collect, parseWholeNumber } from '../option.ts'
+import { parseVariables, type SandboxCli, servicePath, withServiceArgument } from './find.ts'
 import { followStart, watchOption } from './service-run.ts'
 
 interface PutOptions {
@@ -21,27 +20,29 @@ interface PutOptions {
 }
 
 export function addPutCommand(services: Command, cli: SandboxCli): void {
-  const put = takesService(services.command('put'))
-    .description('define a service and start it; another definition of the same name replaces the one before')
-    .argument('<command...>', 'the program and its arguments; write -- before them. It is not a shell line')
-    .option('--http-port <port>', 'the URL of the sandbox leads to this port', parseWholeNumber)
-    .option('--needs <service>', 'a service that is ready before it; may be given several times', collect)
-    .option('--env <NAME=value>', 'a variable for it; may be given several times', collect)
-    .option('--dir <path>', 'where it starts; /home/sprite when omitted')
-    .addOption(
-      new Option('--health-path <path>', 'it is healthy when a request for this succeeds').conflicts('healthCommand'),
+  const put = withServiceArgument(services.command('put'))
+    .description('define a service and start it; replaces an existing service of the same name')
+    .argument('<command...>', 'the program and its arguments; write -- before them. It is not run by a shell')
+    .option('--http-port <port>', 'route the URL of the sandbox to this port', parseWholeNumber)
+    .option('--needs <service>', 'a service that must be ready first; may be given several times', collect)
+    .option('--env <NAME=value>', 'an environment variable; may be given several times', collect)
+    .option('--dir <path>', 'working directory; /home/sprite when omitted')
+    .addOption(new Option('--health-path <path>', 'health check: request this path').conflicts('healthCommand'))
+    .option('--health-port <port>', 'the port for --health-path; defaults to the HTTP port', parseWholeNumber)
+    .option('--health-command <line>', 'health check: run this command in a shell')
+    .option('--health-interval <duration>', 'time between checks; 10s when omitted')
+    .option('--health-timeout <duration>', 'timeout of a check; 5s when omitted')
+    .option(
+      '--health-threshold <count>',
+      'consecutive failures until it is unhealthy; 3 when omitted',
+      parseWholeNumber,
     )
-    .option('--health-port <port>', 'with --health-path: on this port; the HTTP port when omitted', parseWholeNumber)
-    .option('--health-command <line>', 'it is healthy when this line succeeds in a shell')
-    .option('--health-interval <duration>', 'between two checks; 10s when omitted')
-    .option('--health-timeout <duration>', 'a check that takes longer has failed; 5s when omitted')
-    .option('--health-threshold <count>', 'failures in a row until it is unhealthy; 3 when omitted', parseWholeNumber)
     .addOption(watchOption())
     .action((name: string, service: string, words: string[], options: PutOptions) =>
       followStart(cli, { name, service, watch: options.watch }, (query) => ({
         method: 'PUT',
         path: `${servicePath(name, service)}?${query}`,
-        body: definition(words, options),
+        body: serviceDefinition(words, options),
       })),
     )
   addExamples(
@@ -52,12 +53,12 @@ export function addPutCommand(services: Command, cli: SandboxCli): void {
   )
 }
 
-export function definition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
+function serviceDefinition([cmd, ...args]: string[], options: Omit<PutOptions, 'watch'>): object {
   return {
     cmd,
     args,
     needs: options.needs,
-    env: readVariables(options.env),
+    env: parseVariables(options.env),
     dir: options.dir,
     http_port: options.httpPort,
     health: readHealth(options),

@@ -1,54 +1,34 @@
 import type { Command } from 'commander'
-import { request, segment } from '../client.ts'
+import type { Service } from '../api-types.ts'
+import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
-import { type SandboxCli, sandboxPath, takesSandbox } from './find.ts'
+import { type SandboxCli, sandboxPath, servicePath, withSandboxArgument, withServiceArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addPutCommand } from './service-put.ts'
 import { addRunCommands } from './service-run.ts'
-
-export interface Service {
-  name: string
-  cmd: string
-  args: string[]
-  needs: string[]
-  http_port?: number
-  env?: Record<string, string>
-  dir?: string
-  health?: object
-  state: ServiceState
-}
-
-interface ServiceState {
-  status: string
-  pid?: number
-  started_at?: string
-  error?: string
-  exit_code?: number
-  restart_count?: number
-  next_restart_at?: string
-  health?: { status: string; since?: string }
-}
 
 export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
   const services = sandbox
     .command('services')
     .alias('service')
-    .description('programs that a sandbox keeps running; with the name of a sandbox alone, a list of them')
+    .description('services, which a sandbox keeps running; with only a sandbox name, lists its services')
     .argument('[sandbox]', 'the name of the sandbox whose services are listed')
-    .action((name: string | undefined) => (name === undefined ? services.help({ error: true }) : list(cli, name)))
+    .action((name: string | undefined) =>
+      name === undefined ? services.help({ error: true }) : listServices(cli, name),
+    )
   addExamples(
     services,
     'berth sandbox services demo',
     'berth sandbox services put demo web --http-port 8080 -- python3 -m http.server 8080',
     'berth sandbox services stop demo web',
   )
-  const listing = takesSandbox(services.command('list').alias('ls'))
+  const listing = withSandboxArgument(services.command('list').alias('ls'))
     .description('list the services of a sandbox')
-    .action((name: string) => list(cli, name))
+    .action((name: string) => listServices(cli, name))
   addExamples(listing, 'berth sandbox services list demo', 'berth sandbox services ls demo --json')
 
-  const show = takesService(services.command('show'))
+  const show = withServiceArgument(services.command('show'))
     .description('show a service')
     .action((name: string, service: string) => showService(cli, name, service))
   addExamples(show, 'berth sandbox services show demo web')
@@ -58,19 +38,13 @@ export function addServiceCommands(sandbox: Command, cli: SandboxCli): void {
   addLogCommand(sandbox, cli)
 }
 
-export function takesService(command: Command): Command {
-  return takesSandbox(command).argument('<service>', 'the name of the service')
-}
-
-export function servicePath(name: string, service: string): string {
-  return `${sandboxPath(name)}/services/${segment(service)}`
-}
-
-async function list(cli: SandboxCli, name: string): Promise<void> {
+async function listServices(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const services = await request<Service[]>(cli.session(), 'GET', `${sandboxPath(name)}/services`)
   if (services.length === 0 && !terminal.json) {
-    return terminal.note(`No services; "berth sandbox services put ${visible(name)} <service> -- <command>" makes one.`)
+    return terminal.note(
+      `No services; "berth sandbox services put ${visible(name)} <service> -- <command>" creates one.`,
+    )
   }
   const headers = ['NAME', 'STATUS', 'PID', 'HEALTH', 'RESTARTS', 'HTTP PORT', 'NEEDS', 'COMMAND']
   const rows = services.map((service) => [
@@ -89,10 +63,10 @@ async function list(cli: SandboxCli, name: string): Promise<void> {
 async function showService(cli: SandboxCli, name: string, service: string): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<Service>(cli.session(), 'GET', servicePath(name, service))
-  printAnswer(terminal, answer, () => block(describe(answer), terminal.colors))
+  printAnswer(terminal, answer, () => block(describeService(answer), terminal.colors))
 }
 
-function describe(service: Service): [string, Cell][] {
+function describeService(service: Service): [string, Cell][] {
   const { state, env, health, dir, http_port } = service
   const optional: [string, Cell][] = [
     ['pid', state.pid],

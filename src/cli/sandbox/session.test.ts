@@ -42,8 +42,12 @@ afterEach(() => {
   server.close()
 })
 
-function run(takesInput = true, canLeave = true): Promise<Outcome> {
-  return runSession(session, '/exec', { streams: { input, output, errors } as Streams, takesInput, canLeave })
+function run(takesInput = true, canDetach = true): Promise<Outcome> {
+  return runSession(session, '/exec', {
+    streams: { input, output, errors } as Streams,
+    takesInput,
+    canDetach,
+  })
 }
 
 const begin = (socket: WebSocket, tty: boolean) =>
@@ -59,7 +63,7 @@ const frame = (stream: number, text: string) => Buffer.concat([Buffer.from([stre
 const inputSeen = () => Buffer.concat(received.filter((each) => typeof each !== 'string')).toString('latin1')
 
 describe('a command without a terminal', () => {
-  it('has its output, its errors and its code kept apart', async () => {
+  it('keeps output, errors and exit code separate', async () => {
     serve = (socket) => {
       begin(socket, false)
       socket.send(frame(1, 'out'))
@@ -67,11 +71,11 @@ describe('a command without a terminal', () => {
       socket.send(JSON.stringify({ type: 'keepalive' }))
       finish(socket, 7)
     }
-    expect(await run(false)).toEqual({ is: 'ended', code: 7, hasTyped: false })
+    expect(await run(false)).toEqual({ is: 'ended', code: 7, hasSentInput: false })
     expect([String(output.read()), String(errors.read())]).toEqual(['out', 'err'])
   })
 
-  it('reads what is piped in, and its end', async () => {
+  it('reads piped input to its end', async () => {
     serve = (socket) => {
       begin(socket, false)
       socket.on('message', (data: Buffer) => {
@@ -79,11 +83,11 @@ describe('a command without a terminal', () => {
       })
     }
     input.end('some\0bytes')
-    expect(await run()).toMatchObject({ is: 'ended', code: 0, hasTyped: true })
+    expect(await run()).toMatchObject({ is: 'ended', code: 0, hasSentInput: true })
     expect(inputSeen()).toBe('\0some\0bytes\u0004')
   })
 
-  it('gets the signals that this process gets, and they are not taken any more afterwards', async () => {
+  it('receives the signals of this process until it ends', async () => {
     const before = process.listenerCount('SIGINT')
     serve = (socket) => {
       begin(socket, false)
@@ -98,7 +102,7 @@ describe('a command without a terminal', () => {
     expect(process.listenerCount('SIGINT')).toBe(before)
   })
 
-  it('waits while nobody reads its output', async () => {
+  it('pauses while its output is not read', async () => {
     const all = 6 * 1024 * 1024
     let sentAll = false
     serve = (socket) => {
@@ -133,7 +137,7 @@ describe('a command at a terminal', () => {
     output.rows = 30
   })
 
-  it('gets keys as they are and the size, and the terminal is put back', async () => {
+  it('receives raw keys and the terminal size, and restores the terminal', async () => {
     serve = (socket) => {
       begin(socket, true)
       socket.send(Buffer.from('prompt \u001b[?1049h'))
@@ -167,7 +171,7 @@ describe('a command at a terminal', () => {
   it.each(['\u001c', '\u001b[92;5u'])('is left with %j, unless that is for the command', async (key) => {
     serve = (socket) => begin(socket, true)
     input.write(key)
-    expect(await run()).toEqual({ is: 'left', id: '7' })
+    expect(await run()).toEqual({ is: 'detached', id: '7' })
     expect(raw).toEqual([true, false])
 
     serve = (socket) => {
@@ -183,7 +187,7 @@ describe('a command at a terminal', () => {
       begin(socket, true)
       socket.once('message', () => process.kill(process.pid, 'SIGTERM'))
     }
-    expect(await run()).toEqual({ is: 'left', id: '7', signal: 'SIGTERM' })
+    expect(await run()).toEqual({ is: 'detached', id: '7', signal: 'SIGTERM' })
   })
 
   it('is put back also when the connection is lost, and says so', async () => {
@@ -191,7 +195,7 @@ describe('a command at a terminal', () => {
       begin(socket, true)
       socket.once('message', () => socket.terminate())
     }
-    await expect(run()).rejects.toThrow('the connection was lost; session 7 goes on')
+    await expect(run()).rejects.toThrow('the connection was lost; session 7 continues')
     expect(raw).toEqual([true, false])
   })
 })
@@ -199,7 +203,7 @@ describe('a command at a terminal', () => {
 describe('what is refused', () => {
   it('is said in the words of the platform', async () => {
     const streams = { input, output, errors } as Streams
-    const joined = { streams, takesInput: false, canLeave: false }
+    const joined = { streams, takesInput: false, canDetach: false }
     await expect(runSession(session, '/refused', joined)).rejects.toMatchObject({
       status: 403,
       message: 'the token may only read',

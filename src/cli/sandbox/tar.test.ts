@@ -13,7 +13,7 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { insidePath, unpack } from './tar.ts'
+import { safePath, unpack } from './tar.ts'
 
 let work: string
 
@@ -42,7 +42,7 @@ interface Forged {
   contents?: string
 }
 
-/** An archive that no honest program would write. */
+/** Builds a malicious archive. */
 function forge(...entries: Forged[]): Buffer {
   const blocks = entries.flatMap(({ path, kind = '0', target = '', mode = 0o644, contents = '' }) => {
     const header = Buffer.alloc(512)
@@ -102,9 +102,9 @@ describe('an honest archive', () => {
   })
 })
 
-describe('an archive that wants more', () => {
+describe('a malicious archive', () => {
   it('does not leave the directory', async () => {
-    await expect(unpackForged({ path: '../out', contents: 'x' })).rejects.toThrow('nothing of it is taken')
+    await expect(unpackForged({ path: '../out', contents: 'x' })).rejects.toThrow('unsafe path')
     await expect(unpackForged({ path: 'a', kind: '1', target: '../from/run.sh' })).rejects.toThrow()
     await unpackForged({ path: '/abs/file', contents: 'x' })
     expect(existsSync(at('out'))).toBe(false)
@@ -141,9 +141,9 @@ describe('an archive that wants more', () => {
     expect(statSync(at('to/root')).mode & 0o7000).toBe(0)
   })
 
-  it('is refused when it is damaged or breaks off', async () => {
+  it('is refused when it is damaged or truncated', async () => {
     const archive = forge({ path: 'a', contents: 'x'.repeat(700) })
-    await expect(unpack(chunked(archive.subarray(0, 900), 100), at('to'))).rejects.toThrow('breaks off')
+    await expect(unpack(chunked(archive.subarray(0, 900), 100), at('to'))).rejects.toThrow('truncated')
     archive[0] = 0x7a
     await expect(unpack(chunked(archive, 100), at('to'))).rejects.toThrow('damaged')
     await expect(unpack(chunked(Buffer.alloc(600, 'no'), 100), at('to'))).rejects.toThrow('no archive')
@@ -151,7 +151,7 @@ describe('an archive that wants more', () => {
 })
 
 it('a path inside has no dots', () => {
-  expect(insidePath('./a//b/./c/')).toBe('a/b/c')
-  expect(insidePath('./')).toBe('')
-  expect(() => insidePath('a/../../b')).toThrow()
+  expect(safePath('./a//b/./c/')).toBe('a/b/c')
+  expect(safePath('./')).toBe('')
+  expect(() => safePath('a/../../b')).toThrow()
 })

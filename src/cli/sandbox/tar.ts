@@ -1,18 +1,19 @@
-// Unpacks an archive that came out of a sandbox. Programs there may have written whatever they like into it, so nothing
-// in it is followed: no path leads out of the directory, links are made last, devices and rights of others not at all.
+// Unpacks a tar archive from a sandbox. The archive is not trusted: paths that leave the target directory are rejected,
+// symbolic links are created last so that no file is written through one, and devices, owners and special permission bits
+// are ignored.
 import { link, lstat, mkdir, open, rm, symlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { Failure } from '../failure.ts'
 
 export interface Unpacked {
   count: number
-  /** What is no file, directory or link. */
+  /** Paths of entries that are neither files, directories nor links. */
   skipped: string[]
 }
 
 interface Entry {
   path: string
-  kind: string
+  type: string
   mode: number
   size: number
   modifiedAt: number
@@ -20,40 +21,47 @@ interface Entry {
 }
 
 const blockBytes = 512
-const kinds = { file: '0', hardLink: '1', symlink: '2', directory: '5', longTarget: 'K', longPath: 'L', extended: 'x' }
-/** Longer names than this no system has. */
+const entryTypes = {
+  file: '0',
+  hardLink: '1',
+  symlink: '2',
+  directory: '5',
+  longTarget: 'K',
+  longPath: 'L',
+  extended: 'x',
+}
+/** Far above the longest path of any system. */
 const maxNameBytes = 1024 * 1024
 
 export async function unpack(archive: AsyncIterable<Buffer>, directory: string): Promise<Unpacked> {
   const reader = new ArchiveReader(archive)
-  const place = new Place(directory)
+  const target = new TargetDirectory(directory)
   const links: Entry[] = []
   const skipped: string[] = []
   let count = 0
-  await place.ensureDirectory('')
+  await target.ensureDirectory('')
   for (let entry = await reader.next(); entry; entry = await reader.next()) {
-    if (entry.kind === kinds.directory) await place.ensureDirectory(entry.path)
-    else if (entry.kind === kinds.file) await place.writeFile(entry, reader.contents())
-    else if (entry.kind === kinds.hardLink) await place.writeLink(entry)
-    else if (entry.kind === kinds.symlink) links.push(entry)
+    if (entry.type === entryTypes.directory) await target.ensureDirectory(entry.path)
+    else if (entry.type === entryTypes.file) await target.writeFile(entry, reader.contents())
+    else if (entry.type === entryTypes.hardLink) await target.writeLink(entry)
+    else if (entry.type === entryTypes.symlink) links.push(entry)
     else skipped.push(entry.path)
-    if (entry.kind === kinds.file || entry.kind === kinds.hardLink) count++
+    if (entry.type === entryTypes.file || entry.type === entryTypes.hardLink) count++
   }
-  for (const entry of links) await place.writeSymlink(entry)
+  for (const entry of links) await target.writeSymlink(entry)
   return { count: count + links.length, skipped }
 }
 
-/** Inside, as a path without dots; an archive that wants to go elsewhere is refused whole. */
-export function insidePath(path: string): string {
+/** Normalizes a path of the archive and rejects one that leaves the target directory. */
+export function safePath(path: string): string {
   const parts = path.split('/').filter((part) => part !== '' && part !== '.')
-  if (parts.includes('..') || path.includes('\0'))
-    throw new Failure(`the archive holds the path ${path}; nothing of it is taken`)
+  if (parts.includes('..') || path.includes('\0')) throw new Failure(`the archive contains the unsafe path ${path}`)
   return parts.join('/')
 }
 
-class Place {
+class TargetDirectory {
   readonly #root: string
-  /** Known to be directories and no links to some. */
+  /** Paths that are known to be directories, not symbolic links to directories. */
   readonly #checked = new Set<string>()
 
   constructor(root: string) {
@@ -78,7 +86,7 @@ class Place {
   }
 
   async writeFile({ path, mode, modifiedAt }: Entry, contents: AsyncIterable<Buffer>): Promise<void> {
-    const file = await open(await this.#clear(path), 'wx', mode & 0o777)
+    const file = await open(await this.#preparePath(path), 'wx', mode & 0o777)
     try {
       for await (const chunk of contents) await file.writeFile(chunk)
       await file.utimes(modifiedAt, modifiedAt)
@@ -87,26 +95,26 @@ class Place {
     }
   }
 
-  /** Its target lies in the archive, before it, and was written by us. */
+  /** The target of a hard link must be a file that was unpacked before. */
   async writeLink({ path, target }: Entry): Promise<void> {
-    const source = insidePath(target)
+    const source = safePath(target)
     await this.ensureDirectory(parentOf(source))
     const found = await lstat(join(this.#root, source)).catch(() => undefined)
-    if (!found?.isFile()) throw new Failure(`the archive links ${path} to ${target}, which it does not hold`)
-    await link(join(this.#root, source), await this.#clear(path))
+    if (!found?.isFile()) throw new Failure(`the archive links ${path} to ${target}, which it does not contain`)
+    await link(join(this.#root, source), await this.#preparePath(path))
   }
 
   async writeSymlink({ path, target }: Entry): Promise<void> {
-    await symlink(target, await this.#clear(path))
+    await symlink(target, await this.#preparePath(path))
   }
 
-  /** A place where nothing is, in a directory that is one. */
-  async #clear(path: string): Promise<string> {
-    if (path === '') throw new Failure('the archive holds a file without a name')
+  /** Creates the parent directory and removes an existing file at the path. */
+  async #preparePath(path: string): Promise<string> {
+    if (path === '') throw new Failure('the archive contains a file without a name')
     await this.ensureDirectory(parentOf(path))
-    const place = join(this.#root, path)
-    await rm(place, { force: true })
-    return place
+    const target = join(this.#root, path)
+    await rm(target, { force: true })
+    return target
   }
 }
 
@@ -115,112 +123,112 @@ function parentOf(path: string): string {
   return parent === '.' ? '' : parent
 }
 
-/** Reads the forms that programs of today write. */
+/** Reads the ustar, GNU and pax formats. */
 class ArchiveReader {
   readonly #chunks: AsyncIterator<Buffer>
-  #held: Buffer = Buffer.alloc(0)
-  /** Of the contents of the last entry, with what fills the last block. */
-  #left = 0
-  #filling = 0
+  #buffer: Buffer = Buffer.alloc(0)
+  /** Unread bytes of the current entry. `#padding` is the rest of its last block. */
+  #remaining = 0
+  #padding = 0
 
   constructor(archive: AsyncIterable<Buffer>) {
     this.#chunks = archive[Symbol.asyncIterator]()
   }
 
-  /** Undefined at the end. Contents that nobody took are passed over. */
+  /** Returns the next entry, or undefined at the end. Skips unread contents of the previous entry. */
   async next(): Promise<Entry | undefined> {
     const long: { path?: string; target?: string; size?: number } = {}
     for (;;) {
       for await (const _ of this.contents());
-      const block = await this.#take(blockBytes)
+      const block = await this.#readExactly(blockBytes)
       if (block === undefined || block.every((byte) => byte === 0)) return undefined
       const entry = readHeader(block)
-      this.#left = long.size ?? entry.size
-      this.#filling = (blockBytes - (this.#left % blockBytes)) % blockBytes
-      if (entry.kind === kinds.longPath) long.path = textOf(await this.#name())
-      else if (entry.kind === kinds.longTarget) long.target = textOf(await this.#name())
-      else if (entry.kind === kinds.extended) Object.assign(long, readExtended(await this.#name()))
-      else if (entry.kind !== 'g') return finish(entry, long)
+      this.#remaining = long.size ?? entry.size
+      this.#padding = (blockBytes - (this.#remaining % blockBytes)) % blockBytes
+      if (entry.type === entryTypes.longPath) long.path = readText(await this.#readName())
+      else if (entry.type === entryTypes.longTarget) long.target = readText(await this.#readName())
+      else if (entry.type === entryTypes.extended) Object.assign(long, readExtended(await this.#readName()))
+      else if (entry.type !== 'g') return applyLongNames(entry, long)
     }
   }
 
-  /** Of the entry that came last. */
+  /** Yields the contents of the current entry. */
   async *contents(): AsyncGenerator<Buffer> {
-    while (this.#left > 0) {
-      const chunk = await this.#some(this.#left)
-      this.#left -= chunk.length
+    while (this.#remaining > 0) {
+      const chunk = await this.#read(this.#remaining)
+      this.#remaining -= chunk.length
       yield chunk
     }
-    if (this.#filling > 0) await this.#take(this.#filling)
-    this.#filling = 0
+    if (this.#padding > 0) await this.#readExactly(this.#padding)
+    this.#padding = 0
   }
 
-  async #name(): Promise<Buffer> {
-    if (this.#left > maxNameBytes) throw new Failure('the archive holds a name that no file has')
+  async #readName(): Promise<Buffer> {
+    if (this.#remaining > maxNameBytes) throw new Failure('the archive contains a name that is too long')
     const chunks: Buffer[] = []
     for await (const chunk of this.contents()) chunks.push(chunk)
     return Buffer.concat(chunks)
   }
 
-  async #some(most: number): Promise<Buffer> {
-    if (this.#held.length === 0 && !(await this.#more())) throw new Failure('the archive breaks off')
-    const chunk = this.#held.subarray(0, most)
-    this.#held = this.#held.subarray(chunk.length)
+  async #read(maxBytes: number): Promise<Buffer> {
+    if (this.#buffer.length === 0 && !(await this.#fill())) throw new Failure('the archive is truncated')
+    const chunk = this.#buffer.subarray(0, maxBytes)
+    this.#buffer = this.#buffer.subarray(chunk.length)
     return chunk
   }
 
-  /** Undefined when the archive ends exactly here. */
-  async #take(bytes: number): Promise<Buffer | undefined> {
-    while (this.#held.length < bytes) {
-      if (await this.#more()) continue
-      if (this.#held.length === 0) return undefined
-      throw new Failure('the archive breaks off')
+  /** Returns undefined at the end of the archive. */
+  async #readExactly(bytes: number): Promise<Buffer | undefined> {
+    while (this.#buffer.length < bytes) {
+      if (await this.#fill()) continue
+      if (this.#buffer.length === 0) return undefined
+      throw new Failure('the archive is truncated')
     }
-    return this.#some(bytes)
+    return this.#read(bytes)
   }
 
-  async #more(): Promise<boolean> {
+  async #fill(): Promise<boolean> {
     const { value, done } = await this.#chunks.next()
     if (done) return false
-    this.#held = this.#held.length === 0 ? value : Buffer.concat([this.#held, value])
+    this.#buffer = this.#buffer.length === 0 ? value : Buffer.concat([this.#buffer, value])
     return true
   }
 }
 
 function readHeader(block: Buffer): Entry {
-  if (readSum(block) !== readNumber(block, 148, 8)) throw new Failure('what came is no archive, or a damaged one')
+  if (checksum(block) !== readNumber(block, 148, 8)) throw new Failure('not a valid tar archive')
   const isUstar = block.toString('latin1', 257, 263) === 'ustar\0'
-  const prefix = isUstar ? textOf(block.subarray(345, 500)) : ''
-  const name = textOf(block.subarray(0, 100))
-  const kind = String.fromCharCode(block[156]!)
+  const prefix = isUstar ? readText(block.subarray(345, 500)) : ''
+  const name = readText(block.subarray(0, 100))
+  const type = String.fromCharCode(block[156]!)
   return {
     path: prefix ? `${prefix}/${name}` : name,
-    kind: kind === '\0' || kind === '7' ? kinds.file : kind,
+    type: type === '\0' || type === '7' ? entryTypes.file : type,
     mode: readNumber(block, 100, 8),
     size: readNumber(block, 124, 12),
     modifiedAt: readNumber(block, 136, 12),
-    target: textOf(block.subarray(157, 257)),
+    target: readText(block.subarray(157, 257)),
   }
 }
 
-function finish(entry: Entry, long: { path?: string; target?: string }): Entry {
+function applyLongNames(entry: Entry, long: { path?: string; target?: string }): Entry {
   const { path = entry.path, target = entry.target } = long
-  return { ...entry, target, path: insidePath(path) }
+  return { ...entry, target, path: safePath(path) }
 }
 
-/** Octal digits, or for large numbers bytes after a first one with its highest bit set. */
+/** Reads octal digits, or the binary form for large numbers, which has the highest bit set. */
 function readNumber(block: Buffer, at: number, length: number): number {
   if (block[at]! & 0x80) return block.readUIntBE(at + length - 6, 6)
-  return Number.parseInt(textOf(block.subarray(at, at + length)).trim() || '0', 8)
+  return Number.parseInt(readText(block.subarray(at, at + length)).trim() || '0', 8)
 }
 
-function readSum(block: Buffer): number {
+function checksum(block: Buffer): number {
   let sum = 0
   for (let i = 0; i < blockBytes; i++) sum += i >= 148 && i < 156 ? 0x20 : block[i]!
   return sum
 }
 
-/** Lines of the form `<length> <key>=<value>`. */
+/** Reads pax records of the form `<length> <key>=<value>`. */
 function readExtended(data: Buffer): { path?: string; target?: string; size?: number } {
   const found: { path?: string; target?: string; size?: number } = {}
   for (let at = 0; at < data.length; ) {
@@ -235,7 +243,7 @@ function readExtended(data: Buffer): { path?: string; target?: string; size?: nu
   return found
 }
 
-function textOf(bytes: Buffer): string {
+function readText(bytes: Buffer): string {
   const end = bytes.indexOf(0)
   return bytes.toString('utf8', 0, end < 0 ? bytes.length : end)
 }
