@@ -70,7 +70,7 @@ export async function countPolicies(tx: Tx, appId: string): Promise<number> {
 }
 
 /** The ids that are not machines of the app. */
-export async function findStrangers(tx: Tx, appId: string, ids: string[]): Promise<string[]> {
+export async function listForeignMachines(tx: Tx, appId: string, ids: string[]): Promise<string[]> {
   const { rows } = await tx.query<{ id: string }>(
     `select id from machine where id = any($2) and app_id = $1 and state <> 'destroyed'`,
     [appId, ids],
