@@ -4,33 +4,33 @@ import type { PlatformSettings } from '../model/settings.ts'
 import { findCaller, findToken } from '../store/account/token.ts'
 import type { Db } from '../store/db.ts'
 
-/** Who is asking, and what with. Built once per request by the API. */
+/** What actions get from the API for each request. */
 export interface Context {
   db: Db
-  /** The address that was asked; tokens of one sandbox count on theirs only. */
+  /** The API that received the request; sandbox tokens are valid only for the sandbox API. */
   area: 'platform' | 'sandbox'
-  /** SHA-256 of the token. Whether it is valid is asked in the statement that answers the request. */
+  /** SHA-256 of the token. The SQL statements of the request check whether it is valid. */
   tokenHash: Buffer
   settings: PlatformSettings
-  /** Encrypts what is secret in the state database. */
+  /** The key that encrypts secrets in the state database. */
   encryptionKey: Buffer
 }
 
-/** For actions that need to know the caller before their own statements. */
+/** Reads the caller, for actions that need it before their own statements. */
 export async function getCaller(ctx: Pick<Context, 'db' | 'area' | 'tokenHash'>): Promise<Caller> {
   const caller = await findCaller(ctx.db, ctx.tokenHash)
   return ctx.area === 'sandbox' ? requireSandboxCaller(caller) : requireCaller(caller)
 }
 
-/** That the token is valid, whatever it is for: whoever has none learns nothing of why a request is refused. */
+/** Throws 401 unless the token is valid for this API, so that callers without one get no other error. */
 export async function requireToken(ctx: Pick<Context, 'db' | 'area' | 'tokenHash'>): Promise<Caller> {
   const caller = await findToken(ctx.db, ctx.tokenHash)
   return ctx.area === 'sandbox' ? requireSandboxCaller(caller) : requireCaller(caller)
 }
 
 /**
- * Checks what needs no look at the database. A caller without a valid token learns nothing about the fields: a refusal
- * is preceded by the check of the token.
+ * Runs checks that need no database. Before a validation error is reported the token is checked, so that callers without a
+ * valid token see only a 401.
  */
 export async function checked<T>(ctx: Context, check: () => T): Promise<T> {
   try {

@@ -1,21 +1,21 @@
 import { badRequest } from '../model/errors.ts'
 import { parseTime, toRfc3339 } from '../model/time.ts'
 
-/** Where the next page of a list by name begins. Callers hand it back as it is. */
+/** The position of the next page in a list sorted by name. Clients treat it as opaque. */
 export function writeCursor(name: string): string {
   return Buffer.from(name).toString('base64url')
 }
 
 export function readCursor(field: string, pattern: RegExp, cursor: string): string {
   const name = Buffer.from(cursor, 'base64url').toString()
-  if (!pattern.test(name)) throw badRequest(`${field} is not one that a list answered with`)
+  if (!pattern.test(name)) throw badRequest(`${field} is not a valid cursor`)
   return name
 }
 
-/** A row of a list by the time of the last change. */
+/** A row of a list sorted by the time of the last change. */
 export interface Changed {
   id: string
-  /** As the database writes it. */
+  /** The timestamp as printed by PostgreSQL, with microseconds. */
   updatedText: string
 }
 
@@ -25,21 +25,21 @@ export interface ChangePage {
   limit?: number | undefined
 }
 
-const mostChanges = 1000
+const maxChanges = 1000
 
-/** From what changed first, so that whoever follows along asks for what is newer than the last he saw. */
+/** Lists the least recently changed rows first, so that clients can poll for rows newer than the last one they saw. */
 export async function pageOfChanges<T extends Changed>(
   page: ChangePage,
   idPattern: RegExp,
   find: (place: { after: { at: string; id: string } | null; limit: number }) => Promise<T[]>,
 ): Promise<{ rows: T[]; nextCursor: string | undefined }> {
-  const limit = page.limit ?? mostChanges
+  const limit = page.limit ?? maxChanges
   const after = page.cursor
     ? readChangeCursor(page.cursor, idPattern)
     : page.updatedAfter
       ? readTime(page.updatedAfter)
       : null
-  // One more than asked for tells whether another page follows.
+  // One row more than requested shows whether there is another page.
   const found = await find({ after, limit: limit + 1 })
   const rows = found.slice(0, limit)
   const last = rows.at(-1)
@@ -50,15 +50,15 @@ const changeForm = /^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\+00) (.+)$/
 
 function readChangeCursor(cursor: string, idPattern: RegExp): { at: string; id: string } {
   const [, at, id] = changeForm.exec(readCursor('cursor', changeForm, cursor)) ?? []
-  if (!at || !id || !idPattern.test(id)) throw badRequest('cursor is not one that a list answered with')
+  if (!at || !id || !idPattern.test(id)) throw badRequest('cursor is not a valid cursor')
   return { at, id }
 }
 
-/** Behind every id, so that what changed just then is not told again. */
-const behindAll = 'z'
+/** Sorts after every id, so that rows that changed at exactly that time are not repeated. */
+const afterAllIds = 'z'
 
 function readTime(text: string): { at: string; id: string } {
   const time = parseTime(text)
   if (time === undefined || time < 0n) throw badRequest('updated_after must be a time such as 2026-01-31T12:00:00Z')
-  return { at: toRfc3339(time), id: behindAll }
+  return { at: toRfc3339(time), id: afterAllIds }
 }

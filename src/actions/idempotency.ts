@@ -1,6 +1,6 @@
-// A request repeated with the same Idempotency-Key gets the first answer again. The answer is written in the transaction
-// of the change it reports, so there is no moment at which a crash could leave one without the other; only of a change
-// out in the world it is written after.
+// A request that is repeated with the same Idempotency-Key gets the first response again. The response is stored in the
+// transaction of the change, so that a crash cannot leave one without the other. For a change outside the state database
+// it is stored afterwards.
 import { createHash } from 'node:crypto'
 import { BerthError, badRequest, conflict, invalid } from '../model/errors.ts'
 import { seal, unseal } from '../model/seal.ts'
@@ -18,7 +18,7 @@ export interface RepeatableRequest {
   path: string
   query: unknown
   body: unknown
-  /** The change is out in the world. */
+  /** Whether the change is outside the state database, such as in a cluster. */
   outside?: boolean | undefined
 }
 
@@ -26,8 +26,8 @@ type Change = (db: Db) => Promise<Answer>
 type RefusalOf = (error: BerthError) => unknown
 
 /**
- * Runs `change` once for all requests with this key; `refusalOf` turns an error into the answer the caller reads, which
- * is kept as well, unless it is a 5xx.
+ * Runs `change` once for all requests with this key. `refusalOf` turns an error into the response, which is stored as
+ * well unless it is a 5xx.
  */
 export async function runOnce(
   ctx: Context,
@@ -43,7 +43,7 @@ function runInTransaction(ctx: Context, asked: Asked): Promise<Answer> {
   return ctx.db.transaction(async (tx) => {
     const known = await findAnswer(tx, asked.key)
     if (!known && !(await lockKey(tx, asked.key))) throw stillRunning()
-    const first = known ?? (await findAnswer(tx, asked.key)) // what was running a moment ago may have ended
+    const first = known ?? (await findAnswer(tx, asked.key)) // a concurrent request may just have finished
     if (first) return repeated(ctx, asked, first)
     const change = () => joinTransaction(tx).transaction((inner) => asked.change(joinTransaction(inner)))
     const answer = await attempt(change, asked.refusalOf)
@@ -55,8 +55,8 @@ function runInTransaction(ctx: Context, asked: Asked): Promise<Answer> {
 const running = new Set<string>()
 
 /**
- * What is done out in the world no transaction undoes. None is open meanwhile, because who waits for the world would keep
- * a connection from all others. After a crash in between, the repeat runs the change again.
+ * Runs a change that a transaction cannot roll back. No transaction is open meanwhile, because it would occupy a pooled
+ * connection. After a crash before the response is stored, a repeated request runs the change again.
  */
 async function runOutside(ctx: Context, asked: Asked): Promise<Answer> {
   const known = await findAnswer(ctx.db, asked.key)
@@ -65,7 +65,7 @@ async function runOutside(ctx: Context, asked: Asked): Promise<Answer> {
   if (running.has(name)) throw stillRunning()
   running.add(name)
   try {
-    const first = await findAnswer(ctx.db, asked.key) // what was running a moment ago may have ended
+    const first = await findAnswer(ctx.db, asked.key) // a concurrent request may just have finished
     if (first) return repeated(ctx, asked, first)
     const answer = await attempt(() => asked.change(ctx.db), asked.refusalOf)
     await keep(ctx, ctx.db, asked, answer)

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { machineIdPattern } from './app/machine.ts'
 import { newMachineId, newUlid, ulidPattern } from './ids.ts'
 
-test('ids of one process grow, also within a millisecond and when the clock is set back', () => {
+test('ULIDs of one process increase, also within a millisecond and when the clock is set back', () => {
   const now = Date.now()
   const ids = [now, now, now, now - 1000, now + 1, now].map((time) => newUlid(time))
   expect(ids.every((id) => ulidPattern.test(id))).toBe(true)
@@ -17,6 +17,6 @@ test('the first ten characters are the time', () => {
   expect(time).toBe(at)
 })
 
-test('ids of machines have fourteen hexadecimal digits', () => {
+test('machine ids have fourteen hexadecimal digits', () => {
   expect(newMachineId()).toMatch(machineIdPattern)
 })

@@ -21,7 +21,7 @@ it.each<[string, ImageReference]>([
   ['oci:/var/images:v1', { kind: 'layout', directory: '/var/images', tag: 'v1' }],
   ['oci:/var/a:b/images', { kind: 'layout', directory: '/var/a:b/images' }],
   ['tar:/srv/root.tar.gz', { kind: 'tar', file: '/srv/root.tar.gz' }],
-])('reads %s', (text, reference) => {
+])('parses %s', (text, reference) => {
   expect(parseImageReference(text, true)).toEqual(reference)
 })
 
@@ -41,16 +41,16 @@ it.each([
   ],
   ...['oci:relative/dir', 'tar:relative/file', 'oci:/dir:bad tag', 'tar:/a\0b', 'nginx\n', `a@${digest.toUpperCase()}`],
   `${'a'.repeat(256)}`,
-])('refuses %j', (text) => {
+])('rejects %j', (text) => {
   expect(() => parseImageReference(text, true)).toThrow(/config\.image/)
 })
 
-it('names no file of the host for those who may not', () => {
+it('rejects host paths unless they are allowed', () => {
   for (const text of ['oci:/var/images', 'oci:/var/images:v1', 'tar:/etc/shadow', 'oci:../x', 'tar:x/y'])
     expect(() => parseImageReference(text, false)).toThrow(/config\.image/)
 })
 
-it('takes any text or refuses it with a reason, and never a host path', () => {
+it('parses arbitrary text or rejects it with a reason, and never yields a host path', () => {
   const words = fc.constantFrom(
     'oci:',
     'tar:',
@@ -83,7 +83,7 @@ it('takes any text or refuses it with a reason, and never a host path', () => {
   )
 })
 
-it('reads what it writes', () => {
+it('parses what it formats', () => {
   const part = fc.stringMatching(/^[a-z0-9]{1,8}([._-][a-z0-9]{1,8}){0,2}$/)
   const reference = fc.record(
     {

@@ -19,7 +19,7 @@ test.each(['', 'api', 'example.com', '/a b', '/a?b', '/a#b', 'https://example.co
   },
 )
 
-test('a path lies below itself, and not beside', () => {
+test('a path is below itself, but siblings are not', () => {
   const below = (target: string) => isBelow('/api/', target)
   expect(['/api', '/api/', '/api/x', '/api?x=/', '/api/x?y'].every(below)).toBe(true)
   expect(['/', '/apis', '/ap', '/x/api/', '/?/api/'].some(below)).toBe(false)

@@ -1,11 +1,11 @@
-// Changes as they are committed, for those who wait for them. All of a process share one connection for each kind, which
-// is made for the first of them.
+// Notifies subscribers of committed changes. Subscribers of a process share one connection per channel, which the first
+// one opens.
 import type pg from 'pg'
 import { type Listener, listen } from './listen.ts'
 
 export interface ChangeFeed<T> {
-  /** Calls back with each change, and with nothing when some may have gone unheard. Answers how to end it. */
-  subscribe(heard: (change?: T) => void): () => void
+  /** Calls back with each change, and without one when some may have been missed. Returns a function that unsubscribes. */
+  subscribe(onChange: (change?: T) => void): () => void
   close(): Promise<void>
 }
 
@@ -17,12 +17,12 @@ export function changeFeed<T>(
   const subscribers = new Set<(change?: T) => void>()
   let listener: Listener | undefined
   return {
-    subscribe(heard) {
-      subscribers.add(heard)
+    subscribe(onChange) {
+      subscribers.add(onChange)
       listener ??= listen(config(), channel, (payload) => {
         for (const subscriber of subscribers) subscriber(read(payload))
       })
-      return () => subscribers.delete(heard)
+      return () => subscribers.delete(onChange)
     },
     close: async () => listener?.close(),
   }

@@ -12,7 +12,7 @@ export interface RequestKey {
   key: string
 }
 
-/** False while another request with the same key is being worked on, in whatever process. Ends with the transaction. */
+/** Locks the key until the transaction ends. Returns false while another request holds it, in any process. */
 export async function lockKey(tx: Tx, request: RequestKey): Promise<boolean> {
   const { rows } = await tx.query<{ locked: boolean }>(
     `select pg_try_advisory_xact_lock(hashtextextended($1, 0)) as locked`,
@@ -30,7 +30,7 @@ export async function findAnswer(db: Query, request: RequestKey): Promise<Stored
   return rows[0]
 }
 
-/** Also removes some answers that are past their day: keeping tidy needs no schedule of its own. */
+/** Also deletes some expired answers, so that no scheduled cleanup is needed. */
 export async function putAnswer(tx: Query, request: RequestKey, stored: StoredAnswer): Promise<void> {
   await tx.query(
     `insert into idempotency (token_id, path, key, fingerprint, status, answer) values ($1, $2, $3, $4, $5, $6)

@@ -1,6 +1,6 @@
 import pg from 'pg'
 
-/** The channel for changes that the edge follows. A payload is `<kind> <id>`. */
+/** The channel for routing changes. A payload is `<kind> <id>`. */
 export const routeChannel = 'route'
 
 export interface Listener {
@@ -8,10 +8,10 @@ export interface Listener {
 }
 
 /**
- * Calls back with the payload of every notification. A lost connection is made anew by itself; whoever listens must poll
- * as well, or act on the call without a payload that follows, because nothing is heard in between.
+ * Calls back with the payload of every notification. It reconnects automatically and then calls back without a payload,
+ * because notifications in between are lost; listeners must reload on that call, or poll.
  */
-export function listen(config: pg.ClientConfig, channel: string, heard: (payload?: string) => void): Listener {
+export function listen(config: pg.ClientConfig, channel: string, onNotify: (payload?: string) => void): Listener {
   let client: pg.Client | undefined
   let closed = false
   let retry: NodeJS.Timeout | undefined
@@ -23,10 +23,10 @@ export function listen(config: pg.ClientConfig, channel: string, heard: (payload
     next.on('end', () => {
       if (!closed) retry = setTimeout(attempt, 500)
     })
-    next.on('notification', ({ payload }) => heard(payload))
+    next.on('notification', ({ payload }) => onNotify(payload))
     await next.connect()
     await next.query(`listen ${channel}`)
-    heard() // what happened before the connection stood
+    onNotify() // notifications before the connection was established were missed
   }
 
   function attempt(): void {
@@ -48,12 +48,12 @@ export interface HeldLock {
   close(): Promise<void>
 }
 
-// Any numbers that nothing else of ours locks on.
+// The keys of advisory locks; no other lock may use the same numbers.
 const locks = { sampler: 0x73616d70, 'machine checks': 0x6d636b73 }
 
 /**
- * Of all processes on one state database one samples, and one checks machines. The lock goes with the connection, so a
- * crash passes it on.
+ * Elects one process per task among all that use this state database. The lock is held by the connection, so it passes to
+ * another process after a crash.
  */
 export function holdLock(config: pg.ClientConfig, what: keyof typeof locks, onHeld = () => {}): HeldLock {
   let isHeld = false

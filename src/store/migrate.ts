@@ -5,12 +5,12 @@ import type { Database, Tx } from './db.ts'
 
 const directory = new URL('../../migrations/', import.meta.url).pathname
 
-// Any number that nothing else of ours locks on.
+// The key of an advisory lock; no other lock may use the same number.
 const migrationLock = 0x62657274
 
 /**
- * Brings the database to the newest schema. All pending files go in one transaction under a lock, so that two processes
- * starting at once do it once and a crash leaves the old schema whole.
+ * Applies all pending migrations in one transaction under a lock, so that concurrent starts apply them once and a crash
+ * leaves the old schema intact.
  */
 export async function migrate(db: Database): Promise<string[]> {
   const files = (await readdir(directory)).filter((name) => /^\d{4}_.+\.sql$/.test(name)).sort()
@@ -22,17 +22,19 @@ export async function migrate(db: Database): Promise<string[]> {
     )
     const { rows } = await tx.query<{ name: string; sha256: string }>('select name, sha256 from migration')
     const applied = new Map(rows.map((row) => [row.name, row.sha256]))
-    refuseNewer(applied, files)
+    rejectNewerSchema(applied, files)
     const pending: string[] = []
     for (const name of files) if (await applyOnce(tx, name, applied.get(name))) pending.push(name)
     return pending
   })
 }
 
-function refuseNewer(applied: Map<string, string>, files: string[]): void {
+function rejectNewerSchema(applied: Map<string, string>, files: string[]): void {
   const unknown = [...applied.keys()].filter((name) => !files.includes(name))
   if (unknown.length > 0) {
-    throw new Error(`the state database was made by a newer Berth (it has ${unknown.join(', ')}); use that version`)
+    throw new Error(
+      `the state database was created by a newer version of Berth (it has ${unknown.join(', ')}); use that version`,
+    )
   }
 }
 
@@ -40,7 +42,7 @@ async function applyOnce(tx: Tx, name: string, sha256: string | undefined): Prom
   const sql = await readFile(join(directory, name), 'utf8')
   const digest = createHash('sha256').update(sql).digest('hex')
   if (sha256 === digest) return false
-  if (sha256 !== undefined) throw new Error(`migration ${name} was changed after it had been applied`)
+  if (sha256 !== undefined) throw new Error(`migration ${name} was changed after it was applied`)
   await tx.query(sql)
   await tx.query('insert into migration (name, sha256) values ($1, $2)', [name, digest])
   return true

@@ -5,13 +5,13 @@ import { noteTransition } from './app/machine-event.ts'
 import type { Tx } from './db.ts'
 import { enqueue } from './work.ts'
 
-/** Resource tables that have a `state` column. The name goes into SQL text, so it comes from this list only. */
+/** Resource tables with a `state` column. The name becomes part of SQL text, so it must come from this list. */
 export type Kind = 'machine' | 'app' | 'cluster' | 'backup' | 'drill' | 'sandbox' | 'volume' | 'snapshot'
 
 /**
- * Lock order everywhere: the resource first, then its work row. Steps of machines and volumes lock these and then refer
- * to their app, the step of an app that is deleted locks it and then them, so an app is locked in a way that lets others
- * refer to it. Whoever adds something to an app holds it with `for share`.
+ * Locks a resource. The lock order is the resource first, then its work row. Steps of machines and volumes lock those rows
+ * and then reference their app by foreign key, while the deletion of an app locks the app and then them. To avoid that
+ * deadlock, an app is locked with `for no key update`, and code that adds rows to an app locks it with `for share`.
  */
 export async function lockState(tx: Tx, kind: Kind, id: string): Promise<string | undefined> {
   const { rows } = await tx.query<{ state: string }>({
@@ -23,8 +23,8 @@ export async function lockState(tx: Tx, kind: Kind, id: string): Promise<string 
 }
 
 /**
- * The only code that writes a `state` column. It checks the table, records the event, and enqueues work if the new
- * state needs any, all in the caller's transaction.
+ * The only code that writes a `state` column. It checks the state table, records the event and enqueues work if the new
+ * state needs it, all in the caller's transaction.
  */
 export async function transition(
   tx: Tx,
@@ -33,7 +33,7 @@ export async function transition(
   id: string,
   event: string,
   note = '',
-  /** Who asked, where that is shown. */
+  /** The source that machine events show. */
   source?: EventSource,
 ): Promise<string> {
   const from = await lockState(tx, kind, id)

@@ -1,5 +1,5 @@
-// The work table says which resource to look at next, and when. It carries no payload: a step reads the resource
-// itself, so a late, repeated or lost wake-up can never act on old facts.
+// The queue of resources to reconcile. It has no payload: a step reads the resource itself, so a late, repeated or lost
+// wake-up never acts on stale data.
 import type { Query, Tx } from './db.ts'
 
 export interface Lease {
@@ -8,14 +8,14 @@ export interface Lease {
   token: string
   wakes: number
   attempts: number
-  /** What the last look said, or why it failed. */
+  /** What the last step waits for, or why it failed. */
   note: string
   lastError: string | null
 }
 
 export const workChannel = 'work'
 
-/** A lease outlives a missed renewal or two, and a killed worker's work is taken up within five seconds. */
+/** Long enough for one or two missed renewals, short enough that the work of a killed worker resumes within five seconds. */
 const leaseSeconds = 4
 
 const enqueueing = (ids: string) => `with woken as (
@@ -23,20 +23,20 @@ const enqueueing = (ids: string) => `with woken as (
     on conflict (kind, resource_id) do update set run_at = now(), wakes = work.wakes + 1, attempts = 0)
   select pg_notify('${workChannel}', '')`
 
-/** Takes a Tx, so work cannot outlive the change that asked for it. */
+/** Takes a Tx, so that work is enqueued only if the change commits. */
 export async function enqueue(tx: Tx, kind: string, resourceId: string): Promise<void> {
   await tx.query({ name: 'enqueue', text: enqueueing('values ($1, $2)'), values: [kind, resourceId] })
 }
 
-/** In one order, so that those who wake several never wait for each other in a circle. */
+/** Enqueues in a fixed order, so that concurrent calls do not deadlock. */
 export async function enqueueAll(tx: Tx, kind: string, resourceIds: string[]): Promise<void> {
   const ids = 'select $1, id from unnest($2::text[]) id order by id'
   await tx.query({ name: 'enqueue-all', text: enqueueing(ids), values: [kind, resourceIds] })
 }
 
 /**
- * Leases the most overdue resources. The retry delay is written here, before the step runs, so a worker that dies needs
- * no cleaning up after. Losing this statement in a crash is harmless, so it does not wait for the disk.
+ * Leases the most overdue resources. The retry delay is written here, before the step runs, so nothing has to be cleaned
+ * up after a worker that dies. The commit does not wait for the disk, because losing a lease in a crash is harmless.
  */
 export async function leaseDue(db: Query, limit: number): Promise<Lease[]> {
   const { rows } = await db.query<Lease>({
@@ -60,20 +60,20 @@ export async function leaseDue(db: Query, limit: number): Promise<Lease[]> {
   return rows
 }
 
-/** Seconds until the next resource is due, at most `most`. */
-export async function secondsToNext(db: Query, most: number): Promise<number> {
+/** Seconds until the next resource is due, at most `maxSeconds`. */
+export async function secondsToNext(db: Query, maxSeconds: number): Promise<number> {
   const { rows } = await db.query<{ seconds: number }>({
     name: 'seconds-to-next',
     text: `select extract(epoch from min(greatest(run_at, leased_until)) - now())::float8 as seconds from (
              select run_at, leased_until from work order by run_at limit 100) soonest`,
     values: [],
   })
-  return Math.min(most, Math.max(0, rows[0]?.seconds ?? most))
+  return Math.min(maxSeconds, Math.max(0, rows[0]?.seconds ?? maxSeconds))
 }
 
 /**
- * Keeps the leases of steps that are still running. Answers which of them are still ours. One by one: a statement that
- * holds some rows and waits for others would stand in the way of those who hold several as well.
+ * Renews the leases of running steps and returns those that are still held. Each lease is renewed by its own statement,
+ * because one that locks several rows could deadlock with other transactions that do.
  */
 export async function renewLeases(db: Query, tokens: string[]): Promise<string[]> {
   const ours: string[] = []
@@ -89,7 +89,7 @@ export async function renewLeases(db: Query, tokens: string[]): Promise<string[]
   return ours
 }
 
-/** Look again after `seconds`, or at once if the resource was woken meanwhile. The note tells the user why. */
+/** Schedules the next step after `seconds`, or immediately if the resource was woken meanwhile. The note is shown to the user. */
 export async function release(tx: Query, lease: Lease, seconds: number, note = ''): Promise<void> {
   await tx.query({
     name: 'release-work',
@@ -100,7 +100,7 @@ export async function release(tx: Query, lease: Lease, seconds: number, note = '
   })
 }
 
-/** Nothing left to do here until someone enqueues it again. */
+/** Removes the resource from the queue until it is enqueued again. */
 export async function forget(tx: Tx, lease: Lease): Promise<void> {
   const { rowCount } = await tx.query({
     name: 'forget-work',
@@ -110,7 +110,7 @@ export async function forget(tx: Tx, lease: Lease): Promise<void> {
   if (rowCount === 0) await release(tx, lease, 0)
 }
 
-/** Keeps the retry delay that the lease wrote. */
+/** Keeps the retry delay that leasing wrote. */
 export async function releaseAfterError(db: Query, lease: Lease, message: string): Promise<void> {
   await db.query(`update work set token = null, leased_until = null, last_error = $2 where token = $1`, [
     lease.token,
@@ -118,7 +118,7 @@ export async function releaseAfterError(db: Query, lease: Lease, message: string
   ])
 }
 
-/** True while this worker may still speak for the resource. */
+/** Whether this worker still holds the lease, so that its result counts. */
 export async function holdsLease(tx: Tx, lease: Lease): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'holds-lease',

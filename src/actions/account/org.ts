@@ -35,12 +35,12 @@ export async function getOrg(ctx: Context, caller: Caller, slug: string): Promis
   return org
 }
 
-/** The same answer for an organization that is unknown and for one the token may not see. */
+/** The response is the same for an unknown organization and for one that the token may not see. */
 export function organizationNotFound() {
   return notFound('organization not found')
 }
 
-/** What cannot be a slug names no organization, and does not reach the database. */
+/** Invalid slugs must not reach the database, which rejects NUL bytes with an error. */
 export function slugOrNotFound(slug: string): string {
   if (!slugForm.test(slug)) throw organizationNotFound()
   return slug

@@ -18,12 +18,12 @@ export interface CheckedToken {
   token: ValidToken
 }
 
-/** More than anybody has. */
-const mostTokens = 32
+/** No client sends more; the limit bounds the work per request. */
+const maxTokens = 32
 
-/** Those that open something on this address, in the order they came. */
+/** Returns the tokens that are valid for the platform API, in the order of the header. */
 export async function authenticateTokens(ctx: Pick<Context, 'db'>, texts: string[]): Promise<CheckedToken[]> {
-  if (texts.length > mostTokens) throw badRequest(`header may hold at most ${mostTokens} tokens`)
+  if (texts.length > maxTokens) throw badRequest(`header may contain at most ${maxTokens} tokens`)
   const hashes = texts.map(hashToken)
   const valid = await listValidTokens(ctx.db, hashes)
   const found = texts.flatMap((text, at) => {
@@ -41,7 +41,7 @@ export interface Authorized {
   appNumericId: number | null
 }
 
-/** By the first of the tokens that may; else the refusal is that of the first. */
+/** Succeeds with the first token that permits the access; otherwise throws the error of the first token. */
 export async function authorizeTokens(ctx: Context, texts: string[], access: TokenAccess): Promise<Authorized> {
   const found = await authenticateTokens(ctx, texts)
   checkAccess(access)
@@ -51,7 +51,7 @@ export async function authorizeTokens(ctx: Context, texts: string[], access: Tok
   return allowed.value
 }
 
-/** As a request would be that came with this token. */
+/** Applies the same checks as a request with this token. */
 async function authorize(ctx: Context, checked: CheckedToken, access: TokenAccess): Promise<Authorized> {
   const own = { ...ctx, tokenHash: checked.token.hash }
   const action = readAction(access.action)
@@ -84,7 +84,7 @@ async function findInApp(ctx: Context, access: TokenAccess): Promise<Found> {
   return { caller, orgNumericId: app.orgNumericId, appNumericId: app.numericId }
 }
 
-/** The name of the app that a machine or volume belongs to. */
+/** The name of the app of a machine or volume. */
 async function ownerOf(ctx: Context, { machine_id, volume_id }: TokenAccess): Promise<string> {
   const isPossible = machine_id === undefined ? volumeIdPattern.test(volume_id!) : machineIdPattern.test(machine_id)
   const name = isPossible ? await findAppNameOf(ctx.db, machine_id ?? volume_id!) : undefined

@@ -13,7 +13,7 @@ import { getOrg } from './org.ts'
 
 export interface IssuedToken {
   id: string
-  /** Shown this once; only its hash is kept. */
+  /** Returned only once; the platform stores its hash. */
   token: string
   kind: CreateToken['kind']
 }
@@ -46,9 +46,9 @@ function textOf(input: CreateToken, tokenId: string, org: Org | undefined): stri
   })
 }
 
-const longestExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
+const maxExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
 
-/** For this app alone. One of these cannot make another. */
+/** Creates a token for one app. App tokens cannot create tokens. */
 export async function createDeployToken(
   ctx: Context,
   appName: string,
@@ -76,11 +76,11 @@ export async function createDeployToken(
 export function readExpiry(expiry: string | undefined): number | null {
   if (!expiry) return null
   const time = parseDuration(expiry)
-  if (time !== undefined && time > 0 && time <= longestExpiryMs) return time
+  if (time !== undefined && time > 0 && time <= maxExpiryMs) return time
   throw badRequest('expiry must be a duration such as 24h or 1h30m, at most a hundred years')
 }
 
-/** Only those for this app, if one is given. */
+/** `appId` limits the list to tokens of this app. */
 export async function listTokensOf(ctx: Context, orgSlug: string | undefined, appId?: string): Promise<Token[]> {
   const caller = await getCaller(ctx)
   requireWriter(caller)
@@ -91,7 +91,7 @@ export async function listTokensOf(ctx: Context, orgSlug: string | undefined, ap
 export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
   const caller = await getCaller(ctx)
   requireWriter(caller)
-  // The pattern keeps what cannot be an id, such as a NUL byte, away from the database.
+  // Invalid ids must not reach the database, which rejects NUL bytes with an error.
   if (!/^[a-z0-9]{1,16}$/.test(id) || !(await revokeToken(ctx.db, caller, id))) throw notFound('token not found')
 }
 
@@ -100,7 +100,7 @@ export async function getCurrentToken(ctx: Context): Promise<ValidToken> {
   return requireCaller(token)
 }
 
-/** An organization's own token may hand out narrower ones, never one as strong as itself. */
+/** An organization token may create only tokens with fewer permissions than itself. */
 function requireIssuer(caller: Caller, kind: CreateToken['kind']): void {
   requireWriter(caller)
   if (caller.kind !== 'root' && (kind === 'root' || kind === 'org')) {

@@ -38,7 +38,7 @@ export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
   return (await getVisibleApp(ctx.db, ctx.tokenHash, name)).app
 }
 
-/** Names are one namespace, so that those of other organizations count. */
+/** Names are global, so apps of other organizations count. */
 export async function isNameFree(ctx: Context, name: string): Promise<boolean> {
   if (!appNamePattern.test(name)) return false
   const found = await findApp(ctx.db, ctx.tokenHash, name)
@@ -59,18 +59,18 @@ export async function listAppsOf(ctx: Context, query: AppQuery) {
     after: query.cursor === undefined ? '' : readCursor('cursor', appNamePattern, query.cursor),
   }))
   const limit = query.app_role ? 0 : (query.limit ?? null)
-  // One more than asked for tells whether another page follows.
+  // One row more than requested shows whether there is another page.
   const list = await listApps(ctx.db, ctx.tokenHash, orgSlug, after, limit === null ? null : limit + 1)
   requireCaller(list?.caller)
   if (!list?.orgFound) throw organizationNotFound()
-  // No app has a role here.
+  // Berth has no app roles, so no app matches.
   if (query.app_role) return { total: 0, apps: [] }
   const more = limit !== null && list.apps.length > limit
   const apps = more ? list.apps.slice(0, limit) : list.apps
   return { total: list.total, apps, nextCursor: more ? writeCursor(apps.at(-1)!.name) : undefined }
 }
 
-/** The app is gone for every reader when this returns; what it owns is removed in the background. */
+/** The app is no longer visible when this returns; its machines and volumes are removed in the background. */
 export async function deleteApp(ctx: Context, name: string, force: boolean): Promise<void> {
   const app = await getWritableApp(ctx.db, ctx.tokenHash, name)
   await ctx.db.transaction(async (tx) => {
@@ -99,10 +99,10 @@ function checkName(name: string | undefined): string {
   return name!
 }
 
-/** An app that is to be shut off from its siblings is not made where nothing would shut it off. */
+/** Rejects a custom network on a host without private networks, because the app would not be isolated. */
 function checkNetwork({ settings }: Context, network: string): string {
   if (!networkPattern.test(network)) {
-    throw invalid('network must start with a letter and hold at most 63 letters, digits and dashes')
+    throw invalid('network must start with a letter and have at most 63 letters, digits and dashes')
   }
   if (network === defaultNetwork || settings.privateNetworkGap === undefined) return network
   throw invalid(`network: there are no private networks on this platform: ${settings.privateNetworkGap}`)

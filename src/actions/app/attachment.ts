@@ -7,7 +7,7 @@ import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { type Context, checked } from '../context.ts'
 import { type NewSecret, setSecretWith } from './secret.ts'
 
-/** A secret is set together with the attachment, and goes with it unless it was changed since. */
+/** Also sets a secret, which detaching removes unless it was changed. */
 export async function attach(
   ctx: Context,
   clusterId: string,

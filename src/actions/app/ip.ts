@@ -31,7 +31,7 @@ export async function allocateIp(ctx: Context, appName: string, input: CreateIp)
     const pools = poolsFor(ctx, type)
     const ip = type === 'shared_v4' ? await shareIp(tx, pools, asked) : await giveIp(tx, pools, asked)
     if (ip === undefined) throw exhausted(type, pools)
-    if (ip === null) throw conflict('the app has the shared address already')
+    if (ip === null) throw conflict('the app already has the shared address')
     return ip
   })
 }
@@ -52,7 +52,7 @@ function checkInput(input: CreateIp): IpType {
     throw badRequest('network and org_slug go with private_v6 only')
   }
   if (input.network && !networkPattern.test(input.network)) {
-    throw badRequest('network must start with a letter and hold at most 63 letters, digits and dashes')
+    throw badRequest('network must start with a letter and have at most 63 letters, digits and dashes')
   }
   if (input.region?.includes('\0')) throw badRequest('region must not contain NUL characters')
   return type

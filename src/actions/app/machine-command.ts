@@ -17,14 +17,14 @@ import { listMachineEvents } from '../../store/app/machine-event.ts'
 import type { Context } from '../context.ts'
 import { changeLeasedMachine, changeMachine, type MachineKey } from './machine-lease.ts'
 
-/** The text that clients know. */
+/** The message has the wording that flyctl parses. */
 export function requireCommand({ state }: Pick<MachineDetails, 'state'>, command: string): void {
   const { commands = {} } = machineStates[state] as { commands?: Record<string, string> }
   if (commands[command] !== undefined) return
   throw preconditionFailed(`failed_precondition: unable to ${command} machine from current state: '${state}'`)
 }
 
-/** Answers the state it was in. One that runs already stays as it is. */
+/** Returns the previous state. A running machine is left as it is. */
 export function startMachineOf(ctx: Context, key: MachineKey): Promise<MachineState> {
   return changeLeasedMachine(ctx, key, async (tx, machine) => {
     if (machine.state === 'started' || machine.state === 'starting') return machine.state
@@ -39,28 +39,28 @@ export interface StopWish {
   timeout?: string | number | undefined
 }
 
-/** In these nothing runs, so that there is nothing to stop. */
+/** States in which a stop command has nothing to do. */
 const stoppedStates: readonly MachineState[] = ['created', 'stopped', 'stopping']
 
-export function stopMachineOf(ctx: Context, key: MachineKey, wish: StopWish): Promise<void> {
+export function stopMachineOf(ctx: Context, key: MachineKey, request: StopWish): Promise<void> {
   return changeLeasedMachine(ctx, key, async (tx, machine) => {
-    const how = readStop(wish)
+    const how = readStop(request)
     if (stoppedStates.includes(machine.state)) return
     requireCommand(machine, 'stop')
     await stopMachine(tx, machine.id, how)
   })
 }
 
-export function restartMachineOf(ctx: Context, key: MachineKey, wish: StopWish & { force: boolean }): Promise<void> {
+export function restartMachineOf(ctx: Context, key: MachineKey, request: StopWish & { force: boolean }): Promise<void> {
   return changeLeasedMachine(ctx, key, async (tx, machine) => {
-    const how = wish.force ? { signal: 'SIGKILL', timeoutMs: 0 } : readStop(wish)
+    const how = request.force ? { signal: 'SIGKILL', timeoutMs: 0 } : readStop(request)
     if (machine.state === 'restarting') return
     requireCommand(machine, 'restart')
     await restartMachine(tx, machine.id, how)
   })
 }
 
-const longestStopMs = 300_000
+const maxStopMs = 300_000
 
 function readStop({ signal, timeout }: StopWish): { signal: string | null; timeoutMs: number | null } {
   const timeoutMs = timeout === undefined || timeout === '' ? null : readTimeout(timeout)
@@ -68,10 +68,10 @@ function readStop({ signal, timeout }: StopWish): { signal: string | null; timeo
   return { signal: String(checkSignal('signal', signal)), timeoutMs }
 }
 
-/** A duration as text, seconds as digits, nanoseconds as a number: clients send all three. */
+/** Clients send Go durations, digits as seconds, and numbers as nanoseconds. */
 function readTimeout(timeout: string | number): number {
   const ms = typeof timeout === 'string' && /^\d+$/.test(timeout) ? Number(timeout) * 1000 : millisOf(timeout)
-  if (ms === undefined || ms < 0 || ms > longestStopMs)
+  if (ms === undefined || ms < 0 || ms > maxStopMs)
     throw badRequest('timeout must be a duration such as 10s, at most 5m')
   return Math.round(ms)
 }
@@ -113,7 +113,7 @@ export async function listVersionsOf(ctx: Context, app: string, id: string): Pro
   return listVersions(ctx.db, machine.id)
 }
 
-/** Null and empty values remove their key; the other keys stay. */
+/** Null and empty values delete their key; keys that are not given stay. */
 export function changeMetadata(
   ctx: Context,
   key: Pick<MachineKey, 'app' | 'id'>,
@@ -123,7 +123,7 @@ export function changeMetadata(
   return changeMachine(ctx, key, async (tx, machine) => {
     if (machine.state === 'destroyed') throw machineNotFound()
     if (version && version !== machine.instanceId) {
-      throw preconditionFailed('failed_precondition: machine_version is not the version of the machine')
+      throw preconditionFailed('failed_precondition: machine_version is not the current version of the machine')
     }
     const changed = { ...machine.config.metadata, ...changes }
     const entries = Object.entries(changed).filter(([, value]) => value !== null && value !== '')

@@ -5,8 +5,8 @@ import { ensureMachineToken, findItself } from '../../store/app/inside.ts'
 import type { Context } from '../context.ts'
 
 /**
- * The token of the machine at this address, for what it asks about itself and nobody else. It is one of its app, so that
- * there is one way of being allowed something: what it is not to be used for is refused here.
+ * Returns the hash of the token of the machine at this address, for requests without a token about the machine itself. It
+ * is a token of the machine's app, so requests about anything else are rejected here.
  */
 export async function takeOwnToken(
   ctx: Pick<Context, 'db' | 'settings' | 'encryptionKey'>,
@@ -16,7 +16,7 @@ export async function takeOwnToken(
   const place = findMachineOf(ctx.settings.homeNumber, address)
   const itself = place && (await findItself(ctx.db, place.networkNumber, place.slot))
   if (!itself || itself.appName !== asked.app_name || itself.machineId !== asked.machine_id)
-    throw unauthorized('missing token: without one a machine may ask only about itself')
+    throw unauthorized('missing token: without one a machine may access only itself')
   const hash = hashToken(insideToken(ctx.encryptionKey, itself.machineId))
   await ensureMachineToken(ctx.db, itself, hash)
   return hash

@@ -1,4 +1,4 @@
-// Who holds a lease is the only one to change the machine until it runs out.
+// Only the holder of a lease may change the machine until the lease expires.
 import { requireWriter } from '../../model/account/caller.ts'
 import type { Caller } from '../../model/account/token.ts'
 import type { MachineDetails, MachineLease } from '../../model/app/machine.ts'
@@ -9,7 +9,7 @@ import { clearLease, setLease } from '../../store/app/machine-command.ts'
 import type { Tx } from '../../store/db.ts'
 import type { Context } from '../context.ts'
 
-/** Where a machine is, and what the caller knows of its lease. */
+/** Identifies a machine, with the lease nonce that the caller sent. */
 export interface MachineKey {
   app: string
   id: string
@@ -21,10 +21,10 @@ export interface LeasedMachine {
   lease: MachineLease
 }
 
-const presetSeconds = 30
-const mostSeconds = 86_400
+const defaultSeconds = 30
+const maxSeconds = 86_400
 
-/** Runs `change` while nobody else changes the machine, for callers who may. */
+/** Checks that the caller may write, and runs `change` with the machine locked. */
 export async function changeMachine<T>(
   ctx: Context,
   key: Omit<MachineKey, 'nonce'>,
@@ -39,7 +39,7 @@ export async function changeMachine<T>(
   })
 }
 
-/** The same for what a lease of somebody else forbids. */
+/** Like changeMachine, but rejects the change when another caller holds the lease. */
 export function changeLeasedMachine<T>(
   ctx: Context,
   key: MachineKey,
@@ -51,7 +51,7 @@ export function changeLeasedMachine<T>(
   })
 }
 
-export function requireLease({ id, lease }: Pick<MachineDetails, 'id' | 'lease'>, nonce: string | undefined): void {
+function requireLease({ id, lease }: Pick<MachineDetails, 'id' | 'lease'>, nonce: string | undefined): void {
   if (!lease || lease.nonce === nonce) return
   const until = new Date(lease.expiresAt * 1000).toISOString().replace('.000Z', 'Z')
   const message = `machine ID ${id} lease currently held by ${lease.owner}, expires at ${until}`
@@ -68,18 +68,18 @@ export async function getLease(ctx: Context, app: string, id: string): Promise<L
   return { machine, lease: machine.lease }
 }
 
-/** A new one, or the one that the caller holds for longer. */
+/** Acquires a lease, or extends the caller's own. */
 export function acquireLease(
   ctx: Context,
   key: MachineKey,
-  wish: { ttl?: number | undefined; description?: string | undefined },
+  request: { ttl?: number | undefined; description?: string | undefined },
 ): Promise<LeasedMachine> {
-  const seconds = wish.ttl || presetSeconds
+  const seconds = request.ttl || defaultSeconds
   return changeLeasedMachine(ctx, key, async (tx, machine, { caller }) => {
-    if (seconds < 1 || seconds > mostSeconds) throw badRequest(`ttl must be from 1 to ${mostSeconds} seconds`)
+    if (seconds < 1 || seconds > maxSeconds) throw badRequest(`ttl must be from 1 to ${maxSeconds} seconds`)
     if (machine.state === 'destroyed') throw machineNotFound()
     const nonce = machine.lease?.nonce ?? newNonce()
-    const description = wish.description ?? machine.lease?.description ?? ''
+    const description = request.description ?? machine.lease?.description ?? ''
     await setLease(tx, machine.id, { nonce, owner: caller.tokenId, description, seconds })
     const leased = (await lockMachine(tx, machine.id))!
     return { machine: leased, lease: leased.lease! }
@@ -89,7 +89,7 @@ export function acquireLease(
 export function releaseLease(ctx: Context, key: MachineKey): Promise<void> {
   return changeMachine(ctx, key, async (tx, machine) => {
     if (!key.nonce) throw badRequest('fly-machine-lease-nonce is required')
-    if (machine.lease?.nonce !== key.nonce) throw badRequest('fly-machine-lease-nonce is not that of the lease')
+    if (machine.lease?.nonce !== key.nonce) throw badRequest('fly-machine-lease-nonce does not match the lease')
     await clearLease(tx, machine.id)
   })
 }

@@ -18,11 +18,14 @@ export interface PlacementWish {
   compute?: { cpu_kind?: 'shared' | 'performance'; cpus?: number; memory_mb?: number }
 }
 
-/** Everything is in one place; it says whether there is room. */
-export async function placeMachines(ctx: Context, wish: PlacementWish): Promise<{ region: string; count: number }[]> {
-  await getOrg(ctx, await getCaller(ctx), wish.org_slug)
-  const region = chooseMachineRegion(ctx.settings, wish.region)
-  const guest = readGuest(wish.compute, undefined)
+/** All regions are this host, so placement only checks the free slots. */
+export async function placeMachines(
+  ctx: Context,
+  request: PlacementWish,
+): Promise<{ region: string; count: number }[]> {
+  await getOrg(ctx, await getCaller(ctx), request.org_slug)
+  const region = chooseMachineRegion(ctx.settings, request.region)
+  const guest = readGuest(request.compute, undefined)
   if (guest.memory_mb > ctx.settings.memoryMb) throw withoutHost()
-  return [{ region, count: wish.count || Math.floor(ctx.settings.memoryMb / guest.memory_mb) }]
+  return [{ region, count: request.count || Math.floor(ctx.settings.memoryMb / guest.memory_mb) }]
 }

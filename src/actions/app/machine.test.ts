@@ -4,7 +4,7 @@ import { chooseMachineRegion } from './machine.ts'
 
 const settings = (regions: string[] | null) => ({ regions, defaultRegion: regions?.[0] ?? 'local' }) as PlatformSettings
 
-test('the first region that this platform answers for is taken', () => {
+test('the first region that the platform serves is chosen', () => {
   const chosen = (asked: string | undefined) => chooseMachineRegion(settings(['fra', 'iad']), asked)
   expect(chosen(undefined)).toBe('fra')
   expect(chosen('')).toBe('fra')
@@ -13,7 +13,7 @@ test('the first region that this platform answers for is taken', () => {
   expect(chosen('ams, eu')).toBe('fra')
 })
 
-test('a region that it does not answer for has no room', () => {
+test('a region that the platform does not serve has no capacity', () => {
   expect(() => chooseMachineRegion(settings(['fra']), 'ams')).toThrow(
     expect.objectContaining({ statusCode: 422, details: { status: 'insufficient_capacity' } }),
   )

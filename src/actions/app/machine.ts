@@ -55,7 +55,7 @@ async function create(
   const id = newMachineId()
   const instanceId = newUlid()
   const secrets = await takeSecrets(tx, ctx, app, input)
-  // One that stands by for another waits for its failure.
+  // A standby starts when the machine it stands by for fails.
   const isLaunched = !input.skip_launch && !config.standbys?.length
   const inserted = await insertMachine(tx, app, {
     id,
@@ -81,7 +81,7 @@ async function create(
   }
   if (isLaunched) await launchMachine(tx, { id, config }, 'launch')
   const made = await lockMachine(tx, id)
-  // It is shown as it was made; what follows is told by `wait` and the events.
+  // The response shows the created machine; later states are reported by `wait` and events.
   return { ...made!, state: 'created' }
 }
 
@@ -94,7 +94,7 @@ export async function listMachinesOf(ctx: Context, appName: string, filter: Mach
   return listMachines(ctx.db, app.id, filter)
 }
 
-/** A whole new version: nothing of the configuration before it stays. */
+/** Replaces the whole config with a new version. */
 export async function updateMachine(ctx: Context, key: MachineKey, input: UpdateMachine): Promise<MachineDetails> {
   return changeLeasedMachine(ctx, key, async (tx, machine, { app, caller }) => {
     const { id } = machine
@@ -153,10 +153,10 @@ async function attachMounts(tx: Tx, appId: string, machineId: string, config: Ke
       ...(mount.volume ? { volumeId: mount.volume } : { name: mount.name! }),
     })
     mount.volume = id
-    // It is looked at more often from now on.
+    // Auto-extend needs more frequent checks of the volume.
     if (mount.extend_threshold_percent) await enqueue(tx, 'volume', id)
   }
-  // A mount by name has found its volume.
+  // Mounts by name now have the id of their volume.
   if (config.mounts?.length) await setConfig(tx, machineId, config)
 }
 
@@ -168,14 +168,14 @@ function checkName(name: string | undefined): string | undefined {
   )
 }
 
-/** One of several may be asked for, and parts of the world. */
+/** The request may list several regions and continents. */
 export function chooseMachineRegion(settings: PlatformSettings, asked: string | undefined): string {
-  const wishes = (asked ?? '')
+  const requested = (asked ?? '')
     .split(',')
-    .map((wish) => wish.trim())
+    .map((request) => request.trim())
     .filter(Boolean)
-  if (wishes.length === 0) wishes.push(settings.defaultRegion)
-  const chosen = wishes.map((wish) => chooseRegion(settings, isRegionAlias(wish) ? undefined : wish))
+  if (requested.length === 0) requested.push(settings.defaultRegion)
+  const chosen = requested.map((request) => chooseRegion(settings, isRegionAlias(request) ? undefined : request))
   const fit = chosen.find((region) => typeof region === 'string')
   if (fit !== undefined) return fit as string
   if (settings.regions === null) throw badRequest((chosen[0] as Error).message)

@@ -3,8 +3,8 @@ import { badRequest, invalid, notFound } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import {
   countPolicies,
-  findStrangers,
   insertPolicy,
+  listForeignMachines,
   listPolicies,
   nextPoliciesVersion,
   removePolicy,
@@ -15,7 +15,7 @@ import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visi
 import type { Tx } from '../../store/db.ts'
 import type { Context } from '../context.ts'
 
-/** What the machines of an app that run are to be held to. */
+/** The version that running machines have to apply before the change is in effect. */
 export interface PolicyChange {
   appId: string
   version: number
@@ -32,7 +32,7 @@ export async function getPolicy(ctx: Context, appName: string, id: string): Prom
   return policy
 }
 
-/** A new one, or another content of the one with this id. What nobody would enforce is refused, not kept. */
+/** Creates or replaces a policy. Rejected if the host cannot enforce it. */
 export async function putPolicy(
   ctx: Context,
   appName: string,
@@ -65,7 +65,7 @@ export async function deletePolicy(ctx: Context, appName: string, id: string): P
 
 function changePolicies(ctx: Context, appId: string, change: (tx: Tx) => Promise<void>): Promise<PolicyChange> {
   return ctx.db.transaction(async (tx) => {
-    // First, because it makes the others wait.
+    // This comes first, because it locks the policies.
     const version = await nextPoliciesVersion(tx, appId)
     if (version === undefined) throw appNotFound()
     await change(tx)
@@ -74,12 +74,12 @@ function changePolicies(ctx: Context, appId: string, change: (tx: Tx) => Promise
   })
 }
 
-/** A mistake in an id would leave the machine that was meant unprotected. */
+/** A mistyped id would leave the intended machine unprotected. */
 async function requireMachines(tx: Tx, appId: string, { selector }: AppPolicy): Promise<void> {
   const ids = (selector.machines ?? []).map(({ id }) => id.replaceAll('\0', ''))
-  const [stranger] = ids.length > 0 ? await findStrangers(tx, appId, ids) : []
-  if (stranger !== undefined)
-    throw badRequest(`selector.machines: the app has no machine ${JSON.stringify(stranger.slice(0, 64))}`)
+  const [missing] = ids.length > 0 ? await listForeignMachines(tx, appId, ids) : []
+  if (missing !== undefined)
+    throw badRequest(`selector.machines: the app has no machine ${JSON.stringify(missing.slice(0, 64))}`)
 }
 
 function policyNotFound() {

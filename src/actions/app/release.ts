@@ -27,7 +27,7 @@ export async function createRelease(ctx: Context, appName: string, input: NewRel
   const definition = input.definition ?? {}
   await checked(ctx, () => {
     if (input.image === '' || input.image.length > maxImageLength || input.image.includes('\0'))
-      throw invalid(`image must be the name of an image, of at most ${maxImageLength} characters`)
+      throw invalid(`image must be an image reference of at most ${maxImageLength} characters`)
     if (Buffer.byteLength(JSON.stringify(definition)) > maxDefinitionBytes)
       throw invalid(`definition must have at most ${maxDefinitionBytes} bytes`)
   })
@@ -44,7 +44,7 @@ export async function createRelease(ctx: Context, appName: string, input: NewRel
 export async function updateRelease(ctx: Context, id: string, status: string): Promise<Release> {
   const caller = await getCaller(ctx)
   requireWriter(caller)
-  if (!releaseStatusPattern.test(status)) throw invalid('status must be one word in lowercase, such as complete')
+  if (!releaseStatusPattern.test(status)) throw invalid('status must be one lowercase word such as complete')
   const release = releaseIdPattern.test(id) ? await setReleaseStatus(ctx.db, caller, id, status) : undefined
   if (!release) throw notFound('release not found')
   return release
@@ -60,7 +60,7 @@ export async function findCurrentRelease(ctx: Context, appName: string): Promise
   return (await listReleasesOf(ctx, appName, 1))[0]
 }
 
-/** When each app was last released. */
+/** The time of the last release of each app. */
 export async function listReleaseTimesOf(ctx: Context): Promise<{ name: string; at: Micros }[]> {
   return listReleaseTimes(ctx.db, await getCaller(ctx))
 }

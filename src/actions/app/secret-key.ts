@@ -43,14 +43,14 @@ export interface ChangedKey {
   key: SecretKey
 }
 
-/** In the place of one of this name. */
+/** Replaces an existing key of this name. */
 export async function setSecretKey(
   ctx: Context,
   appName: string,
   name: string,
   input: { type: string; value: Buffer },
 ): Promise<ChangedKey> {
-  await getWritableApp(ctx.db, ctx.tokenHash, appName) // a stranger learns nothing about the fields
+  await getWritableApp(ctx.db, ctx.tokenHash, appName) // unauthorized callers must not see validation errors
   const type = readKeyType(input.type)
   return store(ctx, appName, name, type, await openKey(type, input.value), true)
 }
@@ -73,7 +73,7 @@ export async function deleteSecretKey(ctx: Context, appName: string, name: strin
   return version
 }
 
-/** Using a key tells as much as having it, so that those who may only read are refused. */
+/** Using a key reveals as much as having it, so read-only tokens are rejected. */
 async function withKey<T>(
   ctx: Context,
   appName: string,
@@ -104,8 +104,8 @@ export async function verifyWithKey(
   name: string,
   { text, signature }: { text: Buffer; signature: Buffer },
 ): Promise<void> {
-  const isRight = await withKey(ctx, app, name, (type, key) => isSignature(type, key, text, signature))
-  if (!isRight) throw badRequest('the signature was not made with this key over this plaintext')
+  const isValid = await withKey(ctx, app, name, (type, key) => isSignature(type, key, text, signature))
+  if (!isValid) throw badRequest('the signature was not made with this key over this plaintext')
 }
 
 async function store(
@@ -120,7 +120,7 @@ async function store(
   const { version, result } = await change(ctx, appName, async (tx, appId) => {
     const sealed = { name, type, key: seal(ctx.encryptionKey, key), publicKey }
     const stored = await putSecretKey(tx, appId, sealed, replaces)
-    if (!stored) throw conflict(`the app has a key ${name} already`)
+    if (!stored) throw conflict(`the app already has a key ${name}`)
     if ((await countSecretKeys(tx, appId)) > maxSecrets) throw badRequest(`an app has at most ${maxSecrets} keys`)
     return stored
   })

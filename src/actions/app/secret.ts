@@ -15,14 +15,14 @@ import type { Tx } from '../../store/db.ts'
 import { type Context, checked } from '../context.ts'
 
 export interface ShownSecret extends Omit<Secret, 'value'> {
-  /** Only when it was asked for. */
+  /** Present only if requested. */
   value?: string
 }
 
 export interface SecretQuery {
-  /** Values too. */
+  /** Whether to include the values. */
   show: boolean
-  /** Nothing older than this. */
+  /** Fails if the stored version is older. */
   minVersion: number
 }
 
@@ -42,7 +42,7 @@ export async function getSecret(ctx: Context, appName: string, name: string, que
   return shown(ctx, secret, query.show)
 }
 
-/** All or none of them. Null removes one, also one that is not there. */
+/** Changes all secrets or none. Null deletes a secret, even if it does not exist. */
 export async function changeSecrets(
   ctx: Context,
   appName: string,
@@ -75,7 +75,7 @@ export interface NewSecret {
   value: string
 }
 
-/** Together with something else, of an app that the caller may change. Answers with its digest. */
+/** Sets a secret in the caller's transaction and returns its digest. The caller must have checked access to the app. */
 export async function setSecretWith(ctx: Context, tx: Tx, appId: string, { name, value }: NewSecret): Promise<string> {
   const { secrets } = await changeWith(tx, appId, () => put(ctx, tx, appId, name, value))
   return secrets.find((one) => one.name === name)!.digest
@@ -98,7 +98,7 @@ async function change(
 }
 
 async function changeWith(tx: Tx, appId: string, body: () => Promise<void>): Promise<SecretList> {
-  // First, because it makes the others wait.
+  // This comes first, because it locks the secrets.
   if ((await nextSecretsVersion(tx, appId)) === undefined) throw appNotFound()
   await body()
   const { count, bytes } = await measureSecrets(tx, appId)

@@ -84,7 +84,7 @@ export function updateVolume(ctx: Context, appName: string, id: string, input: U
 
 export interface Extended {
   volume: Volume
-  /** What it is attached to has it in use. */
+  /** Whether the machine it is attached to is running. */
   isInUse: boolean
 }
 
@@ -92,7 +92,7 @@ export async function extendVolume(ctx: Context, appName: string, id: string, si
   let isInUse = false
   const volume = await change(ctx, appName, id, async (tx, before) => {
     if (sizeGb <= before.sizeGb) {
-      throw invalid(`size_gb must be more than the ${before.sizeGb} that the volume has; volumes only grow`)
+      throw invalid(`size_gb must be more than the current ${before.sizeGb}; volumes cannot shrink`)
     }
     await setVolumeSize(tx, id, sizeGb)
     await transition(tx, 'volume', volumeStates, id, 'extend')
@@ -101,7 +101,7 @@ export async function extendVolume(ctx: Context, appName: string, id: string, si
   return { volume, isInUse }
 }
 
-/** It is kept for a day; what was never ready goes at once. */
+/** The volume is kept for a day. One that was never ready is removed immediately. */
 export function deleteVolume(ctx: Context, appName: string, id: string): Promise<Volume> {
   return change(ctx, appName, id, async (tx, volume) => {
     if (volume.machineId !== null) {
@@ -117,7 +117,7 @@ export async function createSnapshot(ctx: Context, appName: string, id: string):
     if (volume.state !== 'created') throw precondition(`volume ${id} is ${volume.state}`)
     const snapshotId = `vs_${newId()}`
     if (!(await insertSnapshot(tx, snapshotId, volume, volume.sizeGb * gigabyte))) {
-      throw conflict(`a snapshot of volume ${id} is being made`)
+      throw conflict(`a snapshot of volume ${id} is in progress`)
     }
     await enqueue(tx, 'snapshot', snapshotId)
   })
@@ -172,7 +172,7 @@ async function sizeFor(tx: Tx, orgId: string, asked: number | undefined, source:
     throw precondition(`what is to be copied is ${found.state}`)
   }
   if (asked !== undefined && asked < found.sizeGb) {
-    throw invalid(`size_gb must be at least the ${found.sizeGb} of what is copied`)
+    throw invalid(`size_gb must be at least the ${found.sizeGb} of the source`)
   }
   return asked ?? found.sizeGb
 }

@@ -21,11 +21,11 @@ export async function createBackup(ctx: Context, clusterId: string): Promise<voi
   })
 }
 
-/** Also of a cluster that is deleted: what is pinned of it is kept until nobody wants it any more. */
+/** Also works for deleted clusters, whose pinned backups are kept until they are unpinned. */
 export async function pinBackup(ctx: Context, clusterId: string, label: string, pinned: boolean): Promise<Backup> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
   requireClusterWriter(caller)
-  // What is no label does not reach the database.
+  // Invalid labels must not reach the database, which rejects NUL bytes with an error.
   const isLabel = labelTime(label) !== undefined
   const backup = isLabel ? await findBackupByLabel(ctx.db, cluster.id, label) : undefined
   if (!backup) throw notFound(`Backup ${label} not found for cluster ${cluster.id}`)

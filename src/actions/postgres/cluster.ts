@@ -35,12 +35,12 @@ export async function createCluster(ctx: Context, input: CreateCluster): Promise
   requireClusterWriter(caller)
   const org = await getOrg(ctx, caller, input.org_slug)
   const id = newId()
-  await ctx.db.transaction((tx) => makeCluster(ctx, tx, { ...settings, id, orgId: org.id }))
+  await ctx.db.transaction((tx) => insertNewCluster(ctx, tx, { ...settings, id, orgId: org.id }))
   return getCluster(ctx, id)
 }
 
-/** The row, its first user and its work, in the caller's transaction. */
-async function makeCluster(ctx: Context, tx: Tx, cluster: NewCluster): Promise<void> {
+/** Inserts the cluster and its first user and enqueues work, in the caller's transaction. */
+async function insertNewCluster(ctx: Context, tx: Tx, cluster: NewCluster): Promise<void> {
   if (!(await insertCluster(tx, cluster))) throw invalid(`name ${cluster.name} has already been taken`)
   const password = seal(ctx.encryptionKey, Buffer.from(newPassword()))
   await insertUser(tx, cluster.id, { username: defaultUser, role: 'schema_admin', password })
@@ -61,7 +61,7 @@ export async function listClustersOf(
   return listClusters(ctx.db, org.id, includeDeleted)
 }
 
-/** Repeating while it is being deleted is harmless; once it is deleted the answer is 410. */
+/** Idempotent while the cluster is being deleted; afterwards the response is 410. */
 export async function deleteCluster(ctx: Context, id: string): Promise<void> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id, { deleted: true })
   requireClusterWriter(caller)
@@ -95,7 +95,7 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
   }
 }
 
-/** Undefined for a name that is omitted or blank. */
+/** Undefined when the name is omitted or blank. */
 export function checkClusterName(name: string | undefined | null): string | undefined {
   if (name === undefined || name === null || name.trim() === '') return undefined
   if (clusterNamePattern.test(name)) return name

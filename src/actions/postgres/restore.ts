@@ -21,7 +21,7 @@ import { enqueue } from '../../store/work.ts'
 import type { Context } from '../context.ts'
 import { checkClusterName } from './cluster.ts'
 
-/** The source, if it may be restored by this caller. Runs before the body is looked at: 404 comes before 422. */
+/** Returns the source if the caller may restore it. Runs before the body is validated, because 404 takes precedence over 422. */
 export async function getSource(ctx: Context, clusterId: string): Promise<Cluster> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
@@ -29,7 +29,7 @@ export async function getSource(ctx: Context, clusterId: string): Promise<Cluste
   return cluster
 }
 
-/** Under load every wait for the database costs more than its statement, so that what can goes at once. */
+/** Independent statements run concurrently, because under load a round trip costs more than a statement. */
 export async function restoreCluster(ctx: Context, clusterId: string, input: RestoreRequest): Promise<ClusterDetails> {
   const { backupId, time } = await checkedAfterSource(ctx, clusterId, () => checkRequest(input))
   return ctx.db.transaction(async (tx) => {
@@ -47,11 +47,11 @@ export async function restoreCluster(ctx: Context, clusterId: string, input: Res
       plan: resolved.plan,
       purpose: 'restore',
     }
-    return makeRestored(ctx, tx, source, present(input.name), resolved.at, restore, resolved.plan)
+    return insertRestoredCluster(ctx, tx, source, present(input.name), resolved.at, restore, resolved.plan)
   })
 }
 
-/** Of two refusals, that of the source comes first. */
+/** An error about the source takes precedence over a validation error. */
 async function checkedAfterSource<T>(ctx: Context, clusterId: string, check: () => T): Promise<T> {
   try {
     return check()
@@ -71,7 +71,7 @@ function checkRequest(input: RestoreRequest): { backupId?: string | undefined; t
 
 interface Resolved {
   plan: RestorePlan
-  /** What a generated name tells: the backup's start or the point in time. */
+  /** The time in the generated name: the backup's start or the restore target. */
   at: Micros
 }
 
@@ -85,7 +85,7 @@ function resolveBackup(source: Cluster, label: string, backup: Backup | undefine
     plan: {
       backup: { clusterId: source.id, label, startLsn: startLsn!, stopLsn: stopLsn! },
       pieces: [{ clusterId: source.id, epoch: epoch!, timeline: timeline!, end: stopLsn! }],
-      // The cut is the target: PostgreSQL stops at its own "immediate" only before a further record, and there is none.
+      // The WAL ends at the target: PostgreSQL stops at "immediate" only before another record, and there is none.
       target: { kind: 'end' },
       timeline: timeline!,
     },
@@ -114,7 +114,7 @@ function refuseTime(source: Cluster, windows: RecoveryWindow[], time: Micros): B
   return invalid(`pitr_time is outside the recovery window ${toRfc3339(earliest)} to ${toRfc3339(latest)}`)
 }
 
-/** A copy of the source as it is now. Up to where is asked of the source itself, in the background. */
+/** Copies the current state of the source. The reconciler asks the source for its current WAL position. */
 export async function forkCluster(
   ctx: Context,
   clusterId: string,
@@ -126,7 +126,7 @@ export async function forkCluster(
   return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
 }
 
-/** A new cluster from what is kept of a deleted one, up to its end. */
+/** Restores a deleted cluster to its last state, as a new cluster. */
 export async function undeleteCluster(
   ctx: Context,
   clusterId: string,
@@ -153,12 +153,12 @@ async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: '
       plan: null,
       purpose,
     }
-    return makeRestored(ctx, tx, source, name, nowMicros(), restore, plan)
+    return insertRestoredCluster(ctx, tx, source, name, nowMicros(), restore, plan)
   })
 }
 
-/** The new cluster's row, its restore, its work, and what it needs kept, in the caller's transaction. */
-async function makeRestored(
+/** Inserts the cluster, its restore and its pins and enqueues work, in the caller's transaction. */
+async function insertRestoredCluster(
   ctx: Context,
   tx: Tx,
   source: Cluster,
@@ -181,7 +181,7 @@ async function makeRestored(
   return details
 }
 
-// A backup may be restored many times: many names are tried at once.
+// A backup may be restored many times, so one statement tries many names.
 async function insertWithGeneratedName(tx: Tx, source: Cluster, cluster: Omit<NewCluster, 'name'>, at: Micros) {
   for (let count = 20; ; count += 20) {
     const others = Array.from({ length: count }, (_, index) => restoredName(source.name, at, index + 2))
@@ -189,7 +189,7 @@ async function insertWithGeneratedName(tx: Tx, source: Cluster, cluster: Omit<Ne
   }
 }
 
-/** Null and blank strings count as absent. */
+/** Blank strings count as absent. */
 function present(value: string | null | undefined): string | undefined {
   return value === undefined || value === null || value.trim() === '' ? undefined : value
 }

@@ -28,7 +28,7 @@ export async function setNetworkPolicy(
   await changeVisible(ctx, name, { networkPolicy })
 }
 
-/** What is in force, set or not. */
+/** The effective settings, including defaults. */
 export async function getPrivileges(ctx: Context, name: string): Promise<PrivilegesPolicy> {
   return (await getVisible(ctx, name)).sandbox.privileges ?? { profile: 'standard' }
 }
@@ -46,7 +46,7 @@ export async function clearPrivileges(ctx: Context, name: string): Promise<void>
   await changeVisible(ctx, name, { privileges: null })
 }
 
-/** What is in force, set or not. */
+/** The effective settings, including defaults. */
 export async function getResources(ctx: Context, name: string): Promise<{ memoryMb: number }> {
   const { sandbox } = await getVisible(ctx, name)
   return { memoryMb: sandbox.resources?.memoryMb ?? sandbox.memoryMb }

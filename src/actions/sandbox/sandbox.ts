@@ -80,7 +80,7 @@ export async function listVisibleSandboxes(
     after: query.continuation_token
       ? readCursor('continuation_token', sandboxNamePattern, query.continuation_token)
       : '',
-    limit: limit + 1, // one more than asked for tells whether another page follows
+    limit: limit + 1, // one row more than requested shows whether there is another page
   }))
   const list = await listSandboxes(ctx.db, ctx.tokenHash, filter)
   requireSandboxCaller(list?.caller)
@@ -90,7 +90,7 @@ export async function listVisibleSandboxes(
   return { ...list!, sandboxes, nextToken: more ? writeCursor(sandboxes.at(-1)!.name) : null }
 }
 
-/** Only what is given changes; a running sandbox feels it at once. */
+/** Changes only the given settings, also of a running sandbox. */
 export async function changeSandbox(ctx: Context, name: string, input: UpdateSandbox): Promise<SandboxDetails> {
   const changes = await checked(ctx, (): SandboxChanges => {
     const { url_settings = {}, labels, clear_labels, environment, config = {} } = input
@@ -107,7 +107,7 @@ export async function changeSandbox(ctx: Context, name: string, input: UpdateSan
   return (await getVisible(ctx, name)).sandbox
 }
 
-/** For every operation that changes what is written down about a sandbox. */
+/** Changes the stored settings of a sandbox that the caller may change. */
 export async function changeVisible(ctx: Context, name: string, changes: SandboxChanges): Promise<void> {
   const { sandbox } = await getWritable(ctx, name)
   await ctx.db.transaction(async (tx) => {
@@ -117,12 +117,12 @@ export async function changeVisible(ctx: Context, name: string, changes: Sandbox
   })
 }
 
-/** Gone for every reader when this returns; what it has on the machine is removed in the background. */
+/** The sandbox is no longer visible when this returns; its box and files are removed in the background. */
 export async function deleteSandbox(ctx: Context, name: string): Promise<void> {
   const { sandbox } = await getWritable(ctx, name)
   await ctx.db.transaction(async (tx) => {
     await requireAlive(tx, sandbox.id)
-    await removeInsideToken(tx, sandbox.id) // its name may be another's from now on, and what runs in it ends later
+    await removeInsideToken(tx, sandbox.id) // its programs run a little longer, and another sandbox may take the name now
     await transition(tx, 'sandbox', sandboxStates, sandbox.id, 'delete')
   })
 }
@@ -154,12 +154,12 @@ function sandboxNotFound() {
   return notFound('sandbox not found')
 }
 
-/** A slot is free again when a deletion has come to its end, which takes seconds. */
+/** A deletion takes a few seconds to free the slot. */
 const retrySeconds = 5
 
 function noRoom(): BerthError {
   const limit = maxSandboxes
-  return new BerthError('rate_limited', `there are ${limit} sandboxes, as many as one machine can hold; delete some`, {
+  return new BerthError('rate_limited', `there are ${limit} sandboxes, which is the limit of one host; delete some`, {
     status: 'concurrent_sprite_limit_exceeded',
     retryAfterSeconds: retrySeconds,
     limit: { most: limit, windowSeconds: 0 },

@@ -19,13 +19,13 @@ export async function getTask(ctx: Context, sandboxName: string, name: string): 
 export async function createTask(ctx: Context, sandboxName: string, name: string, expire: Expire): Promise<Task> {
   const millis = await checked(ctx, () => readExpire(expire))
   return change(ctx, sandboxName, async (tx, sandboxId, tasks) => {
-    if (tasks.some((task) => task.name === name)) throw conflict(`there is a task ${name} already`)
+    if (tasks.some((task) => task.name === name)) throw conflict(`there already is a task ${name}`)
     refuseTooMany(tasks)
     return putTask(tx, sandboxId, name, millis)
   })
 }
 
-/** Creates it when there is none. */
+/** Creates the task if it does not exist. */
 export async function changeTask(ctx: Context, sandboxName: string, name: string, expire: Expire): Promise<Task> {
   const millis = await checked(ctx, () => readExpire(expire))
   return change(ctx, sandboxName, async (tx, sandboxId, tasks) => {
@@ -37,11 +37,11 @@ export async function changeTask(ctx: Context, sandboxName: string, name: string
 
 export async function deleteTask(ctx: Context, sandboxName: string, name: string): Promise<void> {
   const { sandbox } = await getWritable(ctx, sandboxName)
-  // What cannot be a name, such as a NUL byte, does not reach the database.
+  // Invalid names must not reach the database, which rejects NUL bytes with an error.
   if (!taskNamePattern.test(name) || !(await removeTask(ctx.db, sandbox.id, name))) throw taskNotFound()
 }
 
-/** One change of the tasks of a sandbox at a time; those that have expired are cleared away by it. */
+/** Locks the tasks of a sandbox for a change, and deletes expired ones. */
 async function change<T>(
   ctx: Context,
   sandboxName: string,
@@ -56,7 +56,7 @@ async function change<T>(
 }
 
 function refuseTooMany(tasks: Task[]): void {
-  if (tasks.length >= maxTasks) throw conflict(`a sandbox can have ${maxTasks} tasks at a time; end some`)
+  if (tasks.length >= maxTasks) throw conflict(`a sandbox can have at most ${maxTasks} tasks at a time; delete some`)
 }
 
 function taskNotFound() {

@@ -12,7 +12,7 @@ const bytesOf = (token: string) => Buffer.from(token.slice('fm2_'.length), 'base
 const hmac = (secret: Buffer, text: Buffer) => createHmac('sha256', secret).update(text).digest()
 
 describe('a macaroon', () => {
-  test('is a nonce, the place of permissions, caveats and a signature, byte for byte', () => {
+  test('consists of a nonce, a location, caveats and a signature, byte for byte', () => {
     const token = mintMacaroon({ tokenId }, key, random)
     const nonce = Buffer.concat([
       Buffer.of(0x93, 0xc4, 22),
@@ -34,7 +34,7 @@ describe('a macaroon', () => {
     )
   })
 
-  test('is signed caveat after caveat', () => {
+  test('has a signature that chains over its caveats', () => {
     const validity = { from: 1_700_000_000, until: 1_700_003_600 }
     const token = mintMacaroon({ tokenId, organization: { numericId: 300, readOnly: false }, validity }, key, random)
     const [nonce, , caveats, tail] = unpack(bytesOf(token)) as [Packed, Packed, Packed, Buffer]
@@ -44,18 +44,18 @@ describe('a macaroon', () => {
     expect(tail).toEqual(hmac(hmac(hmac(key, pack(nonce)), organization), window))
   })
 
-  test('says whose it is', () => {
+  test('contains the token and the organization', () => {
     const organization = { numericId: 5_000_000_000, readOnly: true }
     const token = mintMacaroon({ tokenId, organization, validity: { from: 1, until: 2 } })
     expect(readMacaroon(token)).toEqual({ tokenId, organization: 5_000_000_000, until: 2 })
     expect(readMacaroon(mintMacaroon({ tokenId }))).toEqual({ tokenId, organization: undefined, until: undefined })
   })
 
-  test('is another each time', () => {
+  test('is different each time', () => {
     expect(mintMacaroon({ tokenId })).not.toBe(mintMacaroon({ tokenId }))
   })
 
-  test('of another place or another key is none of ours', () => {
+  test('is not recognized with another location or key id', () => {
     const nonce = [Buffer.from(`berth/${tokenId}`), random, false]
     const coded = (value: Packed) => `fm2_${pack(value).toString('base64')}`
     expect(readMacaroon(coded([nonce, 'https://api.fly.io/v1', [], Buffer.alloc(32)]))).toMatchObject({ tokenId })
@@ -76,7 +76,7 @@ describe('a macaroon', () => {
   })
 })
 
-describe('what is packed', () => {
+describe('MessagePack', () => {
   const leaf = fc.oneof(
     fc.maxSafeNat(),
     fc.string({ unit: 'binary', maxLength: 300 }),
@@ -88,7 +88,7 @@ describe('what is packed', () => {
     value: fc.oneof({ maxDepth: 3, withCrossShrink: true }, leaf, fc.array(tie('value'), { maxLength: 20 })),
   }))
 
-  test('comes out as it went in', () => {
+  test('unpacks to the packed value', () => {
     fc.assert(
       fc.property(value, (given) => {
         expect(unpack(pack(given))).toEqual(given)
@@ -101,13 +101,13 @@ describe('what is packed', () => {
     (number) => expect(unpack(pack(number))).toBe(number),
   )
 
-  test.each([31, 32, 255, 256, 65_535, 65_536])('holds %d bytes and letters', (length) => {
+  test.each([31, 32, 255, 256, 65_535, 65_536])('encodes %d bytes and characters', (length) => {
     const text = 'x'.repeat(length)
     expect(unpack(pack(text))).toBe(text)
     expect(unpack(pack(Buffer.from(text)))).toEqual(Buffer.from(text))
   })
 
-  test('is refused when a byte is missing or one too many', () => {
+  test('is rejected when it is truncated or has trailing bytes', () => {
     fc.assert(
       fc.property(value, (given) => {
         const bytes = pack(given)
@@ -117,7 +117,7 @@ describe('what is packed', () => {
     )
   })
 
-  test('never brings the reader down', () => {
+  test('never throws on arbitrary input', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 200 }), (bytes) => {
         unpack(Buffer.from(bytes))

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { fitsRegion, isRegionAlias } from './region.ts'
 
-test('an alias stands for the regions of its part of the world', () => {
+test('an alias matches the regions of its continent', () => {
   const fitting = (asked: string) =>
     ['ams', 'gru', 'iad', 'jnb', 'nrt', 'yyz', 'own'].filter((at) => fitsRegion(at, asked))
   expect(fitting('eu')).toEqual(['ams'])

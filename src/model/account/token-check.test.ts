@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { checkAccess, readAction, type TokenAccess } from './token-check.ts'
 
-describe('what a token is to be allowed', () => {
+describe('the access to check', () => {
   it.each([
     [undefined, ''],
     ['', ''],
@@ -12,7 +12,7 @@ describe('what a token is to be allowed', () => {
     [19, 'rwC'],
     ['*', 'rwcdC'],
     [31, 'rwcdC'],
-  ])('is read from %j', (action, letters) => {
+  ])('has an action parsed from %j', (action, letters) => {
     expect(readAction(action)).toBe(letters)
   })
 
@@ -24,7 +24,7 @@ describe('what a token is to be allowed', () => {
     [{ org_slug: 'a', app_name: 'a', machine_id: 'a', command: ['ls'], source_machine: 'b', mutation: 'm' }],
     [{ org_slug: 'a', org_feature: 'billing' }],
     [{ app_name: 'a', app_feature: 'images' }],
-  ])('may be %j', (access) => {
+  ])('is valid: %j', (access) => {
     expect(() => checkAccess(access)).not.toThrow()
   })
 
@@ -37,7 +37,7 @@ describe('what a token is to be allowed', () => {
     [{ machine_id: 'a', volume_id: 'b' }, 'access.machine_id and access.volume_id exclude'],
     [{ org_slug: 'a', org_feature: 'b', app_name: 'c' }, 'access.org_feature and access.app_name exclude'],
     [{ machine_id: 'a', command: ['b'], machine_feature: 'c' }, 'access.machine_feature and access.command exclude'],
-  ])('may not be %j', (access, sentence) => {
+  ])('is invalid: %j', (access, sentence) => {
     expect(() => checkAccess(access)).toThrow(sentence)
   })
 })

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { defaultPools, parsePools } from './ip.ts'
 
-describe('pools of addresses', () => {
+describe('address pools', () => {
   it.each([
     ['127.100.0.0/16', '127.100.0.1', '127.100.255.254'],
     ['10.0.0.0/30', '10.0.0.1', '10.0.0.2'],
@@ -11,37 +11,37 @@ describe('pools of addresses', () => {
     ['10.0.0.7/32', '10.0.0.7', '10.0.0.7'],
     ['fd00:1::/64', 'fd00:1:0:0:0:0:0:1', 'fd00:1:0:0:ffff:ffff:ffff:fffe'],
     ['fd00::7/128', 'fd00:0:0:0:0:0:0:7', 'fd00:0:0:0:0:0:0:7'],
-  ])('%s has the addresses from %s to %s', (text, first, last) => {
+  ])('%s contains the addresses from %s to %s', (text, first, last) => {
     expect(parsePools([text])).toMatchObject([{ text, first, last }])
   })
 
   it.each([
-    ['10.0.0.0', /not a range/],
-    ['10.0.0.0/', /not a range/],
-    ['10.0.0.0/x', /not a range/],
-    ['10.0.0/24', /not a range/],
-    ['10.0.0.256/24', /not a range/],
-    ['10.0.0.0/24/1', /not a range/],
-    ['::ffff:10.0.0.0/120', /not a range/],
-    ['fe80::%lo/64', /not a range/],
-    ['host/24', /not a range/],
-    ['', /not a range/],
+    ['10.0.0.0', /not an address range/],
+    ['10.0.0.0/', /not an address range/],
+    ['10.0.0.0/x', /not an address range/],
+    ['10.0.0/24', /not an address range/],
+    ['10.0.0.256/24', /not an address range/],
+    ['10.0.0.0/24/1', /not an address range/],
+    ['::ffff:10.0.0.0/120', /not an address range/],
+    ['fe80::%lo/64', /not an address range/],
+    ['host/24', /not an address range/],
+    ['', /not an address range/],
     ['10.0.0.1/24', /does not begin/],
     ['10.0.0.0/33', /prefix/],
     ['0.0.0.0/0', /prefix/],
     ['fd00::/129', /prefix/],
     ['::/0', /prefix/],
     ['fd00::1/64', /does not begin/],
-  ])('refuses %j', (text, reason) => {
+  ])('reject %j', (text, reason) => {
     expect(() => parsePools([text])).toThrow(reason)
   })
 
-  it('refuses those that overlap', () => {
+  it('reject overlapping ranges', () => {
     expect(() => parsePools(['10.0.0.0/16', 'fd00::/64', '10.0.7.0/24'])).toThrow('10.0.7.0/24 and 10.0.0.0/16 overlap')
     expect(parsePools(['10.0.0.0/24', '10.0.1.0/24', 'fd00::/64'])).toHaveLength(3)
   })
 
-  it('reads any range as the system does', () => {
+  it('parse ranges like the kernel', () => {
     const v4 = fc.tuple(fc.nat({ max: 255 }), fc.nat({ max: 255 }), fc.integer({ min: 8, max: 16 }))
     fc.assert(
       fc.property(v4, ([a, b, bits]) => {
@@ -55,7 +55,7 @@ describe('pools of addresses', () => {
     )
   })
 
-  it('never fails on any text but with a sentence', () => {
+  it('reject arbitrary text with an error message', () => {
     fc.assert(
       fc.property(
         fc.oneof(

@@ -13,13 +13,13 @@ const machine = (metadata?: Record<string, string>) => ({
 })
 
 describe('the traffic of a machine', () => {
-  test('is open without policies, and in a direction without rules', () => {
+  test('is unrestricted without policies, and in a direction without rules', () => {
     expect(trafficOf([], machine())).toEqual({})
     expect(trafficOf([policy({ all: true })], machine())).toEqual({})
     expect(trafficOf([policy({ all: true }, rule('egress'))], machine())).toEqual({ egress: { tcp: [], udp: [] } })
   })
 
-  test('is what all rules of all policies together allow', () => {
+  test('is allowed if any rule of any policy allows it', () => {
     const web = rule('ingress', { protocol: 'tcp', port: 443 }, { protocol: 'tcp', port: 80 })
     const names = rule('ingress', { protocol: 'udp', port: 53 }, { protocol: 'tcp', port: 80 })
     expect(trafficOf([policy({ all: true }, web), policy({ all: true }, names)], machine())).toEqual({
@@ -27,7 +27,7 @@ describe('the traffic of a machine', () => {
     })
   })
 
-  test('follows the policies that select it by everything they name', () => {
+  test('is restricted by the policies whose conditions all match', () => {
     const selects = (selector: AppPolicy['selector'], metadata?: Record<string, string>) =>
       trafficOf([policy(selector, rule('egress'))], machine(metadata)).egress !== undefined
     const { id } = machine()
@@ -42,7 +42,7 @@ describe('the traffic of a machine', () => {
   })
 })
 
-test('what is empty in a policy is as good as not given', () => {
+test('empty lists in a policy count as absent', () => {
   const read = readPolicy({ name: 'p', selector: { all: true, machines: [], metadata: {} } })
   expect(read).toEqual({ name: 'p', selector: { all: true }, rules: [] })
   expect(() => readPolicy({ name: 'p', selector: { all: false, machines: [], metadata: {} } })).toThrow('at least one')

@@ -18,7 +18,7 @@ describe('keys', () => {
   it.each([
     [1, '', 'ce546ef63c9cc60765923609b33a9a1974e96e52daf2fcf7075e2271'],
     [3, 'c2sp.org/XAES-256-GCM', '986ec1832593df5443a179437fd083bf3fdb41abd740a21f71eb769d'],
-  ])('encrypt as written down (%i)', (byte, associated, expected) => {
+  ])('encrypt the published test vectors (%i)', (byte, associated, expected) => {
     const nonce = Buffer.from('ABCDEFGHIJKLMNOPQRSTUVWX')
     const sealed = encryptXaes(Buffer.alloc(32, byte), Buffer.from('XAES-256-GCM'), Buffer.from(associated), nonce)
     expect(sealed.subarray(24).toString('hex')).toBe(expected)
@@ -26,7 +26,7 @@ describe('keys', () => {
 
   const encrypting = ['xaes256gcm', 'nacl_secretbox', 'nacl_box'] as const
 
-  it.each(encrypting)('of type %s give back what they encrypted, and nothing that was changed', async (type) => {
+  it.each(encrypting)('of type %s decrypt what they encrypted, and reject modified ciphertext', async (type) => {
     const { key, publicKey } = await generateKey(type)
     expect(await openKey(type, key)).toEqual({ key, publicKey })
     const { key: other } = await generateKey(type)
@@ -48,7 +48,7 @@ describe('keys', () => {
     await expect(openKey(type, Buffer.alloc(31))).rejects.toThrow('value must have 32 bytes')
   })
 
-  it.each(['nacl_secretbox', 'nacl_box'] as const)('of type %s take nothing along', async (type) => {
+  it.each(['nacl_secretbox', 'nacl_box'] as const)('of type %s reject associated data', async (type) => {
     const { key } = await generateKey(type)
     for (const use of [encryptText, decryptText])
       await expect(use(type, key, nothing, Buffer.from('more'))).rejects.toThrow('associated_data goes with')
@@ -70,7 +70,7 @@ describe('keys', () => {
     await expect(openKey(type, Buffer.from('short'))).rejects.toThrow('value must')
   })
 
-  it('are not taken for those of another kind', async () => {
+  it('are rejected as keys of another type', async () => {
     const [es256, sign] = [await generateKey('es256'), await generateKey('nacl_sign')]
     await expect(openKey('es256', sign.key)).rejects.toThrow('PKCS #8')
     await expect(openKey('nacl_sign', es256.key)).rejects.toThrow('PKCS #8')

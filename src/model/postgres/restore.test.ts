@@ -43,11 +43,11 @@ describe('a point in time', () => {
     '',
     '1794710122',
     '２０２６-11-15T10:02:03Z',
-  ])('%j is refused', (text) => {
+  ])('%j is rejected', (text) => {
     expect(parseTime(text)).toBeUndefined()
   })
 
-  test('agrees with Date on every time that Date can tell', () => {
+  test('agrees with Date on every time that Date can represent', () => {
     fc.assert(
       fc.property(
         fc.date({ min: new Date('0001-01-01'), max: new Date('9999-12-31'), noInvalidDate: true }),
@@ -58,7 +58,7 @@ describe('a point in time', () => {
     )
   })
 
-  test('is the same moment whatever the offset', () => {
+  test('is the same time with any offset', () => {
     const minutes = fc.integer({ min: -(23 * 60 + 59), max: 23 * 60 + 59 })
     fc.assert(
       fc.property(fc.integer({ min: 0, max: 4_102_444_800 }), minutes, (seconds, offset) => {
@@ -84,12 +84,12 @@ describe('a point in time', () => {
 describe('a generated name', () => {
   const at = parseTime('2026-11-15T10:02:03.999Z')!
 
-  test('has the source and the time in it', () => {
+  test('contains the source and the time', () => {
     expect(restoredName('shop', at, 1)).toBe('shop-restore-20261115100203')
     expect(restoredName('shop', at, 2)).toBe('shop-restore-20261115100203-2')
   })
 
-  test('is always a name', () => {
+  test('is always a valid name', () => {
     fc.assert(
       fc.property(
         fc.stringMatching(/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/),
@@ -102,7 +102,7 @@ describe('a generated name', () => {
   })
 })
 
-test('a label says when its backup started', () => {
+test('a label contains the start time of its backup', () => {
   const at = parseTime('2026-06-01T12:00:00Z')!
   expect(newLabel(at)).toBe('20260601-120000F')
   expect(labelTime('20260601-120000F')).toBe(at)

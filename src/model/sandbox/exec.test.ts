@@ -4,8 +4,8 @@ import { exitFrame, exitText, frame, readClientMessage, readExecRequest, readFla
 
 const read = (query: string) => readExecRequest(new URLSearchParams(query))
 
-describe('a request for a command', () => {
-  test('has the words in order, and presets for everything else', () => {
+describe('an exec request', () => {
+  test('has the words in order, and defaults for everything else', () => {
     expect(read('cmd=ls&cmd=-l&cmd=a+b')).toEqual({
       argv: ['ls', '-l', 'a b'],
       env: {},
@@ -17,7 +17,7 @@ describe('a request for a command', () => {
     })
   })
 
-  test('takes the program from path, the first word, or is a shell on a terminal', () => {
+  test('takes the program from path or the first word, or runs a shell on a terminal', () => {
     expect(read('cmd=ls&cmd=-l&path=/bin/ls').argv).toEqual(['/bin/ls', '-l'])
     expect(read('path=/bin/ls').argv).toEqual(['/bin/ls'])
     expect(read('cmd[]=ls&cmd[]=-l').argv).toEqual(['ls', '-l'])
@@ -25,13 +25,13 @@ describe('a request for a command', () => {
     expect(() => read('')).toThrow('no command')
   })
 
-  test('reads input on a terminal unless told otherwise, and not without one', () => {
+  test('has stdin by default only on a terminal', () => {
     expect(read('cmd=sh&tty=true').stdin).toBe(true)
     expect(read('cmd=sh&tty=1&stdin=false').stdin).toBe(false)
     expect(read('cmd=sh&stdin=true').stdin).toBe(true)
   })
 
-  test('runs on for ever on a terminal, and for ten seconds without one', () => {
+  test('runs without a client indefinitely on a terminal, and for ten seconds without one', () => {
     expect(read('cmd=sh&tty=true').maxRunAfterDisconnectMs).toBeNull()
     expect(read('cmd=sh&tty=true&max_run_after_disconnect=1m30s').maxRunAfterDisconnectMs).toBe(90_000)
     expect(read('cmd=sh&max_run_after_disconnect=5.0s').maxRunAfterDisconnectMs).toBe(5_000)
@@ -41,13 +41,13 @@ describe('a request for a command', () => {
     }
   })
 
-  test('takes variables with any value, and refuses what is none', () => {
+  test('accepts variables with any value, and rejects malformed ones', () => {
     expect(read('cmd=x&env=A%3D1&env=B%3Da%3Db&env=C%3D').env).toEqual({ A: '1', B: 'a=b', C: '' })
     expect(() => read('cmd=x&env=A')).toThrow('NAME=value')
     expect(() => read('cmd=x&env=%3D1')).toThrow('NAME=value')
   })
 
-  test.each(['cmd=a%00', 'cmd=a&env=A%3D%00', 'cmd=a&dir=/%00', 'cmd=a&path=%00'])('%s is refused', (query) => {
+  test.each(['cmd=a%00', 'cmd=a&env=A%3D%00', 'cmd=a&dir=/%00', 'cmd=a&path=%00'])('%s is rejected', (query) => {
     expect(() => read(query)).toThrow('NUL byte')
   })
 
@@ -56,7 +56,7 @@ describe('a request for a command', () => {
     expect(() => read('cmd=x&dir=tmp')).toThrow('absolute')
   })
 
-  test('has a sane size, whatever is asked for', () => {
+  test('limits the terminal size', () => {
     expect(read('cmd=x&cols=132&rows=50')).toMatchObject({ cols: 132, rows: 50 })
     expect(read('cmd=x&cols=0&rows=-4')).toMatchObject({ cols: 80, rows: 24 })
     expect(read('cmd=x&cols=100000&rows=1e3')).toMatchObject({ cols: 80, rows: 24 })
@@ -73,8 +73,8 @@ describe('a request for a command', () => {
   })
 })
 
-describe('what a client says', () => {
-  test('is a new size or a signal, by name or number', () => {
+describe('a client message', () => {
+  test('resizes or signals, by name or number', () => {
     expect(readClientMessage('{"type":"resize","cols":120,"rows":40}')).toEqual({ type: 'resize', cols: 120, rows: 40 })
     for (const signal of ['"SIGTERM"', '"TERM"', '"term"', '15', '"15"']) {
       expect(readClientMessage(`{"type":"signal","signal":${signal}}`)).toEqual({ type: 'signal', signal: 15 })
@@ -90,7 +90,7 @@ describe('what a client says', () => {
     '[]',
     'null',
     'text',
-  ])('%s is passed over', (text) => {
+  ])('%s is ignored', (text) => {
     expect(readClientMessage(text)).toBeUndefined()
   })
 
@@ -122,7 +122,7 @@ test('a terminal closes with 1000 only after success', () => {
   expect(terminalCloseCode(137)).toBe(4137)
 })
 
-test('flags are read as Go does', () => {
+test('flags accept the spellings of Go', () => {
   expect(['1', 't', 'TRUE', 'true'].map(readFlag)).toEqual([true, true, true, true])
   expect(['0', 'f', 'False'].map(readFlag)).toEqual([false, false, false])
   expect([readFlag(null), readFlag('maybe')]).toEqual([undefined, undefined])

@@ -25,7 +25,7 @@ test.each([
   expect(others.filter((path) => fits(path))).toEqual([])
 })
 
-test('no pattern takes long', () => {
+test('matching takes bounded time for any pattern', () => {
   const fits = filePattern(`${'*a'.repeat(100)}*b`)
   // One that goes back to every star would not end before the test does.
   expect(fits('a'.repeat(255))).toBe(false)

@@ -18,7 +18,7 @@ describe('a path', () => {
     expect(resolvePath(path, directory)).toBe(resolved)
   })
 
-  test('is refused when no system could take it', () => {
+  test('is rejected when it is empty, too long or contains NUL', () => {
     expect(() => resolvePath('')).toThrow('path is empty')
     expect(() => resolvePath('a\0b')).toThrow('NUL')
     expect(() => resolvePath('a', '/b\0')).toThrow('NUL')
@@ -28,7 +28,7 @@ describe('a path', () => {
   })
 })
 
-describe('a part of a file', () => {
+describe('a byte range', () => {
   test.each([
     [{}, undefined, undefined],
     [{ start: 2 }, undefined, { from: 2, length: 8 }],
@@ -56,12 +56,12 @@ describe('a part of a file', () => {
     [{ start: 5, end: 4 }, undefined],
     [{}, 'bytes=10-'],
     [{}, 'bytes=-0'],
-  ])('%j with the header %j is refused', (query, header) => {
+  ])('%j with the header %j is rejected', (query, header) => {
     expect(() => askedRange(10, query, header)).toThrow('the file has 10 bytes')
   })
 })
 
-test('modes are octal, with up to four digits that count', () => {
+test('modes have up to four significant octal digits', () => {
   expect(['0644', '644', '0o755', '4755', '04755', '0', '7'].map(parseMode)).toEqual([
     0o644, 0o644, 0o755, 0o4755, 0o4755, 0, 7,
   ])
@@ -71,7 +71,7 @@ test('modes are octal, with up to four digits that count', () => {
   expect([0o100644, 0o4755, 0].map(renderMode)).toEqual(['0644', '4755', '0000'])
 })
 
-test('kinds are told by the mode', () => {
+test('the file type follows from the mode', () => {
   expect([0o100644, 0o040755, 0o120777, 0o010644, 0o140755, 0o020666].map(fileKind)).toEqual([
     'file',
     'directory',
@@ -82,7 +82,7 @@ test('kinds are told by the mode', () => {
   ])
 })
 
-test('times are as fine as the filesystem has them', () => {
+test('times have the resolution of the filesystem', () => {
   expect(renderTime({ seconds: 1_700_000_000, nanoseconds: 0 })).toBe('2023-11-14T22:13:20Z')
   expect(renderTime({ seconds: 1_700_000_000, nanoseconds: 120_000_001 })).toBe('2023-11-14T22:13:20.120000001Z')
   expect(renderTime({ seconds: -1, nanoseconds: 500_000_000 })).toBe('1969-12-31T23:59:59.5Z')

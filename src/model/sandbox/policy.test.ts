@@ -16,14 +16,14 @@ function isAllowed(rules: NetworkRule[], name: string): boolean {
 }
 
 describe('the names of a policy', () => {
-  it('are denied unless a rule is about them', () => {
+  it('are denied unless a rule matches', () => {
     expect(isAllowed([allow('example.com')], 'example.com')).toBe(true)
     expect(isAllowed([allow('example.com')], 'www.example.com')).toBe(false)
     expect(isAllowed([allow('example.com')], 'example.org')).toBe(false)
     expect(isAllowed([allow('*')], 'example.org')).toBe(true)
   })
 
-  it('are ruled by the closest', () => {
+  it('follow the most specific rule', () => {
     const rules = [allow('*'), deny('*.evil.org'), allow('good.evil.org'), deny('deny.com')]
     expect(isAllowed(rules, 'evil.org')).toBe(true)
     expect(isAllowed(rules, 'a.evil.org')).toBe(false)
@@ -33,11 +33,11 @@ describe('the names of a policy', () => {
     expect(isAllowed(rules, 'www.deny.com')).toBe(true)
   })
 
-  it('of a later rule count when two are about the same', () => {
+  it('follow the later of two rules for the same name', () => {
     expect(isAllowed([allow('a.com'), deny('a.com')], 'a.com')).toBe(false)
   })
 
-  it('that are the default are those of package managers', () => {
+  it('include those of package registries with defaults', () => {
     expect(isAllowed([{ include: 'defaults' }], 'github.com')).toBe(true)
     expect(isAllowed([{ include: 'defaults' }], 'example.com')).toBe(false)
     expect(isAllowed([{ include: 'defaults' }, deny('github.com')], 'github.com')).toBe(false)

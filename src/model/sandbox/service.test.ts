@@ -8,7 +8,7 @@ function service(name: string, needs: string[] = [], httpPort: number | null = n
   return readDefinition(name, { cmd: 'true', needs, http_port: httpPort })
 }
 
-describe('a definition', () => {
+describe('a service definition', () => {
   test('has every field, under either spelling of its port', () => {
     expect(readDefinition('web', { cmd: 'node', httpPort: 80 })).toEqual({
       name: 'web',
@@ -29,7 +29,7 @@ describe('a definition', () => {
     },
   )
 
-  test('needs what is there, and no circle', () => {
+  test('has existing dependencies without cycles', () => {
     const present = [service('a'), service('b', ['a']), service('c', ['b'])]
     expect(() => refuseMisfit(service('d', ['c', 'a']), present)).not.toThrow()
     expect(() => refuseMisfit(service('d', ['x']), present)).toThrow('needs: there is no service x')
@@ -61,7 +61,7 @@ describe('a definition', () => {
   })
 })
 
-test('everything is started after what it needs', () => {
+test('every service starts after its dependencies', () => {
   const graph = fc
     .array(fc.array(fc.nat(), { maxLength: 4 }), { minLength: 1, maxLength: 12 })
     .map((rows) => rows.map((row, at) => service(`s${at}`, at === 0 ? [] : row.map((need) => `s${need % at}`))))
@@ -89,7 +89,7 @@ test.each([
   [10, 10],
 ])('%j is a signal', (text, number) => expect(readSignal(text)).toBe(number))
 
-test.each(['', 'SIG', 'NOPE', '0', '65', '-1', 'TERM KILL', 0])('%j is none', (text) => {
+test.each(['', 'SIG', 'NOPE', '0', '65', '-1', 'TERM KILL', 0])('%j is not a signal', (text) => {
   expect(() => readSignal(text)).toThrow('is not a signal')
 })
 
@@ -118,7 +118,7 @@ describe('the state', () => {
     expect('pid' in state && 'started_at' in state).toBe(runs)
   })
 
-  test('says why it failed and when it comes back', () => {
+  test('contains the failure and the time of the next restart', () => {
     expect(stateOf(web, { is: 'ending', ...ended }, true)).toEqual({
       name: 'web',
       status: 'failed',

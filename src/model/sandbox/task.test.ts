@@ -8,10 +8,10 @@ test.each([
   ['1m30s', 90_000],
   ['1h', 3_600_000],
   [3600, 3_600_000],
-])('%s is how long a task lasts', (given, millis) => {
+])('%s is a valid duration of a task', (given, millis) => {
   expect(readExpire(given)).toBe(millis)
 })
 
-test.each(['', 'soon', '-5s', 0, -1, '0', '61m', 3600.001, Number.NaN, '1 h'])('%s is refused', (given) => {
+test.each(['', 'soon', '-5s', 0, -1, '0', '61m', 3600.001, Number.NaN, '1 h'])('%s is rejected', (given) => {
   expect(() => readExpire(given)).toThrow(/^expire must be/)
 })

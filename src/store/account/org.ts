@@ -22,7 +22,7 @@ export async function insertOrgOnce(db: Query, slug: string, name: string): Prom
   return rows[0]
 }
 
-/** Undefined also when the caller may not see it, so that nobody learns which organizations exist. */
+/** Undefined also when the caller may not see it, so that the existence of other organizations is not revealed. */
 export async function findOrg(db: Query, caller: Caller, slug: string): Promise<Org | undefined> {
   const { rows } = await db.query<Org>(`select ${columns} from org where slug = $1 and ($2::text is null or id = $2)`, [
     slug,
@@ -31,7 +31,7 @@ export async function findOrg(db: Query, caller: Caller, slug: string): Promise<
   return rows[0]
 }
 
-/** Undefined as above. */
+/** Undefined when there is none that the caller may see. */
 export async function setCrossNetworkReplays(
   db: Query,
   caller: Caller,

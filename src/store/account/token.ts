@@ -5,22 +5,22 @@ import type { Db, Query } from '../db.ts'
 const valid = 'revoked_at is null and (expires_at is null or expires_at > now())'
 
 /**
- * The token of a request, as a table expression for `$1` = its hash: no row when it is unknown, expired or revoked.
- * Statements that answer a request start from it, so that a revocation counts from the next request on and a hot read
- * costs one round trip. A token of one app is as good as none here.
+ * A CTE with the token whose hash is `$1`; it has no row when the token is unknown, expired or revoked. Statements start
+ * from it, so that checking the token needs no extra round trip and a revocation takes effect at once. App tokens are
+ * excluded.
  */
 export const callerCte = `caller as (
   select id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox from token
   where hash = $1 and kind <> 'app' and ${valid})`
 
-/** The same for many requests at once: `asked` has a `token_hash`, and what else it has is here as well. */
+/** The tokens of a batch of requests. The CTE `asked` has a `token_hash` column; its other columns are passed on. */
 export const callersCte = `caller as (
   select asked.*, id as token_id, kind as token_kind, org_id as token_org, sandbox as token_sandbox
   from asked join token on hash = token_hash and kind <> 'app' and ${valid})`
 
 /**
- * The same for requests about apps: `asked` has an `app_name`. A token of this app may do with it what one of its
- * organization may; for every other app it is one of an organization that nobody has.
+ * The tokens of a batch of requests about apps; `asked` also has an `app_name`. An app token counts as a token of the
+ * organization for its own app, and as one of a nonexistent organization for every other app.
  */
 export const appCallersCte = `caller as (
   select asked.*, id as token_id, sandbox as token_sandbox, case kind when 'app' then 'org' else kind end as token_kind,
@@ -28,12 +28,12 @@ export const appCallersCte = `caller as (
       select app.id from app where app.name = app_name and app.state = 'active') then '' else org_id end as token_org
   from asked join token on hash = token_hash and ${valid})`
 
-/** The same for one request: `$1` is the hash of its token, `$2` the name of the app. */
+/** The token of one request about an app: `$1` is the hash of the token, `$2` the name of the app. */
 export const appCallerCte = `asked as (select $1::bytea as token_hash, $2::text as app_name), ${appCallersCte}`
 
 export const callerColumns = `token_id as "tokenId", token_kind as kind, token_org as "orgId", token_sandbox as sandbox`
 
-/** The caller's half of a row of such a statement. */
+/** Extracts the caller from a row of such a statement. */
 export function callerOf(row: Caller): Caller {
   return { tokenId: row.tokenId, kind: row.kind, orgId: row.orgId, sandbox: row.sandbox }
 }
@@ -47,7 +47,7 @@ export async function findCaller(db: Pick<Db, 'read'>, hash: Buffer): Promise<Ca
   return rows[0]
 }
 
-/** Of any kind, where it only matters whether there is one. */
+/** Finds a valid token of any kind, including app tokens. */
 export async function findToken(db: Pick<Db, 'read'>, hash: Buffer): Promise<Caller | undefined> {
   const rows = await db.read<Caller>({
     name: 'find-token',
@@ -57,7 +57,7 @@ export async function findToken(db: Pick<Db, 'read'>, hash: Buffer): Promise<Cal
   return rows[0]
 }
 
-/** Those of these hashes that are valid, with what they are limited to. */
+/** The valid tokens among these hashes, with their limits. */
 export async function listValidTokens(db: Pick<Db, 'read'>, hashes: Buffer[]): Promise<ValidToken[]> {
   return db.read<ValidToken>({
     name: 'list-valid-tokens',
@@ -98,7 +98,7 @@ export async function insertToken(db: Query, token: NewToken): Promise<void> {
   )
 }
 
-/** The token of the configuration. It has one row, so a changed configuration ends the token before it. */
+/** Stores the configured root token in a fixed row, so that a changed configuration invalidates the old token. */
 export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
   await db.query(
     `insert into token (id, hash, kind, name) values ('root', $1, 'root', 'configuration')
@@ -107,7 +107,7 @@ export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
   )
 }
 
-/** Newest first; `orgId` null lists the tokens of all organizations and of none. With `appId` those for this app alone. */
+/** Newest first. A null `orgId` lists all tokens, including root tokens; `appId` limits the list to tokens of this app. */
 export async function listTokens(db: Query, orgId: string | null, appId?: string): Promise<Token[]> {
   const { rows } = await db.query<Token>(
     `select token.id, kind, org_id as "orgId", org.slug as "orgSlug", sandbox, token.name,
@@ -120,7 +120,7 @@ export async function listTokens(db: Query, orgId: string | null, appId?: string
   return rows
 }
 
-/** False when the caller's organization has no such token. Repeating is harmless. */
+/** Returns false when the caller's organization has no such token. Idempotent. */
 export async function revokeToken(db: Query, caller: Caller, id: string): Promise<boolean> {
   const { rowCount } = await db.query(
     `update token set revoked_at = coalesce(revoked_at, now()) where id = $1 and not inside
@@ -134,7 +134,7 @@ export async function revokeAppTokens(tx: Query, appId: string): Promise<void> {
   await tx.query('update token set revoked_at = coalesce(revoked_at, now()) where app_id = $1', [appId])
 }
 
-/** The sandbox or machine of this id cannot ask about itself any more. */
+/** Deletes the token with which a sandbox or machine calls the API about itself. */
 export async function removeInsideToken(tx: Query, id: string): Promise<void> {
   await tx.query('delete from token where id = $1 and inside', [id])
 }

@@ -11,7 +11,7 @@ const shownColumns = `app.id, app.numeric_id as "numericId", app.org_id as "orgI
 
 const orgColumns = `org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId"`
 
-/** Counted at the moment of reading, never stored: a stored count is wrong after the first crash. */
+/** Counted on every read; a stored count could drift. */
 const counts = `lateral (
     select count(*) as "machineCount", count(*) filter (where state = 'started') as "startedCount"
     from machine where app_id = app.id and state <> 'destroyed') machines,
@@ -21,7 +21,7 @@ const counts = `lateral (
 
 const countColumns = `"machineCount", "startedCount", "volumeCount"`
 
-/** A row of a statement that starts from the caller: the right half is null where nothing was found. */
+/** A row with the caller and, if found, the other columns. */
 type Found<T> = Caller & { [K in keyof T]: T[K] | null }
 
 export interface FoundApp {
@@ -29,7 +29,7 @@ export interface FoundApp {
   app: AppSummary | undefined
 }
 
-/** Undefined when the token is not valid. Names are one namespace, so the app may be another organization's. */
+/** Undefined when the token is not valid. Names are global, so the app may belong to another organization. */
 export function findApp(db: Pick<Db, 'batch'>, tokenHash: Buffer, name: string): Promise<FoundApp | undefined> {
   return db.batch(findApps, { tokenHash, name })
 }
@@ -37,7 +37,7 @@ export function findApp(db: Pick<Db, 'batch'>, tokenHash: Buffer, name: string):
 async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[]): Promise<(FoundApp | undefined)[]> {
   const { rows } = await db.query<Caller & { position: number; app: AppSummary | null }>({
     name: 'find-apps',
-    // The app as one column: a row of twenty costs the client more than the statement costs the server.
+    // The app is one JSON column, because parsing twenty columns costs the client more than the statement costs the server.
     text: `with asked as (
              select * from unnest($1::bytea[], $2::text[]) with ordinality as asked (token_hash, app_name, position)),
            ${appCallersCte}
@@ -51,7 +51,7 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
   return byPosition(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
 }
 
-/** Whose machine or volume this is, by its id. For those who go on to ask whether they may see it. */
+/** The app of a machine or volume. The caller must check access to the app. */
 export async function findAppNameOf(db: Pick<Db, 'read'>, id: string): Promise<string | undefined> {
   const [row] = await db.read<{ name: string }>({
     name: 'find-app-name-of',
@@ -73,7 +73,7 @@ export interface NewApp {
 export interface InsertedApp {
   caller: Caller
   orgFound: boolean
-  /** Undefined when the organization was not found, the token may not write, or the name is taken. */
+  /** Undefined when the organization does not exist, the token may not write, or the name is taken. */
   app: NewlyMade | undefined
 }
 
@@ -87,7 +87,7 @@ type InsertedRow = Found<Pick<NewlyMade, 'numericId' | 'createdAt' | keyof AppOr
 async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[]): Promise<(InsertedApp | undefined)[]> {
   const { rows } = await db.query<InsertedRow & { position: number }>({
     name: 'insert-apps',
-    // Only what is not known here: each column costs the client. A name that is asked for twice goes to one of them.
+    // Returns only unknown columns, because each costs the client time. One of several inserts of the same name succeeds.
     text: `with asked as (
              select * from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
                with ordinality as asked (token_hash, org_slug, app_id, app_name, app_network, subdomains, position)),
@@ -128,8 +128,8 @@ export interface AppList {
 }
 
 /**
- * Apps of one organization by name, after `after`. Undefined when the token is not valid. An empty organization still
- * answers one row, with the app half null.
+ * A page of an organization's apps, sorted by name. Undefined when the token is not valid. The statement returns one row
+ * without an app for an empty organization.
  */
 export async function listApps(
   db: Query,
@@ -160,7 +160,7 @@ export async function listApps(
   return { caller: callerOf(first), orgFound: first.orgFound, total: first.total, apps }
 }
 
-/** For the reconciler, which acts for every organization. */
+/** Reads without a token, for the reconciler. */
 export async function loadApp(db: Query, id: string): Promise<App | undefined> {
   const { rows } = await db.query<App>({
     name: 'load-app',
@@ -178,16 +178,26 @@ export async function runningMachines(tx: Tx, appId: string, states: readonly st
   return rows.map((row) => row.id)
 }
 
-/** What an app has rows in. */
-const owned = ['machine', 'volume', 'attachment', 'secret', 'secret_key', 'release', 'ip', 'network_policy', 'host']
+/** The tables with rows of an app, in the order of deletion. */
+const ownedTables = [
+  'machine',
+  'volume',
+  'attachment',
+  'secret',
+  'secret_key',
+  'release',
+  'ip',
+  'network_policy',
+  'host',
+]
 
-/** How many rows one step removes: short transactions, so that a large app never holds others up. */
+/** The number of rows that one step deletes, so that a large app does not block others with long transactions. */
 const removalBatch = 500
 
-/** Removes a batch of what an app owns. Answers how many rows went, so 0 means that nothing is left. */
+/** Deletes a batch of an app's rows and returns how many; 0 means that none are left. */
 export async function removeAppContents(db: Query, appId: string): Promise<number> {
   let removed = 0
-  for (const table of owned) {
+  for (const table of ownedTables) {
     const { rowCount } = await db.query(
       `delete from ${table} where ctid = any(array(select ctid from ${table} where app_id = $1 limit ${removalBatch}))`,
       [appId],

@@ -6,13 +6,13 @@ import { nextSecretsVersion } from './secret.ts'
 export interface Attachment {
   appId: string
   attachedAt: Micros
-  /** False when the app was attached before. */
+  /** False when the app was already attached. */
   isNew: boolean
 }
 
 /**
- * Undefined when the organization has no active app of that name. Repeating changes nothing. Whoever changes the app or
- * its secrets waits until the transaction ends.
+ * Attaches an app and locks it against concurrent changes. Idempotent. Undefined when the organization has no active app
+ * of that name.
  */
 export async function attachApp(
   tx: Tx,
@@ -51,7 +51,7 @@ export async function noteAttachmentSecret(
   )
 }
 
-/** With the secrets that were set with it and are still the same. False when the app was not attached. */
+/** Also removes the secrets that attaching set, unless they were changed. Returns false when the app was not attached. */
 export async function detachApp(tx: Tx, clusterId: string, appName: string): Promise<boolean> {
   const { rows } = await tx.query<{ appId: string }>(
     `select app.id as "appId" from attachment join app on app.id = app_id

@@ -18,7 +18,7 @@ export interface HostPage {
   hosts: Host[]
 }
 
-/** By name, after `after`; those whose names hold `filter`. */
+/** A page sorted by name; `filter` is a substring of the name. */
 export async function listHosts(
   db: Query,
   appId: string,
@@ -58,7 +58,7 @@ function hostOf({ hostname, createdAt, certificates }: HostRow): Host {
   }
 }
 
-/** Afterwards the name is the app's; false when it is another's, or the app is being deleted. */
+/** Assigns the host name to the app, unless another app has it or the app is being deleted. */
 export async function ensureHost(tx: Tx, appId: string, hostname: string): Promise<'ours' | 'taken' | 'without app'> {
   const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
   if (app.rowCount !== 1) return 'without app'
@@ -90,7 +90,7 @@ export async function putCertificate(tx: Tx, appId: string, hostname: string, gi
   })
 }
 
-/** The names whose certificates of the platform's authority are good for this many days at most, the oldest first. */
+/** Certificates of the platform's authority that expire within this many days, soonest first. */
 export async function listExpiring(db: Query, days: number): Promise<{ hostname: string; fullchain: string }[]> {
   const { rows } = await db.query<{ hostname: string; fullchain: string }>(
     `select hostname, fullchain from certificate
@@ -100,7 +100,7 @@ export async function listExpiring(db: Query, days: number): Promise<{ hostname:
   return rows
 }
 
-/** Unless it has gone or been replaced since it was read. */
+/** Does nothing if the certificate was deleted or replaced since it was read. */
 export async function renewCertificate(
   db: Query,
   { hostname, fullchain }: { hostname: string; fullchain: string },
@@ -113,7 +113,7 @@ export async function renewCertificate(
   )
 }
 
-/** With its certificates. False when there was none. */
+/** Also deletes the certificates. Returns false when the app does not have the host name. */
 export async function removeHost(db: Query, appId: string, hostname: string): Promise<boolean> {
   const { rowCount } = await db.query('delete from host where app_id = $1 and hostname = $2', [appId, hostname])
   return rowCount === 1
@@ -133,7 +133,7 @@ export async function removeCertificate(
   return rowCount === 1
 }
 
-/** Public addresses of an app, of both families. */
+/** The public IPv4 and IPv6 addresses of an app. */
 export async function listPublicAddresses(db: Query, appId: string): Promise<{ a: string[]; aaaa: string[] }> {
   const { rows } = await db.query<{ ip: string; family: number }>({
     name: 'list-public-addresses',

@@ -1,7 +1,7 @@
 import type { Identity } from '../../model/app/identity.ts'
 import type { Db } from '../db.ts'
 
-/** Of the machine that has this place in its private network. */
+/** The identity of the machine with this slot in this private network. */
 export async function findIdentity(
   db: Pick<Db, 'read'>,
   networkNumber: number,

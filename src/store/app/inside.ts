@@ -6,20 +6,20 @@ export interface MachinePlace {
   networkNumber: number
 }
 
-const alive = `('starting', 'started', 'restarting', 'replacing', 'stopping', 'suspending', 'suspended')`
+const runningStates = `('starting', 'started', 'restarting', 'replacing', 'stopping', 'suspending', 'suspended')`
 
-/** The same of machines: those of which something may run, and is to. */
+/** Machines with a network namespace, all or those of `ids`. */
 export async function listRunningMachines(db: Query, ids: string[] | null): Promise<MachinePlace[]> {
   const { rows } = await db.query<MachinePlace>({
     name: ids ? 'some-running-machines' : 'all-running-machines',
     text: `select id, slot, network_number as "networkNumber" from machine
-           where slot is not null and state in ${alive} ${ids ? 'and id = any($1)' : ''}`,
+           where slot is not null and state in ${runningStates} ${ids ? 'and id = any($1)' : ''}`,
     values: ids ? [ids] : [],
   })
   return rows
 }
 
-/** Where the machine at this place in its private network belongs. */
+/** Finds the machine with this slot in this private network. */
 export async function findItself(
   db: Query,
   networkNumber: number,
@@ -35,7 +35,7 @@ export async function findItself(
   return rows[0]
 }
 
-/** With which a machine asks about itself. Repeating is harmless. */
+/** Creates the token with which a machine calls the API about itself. Idempotent. */
 export async function ensureMachineToken(
   db: Query,
   { machineId, appId, orgId }: { machineId: string; appId: string; orgId: string },

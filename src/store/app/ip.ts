@@ -26,29 +26,29 @@ export interface NewIp {
   serviceName: string | null
 }
 
-/** False when the app is not there any more; it cannot go before the transaction ends. */
+/** Locks the app against deletion until the transaction ends. Returns false when it is gone. */
 export async function holdApp(tx: Tx, appId: string): Promise<boolean> {
   const { rowCount } = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
   return rowCount === 1
 }
 
-/** For this app alone. Undefined when nothing is left in the pools. */
+/** Allocates a dedicated address. Undefined when the pools are exhausted. */
 export async function giveIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip | undefined> {
-  await takeTurn(tx)
+  await lockAllocation(tx)
   const ip = await findFree(tx, pools)
   return ip === undefined ? undefined : insertIp(tx, ip, asked, false, null)
 }
 
-/** The one that all apps share. Undefined when nothing is left in the pools, null when the app has it. */
+/** Assigns the shared address. Undefined when the pools are exhausted, null when the app already has it. */
 export async function shareIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip | null | undefined> {
-  await takeTurn(tx)
+  await lockAllocation(tx)
   const ip = (await findShared(tx, pools)) ?? (await findFree(tx, pools))
   if (ip === undefined) return undefined
   const { rowCount } = await tx.query('select 1 from ip where app_id = $1 and ip = $2', [asked.appId, ip])
   return rowCount === 0 ? insertIp(tx, ip, asked, true, null) : null
 }
 
-/** Reached from one private network only. */
+/** Allocates an address that is reachable from one private network only. */
 export async function givePrivateIp(
   tx: Tx,
   homeNumber: number,
@@ -63,7 +63,7 @@ export async function givePrivateIp(
   return insertIp(tx, serviceAddress(homeNumber, network, rows[0]!.services), asked, false, network)
 }
 
-/** False when the app does not have it. */
+/** Returns false when the app does not have the address. */
 export async function releaseIp(db: Query, appId: string, ip: string): Promise<boolean> {
   const { rowCount } = await db.query('delete from ip where app_id = $1 and ip = $2::inet', [appId, ip])
   return rowCount === 1
@@ -78,12 +78,12 @@ async function insertIp(tx: Tx, ip: string, asked: NewIp, shared: boolean, netwo
   return rows[0]!
 }
 
-/** Any number that nothing else of ours locks on. */
-const turnLock = 0x6970
+/** The key of an advisory lock; no other lock may use the same number. */
+const allocationLock = 0x6970
 
-/** One after the other: two that look at once would find the same address. */
-async function takeTurn(tx: Tx): Promise<void> {
-  await tx.query('select pg_advisory_xact_lock($1)', [turnLock])
+/** Serializes allocations, because two concurrent ones would find the same free address. */
+async function lockAllocation(tx: Tx): Promise<void> {
+  await tx.query('select pg_advisory_xact_lock($1)', [allocationLock])
 }
 
 async function findShared(tx: Tx, pools: IpPool[]): Promise<string | undefined> {
@@ -97,7 +97,7 @@ async function findShared(tx: Tx, pools: IpPool[]): Promise<string | undefined> 
   return undefined
 }
 
-/** One that was never given, else the one that was given back longest ago. */
+/** An address that was never allocated, or else the one that was released first. */
 async function findFree(tx: Tx, pools: IpPool[]): Promise<string | undefined> {
   for (const find of [findNext, findGap, findReleased]) {
     for (const pool of pools) {
@@ -119,7 +119,7 @@ async function findNext(tx: Tx, { first, last }: IpPool): Promise<string | undef
   )
 }
 
-/** There are gaps when the pools were others before. */
+/** Gaps exist after the pools were reconfigured. */
 async function findGap(tx: Tx, { first, last }: IpPool): Promise<string | undefined> {
   return one(
     tx,

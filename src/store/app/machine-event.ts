@@ -19,7 +19,7 @@ export async function insertMachineEvent(tx: Tx, machineId: string, event: NewMa
   return id
 }
 
-// Clients look for the last `exit` to see how a program ended, so that no change of state is called that.
+// Clients read the exit code from the last `exit` event, so no state change may have that type.
 const types: Record<string, string> = {
   launch: 'start',
   start: 'start',
@@ -42,7 +42,7 @@ const types: Record<string, string> = {
 
 const commands = new Set(['start', 'stop', 'restart', 'suspend', 'update', 'delete'])
 
-/** Every change of the state of a machine is one of its events. What it failed of is kept with it as well. */
+/** Records a state change as a machine event, and stores the failure if there is one. */
 export async function noteTransition(
   tx: Tx,
   machineId: string,
@@ -63,7 +63,7 @@ export async function noteTransition(
   await wakeStandbys(tx, machineId)
 }
 
-/** Those that stand by for it are started in its place, with what has a schedule. */
+/** Schedules an immediate start of the standby machines of a failed machine. */
 async function wakeStandbys(tx: Tx, machineId: string): Promise<void> {
   await tx.query({
     name: 'wake-standbys',
@@ -85,7 +85,7 @@ export async function listMachineEvents(db: Query, machineId: string, limit: num
   return rows
 }
 
-/** The first event after another that led to one of these states. The end of a program alone leads nowhere. */
+/** The first event after another that led to one of these states. A process exit is not a state change. */
 export async function findEventAfter(
   db: Query,
   machineId: string,
@@ -101,7 +101,7 @@ export async function findEventAfter(
   return rows[0]
 }
 
-/** What a machine that falls over again and again writes is cut to the newest. */
+/** Keeps only the newest events of each machine, because one that crashes in a loop writes many. */
 export async function trimMachineEvents(db: Query, keep: number): Promise<void> {
   await db.query(
     `delete from machine_event where (machine_id, id) in (

@@ -3,7 +3,7 @@ import type { Db, Query, Tx } from '../db.ts'
 import { lockMachine } from './machine.ts'
 import { stopMachine, suspendMachine } from './machine-command.ts'
 
-/** The most that a worker of the edge had under way at each machine since it last said so. */
+/** Stores the peak load that an edge worker saw at each machine since its last report. */
 export async function putLoads(db: Query, worker: string, loads: Map<string, number>): Promise<void> {
   if (loads.size === 0) return
   await db.query({
@@ -21,11 +21,11 @@ export interface RunningMachine {
   region: string
   services: MachineService[]
   load: number
-  /** It has run for as long as loads are looked at. */
+  /** Whether it has run for the whole period over which the load is measured. */
   isSettled: boolean
 }
 
-/** Machines of apps in which some may be stopped when there is little to do. */
+/** Running machines of apps that use autostop. */
 export async function listRunningMachines(db: Query, seconds: number): Promise<RunningMachine[]> {
   const { rows } = await db.query<RunningMachine>({
     name: 'list-running-machines',
@@ -42,7 +42,7 @@ export async function listRunningMachines(db: Query, seconds: number): Promise<R
   return rows
 }
 
-/** False when it does not run any more. */
+/** Returns false when it is no longer running. */
 export async function stopIdleMachine(tx: Tx, id: string, how: 'stop' | 'suspend'): Promise<boolean> {
   const machine = await lockMachine(tx, id)
   if (machine?.state !== 'started') return false
@@ -51,10 +51,10 @@ export async function stopIdleMachine(tx: Tx, id: string, how: 'stop' | 'suspend
   return true
 }
 
-// Any number that nothing else of ours locks on.
+// The key of an advisory lock; no other lock may use the same number.
 const autostopLock = 0x73746f70
 
-/** Of all who look at the same time one does. */
+/** Runs the body only if no other process runs it at the same time. */
 export async function whileAlone(db: Db, body: (tx: Tx) => Promise<void>): Promise<void> {
   await db.transaction(async (tx) => {
     const { rows } = await tx.query('select pg_try_advisory_xact_lock($1) as held', [autostopLock])

@@ -8,7 +8,7 @@ import { appCallerCte, callerColumns, callerOf } from '../account/token.ts'
 import type { Db, Query, Tx } from '../db.ts'
 import { openSealedSecrets } from './secret.ts'
 
-export const machineColumns = `machine.id, machine.app_id as "appId", machine.name, machine.state,
+const machineColumns = `machine.id, machine.app_id as "appId", machine.name, machine.state,
   machine.state_since as "stateSince", machine.progress_at as "progressAt", machine.region,
   machine.instance_id as "instanceId", machine.config, machine.image, machine.slot,
   machine.network_number as "networkNumber", machine.wanted, machine.cordoned, machine.restart_count as "restartCount",
@@ -18,10 +18,10 @@ export const machineColumns = `machine.id, machine.app_id as "appId", machine.na
   machine.exits_seen as "exitsSeen", machine.launched,
   machine.created_at as "createdAt", machine.updated_at as "updatedAt"`
 
-/** How many of its events are shown with a machine. */
+/** The number of events that are shown with a machine. */
 const shownEvents = 20
 
-const besides = `
+const relatedColumns = `
   coalesce((select json_agg(shown order by id desc) from (
     select id, type, status, source, (extract(epoch from at) * 1000)::bigint as timestamp, request
     from machine_event where machine_id = machine.id order by id desc limit ${shownEvents}) shown), '[]') as events,
@@ -30,9 +30,9 @@ const besides = `
   case when machine.lease_until > now() then json_build_object('nonce', machine.lease_nonce, 'owner', machine.lease_owner,
     'description', machine.lease_description, 'expiresAt', extract(epoch from machine.lease_until)::bigint) end as lease`
 
-export const machineDetails = `${machineColumns}, ${besides}`
+export const machineDetails = `${machineColumns}, ${relatedColumns}`
 
-/** The app that machines are asked of. */
+/** The app of a machine request. */
 export interface MachineApp {
   id: string
   name: string
@@ -41,7 +41,7 @@ export interface MachineApp {
   secretsVersion: number
 }
 
-export interface FoundMachine {
+interface FoundMachine {
   caller: Caller
   app: MachineApp | undefined
   machine: MachineDetails | undefined
@@ -52,8 +52,8 @@ type Row = Caller & { app: MachineApp | null } & { [K in keyof MachineDetails]: 
 const appObject = `json_build_object('id', app.id, 'name', app.name, 'orgId', app.org_id, 'network', app.network,
   'secretsVersion', app.secrets_version)`
 
-/** Undefined when the token is not valid. The app may be another organization's; the machine then is not looked for. */
-export async function findMachine(
+/** Undefined when the token is not valid. The app may belong to another organization; then the machine is not read. */
+async function findMachine(
   db: Pick<Db, 'read'>,
   tokenHash: Buffer,
   appName: string,
@@ -81,9 +81,9 @@ export async function findMachine(
 }
 
 export interface MachineFilter {
-  /** Also those that are gone. */
+  /** Whether to include destroyed machines. */
   includeDeleted: boolean
-  /** Null for every one. */
+  /** Null for all regions. */
   region: string | null
   states: readonly string[] | null
   metadata: Record<string, string>
@@ -98,7 +98,7 @@ function filterValues({ includeDeleted, region, states, metadata }: MachineFilte
   return [includeDeleted, region, states, metadata]
 }
 
-/** Of one app, by their age. */
+/** The machines of an app, oldest first. */
 export async function listMachines(db: Query, appId: string, filter: MachineFilter): Promise<MachineDetails[]> {
   const { rows } = await db.query<MachineDetails>({
     name: 'list-machines',
@@ -110,11 +110,11 @@ export async function listMachines(db: Query, appId: string, filter: MachineFilt
 
 export interface OrgMachine extends MachineDetails {
   appName: string
-  /** As the cursor has it. */
+  /** The timestamp as text, for the cursor. */
   updatedText: string
 }
 
-/** Of all apps of an organization, from what changed first. */
+/** A page of an organization's machines, least recently changed first. */
 export async function listOrgMachines(
   db: Query,
   orgId: string,
@@ -133,7 +133,7 @@ export async function listOrgMachines(
   return rows
 }
 
-/** For the reconciler, which acts for every organization. */
+/** Reads without a token, for the reconciler. */
 export async function loadMachine(db: Query, id: string): Promise<Machine | undefined> {
   const { rows } = await db.query<Machine>({
     name: 'load-machine',
@@ -153,7 +153,7 @@ export async function lockMachine(tx: Tx, id: string): Promise<MachineDetails | 
   return rows[0]
 }
 
-/** What its program is told beside its configuration. */
+/** The app name and the decrypted secrets for the environment of its program. */
 export async function readSurroundings(
   db: Query,
   id: string,
@@ -165,12 +165,12 @@ export async function readSurroundings(
            where machine.id = $1`,
     values: [id],
   })
-  if (!rows[0]) throw new Error(`the machine ${id} is gone`)
+  if (!rows[0]) throw new Error(`machine ${id} does not exist`)
   const { appName, secrets } = rows[0]
   return { appName, secrets: secrets === null ? {} : openSealedSecrets(secrets, encryptionKey) }
 }
 
-/** For whoever waits. */
+/** The columns that waiting for a state needs. */
 export async function readMachineState(
   db: Pick<Db, 'read'>,
   id: string,
@@ -205,7 +205,7 @@ export async function listVersions(db: Query, id: string): Promise<MachineVersio
   return rows
 }
 
-/** Undefined for the first. */
+/** Undefined when the current version is the first. */
 export async function findVersionBefore(
   db: Query,
   { id, instanceId }: Pick<Machine, 'id' | 'instanceId'>,
@@ -219,7 +219,7 @@ export async function findVersionBefore(
   return rows[0]
 }
 
-/** The images that machines need, whether they run or not. */
+/** The digests of the images of all machines, running or not. */
 export async function listUsedImages(db: Query): Promise<string[]> {
   const { rows } = await db.query<{ digest: ImageRef['digest'] }>(
     `select distinct image ->> 'digest' as digest from machine where image is not null and state <> 'destroyed'`,
@@ -236,7 +236,7 @@ export interface VisibleMachine extends VisibleApp {
   machine: MachineDetails
 }
 
-/** For everybody who does something with the machines of an app. */
+/** Throws unless the token is valid and may see the app. */
 export async function getMachineApp(db: Pick<Db, 'read'>, tokenHash: Buffer, appName: string): Promise<VisibleApp> {
   return requireApp(await findMachine(db, tokenHash, appNameOrNone(appName), ''))
 }
@@ -257,7 +257,7 @@ export function machineNotFound() {
   return notFound('machine not found')
 }
 
-/** What cannot be a name, such as a NUL byte, does not reach the database. */
+/** Invalid names must not reach the database, which rejects NUL bytes with an error. */
 function appNameOrNone(name: string): string {
   return appNamePattern.test(name) ? name : ''
 }
@@ -269,7 +269,7 @@ function requireApp(found: FoundMachine | undefined): VisibleApp {
   return { caller, app: found.app }
 }
 
-/** Those that run and say how to see whether they are well. */
+/** Running machines with health checks. */
 export async function listMachinesToCheck(db: Query): Promise<Machine[]> {
   const { rows } = await db.query<Machine>({
     name: 'list-machines-to-check',

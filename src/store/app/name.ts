@@ -1,4 +1,4 @@
-// What machines can ask for by name.
+// The DNS names in private networks.
 import type { Query } from '../db.ts'
 
 export interface NamedMachine {
@@ -7,7 +7,7 @@ export interface NamedMachine {
   slot: number
   region: string
   isStarted: boolean
-  /** False when its owner does not want it to be found. */
+  /** False when its config disables DNS registration. */
   isListed: boolean
   group: string
   metadata: Record<string, string>
@@ -16,14 +16,14 @@ export interface NamedMachine {
 export interface NamedApp {
   id: string
   name: string
-  /** Null as long as nothing was ever in its network. */
+  /** Null until the network has its first machine or address. */
   networkNumber: number | null
   machines: NamedMachine[]
-  /** Addresses that the edge answers at for it, and the network from which. */
+  /** Its service addresses, and the network from which each is reachable. */
   services: { address: string; networkNumber: number | null }[]
 }
 
-/** All apps, or those of `ids` that are there. */
+/** All apps, or the existing ones among `ids`. */
 export async function listNames(db: Query, ids: string[] | null): Promise<NamedApp[]> {
   const { rows } = await db.query<NamedApp>({
     name: ids ? 'some-names' : 'all-names',

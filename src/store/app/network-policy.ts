@@ -4,16 +4,16 @@ import type { Db, Tx } from '../db.ts'
 import { enqueueAll } from '../work.ts'
 
 export interface PolicyList {
-  /** Grows with every change. */
+  /** Incremented by every change. */
   version: number
   policies: AppPolicy[]
 }
 
-/** Of an app that is there; oldest first. */
+/** The policies of an existing app, oldest first. */
 export async function listPolicies(db: Pick<Db, 'read'>, appId: string): Promise<PolicyList> {
   const rows = await db.read<AppPolicy & { version: number }>({
     name: 'list-network-policies',
-    // The version and what it stands for are read in one statement, so that they belong together.
+    // One statement reads both, so that the version matches the policies.
     text: `select app.policies_version as version, found.* from app left join lateral (
              select id, name, selector, rules, created_at from network_policy where app_id = app.id) found on true
            where app.id = $1 order by found.created_at, found.id`,
@@ -26,7 +26,7 @@ export async function listPolicies(db: Pick<Db, 'read'>, appId: string): Promise
   }
 }
 
-/** The next version of the policies of an app, which nobody else changes until the transaction ends. */
+/** Increments the version of an app's policies, and locks them until the transaction ends. */
 export async function nextPoliciesVersion(tx: Tx, appId: string): Promise<number | undefined> {
   const { rows } = await tx.query<{ version: number }>({
     name: 'next-policies-version',
@@ -47,7 +47,7 @@ export async function insertPolicy(tx: Tx, appId: string, policy: AppPolicy): Pr
   ])
 }
 
-/** False when there is none with this id. */
+/** Returns false when there is none with this id. */
 export async function replacePolicy(tx: Tx, appId: string, policy: AppPolicy): Promise<boolean> {
   const { rowCount } = await tx.query(
     `update network_policy set name = $3, selector = $4, rules = $5 where app_id = $1 and id = $2`,
@@ -56,7 +56,7 @@ export async function replacePolicy(tx: Tx, appId: string, policy: AppPolicy): P
   return rowCount === 1
 }
 
-/** False when there is none with this id. */
+/** Returns false when there is none with this id. */
 export async function removePolicy(tx: Tx, appId: string, id: string): Promise<boolean> {
   const { rowCount } = await tx.query('delete from network_policy where app_id = $1 and id = $2', [appId, id])
   return rowCount === 1
@@ -69,8 +69,8 @@ export async function countPolicies(tx: Tx, appId: string): Promise<number> {
   return rows[0]!.count
 }
 
-/** Those of the ids that are no machine of the app. */
-export async function findStrangers(tx: Tx, appId: string, ids: string[]): Promise<string[]> {
+/** The ids that are not machines of the app. */
+export async function listForeignMachines(tx: Tx, appId: string, ids: string[]): Promise<string[]> {
   const { rows } = await tx.query<{ id: string }>(
     `select id from machine where id = any($2) and app_id = $1 and state <> 'destroyed'`,
     [appId, ids],
@@ -79,7 +79,7 @@ export async function findStrangers(tx: Tx, appId: string, ids: string[]): Promi
   return ids.filter((id) => !known.has(id))
 }
 
-/** Has those that run held to the policies of now. Others get them when they start. */
+/** Makes the reconciler apply the current policies to running machines. Others get them when they start. */
 export async function wakeHeld(tx: Tx, appId: string): Promise<void> {
   const { rows } = await tx.query<{ id: string }>(`select id from machine where app_id = $1 and state = 'started'`, [
     appId,
@@ -88,7 +88,7 @@ export async function wakeHeld(tx: Tx, appId: string): Promise<void> {
   if (ids.length > 0) await enqueueAll(tx, 'machine', ids)
 }
 
-/** It is held to this version of the policies, unless others may select it by now. */
+/** Records that this version of the policies is applied, unless a change of metadata may select others by now. */
 export async function noteHeld(tx: Tx, { id, config }: Pick<Machine, 'id' | 'config'>, version: number): Promise<void> {
   await tx.query({
     name: 'note-held-machine',
@@ -97,7 +97,7 @@ export async function noteHeld(tx: Tx, { id, config }: Pick<Machine, 'id' | 'con
   })
 }
 
-/** One that runs and is not held to this version yet. */
+/** A running machine to which this version is not applied yet. */
 export async function findUnheld(db: Pick<Db, 'read'>, appId: string, version: number): Promise<string | undefined> {
   const rows = await db.read<{ id: string }>({
     name: 'find-unheld-machine',

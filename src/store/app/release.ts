@@ -6,7 +6,7 @@ import type { Query, Tx } from '../db.ts'
 const columns = `release.id, version, status, image, strategy, definition, created_by as "createdBy",
   release.created_at as "createdAt", release.updated_at as "updatedAt"`
 
-/** The caller holds the app, so that two cannot take the same version. */
+/** The caller must hold a lock on the app, so that two releases do not get the same version. */
 export async function insertRelease(
   tx: Tx,
   appId: string,

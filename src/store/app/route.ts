@@ -1,4 +1,4 @@
-// What the edge knows of apps. It holds a copy in memory, so that a route costs no query and outlives the database.
+// The edge's view of apps. It caches the rows in memory, so that routing needs no query and works without the database.
 
 import type { CheckResult, MachineState } from '../../model/app/machine.ts'
 import type { MachineConfig, MachineService } from '../../model/app/machine-config.ts'
@@ -6,13 +6,13 @@ import type { Query, Tx } from '../db.ts'
 import { lockMachine } from './machine.ts'
 import { launchMachine } from './machine-command.ts'
 
-/** What is known of an app that has an address or a machine. */
+/** The routing data of an app with an address or a machine. */
 export interface AppRouteRow {
   id: string
   name: string
   orgId: string
   network: string
-  /** Of its organization: programs may lead requests from one network to another. */
+  /** Whether its organization allows replays across private networks. */
   crossNetworkReplays: boolean
   enableSubdomains: boolean
   ips: { ip: string; shared: boolean; type: string }[]
@@ -38,13 +38,13 @@ export interface MachineRouteRow {
   cordoned: boolean
   autostarts: boolean
   services: MachineService[]
-  /** Beside those of its services. */
+  /** The checks of the machine itself, without those of its services. */
   checks: MachineConfig['checks'] | null
-  /** How its checks ended last, by their names. */
+  /** The latest check results by check name. */
   statuses: Record<string, CheckResult['status']> | null
 }
 
-/** All apps that lead anywhere, or those of `ids` that do. */
+/** All routable apps, or the routable ones among `ids`. */
 export async function listAppRoutes(db: Query, ids: string[] | null): Promise<AppRouteRow[]> {
   const { rows } = await db.query<AppRouteRow>({
     name: ids ? 'some-app-routes' : 'all-app-routes',
@@ -73,7 +73,7 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
   return rows
 }
 
-/** Has the machine started, if it is one that a request may start. */
+/** Starts the machine for a request, if its state allows. */
 export async function wakeMachine(tx: Tx, id: string): Promise<void> {
   const machine = await lockMachine(tx, id)
   if (machine?.state === 'stopped' || machine?.state === 'suspended') await launchMachine(tx, machine, 'start', 'proxy')

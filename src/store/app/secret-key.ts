@@ -24,7 +24,7 @@ export async function findSecretKey(db: Query, appId: string, name: string): Pro
 
 export type NewSecretKey = Pick<SecretKey, 'name' | 'type' | 'key' | 'publicKey'>
 
-/** In the place of one of this name, if that is allowed; undefined otherwise. */
+/** Returns undefined when the name is taken and must not be replaced. */
 export async function putSecretKey(
   tx: Tx,
   appId: string,

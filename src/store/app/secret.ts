@@ -5,16 +5,16 @@ import type { Query, Tx } from '../db.ts'
 const columns = `name, digest, created_at as "createdAt", updated_at as "updatedAt", value`
 
 export interface SecretList {
-  /** Grows with every change. */
+  /** Incremented by every change. */
   version: number
   secrets: Secret[]
 }
 
-/** Of an app that is there; by name. */
+/** The secrets of an existing app, sorted by name. */
 export async function listSecrets(db: Query, appId: string): Promise<SecretList> {
   const { rows } = await db.query<Secret & { version: number }>({
     name: 'list-secrets',
-    // The version and what it stands for are read in one statement, so that they belong together.
+    // One statement reads both, so that the version matches the secrets.
     text: `select app.secrets_version as version, found.* from app left join lateral (
              select ${columns} from secret where app_id = app.id) found on true
            where app.id = $1 order by found.name`,
@@ -23,7 +23,7 @@ export async function listSecrets(db: Query, appId: string): Promise<SecretList>
   return { version: rows[0]?.version ?? 0, secrets: rows.filter((row) => row.name !== null) }
 }
 
-/** The next version of the secrets of an app, which nobody else changes until the transaction ends. */
+/** Increments the version of an app's secrets, and locks them until the transaction ends. */
 export async function nextSecretsVersion(tx: Tx, appId: string): Promise<number | undefined> {
   const { rows } = await tx.query<{ version: number }>({
     name: 'next-secrets-version',
@@ -47,7 +47,7 @@ export async function putSecret(
   })
 }
 
-/** How many of the names there were. */
+/** Returns how many of the names existed. */
 export async function removeSecrets(tx: Tx, appId: string, names: string[]): Promise<number> {
   const { rowCount } = await tx.query('delete from secret where app_id = $1 and name = any($2)', [appId, names])
   return rowCount ?? 0
@@ -62,7 +62,7 @@ export async function measureSecrets(tx: Tx, appId: string): Promise<{ count: nu
   return rows[0]!
 }
 
-/** What a version of a machine is to see for as long as it lasts, and which version of the secrets that is. */
+/** Encrypts the current secrets for a machine version, which keeps them for its lifetime. */
 export async function sealSecretsForMachine(
   tx: Query,
   appId: string,

@@ -6,7 +6,7 @@ import { findToken } from '../account/token.ts'
 import type { Db } from '../db.ts'
 import { findApp } from './app.ts'
 
-/** Names are one namespace: an app of another organization is refused, and 404 means that the name is free. */
+/** App names are global: an app of another organization is a 403, and a 404 means that the name is free. */
 export async function getVisibleApp(
   db: Db,
   tokenHash: Buffer,
@@ -23,7 +23,7 @@ export async function getVisibleApp(
   return { caller, app: found.app }
 }
 
-/** The same for a caller who is to change it. */
+/** Throws unless the caller may change the app. */
 export async function getWritableApp(db: Db, tokenHash: Buffer, name: string): Promise<AppSummary> {
   const { caller, app } = await getVisibleApp(db, tokenHash, name)
   requireWriter(caller)

@@ -23,7 +23,7 @@ export interface NewVolume
     | 'sourceSnapshotId'
   > {}
 
-/** In `creating`. Undefined when the app is not there any more. */
+/** Undefined when the app is gone. */
 export async function insertVolume(tx: Tx, volume: NewVolume): Promise<Volume | undefined> {
   const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [volume.appId])
   if (app.rowCount === 0) return undefined
@@ -47,7 +47,7 @@ export async function insertVolume(tx: Tx, volume: NewVolume): Promise<Volume | 
   return rows[0]
 }
 
-/** For the reconciler. */
+/** Reads without a token, for the reconciler. */
 export async function loadVolume(db: Query, id: string): Promise<Volume | undefined> {
   const { rows } = await db.query<Volume>({
     name: 'load-volume',
@@ -57,7 +57,7 @@ export async function loadVolume(db: Query, id: string): Promise<Volume | undefi
   return rows[0]
 }
 
-/** Of this app only. One that is gone is not found. */
+/** Finds a volume of this app, unless it is destroyed. */
 export async function findVolume(db: Query, appId: string, id: string): Promise<Volume | undefined> {
   const { rows } = await db.query<Volume>({
     name: 'find-volume',
@@ -67,7 +67,7 @@ export async function findVolume(db: Query, appId: string, id: string): Promise<
   return rows[0]
 }
 
-/** The same, and nobody else changes it until the transaction ends. */
+/** Like findVolume, and locks the row until the transaction ends. */
 export async function lockVolume(tx: Tx, appId: string, id: string): Promise<Volume | undefined> {
   await tx.query('select 1 from volume where id = $1 for update', [id])
   return findVolume(tx, appId, id)
@@ -84,7 +84,7 @@ export async function listVolumes(db: Query, appId: string): Promise<Volume[]> {
 
 export interface OrgVolume extends Volume {
   appName: string
-  /** As the cursor has it. */
+  /** The timestamp as text, for the cursor. */
   updatedText: string
 }
 
@@ -94,7 +94,7 @@ export interface OrgVolumeFilter {
   states: string[] | null
 }
 
-/** Of all apps of an organization, from what changed first. */
+/** A page of an organization's volumes, least recently changed first. */
 export async function listOrgVolumes(
   db: Query,
   orgId: string,
@@ -130,7 +130,7 @@ export async function setVolumeFailure(tx: Tx, id: string, failure: string): Pro
   await tx.query('update volume set failure = $2 where id = $1', [id, failure])
 }
 
-/** A volume or snapshot of the organization that a new volume is to be a copy of. */
+/** The volume or snapshot of the organization from which a new volume is copied. */
 export async function findSource(
   tx: Tx,
   orgId: string,
@@ -148,7 +148,7 @@ export async function findSource(
   return rows[0]
 }
 
-/** Whether a volume is still being made from this one or from this snapshot. */
+/** Whether a new volume is still being copied from this volume or snapshot. */
 export async function isBeingCopied(db: Query, id: string): Promise<boolean> {
   const { rowCount } = await db.query(
     `select 1 from volume where state = 'creating' and (source_volume_id = $1 or source_snapshot_id = $1)
@@ -158,10 +158,10 @@ export async function isBeingCopied(db: Query, id: string): Promise<boolean> {
   return rowCount !== 0
 }
 
-// A volume that is being extended is not handed out: its disk is being changed.
+// A volume that is being extended cannot be attached.
 const attachable = `state in ('creating', 'created')`
 
-/** By id, or one of that name that is attached to nothing. Repeating is harmless. */
+/** Attaches the volume with this id, or any unattached volume of this name. Idempotent. */
 export async function attachVolume(
   tx: Tx,
   asked: { appId: string; volumeId?: string; name?: string; region?: string; machineId: string },
@@ -203,7 +203,7 @@ async function findFree(
   throw precondition(`failed_precondition: every volume named ${asked.name} is attached to a machine`)
 }
 
-/** When nothing of the machine runs any more. */
+/** The machine must not be running. */
 export async function detachVolumes(tx: Tx, machineId: string, except: string[] = []): Promise<void> {
   await tx.query(
     'update volume set machine_id = null, detached_at = now() where machine_id = $1 and not id = any($2)',
@@ -211,7 +211,7 @@ export async function detachVolumes(tx: Tx, machineId: string, except: string[] 
   )
 }
 
-/** What a machine mounts. It can be started when all of them are past `creating`. */
+/** The volumes of a machine. It can start when none of them is `creating`. */
 export async function volumesOfMachine(
   db: Query,
   machineId: string,
@@ -229,7 +229,7 @@ export async function machineState(db: Query, machineId: string): Promise<string
   return rows[0]?.state
 }
 
-/** How the machine that it is attached to mounts it. */
+/** The mount in the config of the machine that the volume is attached to. */
 export async function findMount(db: Query, { id, machineId }: Volume): Promise<MachineMount | undefined> {
   if (machineId === null) return undefined
   const { rows } = await db.query<{ mount: MachineMount }>({
@@ -241,7 +241,7 @@ export async function findMount(db: Query, { id, machineId }: Volume): Promise<M
   return rows[0]?.mount
 }
 
-/** Those of an app that is being deleted which nobody has told to go. */
+/** Volumes of a deleted app that still have to be destroyed. */
 export async function volumesToRemove(db: Query, appId: string, limit: number): Promise<string[]> {
   const { rows } = await db.query<{ id: string }>(
     `select id from volume where app_id = $1 and state not in ('destroying', 'destroyed') order by id limit $2`,
@@ -259,7 +259,7 @@ export async function snapshotsToRemove(db: Query, appId: string, limit: number)
   return rows.map((row) => row.id)
 }
 
-/** Whether anything of the volumes of an app is left on the disk. */
+/** Whether any volume of the app may still have files on disk. */
 export async function hasVolumes(db: Query, appId: string): Promise<boolean> {
   const { rowCount } = await db.query(
     `select 1 from volume where app_id = $1 and state <> 'destroyed'
@@ -282,7 +282,7 @@ const snapshotColumns = `snapshot.id, snapshot.volume_id as "volumeId", snapshot
   snapshot.state_since as "stateSince", snapshot.size_bytes as "sizeBytes", snapshot.volume_bytes as "volumeBytes",
   snapshot.retention_days as "retentionDays", snapshot.created_at as "createdAt", snapshot.failure`
 
-/** In `creating`. False when one of this volume is under way. */
+/** Returns false when a snapshot of this volume is in progress. */
 export async function insertSnapshot(tx: Tx, id: string, volume: Volume, volumeBytes: number): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into snapshot (id, volume_id, volume_bytes, retention_days) values ($1, $2, $3, $4)

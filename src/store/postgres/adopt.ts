@@ -1,4 +1,4 @@
-// Writes down what a repository tells about clusters that the state database does not know.
+// Imports clusters that exist in the repository but not in the state database.
 import type { RecordedToolchain } from '../../model/postgres/cluster.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
@@ -7,7 +7,7 @@ import type { NewCluster } from './cluster.ts'
 
 export interface AdoptedCluster extends NewCluster {
   toolchain: RecordedToolchain
-  /** RFC 3339, as all times of a description. */
+  /** RFC 3339, like all times in the repository. */
   createdAt: string
 }
 
@@ -23,7 +23,7 @@ export interface AdoptedBackup {
   sizeBytes: number
   damage: string | null
   pinned: boolean
-  /** Only its own log is there for it. */
+  /** Whether the repository has only the WAL that the backup itself needs. */
   alone: boolean
 }
 
@@ -42,8 +42,8 @@ export async function listKnownClusters(db: Query, ids: string[]): Promise<Set<s
 }
 
 /**
- * As a deleted cluster, from now on: nothing of it runs, and its backups are kept for as long as those of any deleted
- * cluster. False when it is known meanwhile.
+ * Inserts the cluster as deleted now: nothing of it runs, and its backups are retained like those of any deleted cluster.
+ * Returns false when it exists already.
  */
 export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note: string): Promise<boolean> {
   const { rowCount } = await tx.query(

@@ -3,11 +3,11 @@ import type { WalPiece } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 
-/** What a restored cluster stands on until its first own backup. */
+/** The parent's backup and WAL that a restored cluster depends on until its first own backup. */
 export interface ArchiveBase {
   backup: RestorePlan['backup']
   pieces: WalPiece[]
-  /** The moment from which it can be restored: when it became a cluster of its own. */
+  /** The first restorable time: when the cluster was separated from its parent. */
   at: string
 }
 
@@ -52,7 +52,7 @@ export interface NewEpoch {
   base: ArchiveBase | null
 }
 
-/** Ends the epoch before, if there is one. Repeating is harmless. */
+/** Ends the previous epoch, if any. Idempotent. */
 export async function startEpoch(
   tx: Tx,
   { clusterId, epoch, slot, timeline, startLsn, base }: NewEpoch,
@@ -68,7 +68,7 @@ export async function startEpoch(
   )
 }
 
-/** No more is received: the cluster is gone. */
+/** Ends all epochs of a deleted cluster. */
 export async function endArchives(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update archive set ended_at = now() where cluster_id = $1 and ended_at is null', [clusterId])
 }
@@ -81,8 +81,8 @@ export interface Sample {
 }
 
 /**
- * A sample never moves the window back, so it does not matter who is late. One a minute is kept for good. The window of
- * an epoch that has ended stays as it is: it may have been cut before a hole.
+ * Extends the recovery windows. Late samples never move a window back. One sample per minute is stored. The window of an
+ * ended epoch does not change, because it may have been shortened to exclude missing WAL.
  */
 export async function recordSamples(db: Query, samples: Sample[]): Promise<void> {
   const values = [
@@ -93,7 +93,7 @@ export async function recordSamples(db: Query, samples: Sample[]): Promise<void>
   ]
   await db.query({
     name: 'record-samples',
-    // The next ones say more, so that nobody waits for the disk.
+    // The commit does not wait for the disk, because later samples supersede these.
     text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
            fresh as (
              select f.* from asynchronous,
@@ -130,7 +130,7 @@ export async function listClustersToSample(db: Query): Promise<ClusterToSample[]
   return rows
 }
 
-/** An interval in which every moment can be restored, with what is needed for it. */
+/** An interval in which every time can be restored, and the archive epoch behind it. */
 export interface RecoveryWindow extends Window {
   epoch: number
   timeline: number
@@ -148,12 +148,12 @@ export async function listWindows(db: Query, clusterId: string): Promise<Recover
   return rows
 }
 
-/** Whether there is any moment to restore. */
+/** Whether there is any restorable time. */
 export async function hasWindow(db: Query, clusterId: string): Promise<boolean> {
   return (await listWindows(db, clusterId)).length > 0
 }
 
-/** The windows of a cluster as one column: [earliest, latest] in JSON, oldest first. */
+/** The windows of a cluster as one JSON column of [earliest, latest], oldest first. */
 export const windowsColumn = `array(
   select json_build_array(earliest_at, latest_at) from archive
   where archive.cluster_id = cluster.id and earliest_at <= latest_at order by epoch) as windows`

@@ -20,7 +20,7 @@ async function insertBackup(tx: Tx, id: string, clusterId: string, label: string
   return rowCount === 1
 }
 
-/** False when one is queued or running. */
+/** Returns false when one is queued or running. */
 export async function queueBackup(tx: Tx, clusterId: string): Promise<boolean> {
   const id = newId()
   if (!(await insertBackup(tx, id, clusterId, await nextLabel(tx, clusterId)))) return false
@@ -28,7 +28,7 @@ export async function queueBackup(tx: Tx, clusterId: string): Promise<boolean> {
   return true
 }
 
-/** Labels count seconds: a second backup in one second gets the next one, and waits for it. */
+/** Labels have a resolution of one second, so a second backup within the same second gets the next label. */
 async function nextLabel(tx: Tx, clusterId: string): Promise<string> {
   const last = labelTime((await lastLabel(tx, clusterId)) ?? '') ?? 0n
   const now = nowMicros()
@@ -40,7 +40,7 @@ export async function loadBackup(db: Query, id: string): Promise<Backup | undefi
   return rows[0]
 }
 
-/** Newest first, without those that are removed. */
+/** Newest first, without removed backups. */
 export async function listBackups(db: Query, clusterId: string): Promise<(Backup & { failure: string | null })[]> {
   const { rows } = await db.query<Backup & { failure: string | null }>(
     `select ${columns}, case when state = 'failed' then (
@@ -52,7 +52,7 @@ export async function listBackups(db: Query, clusterId: string): Promise<(Backup
   return rows
 }
 
-/** Why the last backup that ended has failed, if it has and there is none that is young enough. */
+/** The failure of the last finished backup, unless a recent enough backup succeeded. */
 export async function findBackupFailure(
   db: Query,
   clusterId: string,
@@ -79,12 +79,12 @@ export async function findBackupByLabel(db: Query, clusterId: string, label: str
   return (await db.query<Backup>(byLabel, [clusterId, label])).rows[0]
 }
 
-/** Held against removal until the transaction ends. */
+/** Locks the backup against removal until the transaction ends. */
 export async function lockBackupByLabel(tx: Tx, clusterId: string, label: string): Promise<Backup | undefined> {
   return (await tx.query<Backup>(`${byLabel} for share`, [clusterId, label])).rows[0]
 }
 
-/** The newest backup of an epoch that ended at or before a moment, held against removal while the transaction lasts. */
+/** The newest backup of an epoch that ended at or before a time, locked against removal until the transaction ends. */
 export async function findBackupBefore(
   db: Query,
   clusterId: string,
@@ -118,7 +118,7 @@ export async function setBackupStarted(tx: Tx, id: string, epoch: number): Promi
   await tx.query('update backup set started_at = now(), progress_at = now(), epoch = $2 where id = $1', [id, epoch])
 }
 
-/** The next look tells it again, so that nobody waits for the disk. */
+/** The commit does not wait for the disk, because the next step reports the progress again. */
 export async function setBackupProgress(tx: Tx, id: string, bytes: number, bytesVerified: number): Promise<void> {
   await Promise.all([
     commitWithoutDisk(tx),
@@ -134,7 +134,7 @@ export interface BackupFacts {
   timeline: number
   startLsn: string
   stopLsn: string
-  /** As the clock of the source told it, in RFC 3339. */
+  /** The source's clock at the end of the backup, in RFC 3339. */
   stoppedAt: string
   sizeBytes: number
 }
@@ -147,7 +147,7 @@ export async function setBackupFacts(tx: Tx, id: string, facts: BackupFacts): Pr
   )
 }
 
-/** Undefined unless it is one that is completed. The cluster first, which is locked before its backups when it goes. */
+/** Undefined unless the backup is completed. Locks the cluster first, in the same order as its deletion. */
 export async function setPinned(
   tx: Tx,
   clusterId: string,
@@ -170,12 +170,12 @@ export async function setScrubbed(tx: Tx, id: string, damage: string | null): Pr
   )
 }
 
-/** What the schedule looks at. */
+/** The input of the backup schedule. */
 export interface BackupSchedule {
   active: boolean
   /**
-   * Seconds since the newest completed backup of the current epoch started; null when there is none, or none since one
-   * was found damaged.
+   * Seconds since the newest completed backup of the current epoch started; null when there is none, or none that is newer
+   * than the last discovered damage.
    */
   ageSeconds: number | null
   /** Failed attempts since then, and seconds since the last of them. */

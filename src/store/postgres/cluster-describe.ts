@@ -2,13 +2,13 @@ import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 import { enqueue } from '../work.ts'
 
-/** The repository is told soon what the owner of a cluster changed. */
+/** Makes the reconciler update the repository's copy of the owner's settings. */
 export async function markUndescribed(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update cluster set undescribed_since = clock_timestamp() where id = $1', [clusterId])
   await enqueue(tx, 'cluster', clusterId)
 }
 
-/** Unless something changed meanwhile. */
+/** Does nothing if the settings changed since they were read. */
 export async function markDescribed(db: Query, clusterId: string, since: Micros): Promise<void> {
   await db.query(
     `update cluster set undescribed_since = null
@@ -17,7 +17,7 @@ export async function markDescribed(db: Query, clusterId: string, since: Micros)
   )
 }
 
-/** The labels of the backups that somebody pinned, oldest first. */
+/** The labels of the pinned backups, oldest first. */
 export async function listPinned(db: Query, clusterId: string): Promise<string[]> {
   const { rows } = await db.query<{ label: string }>(
     `select label from backup where cluster_id = $1 and state = 'completed' and pinned order by label`,

@@ -29,7 +29,7 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
   cluster.undescribed_since as "undescribedSince",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort"`
 
-/** What a reader is shown. It is answered as one column: a row of thirty costs the client more than it costs the server. */
+/** The fields that the API shows, selected as one JSON column because parsing thirty columns costs the client more than the statement costs the server. */
 const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.pg_major as "pgMajor",
   cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
   cluster.pool_mode as "poolMode", cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt",
@@ -38,7 +38,7 @@ const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
   org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId", ${windowsColumn}`
 
-/** Whether there may be any of `extras`. Most clusters have none, and to prepare a look at them takes as long as a read. */
+/** Whether `extras` may return anything. Most clusters have none, and planning that query takes as long as a read. */
 const hasExtras = `(attached or restored or drilled or cluster.state = 'failed') as "hasExtras"`
 
 const extras = `array(
@@ -59,10 +59,10 @@ const noExtras: Extras = { attachedApps: [], failure: null, restore: null, lastD
 
 type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
 
-/** Another organization's cluster is as good as absent. */
+/** Clusters of other organizations and scratch clusters are not visible. */
 const visible = `(token_org is null or token_org = cluster.org_id) and not scratch`
 
-/** What cannot be an id, such as a NUL byte, names no cluster and does not reach the database. */
+/** Invalid ids must not reach the database, which rejects NUL bytes with an error. */
 function idOrNone(id: string): string {
   return clusterIdPattern.test(id) ? id : ''
 }
@@ -72,7 +72,7 @@ export interface VisibleCluster {
   cluster: Cluster
 }
 
-/** For those who do something with it. A cluster that is deleted is as good as absent. */
+/** Throws unless the token is valid and may see the cluster. Deleted clusters are found only on request. */
 export async function getVisibleCluster(
   db: Db,
   tokenHash: Buffer,
@@ -92,8 +92,8 @@ export async function getVisibleCluster(
 }
 
 /**
- * For those who look at it. A cluster that is deleted is as good as absent. Most have no extras, which are read only
- * then; whoever knows of them has them read at once.
+ * Reads what the API shows of a cluster that is not deleted. Extras take a second statement, which most clusters do not
+ * need; callers that know of extras have both run at once.
  */
 export async function getClusterDetails(
   db: Db,
@@ -158,13 +158,13 @@ export interface NewCluster {
   postgisEnabled: boolean
   poolMode: NonNullable<CreateCluster['pool_mode']>
   synchronousArchive: boolean
-  /** Given for a cluster that must use the installation of another one. */
+  /** Set for a cluster that must use the same PostgreSQL installation as its source. */
   toolchain?: RecordedToolchain | null
   scratch?: boolean
   drillQuery?: string | null
 }
 
-/** By its name or else the first of the others that is free. False when they are taken in the organization. */
+/** Uses its name or the first free one of `otherNames`. Returns false when the organization has them all. */
 export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: string[] = []): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
@@ -200,7 +200,7 @@ export async function findOrgSlug(db: Query, orgId: string): Promise<string> {
   return rows[0]!.slug
 }
 
-/** For the reconciler, which acts for every organization. */
+/** Reads without a token, for the reconciler. */
 export async function loadCluster(db: Query, id: string): Promise<Cluster | undefined> {
   const { rows } = await db.query<Row<Cluster>>({
     name: 'load-cluster',
@@ -224,7 +224,7 @@ export async function usedPorts(db: Query): Promise<Set<number>> {
   return new Set(rows.map((row) => row.port))
 }
 
-/** Throws a unique violation when another cluster was faster; the step runs again and picks others. */
+/** Throws a unique violation when another cluster took a port first; the step is then retried with other ports. */
 export async function reservePorts(tx: Tx, id: string, direct: number, pooler: number): Promise<void> {
   await tx.query(`insert into cluster_port (port, cluster_id, purpose) values ($2, $1, 'direct'), ($3, $1, 'pooler')`, [
     id,
@@ -234,13 +234,13 @@ export async function reservePorts(tx: Tx, id: string, direct: number, pooler: n
   await tx.query('update cluster set direct_port = $2, pooler_port = $3 where id = $1', [id, direct, pooler])
 }
 
-/** Of a cluster whose ports nobody was told yet. */
+/** Only for a cluster whose ports have not been shown to anyone. */
 export async function changePorts(tx: Tx, id: string, direct: number, pooler: number): Promise<void> {
   await tx.query('delete from cluster_port where cluster_id = $1', [id])
   await reservePorts(tx, id, direct, pooler)
 }
 
-/** Gives back everything the cluster held in the state database; the row itself stays for the list of deleted ones. */
+/** Deletes the ports, users and attachments of the cluster; its own row is kept. */
 export async function releaseCluster(tx: Tx, id: string): Promise<void> {
   for (const table of ['cluster_port', 'cluster_user', 'attachment']) {
     await tx.query(`delete from ${table} where cluster_id = $1`, [id])
@@ -248,7 +248,7 @@ export async function releaseCluster(tx: Tx, id: string): Promise<void> {
   await tx.query('update cluster set deleted_at = now(), direct_port = null, pooler_port = null where id = $1', [id])
 }
 
-/** Since when it is so is kept as long as the status stays the same. */
+/** `health_since` changes only with the status. */
 export async function setHealth(tx: Tx, id: string, health: Health): Promise<void> {
   await tx.query(
     `update cluster set health = $2, health_reason = $3,
@@ -261,7 +261,7 @@ export async function setHealth(tx: Tx, id: string, health: Health): Promise<voi
 export interface Storage {
   provisioned: number
   used: number
-  /** The quota is looked at every minute, but what a reader sees is measured hourly. */
+  /** The quota is checked every minute, but the published usage is updated hourly. */
   publish: boolean
 }
 
@@ -282,12 +282,12 @@ export async function markProgress(db: Query, id: string): Promise<Micros> {
   return rows[0]!.at
 }
 
-/** The caller's organization and the cluster's are both in the row; the cluster keeps its own under `orgId`. */
+/** The row holds the organizations of both caller and cluster; only the cluster's becomes `orgId`. */
 function clusterOf<T extends Cluster>(row: { clusterOrgId: string | null }): T {
   return { ...row, orgId: row.clusterOrgId } as unknown as T
 }
 
-/** What takes longer than this is a restore of much data, for which nothing else has to wait. */
+/** Whether a cluster began to be created within the last seconds. Longer creations are large restores, which do not count. */
 export async function isClusterBeingMade(db: Query): Promise<boolean> {
   const { rowCount } = await db.query(
     `select 1 from cluster

@@ -15,7 +15,7 @@ const columns = `drill.id, cluster_id as "clusterId", state, state_since as "sta
   created_at as "createdAt", started_at as "startedAt", target, scratch_id as "scratchId", finished_at as "finishedAt",
   seconds, result, answer`
 
-/** False when one is under way. */
+/** Returns false when one is in progress. */
 export async function queueDrill(tx: Tx, clusterId: string): Promise<boolean> {
   const id = newId()
   const { rowCount } = await tx.query(
@@ -43,7 +43,7 @@ export async function loadDrill(db: Query, id: string): Promise<Drill | undefine
 
 export type ListedDrill = Drill & { progress: string | null }
 
-/** Newest first; nobody looks at more than the last hundred. */
+/** The last hundred drills, newest first. */
 export async function listDrills(db: Query, clusterId: string): Promise<ListedDrill[]> {
   const { rows } = await db.query<ListedDrill>(
     `select ${columns}, work.note as progress from drill
@@ -54,7 +54,7 @@ export async function listDrills(db: Query, clusterId: string): Promise<ListedDr
   return rows
 }
 
-/** A drill that needs a place on this machine, if any has one. */
+/** The drill that is running on this host, if any. */
 export async function findRunningDrill(db: Query): Promise<string | undefined> {
   const { rows } = await db.query<{ id: string }>(
     `select id from drill where state in ('restoring', 'checking', 'cleaning')`,
@@ -82,8 +82,8 @@ interface Moment {
 }
 
 /**
- * A recorded sample of the window or its newest edge, each as likely as the others. Samples from before the drill query
- * was set do not count: what it asks about may be younger.
+ * Picks a random sample of the window or its end. Samples from before the drill query was set are excluded, because the
+ * tables it reads may not have existed.
  */
 async function pickMoment(db: Query, clusterId: string, window: RecoveryWindow): Promise<Moment> {
   const { rows } = await db.query<Moment>(
@@ -100,15 +100,15 @@ async function pickMoment(db: Query, clusterId: string, window: RecoveryWindow):
   return rows[0]!
 }
 
-/** The scratch cluster with all it needs to come to be. Throws when the window has gone meanwhile. */
+/** Creates the scratch cluster and its restore. Throws when the recovery window no longer exists. */
 export async function startDrill(tx: Tx, drill: Drill, source: Cluster): Promise<void> {
   const window = (await listWindows(tx, source.id)).at(-1)
-  if (!window) throw new Error('the recovery window has gone')
+  if (!window) throw new Error('the recovery window no longer exists')
   const { at, lsn } = await pickMoment(tx, source.id, window)
-  // The log is cut at the place of the sample: replay must come that far, and what lies after it is not copied.
+  // The WAL ends at the position of the sample: replay must reach it, and later WAL is not copied.
   const plan = await findPlanFor(tx, source.id, { ...window, latestLsn: lsn }, at)
   const id = newId()
-  // Nobody receives its log, so that a commit must not wait for that.
+  // No receiver archives its WAL, so commits must not wait for one.
   const settings = { ...inherited(source), synchronousArchive: false, scratch: true }
   if (!(await insertCluster(tx, { ...settings, id, name: `drill-${drill.id}` }))) {
     throw new Error(`the name drill-${drill.id} is taken`)
@@ -136,20 +136,20 @@ export async function setDrillPassed(tx: Tx, id: string, answer: string | null):
   await tx.query('update drill set result = $2, answer = $3 where id = $1', [id, passed, answer])
 }
 
-/** From wherever it is on its way to, unless it goes already. */
+/** Deletes the scratch cluster in any state, unless it is already being deleted. */
 export async function deleteScratch(tx: Tx, id: string): Promise<void> {
   const state = await lockState(tx, 'cluster', id)
   if (state === undefined || !commandsIn(clusterStates, state).includes('delete')) return
   await transition(tx, 'cluster', clusterStates, id, 'delete', 'the drill is over')
 }
 
-/** Nothing of the scratch cluster is of use to anybody any more, not even that it was there. */
+/** Removes all rows of the scratch cluster. */
 export async function forgetScratch(tx: Tx, id: string): Promise<void> {
   await tx.query('delete from restore where cluster_id = $1', [id])
   await tx.query(`delete from cluster where id = $1 and scratch and state = 'purged'`, [id])
 }
 
-/** One that did not pass has failed, for the reason it left its last state with. */
+/** A drill without a result has failed with the note of its last transition. */
 export async function setDrillDone(tx: Tx, drill: Drill, reason = ''): Promise<void> {
   await tx.query(
     `update drill set finished_at = now(), seconds = coalesce(extract(epoch from now() - started_at), 0),

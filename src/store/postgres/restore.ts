@@ -67,14 +67,14 @@ export interface RestoreProgress {
   bytesDone?: number
   bytesTotal?: number
   bytesVerified?: number
-  /** As PostgreSQL prints it. */
+  /** A timestamp as printed by PostgreSQL. */
   replayedUntil?: string | null
   replayedLsn?: string | null
 }
 
 /**
- * Whatever moved counts as progress, and the deadline of the cluster's state starts anew. The next look tells it again,
- * so that nobody waits for the disk.
+ * Any change counts as progress and restarts the deadline of the cluster's state. The commit does not wait for the disk,
+ * because the next step reports the progress again.
  */
 export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<void> {
   await db.query(
@@ -103,13 +103,13 @@ export async function setRestoreProgress(db: Query, clusterId: string, progress:
 
 export interface Pin {
   clusterId: string
-  /** Empty for a stretch of log without a backup. */
+  /** Empty when only WAL is pinned. */
   label: string
   epoch: number
   fromLsn: string
 }
 
-/** Retention leaves alone what these name: the backup, and each archive from where it is needed. */
+/** The pins that protect a plan's backup and WAL from retention. */
 export function pinsOf(plan: RestorePlan): Pin[] {
   const { backup, pieces } = plan
   return pieces.map(({ clusterId, epoch }, index) => ({
@@ -141,11 +141,11 @@ export async function releasePins(tx: Query, holderId: string): Promise<void> {
 export interface RestoreEnd {
   isVerified: boolean
   bytes: number | undefined
-  /** As PostgreSQL prints it. */
+  /** A timestamp as printed by PostgreSQL. */
   replayedUntil: string | null
 }
 
-/** A small one may be done before anybody has looked how far it is. */
+/** Also sets the final progress, because a small restore may finish before any progress was recorded. */
 export async function setRestoreDone(tx: Tx, clusterId: string, end: RestoreEnd): Promise<void> {
   await tx.query(
     `update restore set phase = 'done', bytes_done = coalesce($3, bytes_total, bytes_done),
@@ -155,7 +155,7 @@ export async function setRestoreDone(tx: Tx, clusterId: string, end: RestoreEnd)
   )
 }
 
-/** What a cluster that is ready was restored by, if the checksums of that backup have yet to be read. */
+/** The plan by which a ready cluster was restored, if the checksums of its backup are not verified yet. */
 export async function findUnverifiedPlan(db: Query, clusterId: string): Promise<RestorePlan | undefined> {
   const { rows } = await db.query<{ plan: RestorePlan }>({
     name: 'find-unverified-plan',
@@ -170,7 +170,7 @@ export async function setRestoreVerified(tx: Tx, clusterId: string): Promise<voi
   await releaseUnneeded(tx, clusterId)
 }
 
-/** The cluster has a backup of its own and stands on its parent's no more. */
+/** Removes the dependency on the parent after the first own backup. */
 export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update archive set base = null where cluster_id = $1 and base is not null', [clusterId])
   await releaseUnneeded(tx, clusterId)
@@ -185,7 +185,7 @@ async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
   if (rows.length === 0) await releasePins(tx, clusterId)
 }
 
-/** What a cluster has of the one it is restored from. */
+/** The settings that a restored cluster takes from its source. */
 export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
   return {
     orgId: source.orgId,
@@ -201,7 +201,7 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
   }
 }
 
-/** The newest backup before a moment, and the log from there to the newest place known to be archived. */
+/** Plans a restore from the newest backup before a time and the archived WAL after it. */
 export async function findPlanFor(
   db: Query,
   sourceId: string,
@@ -219,7 +219,7 @@ export async function findPlanFor(
   return { backup: window.base.backup, pieces: [...window.base.pieces, own], ...rest }
 }
 
-/** The same from an older backup. Undefined when there is none, or it is this very backup that was asked for. */
+/** Plans the restore from an older backup. Undefined when there is none, or when this backup was requested by label. */
 export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePlan): Promise<RestorePlan | undefined> {
   if (restore.backupId !== null || restore.purpose === 'drill') return undefined
   const own = plan.pieces.at(-1)!
@@ -229,7 +229,7 @@ export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePl
   return { ...plan, backup: { clusterId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own] }
 }
 
-/** As PostgreSQL reads it in `recovery_target_time`. */
+/** The format of `recovery_target_time`. */
 function databaseTime(time: Micros): string {
   return toRfc3339(time).replace('T', ' ').replace('Z', '+00')
 }

@@ -1,13 +1,13 @@
 import type { Query, Tx } from '../db.ts'
 
-/** The newest backup that is older than the window: nothing in the window needs one before it. */
+/** The newest backup before the recovery window; older ones are not needed for any time in the window. */
 const edge = `edge as (
   select max(stopped_at) as at from backup
   where cluster_id = $1 and state = 'completed' and damage is null and stopped_at <= now() - interval '1 day' * $2)`
 
 /**
- * Backups that may go: those that nothing in the window needs, and failed ones that are as old, unless somebody pinned
- * them. With `only` the row is locked and looked at alone.
+ * Unpinned backups that may be removed: those not needed for the recovery window, and failed ones of the same age. With
+ * `only`, checks and locks that single backup.
  */
 export async function listExpiredBackups(db: Query, clusterId: string, days: number, only?: string): Promise<string[]> {
   const { rows } = await db.query<{ id: string }>(
@@ -23,7 +23,7 @@ export async function listExpiredBackups(db: Query, clusterId: string, days: num
   return rows.map((row) => row.id)
 }
 
-/** Pinned backups that would have gone otherwise: from now on only their own log is kept for them. */
+/** Marks pinned backups that are older than the window, so that only the WAL they need themselves is kept. */
 export async function separatePinned(db: Query, clusterId: string, days: number): Promise<void> {
   await db.query(
     `with ${edge}
@@ -36,15 +36,15 @@ export async function separatePinned(db: Query, clusterId: string, days: number)
 export interface ArchiveNeed {
   epoch: number
   hasEnded: boolean
-  /** A backup is being made whose place in the log is not known yet. */
+  /** Whether a backup is running whose WAL position is not known yet. */
   isBusy: boolean
-  /** Log before this place is not needed; null when nothing in the epoch is. */
+  /** WAL before this position is not needed; null when none of the epoch is. */
   fromLsn: string | null
-  /** But for these stretches. */
+  /** Ranges before `fromLsn` that are still needed. */
   kept: { from: string; to: string }[]
 }
 
-/** What of each epoch is still needed: by its backups, by pins, or because the cluster stands on its parent. */
+/** The WAL of each epoch that backups, pins or the dependency on a parent still need. */
 export async function listArchiveNeeds(db: Query, clusterId: string): Promise<ArchiveNeed[]> {
   const { rows } = await db.query<ArchiveNeed>(
     `select archive.epoch, archive.ended_at is not null as "hasEnded",
@@ -71,7 +71,7 @@ export async function removeEpoch(tx: Tx, clusterId: string, epoch: number): Pro
   ])
 }
 
-/** True while the time of a deleted cluster's backups is not over, or somebody still stands on them. */
+/** Whether the backups of a deleted cluster are within their retention period or still pinned. */
 export async function mustKeepDeleted(db: Query, clusterId: string, days: number): Promise<boolean> {
   const { rows } = await db.query<{ keep: boolean }>(
     `select coalesce(deleted_at > now() - interval '1 day' * $2, false)
@@ -83,7 +83,7 @@ export async function mustKeepDeleted(db: Query, clusterId: string, days: number
   return rows[0]?.keep ?? false
 }
 
-/** Forgets what was kept of a deleted cluster. */
+/** Deletes the backup and archive rows of a purged cluster. */
 export async function forgetKept(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('delete from sample where cluster_id = $1', [clusterId])
   await tx.query('delete from archive where cluster_id = $1', [clusterId])
@@ -95,6 +95,6 @@ export async function forgetKept(tx: Tx, clusterId: string): Promise<void> {
 
 export async function markRetention(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update cluster set retention_at = now() where id = $1', [clusterId])
-  // Samples are for drills and damage inside the window; a month of them is more than either looks at.
+  // Drills and restores of damaged archives use samples of the recovery window only, which is shorter than a month.
   await tx.query(`delete from sample where cluster_id = $1 and at < now() - interval '31 days'`, [clusterId])
 }

@@ -1,13 +1,13 @@
 import type { Query } from '../db.ts'
 
-/** What the edge knows of a cluster that machines can use. */
+/** The edge's view of a cluster that machines can reach. */
 export interface ClusterRoute {
   id: string
-  /** Its addresses follow from it. */
+  /** Its private addresses derive from it. */
   number: number
   directPort: number
   poolerPort: number
-  /** The private networks that know it: the usual one of its organization and those of apps that are attached to it. */
+  /** The private networks that can reach it: the default network of its organization and those of attached apps. */
   networks: number[]
 }
 

@@ -8,18 +8,19 @@ export interface ScrubbedBackup {
 }
 
 export interface Scrubs {
-  /** The backup of the cluster that is being read. */
+  /** The backup of the cluster that is being scrubbed. */
   running: ScrubbedBackup | null
-  /** The one to read next, and whether nothing else on this machine is being read. */
+  /** The next backup of the cluster to scrub. */
   due: ScrubbedBackup | null
+  /** Whether no scrub runs on this host. */
   isFree: boolean
 }
 
 /**
- * What keeps others waiting. One of a cluster that is not ready any more, or that nobody has looked at for a day, is
- * forgotten.
+ * Whether a scrub runs on this host. Scrubs of clusters that are no longer ready, and those without activity for a day,
+ * do not count.
  */
-const someoneReads = `exists (
+const isScrubRunning = `exists (
   select 1 from backup reading join cluster on cluster.id = reading.cluster_id
   where reading.scrub_started_at > now() - interval '1 day' and reading.state = 'completed' and cluster.state = 'ready')`
 
@@ -33,20 +34,20 @@ export async function readScrubs(db: Query, clusterId: string, intervalSeconds: 
               where cluster_id = $1 and state = 'completed' and damage is null and scrub_started_at is null
                 and coalesce(verified_at, finished_at, created_at) < now() - interval '1 second' * $2
               order by coalesce(verified_at, finished_at, created_at) limit 1) as due,
-             not ${someoneReads} as "isFree"`,
+             not ${isScrubRunning} as "isFree"`,
     values: [clusterId, intervalSeconds],
   })
   return rows[0]!
 }
 
-// Any number that nothing else of ours locks on.
+// The key of an advisory lock; no other lock may use the same number.
 const scrubLock = 0x73637275
 
-/** False when another one is being read on this machine, or this one is about to be removed. */
+/** Returns false when another scrub runs on this host, or the backup is being removed. */
 export async function claimScrub(tx: Tx, id: string): Promise<boolean> {
   await tx.query('select pg_advisory_xact_lock($1)', [scrubLock])
   const { rowCount } = await tx.query(
-    `update backup set scrub_started_at = now() where id = $1 and state = 'completed' and not ${someoneReads}`,
+    `update backup set scrub_started_at = now() where id = $1 and state = 'completed' and not ${isScrubRunning}`,
     [id],
   )
   return rowCount === 1
@@ -64,7 +65,7 @@ type Place = { clusterId: string; label: string }
 
 const trustHours = 24
 
-/** Whether it was read from the disk not long ago. That it was right when it was made says nothing about the disk. */
+/** Whether it was recently verified by reading it from disk. The verification after the copy does not count. */
 export async function isScrubbed(db: Query, { clusterId, label }: Place): Promise<boolean> {
   const { rows } = await db.query<{ fresh: boolean }>({
     name: 'is-scrubbed',
@@ -76,7 +77,7 @@ export async function isScrubbed(db: Query, { clusterId, label }: Place): Promis
   return rows[0]!.fresh
 }
 
-/** A restore read it and found it wrong. Nobody relies on it any more, and its cluster takes another one. */
+/** Records that a restore found the backup damaged, so that it is no longer used and the cluster makes a new one. */
 export async function noteDamage(tx: Tx, { clusterId, label }: Place, damage: string): Promise<void> {
   await tx.query(
     `update backup set damage = $3, damaged_at = now(), scrubbed_at = null
@@ -91,7 +92,7 @@ export interface Damage {
   damage: string
 }
 
-/** A damaged backup after whose discovery none has been made. */
+/** A damaged backup without a newer backup since the damage was found. */
 export async function findUnreplacedDamage(db: Query, clusterId: string): Promise<Damage | undefined> {
   const { rows } = await db.query<Damage>(
     `select label, damage from backup damaged
@@ -104,7 +105,7 @@ export async function findUnreplacedDamage(db: Query, clusterId: string): Promis
   return rows[0]
 }
 
-/** The stretch of the current epoch that its backups need. */
+/** The WAL of the current epoch that its backups need. */
 export interface NeededLog {
   epoch: number
   timeline: number
@@ -112,7 +113,7 @@ export interface NeededLog {
   toLsn: string
 }
 
-/** Undefined while nothing stands on it. */
+/** Undefined while the epoch has no backup. */
 export async function findNeededLog(db: Query, clusterId: string): Promise<NeededLog | undefined> {
   const { rows } = await db.query<NeededLog>(
     `select archive.epoch, archive.timeline, min(backup.start_lsn)::text as "fromLsn", archive.latest_lsn::text as "toLsn"
@@ -125,7 +126,7 @@ export async function findNeededLog(db: Query, clusterId: string): Promise<Neede
   return rows[0]
 }
 
-/** The epoch ends, and with it its window at the last sample before the hole. */
+/** Ends the epoch and its recovery window at the last sample before the missing WAL. */
 export async function breakEpoch(tx: Tx, clusterId: string, epoch: number, holeLsn: string): Promise<void> {
   await tx.query(
     `with kept as (

@@ -6,7 +6,7 @@ export interface StoredUser extends ClusterUser {
   password: Buffer
 }
 
-/** False when the cluster has a user of that name already. */
+/** Returns false when the cluster already has a user of that name. */
 export async function insertUser(db: Query, clusterId: string, user: StoredUser): Promise<boolean> {
   const { rowCount } = await db.query(
     `insert into cluster_user (cluster_id, username, role, password) values ($1, $2, $3, $4)
@@ -40,7 +40,7 @@ export async function setStoredRole(db: Query, clusterId: string, username: stri
   ])
 }
 
-/** Beside the one that works until the cluster has taken this. */
+/** Stores the new password beside the current one until the cluster has accepted it. */
 export async function putNextPassword(db: Query, clusterId: string, user: StoredUser): Promise<void> {
   await db.query(
     `insert into cluster_user (cluster_id, username, role, password, next_password, next_password_at)
@@ -52,7 +52,7 @@ export async function putNextPassword(db: Query, clusterId: string, user: Stored
 
 type Password = Pick<StoredUser, 'username' | 'password'>
 
-/** The cluster has taken it. */
+/** Makes the next password the current one, because the cluster has accepted it. */
 export async function settleNextPassword(
   db: Query,
   clusterId: string,
@@ -65,7 +65,7 @@ export async function settleNextPassword(
   )
 }
 
-/** The cluster has not taken it. Of a user whose only one it was, none is known. */
+/** Drops the next password, because the cluster has not accepted it. A user without another password is deleted. */
 export async function dropNextPassword(db: Query, clusterId: string, { username, password }: Password): Promise<void> {
   const values = [clusterId, username, password]
   const chosen = 'cluster_id = $1 and username = $2 and next_password = $3'
@@ -73,15 +73,15 @@ export async function dropNextPassword(db: Query, clusterId: string, { username,
   await db.query(`update cluster_user set next_password = null, next_password_at = null where ${chosen}`, values)
 }
 
-// Above the 10 s after which whoever tells the cluster gives up.
-const tellingSeconds = 15
+// Above the 10 s after which a password change times out.
+const changeTimeoutSeconds = 15
 
-/** Those that nobody tells the cluster any more. */
+/** Interrupted password changes. */
 export async function listNextPasswords(db: Query, clusterId: string): Promise<Password[]> {
   const { rows } = await db.query<Password>(
     `select username, next_password as password from cluster_user
      where cluster_id = $1 and next_password_at < now() - make_interval(secs => $2) order by username`,
-    [clusterId, tellingSeconds],
+    [clusterId, changeTimeoutSeconds],
   )
   return rows
 }

@@ -5,7 +5,7 @@ import type { Query, Tx } from '../db.ts'
 const columns = `sandbox_id as "sandboxId", id, is_auto as "isAuto", comment, source_id as "sourceId", restores, state, failure,
   created_at as "createdAt"`
 
-/** Those that can be restored, newest first. */
+/** The restorable checkpoints, newest first. */
 export async function listCheckpoints(db: Query, sandboxId: string): Promise<Checkpoint[]> {
   const { rows } = await db.query<Checkpoint>({
     name: 'list-checkpoints',
@@ -15,7 +15,7 @@ export async function listCheckpoints(db: Query, sandboxId: string): Promise<Che
   return rows
 }
 
-/** In whatever state. */
+/** Finds the checkpoint in any state. */
 export async function findCheckpoint(db: Query, sandboxId: string, id: string): Promise<Checkpoint | undefined> {
   const { rows } = await db.query<Checkpoint>({
     name: 'find-checkpoint',
@@ -25,7 +25,7 @@ export async function findCheckpoint(db: Query, sandboxId: string, id: string): 
   return rows[0]
 }
 
-/** What the loop has to do for a sandbox: at most one to make, and some to remove. */
+/** The checkpoints that the reconciler has to create or remove; at most one is being created. */
 export async function listUnfinished(db: Query, sandboxId: string): Promise<Checkpoint[]> {
   const { rows } = await db.query<Checkpoint>({
     name: 'list-unfinished-checkpoints',
@@ -35,10 +35,10 @@ export async function listUnfinished(db: Query, sandboxId: string): Promise<Chec
   return rows
 }
 
-/** The next number. The row of the sandbox must be locked. */
+/** Takes the next number. The row of the sandbox must be locked. */
 export async function insertCheckpoint(tx: Tx, sandboxId: string, comment: string): Promise<Checkpoint> {
   await refuseSecond(tx, sandboxId)
-  await refuseTooMany(tx, sandboxId)
+  await requireRoom(tx, sandboxId)
   const { rows } = await tx.query<Checkpoint>(
     `with numbered as (
        update sandbox set checkpoints = checkpoints + 1 where id = $1 returning checkpoints, source_id)
@@ -51,8 +51,8 @@ export async function insertCheckpoint(tx: Tx, sandboxId: string, comment: strin
 }
 
 /**
- * Writes down that the sandbox goes back to a checkpoint, in the one that what it has now becomes. The row of the
- * sandbox must be locked.
+ * Records a restore: the automatic checkpoint that will hold the current filesystem names the checkpoint to restore. The
+ * row of the sandbox must be locked.
  */
 export async function insertRestore(tx: Tx, sandboxId: string, from: string): Promise<Checkpoint> {
   await refuseSecond(tx, sandboxId)
@@ -78,11 +78,11 @@ export async function insertRestore(tx: Tx, sandboxId: string, from: string): Pr
 async function refuseSecond(tx: Tx, sandboxId: string): Promise<void> {
   await tx.query(`delete from checkpoint where sandbox_id = $1 and state = 'failed'`, [sandboxId])
   const { rows } = await tx.query(`select 1 from checkpoint where sandbox_id = $1 and state = 'making'`, [sandboxId])
-  if (rows.length > 0) throw conflict('a checkpoint or a restore is in progress; try again when it has ended')
+  if (rows.length > 0) throw conflict('a checkpoint or a restore is in progress; try again when it has finished')
 }
 
-/** Those that restores make do not count. */
-async function refuseTooMany(tx: Tx, sandboxId: string): Promise<void> {
+/** Automatic checkpoints do not count. */
+async function requireRoom(tx: Tx, sandboxId: string): Promise<void> {
   const { rows } = await tx.query<{ count: number }>(
     'select count(*) from checkpoint where sandbox_id = $1 and not is_auto',
     [sandboxId],
@@ -97,7 +97,7 @@ export async function setCheckpointReady(tx: Tx, { sandboxId, id }: Checkpoint):
   )
 }
 
-/** What the sandbox had is kept under the checkpoint; what it has came from `from`. */
+/** The replaced filesystem is stored as this checkpoint, and the current one was restored from `from`. */
 export async function setRestored(tx: Tx, checkpoint: Checkpoint, from: string): Promise<void> {
   await setCheckpointReady(tx, checkpoint)
   await tx.query('update sandbox set source_id = $2, held_until = null, updated_at = now() where id = $1', [
@@ -106,7 +106,7 @@ export async function setRestored(tx: Tx, checkpoint: Checkpoint, from: string):
   ])
 }
 
-/** Kept until the next one, for whoever waits for it. */
+/** The failed row is kept until the next checkpoint, for callers that wait for it. */
 export async function setCheckpointFailed(tx: Tx, { sandboxId, id }: Checkpoint, failure: string): Promise<void> {
   await tx.query(
     `update checkpoint set state = 'failed', failure = $3 where sandbox_id = $1 and id = $2 and state = 'making'`,
@@ -114,7 +114,7 @@ export async function setCheckpointFailed(tx: Tx, { sandboxId, id }: Checkpoint,
   )
 }
 
-/** No longer to be seen; the loop removes it. False when there was none. */
+/** Hides the checkpoint, which the reconciler then deletes. Returns false when there is none. */
 export async function setCheckpointRemoving(tx: Tx, sandboxId: string, id: string): Promise<boolean> {
   const { rowCount } = await tx.query(
     `update checkpoint set state = 'removing' where sandbox_id = $1 and id = $2 and state = 'ready'`,

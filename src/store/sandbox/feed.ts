@@ -2,7 +2,7 @@ import type pg from 'pg'
 import { type ChangeFeed, changeFeed } from '../change-feed.ts'
 
 export interface SandboxChange {
-  /** What changed: the sandbox itself, or a checkpoint of it. */
+  /** Whether the sandbox itself or one of its checkpoints changed. */
   what: 'sandbox' | 'checkpoint'
   sandboxId: string
 }

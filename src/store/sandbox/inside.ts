@@ -6,7 +6,7 @@ export interface RunningSandbox {
   slot: number
 }
 
-/** Those that run, or those of `ids` that do; however many there were, no more than there are slots. */
+/** The running sandboxes, or the running ones among `ids`. */
 export async function listRunning(db: Query, ids: string[] | null): Promise<RunningSandbox[]> {
   const { rows } = await db.query<RunningSandbox>({
     name: ids ? 'some-running' : 'all-running',

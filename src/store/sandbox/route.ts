@@ -1,4 +1,4 @@
-// What the edge knows of sandboxes. It holds a copy in memory, so that a route costs no query and outlives the database.
+// The edge's view of sandboxes. It caches the rows in memory, so that routing needs no query and works without the database.
 
 import type { Query, Tx } from '../db.ts'
 import { lockState } from '../transition.ts'
@@ -13,18 +13,18 @@ export interface SandboxRoute {
   state: 'cold' | 'running'
   urlAuth: 'sprite' | 'public'
   privateAccess: 'admins' | 'org_users'
-  /** The owner of the HTTP port, if a service has one. */
+  /** The service with an HTTP port, if any. */
   service: string | null
   httpPort: number | null
   wanted: boolean | null
   health: { check: { http: { path: string; port: number } } | { command: string[] } } | null
-  /** When the platform last saw it ready; null when it was not the last time. */
+  /** When it was last ready; null if it was not ready at the last check. */
   readyAtMs: number | null
-  /** Why it failed, if it had when the platform last looked. */
+  /** Why it had failed at the last check. */
   failure: string | null
 }
 
-/** All that can be reached, or those of `ids` that can. */
+/** All routable sandboxes, or the routable ones among `ids`. */
 export async function listSandboxRoutes(db: Query, ids: string[] | null): Promise<SandboxRoute[]> {
   const { rows } = await db.query<SandboxRoute>({
     name: ids ? 'some-routes' : 'all-routes',
@@ -38,7 +38,7 @@ export async function listSandboxRoutes(db: Query, ids: string[] | null): Promis
   return rows
 }
 
-/** Has the sandbox looked at: afterwards it runs, and so do its services that are wanted. */
+/** Makes the reconciler start the sandbox and its services. */
 export async function wakeSandbox(tx: Tx, id: string): Promise<void> {
   const state = await lockState(tx, 'sandbox', id)
   if (state === 'cold') await useSandbox(tx, id)

@@ -13,14 +13,14 @@ interface Row extends Pick<Service, 'name' | 'httpPort' | 'health' | 'wanted'> {
 }
 
 export interface FoundService {
-  /** Undefined when there is none, or none that the token may see. */
+  /** Undefined when there is none that the token may see. */
   sandbox: Pick<SandboxDetails, 'id' | 'state'> | undefined
   service: Service | undefined
 }
 
 /**
- * The token, the sandbox and the service in one statement with few columns: it answers the most frequent question there
- * is. Undefined when the token is not valid.
+ * Reads token, sandbox and service in one statement with few columns, because it is the most frequent request. Undefined
+ * when the token is not valid.
  */
 export async function findService(
   db: Pick<Db, 'read'>,
@@ -58,7 +58,7 @@ export async function listServices(db: Query, sandboxId: string): Promise<Servic
   return rows.map(serviceOf)
 }
 
-/** It is to run from now on. */
+/** Also marks the service as wanted. */
 export async function putService(tx: Tx, sandboxId: string, service: ServiceDefinition): Promise<void> {
   const { name, cmd, args, needs, env, dir, httpPort, health } = service
   const definition: Stored = { cmd, args, needs, env, dir }
@@ -79,7 +79,7 @@ export async function setWanted(tx: Tx, sandboxId: string, names: string[], want
   })
 }
 
-/** Null when it was seen not to be ready. */
+/** Null means that it was not ready. */
 export async function setReadyAt(db: Query, sandboxId: string, name: string, atMs: number | null): Promise<void> {
   await db.query({
     name: 'set-service-ready',
@@ -89,7 +89,7 @@ export async function setReadyAt(db: Query, sandboxId: string, name: string, atM
   })
 }
 
-/** Null when it was seen not to have failed. */
+/** Null means that it has not failed. */
 export async function setFailure(db: Query, sandboxId: string, name: string, failure: string | null): Promise<void> {
   await db.query({
     name: 'set-service-failure',

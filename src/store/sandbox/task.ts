@@ -13,13 +13,13 @@ export async function listTasks(db: Query, sandboxId: string): Promise<Task[]> {
   return rows
 }
 
-/** Begins it, or lets it go on for this long from now. The row of the sandbox must be locked. */
-export async function putTask(tx: Tx, sandboxId: string, name: string, millis: number): Promise<Task> {
+/** Creates or extends a task. The row of the sandbox must be locked. */
+export async function putTask(tx: Tx, sandboxId: string, name: string, durationMs: number): Promise<Task> {
   const { rows } = await tx.query<Task>(
     `insert into task (sandbox_id, name, expires_at) values ($1, $2, now() + interval '1 millisecond' * $3)
      on conflict (sandbox_id, name) do update set expires_at = excluded.expires_at
      returning ${columns}`,
-    [sandboxId, name, millis],
+    [sandboxId, name, durationMs],
   )
   return rows[0]!
 }

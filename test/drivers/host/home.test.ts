@@ -24,7 +24,7 @@ function open(path: string, options: { registry?: string } = {}) {
   return openHome(path, { uidBase, registry, ...options })
 }
 
-it('makes the directories of a home and finds them again', async () => {
+it('creates the directories of a home and opens them again', async () => {
   const path = `${newDirectory()}/home`
   const home = await open(path)
   expect(home).toMatchObject({ path, tree: `${path}/tree`, addressesFile: `${path}/run/addresses.json` })
@@ -34,7 +34,7 @@ it('makes the directories of a home and finds them again', async () => {
   expect(await open(path)).toEqual(home)
 })
 
-it('keeps every uid of every home below the limit of the kernel', () => {
+it('keeps the uids of all homes below the limit of the kernel', () => {
   expect(uidBase + 63 * uidsPerHome).toBeLessThan(2 ** 32)
 })
 
@@ -73,7 +73,7 @@ it.runIf(isRoot())('says so when all numbers are taken', async () => {
   await expect(open(`${parent}/one-more`, { registry: own })).rejects.toThrow('All 63 numbers')
 })
 
-it('refuses a path that is too long for sockets below it', async () => {
+it('rejects a path that is too long for Unix sockets below it', async () => {
   await expect(open(`${newDirectory()}/${'long'.repeat(20)}`)).rejects.toThrow('choose a shorter one')
 })
 
@@ -84,7 +84,7 @@ it.runIf(isRoot())('refuses a home below a directory that others cannot traverse
   await expect(open(`${closed}/home`)).rejects.toThrow(`run chmod o+x ${closed}`)
 })
 
-it('keeps the key and the token it made first, readable for the owner only', async () => {
+it('keeps the key and the token it created first, readable only by the owner', async () => {
   const home = await open(newDirectory())
   const key = readOrCreateKey(home)
   expect(key.length).toBe(32)
@@ -94,7 +94,7 @@ it('keeps the key and the token it made first, readable for the owner only', asy
   for (const file of [home.keyFile, home.tokenFile]) expect(statSync(file).mode & 0o777).toBe(0o600)
 })
 
-it('gives one key to processes that ask for it at once', async () => {
+it('gives the same key to concurrent processes', async () => {
   const path = newDirectory()
   const programs = Array.from({ length: 6 }, () =>
     startProgram(`

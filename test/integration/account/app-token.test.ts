@@ -21,7 +21,7 @@ const call = (method: Method, url: string, body?: object) =>
   platform.call(method, url, { token, ...(body ? { body } : {}) })
 
 describe('a token of one app', () => {
-  test('may do with it what a token of the organization may', async () => {
+  test('has the permissions of an organization token for its app', async () => {
     expect((await call('GET', '/v1/apps/shop')).status).toBe(200)
     expect((await call('POST', '/v1/apps/shop/secrets', { values: { A: 'x' } })).status).toBe(200)
     expect((await call('GET', '/v1/apps/shop/secrets?show_secrets=1')).body.secrets[0].value).toBe('x')
@@ -67,7 +67,7 @@ describe('a token of one app', () => {
     expect(await platform.sql('select count(*) from app')).toEqual([{ count: 2 }])
   })
 
-  test('opens nothing on the sandbox address', async () => {
+  test('is not valid for the sandbox API', async () => {
     const asker = await platform.createToken('org', 'personal')
     await platform.callSandbox('POST', '/v1/sandboxes', { token: asker, body: { name: 'box' } })
     for (const url of ['/v1/sandboxes', '/v1/sandboxes/box', '/v1/sandboxes/box/services']) {
@@ -77,7 +77,7 @@ describe('a token of one app', () => {
     expect(await platform.sql('select name from sandbox')).toEqual([{ name: 'box' }])
   })
 
-  test('ends with the app, also when another takes the name', async () => {
+  test('becomes invalid with the app, also when another app takes the name', async () => {
     expect((await call('DELETE', '/v1/apps/shop')).status).toBe(202)
     await platform.createApp('shop')
     expect((await call('GET', '/v1/apps/shop')).status).toBe(401)
@@ -85,7 +85,7 @@ describe('a token of one app', () => {
     expect(body.tokens.find((one: { kind: string }) => one.kind === 'app').revoked_at).not.toBe(null)
   })
 
-  test('ends when it was said to, and when it is revoked', async () => {
+  test('becomes invalid when it expires or is revoked', async () => {
     token = await deployToken('shop', { expiry: '1h30m' })
     expect((await call('GET', '/v1/apps/shop')).status).toBe(200)
     const [row] = await platform.sql(
@@ -101,7 +101,7 @@ describe('a token of one app', () => {
     expect((await call('GET', '/v1/apps/shop')).status).toBe(401)
   })
 
-  test('is made by those who may write there only', async () => {
+  test('can be created only with write access to the app', async () => {
     await platform.createOrg('acme')
     const make = (asker: string | null, body: object = {}, app = 'shop') =>
       platform.call('POST', `/v1/apps/${app}/deploy_token`, { token: asker, body })

@@ -14,7 +14,7 @@ function create(key: string, body: object, extra: { token?: string; url?: string
 const shop = { app_name: 'shop', org_slug: 'personal' }
 
 describe('a POST with an Idempotency-Key', () => {
-  test('repeated answers the same and changes nothing', async () => {
+  test('returns the first response when repeated, and changes nothing', async () => {
     const first = await create('k1', shop)
     const again = await create('k1', shop)
     expect(first.status).toBe(201)
@@ -23,7 +23,7 @@ describe('a POST with an Idempotency-Key', () => {
     expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
   })
 
-  test('repeated with another body or query is refused', async () => {
+  test('is rejected when repeated with another body or query', async () => {
     await create('k1', shop)
     expect(await create('k1', { ...shop, app_name: 'other' })).toMatchObject({
       status: 422,
@@ -33,7 +33,7 @@ describe('a POST with an Idempotency-Key', () => {
     expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
   })
 
-  test('repeats a refusal too, also after it would have gone through', async () => {
+  test('returns the first error when repeated, even if the request would succeed by now', async () => {
     await platform.createApp('shop')
     const refused = await create('k1', shop)
     expect(refused).toMatchObject({ status: 422, body: { status: 'name_taken' } })
@@ -49,7 +49,7 @@ describe('a POST with an Idempotency-Key', () => {
     expect((await create('k1', { slug: 'acme' }, { url: '/v1/orgs' })).status).toBe(201)
   })
 
-  test('fifty at once make one', async () => {
+  test('creates one resource for fifty concurrent requests', async () => {
     const replies = await Promise.all(Array.from({ length: 50 }, () => create('k1', shop)))
     const statuses = new Set(replies.map((reply) => reply.status))
     expect(statuses.has(201)).toBe(true)
@@ -58,13 +58,13 @@ describe('a POST with an Idempotency-Key', () => {
     expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
   })
 
-  test('that was answered is answered to fifty at once', async () => {
+  test('returns the stored response to fifty concurrent requests', async () => {
     const first = await create('k1', shop)
     const replies = await Promise.all(Array.from({ length: 50 }, () => create('k1', shop)))
     for (const reply of replies) expect(reply).toMatchObject({ status: 201, body: first.body })
   })
 
-  test('keeps the answer encrypted, and for a day', async () => {
+  test('stores the response encrypted, for a day', async () => {
     const made = await create('k1', { kind: 'org', org_slug: 'personal' }, { url: '/v1/tokens' })
     const [row] = await platform.sql('select answer from idempotency')
     expect(row.answer.includes(Buffer.from(made.body.token))).toBe(false)
@@ -78,19 +78,19 @@ describe('a POST with an Idempotency-Key', () => {
     expect(await platform.sql('select key from idempotency')).toEqual([{ key: 'k2' }])
   })
 
-  test('is not kept when the platform itself failed', async () => {
+  test('does not store a 5xx response', async () => {
     await platform.sql('alter table app rename to app_away')
     expect((await create('k1', shop)).status).toBe(500)
     await platform.sql('alter table app_away rename to app')
     expect((await create('k1', shop)).status).toBe(201)
   })
 
-  test.each(['', ' ', 'a b', 'x'.repeat(256), 'é'])('of %j is refused', async (key) => {
+  test.each(['', ' ', 'a b', 'x'.repeat(256), 'é'])('%j is rejected', async (key) => {
     expect((await create(key, shop)).status).toBe(400)
     expect(await platform.sql('select 1 from app')).toEqual([])
   })
 
-  test('needs a valid token like any request', async () => {
+  test('requires a valid token', async () => {
     expect((await create('k1', shop, { token: 'berth_wrong' })).status).toBe(401)
   })
 })

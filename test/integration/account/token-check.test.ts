@@ -4,7 +4,7 @@ import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()
 const machines = machinesOf(platform, 'shop')
-/** Programs that check tokens of others have none of their own. */
+/** Services that check the tokens of others send no token themselves. */
 const check = (what: 'authenticate' | 'authorize', body: object) =>
   platform.call('POST', `/v1/tokens/${what}`, { body, token: null })
 const all = 'rwcdC'
@@ -14,8 +14,8 @@ beforeEach(async () => {
   await platform.createApp('shop')
 })
 
-describe('whether tokens are valid', () => {
-  test('is told of those in the body, with what limits them', async () => {
+describe('checking whether tokens are valid', () => {
+  test('returns the tokens in the body with their caveats', async () => {
     const made = await platform.call('POST', '/v1/tokens', {
       body: { kind: 'read', org_slug: 'personal', format: 'fm2', expires_in_seconds: 60 },
     })
@@ -41,7 +41,7 @@ describe('whether tokens are valid', () => {
     expect(not_after - not_before).toBe(60)
   })
 
-  test('is told of every kind that opens something here', async () => {
+  test('accepts every kind of token that is valid for the platform API', async () => {
     const org = await platform.createToken('org', 'acme')
     const app = (await platform.call('POST', '/v1/apps/shop/deploy_token', { body: {} })).body.token
     const sandbox = await platform.createToken('sandbox', 'acme', { sandbox: 'dev' })
@@ -57,12 +57,12 @@ describe('whether tokens are valid', () => {
     expect((await check('authenticate', { header: `Bearer ${sandbox}` })).status).toBe(401)
   })
 
-  test('is told of the header of the request when the body names none', async () => {
+  test('checks the header of the request when the body has none', async () => {
     expect((await platform.call('POST', '/v1/tokens/authenticate')).body).toMatchObject([{ kind: 'root' }])
     expect((await check('authenticate', {})).status).toBe(401)
   })
 
-  test('is no longer told of one that was revoked or has expired', async () => {
+  test('rejects a revoked or expired token', async () => {
     const { id, token } = (await platform.call('POST', '/v1/tokens', { body: { kind: 'org', org_slug: 'acme' } })).body
     const late = await platform.createToken('org', 'acme', { expires_in_seconds: 60 })
     await platform.call('DELETE', `/v1/tokens/${id}`)
@@ -77,16 +77,16 @@ describe('whether tokens are valid', () => {
     [{ header: 'Bearer ' }, 401],
     [{ header: `Bearer ${'x,'.repeat(32)}x` }, 400],
     [{ header: 5 }, 401],
-  ])('is refused for %j', async (body, status) => {
+  ])('rejects %j', async (body, status) => {
     expect((await check('authenticate', body)).status).toBe(status)
   })
 })
 
-describe('whether tokens may do something', () => {
+describe('checking whether tokens permit an action', () => {
   const ask = async (token: string, access: object) =>
     (await check('authorize', { header: `Bearer ${token}`, access })).status
 
-  test('is answered with what was asked about', async () => {
+  test('returns the resources of the request', async () => {
     const id = await machines.started()
     const token = await platform.createToken('org', 'personal')
     const { internal_numeric_id: appid, organization } = (await platform.call('GET', '/v1/apps/shop')).body
@@ -104,7 +104,7 @@ describe('whether tokens may do something', () => {
     expect(reply.body.verified_token).toMatchObject({ kind: 'org', org_slug: 'personal', header: `Bearer ${token}` })
   })
 
-  test('is as a request with them would be answered', async () => {
+  test('gives the result that a request with the token would have', async () => {
     const id = await machines.started()
     const volume = (await platform.call('POST', '/v1/apps/shop/volumes', { body: { name: 'data' } })).body.id
     const reader = await platform.createToken('read', 'personal')
@@ -145,7 +145,7 @@ describe('whether tokens may do something', () => {
       expect(await ask(owner, absent), JSON.stringify(absent)).toBe(404)
   })
 
-  test('is answered by the first that may', async () => {
+  test('uses the first token that permits the action', async () => {
     const [stranger, reader] = [
       await platform.createToken('org', 'acme'),
       await platform.createToken('read', 'personal'),
@@ -161,8 +161,8 @@ describe('whether tokens may do something', () => {
     [{ app_name: 'shop', action: 'x' }, 'action must be'],
     [{ app_name: 'shop', action: 32 }, 'action must be'],
     [{ app_name: 5 }, 'app_name'],
-    [{ app_name: 'shop', command: ['ls'] }, 'goes with'],
-  ])('is refused for %j', async (access, sentence) => {
+    [{ app_name: 'shop', command: ['ls'] }, 'requires'],
+  ])('rejects %j', async (access, sentence) => {
     const refused = await platform.call('POST', '/v1/tokens/authorize', { body: { access } })
     expect(refused).toMatchObject({ status: 400, body: { error: expect.stringContaining(sentence) } })
   })

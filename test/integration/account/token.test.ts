@@ -6,7 +6,7 @@ import { usePlatform } from '../../support/platform.ts'
 const platform = usePlatform()
 
 describe('a token', () => {
-  test('is shown once and kept as a hash', async () => {
+  test('is returned once and stored as a hash', async () => {
     const made = await platform.call('POST', '/v1/tokens', { body: { kind: 'org', org_slug: 'personal', name: 'ci' } })
     expect(made.status).toBe(201)
     expect(made.body).toEqual({
@@ -25,7 +25,7 @@ describe('a token', () => {
     ])
   })
 
-  test('that is revoked stops with the next request, and revoking again is harmless', async () => {
+  test('is invalid from the next request after it is revoked, and revoking is idempotent', async () => {
     const { body } = await platform.call('POST', '/v1/tokens', { body: { kind: 'org', org_slug: 'personal' } })
     expect((await platform.call('GET', '/v1/orgs', { token: body.token })).status).toBe(200)
     expect((await platform.call('DELETE', `/v1/tokens/${body.id}`)).status).toBe(204)
@@ -33,7 +33,7 @@ describe('a token', () => {
     expect((await platform.call('DELETE', `/v1/tokens/${body.id}`)).status).toBe(204)
   })
 
-  test('that has expired answers 401', async () => {
+  test('returns 401 after it has expired', async () => {
     const token = await platform.createToken('org', 'personal', { expires_in_seconds: 60 })
     expect((await platform.call('GET', '/v1/orgs', { token })).status).toBe(200)
     await platform.sql(`update token set expires_at = now() where expires_at is not null`)
@@ -42,7 +42,7 @@ describe('a token', () => {
     expect((await platform.call('GET', '/v1/apps/x', { token })).status).toBe(401)
   })
 
-  test('says what it is', async () => {
+  test('can be described by its holder', async () => {
     const token = await platform.createToken('read', 'personal')
     expect((await platform.call('GET', '/v1/tokens/current', { token })).body.tokens).toMatchObject([
       { kind: 'read', org_slug: 'personal', organization: 'personal' },
@@ -63,14 +63,14 @@ describe('a token', () => {
     [{ kind: 'org', org_slug: 'personal', expires_in_seconds: 0 }, 'expires_in_seconds'],
     [{ kind: 'org', org_slug: 'personal', expires_in_seconds: '5' }, 'expires_in_seconds'],
     [{ kind: 'org', org_slug: 'personal', expires_in_seconds: 1e300 }, 'expires_in_seconds'],
-  ])('is refused for %j', async (body, field) => {
+  ])('is rejected for %j', async (body, field) => {
     const reply = await platform.call('POST', '/v1/tokens', { body })
     expect(reply.status).toBe(422)
     expect(reply.body.error).toContain(field)
   })
 })
 
-describe('a token in the form of a macaroon', () => {
+describe('a token in macaroon format', () => {
   const mint = async (extra: object = {}) => {
     const body = { kind: 'org', org_slug: 'personal', format: 'fm2', ...extra }
     const made = await platform.call('POST', '/v1/tokens', { body })
@@ -80,7 +80,7 @@ describe('a token in the form of a macaroon', () => {
   const ask = async (authorization: string) =>
     (await platform.call('GET', '/v1/tokens/current', { token: null, headers: { authorization } })).body
 
-  test('opens what its kind opens, behind either scheme', async () => {
+  test('has the permissions of its kind with either authorization scheme', async () => {
     const { id, token } = await mint()
     expect(token).toMatch(/^fm2_[A-Za-z0-9+/]+=*$/)
     for (const scheme of ['Bearer', 'FlyV1', 'flyv1', 'Bearer FlyV1']) {
@@ -91,7 +91,7 @@ describe('a token in the form of a macaroon', () => {
     expect((await platform.call('POST', '/v1/apps', { token: reader.token, body })).status).toBe(403)
   })
 
-  test('says when it ends, and ends then', async () => {
+  test('contains its expiry, and expires then', async () => {
     const { token } = await mint({ expires_in_seconds: 60 })
     const end = readMacaroon(token)!.until! - Date.now() / 1000
     expect(end).toBeGreaterThan(0)
@@ -101,7 +101,7 @@ describe('a token in the form of a macaroon', () => {
     expect(await ask(`FlyV1 ${token}`)).toEqual({ error: 'invalid token' })
   })
 
-  test('is found among those of other platforms', async () => {
+  test('is found among tokens of other platforms in one header', async () => {
     const [first, second] = [await mint(), await mint()]
     const foreign = 'fm2_lJPETO0='
     expect((await ask(`FlyV1 ${foreign},${first.token}`)).tokens).toMatchObject([{ token_id: first.id }])
@@ -113,7 +113,7 @@ describe('a token in the form of a macaroon', () => {
     }
   })
 
-  test('that is revoked or was changed opens nothing', async () => {
+  test('is invalid when it was revoked or modified', async () => {
     const { id, token } = await mint()
     const bytes = Buffer.from(token.slice(4), 'base64')
     bytes[bytes.length - 1]! ^= 1
@@ -123,7 +123,7 @@ describe('a token in the form of a macaroon', () => {
   })
 })
 
-describe('kinds', () => {
+describe('token kinds', () => {
   test('a read token reads and changes nothing', async () => {
     await platform.createApp('seen')
     const token = await platform.createToken('read', 'personal')
@@ -141,7 +141,7 @@ describe('kinds', () => {
     expect((await platform.call('GET', '/v1/apps?org_slug=personal')).body.total_apps).toBe(1)
   })
 
-  test('a sandbox token opens nothing on the platform address', async () => {
+  test('a sandbox token is not valid for the platform API', async () => {
     const token = await platform.createToken('sandbox', 'personal', { sandbox: 'dev' })
     for (const { method, path } of platformRoutes) {
       const url = path.replaceAll(/\{\w+\}/g, 'x')
@@ -155,7 +155,7 @@ describe('kinds', () => {
     expect(await platform.sql('select 1 from app')).toEqual([])
   })
 
-  test('an organization token hands out narrower ones only, and only there', async () => {
+  test('an organization token creates only tokens with fewer permissions in its organization', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     const ask = (body: object) => platform.call('POST', '/v1/tokens', { token, body })
@@ -178,7 +178,7 @@ describe('kinds', () => {
 })
 
 describe('organizations', () => {
-  test('are listed as far as the token may see', async () => {
+  test('are listed if the token may see them', async () => {
     await platform.createOrg('acme')
     const slugs = async (token?: string) =>
       (await platform.call('GET', '/v1/orgs', token ? { token } : {})).body.organizations.map(
@@ -188,14 +188,14 @@ describe('organizations', () => {
     expect(await slugs(await platform.createToken('read', 'acme'))).toEqual(['acme'])
   })
 
-  test.each(['', 'A', '-a', 'a_b', 'x'.repeat(64), 'a\u0000'])('refuse the slug %j', async (slug) => {
+  test.each(['', 'A', '-a', 'a_b', 'x'.repeat(64), 'a\u0000'])('reject the slug %j', async (slug) => {
     expect(await platform.call('POST', '/v1/orgs', { body: { slug } })).toMatchObject({
       status: 422,
       body: { error: expect.stringContaining('slug') },
     })
   })
 
-  test('are shown and changed with a token that may', async () => {
+  test('are shown and changed only with a permitted token', async () => {
     await platform.createOrg('acme')
     const path = '/v1/orgs/acme'
     const [owner, reader] = [await platform.createToken('org', 'acme'), await platform.createToken('read', 'acme')]
@@ -218,7 +218,7 @@ describe('organizations', () => {
     }
   })
 
-  test('have one slug each', async () => {
+  test('have unique slugs', async () => {
     expect(await platform.call('POST', '/v1/orgs', { body: { slug: 'personal' } })).toMatchObject({
       status: 422,
       body: { status: 'name_taken' },

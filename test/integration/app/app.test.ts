@@ -20,7 +20,7 @@ async function addVolumes(appName: string, count: number) {
 }
 
 describe('creating an app', () => {
-  test('answers 201 with its id and the time in milliseconds', async () => {
+  test('returns 201 with its id and the time in milliseconds', async () => {
     const before = Date.now()
     const made = await createApp('my-app')
     expect(made.status).toBe(201)
@@ -37,22 +37,22 @@ describe('creating an app', () => {
     expect(made.body.created_at).toBeLessThanOrEqual(Date.now() + 1000)
   })
 
-  test('takes the spelling `name`, an empty network, subdomains, and fields it does not know', async () => {
+  test('accepts the alias `name`, an empty network, subdomains and unknown fields', async () => {
     const body = { name: 'spelt', org_slug: 'personal', network: '', enable_subdomains: true, app_role_id: '' }
     const made = await platform.call('POST', '/v1/apps?wait=true', { body })
     expect(made).toMatchObject({ status: 201, body: { name: 'spelt', network: 'default' } })
     expect(await platform.sql('select enable_subdomains from app')).toEqual([{ enable_subdomains: true }])
   })
 
-  test('puts the app on the network it names', async () => {
+  test('puts the app into the given network', async () => {
     expect((await createApp('seg', { network: 'Island-1' })).body.network).toBe('Island-1')
     expect((await platform.call('GET', '/v1/apps/seg')).body.network).toBe('Island-1')
   })
 
-  describe('where there are no private networks', () => {
+  describe('on a host without private networks', () => {
     const plain = usePlatform({ settings: { privateNetworkGap: 'IPv6 is switched off' } })
 
-    test('refuses a network that would not shut it off', async () => {
+    test('rejects a custom network', async () => {
       const body = { app_name: 'seg', org_slug: 'personal' }
       const made = await plain.call('POST', '/v1/apps', { body: { ...body, network: 'island' } })
       expect(made).toMatchObject({ status: 422, body: { error: expect.stringContaining('IPv6 is switched off') } })
@@ -62,7 +62,7 @@ describe('creating an app', () => {
     })
   })
 
-  test.each(['1net', '-net', 'a b', 'ä', 'a_b', 'a'.repeat(64)])('refuses the network %j', async (network) => {
+  test.each(['1net', '-net', 'a b', 'ä', 'a_b', 'a'.repeat(64)])('rejects the network %j', async (network) => {
     const made = await createApp('seg', { network })
     expect(made).toMatchObject({ status: 422, body: { error: expect.stringContaining('network') } })
     expect(await platform.sql('select 1 from app')).toEqual([])
@@ -95,14 +95,14 @@ describe('creating an app', () => {
     [{ app_name: 'x', org_slug: 'personal', network: 1 }, 'network'],
     [{ app_name: 'x', org_slug: 'personal', enable_subdomains: 'true' }, 'enable_subdomains'],
     [{ app_name: null, org_slug: 'personal' }, 'app_name'],
-  ])('names the field that is wrong in %j', async (body, field) => {
+  ])('names the invalid field in %j', async (body, field) => {
     const made = await platform.call('POST', '/v1/apps', { body })
     expect(made.status).toBe(422)
     expect(made.body.error).toContain(field)
     expect(await platform.sql('select 1 from app')).toEqual([])
   })
 
-  test('of an organization that is unknown or another one answers 404', async () => {
+  test('in an unknown or foreign organization returns 404', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     for (const org_slug of ['nobody', 'personal', 'no/slug', 'a\u0000']) {
@@ -111,7 +111,7 @@ describe('creating an app', () => {
     }
   })
 
-  test('with a name that is taken, also by another organization, answers 422 name_taken', async () => {
+  test('with a name that any organization has taken returns 422 name_taken', async () => {
     await platform.createOrg('acme')
     await createApp('taken')
     for (const org_slug of ['personal', 'acme']) {
@@ -122,7 +122,7 @@ describe('creating an app', () => {
     }
   })
 
-  test('answers each of many that come at once by itself', async () => {
+  test('returns its own result to each of many concurrent requests', async () => {
     await platform.createOrg('other')
     const read = await platform.createToken('read', 'other')
     const own = await platform.createToken('org', 'other')
@@ -148,7 +148,7 @@ describe('creating an app', () => {
     expect(list.body.apps).toHaveLength(11)
   })
 
-  test('a hundred times at once with one name makes one', async () => {
+  test('with one name in a hundred concurrent requests creates one app', async () => {
     const replies = await Promise.all(Array.from({ length: 100 }, () => createApp('race')))
     expect(replies.filter((reply) => reply.status === 201)).toHaveLength(1)
     expect(replies.filter((reply) => reply.status === 422 && reply.body.status === 'name_taken')).toHaveLength(99)
@@ -157,7 +157,7 @@ describe('creating an app', () => {
 })
 
 describe('getting an app', () => {
-  test('answers what the interface shows', async () => {
+  test('returns the documented fields', async () => {
     const made = await createApp('shown')
     expect(await platform.call('GET', '/v1/apps/shown')).toMatchObject({
       status: 200,
@@ -180,7 +180,7 @@ describe('getting an app', () => {
     })
   })
 
-  test('of another organization answers 403, so that 404 always means the name is free', async () => {
+  test('of another organization returns 403, so that 404 means that the name is free', async () => {
     await platform.createOrg('acme')
     await createApp('mine')
     const token = await platform.createToken('org', 'acme')
@@ -237,14 +237,14 @@ describe('listing apps', () => {
     expect(await list('org_slug=personal')).toMatchObject({ status: 200, body: { total_apps: 0, apps: [] } })
   })
 
-  test('by role has none, because no app has one', async () => {
+  test('by role is empty, because apps have no roles', async () => {
     await createApp('a')
     expect((await list('org_slug=personal&app_role=postgres_cluster')).body).toEqual({ total_apps: 0, apps: [] })
     expect((await list('org_slug=personal&app_role=')).body.total_apps).toBe(1)
     expect((await list('org_slug=none&app_role=x')).status).toBe(404)
   })
 
-  test('walks every app once by pages, each saying the total', async () => {
+  test('returns every app once across pages, each with the total', async () => {
     const names = Array.from({ length: 25 }, (_, i) => `app-${String(i).padStart(2, '0')}`)
     for (const name of names) await createApp(name)
     const seen: string[] = []
@@ -258,19 +258,19 @@ describe('listing apps', () => {
     expect(seen).toEqual(names)
   })
 
-  test('a page that ends exactly at the end has no next one', async () => {
+  test('returns no cursor when a page ends with the last app', async () => {
     for (const name of ['a', 'b']) await createApp(name)
     expect((await list('org_slug=personal&limit=2')).body).not.toHaveProperty('next_cursor')
   })
 
-  test('shows only the organization asked for', async () => {
+  test('returns only apps of the given organization', async () => {
     await platform.createOrg('acme')
     await createApp('ours', { org_slug: 'acme' })
     await createApp('theirs')
     expect((await list('org_slug=acme')).body).toMatchObject({ total_apps: 1, apps: [{ name: 'ours' }] })
   })
 
-  test('of an organization the token may not see answers 404', async () => {
+  test('of an organization that the token may not see returns 404', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('read', 'acme')
     expect((await list('org_slug=acme', token)).status).toBe(200)
@@ -292,7 +292,7 @@ describe('listing apps', () => {
     ['org_slug=personal&cursor=%00', 400, 'cursor'],
     ['org_slug=personal&cursor=Li4v', 400, 'cursor'],
     ['org_slug=%00', 404, 'organization'],
-  ])('?%s answers %i naming it', async (query, status, word) => {
+  ])('?%s returns %i and names the parameter', async (query, status, word) => {
     const reply = await list(query)
     expect(reply.status).toBe(status)
     expect(reply.body.error).toContain(word)
@@ -302,7 +302,7 @@ describe('listing apps', () => {
 describe('deleting an app', () => {
   const remove = (name: string, query = '') => platform.call('DELETE', `/v1/apps/${name}${query}`)
 
-  test('answers 202 without a body; the app is gone at once and its name free', async () => {
+  test('returns 202 without a body; the app is gone and its name free immediately', async () => {
     await createApp('gone')
     expect(await remove('gone')).toMatchObject({ status: 202, body: '' })
     expect((await platform.call('GET', '/v1/apps/gone')).status).toBe(404)
@@ -312,7 +312,7 @@ describe('deleting an app', () => {
     expect((await remove('gone')).status).toBe(404)
   })
 
-  test('while machines run is refused, naming them, and changes nothing', async () => {
+  test('is rejected while machines run, names them, and changes nothing', async () => {
     await createApp('busy')
     for (const [i, state] of ['started', 'starting', 'suspended', 'stopping', 'replacing'].entries()) {
       await addMachine('busy', `m${i}`, state)
@@ -325,7 +325,7 @@ describe('deleting an app', () => {
     expect(await platform.sql('select 1 from event')).toEqual([])
   })
 
-  test.each(['?force=true', '?force=1'])('with %s goes through and takes everything it owned along', async (query) => {
+  test.each(['?force=true', '?force=1'])('with %s succeeds and deletes everything the app owned', async (query) => {
     await createApp('owner')
     await createApp('other')
     await addMachine('owner', 'm1', 'started')
@@ -348,7 +348,7 @@ describe('deleting an app', () => {
     ).toEqual(['delete', 'gone'])
   })
 
-  test.each(['?force=yes', '?force=', '?force=TRUE', '?force=true&force=true'])('%s answers 400', async (query) => {
+  test.each(['?force=yes', '?force=', '?force=TRUE', '?force=true&force=true'])('%s returns 400', async (query) => {
     await createApp('kept')
     const reply = await remove('kept', query)
     expect(reply.status).toBe(400)
@@ -356,13 +356,13 @@ describe('deleting an app', () => {
     expect((await platform.call('GET', '/v1/apps/kept')).status).toBe(200)
   })
 
-  test('ten times at once deletes once', async () => {
+  test('in ten concurrent requests deletes once', async () => {
     await createApp('race')
     const replies = await Promise.all(Array.from({ length: 10 }, () => remove('race')))
     expect(replies.map((reply) => reply.status).sort()).toEqual([202, ...Array(9).fill(404)])
   })
 
-  test('the count of apps stays right through creates and deletes', async () => {
+  test('keeps the app count correct', async () => {
     await Promise.all(Array.from({ length: 30 }, (_, i) => createApp(`n${i}`)))
     await Promise.all(Array.from({ length: 20 }, (_, i) => remove(`n${i}`)))
     await platform.work()

@@ -13,7 +13,7 @@ const ips = async (url = path) => (await platform.call('GET', url)).body.ips.map
 beforeEach(() => platform.createApp('shop'))
 
 describe('an address', () => {
-  test('is given to one app and shown with it', async () => {
+  test('is allocated to one app and shown with it', async () => {
     const made = await allocate('v4', { region: '', service_name: 'web', org_slug: null, network: '' })
     expect(made.status).toBe(200)
     expect(made.body).toEqual({
@@ -29,7 +29,7 @@ describe('an address', () => {
     expect((await allocate('v6', { region: 'ams' })).body).toMatchObject({ ip: 'fd00:1::1', region: 'ams' })
   })
 
-  test('is reused only after all that were never given, the longest released first', async () => {
+  test('is reused only after all unused addresses, in the order of release', async () => {
     const first = (await allocate('v4')).body.ip
     const second = (await allocate('v4')).body.ip
     expect((await release(second)).status).toBe(204)
@@ -48,7 +48,7 @@ describe('an address', () => {
     ])
   })
 
-  test('is refused with a sentence when none is left, and given again when one is', async () => {
+  test('is rejected with a message when the pool is exhausted, and allocated again after a release', async () => {
     const replies = await Promise.all(Array.from({ length: 12 }, () => allocate('v4')))
     const given = replies.filter(({ status }) => status === 200).map(({ body }) => body.ip)
     expect(new Set(given).size).toBe(8)
@@ -62,7 +62,7 @@ describe('an address', () => {
     expect((await allocate('shared_v4')).status).toBe(400)
   })
 
-  test('fills gaps that pools of before left', async () => {
+  test('fills gaps that earlier pools left', async () => {
     await platform.sql(
       `insert into ip (app_id, ip, type) select id, ip::inet, 'v4' from app, unnest(array['127.100.0.6', '127.101.0.5']) ip`,
     )
@@ -70,7 +70,7 @@ describe('an address', () => {
     expect((await allocate('v4')).body.ip).toBe('127.100.0.2')
   })
 
-  test('that is shared is the same for all, once each', async () => {
+  test('is the same for all apps when it is shared, once per app', async () => {
     await platform.createApp('other')
     const [mine, theirs] = await Promise.all([
       allocate('shared_v4'),
@@ -84,7 +84,7 @@ describe('an address', () => {
     expect((await allocate('shared_v4')).body.ip).toBe(theirs.body.ip)
   })
 
-  test('that is private is of a network, and never given twice', async () => {
+  test('belongs to a network when it is private, and is never reused', async () => {
     await platform.createOrg('acme')
     expect((await platform.call('GET', '/v1/apps/shop')).body).not.toHaveProperty('network_cidr')
     const first = (await allocate('private_v6')).body
@@ -117,7 +117,7 @@ describe('an address', () => {
     )
   })
 
-  test('goes with its app', async () => {
+  test('is released with its app', async () => {
     for (const type of ['v4', 'v6', 'shared_v4', 'private_v6']) await allocate(type)
     await platform.call('DELETE', '/v1/apps/shop')
     await platform.work()
@@ -126,7 +126,7 @@ describe('an address', () => {
   })
 })
 
-describe('requests that are not right', () => {
+describe('invalid requests', () => {
   test.each([
     [{}, 400, /type is required/],
     [{ type: 'v5' }, 400, /type must be one of/],
@@ -153,7 +153,7 @@ describe('requests that are not right', () => {
     expect(await ips()).toHaveLength(1)
   })
 
-  test('whatever is sent, the fault is not ours', async () => {
+  test('arbitrary input causes no 5xx', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.dictionary(fc.constantFrom('type', 'region', 'network', 'org_slug'), fc.jsonValue()),
@@ -165,7 +165,7 @@ describe('requests that are not right', () => {
     )
   })
 
-  test('of strangers and readers are refused', async () => {
+  test('of other organizations and read tokens are rejected', async () => {
     const { ip } = (await allocate('v4')).body
     await platform.createOrg('acme')
     const stranger = await platform.createToken('org', 'acme')

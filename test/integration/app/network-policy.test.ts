@@ -16,7 +16,7 @@ beforeEach(async () => {
   await platform.createApp('shop')
 })
 
-/** Answered once what runs is held to it, so that the crank is turned meanwhile. */
+/** The request waits until running machines have applied the policy, so the reconciler runs meanwhile. */
 async function change(method: Method, url: string, body?: object): Promise<Reply> {
   let reply: Reply | undefined
   const asked = platform.call(method, url, body ? { body } : {}).then((answer) => {
@@ -35,7 +35,7 @@ const put = (parts: object = {}) =>
 const policyOf = (id: string) => fake.machines.machines.get(id)?.spec.policy
 
 describe('a network policy', () => {
-  test('is made, shown, changed and deleted', async () => {
+  test('is created, shown, changed and deleted', async () => {
     const made = await put()
     expect(made).toMatchObject({
       status: 200,
@@ -58,7 +58,7 @@ describe('a network policy', () => {
     expect((await put({ id })).status).toBe(404)
   })
 
-  test('is taken as clients send it that know no empty lists', async () => {
+  test('may contain empty lists for unset fields', async () => {
     const { body } = await put({ id: '', selector: { all: true, machines: null, metadata: null }, rules: null })
     expect(body).toMatchObject({ selector: { all: true }, rules: [] })
     const rules = [{ action: 'allow', direction: 'egress', ports: null }]
@@ -81,19 +81,19 @@ describe('a network policy', () => {
     ['port', { rules: [{ ...web, ports: [{ protocol: 'tcp', port: '80' }] }] }],
     ['port', { rules: [{ ...web, ports: [{ protocol: 'tcp' }] }] }],
     ['rules', { rules: [{ ...web, cidr: '10.0.0.0/8' }] }],
-  ])('is refused with %s', async (word, parts) => {
+  ])('is rejected with %s', async (word, parts) => {
     const { status, body } = await put(parts)
     expect({ status, error: body.error }).toEqual({ status: 400, error: expect.stringContaining(word) })
   })
 
-  test('is refused where nobody would enforce it', async () => {
+  test('is rejected on a host that cannot enforce it', async () => {
     fake.machines.network = 'none'
     expect(await put()).toMatchObject({ status: 422, body: { error: expect.stringContaining('must run as root') } })
     expect((await platform.call('GET', path)).body).toEqual([])
     fake.machines.network = 'own'
   })
 
-  test('is one of at most a hundred', async () => {
+  test('is limited to a hundred per app', async () => {
     await platform.sql(
       `insert into network_policy (app_id, id, name, selector, rules)
        select app.id, n, n, '{"all": true}', '[]' from app, generate_series(1, 100) n`,
@@ -102,7 +102,7 @@ describe('a network policy', () => {
     expect((await put({ id: '7' })).status).toBe(200)
   })
 
-  test('goes with its app', async () => {
+  test('is deleted with its app', async () => {
     await put()
     await platform.call('DELETE', '/v1/apps/shop')
     await platform.work()
@@ -111,7 +111,7 @@ describe('a network policy', () => {
 })
 
 describe('machines', () => {
-  test('that run are held to it when it is answered, others when they start', async () => {
+  test('apply it before the response if they run, and otherwise when they start', async () => {
     const [running, stopped] = [await machines.started(), await machines.started()]
     await machines.call('POST', stopped, '/stop')
     await machines.settle()
@@ -126,7 +126,7 @@ describe('machines', () => {
     expect(policyOf(stopped)).toEqual({})
   })
 
-  test('are selected by id and by metadata, also by one that they get later', async () => {
+  test('are selected by id and by metadata, also by metadata that is set later', async () => {
     const [first, second] = [await machines.started(), await machines.started({}, { metadata: { role: 'web' } })]
     await put({ selector: { metadata: { role: 'web' } } })
     expect([policyOf(first), policyOf(second)]).toEqual([{}, open80])
@@ -139,7 +139,7 @@ describe('machines', () => {
     expect([policyOf(first), policyOf(second)]).toEqual([open80, { egress: { tcp: [], udp: [] } }])
   })
 
-  test('that are just being started are held to it as soon as they have', async () => {
+  test('that are starting apply it as soon as they have started', async () => {
     const id = await machines.started()
     fake.machines.isStarting = true
     const asked = put()
@@ -151,7 +151,7 @@ describe('machines', () => {
     expect(policyOf(id)).toEqual(open80)
   })
 
-  test('are held to it also when any statement of the loop fails', async () => {
+  test('apply it even if any single statement of the reconciler fails', async () => {
     const id = await machines.started()
     const counting = breakable(platform.database.db, 0)
     platform.loopDb = counting.db
@@ -178,7 +178,7 @@ describe('machines', () => {
   })
 })
 
-test('strangers and readers are refused', async () => {
+test('other organizations and read tokens are rejected', async () => {
   const { id } = (await put()).body
   await platform.createOrg('acme')
   const stranger = await platform.createToken('org', 'acme')

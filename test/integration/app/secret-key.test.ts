@@ -10,7 +10,7 @@ const post = (rest: string, body: object = {}) => platform.call('POST', `${path}
 beforeEach(() => platform.createApp('shop'))
 
 describe('keys of an app', () => {
-  test('are made, shown without their secret, listed by type and removed', async () => {
+  test('are created, shown without the private key, listed by type and deleted', async () => {
     const made = await post('SIGNING/generate', { type: 'es256' })
     expect(made.status).toBe(201)
     expect(made.body).toEqual({
@@ -52,7 +52,7 @@ describe('keys of an app', () => {
     expect((await post('B/sign', { plaintext: base64('text') })).body.signature).toBe(mac)
   })
 
-  test('encrypt and decrypt, with what goes along', async () => {
+  test('encrypt and decrypt, with associated data', async () => {
     await post('A/generate', { type: 'xaes256gcm' })
     const sealed = (await post('A/encrypt', { plaintext: base64('text'), associated_data: base64('for me') })).body
     const opened = await post('A/decrypt', { ...sealed, associated_data: base64('for me') })
@@ -61,7 +61,7 @@ describe('keys of an app', () => {
     expect((await post('A/sign', { plaintext: '' })).body.error).toContain('cannot sign')
   })
 
-  test('are those of NaCl, which other programs use too', async () => {
+  test('are compatible with libsodium', async () => {
     const key = base64('k'.repeat(32))
     const box = (await post('A', { type: 'nacl_box', value: key })).body
     expect(box).toMatchObject({ type: 'nacl_box', public_key: 'hGL7PweY+f4sOfOCO7Qc0+/+cLtcgXNb5GoUMTXFhFQ=' })
@@ -76,7 +76,7 @@ describe('keys of an app', () => {
       expect((await post(`${other}/decrypt`, { ciphertext })).status).toBe(400)
       expect((await post(`${name}/sign`, { plaintext: '' })).body.error).toContain('cannot sign')
     }
-    // Made with libsodium for the public key above, and for the secret key.
+    // Encrypted by libsodium with the public key above and with the secret key.
     const sealed = 'pH9l87UIIS/KJ49E81NrgquIVnO9peScV52pB3TaBxXvozERanHN+XUE+mfi0DGTDdnE8Q=='
     const locked = 'bm5ubm5ubm5ubm5ubm5ubm5ubm5ubm5ud2ccYZmonHtF+YdED0I7ELytKKE='
     for (const [name, ciphertext] of Object.entries({ A: sealed, B: locked }))
@@ -96,14 +96,14 @@ describe('keys of an app', () => {
     ['A', { type: 'hs256', value: base64('short') }, /32 to 1024 bytes/],
     ['A', { type: 'xaes256gcm', value: base64('k'.repeat(33)) }, /32 bytes/],
     ['A', { type: 'es256', value: base64('k'.repeat(32)) }, /PKCS #8/],
-  ])('%s with %j are refused', async (rest, body, sentence) => {
+  ])('%s with %j are rejected', async (rest, body, sentence) => {
     const refused = await post(rest, body)
     expect(refused.status).toBe(400)
     expect(refused.body.error).toMatch(sentence)
     expect(await platform.sql('select 1 from secret_key')).toEqual([])
   })
 
-  test('are for those who may write in the organization, and go with the app', async () => {
+  test('require write access and are deleted with the app', async () => {
     await post('A/generate', { type: 'hs256' })
     await platform.createOrg('acme')
     const stranger = await platform.createToken('org', 'acme')

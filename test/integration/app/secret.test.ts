@@ -18,7 +18,7 @@ async function sealed() {
 }
 
 describe('changing secrets', () => {
-  test('sets and removes several at once; the version grows with each change', async () => {
+  test('sets and deletes several in one request, and increments the version with each change', async () => {
     expect(await change({ B: 'two', A: 'one', EMPTY: '' })).toMatchObject({ status: 200, body: { version: 1 } })
     const changed = await change({ A: null, NEVER: null, C: 'ünïcode\nlines' })
     expect(changed).toMatchObject({ status: 200, body: { version: 2, Version: 2 } })
@@ -26,7 +26,7 @@ describe('changing secrets', () => {
     expect(await names()).toEqual(['B', 'C', 'EMPTY'])
   })
 
-  test('one by one works as well', async () => {
+  test('works for single secrets', async () => {
     const made = await platform.call('POST', `${path}/A`, { body: { value: 'one' } })
     expect(made.status).toBe(201)
     expect(made.body).toEqual({
@@ -75,14 +75,14 @@ describe('changing secrets', () => {
     [{ values: { ['A'.repeat(129)]: 'x' } }, /name of a secret/],
     [{ values: { A: 'a\0b' } }, /NUL/],
     [{ values: { A: 'é'.repeat(32_769) } }, /65536 bytes/],
-  ])('refuses %j', async (body, sentence) => {
+  ])('rejects %j', async (body, sentence) => {
     const refused = await platform.call('POST', path, { body })
     expect(refused.status).toBe(400)
     expect(refused.body.error).toMatch(sentence)
     expect(await names()).toEqual([])
   })
 
-  test('refuses more than an environment can hold, whole', async () => {
+  test('rejects the whole change when an environment could not hold the secrets', async () => {
     const large = Object.fromEntries(Array.from({ length: 7 }, (_, i) => [`A${i}`, 'x'.repeat(65_536)]))
     expect((await change(large)).status).toBe(200)
     const refused = await change({ B: 'x'.repeat(65_536), A0: 'kept as it was' })
@@ -96,7 +96,7 @@ describe('changing secrets', () => {
     expect((await sealed()).version).toBe(2)
   })
 
-  test('at the same time loses none of them', async () => {
+  test('in concurrent requests loses none', async () => {
     const replies = await Promise.all(Array.from({ length: 20 }, (_, i) => change({ [`N${i}`]: String(i) })))
     expect(replies.map((reply) => reply.body.version).sort((a, b) => a - b)).toEqual(
       Array.from({ length: 20 }, (_, i) => i + 1),
@@ -108,7 +108,7 @@ describe('changing secrets', () => {
 describe('reading secrets', () => {
   beforeEach(() => change({ A: 'hidden' }))
 
-  test('shows values only when asked, and never to tokens that only read', async () => {
+  test('shows values only on request, and never to read tokens', async () => {
     expect(JSON.stringify((await platform.call('GET', path)).body)).not.toContain('hidden')
     expect((await platform.call('GET', `${path}?show_secrets=true`)).body.secrets[0].value).toBe('hidden')
     expect((await platform.call('GET', `${path}/A?show_secrets=1`)).body.value).toBe('hidden')
@@ -119,22 +119,22 @@ describe('reading secrets', () => {
     }
   })
 
-  test('answers nothing older than what is asked for', async () => {
+  test('fails when the stored version is older than min_version', async () => {
     expect((await platform.call('GET', `${path}?min_version=1`)).status).toBe(200)
     expect((await platform.call('GET', `${path}?version=2`)).status).toBe(412)
     expect((await platform.call('GET', `${path}/A?min_version=2`)).status).toBe(412)
   })
 
-  test.each(['?min_version=x', '?min_version=-1', '?show_secrets=maybe'])('%s answers 400', async (query) => {
+  test.each(['?min_version=x', '?min_version=-1', '?show_secrets=maybe'])('%s returns 400', async (query) => {
     expect((await platform.call('GET', path + query)).status).toBe(400)
   })
 
-  test('keeps only what is encrypted', async () => {
+  test('finds only encrypted values in the database', async () => {
     const [row] = await platform.sql('select value from secret')
     expect(row!.value.toString('latin1')).not.toContain('hidden')
   })
 
-  test('a machine sees the values of the moment it was made', async () => {
+  test('a machine version keeps the values from the time it was created', async () => {
     const before = await sealed()
     await change({ A: 'later', __proto__x: 'odd' })
     expect(openSealedSecrets(before.sealed, platform.fake.encryptionKey)).toEqual({ A: 'hidden' })
@@ -143,7 +143,7 @@ describe('reading secrets', () => {
     expect(openSealedSecrets(after.sealed, platform.fake.encryptionKey)).toEqual({ A: 'later', __proto__x: 'odd' })
   })
 
-  test('any text comes back as it was set', async () => {
+  test('returns any text as it was set', async () => {
     const text = fc.string({ unit: 'grapheme' }).filter((value) => !value.includes('\0'))
     await fc.assert(
       fc.asyncProperty(text, async (value) => {
@@ -155,8 +155,8 @@ describe('reading secrets', () => {
   })
 })
 
-describe('strangers', () => {
-  test('are refused, and those who may only read change nothing', async () => {
+describe('access to secrets', () => {
+  test('is rejected for other organizations, and read tokens change nothing', async () => {
     await change({ A: 'hidden' })
     await platform.createOrg('acme')
     const stranger = await platform.createToken('org', 'acme')
@@ -178,7 +178,7 @@ describe('strangers', () => {
     expect((await platform.call('GET', `${path}/A?show_secrets=1`)).body.value).toBe('hidden')
   })
 
-  test('find nothing of an app that was deleted under its name again', async () => {
+  test('a new app does not see the secrets of a deleted app of the same name', async () => {
     await change({ A: 'old' })
     await platform.call('DELETE', '/v1/apps/shop')
     await platform.createApp('shop')

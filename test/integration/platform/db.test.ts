@@ -5,7 +5,7 @@ import { until } from '../../support/until.ts'
 
 const database = useDatabase()
 
-/** Ends all sessions of the database but its own, and returns when they are gone. */
+/** Terminates all other sessions of the database and waits until they are gone. */
 async function cutConnections(): Promise<void> {
   const client = new pg.Client(database.config)
   await client.connect()
@@ -18,7 +18,7 @@ async function cutConnections(): Promise<void> {
   }
 }
 
-it('says that the database is away when the connection of a transaction is cut between two statements', async () => {
+it('reports the database as unavailable when a connection is lost between two statements of a transaction', async () => {
   const change = database.db.transaction(async (tx) => {
     await tx.query('select 1')
     await cutConnections()
@@ -31,7 +31,7 @@ it('says that the database is away when the connection of a transaction is cut b
   ])
 })
 
-it('says that the database is away when its disk is full', async () => {
+it('reports the database as unavailable when its disk is full', async () => {
   const full = `do $$ begin raise exception 'no room' using errcode = 'disk_full'; end $$`
   await expect(database.db.query(full)).rejects.toMatchObject({ code: 'unavailable' })
 })

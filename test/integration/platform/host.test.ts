@@ -27,7 +27,7 @@ const custom = (hostname: string, extra: object = {}, token?: string) =>
 
 beforeEach(() => platform.createApp('shop'))
 
-test('a certificate that is given is kept, shown without its key, and replaced by the next', async () => {
+test('an uploaded certificate is stored, shown without its key, and replaced by the next one', async () => {
   const made = await custom('WWW.example.com.')
   expect(made.status).toBe(201)
   expect(made.body).toMatchObject({
@@ -49,7 +49,7 @@ test('a certificate that is given is kept, shown without its key, and replaced b
   expect((await custom('www.example.com', wild)).body.certificates).toMatchObject([{ issuer: '*.example.com' }])
 })
 
-test('names are listed by page and by what they contain', async () => {
+test('host names are listed in pages and filtered by substring', async () => {
   for (const name of ['a', 'b', 'c']) await custom(`${name}.example.com`, pair('*.example.com'))
   await custom('*.example.com', pair('*.example.com'))
   const first = (await platform.call('GET', `${path}?limit=3`)).body
@@ -77,7 +77,7 @@ test('names are listed by page and by what they contain', async () => {
   expect((await platform.call('GET', `${path}?filter=none`)).body).toEqual({ certificates: [], total_count: 0 })
 })
 
-test('the authority of the platform makes one on request, beside one that was given', async () => {
+test('the platform authority issues a certificate on request, also beside an uploaded one', async () => {
   const { fullchain, private_key } = pair('www.example.com')
   platform.fake.certificate = { fullchain, privateKey: private_key }
   const made = await platform.call('POST', `${path}/acme`, { body: { hostname: 'www.example.com' } })
@@ -95,7 +95,7 @@ test('the authority of the platform makes one on request, beside one that was gi
   expect((await platform.call('GET', `${path}/www.example.com`)).status).toBe(404)
 })
 
-test('what the authority of the platform made is made anew before it expires, and what was given is not', async () => {
+test('certificates of the platform authority are renewed before they expire, uploaded ones are not', async () => {
   for (const [hostname, left] of [
     ['old.example.com', '29 days'],
     ['young.example.com', '31 days'],
@@ -130,7 +130,7 @@ test.each<[string, object, RegExp]>([
   ['a broken chain', { fullchain: '-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----' }, /cannot be read/],
   ['no key', { private_key: 'hello' }, /private_key must be a private key/],
   ['a key of another', { private_key: 'other' }, /private_key/],
-])('a certificate with %s is refused', async (_name, changes, message) => {
+])('a certificate with %s is rejected', async (_name, changes, message) => {
   const extra = 'private_key' in changes && changes.private_key === 'other' ? pairKey() : changes
   const reply = await custom('www.example.com', extra)
   expect([reply.status, reply.body.error]).toEqual([422, expect.stringMatching(message)])
@@ -140,7 +140,7 @@ function pairKey(): object {
   return { private_key: pair('other.example.com').private_key }
 }
 
-test("names below the platform's domains are not for apps", async () => {
+test("host names below the platform's domains are rejected", async () => {
   const { body } = await custom('www.example.com')
   const domain = body.dns_requirements.cname.slice('shop.'.length)
   for (const hostname of [`shop.${domain}`, `other.${domain}`, `*.${domain}`, domain]) {
@@ -149,7 +149,7 @@ test("names below the platform's domains are not for apps", async () => {
   }
 })
 
-test('a host name is of one app, also when two ask at once', async () => {
+test('a host name belongs to one app, also with concurrent requests', async () => {
   await platform.createApp('rival')
   const ask = (app: string) =>
     platform.call('POST', `/v1/apps/${app}/certificates/custom`, {
@@ -162,7 +162,7 @@ test('a host name is of one app, also when two ask at once', async () => {
   expect((await platform.sql('select distinct app_id from certificate')).length).toBe(1)
 })
 
-test('strangers are refused, and readers change nothing', async () => {
+test('other organizations are rejected, and read tokens change nothing', async () => {
   await custom('www.example.com')
   await platform.createOrg('others')
   const stranger = await platform.createToken('org', 'others')

@@ -18,7 +18,7 @@ describe('the token of a request', () => {
     ['an unknown token', 'Bearer berth_unknown'],
     ['two words', 'Bearer berth_test_root x'],
     ['schemes only', 'Bearer FlyV1'],
-  ])('with %s answers 401 and says how', async (_name, authorization) => {
+  ])('with %s is rejected with 401 and a WWW-Authenticate header', async (_name, authorization) => {
     for (const { method, path, problem } of platformRoutes) {
       const url = path.replaceAll(/\{\w+\}/g, 'x')
       const reply = await platform.call(method, url, {
@@ -27,7 +27,7 @@ describe('the token of a request', () => {
       })
       expect(reply.status, `${method} ${url}`).toBe(401)
       expect(reply.headers['www-authenticate']).toBe('Bearer')
-      // Some clients look for it in another place as well.
+      // Some clients read the message from another field.
       expect(reply.body).toEqual({ error: expect.any(String), ...(problem ? { errors: expect.anything() } : {}) })
     }
   })
@@ -40,7 +40,7 @@ describe('the token of a request', () => {
     },
   )
 
-  test('is looked at before the fields are', async () => {
+  test('is checked before the fields', async () => {
     for (const body of [
       { app_name: 5 },
       { app_name: 'Bad Name', org_slug: 'personal' },
@@ -55,7 +55,7 @@ describe('the token of a request', () => {
   })
 })
 
-test('a stranger hears nothing about the parameters of any operation', async () => {
+test('a request without a valid token gets no validation errors from any operation', async () => {
   const odd = (schema?: { properties: object }) =>
     Object.fromEntries(Object.keys(schema?.properties ?? {}).map((name) => [name, '!']))
   for (const { method, path, query, body } of platformRoutes) {
@@ -75,7 +75,7 @@ describe('bodies', () => {
     'nonsense',
     '///',
     ';',
-  ])('are JSON whatever the Content-Type says: %s', async (type) => {
+  ])('are parsed as JSON with any Content-Type: %s', async (type) => {
     const made = await platform.call('POST', '/v1/apps', {
       raw: JSON.stringify(body),
       headers: { 'content-type': type },
@@ -83,11 +83,11 @@ describe('bodies', () => {
     expect(made.status).toBe(201)
   })
 
-  test('without a Content-Type are JSON too', async () => {
+  test('are parsed as JSON without a Content-Type', async () => {
     expect((await platform.call('POST', '/v1/apps', { raw: Buffer.from(JSON.stringify(body)) })).status).toBe(201)
   })
 
-  test('that are empty count as {}', async () => {
+  test('may be empty, which counts as {}', async () => {
     for (const raw of ['', '  \n']) {
       const reply = await platform.call('POST', '/v1/apps', { raw, headers: { 'content-type': 'application/json' } })
       expect(reply).toMatchObject({ status: 422, body: { error: 'app_name is required' } })
@@ -107,7 +107,7 @@ describe('bodies', () => {
     },
   )
 
-  test('over 1 MiB answer 413', async () => {
+  test('over 1 MiB are rejected with 413', async () => {
     const raw = JSON.stringify({ ...body, padding: 'x'.repeat(1024 * 1024) })
     expect(await platform.call('POST', '/v1/apps', { raw })).toMatchObject({
       status: 413,
@@ -139,20 +139,20 @@ describe('paths and methods', () => {
     expect(reply).toMatchObject({ status: 405, headers: { allow }, body: { error: expect.any(String) } })
   })
 
-  test('a path that does not decode answers 400', async () => {
+  test('a path with invalid percent-encoding returns 400', async () => {
     expect(await platform.call('GET', '/v1/apps/%zz')).toMatchObject({
       status: 400,
       body: { error: expect.any(String) },
     })
   })
 
-  test('HEAD answers as GET does, without a body', async () => {
+  test('HEAD returns the headers of GET without a body', async () => {
     await platform.createApp('head')
     expect(await platform.call('HEAD', '/v1/apps/head')).toMatchObject({ status: 200, body: '' })
     expect((await platform.call('HEAD', '/v1/apps/none')).status).toBe(404)
   })
 
-  test('every answer carries a request id of its own', async () => {
+  test('every response has a unique request id', async () => {
     const ids = new Set<unknown>()
     for (const [method, url] of [
       ['GET', '/v1/orgs'],
@@ -170,7 +170,7 @@ describe('paths and methods', () => {
 })
 
 describe('pages', () => {
-  test('health, readiness and metrics answer without a token', async () => {
+  test('health, readiness and metrics need no token', async () => {
     expect(await platform.call('GET', '/healthz', { token: null })).toMatchObject({
       status: 200,
       body: { status: 'ok' },
@@ -183,7 +183,7 @@ describe('pages', () => {
     expect(metrics.body).toContain('berth_http_request_seconds_count{area="platform"')
   })
 
-  test('metrics are for this machine or the root token', async () => {
+  test('metrics are available to local clients and root tokens only', async () => {
     const from = (remoteAddress: string, token?: string) =>
       platform.server.inject({
         url: '/metrics',
@@ -195,7 +195,7 @@ describe('pages', () => {
     expect((await from('192.0.2.1', platform.rootToken)).statusCode).toBe(200)
   })
 
-  test('both addresses describe themselves', async () => {
+  test('both APIs serve their OpenAPI document', async () => {
     expect((await platform.call('GET', '/openapi.json', { token: null })).body).toMatchObject({
       openapi: '3.1.0',
       info: { version: '1.0' },
@@ -204,7 +204,7 @@ describe('pages', () => {
     expect((await platform.call('GET', '/docs', { token: null })).body).toContain('/v1/apps/{app_name}')
   })
 
-  test('the sandbox address says no in its own shape', async () => {
+  test('the sandbox API has its own error format', async () => {
     expect((await platform.callSandbox('GET', '/v1/nothing')).body).toEqual({
       error: 'not_found',
       message: expect.any(String),
@@ -223,7 +223,7 @@ describe('a connection that does not speak HTTP', () => {
     'FOO /v1/apps HTTP/1.1\r\n\r\n',
     '\u0000\u0001\u0002\r\n\r\n',
     'GET /v1/apps HTTP/1.1\r\nbad header\r\n\r\n',
-  ])('%j is told so in JSON', async (text) => {
+  ])('%j gets an error in JSON', async (text) => {
     const answer = await new Promise<string>((resolve, reject) => {
       const socket = connect(port, '127.0.0.1', () => socket.write(text))
       let received = ''
@@ -238,10 +238,10 @@ describe('a connection that does not speak HTTP', () => {
   })
 })
 
-describe('many requests at once', () => {
+describe('concurrent requests', () => {
   const ask = (name: string, token?: string) => platform.call('GET', `/v1/apps/${name}`, token ? { token } : {})
 
-  test('each get their own answer', async () => {
+  test('each get their own response', async () => {
     await platform.createApp('one')
     await platform.createApp('two')
     const replies = await Promise.all(
@@ -259,7 +259,7 @@ describe('many requests at once', () => {
     }
   })
 
-  test('are refused while the state database is away, and answered again after that', async () => {
+  test('fail while the state database is unavailable, and succeed again afterwards', async () => {
     await platform.createApp('one')
     expect((await ask('one')).status).toBe(200)
     const asked = Array.from({ length: 20 }, () => ask('one'))
@@ -271,7 +271,7 @@ describe('many requests at once', () => {
   })
 })
 
-describe('whatever is sent', () => {
+describe('arbitrary input', () => {
   const anything = fc.anything({ maxDepth: 2, withNullPrototype: false })
   const fields = fc.dictionary(
     fc.constantFrom(
@@ -293,7 +293,7 @@ describe('whatever is sent', () => {
     ),
   )
 
-  test('no operation answers 5xx or breaks the shape of its refusals', async () => {
+  test('causes neither a 5xx nor a malformed error in any operation', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.constantFrom(...platformRoutes),
@@ -316,7 +316,7 @@ describe('whatever is sent', () => {
     )
   })
 
-  test('no body of arbitrary text answers 5xx', async () => {
+  test('in the body causes no 5xx', async () => {
     await fc.assert(
       fc.asyncProperty(fc.oneof(fc.string({ unit: 'binary' }), fc.json()), async (raw) => {
         const reply = await platform.call('POST', '/v1/apps', { raw })
@@ -326,7 +326,7 @@ describe('whatever is sent', () => {
     )
   })
 
-  test('a name is accepted exactly when it is a name', async () => {
+  test('is accepted as a name exactly when it matches the pattern', async () => {
     const nearNames = fc.string({
       unit: fc.constantFrom('a', 'z', '0', '9', '-', 'A', '.', '_', 'é'),
       minLength: 1,

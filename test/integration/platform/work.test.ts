@@ -32,13 +32,13 @@ async function expectAllGone() {
 }
 
 describe('the loop', () => {
-  test('says what it is doing', async () => {
+  test('stores a note about what it waits for', async () => {
     await deletedApp('noted', 1200)
     await platform.turn()
     expect(await platform.sql('select note from work')).toEqual([{ note: 'removing machines and volumes' }])
   })
 
-  test('converges although the reply of any one call is lost', async () => {
+  test('converges when the reply of any single call is lost', async () => {
     await deletedApp('counted')
     const counting = breakable(platform.database.db, 0)
     platform.loopDb = counting.db
@@ -54,7 +54,7 @@ describe('the loop', () => {
     }
   })
 
-  test('converges although every call is lost once', async () => {
+  test('converges when the reply of every call is lost once', async () => {
     await deletedApp('unlucky')
     for (let nth = 1; nth <= 40; nth++) {
       platform.loopDb = breakable(platform.database.db, nth).db
@@ -63,7 +63,7 @@ describe('the loop', () => {
     await expectAllGone()
   })
 
-  test('keeps the reason of a failure and tries again later, further apart each time', async () => {
+  test('stores the error of a failed step and retries with increasing delays', async () => {
     await deletedApp('broken')
     await platform.sql('alter table volume rename to volume_away')
     const delays: number[] = []
@@ -92,7 +92,7 @@ describe('the loop', () => {
     expect(leases.flat()).toHaveLength(1)
   })
 
-  test('does not hear a worker that overran its lease', async () => {
+  test('ignores the result of a worker whose lease has expired', async () => {
     const id = await deletedApp('late')
     await platform.sql('delete from machine')
     await platform.sql('delete from secret')
@@ -118,13 +118,13 @@ describe('the loop', () => {
     await platform.sql('delete from machine')
     await platform.sql('delete from secret')
     expect((await runLease(platform.fake.world(platform.database.db), lease!)).result).toBe('gone')
-    // The last step would have forgotten the resource; woken meanwhile, it is looked at once more.
+    // The last step would have removed the work row; because of the wake-up it runs once more.
     expect(await platform.sql('select run_at <= now() as due, token from work')).toEqual([{ due: true, token: null }])
     await platform.work()
     await expectAllGone()
   })
 
-  test('forgets a resource that is at rest or gone', async () => {
+  test('removes the work row of a resource that is at rest or gone', async () => {
     await platform.createApp('resting')
     await platform.sql(`insert into work (kind, resource_id) select 'app', id from app`)
     await platform.sql(`insert into work (kind, resource_id) values ('app', 'never-was')`)
@@ -134,7 +134,7 @@ describe('the loop', () => {
   })
 
   test('a command and a worker finishing together do not deadlock', async () => {
-    // Stretches the moment between a transition's two locks until the other side must meet it.
+    // Extends the time between the two locks of a transition, so that the other transaction runs in between.
     await platform.sql(
       `create function dawdle() returns trigger language plpgsql as 'begin perform pg_sleep(0.2); return new; end'`,
     )
@@ -163,7 +163,7 @@ describe('a worker', () => {
     })
   }
 
-  test('brings everything to rest by itself and stops when asked', async () => {
+  test('processes all work and stops on request', async () => {
     const worker = start()
     try {
       await Promise.all(Array.from({ length: 30 }, (_, i) => deletedApp(`many-${i}`, 2)))
@@ -175,10 +175,10 @@ describe('a worker', () => {
     expect(await platform.sql('select count(*) from event')).toEqual([{ count: 60 }])
   })
 
-  test('takes up work that an earlier one left leased', async () => {
+  test('takes over work that a dead worker had leased', async () => {
     await deletedApp('left')
     expect(await leaseDue(platform.database.db, 1)).toHaveLength(1)
-    // It is free after four seconds, and whoever waits looks once a second.
+    // The lease expires after four seconds, and the worker polls once a second.
     const [{ seconds }] = await platform.sql(
       'select extract(epoch from leased_until - now())::float8 as seconds from work',
     )
@@ -191,7 +191,7 @@ describe('a worker', () => {
     }
   })
 
-  test('finds its database again after all its connections were cut', async () => {
+  test('reconnects after all its connections were terminated', async () => {
     const worker = start()
     try {
       await platform
