@@ -80,7 +80,9 @@ it('uses the configured installation if its version matches', async () => {
   await expect(ensureToolchain('16', home, { configuredBin: bin })).rejects.toThrow(
     `contains PostgreSQL ${version}, not 16`,
   )
-  await expect(ensureToolchain('17', home, { configuredBin: '/nowhere' })).rejects.toThrow('no working PostgreSQL 17')
+  await expect(ensureToolchain('17', home, { configuredBin: '/nowhere' })).rejects.toThrow(
+    'PostgreSQL 17 in /nowhere does not run',
+  )
 })
 
 it('says what to install if there is none', async () => {
