@@ -23,7 +23,8 @@ my %capability = (
 our @capabilities = values %capability;
 
 sub capability_names {
-  return sort keys %capability;
+  my @names = sort keys %capability;
+  return @names;
 }
 
 sub attempt {
