@@ -18,7 +18,7 @@ my @signals = grep { !/^(KILL|STOP|CHLD|CLD|IOT|POLL|NUM3[23])$/ } keys %SIG;
 $SIG{$_} = sub { $child ? forward_signal($_[0]) : push @early, $_[0] } for @signals;
 
 my %request = $request_pipe ? read_words(read_request()) : take_request();
-end_watchdog(), exit 0 if !%request; # the spare process was not used
+do { end_watchdog(); exit 0 } if !%request; # the spare process was not used
 # In a machine, the user of the command comes from the image.
 my $is_machine = exists $request{user};
 require($0 =~ s{[^/]*$}{}r . '../user.pl') if $is_machine;
