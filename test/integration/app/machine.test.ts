@@ -14,7 +14,7 @@ beforeEach(async () => {
 })
 
 describe('creating a machine', () => {
-  test('answers with everything and starts it', async () => {
+  test('returns all fields and starts it', async () => {
     const made = await create({ name: 'web' }, { env: { A: 'b' } })
     expect(made.body).toEqual({
       id: expect.stringMatching(/^[0-9a-f]{14}$/),
@@ -43,7 +43,7 @@ describe('creating a machine', () => {
     expect((await call('GET', '/v1/apps/shop')).body).toMatchObject({ machine_count: 1, status: 'deployed' })
   })
 
-  test('makes up a name, and refuses one that is taken', async () => {
+  test('generates a name, and refuses one that is taken', async () => {
     const made = await create()
     expect(made.body.name).toMatch(/^[a-z]+-[a-z]+-\d+$/)
     expect(await create({ name: made.body.name })).toMatchObject({
@@ -57,7 +57,7 @@ describe('creating a machine', () => {
     expect((await create({ name: made.body.name })).status).toBe(200)
   })
 
-  test('leaves it as it is when asked', async () => {
+  test('does not start it with skip_launch', async () => {
     const { body } = await create({ skip_launch: true, skip_service_registration: true })
     await settle()
     expect(await machines.call('GET', body.id)).toMatchObject({ body: { state: 'created', cordoned: true } })
@@ -68,14 +68,14 @@ describe('creating a machine', () => {
     expect(await state(body.id)).toBe('started')
   })
 
-  test('gives the highest free slots, each once, also to many at once', async () => {
+  test('assigns the highest free slots, each once, even to concurrent requests', async () => {
     const replies = await Promise.all(Array.from({ length: 30 }, () => create({ skip_launch: true })))
     expect(replies.map((reply) => reply.status)).toEqual(Array(30).fill(200))
     const slots = (await platform.sql('select slot from machine order by slot desc')).map((row) => row.slot)
     expect(slots).toEqual(Array.from({ length: 30 }, (_, nth) => 1023 - nth))
   })
 
-  test('refuses what the host has no room for', async () => {
+  test('refuses more machines than the host has slots for', async () => {
     const refusal = { status: 422, body: { error: 'could not find a candidate host', status: 'insufficient_capacity' } }
     expect(await create({}, { guest: { cpu_kind: 'performance', cpus: 16, memory_mb: 131_072 } })).toMatchObject(
       refusal,
@@ -139,7 +139,7 @@ describe('creating a machine', () => {
     expect(fake.machines.machines.get(id)!.spec.env.KEY).toBe('new')
   })
 
-  test('runs what the image or the configuration says, in the order that docker has', async () => {
+  test('combines entrypoint and arguments of image and configuration as Docker does', async () => {
     const argvOf = async (config: object) => fake.machines.machines.get(await started({}, config))?.spec.argv
     fake.images.config = { entrypoint: ['/entry'], cmd: ['cmd'] }
     expect(await argvOf({})).toEqual(['/entry', 'cmd'])
@@ -186,27 +186,27 @@ describe('creating a machine', () => {
     expect(await platform.sql('select slot from box_slot')).toEqual([])
   })
 
-  test('waits for a slow pull without holding the loop up, and says so', async () => {
+  test('waits for a slow pull without blocking the loop, and reports it', async () => {
     fake.images.pullsSlowly = true
     const { body } = await create()
     expect((await platform.turn())?.result).toBe('wait')
     expect(await platform.sql('select note from work')).toEqual([{ note: 'pulling the image' }])
     fake.images.pullsSlowly = false
-    // The end of the pull wakes the machine by itself.
+    // The end of the pull wakes the machine.
     await until(async () => (await platform.sql('select 1 from work where run_at <= now()')).length === 1)
     await settle()
     expect(await state(body.id)).toBe('started')
     expect(fake.images.pulls).toBe(1)
   })
 
-  test('repeated with an Idempotency-Key answers the same', async () => {
+  test('repeated with an Idempotency-Key returns the same answer', async () => {
     const headers = { 'idempotency-key': 'k' }
     const [first, second] = [await create({}, {}, { headers }), await create({}, {}, { headers })]
     expect(second.body).toEqual(first.body)
     expect(await platform.sql('select id from machine')).toHaveLength(1)
   })
 
-  test('takes one region of several, and parts of the world', async () => {
+  test('accepts lists and groups of regions', async () => {
     const regionOf = async (region: string) => (await create({ region, skip_launch: true })).body.region
     expect(await regionOf('fra')).toBe('fra')
     expect(await regionOf('iad,us')).toBe('iad')
@@ -217,7 +217,7 @@ describe('creating a machine', () => {
     })
   })
 
-  test('takes files of the host from the root token only', async () => {
+  test('accepts images from files of the host only with the root token', async () => {
     const token = await platform.createToken('org', 'personal')
     const config = { image: 'oci:/var/images' }
     expect(await create({ skip_launch: true }, config)).toMatchObject({
@@ -230,7 +230,7 @@ describe('creating a machine', () => {
     })
   })
 
-  test('takes a volume of its app, which others then cannot have, until it is gone', async () => {
+  test('attaches a volume of its app exclusively until it is destroyed', async () => {
     const volume = await call('POST', '/v1/apps/shop/volumes', { body: { name: 'data' } })
     const mounts = [{ volume: volume.body.id, path: '/data' }]
     const id = await started({}, { mounts })
@@ -341,7 +341,7 @@ describe('bad configurations', () => {
     })
   })
 
-  test('HTTP options are kept as they were sent', async () => {
+  test('HTTP options are stored unchanged', async () => {
     const options = { compress: true, h2_backend: true, idle_timeout: 5, headers_read_timeout: 5, replay_cache: [rule] }
     const services = [{ internal_port: 80, ports: [{ port: 80, handlers: ['http'], http_options: options }] }]
     const made = await create({}, { services })
@@ -351,7 +351,7 @@ describe('bad configurations', () => {
     })
   })
 
-  test('whatever is sent, it is taken or refused, never our fault', async () => {
+  test('any input is accepted or refused, and never causes an internal error', async () => {
     const fields = fc.constantFrom(
       ...[
         'image',
@@ -383,7 +383,7 @@ describe('bad configurations', () => {
     )
   })
 
-  test('without a configuration or an image it says so', async () => {
+  test('a missing configuration or image is reported', async () => {
     expect(await call('POST', path, { body: {} })).toMatchObject({ status: 400, body: { error: 'config is required' } })
     expect(await call('POST', path, { body: { config: {} } })).toMatchObject({
       status: 400,
@@ -464,7 +464,7 @@ describe('the life of a machine', () => {
     ])
   })
 
-  test('suspend and go on', async () => {
+  test('suspend and resume', async () => {
     const id = await started()
     await machines.call('POST', id, '/suspend')
     await settle()
@@ -480,7 +480,7 @@ describe('the life of a machine', () => {
     expect(await state(id)).toBe('stopped')
   })
 
-  test('is stopped where nothing can hold it still', async () => {
+  test('is stopped instead of suspended on hosts without a freezer', async () => {
     const id = await started({}, { stop_config: { signal: 'SIGQUIT', timeout: '9s' } })
     fake.machines.freezes = false
     fake.machines.stopsSlowly = true
@@ -493,7 +493,7 @@ describe('the life of a machine', () => {
     expect((await events(id)).slice(-3)).toEqual(['suspend suspending user', 'exit stopped flyd', 'stop stopped flyd'])
   })
 
-  test('a program that ends as it is suspended, or is between two lives, leaves the machine stopped', async () => {
+  test('suspending a machine whose program exits or waits for a restart stops it', async () => {
     for (const is of ['down', 'waiting'] as const) {
       const id = await started()
       await machines.call('POST', id, '/suspend')
@@ -505,7 +505,7 @@ describe('the life of a machine', () => {
     }
   })
 
-  test('an update replaces what runs and leaves what does not', async () => {
+  test('an update replaces a running program and does not start a stopped one', async () => {
     const id = await started()
     const before = (await machines.call('GET', id)).body
     const update = (extra: object = {}) =>
@@ -539,7 +539,7 @@ describe('the life of a machine', () => {
     })
   })
 
-  test('an update ends what runs as its own version says, whatever an earlier stop was like', async () => {
+  test('an update stops the program with the options of its own version', async () => {
     const id = await started({}, { stop_config: { signal: 'SIGQUIT', timeout: '9s' } })
     await machines.call('POST', id, '/restart?force_stop=true')
     await settle()
@@ -549,7 +549,7 @@ describe('the life of a machine', () => {
     expect(fake.machines.lastStop).toEqual({ signal: 'SIGQUIT', timeoutMs: 9000 })
   })
 
-  test('of updates from one version at the same time one is taken', async () => {
+  test('of concurrent updates of one version only one succeeds', async () => {
     const id = await started()
     const { version } = (await machines.call('GET', id)).body
     const body = { config: { image: 'caddy' }, current_version: version }
@@ -559,7 +559,7 @@ describe('the life of a machine', () => {
     expect((await machines.call('GET', id, '/versions')).body).toHaveLength(2)
   })
 
-  test('an update to an image that does not exist stops the machine and says why', async () => {
+  test('an update to a missing image stops the machine and reports why', async () => {
     const id = await started()
     fake.images.available = new Set()
     await machines.call('POST', id, '', { body: { config: { image: 'gone' } } })
@@ -575,7 +575,7 @@ describe('the life of a machine', () => {
     expect((await machines.call('GET', id)).body).toMatchObject({ state: 'started' })
   })
 
-  test('a running machine is destroyed only by force, and shown for a while', async () => {
+  test('a running machine is destroyed only by force, and stays visible for a while', async () => {
     const id = await started()
     expect(await machines.call('DELETE', id)).toMatchObject({
       status: 412,
@@ -594,7 +594,7 @@ describe('the life of a machine', () => {
     expect(await machines.call('GET', id)).toMatchObject({ status: 404, body: { error: 'machine not found' } })
   })
 
-  test('ends of its program become events; the policy decides where that leads', async () => {
+  test('exits of its program become events, and the policy decides the state', async () => {
     const done = await started({}, { restart: { policy: 'no' } })
     fake.machines.end(done, { exitCode: 3 })
     await look()
@@ -638,7 +638,7 @@ describe('the life of a machine', () => {
     ])
   })
 
-  test('one that is gone without an end, as after a reboot, comes back', async () => {
+  test('one that disappeared without an exit, as in a reboot, is restarted', async () => {
     const id = await started()
     fake.machines.machines.delete(id)
     await look()
@@ -646,7 +646,7 @@ describe('the life of a machine', () => {
     expect(await state(id)).toBe('started')
   })
 
-  test('one that cannot be brought back has failed, and is stopped, restarted or started when asked', async () => {
+  test('one that cannot be restarted fails, and can be stopped, restarted or started', async () => {
     for (const [word, then] of [
       ['stop', 'stopped'],
       ['restart', 'started'],
@@ -671,7 +671,7 @@ describe('the life of a machine', () => {
     }
   })
 
-  test('a stop that takes its time does not hold the loop up, and a deletion does not wait for it', async () => {
+  test('a slow stop does not block the loop or a deletion', async () => {
     const id = await started()
     fake.machines.stopsSlowly = true
     await machines.call('POST', id, '/stop')
@@ -682,7 +682,7 @@ describe('the life of a machine', () => {
     fake.machines.stopsSlowly = false
   })
 
-  test('its step does not wait for one of its app, which may be about to wait for it', async () => {
+  test('its step does not deadlock with a step of its app', async () => {
     const { lockState } = await import('../../../src/store/transition.ts')
     const id = await started()
     const [{ app_id: app }] = await platform.sql('select app_id from machine where id = $1', [id])
@@ -691,7 +691,7 @@ describe('the life of a machine', () => {
       await platform.database.db.transaction(async (other) => {
         await other.query(`set local lock_timeout = '5s'`)
         await lockState(other, 'machine', id)
-        // The second change of a row in one transaction looks its app up again.
+        // The second update of a row in one transaction checks the foreign key to its app again.
         for (let times = 0; times < 2; times++)
           await other.query('update machine set wanted = true where id = $1', [id])
       })
@@ -713,7 +713,7 @@ describe('the life of a machine', () => {
     expect(fake.machines.machines.get(running)!.starts).toBe(1)
   })
 
-  test('a schedule comes and goes with an update, and counts on while it is the same', async () => {
+  test('an update adds or removes a schedule, and does not reset an unchanged one', async () => {
     const id = await started()
     const update = async (schedule?: string) => {
       const config = { image: 'nginx', ...(schedule && { schedule }) }
@@ -732,7 +732,7 @@ describe('the life of a machine', () => {
     expect(await update()).toBeNull()
   })
 
-  test('stands by for another: it is not launched, and started when the other cannot be', async () => {
+  test('a standby is not launched, and is started when the other machine fails', async () => {
     const { startScheduled } = await import('../../../src/store/app/machine-change.ts')
     const first = await started()
     const bystander = (await create({}, { standbys: ['00000000000000'] })).body.id
@@ -746,7 +746,7 @@ describe('the life of a machine', () => {
     fake.machines.end(first, { exitCode: 1 })
     await look()
     expect(await wake()).toEqual(['stopped', 'started', 'created'])
-    // One that was told to stop needs nobody in its place, and neither does one that ended well.
+    // A machine that was stopped or exited with 0 is not replaced by a standby.
     await machines.call('POST', standby, '/stop')
     await machines.call('POST', first, '/start')
     await settle()
@@ -762,7 +762,7 @@ describe('the life of a machine', () => {
     expect(await wake()).toEqual(['failed', 'started', 'created'])
   })
 
-  test('a machine that has failed is started again by its schedule', async () => {
+  test('a failed machine is started again by its schedule', async () => {
     const { startScheduled } = await import('../../../src/store/app/machine-change.ts')
     const id = await started({}, { schedule: 'hourly' })
     fake.images.available = new Set()
@@ -776,7 +776,7 @@ describe('the life of a machine', () => {
     expect(await state(id)).toBe('started')
   })
 
-  test('deleting the app removes what runs before the rows go', async () => {
+  test('deleting the app removes its machines before their rows', async () => {
     const id = await started()
     await create({ skip_launch: true })
     expect((await call('DELETE', '/v1/apps/shop')).status).toBe(422)
@@ -789,7 +789,7 @@ describe('the life of a machine', () => {
     ).toEqual([])
   })
 
-  test('unused images are collected, those of machines stay', async () => {
+  test('unused images are removed, those of machines stay', async () => {
     const { collectImages } = await import('../../../src/reconcile/app/image-collection.ts')
     await started()
     const gone = await started({}, { image: 'caddy' })
@@ -807,7 +807,7 @@ describe('leases', () => {
       ...(nonce && { headers: { 'fly-machine-lease-nonce': nonce } }),
     })
 
-  test('keep everybody else from changing the machine', async () => {
+  test('keep others from changing the machine', async () => {
     const id = await started()
     expect(await machines.call('GET', id, '/lease')).toMatchObject({ status: 404 })
     const held = await lease(id, { ttl: 60, description: 'deploy' })
@@ -862,7 +862,7 @@ describe('leases', () => {
     expect((await machines.call('POST', id, '/uncordon')).status).toBe(200)
   })
 
-  test('run out, are taken with the creation, and have limits', async () => {
+  test('expire, can be acquired at creation, and have limits', async () => {
     const made = await create({ lease_ttl: 60, skip_launch: true })
     expect(made.body.nonce).toEqual(expect.any(String))
     expect((await machines.call('POST', made.body.id, '/start')).status).toBe(409)
@@ -871,7 +871,7 @@ describe('leases', () => {
     for (const ttl of [-1, 100_000]) expect((await lease(made.body.id, { ttl })).status).toBe(400)
   })
 
-  test('of a hundred at once one is given', async () => {
+  test('of a hundred concurrent requests one is granted', async () => {
     const { body } = await create({ skip_launch: true })
     const replies = await Promise.all(Array.from({ length: 100 }, () => lease(body.id)))
     expect(replies.filter(({ status }) => status === 201)).toHaveLength(1)
@@ -909,7 +909,7 @@ describe('metadata', () => {
 })
 
 describe('lists', () => {
-  test('of an app know every filter', async () => {
+  test('of an app support every filter', async () => {
     const a = await started({ region: 'fra' }, { metadata: { role: 'web', tier: '1' } })
     const b = (await create({ skip_launch: true }, { metadata: { role: 'web' } })).body.id
     const ids = async (query: string) => (await call('GET', `${path}${query}`)).body.map(({ id }: { id: string }) => id)
@@ -923,7 +923,7 @@ describe('lists', () => {
     for (const field of ['config', 'events', 'checks', 'host_status']) expect(summary).not.toHaveProperty(field)
   })
 
-  test('of an organization come in pages, by the time of their last change', async () => {
+  test('of an organization are paged, ordered by the last change', async () => {
     await platform.createApp('second')
     const other = machinesOf(platform, 'second')
     const ids = [
@@ -957,7 +957,7 @@ describe('lists', () => {
     expect((await call('GET', '/v1/orgs/nobody/machines')).status).toBe(404)
   })
 
-  test('say where machines would be placed', async () => {
+  test('show where machines would be placed', async () => {
     expect((await call('POST', '/v1/platform/placements', { body: { org_slug: 'personal', count: 2 } })).body).toEqual({
       regions: [{ region: 'local', count: 2, concurrency: 2 }],
     })
@@ -976,7 +976,7 @@ describe('lists', () => {
 })
 
 describe('waiting', () => {
-  test('ends with the change, is told how it went, or that it did not', async () => {
+  test('ends with the change, the failure or the timeout', async () => {
     const { body } = await create()
     const waiting = machines.call('GET', body.id, '/wait?timeout=30')
     await settle()
@@ -1003,7 +1003,7 @@ describe('waiting', () => {
     expect((await machines.call('GET', body.id, '/wait?from_event_id=odd')).status).toBe(400)
   })
 
-  test('counts from an event on, and knows versions', async () => {
+  test('starts from an event, and supports versions', async () => {
     const id = await started()
     const before = (await machines.call('GET', id)).body
     const from = before.events[0].id
@@ -1036,8 +1036,8 @@ describe('waiting', () => {
   })
 })
 
-describe('what runs in a machine', () => {
-  test('exec answers with the output and the code', async () => {
+describe('inside a machine', () => {
+  test('exec returns the output and the exit code', async () => {
     const id = await started({}, { env: { GREETING: 'hello' } })
     const exec = (body: object) => machines.call('POST', id, '/exec', { body })
     expect(
@@ -1068,11 +1068,11 @@ describe('what runs in a machine', () => {
     expect((await exec({ command: ['true'] })).status).toBe(412)
   })
 
-  test('nothing can be run between two lives of its program', async () => {
+  test('exec is refused while the program waits for a restart', async () => {
     const id = await started()
     fake.machines.machines.get(id)!.is = 'waiting'
     const reply = await machines.call('POST', id, '/exec', { body: { command: ['true'] } })
-    expect(reply).toMatchObject({ status: 412, body: { error: expect.stringContaining('has ended') } })
+    expect(reply).toMatchObject({ status: 412, body: { error: expect.stringContaining('has exited') } })
   })
 
   test('processes, signals and memory', async () => {
@@ -1086,7 +1086,7 @@ describe('what runs in a machine', () => {
       expect((await machines.call('POST', id, '/signal', { body: { signal } })).status).toBe(400)
   })
 
-  test('memory is changed while it runs, within what it may have, and taken back', async () => {
+  test('memory can be changed while it runs, within its limits, and reclaimed', async () => {
     const id = await started({}, { guest: { memory_mb: 256, max_memory_mb: 512 } })
     const put = (limit_mb: unknown) => machines.call('PUT', id, '/memory', { body: { limit_mb } })
     expect((await machines.call('GET', id, '/memory')).body).toEqual({ limit_mb: 256, available_mb: 255 })
@@ -1110,7 +1110,7 @@ describe('what runs in a machine', () => {
     expect((await machines.call('PUT', other, '/memory', { body: { limit_mb: 512 } })).status).toBe(400)
   })
 
-  test('logs of a machine and of an app, in the order of time', async () => {
+  test('logs of a machine and of an app are ordered by time', async () => {
     const [a, b] = [await started(), await started({ region: 'fra' })]
     fake.machines.machines
       .get(a)!
@@ -1133,7 +1133,7 @@ describe('what runs in a machine', () => {
     expect((await call('GET', '/v1/apps/shop/logs?lines=many')).status).toBe(400)
   })
 
-  test('logs page by page, for those who ask again and again', async () => {
+  test('logs can be polled page by page', async () => {
     const [a, b] = [await started(), await started({ region: 'fra' })]
     const page = (query: object) =>
       call('GET', `/api/v1/apps/shop/logs?${new URLSearchParams({ next_token: '', ...query })}`)
@@ -1173,8 +1173,8 @@ describe('what runs in a machine', () => {
   })
 })
 
-describe('who may do what', () => {
-  test('strangers, readers and those who ask for what is not there are refused', async () => {
+describe('access', () => {
+  test('strangers, readers and requests for missing machines are refused', async () => {
     const id = await started()
     await platform.createOrg('acme')
     const stranger = await platform.createToken('org', 'acme')
