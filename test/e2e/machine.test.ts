@@ -137,7 +137,7 @@ describe('a machine', () => {
       restart: { policy: 'on-failure', max_retries: 2 },
     })
     await wait(failing.id, 'stopped')
-    expect((await ok('GET', `/${failing.id}`)).failure).toContain('again and again')
+    expect((await ok('GET', `/${failing.id}`)).failure).toContain('restarted too often')
     const events = await ok('GET', `/${failing.id}/events?limit=50`)
     expect(events.filter(({ type }: { type: string }) => type === 'exit')).toHaveLength(3)
     const gone = await create({ init: { exec: ['true'] }, restart: { policy: 'no' }, auto_destroy: true })
