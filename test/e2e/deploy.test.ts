@@ -1,4 +1,4 @@
-// Deployments from a file, as somebody makes them who has an image and this platform.
+// Deployments from a configuration file and an image.
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { Agent, type IncomingMessage, request } from 'node:http'
@@ -88,7 +88,7 @@ async function ask(app: string, agent: Agent | false = false): Promise<{ status:
   return { status: reply.statusCode!, body }
 }
 
-/** Asks again and again, over connections that stay and over new ones, until told to stop. */
+/** Sends requests over kept and new connections until it is stopped. */
 function startTraffic(app: string) {
   const agent = new Agent({ keepAlive: true, maxSockets: 2 })
   const failures: string[] = []
@@ -111,7 +111,7 @@ function startTraffic(app: string) {
   }
 }
 
-test('the first deployment makes the app, its machines and its address', async () => {
+test('the first deployment creates the app, its machines and its address', async () => {
   write({ version: 'one', more: 'console_command = "sh"' })
   const { out, err } = await run('deploy')
   expect(err).not.toContain('error')
@@ -130,7 +130,7 @@ test('the first deployment makes the app, its machines and its address', async (
   })
 }, 120_000)
 
-test('the next one updates one machine after the other, and no request fails meanwhile', async () => {
+test('the next one updates one machine after the other without a failed request', async () => {
   const before = await machines()
   write({ version: 'two', deploy: `release_command = "sh -c 'echo migrating; test -n \\"$RELEASE_COMMAND\\"'"` })
   const stop = startTraffic('shop')
@@ -144,7 +144,7 @@ test('the next one updates one machine after the other, and no request fails mea
   expect((await machines()).map(({ id }) => id)).toEqual(before.map(({ id }) => id))
 }, 120_000)
 
-test('a machine that does not get well stops the deployment and says why', async () => {
+test('an unhealthy machine stops the deployment with a reason', async () => {
   write({ version: 'broken', path: '/missing' })
   const { code, out, err } = await run('deploy', '--wait-timeout', '15')
   expect({ code, out }).toEqual({ code: 1, out: '' })
@@ -163,7 +163,7 @@ test('a machine that does not get well stops the deployment and says why', async
   expect((await machines()).map(({ config }) => config.env!.VERSION)).toEqual(['three', 'three'])
 }, 120_000)
 
-test('machines are added and taken away, and secrets reach them without a failed request', async () => {
+test('scaling and new secrets cause no failed request', async () => {
   expect(await said('scale', 'count', '3')).toBe('App shop has 3 machines.\n')
   expect(await said('scale', 'show')).toMatch(/^app +3 +shared +1 +256 MB +local$/m)
   expect((await run('scale', 'count', '1')).err).toContain('use --yes')
@@ -179,7 +179,7 @@ test('machines are added and taken away, and secrets reach them without a failed
   }
 }, 120_000)
 
-test('groups have commands of their own, and volumes that stay', async () => {
+test('process groups have their own commands and keep their volumes', async () => {
   const more = `
 [processes]
   web = "sh -c 'echo $VERSION > /www/index.html; exec httpd -f -p 8080 -h /www'"
@@ -212,13 +212,13 @@ ${more}`
   expect(await said('machine', 'exec', keeper.id, '--', 'cat', '/data/seen')).toBe('one\ntwo\n')
   expect(keeper.config.mounts![0]!.volume).toMatch(/^vol_/)
   await until(async () => (await ask('store')).body === 'two\n')
-  // Without a file machines keep what they have but the image.
+  // Without a file only the image of the machines changes.
   rmSync(`${directory}/berth.toml`)
   expect(await said('deploy', '-a', 'store', '--image', image)).toContain('updated 2 machines')
   expect(await said('machine', 'exec', keeper.id, '-a', 'store', '--', 'cat', '/data/seen')).toBe('one\ntwo\ntwo\n')
 }, 120_000)
 
-test('without a file an image is enough', async () => {
+test('an image is enough without a file', async () => {
   const plain = await run(
     'deploy',
     '-a',

@@ -1,4 +1,4 @@
-// Machines and everything around them when programs, registries, clients and the platform's own processes misbehave.
+// Faults of programs, registries, clients and the platform's own processes, and how machines survive them.
 import { execFileSync } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, globSync, readdirSync, readFileSync, statSync } from 'node:fs'
@@ -56,7 +56,7 @@ async function lastExit(id: string): Promise<Json> {
   return events.find(({ type }) => type === 'exit')?.request.exit_event
 }
 
-/** What runs inside, by what every process of a machine has in its environment. */
+/** Lists the processes of a machine, which share a variable in their environment. */
 function insideOf(id: string): number[] {
   return globSync('/proc/[0-9]*/environ').flatMap((file) => {
     try {
@@ -85,7 +85,7 @@ function childrenOf(pid: number): number[] {
     .flatMap(([child, parent]) => (parent === pid ? [child!] : []))
 }
 
-/** The process of s6 that looks after a service. */
+/** Finds the s6-supervise process of a service. */
 function keeperOf(service: string): number {
   const found = processesOf(`${berth.home}/tree/${service}`).find(({ pid, line }) => {
     return line === `${berth.home}/tree/${service}` && readFileSync(`/proc/${pid}/comm`, 'utf8') === 's6-supervise\n'
@@ -107,7 +107,7 @@ function sizeOf(directory: string): number {
   }, 0)
 }
 
-test('programs that misbehave end as they should and hold nobody up', async () => {
+test('misbehaving programs are ended and block nothing else', async () => {
   const flood = 'while :; do dd if=/bin/busybox bs=1M count=1 2>/dev/null; done'
   const noisy = await started({ ...program(`trap "exit 0" INT TERM; ${flood}`), restart: { policy: 'no' } })
   const [deaf, forking, greedy, looping, crowded] = await Promise.all([
@@ -115,7 +115,7 @@ test('programs that misbehave end as they should and hold nobody up', async () =
     make({ ...program('(while :; do sleep 1; done) & exit 0'), restart: { policy: 'no' } }),
     make({ ...program('x=a; while :; do x=$x$x$x$x; done'), restart: { policy: 'no' } }),
     make({ ...program('exit 1'), restart: { policy: 'always' } }),
-    // Memory for more processes than a machine may have.
+    // Enough memory for more processes than a machine may have.
     started({ guest: { cpus: 1, memory_mb: 2048 } }),
   ])
 
@@ -129,7 +129,7 @@ test('programs that misbehave end as they should and hold nobody up', async () =
   await wait(greedy, 'stopped')
   expect(await lastExit(greedy)).toMatchObject({ exit_code: 137, oom_killed: true })
 
-  // Between two lives there is nothing to hold still.
+  // Between two restarts there is no program to freeze.
   await until(async () => (await lastExit(looping))?.restarting === true)
   await ok('POST', `${machine(looping)}/suspend`)
   expect((await wait(looping, 'settled')).state).toMatch(/^(stopped|suspended)$/)
@@ -147,7 +147,7 @@ test('programs that misbehave end as they should and hold nobody up', async () =
   for (const id of [noisy, deaf, forking, greedy, looping, crowded]) await expectNothingLeft(id)
 })
 
-test('of many commands at once a machine comes to rest with one program, and leaves nothing', async () => {
+test('after many concurrent commands a machine has one program, and its removal leaves nothing', async () => {
   const commands = [
     ['/start'],
     ['/stop'],
@@ -175,7 +175,7 @@ test('of many commands at once a machine comes to rest with one program, and lea
   }
 })
 
-test('images that cannot be had leave a reason and no half of a layer', async () => {
+test('images that cannot be pulled leave a reason and no partial layer', async () => {
   const spec = busyboxImage({ Cmd: ['sh', '-c', patient] })
   spec.layers.push({ files: [{ name: 'large', content: Buffer.alloc(2_000_000, 'x') }], compression: 'none' })
   const made = makeImage(spec)
@@ -210,7 +210,7 @@ test('images that cannot be had leave a reason and no half of a layer', async ()
       expect(kept()).toEqual([])
     }
 
-    // A registry that begins and says nothing more: whatever is asked of the machine happens, and the app can go.
+    // While the registry stalls, commands to the machine still work, and the app can be deleted.
     answer = begin
     await ok('POST', '/v1/apps', { app_name: 'brief', org_slug: 'personal' })
     const [stopped, gone, left] = [
@@ -228,7 +228,7 @@ test('images that cannot be had leave a reason and no half of a layer', async ()
     expect((await berth.call('DELETE', '/v1/apps/brief?force=true')).status).toBe(202)
     await expectNothingLeft(left)
 
-    // The control plane dies in the middle of a pull, and the registry is well again.
+    // The control plane dies during a pull, and the registry works again.
     await ok('POST', `${machine(stopped)}/start`)
     isWhole = true
     await end(berth.children.at(-1)!)
@@ -256,7 +256,7 @@ async function app(name: string, script: string): Promise<string> {
   return started({ ...program(script), services, stop_config: { timeout: '1s' } }, name)
 }
 
-/** Status and body, or that the connection broke. */
+/** Returns status and body, or that the connection broke. */
 async function visit(name: string, gone?: AbortSignal): Promise<string> {
   const { hostname, port } = new URL(berth.addresses.edge)
   const call = request({
@@ -276,7 +276,7 @@ async function visit(name: string, gone?: AbortSignal): Promise<string> {
   }
 }
 
-test('machines that answer badly, and clients that do not go on, are their own problem', async () => {
+test('machines with bad answers and stalled clients affect only themselves', async () => {
   const answering = (text: string) =>
     `printf '#!/bin/sh\\n%s\\n' '${text}' > /tmp/answer; busybox chmod 755 /tmp/answer; while :; do nc -l -p 8080 -e /tmp/answer; done`
   await app('well', serving)
@@ -308,7 +308,7 @@ test('machines that answer badly, and clients that do not go on, are their own p
   for (const name of ['garbage', 'half', 'silent']) await berth.call('DELETE', `/v1/apps/${name}?force=true`)
 })
 
-test('what is killed comes back, and so does everything after a reboot', async () => {
+test('killed processes are restarted, and so is everything after a reboot', async () => {
   const [{ id: web }] = await ok('GET', '/v1/apps/well/machines')
   const keeper = keeperOf(`machine-${web}`)
   const [box] = childrenOf(keeper)
@@ -349,7 +349,7 @@ test('what is killed comes back, and so does everything after a reboot', async (
 
   await end(berth.children.at(-1)!)
   await berth.cli('down')
-  // What was thrown away is deleted by a process that does not depend on the platform.
+  // Discarded files are deleted by a process that does not depend on the platform.
   await until(() => processesOf(berth.home).filter(({ line }) => !line.includes('vitest')).length === 0)
   expect(readFileSync('/proc/mounts', 'utf8')).not.toContain(berth.home)
   await berth.up()
@@ -368,7 +368,7 @@ test('what is killed comes back, and so does everything after a reboot', async (
   for (const id of [holding, stopped, suspended]) await expectNothingLeft(id)
 })
 
-test('a stranger is refused everywhere under an app and sees nothing of it', async () => {
+test('a stranger is refused on all routes of an app', async () => {
   await ok('POST', '/v1/orgs', { name: 'Other', slug: 'other' })
   const { token } = await ok('POST', '/v1/tokens', { kind: 'org', org_slug: 'other' })
   const headers = { authorization: `Bearer ${token}` }
@@ -378,7 +378,7 @@ test('a stranger is refused everywhere under an app and sees nothing of it', asy
     /^\/(api\/)?v1\/apps\/\{app_name\}/.test(path),
   )
   expect(paths.length).toBeGreaterThan(30)
-  // Valid for each of them, whatever it asks for.
+  // A body that is valid for all routes.
   const secret = 'QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE='
   const body = {
     config: { image },
@@ -397,7 +397,7 @@ test('a stranger is refused everywhere under an app and sees nothing of it', asy
     ciphertext: secret,
     signature: secret,
   }
-  // This one refuses what it does not know.
+  // This route refuses unknown fields.
   const policy = { name: 'a', selector: { all: true }, rules: [{ action: 'allow', direction: 'egress', ports: [] }] }
   for (const [path, methods] of paths) {
     const place = path

@@ -1,4 +1,4 @@
-// The control plane dies at moments that hurt, and machines do not notice.
+// Kills the control plane at critical moments; machines must not be affected.
 import { globSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
@@ -29,7 +29,7 @@ const ok = (method: string, rest: string, body?: object) => berth.ok(method, `${
 
 const wait = (id: string, state: string) => ok('GET', `/${id}/wait?state=${state}&timeout=60`)
 
-/** Of its program, as the host counts. */
+/** Returns the pid of its program on the host. */
 function pidOf(id: string): number {
   const found = globSync('/proc/[0-9]*/environ').find((file) => {
     try {
@@ -48,7 +48,7 @@ async function dieAndReturn(): Promise<void> {
   await berth.up()
 }
 
-test('what runs goes on, and what was asked for happens', async () => {
+test('running programs continue, and accepted commands are carried out', async () => {
   const { id } = await ok('POST', '', { config: { image } })
   await dieAndReturn()
   await wait(id, 'started')

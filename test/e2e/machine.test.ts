@@ -1,4 +1,4 @@
-// Machines from an image in a registry, on the real thing, over HTTP and with the client that others published.
+// Machines from an image in a registry, over HTTP and with the published fly-admin client.
 import { createRequire } from 'node:module'
 import type fly from 'fly-admin/dist/client.js'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -47,7 +47,7 @@ async function started(config: object = {}): Promise<string> {
 }
 
 describe('a machine', () => {
-  test('is heard page by page, every line once', async () => {
+  test('has a log that can be polled, with every line once', async () => {
     const init = { cmd: ['sh', '-c', 'for i in $(seq 1 2500); do echo "line $i"; done; while :; do sleep 1; done'] }
     const ids = await Promise.all([started({ init }), started({ init })])
     const heard = new Map<string, string[]>(ids.map((id) => [id, []]))
@@ -63,7 +63,7 @@ describe('a machine', () => {
     for (const id of ids) await ok('DELETE', `/${id}?force=true`)
   })
 
-  test('is made, entered, stopped, started, updated, suspended and destroyed', async () => {
+  test('can be created, entered, stopped, started, updated, suspended and destroyed', async () => {
     const made = await create({ env: { COLOUR: 'blue' } }, { name: 'web' })
     expect(made).toMatchObject({ state: 'created', name: 'web' })
     const { id } = made
@@ -111,7 +111,7 @@ describe('a machine', () => {
     expect(await ok('GET', '')).toEqual([])
   }, 120_000)
 
-  test('says why it could not be started, and leaves nothing', async () => {
+  test('reports why it could not be started, and leaves nothing behind', async () => {
     for (const [config, why] of [
       [{ image: `${registry.host}/nothing:here` }, 'nothing'],
       [{ init: { exec: ['/bin/none'] } }, 'not found'],
@@ -124,7 +124,7 @@ describe('a machine', () => {
     }
   })
 
-  test('follows its restart policy, and tells how its program ended', async () => {
+  test('follows its restart policy, and records exits', async () => {
     const once = await create({ init: { exec: ['sh', '-c', 'exit 3'] }, restart: { policy: 'no' } })
     await wait(once.id, 'stopped')
     expect(
@@ -137,7 +137,7 @@ describe('a machine', () => {
       restart: { policy: 'on-failure', max_retries: 2 },
     })
     await wait(failing.id, 'stopped')
-    expect((await ok('GET', `/${failing.id}`)).failure).toContain('again and again')
+    expect((await ok('GET', `/${failing.id}`)).failure).toContain('restarted too often')
     const events = await ok('GET', `/${failing.id}/events?limit=50`)
     expect(events.filter(({ type }: { type: string }) => type === 'exit')).toHaveLength(3)
     const gone = await create({ init: { exec: ['true'] }, restart: { policy: 'no' }, auto_destroy: true })
@@ -175,7 +175,7 @@ describe('a machine', () => {
     await ok('DELETE', `/${second}?force=true`)
   })
 
-  test('is followed while it speaks, and so is one that comes later', async () => {
+  test('has a log that can be followed, even from before its creation', async () => {
     const gone = new AbortController()
     const headers = { authorization: `Bearer ${berth.token}` }
     const reply = await fetch(`${berth.addresses.api}/v1/apps/shop/logs?follow=true&lines=0`, {
@@ -193,7 +193,7 @@ describe('a machine', () => {
     await ok('DELETE', `/${id}?force=true`)
   })
 
-  test('is looked after by its checks', async () => {
+  test('has health checks', async () => {
     const checks = {
       web: { type: 'http', port: 8080, path: '/index', interval: '1s', timeout: '2s', grace_period: '1s' },
       port: { type: 'tcp', port: 8080, interval: '1s', grace_period: '1s' },
@@ -216,7 +216,7 @@ describe('a machine', () => {
 })
 
 describe('fly-admin', () => {
-  test('does everything with machines', async () => {
+  test('supports all operations on machines', async () => {
     const { Machine } = new FlyAdmin(berth.token, { apiUrl: berth.addresses.api, graphqlUrl: berth.addresses.api })
     const made = await Machine.createMachine({ app_name: 'shop', name: 'admin', config: { image } })
     const at = { app_name: 'shop', machine_id: made.id }

@@ -1,4 +1,4 @@
-// Machines of real images in private networks, as their owners see them.
+// Private networks between machines of real images.
 import { execFile, execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { request } from 'node:http'
@@ -41,7 +41,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await registry?.close()
   })
 
-  it('find each other by name, and reach each other', async () => {
+  it('resolve each other by name and reach each other', async () => {
     const { front, back } = machines
     expect(await lookUp(front, 'back.internal')).toContain(back.address)
     expect(await lookUp(back, `${front.id}.vm.front.internal`)).toContain(front.address)
@@ -50,7 +50,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await exec(front, 'cat', '/etc/hosts')).toContain(`${front.address} fly-local-6pn`)
   })
 
-  it('of other networks and organizations have no names for them, and cannot be reached', async () => {
+  it('of other networks and organizations cannot be resolved or reached', async () => {
     const { front, apart, foreign } = machines
     for (const stranger of [apart, foreign]) {
       expect(await lookUp(front, `${stranger.app}.internal`)).not.toContain('fdaa:')
@@ -60,7 +60,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
-  it('cannot be reached over their other link either', async () => {
+  it('cannot be reached over their other interface either', async () => {
     const { front, back, foreign } = machines
     for (const machine of [back, foreign]) {
       const address = await ownAddress(machine)
@@ -69,7 +69,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
-  it('reach the services of an app at its address in their network, and no other', async () => {
+  it('reach the services of an app at its address in their network only', async () => {
     const { front, apart, foreign } = machines
     const { body } = await berth.call('POST', '/v1/apps/apart/ip_assignments', {
       type: 'private_v6',
@@ -83,7 +83,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
-  it('are held to the network policies of their apps, and the platform reaches them still', async () => {
+  it('follow the network policies of their apps, and the platform still reaches them', async () => {
     const { front, back, apart } = machines
     const { ips } = await berth.ok('GET', '/v1/apps/apart/ip_assignments')
     const policy = (direction: string, ...ports: number[]) => ({
@@ -101,7 +101,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     ]
     expect(await tryReach(front, back.address)).toBe('')
     expect(await reach(back, front.address)).toBe('front\n')
-    // Through the edge, by which both are reached whatever their policies say.
+    // The edge reaches both under any policy.
     expect(await lookUp(front, 'apart.flycast')).toContain(ips[0].ip)
     expect(await reach(front, ips[0].ip)).toBe('apart\n')
     await restart(front)
@@ -116,7 +116,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await reach(front, back.address)).toBe('back\n')
   })
 
-  it('use the API of the platform by its name, with a token as anybody has', async () => {
+  it('reach the API by its name, with an ordinary token', async () => {
     const { front, apart, foreign } = machines
     const ask = (machine: Machine, path: string, ...headers: string[]) =>
       exec(
@@ -132,12 +132,12 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     for (const machine of [front, apart, foreign]) {
       expect(JSON.parse(await ask(machine, '/v1/apps/front', authorization))).toMatchObject({ name: 'front' })
       expect(await ask(machine, '/v1/apps/front')).toContain('401')
-      // A neighbour of the operator would need no token for these.
+      // From the host's loopback these routes would need no token.
       expect(await ask(machine, '/metrics')).toContain('401')
       expect(await ask(machine, '/metrics', authorization)).toContain('berth_')
     }
     expect(await lookUp(front, '_api.internal')).toContain('::3')
-    // Who asks is known by the address, and needs no token for this.
+    // The address identifies the machine, so this needs no token.
     const request = ['wget', '-q', '-O', '-', '--post-data', '{"aud":"x"}', 'http://_api.internal:4280/v1/tokens/oidc']
     const claims = (await exec(apart, ...request)).split('.')[1]!
     expect(JSON.parse(Buffer.from(claims, 'base64url').toString())).toMatchObject({
@@ -146,7 +146,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
       sub: expect.stringMatching(/^personal:apart:/),
       machine_id: apart.id,
     })
-    // About itself it needs none for anything, at the socket as well.
+    // Requests about the machine itself need no token, at the socket either.
     const itself = `/v1/apps/apart/machines/${apart.id}`
     expect(JSON.parse(await ask(apart, itself))).toMatchObject({ id: apart.id, state: 'started' })
     expect(await ask(front, itself)).toContain('401')
@@ -155,7 +155,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await exec(front, 'rm', '/.fly/api')).toContain('Read-only')
   })
 
-  it('are found while they run, and only then', async () => {
+  it('can be resolved only while they run', async () => {
     const { front, back } = machines
     await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
     await until(async () => !(await lookUp(front, 'back.internal')).includes(back.address))
@@ -165,7 +165,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await until(async () => (await tryReach(front, back.address)) === 'back\n')
   })
 
-  it('keep names and networks without the control plane', async () => {
+  it('keep names and networks while the control plane is down', async () => {
     const { front, back } = machines
     await Promise.all(berth.children.map((child) => end(child)))
     const inside = ['-t', hostPid(front)!, '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', 'back.internal']
@@ -179,7 +179,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await berth.up()
   })
 
-  it('leave nothing of it behind', async () => {
+  it('leave no network behind', async () => {
     const number = readFileSync(`${berth.home}/number`, 'utf8').trim()
     const ours = () => readdirSync('/sys/class/net').filter((name) => new RegExp(`^b[mn]${number}-`).test(name))
     expect(ours()).not.toEqual([])
@@ -193,7 +193,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
   })
 })
 
-/** At the socket that it has. */
+/** Sends a request to the socket inside the machine. */
 function askAt(machine: Machine, path: string): Promise<{ status: number; body: object }> {
   return new Promise((resolve, reject) => {
     request({ socketPath: `/proc/${hostPid(machine)}/root/.fly/api`, path }, async (answer) => {
@@ -239,12 +239,12 @@ async function exec({ app, id }: Machine, ...command: string[]): Promise<string>
   return `${body.stdout}${body.stderr}`
 }
 
-/** Of all private addresses of a home. */
+/** The prefix of all private addresses of a home. */
 function ownPrefix(number: string): RegExp {
   return number === '0' ? /fdaa::/ : new RegExp(`fdaa:${Number(number).toString(16)}[0-9a-f]{2}:`)
 }
 
-/** Without the lines about the resolver itself. */
+/** Drops the lines about the resolver itself. */
 async function lookUp(machine: Machine, name: string): Promise<string> {
   const out = await exec(machine, 'nslookup', '-type=AAAA', name)
   return out.slice(out.indexOf('\n\n'))
@@ -262,7 +262,7 @@ const client = `
   print $answer =~ s/.*\\r\\n\\r\\n//sr;
 `
 
-/** The word that is served there, asked for with the network of a machine and a program of the host. */
+/** Fetches with a program of the host in the network namespace of a machine. */
 function reach(machine: Machine, address: string, seconds = 20): Promise<string> {
   const argv = ['-t', hostPid(machine)!, '-n', 'perl', '-e', client, address, String(seconds)]
   return new Promise((resolve) => {
@@ -270,7 +270,7 @@ function reach(machine: Machine, address: string, seconds = 20): Promise<string>
   })
 }
 
-/** For what cannot be reached, which takes this long to see. */
+/** Fetches with a short timeout, for addresses that must not be reachable. */
 function tryReach(machine: Machine, address: string): Promise<string> {
   return reach(machine, address, 1)
 }
@@ -280,7 +280,7 @@ async function ownAddress(machine: Machine): Promise<string> {
   return /(100\.\d+\.\d+\.\d+)\n\s+\/32 host LOCAL/.exec(routes)![1]!
 }
 
-/** Of its program, which the environment tells from others. */
+/** Returns the pid of its program, which is found by its environment. */
 function hostPid({ id }: Machine): string | undefined {
   const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
   return pids.find((pid) => {

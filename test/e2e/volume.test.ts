@@ -1,4 +1,4 @@
-// What an app has beside its machines, on the real thing: volumes, secrets and addresses.
+// Volumes, secrets and addresses of an app.
 import { readdirSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
@@ -9,7 +9,7 @@ import { until } from '../support/until.ts'
 
 const berth = new Berth()
 const isRoot = process.getuid!() === 0
-/** The kernel asks for this right before it lets a mounted filesystem grow. */
+/** Growing a mounted filesystem needs CAP_SYS_RESOURCE. */
 const rights = /^CapEff:\t([0-9a-f]+)$/m.exec(readFileSync('/proc/self/status', 'utf8'))![1]!
 const growsMounted = isRoot && (BigInt(`0x${rights}`) & (1n << 24n)) !== 0n
 let control: Awaited<ReturnType<Berth['up']>>
@@ -51,7 +51,7 @@ async function gone(id: string): Promise<void> {
 
 const created = (id: string) => until(async () => (await ok('GET', `${volumes}/${id}`)).state === 'created')
 
-/** Devices that show files of this home as disks. */
+/** Lists loop devices of files in this home. */
 function loopsOfHome(): string[] {
   return readdirSync('/sys/block').flatMap((name) => {
     try {
@@ -63,7 +63,7 @@ function loopsOfHome(): string[] {
   })
 }
 
-test('a volume survives machines and the control plane, is copied while it is used, and grows', async () => {
+test('a volume survives machines and the control plane, can be copied while it is used, and grows', async () => {
   const { id } = await ok('POST', volumes, { name: 'data', size_gb: 1 })
   let machine = await started(id)
   expect(await ok('GET', `${volumes}/${id}`)).toMatchObject({ attached_machine_id: machine, state: 'created' })
@@ -79,7 +79,7 @@ test('a volume survives machines and the control plane, is copied while it is us
     await until(async () => (await ok('GET', `${volumes}/${id}`)).bytes_used > 30_000_000)
   }
 
-  // A snapshot is made while the control plane comes and goes.
+  // The control plane is restarted while a snapshot is made.
   await ok('POST', `${volumes}/${id}/snapshots`)
   await end(control)
   control = await berth.up()
@@ -109,7 +109,7 @@ test('a volume survives machines and the control plane, is copied while it is us
   await until(() => loopsOfHome().length === 0)
 })
 
-test.runIf(isRoot)('a volume grows by itself under a program that fills it', async () => {
+test.runIf(isRoot)('a volume grows automatically while a program fills it', async () => {
   const { id } = await ok('POST', volumes, { name: 'filling', size_gb: 1 })
   const grows = { extend_threshold_percent: 50, add_size_gb: 1, size_gb_limit: 2 }
   const machine = await started(id, grows)
@@ -121,7 +121,7 @@ test.runIf(isRoot)('a volume grows by itself under a program that fills it', asy
   await gone(machine)
 })
 
-test('secrets reach machines that are made after them, and stay as they were', async () => {
+test('machines get the secrets from the time of their creation', async () => {
   await ok('POST', '/v1/apps/shop/secrets', { values: { PASSWORD: 'first' } })
   const machine = await started()
   await ok('POST', '/v1/apps/shop/secrets', { values: { PASSWORD: 'second' } })
@@ -136,7 +136,7 @@ test('secrets reach machines that are made after them, and stay as they were', a
   await gone(machine)
 })
 
-test('an app that is deleted leaves nothing behind', async () => {
+test('a deleted app leaves nothing behind', async () => {
   const { id } = await ok('POST', volumes, { name: 'last', size_gb: 1 })
   await started(id)
   await ok('POST', '/v1/apps/shop/ip_assignments', { type: 'v4' })

@@ -11,7 +11,7 @@ export interface FakeMachine {
   is: 'down' | 'waiting' | 'up'
   frozen: boolean
   exits: MachineExit[]
-  /** How often a program was started in it. */
+  /** The number of times that its program was started. */
   starts: number
   memoryMb: number
   log: LogLine[]
@@ -19,35 +19,35 @@ export interface FakeMachine {
 
 type Called = <T>(value: T) => Promise<T>
 
-/** Machines in memory. Tests end their programs with `end`. */
+/** A machine driver that keeps machines in memory. Tests end programs with `end`. */
 export class FakeMachines {
   readonly machines = new Map<string, FakeMachine>()
-  /** What is told in place of starting. */
+  /** Makes starts fail with this message. */
   startProblem: string | undefined
-  /** The program ends at once with it. */
+  /** Makes programs exit at once with this code. */
   endsWith: number | undefined
-  /** A program is just being started, so that nothing can be said of it. */
+  /** Makes policies fail to apply, as while a program is being started. */
   isStarting = false
-  /** A stop lasts until this is set to false. */
+  /** Makes stops wait until this is set to false. */
   stopsSlowly = false
-  /** Whether programs can be held still. */
+  /** Whether machines can be frozen. */
   freezes = true
-  /** How the last stop was to be. */
+  /** The options of the last stop. */
   lastStop: MachineSpec['stop'] | undefined
-  /** Whether each has one of its own. */
+  /** Whether machines have their own network namespace. */
   network: 'own' | 'none' = 'own'
   readonly listeners = new Set<(id: string) => void>()
 
-  /** Its program ends by itself, and is not started again unless told. */
+  /** Makes the program exit; it is restarted only with `restarting`. */
   end(id: string, exit: Partial<MachineExit> = {}): void {
     const machine = this.machines.get(id)!
     const number = (machine.exits.at(-1)?.number ?? 0) + 1
-    const preset = { at: Date.now(), exitCode: 0, signal: 0, oomKilled: false, requested: false, restarting: false }
-    machine.exits.push({ ...preset, number, ...exit })
+    const defaults = { at: Date.now(), exitCode: 0, signal: 0, oomKilled: false, requested: false, restarting: false }
+    machine.exits.push({ ...defaults, number, ...exit })
     machine.is = exit.restarting ? 'up' : 'down'
     machine.frozen = false
     if (exit.restarting) machine.starts++
-    for (const heard of this.listeners) heard(id)
+    for (const listener of this.listeners) listener(id)
   }
 
   driver(called: Called): MachineDriver {
@@ -100,7 +100,7 @@ export class FakeMachines {
         if (machine && policy) machine.spec = { ...machine.spec, policy }
         return called(!this.isStarting)
       },
-      // Without isolation, on this machine.
+      // Runs the command on the host, without isolation.
       spawnInMachine: (spec, { argv, env, dir }) =>
         spawn(argv[0], argv.slice(1), { env: { ...spec.env, ...env }, cwd: dir ?? '/', stdio: 'pipe' }),
       listProcesses: () =>
@@ -127,7 +127,7 @@ export class FakeMachines {
           ),
         )
       },
-      followLog: (id, lines, gone) => this.follow(id, lines, gone),
+      followLog: (id, lines, signal) => this.follow(id, lines, signal),
       removeMachine: (id) => {
         this.machines.delete(id)
         return called(undefined)
@@ -135,18 +135,18 @@ export class FakeMachines {
     }
   }
 
-  private async *follow(id: string, lines: number, gone: AbortSignal): AsyncGenerator<LogLine> {
+  private async *follow(id: string, lines: number, signal: AbortSignal): AsyncGenerator<LogLine> {
     const { log } = this.machines.get(id) ?? { log: [] }
-    for (let next = Math.max(0, log.length - lines); !gone.aborted; ) {
+    for (let next = Math.max(0, log.length - lines); !signal.aborted; ) {
       for (; next < log.length; next++) yield log[next]!
       await sleep(5)
     }
   }
 }
 
-/** Images in memory: those that exist are named in `available`. */
+/** An image store that keeps images in memory. */
 export class FakeImages {
-  /** References as they are written in full; null for every one. */
+  /** The complete references of images that exist; null for all. */
   available: Set<string> | null = null
   readonly pulled = new Map<string, Image>()
   config: Partial<ImageConfig> = {}

@@ -1,4 +1,4 @@
-// Images made by hand, so that tests need none from elsewhere and can make broken ones.
+// Builds images, so that tests need no network and can build broken ones.
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
@@ -9,15 +9,15 @@ export interface TarEntry {
   name: string
   type?: 'file' | 'directory' | 'symlink' | 'link' | 'character' | 'block' | 'fifo'
   content?: string | Buffer
-  /** Where a link leads. */
+  /** The target of a link. */
   link?: string
   mode?: number
   uid?: number
   gid?: number
   mtime?: number
-  /** Further fields of an extended header, such as `SCHILY.xattr.user.a`. */
+  /** Additional pax header fields, such as `SCHILY.xattr.user.a`. */
   extended?: Record<string, string | Buffer>
-  /** Of the header, instead of the length of the content. */
+  /** The size in the header, instead of the length of the content. */
   size?: number
 }
 
@@ -28,7 +28,7 @@ export interface LayerSpec {
 
 export interface ImageSpec {
   layers: LayerSpec[]
-  /** As docker writes it: `Entrypoint`, `Cmd`, `Env`, `User`, `WorkingDir`, … */
+  /** The image configuration in Docker's spelling: `Entrypoint`, `Cmd`, `Env`, `User`, `WorkingDir`, … */
   config?: Record<string, unknown>
   architecture?: string
 }
@@ -92,7 +92,7 @@ function header(entry: TarEntry, type: string, size: number): Buffer {
   return block
 }
 
-/** Octal, and binary where that has no room. */
+/** Writes an octal number, or a binary one when the field is too short. */
 function writeNumber(block: Buffer, start: number, length: number, value: number): void {
   const text = value.toString(8).padStart(length - 1, '0')
   if (text.length < length) {
@@ -183,7 +183,7 @@ const furtherApplets = [
   'nslookup',
 ]
 
-/** The smallest image that one can live in: busybox with a link for each program, users, and a writable /tmp. */
+/** The smallest usable image: busybox with a link for each applet, users and a writable /tmp. */
 export function busyboxImage(config: Record<string, unknown> = {}): ImageSpec {
   const program = ['/usr/bin/busybox', '/bin/busybox'].find(existsSync)!
   const directories = [
@@ -227,13 +227,13 @@ export function busyboxImage(config: Record<string, unknown> = {}): ImageSpec {
   }
 }
 
-/** A program of this host and what it needs, for an image that has no other of its libraries. */
+/** Copies a program of this host with its libraries into an image. */
 export function programLayer(program: string): LayerSpec {
   const file = { name: `bin/${basename(program)}`, content: readFileSync(program), mode: 0o755 }
   return { files: [file, ...librariesOf(program)] }
 }
 
-/** None for the static one; the other package of Debian needs its loader. */
+/** A static busybox needs no libraries; Debian's other package needs the loader. */
 function librariesOf(program: string): TarEntry[] {
   const text = execFileSync('sh', ['-c', `ldd ${program} 2>/dev/null || true`], { encoding: 'utf8' })
   const paths = [...text.matchAll(/(\/\S+) \(0x/g)].map((match) => match[1]!)

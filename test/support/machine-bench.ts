@@ -24,28 +24,28 @@ export interface MachineBench {
   supervisor: Supervisor
   machines: MachineDriver
   volumes: VolumeDriver
-  /** With a shell that waits, unless the script says something else. */
+  /** Describes a machine whose shell waits, unless a script is given. */
   newSpec(parts?: Partial<MachineSpec> & { script?: string }): MachineSpec
-  /** Started. */
+  /** Describes and starts a machine. */
   newMachine(parts?: Partial<MachineSpec> & { script?: string }): Promise<MachineSpec>
-  /** A directory with these files as the top layer of an image. A link is given by `-> target`. */
+  /** Makes the top layer of an image from these files. The content `-> target` makes a link. */
   newLayer(files: Record<string, string>): string
   look(spec: MachineSpec): MachineProcess
   exits(spec: MachineSpec): MachineExit[]
-  /** The host's number of its program, once it runs. */
+  /** Waits for the program and returns its pid on the host. */
   pidOf(spec: MachineSpec): Promise<number>
   run(spec: MachineSpec, argv: [string, ...string[]], input?: string): Promise<Ended>
   sh(spec: MachineSpec, script: string): Promise<Ended>
-  /** What it printed so far. */
+  /** Returns its output so far. */
   printed(spec: MachineSpec): Promise<string>
-  /** Waits until it has printed this. */
+  /** Waits until its output contains this text. */
   untilPrinted(spec: MachineSpec, text: string): Promise<void>
   remove(): Promise<void>
 }
 
 export const waiting = 'trap "exit 0" TERM INT; echo ready; while :; do sleep 0.02; done'
 
-/** A home of its own with real machines. */
+/** Opens a temporary home that runs real machines. */
 export async function openMachineBench(ability?: BoxAbility, directory = temporaryDirectory()): Promise<MachineBench> {
   const home = await openHome(`${directory}/h`, { uidBase: 300_000 })
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })

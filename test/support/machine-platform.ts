@@ -4,7 +4,7 @@ type Platform = ReturnType<typeof usePlatform>
 
 const working = `('starting', 'stopping', 'restarting', 'suspending', 'replacing', 'launch_failed', 'destroying')`
 
-/** The machines of one app, over HTTP, with the loop turned by hand. */
+/** Calls the API for the machines of one app; the test runs the steps of the loop itself. */
 export function machinesOf(platform: Platform, app: string) {
   const path = `/v1/apps/${app}/machines`
   const machines = {
@@ -20,7 +20,7 @@ export function machinesOf(platform: Platform, app: string) {
       return row?.state
     },
 
-    /** One that runs. */
+    /** Creates a machine and waits until it is started. */
     async started(extra: object = {}, config: object = {}): Promise<string> {
       const made = await machines.create(extra, config)
       if (made.status !== 200) throw new Error(`create a machine: ${JSON.stringify(made.body)}`)
@@ -28,7 +28,7 @@ export function machinesOf(platform: Platform, app: string) {
       return made.body.id
     },
 
-    /** Turns the crank until nothing but the looks at what runs is left. */
+    /** Runs steps until only the periodic checks of running machines are left. */
     async settle(turns = 200): Promise<void> {
       for (let nth = 0; nth < turns; nth++) {
         await platform.sql('update work set run_at = now(), leased_until = null')
@@ -45,7 +45,7 @@ export function machinesOf(platform: Platform, app: string) {
       )
     },
 
-    /** Each machine that runs is looked at once more. */
+    /** Runs the step of each started machine once more. */
     async look(): Promise<void> {
       const rows = await platform.sql(
         `update work set run_at = now(), leased_until = null where kind = 'machine' returning 1`,

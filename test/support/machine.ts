@@ -1,4 +1,4 @@
-/** A row without a process behind it, for what only counts machines: (id, app id, state). */
+/** Inserts a machine that has no process, for tests that only count machines. Parameters: id, app id, state. */
 export const insertMachineRow = `
   with net as (
     insert into network (org_id, name) select org_id, network from app where id = $2

@@ -7,19 +7,19 @@ import { driverProgram } from '../../src/drivers/host/program.ts'
 import { privateConfig } from '../../src/drivers/network/private.ts'
 import { machineAddress } from '../../src/model/network.ts'
 
-/** A network namespace, worked in with programs of the host. */
+/** A network namespace in which tests run programs of the host. */
 export interface Inside {
-  /** Answers what it printed. */
+  /** Returns the output of the command. */
   run(...argv: string[]): Promise<string>
-  /** A Perl program, once it has printed something. */
+  /** Starts a Perl program and waits until it has printed something. */
   start(script: string, ...args: string[]): Promise<ChildProcessWithoutNullStreams>
-  /** Greets whoever connects with `word`, on all addresses unless one is given. */
+  /** Starts a server that sends `word` to every client, on all addresses unless one is given. */
   serve(port: number, word: string, address?: string): Promise<void>
-  /** What a server said. */
+  /** Connects and returns what the server sent. */
   reach(address: string, port: number, from?: string): Promise<string>
-  /** What one said within the time that it takes to see that none does. */
+  /** Connects with a short timeout, for servers that must not be reachable. */
   tryReach(address: string, port: number, from?: string): Promise<string>
-  /** Ends what was started there. */
+  /** Ends all processes of the namespace. */
   leave(): Promise<void>
 }
 
@@ -29,7 +29,7 @@ export interface PlainMachine extends Omit<Inside, 'leave'> {
   stop(): Promise<void>
 }
 
-// As the start of a box does it: one process stays in the new network namespace, another sets it up from both sides.
+// Follows the start of a box: one process stays in the new network namespace, and another sets it up from both sides.
 const program = `
   use strict;
   our (%namespace, $machine);
@@ -78,7 +78,7 @@ const client = `
   connect($s, $at->($address, $port)) and sysread($s, $word, 99) and print $word;
 `
 
-/** A network namespace that is connected as a machine is, to this host or to one that a process is in. */
+/** Creates a network namespace with a machine's links to this host, or to the namespace of a process. */
 export async function startPlainMachine(
   home: Home,
   networkNumber: number,
@@ -104,7 +104,7 @@ export async function startPlainMachine(
   }
 }
 
-/** The network that a process is in. */
+/** Uses the network namespace of a process. */
 export function insideOf(pid: number): Inside {
   const children: ChildProcess[] = []
   const enter = (...argv: string[]) => spawn('nsenter', ['-t', String(pid), '-n', ...argv], { env: baseEnvironment })

@@ -1,4 +1,4 @@
-// Registries on loopback: Debian's own for what works, and one that breaks as it is told.
+// Registries on loopback: Debian's docker-registry, and a fake one that misbehaves on request.
 import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
@@ -10,12 +10,12 @@ import { freePort } from './port.ts'
 import { until } from './until.ts'
 
 export interface Registry {
-  /** With the port, as in the name of an image. */
+  /** The host with its port, as in an image name. */
   host: string
   close(): Promise<void>
 }
 
-/** Debian's `docker-registry`, empty, on a free port of loopback. */
+/** Starts an empty `docker-registry` of Debian on a free loopback port. */
 export async function startRegistry(): Promise<Registry> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-registry-'))
   const host = `127.0.0.1:${await freePort()}`
@@ -25,7 +25,7 @@ export async function startRegistry(): Promise<Registry> {
     storage: { filesystem: { rootdirectory: `${directory}/data` } },
     http: { addr: host },
   }
-  // JSON is YAML.
+  // JSON is valid YAML.
   writeFileSync(`${directory}/config.yml`, JSON.stringify(config))
   const child = spawn('docker-registry', ['serve', `${directory}/config.yml`], { stdio: 'ignore', cwd: '/' })
   const ended = new Promise<void>((resolve) => child.once('close', () => resolve()).once('error', () => resolve()))
@@ -46,7 +46,7 @@ export async function startRegistry(): Promise<Registry> {
 export interface PushedImage {
   /** `host/repository:tag`. */
   reference: string
-  /** Of the manifest. */
+  /** The digest of the manifest. */
   digest: string
 }
 
@@ -93,7 +93,7 @@ async function expectOk(answer: Promise<Response>): Promise<Response> {
 }
 
 export interface FakeRegistry extends Registry {
-  /** Method and path with range of everything that was asked, in order. */
+  /** Method, path and range of all requests, in order. */
   requests: { path: string; headers: IncomingMessage['headers'] }[]
 }
 
@@ -103,7 +103,7 @@ export type Answer = (
   path: string,
 ) => boolean | undefined | Promise<boolean | undefined>
 
-/** Serves the images of any repository by tag or digest, unless `answer` says that it has answered itself. */
+/** Serves the images of any repository by tag or digest, unless `answer` returns true because it has answered. */
 export async function fakeRegistry(
   images: Record<string, Blob>,
   blobs: Blob[],

@@ -19,7 +19,7 @@ function entry(name: string, platform?: Record<string, unknown>) {
   return { digest: digestOf(Buffer.from(name)), size: 1, ...(platform && { platform }) }
 }
 
-it('chooses the plain platform before its variants, and never another one', () => {
+it('prefers the platform without a variant, and never chooses another platform', () => {
   const plain = entry('plain', { os: 'linux', architecture })
   const entries = [
     entry('other', { os: 'linux', architecture: 's390x' }),
@@ -33,7 +33,7 @@ it('chooses the plain platform before its variants, and never another one', () =
   expect(choosePlatform([entry('silent')], limits).digest).toBe(entry('silent').digest)
 })
 
-it('reads what is there of a configuration', () => {
+it('reads configurations with missing fields', () => {
   expect(readConfig({})).toEqual({
     entrypoint: [],
     cmd: [],
@@ -59,7 +59,7 @@ it('reads what is there of a configuration', () => {
   expect(() => readConfig({ config: { Cmd: ['a\0b'] } })).toThrow(ImageError)
 })
 
-it('takes any manifest and configuration, or refuses them as what they are', async () => {
+it('accepts any manifest and configuration or refuses it with an ImageError', async () => {
   const value = fc.jsonValue({ maxDepth: 3 })
   const known = fc.constantFrom(
     2,

@@ -1,5 +1,5 @@
 import type { ChildProcess } from 'node:child_process'
-import type { MachineEntrance, MachineSpec, MachineTraffic, StopOptions } from '../../model/app/machine-spec.ts'
+import type { ExecTarget, MachineSpec, MachineTraffic, StopOptions } from '../../model/app/machine-spec.ts'
 import type { BoxCommand, Isolation } from '../box/driver.ts'
 
 /** One exit of a machine's program. */
@@ -79,7 +79,7 @@ export interface MachineDriver {
    */
   applyTrafficPolicy(traffic: MachineTraffic): Promise<boolean>
   /** Runs a command inside; the child process exits with the command's exit code. */
-  spawnInMachine(entrance: MachineEntrance, command: BoxCommand): ChildProcess
+  spawnInMachine(target: ExecTarget, command: BoxCommand): ChildProcess
   listProcesses(id: string): Promise<MachineProcessEntry[]>
   /** Returns undefined when the machine is not running, and on hosts without control groups. */
   readMemory(id: string): MachineMemory | undefined

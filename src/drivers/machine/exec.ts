@@ -1,5 +1,5 @@
 import type { ChildProcess } from 'node:child_process'
-import type { MachineEntrance } from '../../model/app/machine-spec.ts'
+import type { ExecTarget } from '../../model/app/machine-spec.ts'
 import { filterFile, readMaking } from '../box/disk.ts'
 import type { BoxCommand } from '../box/driver.ts'
 import { type Entrance, renderEntry } from '../box/enter/enter.ts'
@@ -10,25 +10,25 @@ import { workingDirectory } from './disk.ts'
 import { groupName, type MachineHost } from './host.ts'
 import { machinePaths } from './paths.ts'
 
-export function spawnInMachine(host: MachineHost, machine: MachineEntrance, command: BoxCommand): ChildProcess {
-  const { program, args, env } = renderEntry(boxEntrance(host, machine), command, false)
+export function spawnInMachine(host: MachineHost, target: ExecTarget, command: BoxCommand): ChildProcess {
+  const { program, args, env } = renderEntry(boxEntrance(host, target), command, false)
   return spawnWithPipes(program, args, { env, cwd: '/' })
 }
 
-function boxEntrance({ home, cgroups }: MachineHost, machine: MachineEntrance): Entrance {
-  const paths = machinePaths(home, machine.id)
+function boxEntrance({ home, cgroups }: MachineHost, target: ExecTarget): Entrance {
+  const paths = machinePaths(home, target.id)
   const way = readMaking(paths)?.way
-  if (way === undefined) throw new Error(`there is no machine ${machine.id}`)
-  const procs = cgroups.findCgroup(groupName(home, machine.id))
+  if (way === undefined) throw new Error(`there is no machine ${target.id}`)
+  const procs = cgroups.findCgroup(groupName(home, target.id))
   return {
     way,
     service: paths.service,
-    uid: boxUid(home, machine.slot) ?? process.getuid!(),
+    uid: boxUid(home, target.slot) ?? process.getuid!(),
     cgroup: [...procs, ...ensureFreezer(procs)],
     filter: filterFile(home),
     isMinimal: false,
-    home: workingDirectory(machine),
+    home: workingDirectory(target),
     env: {},
-    machine: { user: machine.user, env: machine.env },
+    machine: { user: target.user, env: target.env },
   }
 }

@@ -1,7 +1,7 @@
 import type { ChildProcess } from 'node:child_process'
 import { requireWriter } from '../../model/account/caller.ts'
 import type { MachineDetails } from '../../model/app/machine.ts'
-import { type MachineEntrance, machineEntrance } from '../../model/app/machine-spec.ts'
+import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
 import { BerthError, preconditionFailed } from '../../model/errors.ts'
 import { signalName } from '../../model/signal.ts'
 import { getVisibleMachine, readSurroundings, type VisibleMachine } from '../../store/app/machine.ts'
@@ -53,8 +53,8 @@ export async function runInMachine(
       'failed_precondition: the program of the machine has exited; this works once it runs again',
     )
   }
-  const entrance = await buildEntrance(ctx, machine)
-  return collectResult(ctx.machines.spawnInMachine(entrance, { argv: request.argv }), request)
+  const target = await buildExecTarget(ctx, machine)
+  return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
 }
 
 function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRequest): Promise<CommandResult> {
@@ -84,15 +84,15 @@ function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRe
   })
 }
 
-async function buildEntrance(
+async function buildExecTarget(
   ctx: Pick<LiveContext, 'db' | 'images' | 'encryptionKey' | 'settings' | 'hasPrivateNetworks'>,
   machine: MachineDetails,
-): Promise<MachineEntrance> {
+): Promise<ExecTarget> {
   const image = machine.image && (await ctx.images.findImage(machine.image.digest))
   if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not on this host')
   const context = await readSurroundings(ctx.db, machine.id, ctx.encryptionKey)
   const { homeNumber } = ctx.settings
-  return machineEntrance(machine, image, { ...context, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
+  return execTarget(machine, image, { ...context, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
 }
 
 class BoundedOutput {

@@ -62,16 +62,12 @@ export interface MachineNetwork {
 export type MachineTraffic = Pick<MachineSpec, 'id' | 'network' | 'policy'>
 
 /** What the driver needs to run a command in a machine as its program would run it. */
-export type MachineEntrance = Pick<MachineSpec, 'id' | 'slot' | 'env' | 'user' | 'workingDir'>
+export type ExecTarget = Pick<MachineSpec, 'id' | 'slot' | 'env' | 'user' | 'workingDir'>
 
 const defaultStop = { signal: 'SIGINT', timeoutMs: 5_000 }
 const defaultMaxRetries = 10
 
-export function machineEntrance(
-  machine: Machine,
-  image: { config: ImageConfig },
-  context: SpecContext,
-): MachineEntrance {
+export function execTarget(machine: Machine, image: { config: ImageConfig }, context: SpecContext): ExecTarget {
   const { id, config } = machine
   return {
     id,
@@ -89,7 +85,7 @@ export function machineSpec(
 ): MachineSpec {
   const { id, instanceId, config } = machine
   return {
-    ...machineEntrance(machine, image, context),
+    ...execTarget(machine, image, context),
     instanceId,
     limits: machineLimits(config),
     hostname: config.dns?.hostname ?? id,

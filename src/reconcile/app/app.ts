@@ -28,7 +28,7 @@ export const appSteps: Steps<typeof appStates, App> = {
 
 type Save = (tx: Tx) => Promise<void>
 
-/** Returns what tells the next machines to be destroyed, or undefined when all have been told. */
+/** Returns the change that starts the removal of the next machines, or undefined when all are being removed. */
 async function machineRemoval(db: Query, appId: string): Promise<Save | undefined> {
   const machines = await machinesToRemove(db, appId, maxRemovalsPerStep)
   if (machines.length === 0) return undefined
@@ -37,7 +37,7 @@ async function machineRemoval(db: Query, appId: string): Promise<Save | undefine
   }
 }
 
-/** Returns what tells the next volumes and snapshots to be removed, or undefined when all have been told. */
+/** Returns the change that starts the removal of the next volumes and snapshots, or undefined when none are left. */
 async function volumeRemoval(db: Query, appId: string): Promise<Save | undefined> {
   const volumes = await volumesToRemove(db, appId, maxRemovalsPerStep)
   const snapshots = await snapshotsToRemove(db, appId, maxRemovalsPerStep)

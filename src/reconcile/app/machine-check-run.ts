@@ -3,7 +3,7 @@ import { request as httpsRequest } from 'node:https'
 import { connect } from 'node:net'
 import type { CheckResult, Machine } from '../../model/app/machine.ts'
 import type { NamedCheck } from '../../model/app/machine-check-list.ts'
-import { type MachineEntrance, machineEntrance } from '../../model/app/machine-spec.ts'
+import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
 import { getSlot } from '../../model/app/machine-spec-context.ts'
 import { millisOf } from '../../model/duration.ts'
 import { boxAddress } from '../../model/network.ts'
@@ -99,7 +99,7 @@ async function runCommand(
   { check }: NamedCheck,
   timeoutMs: number,
 ): Promise<CheckOutcome> {
-  const child = world.machines.spawnInMachine(await entranceOf(machine, world), {
+  const child = world.machines.spawnInMachine(await execTargetOf(machine, world), {
     argv: check.command as [string, ...string[]],
   })
   return new Promise((resolve, reject) => {
@@ -124,16 +124,16 @@ async function runCommand(
 }
 
 /** Caches what exec checks need: image and secrets do not change within one version of a machine. */
-const entrances = new WeakMap<Machine, MachineEntrance>()
+const execTargets = new WeakMap<Machine, ExecTarget>()
 
-async function entranceOf(machine: Machine, world: World): Promise<MachineEntrance> {
-  const cached = entrances.get(machine)
+async function execTargetOf(machine: Machine, world: World): Promise<ExecTarget> {
+  const cached = execTargets.get(machine)
   if (cached) return cached
   const image = machine.image && (await world.images.findImage(machine.image.digest))
   if (!image) throw new Error('its image is not on this host')
   const context = await readSurroundings(world.db, machine.id, world.encryptionKey)
   const hasPrivateNetworks = await world.hasPrivateNetworks()
-  const entrance = machineEntrance(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
-  entrances.set(machine, entrance)
-  return entrance
+  const target = execTarget(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
+  execTargets.set(machine, target)
+  return target
 }

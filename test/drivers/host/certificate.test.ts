@@ -22,7 +22,7 @@ afterAll(() => removeTemporaryHome(path))
 const make = (hosts = ['db.example.org', '192.0.2.7']) => ensureServerCertificate({ home, directory, hosts, uid })
 const current = () => new X509Certificate(readFileSync(`${directory}/server.crt`))
 
-it('makes one authority for ten years, also when several want it at once', async () => {
+it('creates one authority for ten years, even for concurrent requests', async () => {
   const program = `
     import { readFileSync } from 'node:fs'
     import { ensureAuthority } from 'drivers/host/certificate.ts'
@@ -43,7 +43,7 @@ it('makes one authority for ten years, also when several want it at once', async
   expect(readdirSync(home.path).filter((entry) => entry.startsWith('.new'))).toEqual([])
 })
 
-it('signs a certificate for the names given and those of the machine itself', async () => {
+it('signs a certificate for the given names and those of the host', async () => {
   expect(await make()).toBe(true)
   const { certificateFile } = await ensureAuthority(home)
   await run('openssl', ['verify', '-purpose', 'sslserver', '-CAfile', certificateFile, `${directory}/server.crt`])
@@ -56,19 +56,19 @@ it('signs a certificate for the names given and those of the machine itself', as
   if (uid !== undefined) expect(key.uid).toBe(uid)
 })
 
-it('keeps a certificate that is good', async () => {
+it('keeps a valid certificate', async () => {
   const before = current().fingerprint256
   expect(await make()).toBe(false)
   expect(current().fingerprint256).toBe(before)
 })
 
-it('makes another when the names are others', async () => {
+it('issues a new certificate when the names change', async () => {
   expect(await make(['db.example.com'])).toBe(true)
   expect(current().checkHost('db.example.org')).toBeUndefined()
   expect(await make(['db.example.com'])).toBe(false)
 })
 
-it('makes another when the key is not its own, as after a crash between the two', async () => {
+it('issues a new certificate when the key does not match, as after a crash between the two writes', async () => {
   const other = `${home.path}/other`
   await ensureServerCertificate({ home, directory: other, hosts: [], uid })
   writeFileSync(`${directory}/server.key`, readFileSync(`${other}/server.key`))
@@ -76,7 +76,7 @@ it('makes another when the key is not its own, as after a crash between the two'
   expect(await make()).toBe(false)
 })
 
-it('makes another in its last thirty days', async () => {
+it('issues a new certificate thirty days before expiry', async () => {
   const { certificateFile, keyFile } = await ensureAuthority(home)
   const names = 'subjectAltName=DNS:db.example.org,IP:192.0.2.7,DNS:localhost,IP:127.0.0.1,IP:::1'
   const files = ['-key', `${directory}/server.key`, '-out', `${directory}/server.crt`]
@@ -89,13 +89,13 @@ it('makes another in its last thirty days', async () => {
   expect(await make()).toBe(false)
 })
 
-it('refuses what is not the name of a host', async () => {
+it('refuses an invalid host name', async () => {
   for (const host of ['a\nb', 'a,DNS:evil', '-x', '']) {
     await expect(make([host]), host).rejects.toThrow('make a certificate')
   }
 })
 
-it('makes one for a single name on request, also with an asterisk, and leaves nothing behind', async () => {
+it('issues one for a single name or wildcard on request, and leaves no files', async () => {
   const before = readdirSync(home.path)
   const authority = new X509Certificate(readFileSync((await ensureAuthority(home)).certificateFile))
   for (const name of ['www.example.com', '*.example.com', `${'long.'.repeat(30)}example.com`]) {
@@ -108,7 +108,7 @@ it('makes one for a single name on request, also with an asterisk, and leaves no
   expect(readdirSync(home.path)).toEqual(before)
 })
 
-it('is made anew for the edge when it has to be, which is then told to read it', async () => {
+it('renews the certificate of the edge and tells it to reload', async () => {
   const signals: string[] = []
   const ground = {
     config: { domain: 'berth.localhost', sandboxDomain: 'box.localhost' },

@@ -81,7 +81,7 @@ it.each<[string, TarEntry[], string]>([
     `${outside}/new`,
   ],
   [
-    'a link far up',
+    'a link with many ..',
     [
       { name: 'usr/', type: 'directory' },
       { name: 'link', type: 'symlink', link: `${up}usr` },
@@ -90,7 +90,7 @@ it.each<[string, TarEntry[], string]>([
     '/usr/new',
   ],
   [
-    'a file in the place of a link',
+    'a file that replaces a link',
     [
       { name: 'link', type: 'symlink', link: `${outside}/secret` },
       { name: 'link', content: 'in' },
@@ -98,7 +98,7 @@ it.each<[string, TarEntry[], string]>([
     '/link',
   ],
   [
-    'a directory in the place of a link',
+    'a directory that replaces a link',
     [
       { name: 'link', type: 'symlink', link: outside },
       { name: 'link/', type: 'directory' },
@@ -120,7 +120,7 @@ it.each<[string, TarEntry[], string]>([
   expectUntouched()
 })
 
-it('refuses to make something through a link that leads out of the layer', async () => {
+it('refuses to create files through a link that leads out of the layer', async () => {
   const entries: TarEntry[] = [
     { name: 'link', type: 'symlink', link: outside },
     { name: 'link/new', content: 'x' },
@@ -129,12 +129,12 @@ it('refuses to make something through a link that leads out of the layer', async
   expectUntouched()
 })
 
-it('leaves nothing of what it refused', async () => {
+it('leaves no files of a refused layer', async () => {
   await expect(unpack(makeTar([{ name: 'a/b/c', content: 'x' }, { name: '../x' }]))).rejects.toThrow()
   expect(readdirSync(`${home.path}/image/layer`).filter((name) => name.startsWith('.'))).toEqual([])
 })
 
-it('takes any bytes for a tar or refuses them with a reason, and touches nothing outside', async () => {
+it('unpacks or refuses any bytes, and touches nothing outside', async () => {
   const good = makeTar([
     { name: 'a/b', content: 'x'.repeat(600), extended: { mtime: '1.5' } },
     { name: 'l', type: 'symlink', link: '/a' },
@@ -173,7 +173,7 @@ function repairSum(tar: Buffer, start: number): void {
   )
 }
 
-/** By the program alone, which is quicker. */
+/** Runs the unpacker alone, which is faster. */
 function unpackBytes(tar: Buffer) {
   const place = `${directory}/bytes`
   rmSync(place, { recursive: true, force: true })
@@ -182,7 +182,7 @@ function unpackBytes(tar: Buffer) {
   return spawnSync('perl', args, { input: tar, encoding: 'utf8' })
 }
 
-it('ends with the input', async () => {
+it('exits when its input ends', async () => {
   const place = `${directory}/ended`
   mkdirSync(place)
   const child = spawn('perl', [`${drivers}image/unpack.pl`, process.arch, place, '1000', '1000000'])
@@ -192,7 +192,7 @@ it('ends with the input', async () => {
   expect(await ended).toBe(20)
 })
 
-it.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who keeps the right to delete', async () => {
+it.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who can delete the files again', async () => {
   const place = `${directory}/ordinary`
   mkdirSync(place)
   chownSync(place, nobody, nobody)

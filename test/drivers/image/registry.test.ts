@@ -23,7 +23,7 @@ beforeAll(async () => {
 
 afterEach(async () => {
   for (const registry of open.splice(0)) await registry.close()
-  // Nothing half-done has a name.
+  // Incomplete layers have no final name.
   const left = readdirSync(`${home.path}/image/layer`).filter((name) => !/^[0-9a-f]{64}$/.test(name))
   expect(left).toEqual([])
 })
@@ -46,7 +46,7 @@ function pull({ host }: { host: string }, limits: Partial<ImageLimits> = {}): Pr
   return imageStore({ home, limits }).pullImage(parseImageReference(`${host}/app`, false))
 }
 
-it('asks for a token where the registry wants one, and gives it to nobody else', async () => {
+it('gets a token when the registry asks for one, and sends it to no other host', async () => {
   const image = newImage()
   const elsewhere = await serve(image)
   const registry = await serve(image, (request, response, path) => {
@@ -55,7 +55,7 @@ it('asks for a token where the registry wants one, and gives it to nobody else',
       const challenge = `Bearer realm="http://${request.headers.host}/token",service="test",scope="repository:app:pull"`
       return json(response, 401, {}, { 'www-authenticate': challenge })
     }
-    // Blobs of large registries lie elsewhere.
+    // Large registries redirect to other hosts for blobs.
     if (path.includes('/blobs/')) return json(response, 307, {}, { location: `http://${elsewhere.host}${path}` })
     return false
   })
@@ -69,7 +69,7 @@ it('asks for a token where the registry wants one, and gives it to nobody else',
   expect(elsewhere.requests.map(({ headers }) => headers.authorization)).toEqual([undefined, undefined])
 })
 
-it('asks for a new token when the old one no longer counts', async () => {
+it('gets a new token when the old one has expired', async () => {
   const image = newImage()
   let valid = 0
   const registry = await serve(image, (request, response, path) => {
@@ -82,7 +82,7 @@ it('asks for a new token when the old one no longer counts', async () => {
   expect(valid).toBe(2)
 })
 
-it('uses the credentials of the home, and only from a file that nobody else can read', async () => {
+it('uses credentials only from a file that other users cannot read', async () => {
   const image = newImage()
   const wanted = `Basic ${Buffer.from('me:secret').toString('base64')}`
   const registry = await serve(image, (request, response) => {
@@ -101,7 +101,7 @@ it('uses the credentials of the home, and only from a file that nobody else can 
   expect((await pull(registry)).digest).toBe(image.manifest.digest)
 })
 
-it('gives up where a token does not help', async () => {
+it('gives up when the token is refused', async () => {
   const registry = await serve(newImage(), (request, response, path) => {
     if (path.startsWith('/token')) return json(response, 200, { token: 'useless' })
     return json(response, 401, {}, { 'www-authenticate': `Bearer realm="http://${request.headers.host}/token"` })
@@ -110,7 +110,7 @@ it('gives up where a token does not help', async () => {
 })
 
 it.each(['http://example.com/token', 'file:///etc/passwd', 'not a url', 'http://169.254.169.254/token'])(
-  'asks no place like %s for a token',
+  'refuses to get a token from %s',
   async (realm) => {
     const registry = await serve(newImage(), (_, response) =>
       json(response, 401, {}, { 'www-authenticate': `Bearer realm="${realm}"` }),
@@ -125,7 +125,7 @@ it.each([
   'ftp://127.0.0.1/x',
   'https://[fe80::1]/x',
   '//[::ffff:169.254.169.254]/x',
-])('does not follow to %s', async (location) => {
+])('does not follow a redirect to %s', async (location) => {
   const registry = await serve(
     newImage(),
     (_, response, path) => path.includes('/blobs/') && json(response, 302, {}, { location }),
@@ -133,13 +133,13 @@ it.each([
   await expect(pull(registry)).rejects.toMatchObject({ code: 'unreachable' })
 })
 
-it('does not go in circles', async () => {
+it('gives up on redirect loops', async () => {
   const registry = await serve(newImage(), (_, response, path) => json(response, 302, {}, { location: `${path}x` }))
   await expect(pull(registry)).rejects.toMatchObject({ code: 'unreachable' })
   expect(registry.requests.length).toBeLessThan(10)
 })
 
-it('goes on where a connection was cut', async () => {
+it('resumes a download after a broken connection', async () => {
   const image = newImage(500_000)
   const layer = image.layers[0]!
   let cuts = 0
@@ -161,7 +161,7 @@ it('goes on where a connection was cut', async () => {
   expect(ranges.slice(1).every((range) => /^bytes=[1-9]\d*-$/.test(range!))).toBe(true)
 })
 
-it('goes on also where a registry begins anew', async () => {
+it('resumes even if the registry ignores the range', async () => {
   const image = newImage(500_000)
   const layer = image.layers[0]!
   let asked = 0
@@ -175,7 +175,7 @@ it('goes on also where a registry begins anew', async () => {
   expect((await pull(registry)).bytes).toBe(500_000)
 })
 
-it('gives up after three cuts, and after answers that the registry cannot serve', async () => {
+it('gives up after three broken connections or server errors', async () => {
   const image = newImage(500_000)
   const cutting = await serve(image, (_, response, path) => {
     if (!path.includes(image.layers[0]!.digest)) return false
@@ -192,7 +192,7 @@ it('gives up after three cuts, and after answers that the registry cannot serve'
   await expect(pull(failing)).rejects.toMatchObject({ code: 'unreachable' })
 })
 
-it('gives up on a registry that stalls, before and in the middle of an answer', async () => {
+it('gives up on a registry that stalls before or during an answer', async () => {
   const image = newImage(500_000)
   const layer = image.layers[0]!
   const silent = await serve(image, () => true)
@@ -209,7 +209,7 @@ it('gives up on a registry that stalls, before and in the middle of an answer', 
   await expect(pull(stopping, { stallSeconds: 0.3 })).rejects.toMatchObject({ code: 'unreachable' })
 })
 
-it('gives up on a registry that sends drop by drop', async () => {
+it('gives up on a registry that is too slow', async () => {
   const image = newImage(500_000)
   const drops: NodeJS.Timeout[] = []
   const registry = await serve(image, (_, response, path) => {
@@ -223,7 +223,7 @@ it('gives up on a registry that sends drop by drop', async () => {
   await until(() => readdirSync(`${home.path}/image/layer`).every((name) => /^[0-9a-f]{64}$/.test(name)))
 })
 
-it('stops when it is called off', async () => {
+it('stops when it is aborted', async () => {
   const image = newImage()
   const silent = await serve(image, () => true)
   const calling = new AbortController()
@@ -242,16 +242,13 @@ it.each<[string, (image: MadeImage) => Blob[]]>([
     ({ config, layers: [layer] }) => [config, { ...layer!, content: Buffer.alloc(layer!.content.length) }],
   ],
   [
-    'more than there should be',
+    'too many bytes',
     ({ config, layers: [layer] }) => [
       config,
       { ...layer!, content: Buffer.concat([layer!.content, Buffer.alloc(10)]) },
     ],
   ],
-  [
-    'less than there should be',
-    ({ config, layers: [layer] }) => [config, { ...layer!, content: layer!.content.subarray(0, 700) }],
-  ],
+  ['too few bytes', ({ config, layers: [layer] }) => [config, { ...layer!, content: layer!.content.subarray(0, 700) }]],
   [
     'another configuration',
     ({ config, layers }) => [{ ...config, content: Buffer.alloc(config.content.length, ' ') }, ...layers],
@@ -259,12 +256,12 @@ it.each<[string, (image: MadeImage) => Blob[]]>([
 ])('refuses a blob with %s', async (what, change) => {
   const image = newImage()
   const registry = await serve(image, undefined, change(image))
-  // What ends early may have been cut.
+  // A short blob looks like a broken connection.
   const code = what.startsWith('less') ? 'unreachable' : 'damaged'
   await expect(pull(registry)).rejects.toMatchObject({ code })
 })
 
-it('refuses manifests that are not what they are said to be', async () => {
+it('refuses manifests that do not match their digest or size', async () => {
   const image = newImage()
   const other = newImage()
   const index = makeIndex([
@@ -323,12 +320,12 @@ it.each<[string, unknown, string]>([
   await expect(pull(registry)).rejects.toMatchObject({ code })
 })
 
-it('refuses a manifest without end', async () => {
+it('refuses an endless manifest', async () => {
   const registry = await serve(newImage(), (_, response) => endless(response))
   await expect(pull(registry)).rejects.toMatchObject({ code: 'too_large' })
 })
 
-it('refuses a layer without end', async () => {
+it('refuses an endless layer', async () => {
   const image = newImage()
   const registry = await serve(
     image,
@@ -342,7 +339,7 @@ it.each([
   ['zstd', zstdCompressSync],
 ] as const)('refuses a bomb in %s', async (_, compress) => {
   const image = newImage()
-  // A tar whose only file is said to be large and consists of zeros.
+  // A tar with one large file of zeros.
   const tar = Buffer.concat([image.layers[0]!.tar.subarray(0, 512), Buffer.alloc(64 * 2 ** 20)])
   const content = compress(tar)
   const layer = { ...image.layers[0]!, content, digest: digestOf(content), diffId: digestOf(tar) }

@@ -107,7 +107,7 @@ it('pulls an image from a registry, by tag and by digest', async () => {
   expect(statSync(`${home.path}/image`).mode & 0o777).toBe(0o700)
 })
 
-it('takes the image of this platform from an index', async () => {
+it('chooses the image of this platform from an index', async () => {
   const [ours, theirs] = ['amd64', 'arm64'].map((architecture) =>
     makeImage({ layers: [{ files: [{ name: 'which', content: architecture }] }], architecture }),
   )
@@ -132,7 +132,7 @@ it('takes the image of this platform from an index', async () => {
   await expect(pull(`${registry.host}/other`)).rejects.toMatchObject({ code: 'not_supported' })
 })
 
-it('reads manifests as docker writes them', async () => {
+it('reads manifests in the format of Docker', async () => {
   const image = makeImage({ layers: [{ files: [{ name: 'docker' }] }] })
   const type = 'application/vnd.docker.distribution.manifest.v2+json'
   const manifest = jsonBlob(
@@ -152,7 +152,7 @@ it('reads manifests as docker writes them', async () => {
   expect((await pull(`${registry.host}/docker:v2`)).digest).toBe(manifest.digest)
 })
 
-it('says what was not found', async () => {
+it('reports what was not found', async () => {
   await expect(pull(`${registry.host}/nothing/here:v1`)).rejects.toMatchObject({
     code: 'not_found',
     message: expect.stringContaining('nothing/here:v1'),
@@ -161,7 +161,7 @@ it('says what was not found', async () => {
   await expect(pull(`oci:${directory}/nothing`)).rejects.toMatchObject({ code: 'not_found' })
 })
 
-it('unpacks a layer of two images once, and shares the work of pulls at the same time', async () => {
+it('unpacks a layer of two images once, and shares downloads of concurrent pulls', async () => {
   const shared = { files: [{ name: 'shared', content: 'x'.repeat(300_000) }] }
   const references = []
   for (const name of ['one', 'two'])
@@ -175,7 +175,7 @@ it('unpacks a layer of two images once, and shares the work of pulls at the same
   expect(new Set(images.map((image) => image.layers[0])).size).toBe(1)
 })
 
-it('lets go of one pull while another waits for the same', async () => {
+it('aborts one pull while another continues with the same download', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'left',
     layers: [{ files: [{ name: 'left', content: Buffer.alloc(5_000_000, 'ab') }], compression: 'none' }],
@@ -184,15 +184,15 @@ it('lets go of one pull while another waits for the same', async () => {
   const leaving = new AbortController()
   const first = store.pullImage(
     parseImageReference(reference, false),
-    () => leaving.abort(new Error('changed my mind')),
+    () => leaving.abort(new Error('cancelled')),
     leaving.signal,
   )
   const second = pull(reference, store)
-  await expect(first).rejects.toThrow('changed my mind')
+  await expect(first).rejects.toThrow('cancelled')
   expect(statSync(`${(await second).layers[0]}/left`).size).toBe(5_000_000)
 })
 
-it('deletes by the marks of layers, as the kernel understands them', async () => {
+it('writes whiteouts in the form of overlayfs', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'marks',
     layers: [
@@ -227,7 +227,7 @@ it('deletes by the marks of layers, as the kernel understands them', async () =>
   expect(merged).toEqual(['./closed/new', './etc/kept', './replaced/new'])
 })
 
-/** The files of the layers as a machine would see them. */
+/** Lists the files that a machine with these layers would see. */
 function showMerged(layers: string[]): string[] {
   const script = `mount -t overlay overlay -o "$1" "$2" && cd "$2" && find . -type f | sort`
   const mountPoint = `${directory}/merged`
@@ -239,7 +239,7 @@ function showMerged(layers: string[]): string[] {
     .split('\n')
 }
 
-it('keeps links, rights and attributes, and makes no devices', async () => {
+it('keeps links, permissions and attributes, and creates no devices', async () => {
   const capability = Buffer.from('0100000200040000000000000000000000000000', 'hex')
   const { reference } = await pushImage(registry, {
     repository: 'kinds',
@@ -305,7 +305,7 @@ function attributes(path: string): string[] {
     .filter((name) => name !== '')
 }
 
-it('takes an OCI layout', async () => {
+it('reads an OCI layout', async () => {
   const place = `${directory}/layout`
   const image = makeImage({ layers: [{ files: [{ name: 'from', content: 'layout' }] }] })
   writeLayout(place, [{ blob: image.manifest, name: 'v1' }], [image.manifest, image.config, ...image.layers])
@@ -328,7 +328,7 @@ function writeLayout(place: string, manifests: { blob: Blob; name: string }[], b
   for (const { digest, content } of blobs) writeFileSync(`${place}/blobs/${digest.replace(':', '/')}`, content)
 }
 
-it('takes a tar of a root filesystem, plain and compressed, as one image', async () => {
+it('reads the tar of a root filesystem, compressed or not, as the same image', async () => {
   const tar = makeTar([
     { name: 'bin/', type: 'directory' },
     { name: 'bin/app', content: 'app', mode: 0o755 },
@@ -346,7 +346,7 @@ it('takes a tar of a root filesystem, plain and compressed, as one image', async
   expect(readdirSync(`${home.path}/image/scratch`)).toEqual([])
 })
 
-it('takes the archives of docker and OCI tools', async () => {
+it('reads the archives of Docker and OCI tools', async () => {
   const image = makeImage({
     layers: [{ files: [{ name: 'saved', content: 'yes' }], compression: 'none' }, { files: [{ name: 'too' }] }],
     config: { Cmd: ['/saved'] },
@@ -397,7 +397,7 @@ it('takes the archives of docker and OCI tools', async () => {
   }
 })
 
-it('collects what no image needs and nothing else', async () => {
+it('removes exactly the layers that no image needs', async () => {
   const own = await openHome(`${directory}/collected`, { uidBase: 300_000, registry: `${directory}/homes` })
   const store = imageStore({ home: own })
   const common = { files: [{ name: 'common', content: 'x'.repeat(1000) }] }
@@ -426,7 +426,7 @@ it('collects what no image needs and nothing else', async () => {
   expect(readdirSync(`${own.path}/image/layer`)).toEqual([])
 })
 
-it('spares what is being pulled', async () => {
+it('does not remove what is being pulled', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'spared',
     layers: [
@@ -444,7 +444,7 @@ it('spares what is being pulled', async () => {
   expect(image.layers.every((layer) => existsSync(layer))).toBe(true)
 })
 
-it('never sees a part of a layer as whole, whenever it is killed', async () => {
+it('never takes a partial layer for complete, whenever it is killed', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'killed',
     layers: [
@@ -472,7 +472,7 @@ it('never sees a part of a layer as whole, whenever it is killed', async () => {
   expect(readFileSync(`${image.layers[0]}/f/399`, 'utf8').length).toBe(20_000)
 })
 
-it('makes an image of busybox that runs', async () => {
+it('unpacks an image of busybox that runs', async () => {
   const image = await pull((await pushImage(registry, { repository: 'busybox', ...busyboxImage() })).reference)
   const args = isRoot() ? [] : ['-r']
   expect(
@@ -503,7 +503,7 @@ it('refuses an image that is larger than allowed', async () => {
   expect((await pull(`${registry.host}/large`)).bytes).toBe(3000)
 })
 
-it('refuses a layer that is not what its image says', async () => {
+it('refuses a layer that does not match its configuration', async () => {
   const honest = makeImage({ layers: [{ files: [{ name: 'x' }] }] })
   const swapped = assemble([{ ...layerOf(makeTar([{ name: 'other' }])), diffId: honest.layers[0]!.diffId }])
   await pushBlobs(registry, 'swapped', swapped)

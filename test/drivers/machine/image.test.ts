@@ -20,7 +20,7 @@ beforeAll(async () => {
 })
 afterAll(() => bench?.remove())
 
-/** What a machine with this script prints before it ends. */
+/** Runs a machine with this script and returns its output. */
 async function outputOf(script: string, parts: Partial<MachineSpec> = {}): Promise<string> {
   const spec = await bench.newMachine({ ...parts, script: `${script}\necho the end` })
   await bench.untilPrinted(spec, 'exited with code')
@@ -32,7 +32,7 @@ async function outputOf(script: string, parts: Partial<MachineSpec> = {}): Promi
 }
 
 describe('the root filesystem', () => {
-  it('is that of the image, upper layers over lower ones, and fresh for each start', async () => {
+  it('is the image with upper layers over lower ones, and fresh for each start', async () => {
     const layers = [
       ...plain.layers,
       bench.newLayer({ 'etc/passwd': 'root:x:0:0::/:/bin/sh\n', 'opt/data': 'from above\n' }),
@@ -50,7 +50,7 @@ describe('the root filesystem', () => {
     expect(readFileSync(`${layers.at(-1)}/opt/data`, 'utf8')).toBe('from above\n')
   })
 
-  it('keeps what was written where it is to stay', async () => {
+  it('keeps changes over a stop if it is persistent', async () => {
     const spec = await bench.newMachine({ keepsRoot: true, script: `cat /left; echo kept > /left; ${waiting}` })
     await bench.untilPrinted(spec, 'ready')
     await bench.machines.stopMachine(spec.id, spec.stop)
@@ -67,7 +67,7 @@ describe('the root filesystem', () => {
     expect((await bench.sh(plain, `cat ${bench.home.tokenFile} /proc/1/root${bench.home.tokenFile}`)).out).toBe('')
   })
 
-  it('has the files that every machine has, also where the image has links to outside', async () => {
+  it('has the files of the platform, even where the image has links that lead outside', async () => {
     const outside = `${bench.directory}/outside`
     mkdirSync(outside, { recursive: true, mode: 0o777 })
     execFileSync('chmod', ['777', outside])
@@ -91,7 +91,7 @@ describe('the root filesystem', () => {
     expect(execFileSync('ls', ['-A', outside], { encoding: 'utf8' })).toBe('')
   })
 
-  it('follows links of the image inside the image only', async () => {
+  it('follows links only within the image', async () => {
     const outside = `${bench.directory}/led-here`
     mkdirSync(outside)
     execFileSync('chmod', ['777', outside])
@@ -107,7 +107,7 @@ describe('the root filesystem', () => {
     expect(execFileSync('ls', ['-A', outside], { encoding: 'utf8' })).toBe('')
   })
 
-  it('gets the files of its configuration, byte by byte, before the program starts', async () => {
+  it('has the configured files, byte for byte, before the program starts', async () => {
     const content = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
     const files = [
       { path: '/a/new/place/%00', mode: 0o600, content },
@@ -124,7 +124,7 @@ describe('the root filesystem', () => {
       expect(execFileSync('stat', ['-c', '%a', file], { encoding: 'utf8' }).trim()).toBe('600')
   })
 
-  it.each(['relative', '/../../etc/x/../y'])('takes no file at %j out of it', async (path) => {
+  it.each(['relative', '/../../etc/x/../y'])('never writes a file at %j outside of it', async (path) => {
     const spec = bench.newSpec({ files: [{ path, mode: 0o644, content: Buffer.from('x') }] })
     const started = await bench.machines.startMachine(spec).catch((error) => error.message)
     if (path === 'relative') expect(started).toContain('absolute')
@@ -133,7 +133,7 @@ describe('the root filesystem', () => {
 })
 
 describe('the program', () => {
-  it('gets its variables and nothing else, and no one on the host sees them', async () => {
+  it('gets only its own environment, which no other process of the host can read', async () => {
     const env = {
       PATH: '/bin',
       SECRET: 'hush',
@@ -183,7 +183,7 @@ describe('the program', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
   })
 
-  it.runIf(isFull)('belongs to all groups that name its user', async () => {
+  it.runIf(isFull)('belongs to all groups that list its user', async () => {
     expect(await outputOf('id -G', { user: 'guest' })).toMatch(/\b10\b/)
     await expect(bench.machines.startMachine(bench.newSpec({ user: '70000' }))).rejects.toThrow('0 to 65535')
     await expect(bench.machines.startMachine(bench.newSpec({ user: 'guest:nobody' }))).rejects.toThrow(
@@ -191,7 +191,7 @@ describe('the program', () => {
     )
   })
 
-  it('starts in its directory, which is made when it is missing', async () => {
+  it('starts in its working directory, which is created if missing', async () => {
     expect(await outputOf('pwd', { workingDir: '/srv/app/deep' })).toBe('/srv/app/deep')
     const spec = await bench.newMachine({ workingDir: '/etc', argv: ['../bin/sh', '-c', `pwd; ${waiting}`] })
     await bench.untilPrinted(spec, 'ready')
@@ -206,14 +206,14 @@ describe('the program', () => {
     await bench.untilPrinted(spec, 'err')
   })
 
-  it('has orphans buried', async () => {
+  it('has its orphans reaped', async () => {
     const { out } = await bench.sh(plain, 'sleep 0.01 & echo $!')
     await until(async () => (await bench.sh(plain, `[ -e /proc/${out.trim()} ]`)).code === 1)
   })
 })
 
 describe('commands', () => {
-  it('run in the machine, with its variables, as its user, and end as they end', async () => {
+  it('run with the environment and user of the machine and return the exit code', async () => {
     expect(await bench.sh(plain, 'echo out; echo err >&2; exit 7')).toEqual({ code: 7, out: 'out\n', err: 'err\n' })
     expect((await bench.run(plain, ['cat'], 'through')).out).toBe('through')
     expect((await bench.run(plain, ['no-such'])).code).toBe(127)
@@ -222,7 +222,7 @@ describe('commands', () => {
     expect(await bench.run(stopped, ['true'])).toMatchObject({ code: 126, err: 'the machine is not running\n' })
   })
 
-  it('end with the machine', async () => {
+  it('are killed when the machine stops', async () => {
     const spec = await bench.newMachine()
     const child = bench.machines.spawnInMachine(spec, { argv: ['sh', '-c', 'echo ready; sleep 999'] })
     await new Promise((resolve) => child.stdout!.once('data', resolve))
@@ -239,7 +239,7 @@ describe.runIf(isFull)('a volume', () => {
     return id
   }
 
-  it('keeps what was written over stops and machines, and is of its size', async () => {
+  it('keeps its content over stops and machines, and enforces its size', async () => {
     const volumeId = await newVolume()
     const mounts = [{ volumeId, path: '/data' }]
     const script = `echo kept > /data/x; chown 33:44 /data/x; df -k /data | tail -n 1; ${waiting}`
@@ -265,7 +265,7 @@ describe.runIf(isFull)('a volume', () => {
     await until(() => !loops().includes(volumeId))
   })
 
-  it('is mounted inside the image, wherever its links lead', async () => {
+  it('is mounted inside the image even if the path has links', async () => {
     const volumeId = await newVolume()
     const layers = [...plain.layers, bench.newLayer({ data: `-> ${bench.directory}` })]
     const refused = bench.newSpec({ layers, mounts: [{ volumeId, path: '/data' }] })
@@ -280,13 +280,13 @@ describe.runIf(isFull)('a volume', () => {
   }
 })
 
-describe('rights', () => {
+describe('privileges', () => {
   const refused = async (script: string) => {
     const ended = await bench.sh(plain, script)
     expect({ script, code: ended.code }).not.toEqual({ script, code: 0 })
   }
 
-  it('do not reach the kernel', async () => {
+  it('do not include access to the kernel', async () => {
     for (const script of [
       'mount -t tmpfs none /tmp',
       'unshare -U true',
@@ -308,7 +308,7 @@ describe('rights', () => {
     }
   })
 
-  it.runIf(isFull)('are those of a user of the host that has nothing', async () => {
+  it.runIf(isFull)('on the host are those of an unprivileged user', async () => {
     const pid = (bench.look(plain) as { pid: number }).pid
     const uid = Number(/^Uid:\t(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1])
     expect(uid).toBe(bench.home.uidStart + plain.slot * 65_536)

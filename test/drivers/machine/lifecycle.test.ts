@@ -24,7 +24,7 @@ beforeAll(async () => {
 })
 afterAll(() => bench?.remove())
 
-/** Names of what lives with a uid of its range. */
+/** Lists the names of processes with a uid of the machine's range. */
 function processesOf({ slot }: MachineSpec): string[] {
   const first = bench.home.uidStart + slot * 65_536
   const uidOf = (pid: number) => Number(/^Uid:\t(\d+)/m.exec(readProc(pid, 'status'))?.[1] ?? -1)
@@ -32,7 +32,7 @@ function processesOf({ slot }: MachineSpec): string[] {
   return found.map(({ name }) => name)
 }
 
-/** A process that was just started is what started it for a moment. */
+/** Waits, because a new process has the name of its parent until it calls exec. */
 function untilListed(spec: MachineSpec, ...commands: string[]): Promise<void> {
   return until(async () => {
     const listed = (await bench.machines.listProcesses(spec.id)).map(({ command }) => command)
@@ -49,7 +49,7 @@ function readProc(pid: number, file: string): string {
 }
 
 describe('a start', () => {
-  it('runs the program of the image, and nothing when it runs already', async () => {
+  it('runs the program of the image, and does nothing if it is already running', async () => {
     const spec = await bench.newMachine()
     const pid = await bench.pidOf(spec)
     expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, exits: [] })
@@ -60,7 +60,7 @@ describe('a start', () => {
     expect(bench.machines.inspectMachine('00000000000000', 'first')).toEqual({ is: 'absent' })
   })
 
-  it('of another version ends the one before and knows nothing of its ends', async () => {
+  it('of another version stops the previous one and forgets its exits', async () => {
     const spec = await bench.newMachine({ script: `${waiting}; exit 7` })
     await bench.machines.stopMachine(spec.id, spec.stop)
     expect(bench.exits(spec)).toHaveLength(1)
@@ -74,7 +74,7 @@ describe('a start', () => {
     await bench.untilPrinted(spec, 'second')
   })
 
-  it('ends when the program ends at once, with how it ended', async () => {
+  it('succeeds when the program exits at once, and records the exit', async () => {
     const spec = await bench.newMachine({ script: 'echo done; exit 3' })
     await until(() => bench.look(spec).is === 'down')
     expect(bench.exits(spec)).toMatchObject([
@@ -97,7 +97,7 @@ describe('a start', () => {
     expect((await bench.machines.readLog(spec.id, 10)).find(({ text }) => text === line)?.stream).toBe('platform')
   })
 
-  it('tells it the names it has, and how to ask for those of others', async () => {
+  it('writes its host names and resolver configuration', async () => {
     const plain = await bench.newMachine()
     expect((await bench.sh(plain, 'cat /etc/hosts')).out).toMatch(/^127\.0\.0\.1 localhost machine-\d+$/m)
     const dns = {
@@ -128,7 +128,7 @@ describe('a start', () => {
     },
   )
 
-  it('that cannot succeed says why and leaves nothing running', async () => {
+  it('that cannot succeed reports why and leaves no process', async () => {
     const missing = bench.newSpec({ user: 'nobody-of-this-name' })
     await expect(bench.machines.startMachine(missing)).rejects.toThrow('there is no user nobody-of-this-name')
     expect(bench.look(missing)).toEqual({ is: 'down', exits: [] })
@@ -137,13 +137,13 @@ describe('a start', () => {
     const refusal = (spec: MachineSpec) => bench.machines.startMachine(spec).catch((error) => error.constructor)
     expect(await refusal({ ...missing, instanceId: 'again' })).toBe(MachineStartError)
     expect(await refusal({ ...missing, instanceId: 'odd', hostname: 'a b' })).toBe(MachineStartError)
-    // The layers may be there the next time.
+    // Missing layers may exist at the next attempt.
     expect(await refusal(gone)).toBe(Error)
     await bench.machines.startMachine({ ...missing, user: '' })
     expect(bench.look(missing).is).toBe('up')
   })
 
-  it('is refused where nothing can be kept apart', async () => {
+  it('is refused on hosts without isolation', async () => {
     const { home, supervisor, volumes } = bench
     const isolation = { kind: 'none', network: 'host' } as const
     const ability = { way: 'none', network: false, isolation, why: 'the kernel does not let us' } as const
@@ -152,7 +152,7 @@ describe('a start', () => {
     expect((await machines.isolation()).gap).toContain('the kernel does not let us')
   })
 
-  it('can be stopped and removed in the middle', async () => {
+  it('can be stopped and removed while it is in progress', async () => {
     const spec = bench.newSpec()
     const starting = bench.machines.startMachine(spec).catch(() => 'refused')
     await bench.machines.stopMachine(spec.id, spec.stop)
@@ -167,7 +167,7 @@ describe('a start', () => {
 })
 
 describe('a stop', () => {
-  it('gives the program its signal and takes every process along', async () => {
+  it('signals the program and ends every process', async () => {
     const script =
       'trap "echo interrupted; exit 4" INT; sleep 999 & setsid sleep 998 & echo ready; while :; do sleep 0.02; done'
     const spec = await bench.newMachine({ script, stop: { signal: 'SIGINT', timeoutMs: 20_000 } })
@@ -181,7 +181,7 @@ describe('a stop', () => {
     expect(bench.exits(spec)).toHaveLength(1)
   })
 
-  it('kills a program that does not listen when the time is over', async () => {
+  it('kills a program that ignores the signal after the timeout', async () => {
     const spec = await bench.newMachine({ script: 'trap "" TERM INT; echo ready; while :; do sleep 0.02; done' })
     await bench.untilPrinted(spec, 'ready')
     const pid = await bench.pidOf(spec)
@@ -193,7 +193,7 @@ describe('a stop', () => {
     expect(bench.look(spec).is).toBe('down')
   })
 
-  it('reaches a program that became another user', async () => {
+  it('signals a program that has changed its user', async () => {
     const files = [{ path: '/run.sh', mode: 0o755, content: Buffer.from(`#!/bin/sh\n${waiting}\n`) }]
     const spec = await bench.newMachine({ files, argv: isFull ? ['su', 'guest', '-c', '/run.sh'] : ['/run.sh'] })
     await bench.untilPrinted(spec, 'ready')
@@ -201,7 +201,7 @@ describe('a stop', () => {
     expect(bench.exits(spec)[0]!.exitCode).not.toBe(137)
   })
 
-  it('of many at once works', async () => {
+  it('of many machines at once works', async () => {
     const specs = await Promise.all([1, 2, 3].map(() => bench.newMachine()))
     await Promise.all(specs.map((spec) => bench.machines.stopMachine(spec.id, spec.stop)))
     expect(specs.map((spec) => bench.look(spec).is)).toEqual(['down', 'down', 'down'])
@@ -224,7 +224,7 @@ describe('signals', () => {
 })
 
 describe.runIf(hasGroups)('limits', () => {
-  it('end a program that takes too much memory, and say so', async () => {
+  it('kill a program that uses too much memory, and record it', async () => {
     const script = 'x=1; while :; do x=$x$x; done'
     const spec = await bench.newMachine({ script, limits: { memoryMb: 32, cpus: 1, pids: 50 } })
     await until(() => bench.look(spec).is === 'down')
@@ -236,14 +236,14 @@ describe.runIf(hasGroups)('limits', () => {
     expect(bench.exits(calm)).toMatchObject([{ oomKilled: false, exitCode: 1 }])
   })
 
-  it('can be read inside, where programs look for them', async () => {
+  it('are visible inside at /sys/fs/cgroup', async () => {
     const spec = await bench.newMachine({ limits: { memoryMb: 64, cpus: 1, pids: 50 } })
     const script = 'cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null'
     expect((await bench.sh(spec, script)).out.trim()).toBe(String(64 * 1024 * 1024))
     expect((await bench.sh(spec, 'echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes')).code).not.toBe(0)
   })
 
-  it('of memory can be others while it runs, and are those of its version again at its next start', async () => {
+  it('of memory can be changed while it runs, and are reset by the next start', async () => {
     const megabyte = 1024 ** 2
     const { machines } = bench
     const spec = await bench.newMachine({ limits: { memoryMb: 64, swapMb: 16, cpus: 1, pids: 50 } })
@@ -268,7 +268,7 @@ describe.runIf(hasGroups)('limits', () => {
   })
 })
 
-describe.runIf(hasGroups)('a machine that is held still', () => {
+describe.runIf(hasGroups)('a frozen machine', () => {
   const script = 'n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.01; done'
 
   async function counted(spec: MachineSpec): Promise<string> {
@@ -277,7 +277,7 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
     return readFileSync(file, 'utf8')
   }
 
-  it('does nothing until it goes on, and goes on where it was', async () => {
+  it('does not run until it is thawed, and continues where it was', async () => {
     const spec = await bench.newMachine({ script })
     const pid = await bench.pidOf(spec)
     await counted(spec)
@@ -293,7 +293,7 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
     expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, pid })
   })
 
-  it('ends when it is stopped, and when it is removed', async () => {
+  it('is killed when it is stopped or removed', async () => {
     const spec = await bench.newMachine({ script })
     await bench.machines.freezeMachine(spec.id)
     await bench.machines.stopMachine(spec.id, { signal: 'SIGTERM', timeoutMs: 5000 })
@@ -307,8 +307,8 @@ describe.runIf(hasGroups)('a machine that is held still', () => {
 })
 
 describe('logs', () => {
-  it('keep both streams apart and in order, over a stop and a start', async () => {
-    // Each stream has a logger of its own, which says when a line came.
+  it('keep both streams in order, over a stop and a start', async () => {
+    // Each stream has its own logger, which writes the timestamps.
     const script = 'trap "echo two >&2" USR1; trap "printf three; exit 0" USR2; echo one; while :; do sleep 0.02; done'
     const spec = bench.newSpec({ script })
     const live = async (before: number) => {
@@ -333,7 +333,7 @@ describe('logs', () => {
     expect(await bench.machines.readLog('00000000000000', 5)).toEqual([])
   })
 
-  it('are followed from some lines before', async () => {
+  it('can be followed, starting with the last lines', async () => {
     const script = 'echo old; echo last; trap "echo fresh" USR1; echo ready; while :; do sleep 0.02; done'
     const spec = await bench.newMachine({ script })
     await bench.untilPrinted(spec, 'ready')
@@ -350,13 +350,13 @@ describe('logs', () => {
     expect(heard.map(({ text }) => text)).toEqual(['last', 'ready', 'fresh'])
   })
 
-  it('of a flood take a bounded place', async () => {
+  it('take limited space when a program floods them', async () => {
     const spec = await bench.newMachine({ script: 'yes "$(head -c 500 /dev/zero | tr "\\0" x)"' })
     const { log } = machinePaths(bench.home, spec.id)
     await until(() => readdirSync(`${log}/stdout`).filter((name) => name.startsWith('@')).length === 3, 60)
     await until(() => readdirSync(`${log}/stdout`).length > 0)
     await bench.machines.stopMachine(spec.id, { signal: 'SIGKILL', timeoutMs: 0 })
-    // The logger may still be at its last lines.
+    // The logger may still be writing the last lines.
     const sizeOf = (name: string) => statSync(`${log}/stdout/${name}`, { throwIfNoEntry: false })?.size ?? 0
     const bytes = readdirSync(`${log}/stdout`).map(sizeOf)
     expect(bytes.reduce((sum, size) => sum + size, 0)).toBeLessThan(5 * 9 * 1024 * 1024)
@@ -364,14 +364,14 @@ describe('logs', () => {
 })
 
 describe('processes', () => {
-  it('are listed with what they listen on', async () => {
+  it('are listed with their listening sockets', async () => {
     const script = 'httpd -f -p 127.0.0.1:8080 & sleep 997 & cd /tmp; echo ready; wait'
     const spec = await bench.newMachine({ script })
     await bench.untilPrinted(spec, 'ready')
     const find = async (text: string) =>
       (await bench.machines.listProcesses(spec.id)).find(({ command }) => command.startsWith(text))
     await until(async () => ((await find('httpd '))?.listen_sockets.length ?? 0) > 0)
-    // What its start took counts less and less.
+    // The average includes the CPU time of the start, which matters less over time.
     await until(async () => (await find('sleep 997'))?.cpu === 0)
     const listed = await bench.machines.listProcesses(spec.id)
     expect(listed.find(({ pid }) => pid === 2)).toMatchObject({
@@ -387,7 +387,7 @@ describe('processes', () => {
 })
 
 describe.runIf(isFull)('the network', () => {
-  it('leads from the host to what listens, on loopback too, and not from a machine to the host or another', async () => {
+  it('lets the host reach ports of the machine, even on loopback, but not a machine the host or another machine', async () => {
     const [one, other] = [
       await bench.newMachine({ script: 'echo hello > /tmp/index.html; exec httpd -f -h /tmp -p 127.0.0.1:8080' }),
       await bench.newMachine(),

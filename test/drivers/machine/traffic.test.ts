@@ -1,4 +1,4 @@
-// What machines may send and receive under the network policies of their app. A machine beside the host stands for the
+// Traffic of machines under the network policies of their app. A network namespace beside the host represents the
 // internet.
 import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -46,7 +46,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     outside?.machine.kill('SIGKILL')
   })
 
-  it('sends to the ports that are allowed, and answers whoever may reach it', async () => {
+  it('sends to allowed ports and replies to allowed clients', async () => {
     const friend = await start()
     const held = await start({ egress: ports([open]) })
     expect(await held.reach(internet, open)).toBe(`outside ${open}`)
@@ -58,7 +58,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await friend.reach(internet, closed)).toBe(`outside ${closed}`)
   })
 
-  it('is reached at the ports that are allowed, and by the platform at all', async () => {
+  it('is reachable at allowed ports, and by the platform at all ports', async () => {
     const friend = await start()
     const held = await start({ ingress: ports([open]) })
     for (const port of [open, closed]) await held.serve(port, `held ${port}`)
@@ -72,7 +72,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await held.reach('::1', closed)).toBe(`held ${closed}`)
   })
 
-  it('reaches the platform whatever it may send', async () => {
+  it('reaches the platform under any policy', async () => {
     const held = await start({ egress: ports(), ingress: ports() })
     const here = insideOf(process.pid)
     left.push(here)
@@ -85,7 +85,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     for (const address of addresses) await run('ip', ['-6', 'addr', 'del', `${address}/128`, 'dev', 'lo'])
   })
 
-  it('is held to protocols too', async () => {
+  it('is restricted by protocol too', async () => {
     const [asked, held] = [await start(), await start({ egress: ports([closed], [open]) })]
     for (const port of [open, closed]) await asked.start(hearDatagrams, String(port))
     await asked.serve(open, 'asked')
@@ -94,7 +94,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await held.tryReach(asked.address, open)).toBe('')
   })
 
-  it('is held to another policy at once, and free without one', async () => {
+  it('follows a changed policy at once, and is unrestricted without one', async () => {
     const [friend, held] = [await start(), await start()]
     for (const port of [open, closed]) await held.serve(port, `held ${port}`)
     expect(await friend.reach(held.address, closed)).toBe(`held ${closed}`)
@@ -111,7 +111,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await friend.reach(held.address, open)).toBe(`held ${open}`)
   })
 
-  it('keeps the connections that are allowed when a policy comes, and loses the others', async () => {
+  it('keeps the connections that a new policy allows, and loses the others', async () => {
     const [friend, held] = [await start(), await start()]
     const [kept, lost] = [await converse(friend, held, open), await converse(friend, held, closed)]
     await until(() => kept.ticks() > 0 && lost.ticks() > 0)
@@ -124,7 +124,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(lost.heard()).toBe('')
   })
 
-  it('is held to it from its first packet', async () => {
+  it('is restricted from its first packet', async () => {
     const rules = `table ip seen { chain packets { type filter hook prerouting priority -400; tcp dport ${closed} counter; }; }`
     await outside.inside('nft', rules)
     const seen = async () =>
@@ -138,7 +138,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await seen()).not.toBe('0')
   })
 
-  it('is held to it after its program was started again', async () => {
+  it('is restricted after a restart of its program', async () => {
     const held = await start({ egress: ports([open]) }, { restart: { policy: 'always', maxRetries: 0 } })
     const pid = await bench.pidOf(held.spec)
     await hold(held, { egress: ports([closed]) })
@@ -149,7 +149,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await again.reach(internet, closed)).toBe(`outside ${closed}`)
   })
 
-  it('is held to what came while it was stopped or suspended', async () => {
+  it('follows a policy that changed while it was stopped or suspended', async () => {
     const held = await start({ egress: ports([open]) })
     await bench.machines.freezeMachine(held.spec.id)
     await bench.machines.startMachine({ ...held.spec, policy: { egress: ports([closed]) } })
@@ -162,7 +162,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await (await enter(free)).reach(internet, open)).toBe(`outside ${open}`)
   })
 
-  it('is held to it after everything outside the disk is gone, as after a reboot', async () => {
+  it('is restricted after a reboot', async () => {
     const [friend, held] = [await start(), await start({ ingress: ports([open]), egress: ports([closed]) })]
     for (const inside of left.splice(0)) await inside.leave()
     await bench.supervisor.stopTree()
@@ -209,7 +209,7 @@ const hearDatagrams = `
   while (my $from = recv($s, my $x, 99, 0)) { send($s, 'heard', 0, $from) }
 `
 
-// Sent again, as everybody does who sends datagrams.
+// Datagrams may be lost, so they are repeated.
 const sendDatagrams = `
   use strict; use Socket qw(:DEFAULT inet_pton); my ($address, $port, $seconds) = @ARGV; alarm $seconds;
   socket(my $s, AF_INET6, SOCK_DGRAM, 17) or die; connect($s, sockaddr_in6($port, inet_pton(AF_INET6, $address))) or exit;
@@ -219,7 +219,7 @@ const sendDatagrams = `
   }
 `
 
-// Says something all the time, and prints what it hears.
+// Sends all the time and prints what it receives.
 const talker = `
   use strict; use Socket qw(:DEFAULT inet_pton); my ($port) = @ARGV; $| = 1;
   socket(my $s, AF_INET6, SOCK_STREAM, 6) or die; bind($s, sockaddr_in6($port, inet_pton(AF_INET6, '::'))) or die;
@@ -241,7 +241,7 @@ const listener = `
   }
 `
 
-/** A connection to a machine that talks without being asked. */
+/** Opens a connection to a machine that sends without being asked. */
 async function converse(from: Held, to: Held, port: number) {
   const heard = collect(await to.start(talker, String(port)))
   const client = await from.start(listener, to.address, String(port))

@@ -42,11 +42,11 @@ describe.runIf(isRoot())('machines of private networks', () => {
     await bench.remove()
   })
 
-  it('are possible as root', async () => {
+  it('are available to root', async () => {
     expect(await findPrivateGap()).toBeUndefined()
   })
 
-  it('reach each other in one network', async () => {
+  it('reach each other within one network', async () => {
     const [first, second] = [await start(1, 1), await start(1, 2)]
     await first.serve(80, 'first')
     await second.serve(80, 'second')
@@ -63,7 +63,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await first.tryReach(stranger.address, 80)).toBe('')
   })
 
-  it('reach no machine of another network on a host that passes packets on', async () => {
+  it('reach no machine of another network on a host that forwards packets', async () => {
     const host = spawn('unshare', ['-n', 'sh', '-c', 'echo up; exec cat'])
     await new Promise((resolve) => host.stdout.once('data', resolve))
     const onHost = (...argv: string[]) => run('nsenter', ['-t', String(host.pid), '-n', ...argv])
@@ -81,7 +81,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
       }
       expect(await stranger.tryReach(first.address, 80)).toBe('')
       expect(await friend.reach(first.address, 80)).toBe('first')
-      // It was the rules that kept them apart.
+      // Without the rules they would reach each other.
       await onHost('nft', 'flush', 'ruleset')
       expect(await stranger.reach(first.address, 80)).toBe('first')
     } finally {
@@ -89,7 +89,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('reach of the host the resolver and what has an address in their network, and nothing else', async () => {
+  it('reach only the resolver and services with an address in their network on the host', async () => {
     const home = bench.home.number
     const [first, stranger] = [await start(1, 1), await start(2, 2)]
     const service = serviceAddress(home, 1, 1)
@@ -113,18 +113,18 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('are reached by the host', async () => {
+  it('are reachable from the host', async () => {
     const first = await start(1, 1)
     await first.serve(80, 'first')
     await until(async () => (await hostReaches(first.address, 80)) === 'first')
   })
 
-  it('cannot send from an address of another', async () => {
+  it('cannot send from the address of another machine', async () => {
     const [first, second, third] = [await start(1, 1), await start(1, 2), await start(1, 3)]
     await second.serve(80, 'second')
-    // Otherwise nothing is sent but the question where it is, whose failure is remembered for a while.
+    // A failed neighbor discovery would be cached, and nothing else would be sent.
     await first.run('ip', '-6', 'neigh', 'replace', second.address, 'lladdr', await linkAddress(second), 'dev', 'eth1')
-    // As another that is there, as one that is not, as one of another network: by an address of its own or without.
+    // Spoofs an existing machine, a missing one and one of another network, each with and without adding the address.
     const strange = [third.address, third.address.replace(/3:2$/, '9:2'), 'fdaa:0:77:0:1:0:1:2']
     for (const address of strange) {
       await second.run('ip', '-6', 'neigh', 'replace', address, 'lladdr', '02:bd:00:00:01:02', 'dev', 'eth1')
@@ -140,7 +140,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await countPackets(second, first.address, () => first.reach(second.address, 80))).toBeGreaterThan(0)
   })
 
-  it('send nothing but IPv6 over the link', async () => {
+  it('send only IPv6 over the link', async () => {
     const [first, second] = [await start(1, 1), await start(1, 2)]
     await second.serve(80, 'second')
     await first.run('ip', 'addr', 'add', '10.99.0.1/24', 'dev', 'eth1')
@@ -148,7 +148,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await first.tryReach('10.99.0.2', 80)).toBe('')
   })
 
-  it('are reached at once when they take over an address', async () => {
+  it('are reachable at once when they take over an address', async () => {
     const first = await start(1, 1)
     for (let round = 0; round < 5; round++) {
       const again = await start(1, 2)
@@ -158,7 +158,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('start together in a network that is not there yet', async () => {
+  it('start concurrently in a network that does not exist yet', async () => {
     await removeUnusedBridges(bench.home)
     const machines = await Promise.all([1, 2, 3, 4, 5, 6].map((slot) => start(3, slot)))
     await machines[0]!.serve(80, 'first')
@@ -166,7 +166,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(new Set(words)).toEqual(new Set(['first']))
   })
 
-  it('find their networks while unused ones are removed', async () => {
+  it('can start while unused networks are removed', async () => {
     let over = false
     const sweeping = (async () => {
       while (!over) await removeUnusedBridges(bench.home)
@@ -179,7 +179,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('stay in their networks when the rules were gone', async () => {
+  it('stay isolated when the rules were removed', async () => {
     const [first, second] = [await start(1, 1), await start(1, 2)]
     await first.serve(80, 'first')
     for (const family of ['inet', 'bridge']) await run('nft', ['delete', 'table', family, privateTable(bench.home)])
@@ -189,7 +189,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await second.tryReach(first.address, 80, third.address)).toBe('')
   })
 
-  it('can change the network with the same slot', async () => {
+  it('can move to another network with the same slot', async () => {
     const first = await start(1, 1)
     await first.stop()
     const [moved, friend] = [await start(2, 1), await start(2, 2)]
@@ -218,7 +218,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await machine.tryReach(at, 80)).toBe('')
   })
 
-  it('leave nothing behind', async () => {
+  it('leave no interfaces or rules', async () => {
     for (const machine of [await start(1, 1), await start(2, 2)]) await machine.stop()
     const ours = () =>
       listLinks().filter((link) => /^b[mn]/.test(link) && link.slice(2).startsWith(`${bench.home.number}-`))
@@ -250,7 +250,7 @@ async function linkAddress(machine: PlainMachine): Promise<string> {
   return /link\/ether (\S+)/.exec(await machine.run('ip', '-o', 'link', 'show', 'eth1'))![1]!
 }
 
-/** How many packets from this address arrive at a machine meanwhile. */
+/** Counts the packets from this address that arrive at a machine meanwhile. */
 async function countPackets(machine: PlainMachine, from: string, work: () => Promise<unknown>): Promise<number> {
   const rules = `table ip6 seen { chain packets { type filter hook prerouting priority -400; ip6 saddr ${from} counter; }; }`
   await machine.run('nft', rules)
@@ -281,7 +281,7 @@ async function reachFromBox(box: BoxSpec, address: string): Promise<string> {
   return (await bench.run(box, ['perl', '-e', connectScript, address, '80'])).out
 }
 
-/** Ends with the box. */
+/** Runs until the box ends. */
 function serveInBox(box: BoxSpec): void {
   const script = `use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(80, INADDR_ANY)); listen(S, 5); while (accept(C, S)) { syswrite C, 'box'; close C }`
   bench.boxes.spawnInBox(box, { argv: ['perl', '-e', script] }).on('error', () => undefined)

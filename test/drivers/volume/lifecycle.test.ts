@@ -54,7 +54,7 @@ async function done(look: () => Promise<VolumeWork>): Promise<void> {
 
 const boxes: ChildProcess[] = []
 
-/** Mounts the disk where only it and its children see it, as a box does; says so, and then runs the commands it reads. */
+/** Mounts the disk in a private mount namespace, as a box does, reports it, and runs the commands that it reads. */
 async function mountApart(
   source: string,
   at: string,
@@ -107,12 +107,12 @@ describe.runIf(isRoot())('disks', () => {
     return { id, ...driver.mountOf(id), at: `${bench.home.path}/at-${id}` }
   }
 
-  test('can be mounted here, and take what is written to them', async () => {
+  test('can be mounted and written', async () => {
     expect(await driver.enforcesSize()).toBe(true)
     const volume = await make()
     expect(volume.kind).toBe('image')
     expect(statSync(volume.source).size).toBe(gigabyte)
-    // Sparse: nothing of it is there yet but tables.
+    // The file is sparse: only filesystem tables are allocated.
     expect(statSync(volume.source).blocks * 512).toBeLessThan(50_000_000)
     expect(driver.measureVolume(volume.id)).toMatchObject({ blockSize: 4096, blocks: gigabyte / 4096 })
     const box = await mountApart(volume.source, volume.at)
@@ -127,14 +127,14 @@ describe.runIf(isRoot())('disks', () => {
     await again.end()
   })
 
-  test('end where their size ends', async () => {
+  test('enforce their size', async () => {
     const volume = await make()
     const box = await mountApart(volume.source, volume.at)
     expect(await box.run(`fallocate -l 1200M ${volume.at}/large`)).toMatch(/No space left/)
     await box.end()
   })
 
-  test('grow when nobody has them mounted, and keep what they have', async () => {
+  test('grow while they are not mounted, and keep their content', async () => {
     const volume = await make()
     const box = await mountApart(volume.source, volume.at)
     await box.run(`echo kept > ${volume.at}/file`)
@@ -158,7 +158,7 @@ describe.runIf(isRoot())('disks', () => {
     expect(both).toEqual([{ needsRestart: false }, { needsRestart: false }])
     expect(await box.run(`fallocate -l 1200M ${volume.at}/large`)).toBe('= 0\n')
     expect(driver.measureVolume(volume.id)!.blocks * 4096).toBeGreaterThan(1.9 * gigabyte)
-    // Again and further, also when it does not know yet how large it is.
+    // Grows again, even while the superblock on disk is out of date.
     await driver.extendVolume(volume.id, 2)
     await driver.extendVolume(volume.id, 30)
     expect(await box.run(`df --output=size -BG ${volume.at} | tail -n 1`)).toMatch(/^\s*(29|30)G\n/)
@@ -172,7 +172,7 @@ describe.runIf(isRoot())('disks', () => {
     const volume = await make()
     const box = await mountApart(volume.source, volume.at)
     expect(await driver.extendVolume(volume.id, 2)).toEqual({ needsRestart: true })
-    // What is asked of the kernel is right: it says who may, and not that it does not know it.
+    // The kernel knows the ioctl: it refuses for lack of permission, not as unknown.
     const grow = run('perl', [driverProgram('volume/grow.pl'), volume.source, String(2 * gigabyte)])
     await expect(grow).rejects.toThrow('grow the filesystem: Operation not permitted')
     expect(await box.run(`fallocate -l 1200M ${volume.at}/large`)).toMatch(/No space left/)
@@ -181,10 +181,10 @@ describe.runIf(isRoot())('disks', () => {
     expect(driver.measureVolume(volume.id)!.blocks * 4096).toBe(2 * gigabyte)
   }
 
-  if (canGrowMounted()) test('grow while they are mounted, under whoever writes to them', growUnderWriters)
+  if (canGrowMounted()) test('grow while they are mounted and written', growUnderWriters)
   else test('keep their size while they are mounted, where the kernel wants it so', keepSizeWhileMounted)
 
-  test('do not grow while a device shows them that nobody has mounted', async () => {
+  test('do not grow while they have a loop device but are not mounted', async () => {
     const volume = await make()
     const device = (await run('losetup', ['--find', '--show', volume.source])).stdout.trim()
     const grow = () => run('perl', [driverProgram('volume/grow.pl'), volume.source, String(2 * gigabyte)])
@@ -197,10 +197,10 @@ describe.runIf(isRoot())('disks', () => {
     expect(driver.measureVolume(volume.id)!.blocks * 4096).toBe(2 * gigabyte)
   })
 
-  test('are copied as they are in a moment while they are written, and go on', async () => {
+  test('are copied consistently while they are written, and continue to work', async () => {
     const volume = await make()
     const box = await mountApart(volume.source, volume.at)
-    // Two files that are written one after the other: at no moment has the second more lines than the first.
+    // Each line goes to one file and then to another, so the second file never has more lines than the first.
     await box.run(
       `(while echo x >> ${volume.at}/first && sync ${volume.at}/first && echo x >> ${volume.at}/second; do :; done) & echo $!`,
     )
@@ -230,7 +230,7 @@ describe.runIf(isRoot())('disks', () => {
     expect(driver.measureSnapshot(snapshotId)).toBe(0)
   })
 
-  test('are let go when the copy is killed, and copied after all', async () => {
+  test('are thawed when the copy is killed, and copied by the next attempt', async () => {
     const volume = await make()
     const box = await mountApart(volume.source, volume.at)
     await box.run(`head -c 300000000 /dev/urandom > ${volume.at}/large; sync`)
@@ -255,7 +255,7 @@ describe.runIf(isRoot())('disks', () => {
     expect(await bench.jobs.inspectJob(job)).toEqual({ is: 'absent' })
   })
 
-  test('are not made from what is gone, and say so', async () => {
+  test('report a missing source', async () => {
     const id = newVolumeId()
     const from = { snapshotId: newSnapshotId() }
     expect(await driver.ensureVolume({ id, sizeGb: 1, from })).toEqual({
@@ -268,14 +268,14 @@ describe.runIf(isRoot())('disks', () => {
     expect(() => driver.mountOf('../x')).toThrow(/not the id/)
   })
 
-  test('that were left half grown are grown by the next try', async () => {
+  test('that were left half grown are grown by the next attempt', async () => {
     const volume = await make()
     truncateSync(volume.source, 2 * gigabyte)
     await driver.extendVolume(volume.id, 2)
     expect(driver.measureVolume(volume.id)!.blocks * 4096).toBe(2 * gigabyte)
   })
 
-  test('leave nothing behind', async () => {
+  test('leave no files', async () => {
     const volume = await make()
     await driver.removeVolume(volume.id)
     await driver.removeVolume(volume.id)
@@ -283,7 +283,7 @@ describe.runIf(isRoot())('disks', () => {
   })
 })
 
-test.runIf(isRoot())('share their blocks with copies where the filesystem can', async () => {
+test.runIf(isRoot())('share blocks with copies on filesystems with reflinks', async () => {
   const filesystem = mountXfs()
   if (!filesystem) throw new Error('xfs cannot be mounted here')
   const bench = await openBench(filesystem.directory)
@@ -292,7 +292,7 @@ test.runIf(isRoot())('share their blocks with copies where the filesystem can', 
     await done(() => bench.driver.ensureVolume({ id, sizeGb: 1 }))
     const { source } = bench.driver.mountOf(id)
     const box = await mountApart(source, `${bench.home.path}/at`)
-    // More than half of what there is: a second copy of it has no room.
+    // More than half of the disk, so a full second copy would not fit.
     await box.run(`head -c 600000000 /dev/zero | tr '\\0' x > ${bench.home.path}/at/large; sync`)
     await done(() => bench.driver.ensureVolume({ id: copyId, sizeGb: 1, from: { volumeId: id } }))
     await box.end()
@@ -303,14 +303,14 @@ test.runIf(isRoot())('share their blocks with copies where the filesystem can', 
   }
 })
 
-describe('directories, where nothing can be mounted', () => {
+describe('directories, on hosts that cannot mount files', () => {
   let bench: Bench
   beforeAll(async () => {
     bench = await openBench(undefined, false)
   })
   afterAll(() => bench.remove())
 
-  test('are volumes whose size nobody keeps', async () => {
+  test('are volumes without an enforced size', async () => {
     const { driver } = bench
     const [id, copyId, snapshotId] = [newVolumeId(), newVolumeId(), newSnapshotId()]
     expect(await driver.enforcesSize()).toBe(false)

@@ -9,7 +9,7 @@ import { usePlatform } from '../../support/platform.ts'
 const platform = usePlatform()
 const machines = machinesOf(platform, 'shop')
 
-/** As the listener for machines has it. */
+/** Sends the request as the listener for machines does. */
 const ask = (address: string, body: object = {}, token: string | null = null) =>
   platform.call('POST', '/v1/tokens/oidc', { body, token, headers: { 'berth machine': address } })
 const read = (part: string) => JSON.parse(Buffer.from(part, 'base64url').toString())
@@ -18,8 +18,8 @@ beforeEach(async () => {
   await platform.createApp('shop')
 })
 
-describe('who a machine is', () => {
-  test('is told to it, signed so that others can check it', async () => {
+describe('the identity of a machine', () => {
+  test('is issued as a token that others can verify', async () => {
     const id = await machines.started({ name: 'web' })
     const { private_ip, instance_id } = (await machines.call('GET', id)).body
     const before = Math.floor(Date.now() / 1000)
@@ -53,7 +53,7 @@ describe('who a machine is', () => {
     expect(read((await ask(private_ip)).body.split('.')[1]).jti).not.toBe(said.jti)
   })
 
-  test('is found where the issuer says', async () => {
+  test('is published in the discovery document', async () => {
     const reply = await platform.call('GET', '/.well-known/openid-configuration', { token: null })
     expect(reply.body).toMatchObject({
       issuer: 'https://berth.example',
@@ -63,7 +63,7 @@ describe('who a machine is', () => {
     expect((await platform.callSandbox('GET', '/.well-known/jwks.json', { token: null })).status).toBe(404)
   })
 
-  test('is told to nobody else', async () => {
+  test('is refused to others', async () => {
     const id = await machines.started()
     const { private_ip } = (await machines.call('GET', id)).body
     const elsewhere = private_ip.replace(/:[0-9a-f]+:2$/, ':1:2')
@@ -87,11 +87,11 @@ describe('who a machine is', () => {
   )
 })
 
-describe('the key for it', () => {
+describe('the signing key', () => {
   const path = mkdtempSync(`${tmpdir()}/berth-key-`)
   afterAll(() => rmSync(path, { recursive: true, force: true }))
 
-  test('is made once for a home, and lies there encrypted', async () => {
+  test('is created once per home and stored encrypted', async () => {
     const secret = Buffer.alloc(32, 1)
     const [one, other] = await Promise.all([identityKey({ path }, secret)(), identityKey({ path }, secret)()])
     expect(one.equals(other)).toBe(true)

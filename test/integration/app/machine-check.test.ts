@@ -35,7 +35,7 @@ beforeEach(async () => {
   await platform.createApp('shop')
 })
 
-/** The boxes of the fake world are this machine. */
+/** The fake driver runs machines on this host. */
 function world() {
   const made = platform.fake.world(platform.database.db)
   return {
@@ -51,7 +51,7 @@ async function resultOf(check: object) {
 }
 
 describe('a check', () => {
-  test('over HTTP passes with an answer of success', async () => {
+  test('over HTTP passes with a 2xx answer', async () => {
     expect(await resultOf({ type: 'http' })).toEqual({ status: 'passing', output: 'HTTP 200: as it is' })
     status = 500
     expect(await resultOf({ type: 'http', path: '/x', method: 'post' })).toEqual({
@@ -71,12 +71,12 @@ describe('a check', () => {
     })
   })
 
-  test('over TCP passes with a connection', async () => {
+  test('over TCP passes when the connection succeeds', async () => {
     expect(await resultOf({ type: 'tcp' })).toEqual({ status: 'passing', output: 'connected' })
     expect(await resultOf({ type: 'tcp', port: 1 })).toMatchObject({ status: 'critical' })
   })
 
-  test('by a command passes when it ends well', async () => {
+  test('by a command passes when it exits with 0', async () => {
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 0'] })).toMatchObject({ status: 'passing' })
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 2'] })).toMatchObject({ status: 'critical' })
     expect(await resultOf({ type: 'exec', command: ['sleep', '100'], timeout: '100ms' })).toMatchObject({
@@ -98,7 +98,7 @@ describe('the checker', () => {
     await feed.close()
   })
 
-  test('notes what changes, for checks of machines and of their services, and forgets with a stop', async () => {
+  test('stores changed results of machine and service checks, and drops them when the machine stops', async () => {
     const check = { type: 'http', interval: '1s', grace_period: '0s' }
     const services = [{ internal_port: port, checks: [check] }]
     const id = await machines.started({}, { services, checks: { own: { ...check, port } } })
@@ -118,7 +118,7 @@ describe('the checker', () => {
     expect(await checks()).toEqual([])
   })
 
-  test('gives what is coming up its time', async () => {
+  test('reports no failure within the grace period', async () => {
     status = 503
     const id = await machines.started(
       {},
@@ -129,7 +129,7 @@ describe('the checker', () => {
     await until(async () => (await machines.call('GET', id)).body.checks[0].status === 'passing')
   })
 
-  test('looks soon again until it first passes, whatever the interval', async () => {
+  test('repeats a check quickly until it first passes, whatever the interval', async () => {
     status = 503
     const own = { type: 'http', port, interval: '1h', grace_period: '0s' }
     const id = await machines.started({}, { checks: { own } })

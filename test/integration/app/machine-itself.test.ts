@@ -23,11 +23,11 @@ describe('a machine without a token', () => {
     return (await machines.call('GET', id)).body.private_ip
   }
 
-  /** As the listener for machines has it. */
+  /** Sends the request as the listener for machines does. */
   const ask = (address: string, method: Method, url: string, body?: object) =>
     platform.call(method, url, { token: null, headers: { 'berth machine': address }, ...(body && { body }) })
 
-  test('sees and changes what is its own', async () => {
+  test('can read and change itself', async () => {
     const id = await machines.started({}, { metadata: { role: 'web' } })
     const address = await place(id)
     const reads = ['', '/events', '/versions', '/metadata', '/metadata/role', '/memory', '/ps', '/logs', '/wait']
@@ -39,7 +39,7 @@ describe('a machine without a token', () => {
     expect((await ask(address, 'POST', `${path}/${id}/stop`)).body).toEqual({ ok: true })
     await machines.settle()
     expect(await machines.state(id)).toBe('stopped')
-    // The token by which that is allowed is shown to nobody, and goes with the machine.
+    // The internal token that allows this is never shown and is removed with the machine.
     const { tokens } = (await platform.call('GET', '/v1/tokens')).body
     expect(tokens.filter((token: { id: string }) => token.id === id)).toEqual([])
     expect(await platform.sql('select kind from token where inside')).toEqual([{ kind: 'app' }])
@@ -49,7 +49,7 @@ describe('a machine without a token', () => {
     expect((await ask(address, 'GET', `${path}/${id}`)).status).toBe(401)
   })
 
-  test('gets nothing of what is not, or what others are to decide', async () => {
+  test('cannot access anything else, nor what only its owner decides', async () => {
     await platform.createApp('other')
     const [id, sibling] = [await machines.started(), await machines.started()]
     const address = await place(id)
@@ -79,7 +79,7 @@ describe('a machine without a token', () => {
       expect((await ask(stranger, 'GET', `${path}/${id}`)).status, stranger).toBe(401)
     }
     expect((await platform.call('GET', `${path}/${id}`, { token: null })).status).toBe(401)
-    // One that is not valid is not as good as none.
+    // An invalid token is refused, although no token would be accepted.
     const headers = { 'berth machine': address }
     expect((await platform.call('GET', `${path}/${id}`, { token: 'berth_no', headers })).status).toBe(401)
     expect((await platform.call('GET', `${path}/${sibling}`, { headers })).status).toBe(200)
@@ -112,7 +112,7 @@ describe('the socket in a machine', () => {
     })
   }
 
-  test('is there for those that run, and answers each about itself', async () => {
+  test('exists in running machines and identifies the machine', async () => {
     const first = await machines.started()
     const inside = open()
     await platform.server.ready()
@@ -135,7 +135,7 @@ describe('the socket in a machine', () => {
     }
   })
 
-  test('is there before its program runs', async () => {
+  test('exists before the program starts', async () => {
     const inside = open()
     await platform.server.ready()
     await inside.start(platform.server)

@@ -13,7 +13,7 @@ beforeEach(async () => {
 
 const update = (id: string) => machines.call('POST', id, '', { body: { config: { image: 'caddy' } } })
 
-/** What is asked of a machine, and where that ends. */
+/** Commands to a machine and the states that they lead to. */
 const commands: Record<
   string,
   {
@@ -65,7 +65,7 @@ async function begin(name: string): Promise<string> {
   return id
 }
 
-/** Until it is where it should be, however often something fails on the way. */
+/** Runs steps until the machine has the expected state, whatever fails meanwhile. */
 async function converge(id: string, ends: string): Promise<void> {
   for (let tries = 0; tries < 20; tries++) {
     await machines.settle().catch(() => undefined)
@@ -81,7 +81,7 @@ async function expectEnd(id: string, name: string): Promise<void> {
   const changes = (await machines.events(id)).filter(
     (event) => !event.startsWith('exit') && !event.startsWith('restart starting'),
   )
-  // Each change of state is told once: no event follows one that says the same.
+  // Each change of state is recorded once: no two consecutive events are equal.
   expect(changes.filter((event, at) => event === changes[at - 1])).toEqual([])
   const exits = (await machines.events(id)).filter((event) => event.startsWith('exit'))
   expect(exits.length).toBeLessThanOrEqual(2)
@@ -127,7 +127,7 @@ describe.each(Object.keys(commands))('%s', (name) => {
   })
 })
 
-test('a hundred random commands at once end in a state that stays, with what runs as it says', async () => {
+test('a hundred concurrent random commands end in a stable state that matches what runs', async () => {
   const id = await machines.started()
   const asks = [
     () => machines.call('POST', id, '/start'),

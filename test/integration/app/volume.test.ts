@@ -14,7 +14,7 @@ const snapshots = async (id: string) => (await platform.call('GET', `${path}/${i
 
 beforeEach(() => platform.createApp('shop'))
 
-/** Looks at everything, a few times: what keeps being looked at never ends. */
+/** Runs a few rounds of steps; periodic work never ends, so it cannot run until nothing is due. */
 async function settle(rounds = 6) {
   for (let i = 0; i < rounds; i++) {
     for (const { kind, resource_id } of await platform.sql('select kind, resource_id from work')) {
@@ -44,7 +44,7 @@ const attach = (asked: Parameters<typeof attachVolume>[1]) =>
   platform.database.db.transaction((tx) => attachVolume(tx, asked))
 
 describe('creating a volume', () => {
-  test('answers with what the reference shows, and makes the disk in the background', async () => {
+  test('returns the documented fields, and makes the disk in the background', async () => {
     const made = await make({ size_gb: 2, region: 'ams', compute: { cpus: 1 } })
     expect(made.status).toBe(200)
     expect(made.body).toEqual({
@@ -78,12 +78,12 @@ describe('creating a volume', () => {
     expect((await platform.call('GET', '/v1/apps/shop')).body.volume_count).toBe(1)
   })
 
-  test('takes nulls for what is left out, as clients of typed languages send them', async () => {
+  test('accepts nulls for omitted fields', async () => {
     const nulls = { size_gb: null, encrypted: null, fstype: null, snapshot_id: null, snapshot_retention: null }
     expect(await make(nulls)).toMatchObject({ status: 200, body: { size_gb: 3, snapshot_retention: 5 } })
   })
 
-  test('that cannot be made says why', async () => {
+  test('that fails reports why', async () => {
     fake.diskProblem = 'no space left'
     const id = await ready()
     expect((await get(id)).body).toMatchObject({ state: 'failed', failure: 'no space left' })
@@ -120,7 +120,7 @@ describe('creating a volume', () => {
     expect(await platform.sql('select 1 from volume')).toEqual([])
   })
 
-  test('with anything at all never fails on our side', async () => {
+  test('with any input never causes an internal error', async () => {
     const field = fc.constantFrom('name', 'size_gb', 'region', 'fstype', 'snapshot_id', 'source_volume_id')
     await fc.assert(
       fc.asyncProperty(fc.dictionary(field, fc.jsonValue()), async (body) => {
@@ -130,7 +130,7 @@ describe('creating a volume', () => {
     )
   })
 
-  test('as a copy needs what is copied to be ready, and at least its size', async () => {
+  test('as a copy needs a source that is ready, and at least its size', async () => {
     const { body: source } = await make({ size_gb: 4 })
     expect((await make({ source_volume_id: source.id })).status).toBe(412)
     await settle(2)
@@ -150,7 +150,7 @@ describe('creating a volume', () => {
 })
 
 describe('changing a volume', () => {
-  test('sets how it is backed up', async () => {
+  test('sets its snapshot options', async () => {
     const id = await ready()
     const body = { snapshot_retention: 30, auto_backup_enabled: false }
     expect(await platform.call('PUT', `${path}/${id}`, { body })).toMatchObject({ status: 200, body })
@@ -158,7 +158,7 @@ describe('changing a volume', () => {
     expect((await platform.call('PUT', `${path}/${id}`, { body: { snapshot_retention: 61 } })).status).toBe(422)
   })
 
-  test('lets it grow, never shrink', async () => {
+  test('can grow it but not shrink it', async () => {
     const id = await ready()
     const extend = (size_gb: unknown) => platform.call('PUT', `${path}/${id}/extend`, { body: { size_gb } })
     expect(await extend(5)).toMatchObject({
@@ -172,7 +172,7 @@ describe('changing a volume', () => {
     expect((await get(id)).body).toMatchObject({ size_gb: 5, state: 'created' })
   })
 
-  test('of a running machine grows at once, unless a copy is being made of it', async () => {
+  test('of a running machine grows it at once, unless it is being copied', async () => {
     const id = await ready()
     const appId = await addMachine('m1')
     await attach({ appId, volumeId: id, machineId: 'm1' })
@@ -190,7 +190,7 @@ describe('changing a volume', () => {
     expect(fake.disks.get(id)).toBe(5)
   })
 
-  test('of a running machine says so where it needs a restart', async () => {
+  test('of a running machine reports that a restart is needed', async () => {
     const id = await ready()
     const appId = await addMachine('m1')
     await attach({ appId, volumeId: id, machineId: 'm1' })
@@ -202,7 +202,7 @@ describe('changing a volume', () => {
     expect(fake.disks.get(id)).toBe(3)
   })
 
-  test('is not needed when its machine has it grow by itself', async () => {
+  test('is automatic when the machine has a growth threshold', async () => {
     const id = await ready()
     const appId = await addMachine('m1')
     await attach({ appId, volumeId: id, machineId: 'm1' })
@@ -217,7 +217,7 @@ describe('changing a volume', () => {
     expect(await sizeWith(2.5)).toEqual([5, 5])
     expect(await sizeWith(4)).toEqual([6, 6])
     expect(await sizeWith(5.9)).toEqual([6, 6])
-    // What is to grow with the next start does not grow by more and more until then.
+    // A volume that grows at the next start does not grow again before that.
     fake.disksGrowAtStart = true
     await platform.sql(`update machine set config = jsonb_set(config, '{mounts,0,size_gb_limit}', '0')`)
     expect(await sizeWith(5.5)).toEqual([8, 6])
@@ -231,7 +231,7 @@ describe('changing a volume', () => {
 })
 
 describe('attaching a volume', () => {
-  test('goes to one machine only, also when twenty ask at once', async () => {
+  test('succeeds for only one of twenty concurrent machines', async () => {
     const id = await ready()
     const appId = await addMachine('m0')
     for (let i = 1; i < 20; i++) await addMachine(`m${i}`)
@@ -246,7 +246,7 @@ describe('attaching a volume', () => {
     }
   })
 
-  test('by name takes one that is free, each machine another', async () => {
+  test('by name gives each machine another free volume', async () => {
     const ids = [await ready(), await ready(), await ready({ name: 'other' })]
     const appId = await addMachine('m1')
     for (const id of ['m2', 'm3']) await addMachine(id)
@@ -271,7 +271,7 @@ describe('attaching a volume', () => {
 describe('deleting a volume', () => {
   const remove = (id: string) => platform.call('DELETE', `${path}/${id}`)
 
-  test('keeps it for a day, in which it can be copied', async () => {
+  test('keeps it for a day, during which it can be copied', async () => {
     const id = await ready()
     expect(await remove(id)).toMatchObject({ status: 200, body: { id, state: 'pending_destroy' } })
     expect(await remove(id)).toMatchObject({ status: 200, body: { state: 'pending_destroy' } })
@@ -302,7 +302,7 @@ describe('deleting a volume', () => {
     })
   })
 
-  test('with its app takes disks and snapshots along', async () => {
+  test('with its app removes disks and snapshots', async () => {
     const id = await ready()
     await platform.call('POST', `${path}/${id}/snapshots`)
     await make()
@@ -313,7 +313,7 @@ describe('deleting a volume', () => {
     for (const table of ['volume', 'snapshot', 'work']) expect(await platform.sql(`select 1 from ${table}`)).toEqual([])
   })
 
-  test('converges although the answer of any one call is lost', async () => {
+  test('converges although the reply of any one call is lost', async () => {
     for (let nth = 1; nth <= 6; nth++) {
       const id = await ready()
       await platform.call('POST', `${path}/${id}/snapshots`)
@@ -328,7 +328,7 @@ describe('deleting a volume', () => {
 })
 
 describe('snapshots', () => {
-  test('are made in the background, one at a time', async () => {
+  test('are made in the background one at a time', async () => {
     const id = await ready()
     const taken = await Promise.all(Array.from({ length: 5 }, () => platform.call('POST', `${path}/${id}/snapshots`)))
     expect(taken.map(({ status }) => status).sort()).toEqual([200, 409, 409, 409, 409])
@@ -348,7 +348,7 @@ describe('snapshots', () => {
     ])
   })
 
-  test('that fail say so and make room for the next', async () => {
+  test('that fail report it and do not block the next', async () => {
     const id = await ready()
     fake.diskProblem = 'no space left'
     await platform.call('POST', `${path}/${id}/snapshots`)
@@ -358,7 +358,7 @@ describe('snapshots', () => {
     expect((await platform.call('POST', `${path}/${id}/snapshots`)).status).toBe(200)
   })
 
-  test('go when their time is over', async () => {
+  test('are removed when they expire', async () => {
     const id = await ready()
     await platform.call('POST', `${path}/${id}/snapshots`)
     await settle()
@@ -371,7 +371,7 @@ describe('snapshots', () => {
     expect(fake.diskCopies.size).toBe(0)
   })
 
-  test('are made each day by themselves while the volume is used', async () => {
+  test('are made daily while the volume is used', async () => {
     const [used, unused, manual] = [await ready(), await ready(), await ready({ auto_backup_enabled: false })]
     const appId = await addMachine('m1')
     await addMachine('m2')
@@ -385,7 +385,7 @@ describe('snapshots', () => {
     expect([await snapshots(unused), await snapshots(manual)]).toEqual([[], []])
     await settle()
     expect(await snapshots(used)).toHaveLength(1)
-    // What was written before it was let go is kept as well, once.
+    // One more snapshot is made after the volume was detached.
     await platform.sql(`update snapshot set created_at = now() - interval '25 hours'`)
     await platform.database.db.transaction((tx) => detachVolumes(tx, 'm1'))
     await settle()
@@ -398,7 +398,7 @@ describe('snapshots', () => {
 })
 
 describe('lists', () => {
-  test('of an app have its volumes, without measures when a summary is asked for', async () => {
+  test('of an app contain its volumes, without measurements in the summary', async () => {
     const ids = [await ready(), await ready()]
     await platform.createApp('other')
     await make({}, '/v1/apps/other/volumes')
@@ -409,7 +409,7 @@ describe('lists', () => {
     expect((await platform.call('GET', `${path}?summary=x`)).status).toBe(400)
   })
 
-  test('of an organization walk all its apps by pages', async () => {
+  test('of an organization contain the volumes of all its apps, in pages', async () => {
     await platform.createApp('other')
     for (let i = 0; i < 3; i++) await make()
     for (let i = 0; i < 2; i++) await make({ region: 'ams' }, '/v1/apps/other/volumes')
@@ -442,7 +442,7 @@ describe('lists', () => {
   })
 })
 
-test('strangers are refused, and those who may only read change nothing', async () => {
+test('strangers are refused, and readers can change nothing', async () => {
   const id = await ready()
   await platform.createOrg('acme')
   await platform.createApp('theirs', { org_slug: 'acme' })
@@ -468,7 +468,7 @@ test('strangers are refused, and those who may only read change nothing', async 
     for (const other of ['vol_0000000000000000', 'x', '%00', '..%2f']) {
       expect((await platform.call(method, url.replace(id, other), options)).status).toBe(404)
     }
-    // By the name of an app of his own.
+    // Through the stranger's own app.
     const theirs = await platform.call(method, url.replace('shop', 'theirs'), { token: stranger, ...options })
     expect(theirs.status).toBe(404)
   }

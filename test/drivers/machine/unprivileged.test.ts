@@ -1,4 +1,4 @@
-// The same machines where the host gives less: to an ordinary user.
+// Runs machines as an ordinary user, who can use fewer features of the host.
 import { execFileSync } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs'
 import { afterAll, describe, expect, it } from 'vitest'
@@ -8,7 +8,7 @@ import { until } from '../../support/until.ts'
 
 const ordinary = 65_534
 
-/** Runs as another user: starts a machine, stops and starts it, runs commands in it, removes it. Prints what it saw. */
+/** Runs as another user: starts, stops and restarts a machine, runs commands in it, removes it, and prints the results. */
 function program(directory: string, commands: string[][]): string {
   return `
     import { cgroupDriver } from 'drivers/host/cgroup.ts'
@@ -63,10 +63,10 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
   const directory = temporaryDirectory(ordinary)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  it('a machine has one user and no network, and the rest as everywhere', async () => {
+  it('a machine has one user and no network, and otherwise works the same', async () => {
     makeLayer(`${directory}/layer`)
     mkdirSync(`${directory}/volume`)
-    // His own, as everything that he unpacks.
+    // Unpacked files belong to the user who unpacks them.
     execFileSync('chown', ['-R', `${ordinary}:${ordinary}`, `${directory}/layer`, `${directory}/volume`])
     const commands = [
       ['sh', '-c', 'id -u; pwd; cat /a/b /etc/hostname; ls /; echo 1 > /tmp/x && cat /tmp/x'],
