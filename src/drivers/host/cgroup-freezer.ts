@@ -2,10 +2,10 @@
 // for it, in which a frozen process does not end when it is killed until it is thawed.
 import { existsSync, globSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
+import { waitUntil } from '../../model/poll.ts'
 import { cgroupName } from './cgroup.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import { waitUntil } from './process.ts'
 import { killProcess } from './process-list.ts'
 
 /** Finds the group that freezes the processes of the group whose `cgroup.procs` file is given. */

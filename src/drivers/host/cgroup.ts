@@ -4,11 +4,13 @@
 // created them.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { waitUntil } from '../../model/poll.ts'
 import type { CgroupDriver, CgroupLimits } from './driver.ts'
 import { readTextIfPresent } from './file.ts'
 import { canWrite } from './filesystem.ts'
 import type { Home } from './home.ts'
-import { waitUntil } from './process.ts'
+
+export type { CgroupDriver, CgroupLimits } from './driver.ts'
 
 const controllers = ['memory', 'cpu', 'pids'] as const
 type Controller = (typeof controllers)[number]

@@ -1,8 +1,8 @@
 // The control plane processes that use a home. s6 does not supervise them, so each registers itself in a file.
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
-import { waitUntil } from './process.ts'
 import { findProcess, killProcess } from './process-list.ts'
 
 const stopTimeoutSeconds = 15

@@ -126,7 +126,7 @@ function lastLines(text: string): string {
   return lines === '' ? '' : `: ${lines}`
 }
 
-/** Polls a condition every few milliseconds, more often at first. Returns false on timeout. */
+/** Looks every few milliseconds, at first more often. False when the time is over and the condition still does not hold. */
 export async function waitUntil(holds: () => boolean | Promise<boolean>, timeoutSeconds: number): Promise<boolean> {
   const start = performance.now()
   while (!(await holds())) {

@@ -1,7 +1,7 @@
 import type { ChildProcess } from 'node:child_process'
 import type { TrafficPolicy } from '../../model/app/network-policy.ts'
 import type { BoxCommand, Isolation } from '../box/driver.ts'
-import type { GroupMemory } from '../host/driver.ts'
+import type { GroupMemory } from '../host/cgroup-memory.ts'
 
 /** What a machine runs from. Everything outside that it needs has a name that follows from `id` and `slot`. */
 export interface MachineSpec {

@@ -3,7 +3,7 @@
 import { type Lsn, parseLsn, segmentBytes } from '../../model/postgres/wal.ts'
 import type { Home } from '../host/home.ts'
 import type { Repository } from '../repository/driver.ts'
-import type { Supervisor } from '../s6/driver.ts'
+import type { Supervisor } from '../s6/supervisor.ts'
 import { clusterPaths } from './paths.ts'
 import type { PostgresDriver } from './server.ts'
 import { superuser } from './template.ts'

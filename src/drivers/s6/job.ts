@@ -1,8 +1,10 @@
 // Jobs run under the supervisor, once and under a fixed name, because a backup or a copy must outlive the control
 // plane. The exit status is kept until the job is removed, also over a reboot. A job that a reboot interrupted starts
 // again, so jobs must be repeatable, and must fail if the directory they work in has been removed meanwhile.
-import { waitUntil } from '../host/process.ts'
+import { waitUntil } from '../../model/poll.ts'
 import type { JobDriver, JobSpec, JobState, Supervisor } from './driver.ts'
+
+export type { JobDriver, JobSpec, JobState } from './driver.ts'
 
 const maxLogLines = 50
 const logTimeoutSeconds = 5

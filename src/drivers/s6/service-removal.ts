@@ -1,6 +1,6 @@
 import { existsSync, renameSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { waitUntil } from '../host/process.ts'
+import { waitUntil } from '../../model/poll.ts'
 import { isSupervised, rescanTree, tellSupervisor, treeAnswers } from './control.ts'
 import {
   hiddenDirectory,

@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
+import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { waitUntil } from '../host/process.ts'
 import { isSupervised, tellSupervisor } from './control.ts'
 import { markDown, type ServicePlace, serviceDirectory } from './service-directory.ts'
 import { defaultStopTimeoutSeconds } from './service-script.ts'

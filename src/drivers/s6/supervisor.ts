@@ -1,5 +1,6 @@
 import { existsSync, mkdirSync } from 'node:fs'
-import { run, waitUntil } from '../host/process.ts'
+import { waitUntil } from '../../model/poll.ts'
+import { run } from '../host/process.ts'
 import { findProcess, isStopped, killProcess } from '../host/process-list.ts'
 import { isSupervised, rescanTree, tellSupervisor, treeAnswers } from './control.ts'
 import type { ServiceSignal, ServiceSpec, Supervisor } from './driver.ts'
@@ -21,6 +22,8 @@ import { bringDown, stopService } from './service-stop.ts'
 import { readStatus } from './status.ts'
 import { ensureTree, inspectTree, listServiceNames, stopTree } from './tree.ts'
 import { resumeSupervision } from './tree-process.ts'
+
+export type { ServiceState, Supervisor } from './driver.ts'
 
 export function s6Supervisor(paths: ServicePlace): Supervisor {
   return {

@@ -1,5 +1,5 @@
 // The processes of a supervision tree: those of s6 itself and those of the services.
-import { waitUntil } from '../host/process.ts'
+import { waitUntil } from '../../model/poll.ts'
 import {
   filterProcesses,
   findWorkingDirectory,

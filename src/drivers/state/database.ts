@@ -4,7 +4,7 @@ import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run, waitUntil } from '../host/process.ts'
 import type { Toolchain } from '../postgres/toolchain/toolchain.ts'
-import type { Supervisor } from '../s6/driver.ts'
+import type { Supervisor } from '../s6/supervisor.ts'
 
 export interface StateDatabase {
   /** The directory of the socket, which `pg` takes for a host. */

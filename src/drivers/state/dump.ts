@@ -9,8 +9,7 @@ import type { Home } from '../host/home.ts'
 import type { Toolchain } from '../postgres/toolchain/toolchain.ts'
 import { ensureTools } from '../postgres/toolchain/tools.ts'
 import type { PlatformFiles } from '../repository/platform.ts'
-import type { JobDriver } from '../s6/driver.ts'
-import { withoutTime } from '../s6/job.ts'
+import { type JobDriver, withoutTime } from '../s6/job.ts'
 import type { StateDatabase } from './database.ts'
 
 export type DumpState = { is: 'absent' } | { is: 'running' } | { is: 'failed'; reason: string } | { is: 'done' }

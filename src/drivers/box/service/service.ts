@@ -6,7 +6,6 @@ import type { Service, ServiceDefinition } from '../../../model/sandbox/service.
 import type { ServiceProcess } from '../../../model/sandbox/service-state.ts'
 import type { Home } from '../../host/home.ts'
 import { discard, sweepTrash } from '../../host/trash.ts'
-import type { SupervisedStatus } from '../../s6/status.ts'
 import type { BoxDriver, BoxSpec } from '../driver.ts'
 import { boxPaths, boxUid } from '../paths.ts'
 import { toolPath } from '../tools.ts'
@@ -21,7 +20,15 @@ import {
 } from './files.ts'
 import { openServiceLog, type ServiceLog } from './log.ts'
 import { defaultStopMs } from './script.ts'
-import { inspectProcess, lifeOf, type RunPaths, readStatus, runPaths, writePipe } from './status.ts'
+import {
+  inspectProcess,
+  lifeOf,
+  type RunPaths,
+  readStatus,
+  runPaths,
+  type SupervisedStatus,
+  writePipe,
+} from './status.ts'
 
 export interface BoxServices {
   /** Starts no process and takes no time. */

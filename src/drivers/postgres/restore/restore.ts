@@ -1,7 +1,6 @@
 // A new data directory from a backup and the write-ahead log after it. The copy is a job; the recovery is the cluster's
 // own server, started by `PostgresDriver.ensureRunning`, on settings that lie in the copy. Every function may be stopped
 // anywhere and run again.
-
 import { existsSync, readdirSync, rmSync } from 'node:fs'
 import { parseLsn, type WalPiece } from '../../../model/postgres/wal.ts'
 import { readTextIfPresent } from '../../host/file.ts'
@@ -10,8 +9,8 @@ import type { Home } from '../../host/home.ts'
 import { run, waitUntil } from '../../host/process.ts'
 import { discard, sweepTrash } from '../../host/trash.ts'
 import type { Repository } from '../../repository/driver.ts'
-import type { JobDriver, JobState, Supervisor } from '../../s6/driver.ts'
-import { withoutTime } from '../../s6/job.ts'
+import { type JobDriver, type JobState, withoutTime } from '../../s6/job.ts'
+import type { Supervisor } from '../../s6/supervisor.ts'
 import { ensureClusterDirectory } from '../data.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import type { PostgresDriver } from '../server.ts'
