@@ -1,4 +1,4 @@
-import type { LocalSocket } from '../drivers/network/driver.ts'
+import type { LocalSocket } from '../drivers/network/local-socket.ts'
 
 export interface Sockets<T extends { id: string }> {
   /** Afterwards it listens, unless all are closed. */

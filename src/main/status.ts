@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { type Home, openHome } from '../drivers/host/home.ts'
-import type { Supervisor } from '../drivers/s6/driver.ts'
+import type { Supervisor } from '../drivers/s6/supervisor.ts'
 import { toRfc3339 } from '../model/time.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './control-plane.ts'

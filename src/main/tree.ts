@@ -1,6 +1,6 @@
 import type { Home } from '../drivers/host/home.ts'
 import { treeAnswers } from '../drivers/s6/control.ts'
-import type { Supervisor } from '../drivers/s6/driver.ts'
+import type { Supervisor } from '../drivers/s6/supervisor.ts'
 
 /** Where the tree is a unit of its own, that one is back within a second look. */
 const lookMs = 2_000

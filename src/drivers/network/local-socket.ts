@@ -5,6 +5,8 @@ import type { Socket } from 'node:net'
 import { dirname } from 'node:path'
 import type { LocalSocket } from './driver.ts'
 
+export type { LocalSocket } from './driver.ts'
+
 export interface LocalSocketOptions {
   mode: number
   /** The owner; by default the user of this process. */

@@ -2,8 +2,9 @@
 import { existsSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type ControlGroups, inspectControlGroups } from '../../drivers/host/cgroup-support.ts'
+import { inspectControlGroups } from '../../drivers/host/cgroup-support.ts'
 import {
+  type ControlGroups,
   findLibrary,
   findUserName,
   type HostCommand,
