@@ -119,7 +119,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, db, ...openLive(controlPlane), sandboxFeed: feed, machineFeed: changes, sessions, settings },
+    context: { ...world, db, ...openLive(controlPlane), sandboxFeed: feed, machineFeed: changes, sessions, settings },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,

@@ -36,7 +36,7 @@ export const orgRoutes: Route[] = [
       403: 'Only a root token may create organizations.',
       422: 'A field is not valid, or the slug is taken (`status` is then `name_taken`).',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => orgView(await createOrg(ctx, body)),
   }),
   route({
@@ -49,7 +49,7 @@ export const orgRoutes: Route[] = [
     status: 200,
     response: Type.Object({ organizations: Type.Array(OrgView) }, { title: 'OrganizationList' }),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(orgView) }),
   }),
   route({
@@ -63,7 +63,7 @@ export const orgRoutes: Route[] = [
     status: 200,
     response: OrgView,
     errors: { 404: unknown },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => orgView(await getVisibleOrg(ctx, params.org_slug)),
   }),
   route({
@@ -78,7 +78,7 @@ export const orgRoutes: Route[] = [
     status: 200,
     response: OrgView,
     errors: { 403: 'This token may only read.', 404: unknown },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => orgView(await updateOrg(ctx, params.org_slug, body)),
   }),
 ]

@@ -31,7 +31,7 @@ export const regionRoutes: Route[] = [
     status: 200,
     response: Type.Object({ nearest: Type.String(), regions: Type.Array(RegionView) }, { title: 'RegionList' }),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => {
       await getCaller(ctx)
       return {

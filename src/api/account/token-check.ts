@@ -62,13 +62,13 @@ export const tokenCheckRoutes: Route[] = [
     summary: 'Tell which tokens are valid',
     description: 'For programs that are shown tokens by others. Those that are not in the answer open nothing.',
     scope: 'read',
-    mayLackToken: true,
+    tokenOptional: true,
     body: Type.Object({ header: Header }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Array(VerifiedToken),
     errors: { 401: noneValid },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {
       const tokens = listTokens(body.header ?? headers.authorization)
       return (await authenticateTokens(ctx, tokens)).map(tokenView)
@@ -83,9 +83,9 @@ export const tokenCheckRoutes: Route[] = [
     description:
       'As a request with them would be answered: 200 when one of them may. Parts of things (`app_feature` and the like), the command and the mutation are part of the answer but limit no token here.',
     scope: 'read',
-    mayLackToken: true,
+    tokenOptional: true,
     body: Type.Object({ header: Header, access: TokenAccess }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ access: AuthorizedAccess, verified_token: VerifiedToken }, { title: 'AuthorizedToken' }),
     errors: {
@@ -93,7 +93,7 @@ export const tokenCheckRoutes: Route[] = [
       403: 'They may not: it belongs to another organization, or they may only read.',
       404: 'What is named does not exist, or the organization is not visible to them.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {
       const tokens = listTokens(body.header ?? headers.authorization)
       const authorized = await authorizeTokens(ctx, tokens, body.access)

@@ -38,7 +38,7 @@ export const tokenRoutes: Route[] = [
       404: 'The organization is unknown or not visible to this token.',
       422: 'A field is missing or not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, body }) => createToken(ctx, body),
   }),
   route({
@@ -57,7 +57,7 @@ export const tokenRoutes: Route[] = [
       403: 'A read token may not see the other tokens.',
       404: 'The organization is unknown or not visible to this token.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, query }) => ({ tokens: (await listTokensOf(ctx, query.org_slug)).map(tokenView) }),
   }),
   route({
@@ -86,7 +86,7 @@ export const tokenRoutes: Route[] = [
       { title: 'CurrentToken' },
     ),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => {
       const token = await getCurrentToken(ctx)
       const about = { token_id: token.tokenId, kind: token.kind, org_slug: token.orgSlug, organization: token.orgSlug }
@@ -107,7 +107,7 @@ export const tokenRoutes: Route[] = [
     params: Type.Object({ token_id: Type.String({ description: 'The id of the token, not the token itself.' }) }),
     status: 204,
     errors: { 403: 'The token may only read.', 404: 'The organization of this token has no such token.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => revokeTokenById(ctx, params.token_id),
   }),
 ]

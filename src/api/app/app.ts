@@ -40,7 +40,7 @@ export const appRoutes: Route[] = [
       404: 'The organization is unknown or not visible to this token.',
       422: 'A field is missing or not valid, or the name is taken (`status` is then `name_taken`).',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => createdView(await createApp(ctx, body)),
   }),
   route({
@@ -65,7 +65,7 @@ export const appRoutes: Route[] = [
       404: 'The organization is unknown or not visible to this token.',
       422: '`org_slug` is missing, or a parameter is not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, query }) => {
       const { total, apps, nextCursor } = await listAppsOf(ctx, query)
       return { total_apps: total, apps: apps.map(itemView), ...(nextCursor ? { next_cursor: nextCursor } : {}) }
@@ -82,7 +82,7 @@ export const appRoutes: Route[] = [
     status: 200,
     response: AppDetails,
     errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings),
   }),
   route({
@@ -108,7 +108,7 @@ export const appRoutes: Route[] = [
       404: notFound,
       422: 'Machines are still running and `force` was not given; the message names them.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       await deleteApp(ctx, params.app_name, query.force === 'true' || query.force === '1')
     },
@@ -126,11 +126,11 @@ export const appRoutes: Route[] = [
     body: Type.Object({
       expiry: Type.Optional(Type.String({ description: 'A duration such as `24h`; it does not end when omitted.' })),
     }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ token: Type.String() }, { title: 'DeployToken' }),
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { token } = await createDeployToken(ctx, params.app_name, body.expiry)
       return { token }

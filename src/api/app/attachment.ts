@@ -39,7 +39,7 @@ export const attachmentRoutes: Route[] = [
     otherStatus: 200,
     response: Data(AttachmentView),
     errors: { 404: `${noCluster} Or: its organization has no such app.`, 422: 'A field is missing or not valid.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       const { attachedAt, isNew } = await attach(ctx, params.postgres_cluster_id, body.app_name, body.secret)
       const data = {
@@ -61,7 +61,7 @@ export const attachmentRoutes: Route[] = [
     params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
     status: 204,
     errors: { 404: `${noCluster} Or: the app is not attached to it.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => detach(ctx, params.postgres_cluster_id, params.app_name),
   }),
 ]

@@ -117,7 +117,7 @@ export const certificateRoutes: Route[] = [
       { title: 'CertificateList' },
     ),
     errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { total, hosts, next } = await listCertificates(ctx, params.app_name, { limit: 25, ...query })
       return { certificates: hosts.map(summaryView), total_count: total, ...(next ? { next_cursor: next } : {}) }
@@ -137,7 +137,7 @@ export const certificateRoutes: Route[] = [
     status: 201,
     response: Detail,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 422: `${refused}.` },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => detailView(await requestCertificate(ctx, params.app_name, body.hostname)),
   }),
   route({
@@ -161,7 +161,7 @@ export const certificateRoutes: Route[] = [
       404: notFound,
       422: `${refused}, or certificate and key are not in order.`,
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => detailView(await addCustomCertificate(ctx, params.app_name, body)),
   }),
   route({
@@ -175,7 +175,7 @@ export const certificateRoutes: Route[] = [
     status: 200,
     response: Detail,
     errors: { 403: foreign, 404: noHost },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => detailView(await getCertificate(ctx, params.app_name, params.hostname)),
   }),
   route({
@@ -189,7 +189,7 @@ export const certificateRoutes: Route[] = [
     status: 200,
     response: Checked,
     errors: { 403: foreign, 404: noHost },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { shown, found } = await checkHost(ctx, params.app_name, params.hostname)
       const view = detailView(shown)
@@ -212,7 +212,7 @@ export const certificateRoutes: Route[] = [
     params: ByHostname,
     status: 204,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteHost(ctx, params.app_name, params.hostname),
   }),
   route({
@@ -226,7 +226,7 @@ export const certificateRoutes: Route[] = [
     status: 200,
     response: Detail,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) =>
       warned(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'authority'))),
   }),
@@ -241,7 +241,7 @@ export const certificateRoutes: Route[] = [
     status: 200,
     response: Detail,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) =>
       warned(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'custom'))),
   }),

@@ -14,14 +14,14 @@ export const identityRoutes: Route[] = [
     description:
       'The answer is a JWT of OpenID Connect, valid for ten minutes, that third parties check by `/.well-known/openid-configuration` of the issuer (`BERTH_ISSUER`). For a machine that asks at `http://_api.internal:4280`, which is known by its address and needs no token.',
     scope: 'read',
-    mayLackToken: true,
+    tokenOptional: true,
     body: IdentityWish,
-    nullsAbsent: true,
+    ignoreNulls: true,
     streams: true,
     contentType: 'text/plain',
     status: 200,
     errors: { 403: 'It is not a machine that asks.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {
       const address = headers[machineHeader]
       if (typeof address !== 'string') await requireToken(ctx)

@@ -36,7 +36,7 @@ export const ipRoutes: Route[] = [
     status: 200,
     response: Type.Object({ ips: Type.Array(IpView) }, { title: 'IpAssignmentList' }),
     errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ ips: (await listIpsOf(ctx, params.app_name)).map(ipView) }),
   }),
   route({
@@ -49,7 +49,7 @@ export const ipRoutes: Route[] = [
     scope: 'write',
     params: ByName,
     body: CreateIp,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: IpView,
     errors: {
@@ -57,7 +57,7 @@ export const ipRoutes: Route[] = [
       404: `${notFound} Or: the organization is unknown or not visible to this token.`,
       409: 'The app has the shared address already.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ipView(await allocateIp(ctx, params.app_name, body)),
   }),
   route({
@@ -71,7 +71,7 @@ export const ipRoutes: Route[] = [
     params: Type.Object({ ...ByName.properties, ip: Type.String({ description: 'The address.' }) }),
     status: 204,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it does not have this address.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => releaseIpOf(ctx, params.app_name, params.ip),
   }),
 ]

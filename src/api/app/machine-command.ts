@@ -58,12 +58,12 @@ export const machineCommandRoutes: Route[] = [
     description:
       'One that was suspended goes on where it was. What was written to its root is gone after a stop, unless it is kept.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: Type.Object({ previous_state: Type.String(), migrated: Type.Boolean(), new_host: Type.String() }),
     errors: commandErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => ({
       previous_state: await startMachineOf(call.ctx, keyOf(call)),
       migrated: false,
@@ -78,14 +78,14 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Stop a machine',
     description: 'It is told with the signal of its configuration, SIGINT by default, and killed after the timeout.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     body: Type.Object({ signal: Type.Optional(Signal), timeout: Type.Optional(Duration) }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Ok,
     errors: commandErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       await stopMachineOf(call.ctx, keyOf(call), call.body)
       return { ok: true }
@@ -99,7 +99,7 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Restart a machine',
     description: 'One that runs or has failed. One that was stopped has nothing to end: start it.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({
       timeout: Type.Optional(Type.String({ description: 'Such as `10s`, or seconds.' })),
@@ -109,7 +109,7 @@ export const machineCommandRoutes: Route[] = [
     status: 200,
     response: Ok,
     errors: commandErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       const { timeout, signal, force_stop } = call.query
       await restartMachineOf(call.ctx, keyOf(call), { timeout, signal, force: isSet(force_stop) })
@@ -124,12 +124,12 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Hold a machine still',
     description: 'Its processes stay in memory and go on with the next start.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: Ok,
     errors: commandErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       await suspendMachineOf(call.ctx, keyOf(call))
       return { ok: true }
@@ -142,13 +142,13 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Send a signal to the program of a machine',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     body: Type.Object({ signal: Signal }),
     status: 200,
     response: Ok,
     errors: { 403: notAllowed, 404: machineAbsent, 412: 'It does not run.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       await signalMachineOf(ctx, params.app_name, params.machine_id, body.signal)
       return { ok: true }
@@ -162,12 +162,12 @@ export const machineCommandRoutes: Route[] = [
       tag: 'Machines',
       summary: word === 'cordon' ? 'Lead nothing to a machine any more' : 'Lead requests to a machine again',
       scope: 'write',
-      forItself: true,
+      machineSelf: true,
       params: ByMachine,
       status: 200,
       response: Ok,
       errors: { 403: notAllowed, 404: machineAbsent, 409: leased },
-      wrongType: 400,
+      wrongTypeStatus: 400,
       run: async (call) => {
         await cordonMachine(call.ctx, keyOf(call), word === 'cordon')
         return { ok: true }
@@ -181,7 +181,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Wait until a machine is in a state',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({
       state: Type.Optional(
@@ -213,7 +213,7 @@ export const machineCommandRoutes: Route[] = [
       408: 'It was not in that state in time.',
       412: 'It cannot get there any more: it is destroyed, or the version was replaced.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, search }) => {
       const words = search.getAll('state').flatMap((text) => text.split(','))
       const states = words.map((word) => word.trim()).filter(Boolean)
@@ -234,7 +234,7 @@ export const machineCommandRoutes: Route[] = [
     summary: 'Run a command in a machine',
     description: 'Answers when it has ended, with the first MiB of what it wrote to each stream.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     body: Type.Object(
       {
@@ -254,7 +254,7 @@ export const machineCommandRoutes: Route[] = [
       },
       { examples: [{ command: ['uname', '-a'] }] },
     ),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({
       exit_code: Type.Integer(),
@@ -268,7 +268,7 @@ export const machineCommandRoutes: Route[] = [
       408: 'It did not end in time, and was killed.',
       412: 'It does not run.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       await getMachine(ctx, params.app_name, params.machine_id) // strangers learn nothing about the fields
       if (body.container) throw badRequest('container is not possible here: a machine runs one program')
@@ -296,7 +296,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'List the processes of a machine',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({
       sort_by: Type.Optional(Type.Enum(['pid', 'stime', 'rtime', 'command', 'cpu', 'rss', 'directory'])),
@@ -319,7 +319,7 @@ export const machineCommandRoutes: Route[] = [
       ),
     ),
     errors: { 403: foreignApp, 404: machineAbsent, 412: 'It does not run.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const processes = await listProcessesOf(ctx, params.app_name, params.machine_id)
       const key = query.sort_by ?? 'pid'
@@ -334,12 +334,12 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Show the memory of a machine',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: MemoryView,
     errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { limitMb, availableMb } = await readMemory(ctx, params.app_name, params.machine_id)
       return { limit_mb: limitMb, available_mb: availableMb }
@@ -354,7 +354,7 @@ export const machineCommandRoutes: Route[] = [
     description:
       'At most `max_memory_mb` of its configuration, or `memory_mb` without one, and no less than it uses. Until its next start, which gives it `memory_mb` again.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     body: Type.Object({ limit_mb: Type.Integer({ minimum: 1, examples: [512] }) }),
     status: 200,
@@ -364,7 +364,7 @@ export const machineCommandRoutes: Route[] = [
       404: machineAbsent,
       412: 'It does not run, uses more, or this host has no control groups.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { limitMb, availableMb } = await setMemory(ctx, params.app_name, params.machine_id, body.limit_mb)
       return { limit_mb: limitMb, available_mb: availableMb }
@@ -379,13 +379,13 @@ export const machineCommandRoutes: Route[] = [
     description:
       'What it can read from files again, and with swap more; as much as it can when no amount is given. The answer is what the host got back, which is 0 where it has no control groups.',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     body: Type.Object({ amount_mb: Type.Optional(Type.Integer({ minimum: 0 })) }),
     status: 200,
     response: Type.Object({ actual_mb: Type.Integer() }),
     errors: { 403: notAllowed, 404: machineAbsent, 412: 'It does not run.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ({
       actual_mb: await reclaimMemoryOf(ctx, params.app_name, params.machine_id, body.amount_mb),
     }),

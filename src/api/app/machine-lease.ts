@@ -39,7 +39,7 @@ export const machineLeaseRoutes: Route[] = [
     status: 200,
     response: LeaseView,
     errors: { 403: foreignApp, 404: `${machineAbsent} Or: nobody holds one.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => leaseView(await getLease(ctx, params.app_name, params.machine_id)),
   }),
   route({
@@ -57,11 +57,11 @@ export const machineLeaseRoutes: Route[] = [
       ttl: Type.Optional(Type.Integer({ description: 'Seconds; 30 when omitted.' })),
       description: Type.Optional(Type.String({ maxLength: 1000 })),
     }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 201,
     response: LeaseView,
     errors: { 403: notAllowed, 404: machineAbsent, 409: leased },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       const { description, ttl } = call.body
       return leaseView(await acquireLease(call.ctx, keyOf(call), { ttl: ttl ?? call.query.ttl, description }))
@@ -78,7 +78,7 @@ export const machineLeaseRoutes: Route[] = [
     status: 200,
     response: Ok,
     errors: { 403: notAllowed, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       await releaseLease(call.ctx, keyOf(call))
       return { ok: true }
@@ -105,12 +105,12 @@ export const machineMetadataRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Show the metadata of a machine',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: Metadata,
     errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await getMachine(ctx, params.app_name, params.machine_id)).config.metadata ?? {},
   }),
   ...(['PUT', 'PATCH'] as const).map((method) =>
@@ -126,7 +126,7 @@ export const machineMetadataRoutes: Route[] = [
       body: MetadataChange,
       status: 204,
       errors: { 403: notAllowed, 404: machineAbsent, 412: '`machine_version` is not its version any more.' },
-      wrongType: 400,
+      wrongTypeStatus: 400,
       run: async (call) => {
         const { metadata, machine_version: version } = call.body
         await changeMetadata(call.ctx, keyOf(call), metadata, version)
@@ -140,12 +140,12 @@ export const machineMetadataRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Show one entry of the metadata of a machine',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByKey,
     status: 200,
     response: Type.Object({ value: Type.String() }),
     errors: { 403: foreignApp, 404: `${machineAbsent} Or: it has no such entry.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { config } = await getMachine(ctx, params.app_name, params.machine_id)
       const { metadata = {} } = config
@@ -164,7 +164,7 @@ export const machineMetadataRoutes: Route[] = [
     body: Type.Object({ value: Type.String(), updated_at: Type.Optional(Type.String()) }),
     status: 204,
     errors: { 403: notAllowed, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: call.body.value }),
   }),
   route({
@@ -177,7 +177,7 @@ export const machineMetadataRoutes: Route[] = [
     params: ByKey,
     status: 204,
     errors: { 403: notAllowed, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: null }),
   }),
 ]

@@ -52,7 +52,7 @@ export const machineLogRoutes: Route[] = [
     status: 200,
     response: LogLineView,
     errors: { 403: foreignApp, 404: appAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const wish = { lines: query.lines ?? presetLines, follow: isSet(query.follow), region: query.region || null }
       return answer(await openAppLog(ctx, params.app_name, wish))
@@ -66,7 +66,7 @@ export const machineLogRoutes: Route[] = [
     summary: 'Read what a machine says',
     description: 'One JSON object a line, the oldest first. Works in every state.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object(LogQuery),
     streams: true,
@@ -74,7 +74,7 @@ export const machineLogRoutes: Route[] = [
     status: 200,
     response: LogLineView,
     errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const wish = { lines: query.lines ?? presetLines, follow: isSet(query.follow) }
       return answer(await openMachineLog(ctx, params.app_name, params.machine_id, wish))

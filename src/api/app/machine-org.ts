@@ -34,7 +34,7 @@ export const machineOrgRoutes: Route[] = [
       { title: 'OrgMachinePage' },
     ),
     errors: { 404: noOrganization },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: {} }
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
@@ -76,13 +76,13 @@ export const machineOrgRoutes: Route[] = [
       volume_name: Type.Optional(Type.String()),
       volume_size_bytes: Type.Optional(Type.Integer()),
     }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({
       regions: Type.Array(Type.Object({ region: Type.String(), count: Type.Integer(), concurrency: Type.Integer() })),
     }),
     errors: { 404: noOrganization, 422: 'There is no room, or the region is another.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, body }) => {
       const placed = await placeMachines(ctx, body)
       return { regions: placed.map(({ region, count }) => ({ region, count, concurrency: count })) }

@@ -99,7 +99,7 @@ export const machineRoutes: Route[] = [
     status: 200,
     response: Type.Array(MachineView),
     errors: { 403: foreignApp, 404: appAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, search }) => {
       const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: readMetadata(search) }
       const machines = await listMachinesOf(ctx, params.app_name, filter)
@@ -118,7 +118,7 @@ export const machineRoutes: Route[] = [
     scope: 'write',
     params: ByApp,
     body: CreateMachine,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: MachineView,
     errors: {
@@ -128,7 +128,7 @@ export const machineRoutes: Route[] = [
       412: 'The volume is attached to another machine, or the secrets are older than asked for.',
       422: 'There is no room for it, or the region is another (`status` is then `insufficient_capacity`).',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const machine = await createMachine(ctx, params.app_name, body)
       return machineView(ctx.settings, machine, { includeNonce: true })
@@ -142,13 +142,13 @@ export const machineRoutes: Route[] = [
     summary: 'Show a machine',
     description: 'One that was destroyed is shown for an hour.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({ include_leases: flag('With who holds a lease.') }),
     status: 200,
     response: MachineView,
     errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const machine = await getMachine(ctx, params.app_name, params.machine_id)
       return machineView(ctx.settings, machine, { includeLease: isSet(query.include_leases) })
@@ -165,7 +165,7 @@ export const machineRoutes: Route[] = [
     scope: 'write',
     params: ByMachine,
     body: UpdateMachine,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: MachineView,
     errors: {
@@ -174,7 +174,7 @@ export const machineRoutes: Route[] = [
       409: `${leased} Or: \`current_version\` is not its version any more. Or: the host is full.`,
       412: wrongStateNow,
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       const { ctx, body } = call
       return machineView(ctx.settings, await updateMachine(ctx, keyOf(call), body), {
@@ -189,13 +189,13 @@ export const machineRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Destroy a machine',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({ force: flag('Also while it runs.'), kill: flag('The same.') }),
     status: 200,
     response: Ok,
     errors: { 403: notAllowed, 404: machineAbsent, 409: leased, 412: 'It runs, and `force` was not given.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       await deleteMachineOf(call.ctx, keyOf(call), isSet(call.query.force) || isSet(call.query.kill))
       return { ok: true }
@@ -209,7 +209,7 @@ export const machineRoutes: Route[] = [
     summary: 'List what happened to a machine',
     description: 'The newest first.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({
       limit: Type.Optional(
@@ -224,7 +224,7 @@ export const machineRoutes: Route[] = [
     status: 200,
     response: Type.Array(EventView),
     errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const events = await listEventsOf(ctx, params.app_name, params.machine_id, query.limit ?? 20)
       return events.map(eventView)
@@ -238,12 +238,12 @@ export const machineRoutes: Route[] = [
     summary: 'List the versions of a machine',
     description: 'The newest first, at most a hundred.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: Type.Array(Type.Object({ version: Type.String(), user_config: ConfigView })),
     errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const versions = await listVersionsOf(ctx, params.app_name, params.machine_id)
       return versions.map(({ version, config }) => ({ version, user_config: config }))

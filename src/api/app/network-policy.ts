@@ -26,7 +26,7 @@ export const networkPolicyRoutes: Route[] = [
     status: 200,
     response: Type.Array(NetworkPolicyView, { title: 'NetworkPolicyList' }),
     errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await listPoliciesOf(ctx, params.app_name)).map(policyView),
   }),
   route({
@@ -40,7 +40,7 @@ export const networkPolicyRoutes: Route[] = [
     scope: 'write',
     params: ByName,
     body: PutNetworkPolicy,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: NetworkPolicyView,
     errors: {
@@ -49,7 +49,7 @@ export const networkPolicyRoutes: Route[] = [
       422: 'Policies cannot be enforced on this host.',
       503: late,
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { policy, change } = await putPolicy(ctx, params.app_name, body, await policiesEnforced(ctx))
       await waitUntilHeld(ctx, change)
@@ -67,7 +67,7 @@ export const networkPolicyRoutes: Route[] = [
     status: 200,
     response: NetworkPolicyView,
     errors: { 403: foreign, 404: absent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => policyView(await getPolicy(ctx, params.app_name, params.policy_id)),
   }),
   route({
@@ -80,7 +80,7 @@ export const networkPolicyRoutes: Route[] = [
     params: ById,
     status: 204,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: absent, 503: late },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => waitUntilHeld(ctx, await deletePolicy(ctx, params.app_name, params.policy_id)),
   }),
 ]

@@ -68,7 +68,7 @@ export const secretKeyRoutes: Route[] = [
     status: 200,
     response: Type.Object({ secret_keys: Type.Array(KeyView) }, { title: 'SecretKeyList' }),
     errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => ({
       secret_keys: (await listSecretKeysOf(ctx, params.app_name, query.types)).map(keyView),
     }),
@@ -84,7 +84,7 @@ export const secretKeyRoutes: Route[] = [
     status: 200,
     response: KeyView,
     errors: { 403: foreign, 404: noKey },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => keyView(await getSecretKey(ctx, params.app_name, params.key_name)),
   }),
   route({
@@ -100,7 +100,7 @@ export const secretKeyRoutes: Route[] = [
     status: 201,
     response: ChangedKeyView,
     errors: { 403: forbidden, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const input = { type: body.type, value: readBytes(body.value) }
       return changedView(await setSecretKey(ctx, params.app_name, params.key_name, input))
@@ -118,7 +118,7 @@ export const secretKeyRoutes: Route[] = [
     status: 201,
     response: ChangedKeyView,
     errors: { 403: forbidden, 404: notFound, 409: 'The app has a key of this name already.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) =>
       changedView(await generateSecretKey(ctx, params.app_name, params.key_name, body.type)),
   }),
@@ -133,7 +133,7 @@ export const secretKeyRoutes: Route[] = [
     status: 200,
     response: Type.Object(versionFields, { title: 'SecretKeysVersion' }),
     errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => versionView(await deleteSecretKey(ctx, params.app_name, params.key_name)),
   }),
   route({
@@ -147,11 +147,11 @@ export const secretKeyRoutes: Route[] = [
     scope: 'write',
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, associated_data: Type.Optional(Bytes) }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ ciphertext: Type.String() }, { title: 'Ciphertext' }),
     errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const [text, associated] = [readBytes(body.plaintext), readBytes(body.associated_data)]
       return { ciphertext: written(await encryptWith(ctx, params.app_name, params.key_name, text, associated)) }
@@ -166,11 +166,11 @@ export const secretKeyRoutes: Route[] = [
     scope: 'write',
     params: ByKey,
     body: Type.Object({ ciphertext: Bytes, associated_data: Type.Optional(Bytes) }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ plaintext: Type.String() }, { title: 'Plaintext' }),
     errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const [text, associated] = [readBytes(body.ciphertext), readBytes(body.associated_data)]
       return { plaintext: written(await decryptWith(ctx, params.app_name, params.key_name, text, associated)) }
@@ -188,7 +188,7 @@ export const secretKeyRoutes: Route[] = [
     status: 200,
     response: Type.Object({ signature: Type.String() }, { title: 'Signature' }),
     errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ({
       signature: written(await signWithKey(ctx, params.app_name, params.key_name, readBytes(body.plaintext))),
     }),
@@ -205,7 +205,7 @@ export const secretKeyRoutes: Route[] = [
     body: Type.Object({ plaintext: Bytes, signature: Bytes }),
     status: 204,
     errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => {
       const signed = { text: readBytes(body.plaintext), signature: readBytes(body.signature) }
       return verifyWithKey(ctx, params.app_name, params.key_name, signed)

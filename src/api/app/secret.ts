@@ -60,7 +60,7 @@ export const secretRoutes: Route[] = [
     status: 200,
     response: Type.Object({ secrets: Type.Array(SecretView) }, { title: 'SecretList' }),
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 412: older },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => ({
       secrets: (await listSecretsOf(ctx, params.app_name, readQuery(query))).map(secretView),
     }),
@@ -84,7 +84,7 @@ export const secretRoutes: Route[] = [
     status: 200,
     response: Type.Object({ secrets: Type.Array(SecretView), ...versionFields }, { title: 'ChangedSecrets' }),
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { version, secrets } = await changeSecrets(ctx, params.app_name, body.values)
       return { secrets: secrets.map(secretView), ...versionView(version) }
@@ -102,7 +102,7 @@ export const secretRoutes: Route[] = [
     status: 200,
     response: SecretView,
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.`, 412: older },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) =>
       secretView(await getSecret(ctx, params.app_name, params.secret_name, readQuery(query))),
   }),
@@ -118,7 +118,7 @@ export const secretRoutes: Route[] = [
     status: 201,
     response: Type.Object({ ...secretFields, ...versionFields }, { title: 'ChangedSecret' }),
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { version, secret } = await setSecret(ctx, params.app_name, params.secret_name, body.value)
       return { ...secretView(secret), ...versionView(version) }
@@ -135,7 +135,7 @@ export const secretRoutes: Route[] = [
     status: 200,
     response: Type.Object(versionFields, { title: 'SecretsVersion' }),
     errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => versionView(await deleteSecret(ctx, params.app_name, params.secret_name)),
   }),
 ]

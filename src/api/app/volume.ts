@@ -102,7 +102,7 @@ export const volumeRoutes: Route[] = [
     status: 200,
     response: Type.Array(VolumeView),
     errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const volumes = await listVolumesOf(ctx, params.app_name)
       return volumes.map((volume) => volumeView(ctx, volume, !isTrue(query.summary)))
@@ -117,7 +117,7 @@ export const volumeRoutes: Route[] = [
     scope: 'write',
     params: ByName,
     body: CreateVolume,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: VolumeView,
     errors: {
@@ -126,7 +126,7 @@ export const volumeRoutes: Route[] = [
       412: 'What is to be copied is not ready.',
       422: 'A field is missing or not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => volumeView(ctx, await createVolume(ctx, params.app_name, body)),
   }),
   route({
@@ -140,7 +140,7 @@ export const volumeRoutes: Route[] = [
     status: 200,
     response: VolumeView,
     errors: { 403: foreign, 404: noVolume },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await getVolume(ctx, params.app_name, params.volume_id)),
   }),
   route({
@@ -152,11 +152,11 @@ export const volumeRoutes: Route[] = [
     scope: 'write',
     params: ById,
     body: UpdateVolume,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: VolumeView,
     errors: { 403: forbidden, 404: noVolume, 422: 'A field is not valid.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) =>
       volumeView(ctx, await updateVolume(ctx, params.app_name, params.volume_id, body)),
   }),
@@ -173,7 +173,7 @@ export const volumeRoutes: Route[] = [
     status: 200,
     response: VolumeView,
     errors: { 403: forbidden, 404: noVolume, 412: 'It is attached to a machine.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await deleteVolume(ctx, params.app_name, params.volume_id)),
   }),
   route({
@@ -185,7 +185,7 @@ export const volumeRoutes: Route[] = [
     scope: 'write',
     params: ById,
     body: ExtendVolume,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object(
       {
@@ -203,7 +203,7 @@ export const volumeRoutes: Route[] = [
       409: 'It is not in a state in which it can grow.',
       422: '`size_gb` is missing, not valid, or not more than the volume has.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       const { volume, isInUse } = await extendVolume(ctx, params.app_name, params.volume_id, body.size_gb)
       return { volume: volumeView(ctx, volume), needs_restart: isInUse && (await growsAtStart(ctx)) }
@@ -220,7 +220,7 @@ export const volumeRoutes: Route[] = [
     status: 200,
     response: Type.Array(SnapshotView),
     errors: { 403: foreign, 404: noVolume },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await listSnapshotsOf(ctx, params.app_name, params.volume_id)).map(snapshotView),
   }),
   route({
@@ -239,7 +239,7 @@ export const volumeRoutes: Route[] = [
       409: 'Another snapshot of it is being made.',
       412: 'The volume is not `created`.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => createSnapshot(ctx, params.app_name, params.volume_id),
   }),
   route({
@@ -268,7 +268,7 @@ export const volumeRoutes: Route[] = [
       { title: 'VolumePage' },
     ),
     errors: { 404: 'The organization is unknown or not visible to this token.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
       const filter = await checked(ctx, () => readFilter(query, volumeStates))

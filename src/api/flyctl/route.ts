@@ -19,12 +19,12 @@ export const notReady = 'A field is not valid, or the cluster is not ready.'
 
 /** A route of these: refusals are repeated where flyctl looks for them. */
 export function internalRoute<P extends TObject, Q extends TObject, B extends TObject>(
-  record: Omit<TypedRoute<P, Q, B>, 'tag' | 'wrongType' | 'problem'>,
+  record: Omit<TypedRoute<P, Q, B>, 'tag' | 'wrongTypeStatus' | 'problem'>,
 ): Route {
   return route({
     ...record,
     tag: 'flyctl',
-    wrongType: 422,
+    wrongTypeStatus: 422,
     problem: internalProblem,
   } as TypedRoute<P, Q, B>)
 }

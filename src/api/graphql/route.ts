@@ -45,7 +45,7 @@ export const graphqlRoutes: Route[] = [
     status: 200,
     response: GraphqlAnswer,
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     problem: (error) => ({ error: error.message, errors: [refusalView(error)] }),
     run: async ({ ctx, body }) => {
       const asker = { ctx, caller: await getCaller(ctx) }

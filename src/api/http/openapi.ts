@@ -98,7 +98,7 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
     tags: [route.tag],
     summary: route.summary,
     ...(route.description ? { description: route.description } : {}),
-    ...(route.mayLackToken || route.forItself ? { security: [{ bearer: [] }, {}] } : {}),
+    ...(route.tokenOptional || route.machineSelf ? { security: [{ bearer: [] }, {}] } : {}),
     ...(parameters.length > 0 ? { parameters } : {}),
     ...(route.body ? { requestBody: { required: true, content: jsonContent(refer(route.body, schemas)) } } : {}),
     ...(route.rawBody ? { requestBody: { content: { 'application/octet-stream': { schema: anyBytes } } } } : {}),

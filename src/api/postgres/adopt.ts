@@ -39,7 +39,7 @@ export const adoptRoutes: Route[] = [
     status: 200,
     response: Data(Adoption),
     errors: { 404: 'The organization is unknown.', 422: 'A field is not valid.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => ({ data: await adoptClusters(ctx, body.org_slug) }),
   }),
 ]

@@ -31,7 +31,7 @@ export const backupRoutes: Route[] = [
       404: `${noCluster} Or: it has no such backup.`,
       422: 'Neither or both of `backup_id` and `pitr_time` are given, the time is not valid, outside the recovery window or in a gap, point-in-time restore is unavailable, or `name` is not valid or taken.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
     run: async ({ ctx, params, body }) => {
       return { data: clusterView(ctx.settings, await restoreCluster(ctx, params.postgres_cluster_id, body)) }
@@ -49,7 +49,7 @@ export const backupRoutes: Route[] = [
     status: 201,
     response: Data(PostgresCluster),
     errors: { 404: noCluster, 422: 'The cluster is not ready or has no backup yet, or `name` is not valid or taken.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
     run: async ({ ctx, params, body }) => {
       return { data: clusterView(ctx.settings, await forkCluster(ctx, params.postgres_cluster_id, body.name)) }
@@ -72,7 +72,7 @@ export const backupRoutes: Route[] = [
       410: 'Its backups are gone.',
       422: 'The cluster is not deleted or had no backup, or `name` is not valid or taken.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       return {
         data: clusterView(ctx.settings, await undeleteCluster(ctx, params.postgres_cluster_id, body.name)),
@@ -90,7 +90,7 @@ export const backupRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(BackupView)),
     errors: { 404: noCluster },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ data: (await listBackupsOf(ctx, params.postgres_cluster_id)).map(backupView) }),
   }),
   route({
@@ -108,7 +108,7 @@ export const backupRoutes: Route[] = [
       409: 'A backup is in progress.',
       422: '`type` is not valid, or the cluster is not ready.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params }) => createBackup(ctx, params.postgres_cluster_id),
   }),
   route({
@@ -128,7 +128,7 @@ export const backupRoutes: Route[] = [
       404: 'There was no such cluster, or it has no such backup.',
       422: '`pinned` is missing or not valid, or the backup is not completed.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       return { data: backupView(await pinBackup(ctx, params.postgres_cluster_id, params.backup_id, body.pinned)) }
     },

@@ -44,7 +44,7 @@ export const clusterRoutes: Route[] = [
       404: 'The organization is unknown or not visible to this token.',
       422: '`org_slug` is missing, or a parameter is not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, query }) => {
       const clusters = await listClustersOf(ctx, query.org_slug, query.include_deleted ?? false)
       return { data: clusters.map(summaryView) }
@@ -65,7 +65,7 @@ export const clusterRoutes: Route[] = [
       404: 'The organization is unknown or not visible to this token.',
       422: 'A field is missing or not valid, or the name is taken in the organization.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => ({ data: clusterView(ctx.settings, await createCluster(ctx, body)) }),
   }),
   route({
@@ -79,7 +79,7 @@ export const clusterRoutes: Route[] = [
     status: 200,
     response: Data(PostgresCluster),
     errors: { 404: noCluster },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       return { data: clusterView(ctx.settings, await getCluster(ctx, params.postgres_cluster_id)) }
     },
@@ -95,7 +95,7 @@ export const clusterRoutes: Route[] = [
     params: ById,
     status: 202,
     errors: { 404: noCluster, 410: 'The cluster is deleted already.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteCluster(ctx, params.postgres_cluster_id),
   }),
 ]

@@ -17,7 +17,7 @@ export const drillRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(DrillView)),
     errors: { 404: noCluster },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ data: (await listDrillsOf(ctx, params.postgres_cluster_id)).map(drillView) }),
   }),
   route({
@@ -37,7 +37,7 @@ export const drillRoutes: Route[] = [
       409: 'A drill is in progress.',
       422: '`drill_query` is not valid, the cluster is not ready, or it has no backup yet.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params, body }) => createDrill(ctx, params.postgres_cluster_id, body),
   }),
 ]

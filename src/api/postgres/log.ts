@@ -28,7 +28,7 @@ export const clusterLogRoutes: Route[] = [
     status: 200,
     response: Data(Type.Object({ lines: Type.Array(Type.String()) }, { title: 'PostgresLog' })),
     errors: { 404: noCluster, 422: '`lines` is not a number from 1 to 1000.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, query }) => {
       return { data: { lines: await readLogOf(ctx, params.postgres_cluster_id, query.lines ?? defaultLines) } }
     },
@@ -46,7 +46,7 @@ export const clusterLogRoutes: Route[] = [
       Type.Object({ certificate: Type.String({ description: 'As PEM.' }) }, { title: 'PostgresAuthority' }),
     ),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => ({ data: { certificate: await getAuthority(ctx) } }),
   }),
 ]

@@ -29,7 +29,7 @@ export const userRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(UserView)),
     errors: { 404: noCluster, 422: notReady },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ data: await listClusterUsers(ctx, params.postgres_cluster_id) }),
   }),
   route({
@@ -40,7 +40,7 @@ export const userRoutes: Route[] = [
     summary: 'Create a user',
     description: 'Its password is made by the platform; get it from its credentials.',
     scope: 'write',
-    outside: true,
+    outsideTransaction: true,
     params: ById,
     body: CreateUser,
     status: 201,
@@ -51,7 +51,7 @@ export const userRoutes: Route[] = [
       409: 'A user of that name exists.',
       422: `A field is not valid. Or: ${notReady}`,
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => ({ data: await createClusterUser(ctx, params.postgres_cluster_id, body) }),
   }),
   route({
@@ -66,7 +66,7 @@ export const userRoutes: Route[] = [
     body: UserRoleChange,
     status: 204,
     errors: { 400: reserved, 404: noUser, 422: `The role is not valid. Or: ${notReady}` },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params, body }) => changeUserRole(ctx, params.postgres_cluster_id, params.username, body.role),
   }),
   route({
@@ -80,7 +80,7 @@ export const userRoutes: Route[] = [
     params: ByName,
     status: 204,
     errors: { 400: reserved, 404: noUser, 422: notReady },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteClusterUser(ctx, params.postgres_cluster_id, params.username),
   }),
   route({
@@ -95,7 +95,7 @@ export const userRoutes: Route[] = [
     status: 200,
     response: Data(Credentials),
     errors: { 400: reserved, 404: noUser, 422: notReady },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ data: await getCredentials(ctx, params.postgres_cluster_id, params.username) }),
   }),
   route({
@@ -105,13 +105,13 @@ export const userRoutes: Route[] = [
     tag: 'Postgres',
     summary: 'Give a user a new password',
     scope: 'write',
-    outside: true,
+    outsideTransaction: true,
     params: ByName,
     body: RotatePassword,
     status: 200,
     response: Data(Credentials),
     errors: { 400: reserved, 404: noUser, 422: `A field is not valid. Or: ${notReady}` },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       const killSessions = body.kill_sessions ?? false
       return { data: await rotatePassword(ctx, params.postgres_cluster_id, params.username, killSessions) }

@@ -47,7 +47,7 @@ export const checkpointRoutes: Route[] = [
     response: CheckpointEvent,
     streams: true,
     errors: { 403: readOnly, 404: sandboxAbsent, 409: `${busy} Or: there are as many as there may be.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, body }) => {
       const checkpoint = await createCheckpoint(ctx, params.name, body.comment ?? query.comment ?? '')
       const { id } = checkpoint
@@ -70,7 +70,7 @@ export const checkpointRoutes: Route[] = [
     status: 200,
     response: Type.Array(CheckpointView),
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { checkpoints: all } = await listVisibleCheckpoints(ctx, params.name)
       return all
@@ -90,7 +90,7 @@ export const checkpointRoutes: Route[] = [
     status: 200,
     response: CheckpointView,
     errors: { 404: absent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => findIn(await listVisibleCheckpoints(ctx, params.name), params.checkpoint_id),
   }),
   route({
@@ -103,7 +103,7 @@ export const checkpointRoutes: Route[] = [
     params: ById,
     status: 204,
     errors: { 403: readOnly, 404: absent, 409: 'It is the state now, or it is being restored.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteCheckpoint(ctx, params.name, params.checkpoint_id),
   }),
   route({
@@ -125,7 +125,7 @@ export const checkpointRoutes: Route[] = [
     response: CheckpointEvent,
     streams: true,
     errors: { 403: readOnly, 404: absent, 409: busy },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const kept = await restoreCheckpoint(ctx, params.name, params.checkpoint_id)
       const beginning = [`Restoring checkpoint ${params.checkpoint_id}`, `The state before is kept as ${kept.id}`]

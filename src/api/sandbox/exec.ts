@@ -54,7 +54,7 @@ export const execRoutes: Route[] = [
     status: 200,
     response: ExecSessionList,
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, search }) => {
       const sessions = await listExecSessions(ctx, params.name)
       if (search.has('cmd') || search.has('cmd[]')) {
@@ -78,7 +78,7 @@ export const execRoutes: Route[] = [
     streams: true,
     status: 200,
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, search, body }) => {
       await checked(ctx, () => refuseSocketsOnly(search))
       const { start } = await prepareExec(ctx, params.name, search)
@@ -96,7 +96,7 @@ export const execRoutes: Route[] = [
     params: Session,
     status: 200,
     errors: { 403: readOnly, 404: sessionAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       await getExecSession(ctx, params.name, params.session_id)
       throw badRequest('attach with an upgrade to a WebSocket')
@@ -122,7 +122,7 @@ export const execRoutes: Route[] = [
     streams: true,
     status: 200,
     errors: { 403: readOnly, 404: sessionAbsent, 410: 'It has ended already.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, search }) => {
       const session = await getSessionToKill(ctx, params.name, params.session_id)
       const order = readKillOrder(search)

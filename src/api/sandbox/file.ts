@@ -95,7 +95,7 @@ export const fileRoutes: Route[] = [
     streams: true,
     contentType: 'application/octet-stream',
     errors: { 400: wrong, 403: denied, 404: absent, 416: 'The file has no such part.' },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, headers }) =>
       fileAnswer(await openFile(ctx, params.name, query, (size) => askedRange(size, query, headers.range))),
   }),
@@ -121,7 +121,7 @@ export const fileRoutes: Route[] = [
     otherStatus: 200,
     response: Type.Object({ path: Type.String(), size: Type.Integer(), mode: Type.String() }, { title: 'WrittenFile' }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, body }) => {
       const { mode, mkdirParents = query.mkdir } = query
       const options = { ...(mode === undefined ? {} : { mode }), mkdirParents: mkdirParents !== 'false' }
@@ -153,7 +153,7 @@ export const fileRoutes: Route[] = [
     streams: true,
     response: FileList,
     errors: { 400: wrong, 403: denied, 404: absent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { path = '.', pattern } = query
       const options = { recursive: isSet(query.recursive), ...(pattern ? { pattern } : {}) }
@@ -175,7 +175,7 @@ export const fileRoutes: Route[] = [
       { title: 'DeletedFiles' },
     ),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, query }) => deleteFile(ctx, params.name, query, { recursive: isSet(query.recursive) }),
   }),
   route({
@@ -190,7 +190,7 @@ export const fileRoutes: Route[] = [
     status: 200,
     response: Type.Object({ source: Type.String(), dest: Type.String() }, { title: 'RenamedFile' }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => renameFile(ctx, params.name, body),
   }),
   route({
@@ -214,7 +214,7 @@ export const fileRoutes: Route[] = [
       { title: 'CopiedFiles' },
     ),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => copyFile(ctx, params.name, body),
   }),
   route({
@@ -229,7 +229,7 @@ export const fileRoutes: Route[] = [
     status: 200,
     response: Changed('ChangedModes', { path: Type.String(), mode: Type.String() }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => chmodFile(ctx, params.name, body),
   }),
   route({
@@ -249,7 +249,7 @@ export const fileRoutes: Route[] = [
       gid: Type.Optional(Type.Union([Type.Integer(), Type.String()])),
     }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => chownFile(ctx, params.name, body),
   }),
 ]

@@ -20,7 +20,7 @@ const reading = {
   params: ByName,
   status: 200,
   errors: { 404: sandboxAbsent },
-  wrongType: 400,
+  wrongTypeStatus: 400,
 } as const
 
 const changing = {
@@ -29,7 +29,7 @@ const changing = {
   params: ByName,
   status: 204,
   errors: { 403: readOnly, 404: sandboxAbsent },
-  wrongType: 400,
+  wrongTypeStatus: 400,
 } as const
 
 const network = '/v1/sandboxes/{name}/policy/network'

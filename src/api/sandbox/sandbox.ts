@@ -51,8 +51,8 @@ export const sandboxResourceRoutes: Route[] = [
       409: 'The name is taken, also by another organization.',
       429: `There are ${maxSandboxes} sandboxes; \`error\` is then \`concurrent_sprite_limit_exceeded\`. Or rate limits are on and it is asked for too often: \`sprite_creation_rate_limited\`.`,
     },
-    wrongType: 400,
-    rateLimited: 'sprite_creation_rate_limited',
+    wrongTypeStatus: 400,
+    rateLimitCode: 'sprite_creation_rate_limited',
     run: async ({ ctx, body }) => sandboxView(ctx, await createSandbox(ctx, body)),
   }),
   route({
@@ -74,7 +74,7 @@ export const sandboxResourceRoutes: Route[] = [
     status: 200,
     response: SandboxPage,
     errors: { 404: noOrganization },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, query, headers }) => {
       const page = await listVisibleSandboxes(ctx, query)
       if (headers.accept?.includes('application/x-ndjson')) return watch(ctx, query)
@@ -100,7 +100,7 @@ export const sandboxResourceRoutes: Route[] = [
     status: 200,
     response: SandboxView,
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => sandboxView(ctx, await getSandbox(ctx, params.name, 'read')),
   }),
   route({
@@ -116,7 +116,7 @@ export const sandboxResourceRoutes: Route[] = [
     status: 200,
     response: SandboxView,
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => sandboxView(ctx, await changeSandbox(ctx, params.name, body)),
   }),
   route({
@@ -130,7 +130,7 @@ export const sandboxResourceRoutes: Route[] = [
     params: ByName,
     status: 204,
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteSandbox(ctx, params.name),
   }),
   route({
@@ -145,7 +145,7 @@ export const sandboxResourceRoutes: Route[] = [
     status: 200,
     response: Type.Object({ sprite_name: Type.String(), machine_id: Type.String(), message: Type.String() }),
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { id, name } = await restartSandbox(ctx, params.name)
       return { sprite_name: name, machine_id: id, message: `${name} has been restarted` }
@@ -164,7 +164,7 @@ export const sandboxResourceRoutes: Route[] = [
     status: 200,
     response: Type.Object({ name: Type.String(), status: Type.String() }),
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { name } = await upgradeSandbox(ctx, params.name)
       return { name, status: 'upgraded' }
@@ -188,7 +188,7 @@ export const sandboxResourceRoutes: Route[] = [
       elapsed: Type.Number({ description: 'Milliseconds that the look took.' }),
     }),
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const started = performance.now()
       const { sandbox, status, reason } = await checkSandbox(ctx, params.name)
@@ -221,7 +221,7 @@ export const sandboxResourceRoutes: Route[] = [
       }),
     }),
     errors: { 404: noOrganization },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, query }) => {
       const { slug, running } = await getOrganizationOf(ctx, query.org_slug)
       const limits = { max_sprites: maxSandboxes, active_sprite_limit: maxSandboxes }

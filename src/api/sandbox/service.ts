@@ -62,7 +62,7 @@ const Watched = Type.Object({
 
 const path = '/v1/sandboxes/{name}/services'
 const onePath = `${path}/{service_name}`
-const shared = { tag: 'Services', wrongType: 400 } as const
+const shared = { tag: 'Services', wrongTypeStatus: 400 } as const
 const noService = 'The sandbox or the service does not exist.'
 const readOnly = 'The token may only read.'
 const defaultWatchMs = 5_000

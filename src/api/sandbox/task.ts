@@ -12,7 +12,7 @@ const ByTask = Type.Object({
 
 const path = '/v1/sandboxes/{name}/tasks'
 const onePath = `${path}/{task_name}`
-const shared = { tag: 'Tasks', wrongType: 400 } as const
+const shared = { tag: 'Tasks', wrongTypeStatus: 400 } as const
 const absent = 'There is no such sandbox, or no such task in it.'
 const tooMany = 'There are as many tasks as there may be.'
 

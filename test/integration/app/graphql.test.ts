@@ -524,8 +524,8 @@ describe('what is refused', () => {
     const fault = await platform.call('POST', '/graphql', { body })
     expect(fault.status).toBe(500)
     expect(fault.body).toEqual({
-      error: 'something went wrong on our side',
-      errors: [{ message: 'something went wrong on our side', extensions: { code: 'INTERNAL' } }],
+      error: 'internal error',
+      errors: [{ message: 'internal error', extensions: { code: 'INTERNAL' } }],
     })
   })
 
