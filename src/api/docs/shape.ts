@@ -84,15 +84,28 @@ function operationOf(document: OpenApiDocument, path: string, method: string, re
     path,
     summary: text(record.summary) || `${method.toUpperCase()} ${path}`,
     description: text(record.description),
-    parameters: ((record.parameters ?? []) as Json[]).map((parameter) => parameterOf(document, parameter)),
+    parameters: ((record.parameters ?? []) as Json[]).map((parameter) =>
+      parameterOf(document, resolve(document, parameter)),
+    ),
     body: body && contentOf(document, body),
-    responses: Object.entries(record.responses as Record<string, Json>).map(([status, response]) => ({
-      status,
-      description: text(response.description),
-      content: contentOf(document, response),
-    })),
+    responses: Object.entries(record.responses as Record<string, Json>).map(([status, response]) =>
+      responseOf(document, status, resolve(document, response)),
+    ),
     needsToken: security.length > 0,
   }
+}
+
+/** Follows a reference to a shared parameter or response. */
+function resolve({ components }: OpenApiDocument, part: Json): Json {
+  if (typeof part.$ref !== 'string') return part
+  const [section, name] = part.$ref.split('/').slice(-2)
+  const shared = components[section as 'parameters' | 'responses'][name!]
+  if (!shared) throw new Error(`the OpenAPI document has no ${part.$ref}`)
+  return shared as Json
+}
+
+function responseOf(document: OpenApiDocument, status: string, response: Json): Response {
+  return { status, description: text(response.description), content: contentOf(document, response) }
 }
 
 function parameterOf(document: OpenApiDocument, parameter: Json): Parameter {

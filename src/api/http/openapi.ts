@@ -1,4 +1,5 @@
 import type { TObject, TSchema } from 'typebox'
+import { type ComponentNames, shareRepeated } from './openapi-share.ts'
 import { type Area, PlatformProblem, SandboxProblem } from './problem.ts'
 import type { Route } from './route.ts'
 
@@ -11,7 +12,7 @@ export interface OpenApiDocument {
   security: Json[]
   tags: { name: string; description: string }[]
   paths: Record<string, Record<string, Json>>
-  components: { securitySchemes: Json; schemas: Json; headers: Json }
+  components: { securitySchemes: Json; schemas: Json; headers: Json; responses: Json; parameters: Json }
 }
 
 const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Berth sandboxes' }
@@ -56,7 +57,25 @@ const idempotencyErrors: Record<number, string> = {
   422: 'The `Idempotency-Key` was used with another request.',
 }
 
-/** The description of one address, derived from its route table. Schemas with a title become components. */
+const descriptionOfSuccess = 'Done.'
+const descriptionWithoutBody = 'Done; the answer has no body.'
+
+const responseNames: ComponentNames = {
+  [commonErrors[400]!]: 'BadRequest',
+  [commonErrors[401]!]: 'Unauthorized',
+  [commonErrors[413]!]: 'PayloadTooLarge',
+  [commonErrors[429]!]: 'TooManyRequests',
+  [commonErrors[500]!]: 'InternalError',
+  [commonErrors[503]!]: 'Unavailable',
+  [idempotencyErrors[409]!]: 'IdempotencyKeyInUse',
+  [idempotencyErrors[422]!]: 'IdempotencyKeyReused',
+  [descriptionWithoutBody]: 'Empty',
+}
+
+/**
+ * The OpenAPI document of one API listener, derived from its route table. Schemas with a title become components, and so
+ * do responses and parameters that occur more than once.
+ */
 export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDocument {
   const schemas: Json = {}
   const paths: OpenApiDocument['paths'] = {}
@@ -64,6 +83,7 @@ export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDo
     paths[route.path] ??= {}
     paths[route.path]![route.method.toLowerCase()] = operationOf(area, route, schemas)
   }
+  const shared = shareRepeated(paths, responseNames)
   return {
     openapi: '3.1.0',
     info: {
@@ -77,11 +97,13 @@ export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDo
     servers: [{ url: '/', description: 'This address.' }],
     security: [{ bearer: [] }],
     tags: [...new Set(routes.map((route) => route.tag))].map((name) => ({ name, description: tags[name]! })),
-    paths,
+    paths: shared.paths,
     components: {
       securitySchemes: { bearer: { type: 'http', scheme: 'bearer', description: '`Authorization: Bearer <token>`' } },
       schemas,
       headers: routes.length === 0 ? {} : { 'fly-request-id': requestIdHeader },
+      responses: shared.responses,
+      parameters: shared.parameters,
     },
   }
 }
@@ -131,7 +153,7 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
   const content = contentOf(route, schemas)
   const responses: Json = {
     [route.status]: {
-      description: content ? 'Done.' : 'Done; the answer has no body.',
+      description: content ? descriptionOfSuccess : descriptionWithoutBody,
       headers,
       ...(content ? { content } : {}),
     },
