@@ -8,7 +8,8 @@ import { fileURLToPath } from 'node:url'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { baseEnvironment, findCommand, isRoot } from '../drivers/host/process.ts'
-import { type Config, describeConfig, settings } from './config.ts'
+import { type Config, describeConfig } from './config.ts'
+import { settings } from './setting.ts'
 
 export interface InstallOptions {
   /** Return the texts of the units and write nothing. */

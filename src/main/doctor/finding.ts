@@ -30,3 +30,9 @@ export function asRoot(command: string): string {
 export function nameUserCommand(): string {
   return asRoot(`useradd --uid ${process.getuid?.()} berth`)
 }
+
+export const gigabyte = 1e9
+
+export function inGigabytes(bytes: number): string {
+  return `${(bytes / gigabyte).toFixed(1)} GB`
+}

@@ -1,6 +1,5 @@
 import { tmpdir } from 'node:os'
 import { checkBoxPart, listClosedUplinks } from '../../drivers/box/check.ts'
-import { hasSubvolumes } from '../../drivers/box/quota.ts'
 import { inspectSwap } from '../../drivers/host/facts.ts'
 import { isRoot } from '../../drivers/host/process.ts'
 import { findPrivateGap } from '../../drivers/network/private.ts'
@@ -51,18 +50,6 @@ async function checkNetwork(): Promise<Finding> {
   if (closed.length === 0) return ok('interfaces and rules for each sandbox')
   return ok(
     `interfaces and rules for each sandbox; ${closed.join(', ')} will pass on their packets once the first one starts`,
-  )
-}
-
-/** On the disk of the home. */
-export function checkStorage(place: string): Finding {
-  if (hasSubvolumes(place)) return ok('quotas of btrfs hold sandboxes to what they may write')
-  return warning(
-    `the file system of ${place} has no quotas that Berth can set`,
-    'What sandboxes write is measured, but nothing keeps one from filling the disk.',
-    isRoot()
-      ? 'apt-get install -y btrfs-progs, and set BERTH_HOME to a directory on Btrfs'
-      : 'run Berth as root, on Btrfs',
   )
 }
 

@@ -16,8 +16,9 @@ import { promisify } from 'node:util'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { baseEnvironment, findCommand, isRoot, waitUntil } from '../../../src/drivers/host/process.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
-import { readConfig, settings } from '../../../src/main/config.ts'
+import { readConfig } from '../../../src/main/config.ts'
 import { install, nextCommands } from '../../../src/main/install.ts'
+import { settings } from '../../../src/main/setting.ts'
 import { processesBelow, removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 
 const repository = new URL('../../..', import.meta.url).pathname.replace(/\/$/, '')

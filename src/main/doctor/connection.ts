@@ -1,9 +1,9 @@
 import { createPrivateKey, X509Certificate } from 'node:crypto'
-import { readFileSync, statSync } from 'node:fs'
-import { areOnOneDevice, nearestExisting } from '../../drivers/host/facts.ts'
+import { readFileSync } from 'node:fs'
 import { openDatabase } from '../../store/db.ts'
-import { type Config, refuseOpenListeners } from '../config.ts'
-import { type Finding, ok, problem, warning } from './finding.ts'
+import { type Config, type Listen, refuseOpenListeners } from '../config.ts'
+import { addressText, inspectListen, type Listener } from '../listen.ts'
+import { asRoot, type Finding, ok, problem, warning } from './finding.ts'
 
 export function checkTls(config: Config): Finding {
   try {
@@ -58,23 +58,6 @@ function readWith<T>(file: string, parse: (content: Buffer) => T): T | string {
   }
 }
 
-export function checkSecretFile(file: string, cost: string): Finding {
-  const entry = statSync(file, { throwIfNoEntry: false })
-  if (!entry) return ok(`${file}, made at first start`)
-  const mode = (entry.mode & 0o777).toString(8).padStart(3, '0')
-  if ((entry.mode & 0o077) === 0) return ok(`${file}, mode ${mode}`)
-  return problem(`${file} has mode ${mode} and is open to other users`, cost, `chmod 600 ${file}`)
-}
-
-export function checkRepository({ home, repository }: Config): Finding {
-  if (!areOnOneDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
-  return warning(
-    `${repository} is on the same disk as the home`,
-    'When that disk is lost, clusters are lost together with their backups.',
-    'set BERTH_REPOSITORY to a directory on another disk',
-  )
-}
-
 export async function checkDatabase(url: string | undefined): Promise<Finding> {
   if (url === undefined) return ok("the platform's own")
   const place = describeDatabase(url)
@@ -99,4 +82,18 @@ function describeDatabase(url: string): string {
   if (!URL.canParse(url)) return 'BERTH_DATABASE_URL'
   const { hostname, port, pathname, searchParams } = new URL(url)
   return `${searchParams.get('host') ?? hostname}${port && `:${port}`}${pathname}`
+}
+
+export async function checkListen(part: Listener, listen: Listen, home: string): Promise<Finding> {
+  const address = addressText(listen)
+  const found = await inspectListen(part, listen, home)
+  if (found.is === 'free')
+    return ok(listen.port === 0 ? `${address}, a free port is picked at start` : `${address} is free`)
+  if (found.is === 'own') return ok(`${address}, taken by this platform`)
+  const look = `; to see who listens: ${asRoot(`ss -ltnp 'sport = :${listen.port}'`)}`
+  return problem(
+    `${address} ${found.why}`,
+    'The platform cannot listen there and does not start.',
+    `set ${found.setting} to another address${found.code === 'EADDRINUSE' ? look : ''}`,
+  )
 }
