@@ -34,19 +34,19 @@ import { refuseTakenListeners } from './listen.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
-/** Runs the control plane in this process until it is told to stop. What it supervises goes on without it. */
+/** Runs the control plane in this process until a signal stops it. Workloads keep running without it. */
 export async function up(config: Config): Promise<void> {
   refuseOpenListeners(config)
   await refuseTakenListeners(config)
   refuseNamelessUser()
   const stopping = stopSignal()
-  const ground = await openControlPlane(config)
-  const feed = sandboxFeed(() => ground.databaseConfig)
-  const changes = machineFeed(() => ground.databaseConfig)
-  const inside = openInside(ground, feed)
-  const machineInside = openMachineInside(ground, changes)
-  const world = { ...ground.world, boxes: inside.boxes, machines: machineInside.machines }
-  const controlPlane = { ...ground, world }
+  const opened = await openControlPlane(config)
+  const feed = sandboxFeed(() => opened.databaseConfig)
+  const changes = machineFeed(() => opened.databaseConfig)
+  const inside = openInside(opened, feed)
+  const machineInside = openMachineInside(opened, changes)
+  const world = { ...opened.world, boxes: inside.boxes, machines: machineInside.machines }
+  const controlPlane = { ...opened, world }
   const edge = await ensureEdge(controlPlane)
   const certificate = keepCertificate(controlPlane)
   const metrics = createMetrics(version)
@@ -76,10 +76,10 @@ export async function up(config: Config): Promise<void> {
   announce(controlPlane, addresses, settings)
 
   const signal = await stopping
-  controlPlane.log.info({ signal }, 'stopping')
+  controlPlane.log.info({ signal }, 'stopping the control plane')
   certificate.stop()
   rmSync(controlPlane.home.addressesFile, { force: true })
-  await sessions.close() // before the connections, so that those who follow a command hear its end
+  await sessions.close() // before the servers, so that clients that follow a command still receive its end
   await Promise.all([
     servers.platform.close(),
     servers.sandbox.close(),
@@ -92,11 +92,11 @@ export async function up(config: Config): Promise<void> {
   await closeControlPlane(controlPlane)
 }
 
-/** PostgreSQL makes nothing for a user whose number has no name. Before anything is started, which would stay. */
+/** PostgreSQL does not run for a uid without a name. Checked first, so that a failed start leaves no processes behind. */
 function refuseNamelessUser(): void {
   if (findUserName() !== undefined) return
   throw new Failure(
-    `user ${process.getuid?.()} has no name on this machine, and PostgreSQL needs one; give it a name (${nameUserCommand()}), or start Berth as another user`,
+    `user ${process.getuid?.()} has no name on this machine, and PostgreSQL needs one; add it (${nameUserCommand()}), or start Berth as another user`,
   )
 }
 
@@ -162,7 +162,7 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
   }
 }
 
-/** The platform address as machines have it, who are no neighbours of the operator. Of the edge's user alone. */
+/** Listens for requests of machines, which arrive through the edge. Only the user of the edge can open the socket. */
 function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Promise<LocalSocket> {
   const owner = { mode: 0o600, uid: isRoot() ? home.uidStart : undefined }
   return listenLed(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
@@ -171,15 +171,15 @@ function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Pro
   })
 }
 
-/** Appears whole, and only when the platform answers: others wait for this file. */
+/** Written atomically and only when the platform answers, because other processes wait for this file. */
 function writeAddresses(home: Home, addresses: Addresses): void {
-  const fresh = `${home.addressesFile}.${process.pid}`
-  writeFileSync(fresh, `${JSON.stringify(addresses)}\n`)
-  renameSync(fresh, home.addressesFile)
+  const temporary = `${home.addressesFile}.${process.pid}`
+  writeFileSync(temporary, `${JSON.stringify(addresses)}\n`)
+  renameSync(temporary, home.addressesFile)
 }
 
 function announce({ config, home, log }: ControlPlane, addresses: Addresses, settings: PlatformSettings): void {
-  log.info({ ...addresses, home: home.path, version }, 'answering')
+  log.info({ ...addresses, home: home.path, version }, 'control plane is ready')
   if (!process.stdout.isTTY) return
   const token = config.token ? 'BERTH_TOKEN' : home.tokenFile
   console.log(
@@ -193,8 +193,8 @@ function announce({ config, home, log }: ControlPlane, addresses: Addresses, set
       `  root token     ${token}`,
       `  log            ${controlPlaneLog(home)}`,
       '',
-      'In another terminal, "./berth postgres create shop" makes a first cluster; "./berth --help" shows all commands.',
-      'Ctrl-C stops the control plane; everything it runs goes on. "./berth down" stops it all.',
+      'In another terminal, "./berth postgres create shop" creates a first cluster; "./berth --help" lists all commands.',
+      'Ctrl-C stops the control plane; workloads keep running. "./berth down" stops everything.',
     ].join('\n'),
   )
 }

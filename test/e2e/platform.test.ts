@@ -184,7 +184,7 @@ describe('a platform', () => {
     await one.up()
     const { host } = new URL(one.addresses.api)
     one.environment.BERTH_API_LISTEN = host
-    const stderr = `error: a platform runs in ${one.home} already, at ${host}\n`
+    const stderr = `error: a platform already runs in ${one.home}, at ${host}\n`
     await expect(one.cli('up')).rejects.toMatchObject({ code: 1, stderr })
   })
 

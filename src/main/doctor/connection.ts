@@ -9,42 +9,37 @@ export function checkTls(config: Config): Finding {
   try {
     refuseOpenListeners(config)
   } catch (error) {
-    const fix = 'set BERTH_TLS_CERT and BERTH_TLS_KEY, or BERTH_INSECURE=on behind a proxy that speaks TLS'
-    return problem(
-      (error as Error).message,
-      'Tokens would cross the network in the clear; the platform does not start.',
-      fix,
-    )
+    const fix = 'set BERTH_TLS_CERT and BERTH_TLS_KEY, or BERTH_INSECURE=on behind a proxy that terminates TLS'
+    return problem((error as Error).message, 'Tokens would be sent in clear text; the platform does not start.', fix)
   }
   if (!config.tls)
-    return ok(config.insecure ? 'none, as BERTH_INSECURE=on says' : 'none; the listeners are on loopback')
+    return ok(config.insecure ? 'none, because of BERTH_INSECURE=on' : 'none; the listeners are on loopback')
   return checkCertificate(config.tls)
 }
 
-const dayMillis = 24 * 3600 * 1000
+const dayMs = 24 * 3600 * 1000
 
 function checkCertificate({ certFile, keyFile }: NonNullable<Config['tls']>): Finding {
-  const unusable = (found: string, fix: string) => problem(found, 'The listeners cannot speak TLS.', fix)
-  const certificate = readWith(certFile, (content) => new X509Certificate(content))
+  const unusable = (found: string, fix: string) => problem(found, 'The listeners cannot use TLS.', fix)
+  const certificate = readParsed(certFile, (content) => new X509Certificate(content))
   if (typeof certificate === 'string') return unusable(certificate, 'set BERTH_TLS_CERT to a certificate in PEM format')
-  const key = readWith(keyFile, (content) => createPrivateKey(content))
+  const key = readParsed(keyFile, (content) => createPrivateKey(content))
   if (typeof key === 'string') return unusable(key, 'set BERTH_TLS_KEY to a private key in PEM format')
   if (!certificate.checkPrivateKey(key))
-    return unusable(`${keyFile} is not the key of ${certFile}`, 'set both to one pair')
+    return unusable(`${keyFile} is not the key of ${certFile}`, 'set both to files of the same pair')
   const [from, to] = [certificate.validFromDate, certificate.validToDate]
-  const renew = `renew ${certFile} and start Berth again`
+  const renew = `renew ${certFile} and restart Berth`
   const refused = 'Clients refuse the certificate.'
   if (from.getTime() > Date.now())
     return problem(`${certFile} is not valid before ${from.toISOString()}`, refused, renew)
   if (to.getTime() < Date.now()) return problem(`${certFile} expired at ${to.toISOString()}`, refused, renew)
   const found = `${certFile}, valid until ${to.toISOString()}`
-  if (to.getTime() < Date.now() + 14 * dayMillis)
-    return warning(found, 'Clients will refuse the certificate soon.', renew)
+  if (to.getTime() < Date.now() + 14 * dayMs) return warning(found, 'Clients will refuse the certificate soon.', renew)
   return ok(found)
 }
 
-/** What was read, or a sentence that says why not. */
-function readWith<T>(file: string, parse: (content: Buffer) => T): T | string {
+/** Returns the parsed file, or a message that says why it cannot be used. */
+function readParsed<T>(file: string, parse: (content: Buffer) => T): T | string {
   let content: Buffer
   try {
     content = readFileSync(file)
@@ -54,22 +49,22 @@ function readWith<T>(file: string, parse: (content: Buffer) => T): T | string {
   try {
     return parse(content)
   } catch {
-    return `${file} does not hold what it should`
+    return `${file} does not hold valid PEM data`
   }
 }
 
 export async function checkDatabase(url: string | undefined): Promise<Finding> {
   if (url === undefined) return ok("the platform's own")
-  const place = describeDatabase(url)
+  const address = describeDatabase(url)
   const db = openDatabase({ connectionString: url, max: 1, connectionTimeoutMillis: 1_500 })
   try {
     const { rows } = await db.query('show server_version')
-    return ok(`PostgreSQL ${rows[0].server_version} at ${place}`)
+    return ok(`PostgreSQL ${rows[0].server_version} at ${address}`)
   } catch (error) {
     const { message, cause } = error as Error
     return problem(
-      `${place} does not answer: ${cause instanceof Error ? cause.message || message : message}`,
-      'The platform keeps its state there and does not start.',
+      `${address} does not answer: ${cause instanceof Error ? cause.message || message : message}`,
+      'The platform needs it for its state and does not start.',
       'start that database, or correct BERTH_DATABASE_URL',
     )
   } finally {
@@ -77,7 +72,7 @@ export async function checkDatabase(url: string | undefined): Promise<Finding> {
   }
 }
 
-/** Without user and password. */
+/** Describes the database without user and password. */
 function describeDatabase(url: string): string {
   if (!URL.canParse(url)) return 'BERTH_DATABASE_URL'
   const { hostname, port, pathname, searchParams } = new URL(url)
@@ -88,12 +83,12 @@ export async function checkListen(part: Listener, listen: Listen, home: string):
   const address = addressText(listen)
   const found = await inspectListen(part, listen, home)
   if (found.is === 'free')
-    return ok(listen.port === 0 ? `${address}, a free port is picked at start` : `${address} is free`)
-  if (found.is === 'own') return ok(`${address}, taken by this platform`)
-  const look = `; to see who listens: ${asRoot(`ss -ltnp 'sport = :${listen.port}'`)}`
+    return ok(listen.port === 0 ? `${address}; a free port is chosen at start` : `${address} is free`)
+  if (found.is === 'own') return ok(`${address}, in use by this platform`)
+  const listCommand = `; to see which process listens: ${asRoot(`ss -ltnp 'sport = :${listen.port}'`)}`
   return problem(
     `${address} ${found.why}`,
     'The platform cannot listen there and does not start.',
-    `set ${found.setting} to another address${found.code === 'EADDRINUSE' ? look : ''}`,
+    `set ${found.setting} to another address${found.code === 'EADDRINUSE' ? listCommand : ''}`,
   )
 }

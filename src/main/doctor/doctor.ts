@@ -1,4 +1,4 @@
-// Looks at the machine as the platform would find it. Nothing that it does stays: no home is made, no toolchain copied.
+// Checks the machine for the requirements of the platform. It changes nothing: it creates no home and copies no toolchain.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { nearestExisting } from '../../drivers/host/facts.ts'
 import type { Config } from '../config.ts'
@@ -15,16 +15,16 @@ export interface DoctorReport {
 
 export interface DoctorCheck extends Finding {
   name: string
-  /** The level is `ok`. */
+  /** Whether the level is `ok`. */
   ok: boolean
 }
 
-// The whole must answer within two seconds, whatever hangs.
-const checkMillis = 1_800
+// The report must be complete within two seconds, even when a check hangs.
+const checkTimeoutMs = 1_800
 
 export async function doctor(config: Config): Promise<DoctorReport> {
   const checks = Object.entries(listChecks(config)).map(async ([name, check]) => {
-    const finding = await answerOf(check)
+    const finding = await runCheck(check)
     return { name, ok: finding.level === 'ok', ...finding }
   })
   return { checks: await Promise.all(checks) }
@@ -53,21 +53,21 @@ function listChecks(config: Config): Record<string, Check> {
     'sandbox API': () => checkListen('sandbox', config.sandboxListen, config.home),
     edge: () => checkListen('edge', config.edgeListen, config.home),
     TLS: () => checkTls(config),
-    token: () => checkSecretFile(`${config.home}/token`, 'Whoever can read it is the administrator of this platform.'),
-    key: () => checkSecretFile(`${config.home}/key`, 'Whoever can read it can decrypt the stored secrets.'),
+    token: () => checkSecretFile(`${config.home}/token`, 'Anyone who can read it has full control of this platform.'),
+    key: () => checkSecretFile(`${config.home}/key`, 'Anyone who can read it can decrypt the stored secrets.'),
     'state database': () => checkDatabase(config.databaseUrl),
   }
 }
 
-async function answerOf(check: Check): Promise<Finding> {
-  const late = sleep<Finding>(
-    checkMillis,
-    { level: 'problem', found: `no answer within ${checkMillis / 1000} s` },
+async function runCheck(check: Check): Promise<Finding> {
+  const timeout = sleep<Finding>(
+    checkTimeoutMs,
+    { level: 'problem', found: `no result within ${checkTimeoutMs / 1000} s` },
     { ref: false },
   )
   try {
-    return await Promise.race([check(), late])
+    return await Promise.race([check(), timeout])
   } catch (error) {
-    return { level: 'problem', found: `could not be checked: ${(error as Error).message}` }
+    return { level: 'problem', found: `check failed: ${(error as Error).message}` }
   }
 }

@@ -29,7 +29,7 @@ const programs: Program[] = [
     package: 's6',
     command: 's6-svscan',
     missing: 'problem',
-    cost: 'Without s6 nothing can be kept running, and the platform does not start.',
+    cost: 'Without s6 no process can be supervised, and the platform does not start.',
   },
   {
     package: 'pgbouncer',
@@ -41,7 +41,7 @@ const programs: Program[] = [
     package: 'bubblewrap',
     command: 'bwrap',
     missing: 'warning',
-    cost: 'Without bubblewrap, apps and sandboxes run as plain processes, not shut off from this machine.',
+    cost: 'Without bubblewrap, apps and sandboxes run as plain processes that are not isolated from this machine.',
   },
   {
     package: 'iproute2',
@@ -59,7 +59,7 @@ const programs: Program[] = [
     package: 'dnsmasq-base',
     command: 'dnsmasq',
     missing: 'warning',
-    cost: 'Without dnsmasq-base, sandboxes cannot be given rules about the names they may reach.',
+    cost: 'Without dnsmasq-base, network policies of sandboxes cannot restrict host names.',
   },
 ]
 
@@ -79,7 +79,7 @@ export function checkReadline(): Finding {
   if (path) return ok(path)
   return warning(
     'not installed',
-    'Without it the tools that back up Postgres clusters may not start.',
+    'Without it, the tools that back up Postgres clusters may not start.',
     installCommand('libreadline8'),
   )
 }
@@ -88,10 +88,10 @@ export async function checkToolchain(major: PostgresMajor, config: Config, requi
   const packaged = (await findPackage(major))?.version
   const copy = `${config.home}/toolchain/postgres-${packaged}`
   if (!hasDistribution(major) && packaged && !existsSync(`${copy}/manifest.json`)) {
-    return ok(`${packaged.split('.').slice(0, 2).join('.')} from npm; copied into the home when first used`)
+    return ok(`${packaged.split('.').slice(0, 2).join('.')} from npm; copied into the home on first use`)
   }
   try {
-    // With one of the distribution or a copy in place this only looks, and uses no more of the home than this.
+    // Does not copy anything here, because the distribution has one or the copy exists; it uses no other field of the home.
     const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home)
     await run(`${toolchain.bin}/postgres`, ['--version'], { timeoutSeconds: 1.5 })
     return ok(describeToolchain(toolchain))
@@ -100,8 +100,8 @@ export async function checkToolchain(major: PostgresMajor, config: Config, requi
       level: required ? 'problem' : 'warning',
       found: (error as Error).message,
       cost: required
-        ? 'The platform keeps its state in it and does not start.'
-        : `There can be no clusters of PostgreSQL ${major}.`,
+        ? 'The platform needs it for its state database and does not start.'
+        : `Clusters with PostgreSQL ${major} cannot be created.`,
       fix: `npm ci, or ${installCommand(`postgresql-${major}`)}`,
     }
   }

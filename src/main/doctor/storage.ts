@@ -9,17 +9,17 @@ import { asRoot, type Finding, gigabyte, inGigabytes, ok, problem, warning } fro
 export function checkHome(home: string): Finding {
   const elsewhere = 'or set BERTH_HOME to another directory'
   const place = nearestExisting(home)
-  const cost = 'The platform keeps everything there and does not start.'
+  const cost = 'The platform stores everything there and does not start.'
   if (!statSync(place).isDirectory())
     return problem(`${place} is not a directory`, cost, `mv ${place} ${place}.old, ${elsewhere}`)
   if (!canWrite(place))
-    return problem(`${place} cannot be written`, cost, `${asRoot(`chown $USER ${place}`)}, ${elsewhere}`)
+    return problem(`${place} is not writable`, cost, `${asRoot(`chown $USER ${place}`)}, ${elsewhere}`)
   const closed = isRoot() ? findClosedParent(home) : undefined
   if (closed) {
-    const why = 'Clusters and boxes run as users of their own, who cannot reach a home below it.'
+    const why = 'Clusters and sandboxes run as other users, which cannot access a home below it.'
     return problem(`other users cannot traverse ${closed}`, why, `chmod o+x ${closed}, ${elsewhere}`)
   }
-  return ok(place === home ? home : `${home}, made at first start`)
+  return ok(place === home ? home : `${home}, created at first start`)
 }
 
 function findClosedParent(home: string): string | undefined {
@@ -37,8 +37,9 @@ export async function checkDisk(home: string): Promise<Finding> {
   if (!space) return warning('unknown', 'Clusters stop when the disk is full.', `df -h ${home}`)
   const found = `${inGigabytes(space.freeBytes)} of ${inGigabytes(space.totalBytes)} free`
   const fix = 'delete files, or set BERTH_HOME to a directory on a larger disk'
-  if (space.freeBytes < gigabyte) return problem(found, 'Clusters stop when the disk is full, which is soon.', fix)
-  if (space.freeBytes < 5 * gigabyte) return warning(found, 'Backups and restores need room for whole clusters.', fix)
+  if (space.freeBytes < gigabyte)
+    return problem(found, 'Clusters stop when the disk is full, and it is nearly full.', fix)
+  if (space.freeBytes < 5 * gigabyte) return warning(found, 'Backups and restores need space for whole clusters.', fix)
   return ok(found)
 }
 
@@ -47,18 +48,18 @@ export async function checkReflink(home: string): Promise<Finding> {
   const supported = await supportsReflink(place)
   if (supported) return ok(`the file system of ${place} shares blocks between copies`)
   return warning(
-    supported === undefined ? `unknown: ${place} cannot be written` : `the file system of ${place} copies every block`,
-    'A restore copies the whole backup, which takes its time and its size on disk once more.',
+    supported === undefined ? `unknown: ${place} is not writable` : `the file system of ${place} copies every block`,
+    'A restore copies the whole backup, which takes longer and needs the same space again.',
     'set BERTH_HOME to a directory on XFS or Btrfs',
   )
 }
 
-/** On the disk of the home. */
+/** Checks whether the file system can limit what each sandbox writes. */
 export function checkStorage(place: string): Finding {
-  if (hasSubvolumes(place)) return ok('quotas of btrfs hold sandboxes to what they may write')
+  if (hasSubvolumes(place)) return ok('Btrfs quotas limit what each sandbox can write')
   return warning(
-    `the file system of ${place} has no quotas that Berth can set`,
-    'What sandboxes write is measured, but nothing keeps one from filling the disk.',
+    `the file system of ${place} has no quotas that Berth can use`,
+    'The storage of sandboxes is measured but not limited, so one can fill the disk.',
     isRoot()
       ? 'apt-get install -y btrfs-progs, and set BERTH_HOME to a directory on Btrfs'
       : 'run Berth as root, on Btrfs',
@@ -67,17 +68,17 @@ export function checkStorage(place: string): Finding {
 
 export function checkSecretFile(file: string, cost: string): Finding {
   const entry = statSync(file, { throwIfNoEntry: false })
-  if (!entry) return ok(`${file}, made at first start`)
+  if (!entry) return ok(`${file}, created at first start`)
   const mode = (entry.mode & 0o777).toString(8).padStart(3, '0')
   if ((entry.mode & 0o077) === 0) return ok(`${file}, mode ${mode}`)
-  return problem(`${file} has mode ${mode} and is open to other users`, cost, `chmod 600 ${file}`)
+  return problem(`${file} has mode ${mode} and is accessible to other users`, cost, `chmod 600 ${file}`)
 }
 
 export function checkRepository({ home, repository }: Config): Finding {
   if (!areOnOneDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
   return warning(
     `${repository} is on the same disk as the home`,
-    'When that disk is lost, clusters are lost together with their backups.',
+    'If that disk fails, clusters are lost together with their backups.',
     'set BERTH_REPOSITORY to a directory on another disk',
   )
 }

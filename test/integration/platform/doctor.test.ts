@@ -75,7 +75,7 @@ describe('the report', () => {
     const found = Object.fromEntries(checks.map((one) => [one.name, one.found]))
     expect(found['PostgreSQL 17']).toMatch(/^17\.\d+ from /)
     expect(found['PostgreSQL 16']).toMatch(/^16\.\d+ from /)
-    expect(found.home).toBe(`${missing}, made at first start`)
+    expect(found.home).toBe(`${missing}, created at first start`)
     expect(existsSync(join(home, 'not'))).toBe(false)
   })
 
@@ -213,7 +213,7 @@ describe('a home', () => {
   it.runIf(canRunAs(65_534))('that cannot be written is a problem', async () => {
     const { checks } = await doctorElsewhere([], 65_534)
     expect(checks.find(({ name }) => name === 'home')).toMatchObject({ level: 'problem' })
-    expect(checks.find(({ name }) => name === 'copy on write')!.found).toBe(`unknown: ${home} cannot be written`)
+    expect(checks.find(({ name }) => name === 'copy on write')!.found).toBe(`unknown: ${home} is not writable`)
   })
 })
 
