@@ -1,4 +1,3 @@
-import { hash } from 'node:crypto'
 import { Type } from 'typebox'
 import {
   createSnapshot,
@@ -12,72 +11,17 @@ import {
   updateVolume,
 } from '../../actions/app/volume.ts'
 import { checked } from '../../actions/context.ts'
-import { growsAtStart, measureVolume } from '../../live/app/volume.ts'
-import type { LiveContext } from '../../live/context.ts'
-import {
-  CreateVolume,
-  ExtendVolume,
-  gigabyte,
-  type Snapshot,
-  snapshotStates,
-  UpdateVolume,
-  type Volume,
-  volumeStates,
-} from '../../model/app/volume.ts'
-import { toMillis, toRfc3339 } from '../../model/time.ts'
+import { growsAtStart } from '../../live/app/volume.ts'
+import { CreateVolume, ExtendVolume, UpdateVolume, volumeStates } from '../../model/app/volume.ts'
 import { type Route, route } from '../http/route.ts'
 import { ByName, foreign, notFound, readOnly } from './app.ts'
 import { changeQuery, changeTime, listFilters, readFilter } from './machine.ts'
+import { SnapshotView, snapshotView, VolumeView, volumeView } from './volume-view.ts'
 
 const ById = Type.Object({
   ...ByName.properties,
   volume_id: Type.String({ description: '`vol_` and 16 lowercase letters and digits.' }),
 })
-const OptionalText = Type.Union([Type.String(), Type.Null()])
-const Count = Type.Optional(Type.Integer())
-
-const VolumeView = Type.Object(
-  {
-    id: Type.String(),
-    name: Type.String(),
-    state: Type.Enum(Object.keys(volumeStates)),
-    size_gb: Type.Integer(),
-    region: Type.String(),
-    zone: Type.String(),
-    encrypted: Type.Boolean({ description: 'False: disks are as encrypted as the disk of the host is.' }),
-    attached_machine_id: OptionalText,
-    attached_alloc_id: OptionalText,
-    created_at: Type.String({ format: 'date-time' }),
-    fstype: Type.String(),
-    type: Type.String(),
-    host_status: Type.String(),
-    host_dedication_key: Type.String(),
-    snapshot_retention: Type.Integer({ description: 'Days that its snapshots are kept.' }),
-    auto_backup_enabled: Type.Boolean(),
-    blocks: Count,
-    block_size: Count,
-    blocks_free: Count,
-    blocks_avail: Count,
-    bytes_used: Count,
-    bytes_total: Count,
-    app_name: Type.Optional(Type.String({ description: 'In lists of an organization.' })),
-    failure: Type.Optional(Type.String({ description: 'Why it could not be made.' })),
-  },
-  { title: 'Volume' },
-)
-
-const SnapshotView = Type.Object(
-  {
-    id: Type.String(),
-    size: Type.Integer({ description: 'Bytes that it takes on the disk; 0 until it is made.' }),
-    volume_size: Type.Integer({ description: 'Bytes of the volume.' }),
-    digest: Type.String({ description: 'Names this copy.' }),
-    created_at: Type.String({ format: 'date-time' }),
-    status: Type.Enum(Object.keys(snapshotStates)),
-    retention_days: Type.Integer(),
-  },
-  { title: 'Snapshot' },
-)
 
 const Summary = Type.Optional(
   Type.Enum(['true', 'false', '1', '0'], {
@@ -289,52 +233,4 @@ export const volumeRoutes: Route[] = [
 
 function isTrue(text: string | undefined): boolean {
   return text === 'true' || text === '1'
-}
-
-function volumeView(ctx: LiveContext, volume: Volume, isWhole = true) {
-  return {
-    id: volume.id,
-    name: volume.name,
-    state: volume.state,
-    size_gb: volume.sizeGb,
-    region: volume.region,
-    zone: hash('sha256', volume.region).slice(0, 4),
-    encrypted: false,
-    attached_machine_id: volume.machineId,
-    attached_alloc_id: null,
-    created_at: new Date(toMillis(volume.createdAt)).toISOString(),
-    fstype: 'ext4',
-    type: 'local',
-    host_status: 'ok',
-    host_dedication_key: '',
-    snapshot_retention: volume.snapshotRetention,
-    auto_backup_enabled: volume.autoBackup,
-    ...(isWhole ? usageView(ctx, volume) : {}),
-    ...(volume.failure === null ? {} : { failure: volume.failure }),
-  }
-}
-
-function usageView(ctx: LiveContext, volume: Volume) {
-  const usage = measureVolume(ctx, volume.id)
-  if (!usage) return { bytes_total: volume.sizeGb * gigabyte }
-  return {
-    blocks: usage.blocks,
-    block_size: usage.blockSize,
-    blocks_free: usage.blocksFree,
-    blocks_avail: usage.blocksFree,
-    bytes_used: usage.bytesUsed,
-    bytes_total: usage.blocks * usage.blockSize,
-  }
-}
-
-function snapshotView(snapshot: Snapshot) {
-  return {
-    id: snapshot.id,
-    size: snapshot.sizeBytes ?? 0,
-    volume_size: snapshot.volumeBytes,
-    digest: hash('sha256', snapshot.id),
-    created_at: toRfc3339(snapshot.createdAt),
-    status: snapshot.state,
-    retention_days: snapshot.retentionDays,
-  }
 }

@@ -1,0 +1,115 @@
+import { Type } from 'typebox'
+import { getMachine } from '../../actions/app/machine.ts'
+import { listProcessesOf, runInMachine } from '../../live/app/machine.ts'
+import { badRequest } from '../../model/errors.ts'
+import { splitWords } from '../../model/words.ts'
+import { type Route, route } from '../http/route.ts'
+import { ByMachine, foreignApp, machineAbsent, notAllowed } from './machine.ts'
+
+const base = '/v1/apps/{app_name}/machines/{machine_id}'
+const defaultExecSeconds = 30
+const maxExecSeconds = 300
+
+export const machineExecRoutes: Route[] = [
+  route({
+    method: 'POST',
+    path: `${base}/exec`,
+    id: 'execInMachine',
+    tag: 'Machines',
+    summary: 'Run a command in a machine',
+    description: 'Answers when it has ended, with the first MiB of what it wrote to each stream.',
+    scope: 'write',
+    machineSelf: true,
+    params: ByMachine,
+    body: Type.Object(
+      {
+        command: Type.Optional(Type.Array(Type.String(), { description: 'Word by word.' })),
+        cmd: Type.Optional(Type.String({ description: 'The same as one text, for older clients.' })),
+        container: Type.Optional(Type.String({ description: 'Refused: there are none.' })),
+        machine: Type.Optional(Type.Boolean({ description: 'Without effect.' })),
+        stdin: Type.Optional(Type.String({ description: 'What it reads.' })),
+        timeout: Type.Optional(
+          Type.Integer({
+            minimum: 0,
+            maximum: maxExecSeconds,
+            description: `Seconds until it is killed; ${defaultExecSeconds} when omitted.`,
+            refusal: `timeout must be from 0 to ${maxExecSeconds} seconds`,
+          }),
+        ),
+      },
+      { examples: [{ command: ['uname', '-a'] }] },
+    ),
+    ignoreNulls: true,
+    status: 200,
+    response: Type.Object({
+      exit_code: Type.Integer(),
+      exit_signal: Type.Integer(),
+      stdout: Type.String(),
+      stderr: Type.String(),
+    }),
+    errors: {
+      403: notAllowed,
+      404: machineAbsent,
+      408: 'It did not end in time, and was killed.',
+      412: 'It does not run.',
+    },
+    wrongTypeStatus: 400,
+    run: async ({ ctx, params, body }) => {
+      await getMachine(ctx, params.app_name, params.machine_id) // strangers learn nothing about the fields
+      if (body.container) throw badRequest('container is not possible here: a machine runs one program')
+      const words = body.command?.length ? body.command : splitWords('cmd', body.cmd ?? '')
+      const [program, ...args] = words
+      if (!program) throw badRequest('command is required')
+      for (const word of words) if (word.includes('\0')) throw badRequest('command must not hold NUL characters')
+      const result = await runInMachine(ctx, params.app_name, params.machine_id, {
+        argv: [program, ...args],
+        stdin: body.stdin ?? '',
+        timeoutSeconds: body.timeout || defaultExecSeconds,
+      })
+      return {
+        exit_code: result.exitCode,
+        exit_signal: result.exitSignal,
+        stdout: result.stdout,
+        stderr: result.stderr,
+      }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: `${base}/ps`,
+    id: 'listMachineProcesses',
+    tag: 'Machines',
+    summary: 'List the processes of a machine',
+    scope: 'read',
+    machineSelf: true,
+    params: ByMachine,
+    query: Type.Object({
+      sort_by: Type.Optional(Type.Enum(['pid', 'stime', 'rtime', 'command', 'cpu', 'rss', 'directory'])),
+      order: Type.Optional(Type.Enum(['asc', 'desc'])),
+    }),
+    status: 200,
+    response: Type.Array(
+      Type.Object(
+        {
+          pid: Type.Integer({ description: 'As seen inside.' }),
+          stime: Type.Number({ description: 'Milliseconds on a CPU, in the kernel.' }),
+          rtime: Type.Number({ description: 'Milliseconds since it was started.' }),
+          command: Type.String(),
+          directory: Type.String(),
+          cpu: Type.Number(),
+          rss: Type.Number({ description: 'Bytes in memory.' }),
+          listen_sockets: Type.Array(Type.Object({ proto: Type.String(), address: Type.String() })),
+        },
+        { title: 'MachineProcess' },
+      ),
+    ),
+    errors: { 403: foreignApp, 404: machineAbsent, 412: 'It does not run.' },
+    wrongTypeStatus: 400,
+    run: async ({ ctx, params, query }) => {
+      const processes = await listProcessesOf(ctx, params.app_name, params.machine_id)
+      const key = query.sort_by ?? 'pid'
+      const direction = query.order === 'desc' ? -1 : 1
+      return processes.sort((a, b) => (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0) * direction)
+    },
+  }),
+]
