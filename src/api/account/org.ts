@@ -11,7 +11,7 @@ const OrgView = Type.Object(
     name: Type.String(),
     internal_numeric_id: Type.Integer(),
     cross_network_replays: Type.Boolean({
-      description: 'Whether `fly-replay` leads requests to apps in other private networks of the organization.',
+      description: 'Whether `fly-replay` may route requests to apps in other private networks of the organization.',
     }),
     created_at: Type.String({ format: 'date-time' }),
   },
@@ -77,13 +77,13 @@ export const orgRoutes: Route[] = [
     body: UpdateOrg,
     status: 200,
     response: OrgView,
-    errors: { 403: 'This token may only read.', 404: unknown },
+    errors: { 403: 'The token may only read.', 404: unknown },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => orgView(await updateOrg(ctx, params.org_slug, body)),
   }),
 ]
 
-/** How other resources show the organization they belong to. */
+/** The organization as part of other resources. */
 export function organizationView(org: Pick<Org, 'name' | 'slug' | 'numericId'>) {
   return { name: org.name, slug: org.slug, internal_numeric_id: org.numericId }
 }

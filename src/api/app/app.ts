@@ -18,7 +18,7 @@ import { type Route, route } from '../http/route.ts'
 
 export const ByName = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
 
-export const notFound = 'No app has this name; the name is free.'
+export const notFound = 'No app has this name.'
 export const foreign = 'The app belongs to an organization this token may not see.'
 export const readOnly = 'The token may only read.'
 
@@ -30,7 +30,7 @@ export const appRoutes: Route[] = [
     tag: 'Apps',
     summary: 'Create an app',
     description:
-      'An app given a `network` of its own is cut off from the other apps of its organization on the private network.',
+      'An app with its own `network` is isolated from the other apps of its organization on the private network.',
     scope: 'write',
     body: CreateApp,
     status: 201,
@@ -49,15 +49,15 @@ export const appRoutes: Route[] = [
     id: 'listApps',
     tag: 'Apps',
     summary: 'List the apps of an organization',
-    description: 'Ordered by name. Without `limit` all apps are in one answer.',
+    description: 'Ordered by name. Without `limit`, one response contains all apps.',
     scope: 'read',
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list apps for.' }),
-      app_role: Type.Optional(Type.String({ description: 'Only those with this role, which no app has here.' })),
+      app_role: Type.Optional(Type.String({ description: 'Only apps with this role; Berth assigns none.' })),
       limit: Type.Optional(
-        Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many apps in one answer.' }),
+        Type.Integer({ minimum: 1, maximum: 1000, description: 'The maximum number of apps in one response.' }),
       ),
-      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the previous page.' })),
     }),
     status: 200,
     response: AppPage,
@@ -91,13 +91,13 @@ export const appRoutes: Route[] = [
     id: 'deleteApp',
     tag: 'Apps',
     summary: 'Delete an app',
-    description: 'The name is free at once; what the app owned is removed in the background.',
+    description: 'The name is free immediately; the resources of the app are removed in the background.',
     scope: 'write',
     params: ByName,
     query: Type.Object({
       force: Type.Optional(
         Type.Enum(['true', 'false', '1', '0'], {
-          description: 'Stop all machines and delete the app at once.',
+          description: 'Stop all machines and delete the app immediately.',
           refusal: 'force must be true, false, 1 or 0',
         }),
       ),
@@ -118,13 +118,15 @@ export const appRoutes: Route[] = [
     path: '/v1/apps/{app_name}/deploy_token',
     id: 'createDeployToken',
     tag: 'Apps',
-    summary: 'Make a token for one app',
+    summary: 'Create a token for one app',
     description:
-      'It may do with this app what a token of its organization may, and nothing else. It ends with the app. It is in this answer and nowhere else.',
+      'The token has the permissions of a token of the organization, limited to this app. It is revoked when the app is deleted. It is only shown in this response.',
     scope: 'write',
     params: ByName,
     body: Type.Object({
-      expiry: Type.Optional(Type.String({ description: 'A duration such as `24h`; it does not end when omitted.' })),
+      expiry: Type.Optional(
+        Type.String({ description: 'A duration such as `24h`; the token does not expire when omitted.' }),
+      ),
     }),
     ignoreNulls: true,
     status: 200,

@@ -27,7 +27,7 @@ const Signal = Type.Union([Type.String(), Type.Integer()], {
   examples: ['SIGHUP'],
 })
 const Duration = Type.Union([Type.String(), Type.Integer()], {
-  description: 'Such as `10s`, or nanoseconds; then it is ended with SIGKILL. At most 5 minutes.',
+  description: 'Such as `10s`, or nanoseconds; SIGKILL is sent after it. At most 5 minutes.',
 })
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
@@ -41,8 +41,7 @@ export const machineCommandRoutes: Route[] = [
     id: 'startMachine',
     tag: 'Machines',
     summary: 'Start a machine',
-    description:
-      'One that was suspended goes on where it was. What was written to its root is gone after a stop, unless it is kept.',
+    description: 'A suspended machine resumes. After a stop, the root file system is reset unless it is persistent.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
@@ -62,7 +61,7 @@ export const machineCommandRoutes: Route[] = [
     id: 'stopMachine',
     tag: 'Machines',
     summary: 'Stop a machine',
-    description: 'It is told with the signal of its configuration, SIGINT by default, and killed after the timeout.',
+    description: 'Sends the signal of its configuration, by default SIGINT, and SIGKILL after the timeout.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
@@ -83,14 +82,14 @@ export const machineCommandRoutes: Route[] = [
     id: 'restartMachine',
     tag: 'Machines',
     summary: 'Restart a machine',
-    description: 'One that runs or has failed. One that was stopped has nothing to end: start it.',
+    description: 'The machine must be running or failed; use start for a stopped one.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
     query: Type.Object({
       timeout: Type.Optional(Type.String({ description: 'Such as `10s`, or seconds.' })),
-      signal: Type.Optional(Type.String({ description: 'With which it is told to stop.' })),
-      force_stop: flag('Kill it at once.'),
+      signal: Type.Optional(Type.String({ description: 'The signal that stops it.' })),
+      force_stop: flag('Send SIGKILL immediately.'),
     }),
     status: 200,
     response: Ok,
@@ -107,8 +106,8 @@ export const machineCommandRoutes: Route[] = [
     path: `${base}/suspend`,
     id: 'suspendMachine',
     tag: 'Machines',
-    summary: 'Hold a machine still',
-    description: 'Its processes stay in memory and go on with the next start.',
+    summary: 'Suspend a machine',
+    description: 'Its processes are frozen in memory and resume with the next start.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
@@ -133,20 +132,20 @@ export const machineCommandRoutes: Route[] = [
     body: Type.Object({ signal: Signal }),
     status: 200,
     response: Ok,
-    errors: { 403: notAllowed, 404: machineAbsent, 412: 'It does not run.' },
+    errors: { 403: notAllowed, 404: machineAbsent, 412: 'The machine is not running.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       await signalMachineOf(ctx, params.app_name, params.machine_id, body.signal)
       return { ok: true }
     },
   }),
-  ...(['cordon', 'uncordon'] as const).map((word) =>
+  ...(['cordon', 'uncordon'] as const).map((command) =>
     route({
       method: 'POST',
-      path: `${base}/${word}`,
-      id: `${word}Machine`,
+      path: `${base}/${command}`,
+      id: `${command}Machine`,
       tag: 'Machines',
-      summary: word === 'cordon' ? 'Lead nothing to a machine any more' : 'Lead requests to a machine again',
+      summary: command === 'cordon' ? 'Stop routing requests to a machine' : 'Route requests to a machine again',
       scope: 'write',
       machineSelf: true,
       params: ByMachine,
@@ -155,7 +154,7 @@ export const machineCommandRoutes: Route[] = [
       errors: { 403: notAllowed, 404: machineAbsent, 409: leased },
       wrongTypeStatus: 400,
       run: async (call) => {
-        await cordonMachine(call.ctx, keyOf(call), word === 'cordon')
+        await cordonMachine(call.ctx, keyOf(call), command === 'cordon')
         return { ok: true }
       },
     }),
@@ -172,16 +171,17 @@ export const machineCommandRoutes: Route[] = [
     query: Type.Object({
       state: Type.Optional(
         Type.Union([Type.String(), Type.Array(Type.String())], {
-          description: '`started` when omitted; several with commas or repeated; `settled` for any in which it stays.',
+          description:
+            '`started` when omitted; several are separated by commas or repeated; `settled` stands for any stable state.',
         }),
       ),
-      version: Type.Optional(Type.String({ description: 'Of this version.' })),
+      version: Type.Optional(Type.String({ description: 'Only in this version.' })),
       instance_id: Type.Optional(Type.String({ description: 'The same as `version`, for older clients.' })),
-      from_event_id: Type.Optional(Type.String({ description: 'Only what came after this event counts.' })),
+      from_event_id: Type.Optional(Type.String({ description: 'Ignore states before this event.' })),
       timeout: Type.Optional(
         Type.Integer({
           minimum: 0,
-          description: `Seconds, at most ${maxWaitSeconds}, which is also what is waited when omitted.`,
+          description: `Seconds; ${maxWaitSeconds} when omitted or larger.`,
           refusal: 'timeout must be a number of seconds',
         }),
       ),
@@ -196,8 +196,8 @@ export const machineCommandRoutes: Route[] = [
     errors: {
       403: foreignApp,
       404: machineAbsent,
-      408: 'It was not in that state in time.',
-      412: 'It cannot get there any more: it is destroyed, or the version was replaced.',
+      408: 'The timeout expired before the machine was in that state.',
+      412: 'The machine cannot reach that state: it was destroyed, or the version was replaced.',
     },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query, search }) => {

@@ -17,22 +17,22 @@ export const machineExecRoutes: Route[] = [
     id: 'execInMachine',
     tag: 'Machines',
     summary: 'Run a command in a machine',
-    description: 'Answers when it has ended, with the first MiB of what it wrote to each stream.',
+    description: 'Responds when the command has ended, with the first MiB of each output stream.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
     body: Type.Object(
       {
-        command: Type.Optional(Type.Array(Type.String(), { description: 'Word by word.' })),
-        cmd: Type.Optional(Type.String({ description: 'The same as one text, for older clients.' })),
-        container: Type.Optional(Type.String({ description: 'Refused: there are none.' })),
-        machine: Type.Optional(Type.Boolean({ description: 'Without effect.' })),
-        stdin: Type.Optional(Type.String({ description: 'What it reads.' })),
+        command: Type.Optional(Type.Array(Type.String(), { description: 'The command as a list of arguments.' })),
+        cmd: Type.Optional(Type.String({ description: 'The command as one string, for older clients.' })),
+        container: Type.Optional(Type.String({ description: 'Not supported: a machine has no containers.' })),
+        machine: Type.Optional(Type.Boolean({ description: 'Has no effect.' })),
+        stdin: Type.Optional(Type.String({ description: 'The standard input of the command.' })),
         timeout: Type.Optional(
           Type.Integer({
             minimum: 0,
             maximum: maxExecSeconds,
-            description: `Seconds until it is killed; ${defaultExecSeconds} when omitted.`,
+            description: `Seconds after which the command is killed; ${defaultExecSeconds} when omitted.`,
             refusal: `timeout must be from 0 to ${maxExecSeconds} seconds`,
           }),
         ),
@@ -50,17 +50,17 @@ export const machineExecRoutes: Route[] = [
     errors: {
       403: notAllowed,
       404: machineAbsent,
-      408: 'It did not end in time, and was killed.',
-      412: 'It does not run.',
+      408: 'The command did not end within the timeout and was killed.',
+      412: 'The machine is not running.',
     },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
-      await getMachine(ctx, params.app_name, params.machine_id) // strangers learn nothing about the fields
-      if (body.container) throw badRequest('container is not possible here: a machine runs one program')
+      await getMachine(ctx, params.app_name, params.machine_id) // checks access before fields are validated
+      if (body.container) throw badRequest('container is not supported: a machine runs one program')
       const words = body.command?.length ? body.command : splitWords('cmd', body.cmd ?? '')
       const [program, ...args] = words
       if (!program) throw badRequest('command is required')
-      for (const word of words) if (word.includes('\0')) throw badRequest('command must not hold NUL characters')
+      for (const word of words) if (word.includes('\0')) throw badRequest('command must not contain NUL characters')
       const result = await runInMachine(ctx, params.app_name, params.machine_id, {
         argv: [program, ...args],
         stdin: body.stdin ?? '',
@@ -91,8 +91,8 @@ export const machineExecRoutes: Route[] = [
     response: Type.Array(
       Type.Object(
         {
-          pid: Type.Integer({ description: 'As seen inside.' }),
-          stime: Type.Number({ description: 'Milliseconds on a CPU, in the kernel.' }),
+          pid: Type.Integer({ description: 'The process id inside the machine.' }),
+          stime: Type.Number({ description: 'Milliseconds of CPU time in the kernel.' }),
           rtime: Type.Number({ description: 'Milliseconds since it was started.' }),
           command: Type.String(),
           directory: Type.String(),
@@ -103,7 +103,7 @@ export const machineExecRoutes: Route[] = [
         { title: 'MachineProcess' },
       ),
     ),
-    errors: { 403: foreignApp, 404: machineAbsent, 412: 'It does not run.' },
+    errors: { 403: foreignApp, 404: machineAbsent, 412: 'The machine is not running.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const processes = await listProcessesOf(ctx, params.app_name, params.machine_id)

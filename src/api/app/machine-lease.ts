@@ -12,7 +12,7 @@ const LeaseView = Type.Object(
   {
     status: Type.Enum(['success']),
     data: Type.Object({
-      nonce: Type.String({ description: 'Sent as `fly-machine-lease-nonce` by whoever holds it.' }),
+      nonce: Type.String({ description: 'The holder sends it as `fly-machine-lease-nonce`.' }),
       expires_at: Type.Integer({ description: 'Seconds since the epoch.' }),
       owner: Type.String(),
       description: Type.String(),
@@ -33,12 +33,12 @@ export const machineLeaseRoutes: Route[] = [
     path: `${base}/lease`,
     id: 'getMachineLease',
     tag: 'Machines',
-    summary: 'Show who holds the lease of a machine',
+    summary: 'Show the lease of a machine',
     scope: 'read',
     params: ByMachine,
     status: 200,
     response: LeaseView,
-    errors: { 403: foreignApp, 404: `${machineAbsent} Or: nobody holds one.` },
+    errors: { 403: foreignApp, 404: `${machineAbsent} Or: it is not leased.` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => leaseView(await getLease(ctx, params.app_name, params.machine_id)),
   }),
@@ -49,10 +49,10 @@ export const machineLeaseRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Lease a machine',
     description:
-      'Until it runs out only who sends its nonce changes the machine. With the nonce it is held for longer.',
+      'Until the lease expires, only requests with its nonce can change the machine. A request with the nonce extends it.',
     scope: 'write',
     params: ByMachine,
-    query: Type.Object({ ttl: Type.Optional(Type.Integer({ description: 'As in the body.' })) }),
+    query: Type.Object({ ttl: Type.Optional(Type.Integer({ description: 'Seconds; the body takes precedence.' })) }),
     body: Type.Object({
       ttl: Type.Optional(Type.Integer({ description: 'Seconds; 30 when omitted.' })),
       description: Type.Optional(Type.String({ maxLength: 1000 })),
@@ -72,7 +72,7 @@ export const machineLeaseRoutes: Route[] = [
     path: `${base}/lease`,
     id: 'releaseMachineLease',
     tag: 'Machines',
-    summary: 'Give a lease back',
+    summary: 'Release a lease',
     scope: 'write',
     params: ByMachine,
     status: 200,
@@ -93,8 +93,10 @@ const MetadataChange = Type.Object({
     description: 'Empty and null values remove their key.',
     examples: [{ role: 'web' }],
   }),
-  machine_version: Type.Optional(Type.String({ description: 'Refuse unless the machine has this version now.' })),
-  updated_at: Type.Optional(Type.String({ description: 'Without effect.' })),
+  machine_version: Type.Optional(
+    Type.String({ description: 'Fail unless this is the current version of the machine.' }),
+  ),
+  updated_at: Type.Optional(Type.String({ description: 'Has no effect.' })),
 })
 
 export const machineMetadataRoutes: Route[] = [
@@ -120,12 +122,12 @@ export const machineMetadataRoutes: Route[] = [
       id: method === 'PUT' ? 'setMachineMetadata' : 'changeMachineMetadata',
       tag: 'Machines',
       summary: 'Set and remove entries of the metadata of a machine',
-      description: 'The other entries and its version stay the same. PUT and PATCH do the same.',
+      description: 'Other entries and the version of the machine do not change. PUT and PATCH are equivalent.',
       scope: 'write',
       params: ByMachine,
       body: MetadataChange,
       status: 204,
-      errors: { 403: notAllowed, 404: machineAbsent, 412: '`machine_version` is not its version any more.' },
+      errors: { 403: notAllowed, 404: machineAbsent, 412: '`machine_version` is not the current version.' },
       wrongTypeStatus: 400,
       run: async (call) => {
         const { metadata, machine_version: version } = call.body

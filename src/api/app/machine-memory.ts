@@ -31,9 +31,9 @@ export const machineMemoryRoutes: Route[] = [
     path: base,
     id: 'setMachineMemory',
     tag: 'Machines',
-    summary: 'Give a machine that runs more or less memory',
+    summary: 'Change the memory limit of a running machine',
     description:
-      'At most `max_memory_mb` of its configuration, or `memory_mb` without one, and no less than it uses. Until its next start, which gives it `memory_mb` again.',
+      'At most `max_memory_mb` of its configuration, or else `memory_mb`, and at least the memory in use. The next start resets it to `memory_mb`.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
@@ -43,7 +43,7 @@ export const machineMemoryRoutes: Route[] = [
     errors: {
       403: notAllowed,
       404: machineAbsent,
-      412: 'It does not run, uses more, or this host has no control groups.',
+      412: 'The machine is not running, uses more memory, or the host has no control groups.',
     },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
@@ -56,16 +56,16 @@ export const machineMemoryRoutes: Route[] = [
     path: `${base}/reclaim`,
     id: 'reclaimMachineMemory',
     tag: 'Machines',
-    summary: 'Ask a machine to give memory back',
+    summary: 'Reclaim memory of a machine',
     description:
-      'What it can read from files again, and with swap more; as much as it can when no amount is given. The answer is what the host got back, which is 0 where it has no control groups.',
+      'Evicts file caches and, with swap, further pages; as much as possible without an amount. Returns the reclaimed amount, which is 0 on a host without control groups.',
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
     body: Type.Object({ amount_mb: Type.Optional(Type.Integer({ minimum: 0 })) }),
     status: 200,
     response: Type.Object({ actual_mb: Type.Integer() }),
-    errors: { 403: notAllowed, 404: machineAbsent, 412: 'It does not run.' },
+    errors: { 403: notAllowed, 404: machineAbsent, 412: 'The machine is not running.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ({
       actual_mb: await reclaimMemoryOf(ctx, params.app_name, params.machine_id, body.amount_mb),

@@ -15,7 +15,7 @@ export const machineOrgRoutes: Route[] = [
     tag: 'Machines',
     summary: 'List the machines of an organization',
     description:
-      'What changed first comes first; `updated_after` with `last_updated_at` of the page before follows along.',
+      'In the order of their last change. To follow changes, pass `last_updated_at` of the previous page as `updated_after`.',
     scope: 'read',
     params: Type.Object({ org_slug: Type.String() }),
     query: Type.Object({
@@ -58,13 +58,13 @@ export const machineOrgRoutes: Route[] = [
     path: '/v1/platform/placements',
     id: 'getPlacements',
     tag: 'Machines',
-    summary: 'See where machines would be placed',
+    summary: 'Show where machines would be placed',
     scope: 'read',
     body: Type.Object({
       org_slug: Type.String(),
       region: Type.Optional(Type.String()),
       count: Type.Optional(
-        Type.Integer({ minimum: 0, maximum: 1000, description: 'As many as fit when it is 0 or omitted.' }),
+        Type.Integer({ minimum: 0, maximum: 1000, description: 'As many as fit when 0 or omitted.' }),
       ),
       compute: Type.Optional(
         Type.Object({
@@ -81,7 +81,7 @@ export const machineOrgRoutes: Route[] = [
     response: Type.Object({
       regions: Type.Array(Type.Object({ region: Type.String(), count: Type.Integer(), concurrency: Type.Integer() })),
     }),
-    errors: { 404: noOrganization, 422: 'There is no room, or the region is another.' },
+    errors: { 404: noOrganization, 422: 'There is not enough capacity, or the region is not available.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, body }) => {
       const placed = await placeMachines(ctx, body)

@@ -11,7 +11,7 @@ const ById = Type.Object({
 })
 
 const absent = `${notFound} Or: it has no such policy.`
-const late = 'The change is kept, but a machine that runs has not been held to it within 10 s; it will be.'
+const late = 'The change is stored, but a running machine did not apply it within 10 s; it is applied later.'
 
 export const networkPolicyRoutes: Route[] = [
   route({
@@ -34,9 +34,9 @@ export const networkPolicyRoutes: Route[] = [
     path: '/v1/apps/{app_name}/network_policies',
     id: 'putNetworkPolicy',
     tag: 'Network policies',
-    summary: 'Make a network policy, or change the one with this id',
+    summary: 'Create a network policy, or change the one with this id',
     description:
-      'A rule allows ports in one direction and denies the selected machines everything else in it; of several rules each adds what it allows. Answers to what was allowed pass, and so does what the platform carries: names, what comes through the edge, addresses of apps and clusters in the private network. In force when it is answered; connections that are no longer allowed end.',
+      'A rule allows ports in one direction and denies all other traffic of the selected machines in that direction; several rules are combined. Replies to allowed traffic pass, and so does traffic through the platform: DNS, requests from the edge, and addresses of apps and clusters in the private network. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
     scope: 'write',
     params: ByName,
     body: PutNetworkPolicy,

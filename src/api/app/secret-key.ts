@@ -19,17 +19,17 @@ import { versionFields, versionView } from './secret.ts'
 
 const ByKey = Type.Object({
   ...ByName.properties,
-  key_name: Type.String({ description: 'The name of the key, formed as those of secrets.' }),
+  key_name: Type.String({ description: 'The name of the key; the rules are those for secrets.' }),
 })
 
-/** Clients send bytes as base64, older ones as lists of numbers. */
+/** Clients send bytes as base64, older ones as arrays of numbers. */
 const Bytes = Type.Unsafe<string | number[]>({
   type: ['string', 'array'],
   items: { type: 'integer', minimum: 0, maximum: 255 },
   pattern: '^[A-Za-z0-9+/_-]*={0,2}$',
   maxLength: 350_000,
   maxItems: 262_144,
-  description: 'As base64; a list of numbers is taken as well.',
+  description: 'Base64; an array of numbers is accepted as well.',
 })
 type Bytes = Static<typeof Bytes>
 
@@ -37,7 +37,7 @@ const keyFields = {
   name: Type.String(),
   type: Type.Enum([...secretKeyTypes]),
   public_key: Type.Union([Type.String(), Type.Null()], {
-    description: 'As base64, where there is one: SPKI in DER, of `nacl_box` the 32 bytes alone.',
+    description: 'The public key of a key pair in base64: SPKI in DER, or the raw 32 bytes for `nacl_box`.',
   }),
   created_at: Type.String({ format: 'date-time' }),
   updated_at: Type.String({ format: 'date-time' }),
@@ -63,7 +63,7 @@ export const secretKeyRoutes: Route[] = [
     scope: 'read',
     params: ByName,
     query: Type.Object({
-      types: Type.Optional(Type.String({ description: 'Only those of these types, separated by commas.' })),
+      types: Type.Optional(Type.String({ description: 'Only keys of these types, separated by commas.' })),
     }),
     status: 200,
     response: Type.Object({ secret_keys: Type.Array(KeyView) }, { title: 'SecretKeyList' }),
@@ -78,7 +78,7 @@ export const secretKeyRoutes: Route[] = [
     path: `${base}/{key_name}`,
     id: 'getSecretKey',
     tag: 'Secrets',
-    summary: 'Show a key, never its secret half',
+    summary: 'Show a key without its secret part',
     scope: 'read',
     params: ByKey,
     status: 200,
@@ -93,7 +93,7 @@ export const secretKeyRoutes: Route[] = [
     id: 'setSecretKey',
     tag: 'Secrets',
     summary: 'Set a key',
-    description: 'Pairs as PKCS #8 in DER; `nacl_box` and what is no pair as they are.',
+    description: 'Key pairs are in PKCS #8 (DER); `nacl_box` and symmetric keys are raw bytes.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ type: Kind, value: Bytes }),
@@ -111,13 +111,13 @@ export const secretKeyRoutes: Route[] = [
     path: `${base}/{key_name}/generate`,
     id: 'generateSecretKey',
     tag: 'Secrets',
-    summary: 'Make a key',
+    summary: 'Generate a key',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ type: Kind }),
     status: 201,
     response: ChangedKeyView,
-    errors: { 403: forbidden, 404: notFound, 409: 'The app has a key of this name already.' },
+    errors: { 403: forbidden, 404: notFound, 409: 'The app already has a key of this name.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) =>
       changedView(await generateSecretKey(ctx, params.app_name, params.key_name, body.type)),
@@ -143,7 +143,7 @@ export const secretKeyRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'Encrypt with a key',
     description:
-      'By `xaes256gcm` and `nacl_secretbox` the answer starts with the nonce. By `nacl_box` it is a sealed box, which whoever has the public key can make too.',
+      'With `xaes256gcm` and `nacl_secretbox` the result starts with the nonce. With `nacl_box` it is a sealed box, which needs only the public key.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, associated_data: Type.Optional(Bytes) }),
@@ -199,7 +199,7 @@ export const secretKeyRoutes: Route[] = [
     id: 'verifyWithSecretKey',
     tag: 'Secrets',
     summary: 'Verify a signature with a key',
-    description: 'A signature that is not right answers 400.',
+    description: 'The status is 400 when the signature does not match.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, signature: Bytes }),
@@ -213,7 +213,7 @@ export const secretKeyRoutes: Route[] = [
   }),
 ]
 
-/** Reads both alphabets of base64. */
+/** Accepts both base64 alphabets. */
 function readBytes(bytes: Bytes | undefined): Buffer {
   return typeof bytes === 'string' ? Buffer.from(bytes, 'base64') : Buffer.from(bytes ?? [])
 }

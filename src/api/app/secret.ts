@@ -19,33 +19,33 @@ const ByAppAndName = Type.Object({
 
 const secretFields = {
   name: Type.String(),
-  digest: Type.String({ description: 'Equal for equal values of one app; tells nothing about the value.' }),
+  digest: Type.String({ description: 'Equal for equal values of one app; does not reveal the value.' }),
   created_at: Type.String({ format: 'date-time' }),
   updated_at: Type.String({ format: 'date-time' }),
 }
 export const versionFields = {
-  version: Type.Integer({ description: 'Grows with every change of the secrets of the app.' }),
-  Version: Type.Integer({ description: 'The same, for clients that spell it so.' }),
+  version: Type.Integer({ description: 'Increases with every change of the secrets of the app.' }),
+  Version: Type.Integer({ description: 'The same as `version`, for clients with this spelling.' }),
 }
 const SecretView = Type.Object(
   { ...secretFields, value: Type.Optional(Type.String({ description: 'Only with `show_secrets`.' })) },
   { title: 'Secret' },
 )
 
-const Version = Type.Integer({ minimum: 0, description: 'Do not answer with anything older than this version.' })
+const Version = Type.Integer({ minimum: 0, description: 'Fail when the secrets are older than this version.' })
 const Query = Type.Object({
   min_version: Type.Optional(Version),
   version: Type.Optional({ ...Version, description: 'The same as `min_version`.' }),
   show_secrets: Type.Optional(
     Type.Enum(['true', 'false', '1', '0'], {
-      description: 'Answer with the values, too; not for tokens that may only read.',
+      description: 'Include the values; not allowed with a read-only token.',
       refusal: 'show_secrets must be true, false, 1 or 0',
     }),
   ),
 })
 
 const older = 'The secrets of the app are older than `min_version`.'
-const values = 'Letters, digits and underscores, not starting with a digit, at most 128.'
+const nameRules = 'Names have at most 128 letters, digits and underscores and do not start with a digit.'
 
 export const secretRoutes: Route[] = [
   route({
@@ -72,12 +72,12 @@ export const secretRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'Set and remove secrets of an app',
     description:
-      'All of them at once or none. Machines keep the values they were made with until they are updated. Values are kept encrypted.',
+      'All changes are applied or none. Machines keep the values they were created with until they are updated. Values are stored encrypted.',
     scope: 'write',
     params: ByName,
     body: Type.Object({
       values: Type.Record(Type.String(), Type.Unsafe<string | null>({ type: ['string', 'null'] }), {
-        description: `By name; null removes one, also one that is not there. ${values}`,
+        description: `Values by name; null removes a secret, even if it does not exist. ${nameRules}`,
         examples: [{ API_KEY: 'abc' }],
       }),
     }),

@@ -25,7 +25,7 @@ const ById = Type.Object({
 
 const Summary = Type.Optional(
   Type.Enum(['true', 'false', '1', '0'], {
-    description: 'Leave out what has to be looked up on the disks.',
+    description: 'Omit fields that have to be read from the disk.',
     refusal: 'summary must be true, false, 1 or 0',
   }),
 )
@@ -66,8 +66,8 @@ export const volumeRoutes: Route[] = [
     response: VolumeView,
     errors: {
       403: forbidden,
-      404: `${notFound} Or: what is to be copied is not there.`,
-      412: 'What is to be copied is not ready.',
+      404: `${notFound} Or: the source of the copy does not exist.`,
+      412: 'The source of the copy is not ready.',
       422: 'A field is missing or not valid.',
     },
     wrongTypeStatus: 422,
@@ -92,7 +92,7 @@ export const volumeRoutes: Route[] = [
     path: '/v1/apps/{app_name}/volumes/{volume_id}',
     id: 'updateVolume',
     tag: 'Volumes',
-    summary: 'Change how a volume is backed up',
+    summary: 'Change the backup settings of a volume',
     scope: 'write',
     params: ById,
     body: UpdateVolume,
@@ -111,12 +111,12 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'Delete a volume',
     description:
-      'It is `pending_destroy` for a day, in which a copy can still be made of it. Its snapshots are kept for their time.',
+      'The volume is `pending_destroy` for a day, during which it can still be copied. Its snapshots are kept for their retention time.',
     scope: 'write',
     params: ById,
     status: 200,
     response: VolumeView,
-    errors: { 403: forbidden, 404: noVolume, 412: 'It is attached to a machine.' },
+    errors: { 403: forbidden, 404: noVolume, 412: 'The volume is attached to a machine.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await deleteVolume(ctx, params.app_name, params.volume_id)),
   }),
@@ -125,7 +125,7 @@ export const volumeRoutes: Route[] = [
     path: '/v1/apps/{app_name}/volumes/{volume_id}/extend',
     id: 'extendVolume',
     tag: 'Volumes',
-    summary: 'Make a volume larger',
+    summary: 'Extend a volume',
     scope: 'write',
     params: ById,
     body: ExtendVolume,
@@ -136,7 +136,7 @@ export const volumeRoutes: Route[] = [
         volume: VolumeView,
         needs_restart: Type.Boolean({
           description:
-            'The machine sees the new size after its next start, where the kernel does not let disks grow before.',
+            'Whether the machine sees the new size only after its next start, because the kernel cannot grow mounted disks.',
         }),
       },
       { title: 'ExtendedVolume' },
@@ -144,8 +144,8 @@ export const volumeRoutes: Route[] = [
     errors: {
       403: forbidden,
       404: noVolume,
-      409: 'It is not in a state in which it can grow.',
-      422: '`size_gb` is missing, not valid, or not more than the volume has.',
+      409: 'The state of the volume does not allow it.',
+      422: '`size_gb` is missing, not valid, or not larger than the current size.',
     },
     wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
@@ -172,15 +172,16 @@ export const volumeRoutes: Route[] = [
     path: '/v1/apps/{app_name}/volumes/{volume_id}/snapshots',
     id: 'createSnapshot',
     tag: 'Volumes',
-    summary: 'Make a snapshot of a volume',
-    description: 'In the background; as after a power cut. Writes to the volume wait until the copy is made.',
+    summary: 'Create a snapshot of a volume',
+    description:
+      'The snapshot is taken in the background and is crash-consistent. Writes to the volume wait meanwhile.',
     scope: 'write',
     params: ById,
     status: 200,
     errors: {
       403: forbidden,
       404: noVolume,
-      409: 'Another snapshot of it is being made.',
+      409: 'Another snapshot of the volume is in progress.',
       412: 'The volume is not `created`.',
     },
     wrongTypeStatus: 400,
@@ -193,7 +194,7 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'List the volumes of all apps of an organization',
     description:
-      'What changed first comes first; `updated_after` with `last_updated_at` of the page before follows along.',
+      'In the order of their last change. To follow changes, pass `last_updated_at` of the previous page as `updated_after`.',
     scope: 'read',
     params: Type.Object({ org_slug: Type.String({ description: 'The organization.' }) }),
     query: Type.Object({
@@ -205,7 +206,7 @@ export const volumeRoutes: Route[] = [
     response: Type.Object(
       {
         volumes: Type.Array(VolumeView),
-        next_cursor: Type.Optional(Type.String({ description: 'Present when more follow.' })),
+        next_cursor: Type.Optional(Type.String({ description: 'Present when there is another page.' })),
         last_volume_id: Type.String(),
         last_updated_at: Type.String(),
       },

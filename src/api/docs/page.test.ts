@@ -227,7 +227,7 @@ test('an example obeys the bounds of its schema', () => {
 
 test('errors are listed with their causes', () => {
   const article = articleOf(docsPage(platform), 'deleteApp')
-  expect(article).toContain('No app has this name; the name is free.')
+  expect(article).toContain('No app has this name.')
   expect(article).toContain('<span class="status">422</span>')
 })
 

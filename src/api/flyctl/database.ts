@@ -35,7 +35,7 @@ const NewUser = Type.Object(
     username: Type.Optional(Identifier('username', 'The name of the new user.')),
     user_name: Type.Optional(Identifier('user_name', 'The same as `username`.')),
     role: Type.Optional(Type.Enum([...userRoles])),
-    db_name: Type.Optional(Type.String({ description: 'For which database to make the connection string.' })),
+    db_name: Type.Optional(Type.String({ description: 'The database of the connection string.' })),
   },
   { anyOf: [{ required: ['username'] }, { required: ['user_name'] }] },
 )
@@ -77,7 +77,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       params: ById,
       body: NewUser,
       status: 201,
-      errors: { 400: 'The user is reserved.', 404: noCluster, 409: 'A user of that name exists.', 422: notReady },
+      errors: { 400: 'The user is reserved.', 404: noCluster, 409: 'A user of this name exists.', 422: notReady },
       run: async ({ ctx, params, body }) => {
         const username = body.username ?? body.user_name ?? ''
         const made = await createClusterUser(ctx, params.postgres_cluster_id, {
@@ -92,7 +92,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       method: 'PATCH',
       path: `${base}/users/{username}`,
       id: id('UpdateUser'),
-      summary: 'Give a user another role',
+      summary: 'Change the role of a user',
       scope: 'write',
       params: ByUser,
       body: UserRoleChange,
@@ -183,7 +183,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       errors: {
         400: 'The database is reserved.',
         404: noDatabase,
-        409: 'It is enabled already.',
+        409: 'The extension is already enabled.',
         422: notReady,
       },
       run: ({ ctx, params, body }) => {
@@ -202,7 +202,9 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       summary: 'Disable an extension',
       scope: 'write',
       params: ByExtension,
-      query: Type.Object({ force: Type.Optional(Type.Boolean({ description: 'Also remove what depends on it.' })) }),
+      query: Type.Object({
+        force: Type.Optional(Type.Boolean({ description: 'Also remove objects that depend on it.' })),
+      }),
       status: 204,
       errors: { 404: noDatabase, 422: notReady },
       run: ({ ctx, params, query }) =>

@@ -29,7 +29,7 @@ export const flyctlOrgRoutes: Route[] = [
     id: 'flyctlListOrganizations',
     summary: 'List the organizations this token may see',
     scope: 'read',
-    query: Type.Object({ admin: Type.Optional(Type.Boolean({ description: 'Makes no difference.' })) }),
+    query: Type.Object({ admin: Type.Optional(Type.Boolean({ description: 'Has no effect.' })) }),
     status: 200,
     response: Type.Object({ organizations: Type.Array(OrganizationView) }),
     errors: { 422: 'A parameter is not valid.' },
@@ -51,7 +51,7 @@ export const flyctlOrgRoutes: Route[] = [
   }),
 ]
 
-/** Nothing here is paid for, and clients ask before they let somebody do a thing. */
+/** Billing does not exist here; the values are those that make clients permit all operations. */
 function organizationView(org: Org) {
   return {
     id: org.id,

@@ -17,7 +17,7 @@ const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of th
 const ReleaseView = Type.Object(
   {
     id: Type.String(),
-    version: Type.Integer({ description: 'Counts up from 1 in each app.' }),
+    version: Type.Integer({ description: 'Starts at 1 in each app.' }),
     stable: Type.Boolean(),
     in_progress: Type.Boolean(),
     status: Type.String({ description: '`pending`, `running`, `complete`, `failed`, ….' }),
@@ -26,7 +26,7 @@ const ReleaseView = Type.Object(
     image_ref: Type.String(),
     created_at: Type.String({ format: 'date-time' }),
   },
-  { title: 'FlyctlRelease', description: 'What a client that deployed an app noted down.' },
+  { title: 'FlyctlRelease', description: 'A deployment as recorded by the client.' },
 )
 
 const foreign = 'The app belongs to an organization this token may not see.'
@@ -40,7 +40,9 @@ export const flyctlReleaseRoutes: Route[] = [
     summary: 'List the releases of an app, newest first',
     scope: 'read',
     params: ByApp,
-    query: Type.Object({ limit: Type.Optional(Type.Integer({ minimum: 1, description: 'At most this many.' })) }),
+    query: Type.Object({
+      limit: Type.Optional(Type.Integer({ minimum: 1, description: 'The maximum number of releases.' })),
+    }),
     status: 200,
     response: Type.Object({ releases: Type.Array(ReleaseView) }),
     errors: { 403: foreign, 404: noApp, 422: 'A parameter is not valid.' },
@@ -68,7 +70,7 @@ export const flyctlReleaseRoutes: Route[] = [
     method: 'GET',
     path: '/api/v1/releases/all_current',
     id: 'flyctlListReleaseTimes',
-    summary: 'When each app was last released, by name',
+    summary: 'Show the time of the latest release of each app',
     scope: 'read',
     status: 200,
     response: Type.Record(Type.String(), Type.String({ format: 'date-time' })),
@@ -80,8 +82,8 @@ export const flyctlReleaseRoutes: Route[] = [
     method: 'POST',
     path: '/api/v1/releases',
     id: 'flyctlCreateRelease',
-    summary: 'Note down that an app is being deployed',
-    description: 'Only kept and shown; machines are changed by their own operations.',
+    summary: 'Record a release',
+    description: 'Releases are only recorded; machines are changed by their own operations.',
     scope: 'write',
     body: Type.Object({
       app_name: Type.String(),
@@ -102,7 +104,7 @@ export const flyctlReleaseRoutes: Route[] = [
     method: 'PATCH',
     path: '/api/v1/releases/{release_id}',
     id: 'flyctlUpdateRelease',
-    summary: 'Note down how a release goes',
+    summary: 'Update the status of a release',
     scope: 'write',
     params: Type.Object({ release_id: Type.String() }),
     body: Type.Object({ status: Type.String() }),
@@ -110,7 +112,7 @@ export const flyctlReleaseRoutes: Route[] = [
     response: ReleaseView,
     errors: {
       403: 'The token may only read.',
-      404: 'There is no such release that this token may see.',
+      404: 'The release does not exist or is not visible to this token.',
       422: 'A field is missing or not valid.',
     },
     run: async ({ ctx, params, body }) => releaseView(await updateRelease(ctx, params.release_id, body.status)),

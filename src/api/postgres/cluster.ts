@@ -21,7 +21,7 @@ export const ById = Type.Object({ postgres_cluster_id: Type.String({ description
 
 export const noCluster = 'The cluster does not exist, is deleted, or belongs to an organization this token may not see.'
 
-/** Success bodies of the Postgres operations wrap what they answer with. */
+/** Successful responses of Postgres operations wrap their content in `data`. */
 export function Data<T extends Parameters<typeof Type.Object>[0][string]>(schema: T) {
   return Type.Object({ data: schema })
 }
@@ -36,7 +36,7 @@ export const clusterRoutes: Route[] = [
     scope: 'read',
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list clusters for.' }),
-      include_deleted: Type.Optional(Type.Boolean({ description: 'Also show those that are deleted.' })),
+      include_deleted: Type.Optional(Type.Boolean({ description: 'Include deleted clusters.' })),
     }),
     status: 200,
     response: Data(Type.Array(PostgresClusterSummary)),
@@ -56,7 +56,7 @@ export const clusterRoutes: Route[] = [
     id: 'createCluster',
     tag: 'Postgres',
     summary: 'Create a cluster',
-    description: 'It is provisioned in the background; get it until its status is `ready`.',
+    description: 'The cluster is provisioned in the background; poll it until its status is `ready`.',
     scope: 'write',
     body: CreateCluster,
     status: 201,
@@ -90,11 +90,11 @@ export const clusterRoutes: Route[] = [
     id: 'deleteCluster',
     tag: 'Postgres',
     summary: 'Delete a cluster',
-    description: 'Works in every state. Everything it holds on this machine is removed in the background.',
+    description: 'Works in every state. Its data on this machine is removed in the background.',
     scope: 'write',
     params: ById,
     status: 202,
-    errors: { 404: noCluster, 410: 'The cluster is deleted already.' },
+    errors: { 404: noCluster, 410: 'The cluster is already deleted.' },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteCluster(ctx, params.postgres_cluster_id),
   }),

@@ -65,7 +65,7 @@ export const databaseRoutes: Route[] = [
     id: 'dropDatabase',
     tag: 'Postgres',
     summary: 'Drop a database',
-    description: 'With everything in it; sessions in it end.',
+    description: 'Deletes the database with its content and ends its sessions.',
     scope: 'write',
     params: ByName,
     status: 200,
@@ -91,7 +91,7 @@ export const databaseRoutes: Route[] = [
     params: ByName,
     status: 200,
     response: Data(Type.Array(ExtensionView)),
-    errors: { 400: reserved, 404: noDatabase, 422: `The database is closed to everybody. Or: ${notReady}` },
+    errors: { 400: reserved, 404: noDatabase, 422: `The database does not allow connections. Or: ${notReady}` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const extensions = await listExtensionsOf(ctx, params.postgres_cluster_id, params.database)
@@ -104,7 +104,7 @@ export const databaseRoutes: Route[] = [
     id: 'enableExtension',
     tag: 'Postgres',
     summary: 'Enable an extension',
-    description: 'With the extensions it needs.',
+    description: 'Enables required extensions as well.',
     scope: 'write',
     outsideTransaction: true,
     params: ByName,
@@ -113,7 +113,7 @@ export const databaseRoutes: Route[] = [
     errors: {
       400: reserved,
       404: `${noDatabase} Or: there is no such extension.`,
-      409: 'The extension is enabled already.',
+      409: 'The extension is already enabled.',
       422: `A field is not valid. Or: ${notReady}`,
     },
     wrongTypeStatus: 422,
@@ -128,13 +128,13 @@ export const databaseRoutes: Route[] = [
     scope: 'write',
     params: ByExtension,
     query: Type.Object({
-      force: Type.Optional(Type.Boolean({ description: 'Also remove what depends on it.' })),
+      force: Type.Optional(Type.Boolean({ description: 'Also remove objects that depend on it.' })),
     }),
     status: 204,
     errors: {
       400: `${reserved} Or: the extension is part of every database.`,
       404: `${noDatabase} Or: the extension is not enabled in it.`,
-      422: `Something depends on it and \`force\` was not given. Or: ${notReady}`,
+      422: `Objects depend on it and \`force\` was not given. Or: ${notReady}`,
     },
     wrongTypeStatus: 422,
     run: ({ ctx, params, query }) => {

@@ -25,9 +25,9 @@ export const drillRoutes: Route[] = [
     path: '/v1/postgres/{postgres_cluster_id}/drills',
     id: 'createDrill',
     tag: 'Postgres',
-    summary: 'Try out now whether the cluster can be restored',
+    summary: 'Start a restore drill',
     description:
-      'Restores a random moment of the recovery window into a scratch cluster that nobody can connect to, reads every page, checks tables and indexes, runs the drill query, and deletes it again.',
+      'Restores a random point of the recovery window into a temporary cluster without client access, reads every page, checks tables and indexes, runs the drill query, and deletes the cluster.',
     scope: 'write',
     params: ById,
     body: CreateDrill,

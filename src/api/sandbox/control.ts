@@ -12,7 +12,7 @@ import type { SocketRoute } from '../http/route.ts'
 import { fileOperations } from './control-file.ts'
 import type { ControlCall, ControlOperation, ControlRun } from './control-operation.ts'
 import { socketHeaders } from './exec.ts'
-import { bytesOf, type Followed, follow, obey } from './exec-socket.ts'
+import { applyMessage, bytesOf, type Followed, follow } from './exec-socket.ts'
 
 /** The operations of a channel, by the value of `op`. */
 const controlOperations: Record<string, ControlOperation> = { exec: runExec, ...fileOperations }
@@ -180,7 +180,7 @@ async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): P
       const bytes = bytesOf(data)
       // Some clients send control messages as binary ones.
       const command = !isBinary || bytes[0] === openBrace ? readClientMessage(bytes.toString()) : undefined
-      if (command) obey(session, command)
+      if (command) applyMessage(session, command)
       else if (isBinary) follower.message(session.facts.tty ? bytes : withStreamByte(bytes), true)
     },
   }

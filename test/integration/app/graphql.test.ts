@@ -543,14 +543,14 @@ describe('what is refused', () => {
     const { data, errors } = await ask(query)
     expect(data.apps.nodes).toHaveLength(40)
     expect(errors).toMatchObject([
-      { message: expect.stringContaining('too much'), extensions: { code: 'BAD_REQUEST' } },
+      { message: expect.stringContaining('too expensive'), extensions: { code: 'BAD_REQUEST' } },
     ])
     const many = Array.from({ length: 60 }, (_, i) => `m${i}: deleteApp(appId: "app-${i}") { clientMutationId }`)
     for (const document of [
       `mutation { ${many.join(' ')} }`,
       `mutation { ...All } fragment All on Mutations { ${many.join(' ')} }`,
     ]) {
-      expect(await refusal(document)).toMatchObject({ message: 'one request may hold 20 mutations, not 60' })
+      expect(await refusal(document)).toMatchObject({ message: 'a request may contain at most 20 mutations, not 60' })
     }
     expect((await platform.call('GET', '/v1/apps?org_slug=personal')).body.total_apps).toBe(40)
   })
