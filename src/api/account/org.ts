@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { createOrg, getVisibleOrg, listVisibleOrgs, updateOrg } from '../../actions/account/org.ts'
 import { CreateOrg, type Org, UpdateOrg } from '../../model/account/org.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
 const OrgView = Type.Object(
@@ -19,7 +20,6 @@ const OrgView = Type.Object(
 )
 
 const params = Type.Object({ org_slug: Type.String() })
-const unknown = 'The organization is unknown or not visible to this token.'
 
 export const orgRoutes: Route[] = [
   route({
@@ -62,7 +62,7 @@ export const orgRoutes: Route[] = [
     params,
     status: 200,
     response: OrgView,
-    errors: { 404: unknown },
+    errors: { 404: noOrganization },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => orgView(await getVisibleOrg(ctx, params.org_slug)),
   }),
@@ -77,7 +77,7 @@ export const orgRoutes: Route[] = [
     body: UpdateOrg,
     status: 200,
     response: OrgView,
-    errors: { 403: 'The token may only read.', 404: unknown },
+    errors: { 403: readOnly, 404: noOrganization },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => orgView(await updateOrg(ctx, params.org_slug, body)),
   }),

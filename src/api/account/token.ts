@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { createToken, getCurrentToken, listTokensOf, revokeTokenById } from '../../actions/account/token.ts'
 import { CreateToken, callerEmail, type Token, tokenKinds } from '../../model/account/token.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
 export const TokenKindView = Type.Enum([...tokenKinds, 'app'])
@@ -35,7 +36,7 @@ export const tokenRoutes: Route[] = [
     response: Type.Object({ id: Type.String(), token: Type.String(), kind: TokenKindView }, { title: 'IssuedToken' }),
     errors: {
       403: 'The token may only read, or may not create a token of this kind.',
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: 'A field is missing or not valid.',
     },
     wrongTypeStatus: 422,
@@ -55,7 +56,7 @@ export const tokenRoutes: Route[] = [
     response: Type.Object({ tokens: Type.Array(TokenView) }, { title: 'TokenList' }),
     errors: {
       403: 'A read-only token cannot list tokens.',
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
     },
     wrongTypeStatus: 400,
     run: async ({ ctx, query }) => ({ tokens: (await listTokensOf(ctx, query.org_slug)).map(tokenView) }),
@@ -106,7 +107,7 @@ export const tokenRoutes: Route[] = [
     scope: 'write',
     params: Type.Object({ token_id: Type.String({ description: 'The id of the token, not the token itself.' }) }),
     status: 204,
-    errors: { 403: 'The token may only read.', 404: 'The organization of this token has no such token.' },
+    errors: { 403: readOnly, 404: 'The organization of this token has no such token.' },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => revokeTokenById(ctx, params.token_id),
   }),

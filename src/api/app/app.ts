@@ -14,13 +14,10 @@ import { networkPrefix } from '../../model/network.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import { toMillis } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-
-export const ByName = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
-
-export const notFound = 'No app has this name.'
-export const foreign = 'The app belongs to an organization this token may not see.'
-export const readOnly = 'The token may only read.'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 export const appRoutes: Route[] = [
   route({
@@ -37,7 +34,7 @@ export const appRoutes: Route[] = [
     response: CreatedApp,
     errors: {
       403: readOnly,
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: 'A field is missing or not valid, or the name is taken (`status` is then `name_taken`).',
     },
     wrongTypeStatus: 422,
@@ -62,7 +59,7 @@ export const appRoutes: Route[] = [
     status: 200,
     response: AppPage,
     errors: {
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: '`org_slug` is missing, or a parameter is not valid.',
     },
     wrongTypeStatus: 422,
@@ -78,10 +75,10 @@ export const appRoutes: Route[] = [
     tag: 'Apps',
     summary: 'Show an app',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     status: 200,
     response: AppDetails,
-    errors: { 403: foreign, 404: notFound },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings),
   }),
@@ -93,7 +90,7 @@ export const appRoutes: Route[] = [
     summary: 'Delete an app',
     description: 'The name is free immediately; the resources of the app are removed in the background.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({
       force: Type.Optional(
         Type.Enum(['true', 'false', '1', '0'], {
@@ -104,8 +101,8 @@ export const appRoutes: Route[] = [
     }),
     status: 202,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
-      404: notFound,
+      403: notAllowed,
+      404: noApp,
       422: 'Machines are still running and `force` was not given; the message names them.',
     },
     wrongTypeStatus: 400,
@@ -122,7 +119,7 @@ export const appRoutes: Route[] = [
     description:
       'The token has the permissions of a token of the organization, limited to this app. It is revoked when the app is deleted. It is only shown in this response.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({
       expiry: Type.Optional(
         Type.String({ description: 'A duration such as `24h`; the token does not expire when omitted.' }),
@@ -131,7 +128,7 @@ export const appRoutes: Route[] = [
     ignoreNulls: true,
     status: 200,
     response: Type.Object({ token: Type.String() }, { title: 'DeployToken' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    errors: { 403: notAllowed, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { token } = await createDeployToken(ctx, params.app_name, body.expiry)

@@ -12,10 +12,11 @@ import {
 import { describeCertificate, type Host } from '../../model/app/certificate.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const ByHostname = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   hostname: Type.String({ description: 'A host name of the app.' }),
 })
 
@@ -92,7 +93,7 @@ const Checked = Type.Object(
 )
 
 const Hostname = Type.String({ description: 'Such as `www.example.com` or `*.example.com`.' })
-const noHost = `${notFound} Or: it has no such host name.`
+const noHost = `${noApp} Or: it has no such host name.`
 const refused = 'The host name is not valid, is below a domain of the platform, or is in use by another app'
 
 export const certificateRoutes: Route[] = [
@@ -103,7 +104,7 @@ export const certificateRoutes: Route[] = [
     tag: 'Certificates',
     summary: 'List the host names of an app and their certificates',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({
       filter: Type.Optional(Type.String({ description: 'Only host names that contain this.' })),
       limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: '25 when omitted.' })),
@@ -118,7 +119,7 @@ export const certificateRoutes: Route[] = [
       },
       { title: 'CertificateList' },
     ),
-    errors: { 403: foreign, 404: notFound },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { total, hosts, next } = await listCertificates(ctx, params.app_name, { limit: 25, ...query })
@@ -134,11 +135,11 @@ export const certificateRoutes: Route[] = [
     description:
       'The certificate authority of the platform issues it immediately, without ACME. Only clients that trust this authority accept it.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({ hostname: Hostname }),
     status: 201,
     response: Detail,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 422: `${refused}.` },
+    errors: { 403: notAllowed, 404: noApp, 422: `${refused}.` },
     wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => detailView(await requestCertificate(ctx, params.app_name, body.hostname)),
   }),
@@ -150,7 +151,7 @@ export const certificateRoutes: Route[] = [
     summary: 'Upload a certificate for a host name',
     description: 'The private key is stored encrypted and never shown. Another upload replaces the certificate.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({
       hostname: Hostname,
       fullchain: Type.String({
@@ -161,8 +162,8 @@ export const certificateRoutes: Route[] = [
     status: 201,
     response: Detail,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
-      404: notFound,
+      403: notAllowed,
+      404: noApp,
       422: `${refused}, or the certificate and the key are not valid.`,
     },
     wrongTypeStatus: 422,
@@ -178,7 +179,7 @@ export const certificateRoutes: Route[] = [
     params: ByHostname,
     status: 200,
     response: Detail,
-    errors: { 403: foreign, 404: noHost },
+    errors: { 403: foreignApp, 404: noHost },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => detailView(await getCertificate(ctx, params.app_name, params.hostname)),
   }),
@@ -192,7 +193,7 @@ export const certificateRoutes: Route[] = [
     params: ByHostname,
     status: 200,
     response: Checked,
-    errors: { 403: foreign, 404: noHost },
+    errors: { 403: foreignApp, 404: noHost },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { shown, found } = await checkHost(ctx, params.app_name, params.hostname)
@@ -215,7 +216,7 @@ export const certificateRoutes: Route[] = [
     scope: 'write',
     params: ByHostname,
     status: 204,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
+    errors: { 403: notAllowed, 404: noHost },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteHost(ctx, params.app_name, params.hostname),
   }),
@@ -229,7 +230,7 @@ export const certificateRoutes: Route[] = [
     params: ByHostname,
     status: 200,
     response: Detail,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
+    errors: { 403: notAllowed, 404: noHost },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) =>
       withWarning(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'authority'))),
@@ -244,7 +245,7 @@ export const certificateRoutes: Route[] = [
     params: ByHostname,
     status: 200,
     response: Detail,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
+    errors: { 403: notAllowed, 404: noHost },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) =>
       withWarning(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'custom'))),

@@ -2,8 +2,10 @@ import { Type } from 'typebox'
 import { allocateIp, listIpsOf, releaseIpOf } from '../../actions/app/ip.ts'
 import { CreateIp, type Ip, ipTypes } from '../../model/app/ip.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const IpView = Type.Object(
   {
@@ -32,10 +34,10 @@ export const ipRoutes: Route[] = [
     tag: 'Addresses',
     summary: 'List the addresses of an app, oldest first',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     status: 200,
     response: Type.Object({ ips: Type.Array(IpView) }, { title: 'IpAssignmentList' }),
-    errors: { 403: foreign, 404: notFound },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ ips: (await listIpsOf(ctx, params.app_name)).map(ipView) }),
   }),
@@ -47,14 +49,14 @@ export const ipRoutes: Route[] = [
     summary: 'Allocate an address for an app',
     description: 'With its first address, the app is also reachable at its name below the domain.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: CreateIp,
     ignoreNulls: true,
     status: 200,
     response: IpView,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
-      404: `${notFound} Or: the organization is unknown or not visible to this token.`,
+      403: notAllowed,
+      404: `${noApp} Or: ${noOrganization}`,
       409: 'The app already has the shared address.',
     },
     wrongTypeStatus: 400,
@@ -68,9 +70,9 @@ export const ipRoutes: Route[] = [
     summary: 'Release an address of an app',
     description: 'Released addresses are assigned again only after all unused ones.',
     scope: 'write',
-    params: Type.Object({ ...ByName.properties, ip: Type.String({ description: 'The address.' }) }),
+    params: Type.Object({ ...ByApp.properties, ip: Type.String({ description: 'The address.' }) }),
     status: 204,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it does not have this address.` },
+    errors: { 403: notAllowed, 404: `${noApp} Or: it does not have this address.` },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => releaseIpOf(ctx, params.app_name, params.ip),
   }),

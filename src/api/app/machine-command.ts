@@ -9,18 +9,9 @@ import {
 import { signalMachineOf } from '../../live/app/machine.ts'
 import { waitForMachine } from '../../live/app/machine-wait.ts'
 import { type Route, route } from '../http/route.ts'
-import {
-  ByMachine,
-  flag,
-  foreignApp,
-  isSet,
-  keyOf,
-  leased,
-  machineAbsent,
-  notAllowed,
-  Ok,
-  wrongStateNow,
-} from './machine.ts'
+import { foreignApp, leased, noMachine, notAllowed, wrongState } from './error-text.ts'
+import { flag, isSet, keyOf, Ok } from './machine.ts'
+import { ByMachine } from './params.ts'
 
 const Signal = Type.Union([Type.String(), Type.Integer()], {
   description: 'A name such as `SIGTERM`, or a number.',
@@ -31,7 +22,7 @@ const Duration = Type.Union([Type.String(), Type.Integer()], {
 })
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
-const commandErrors = { 403: notAllowed, 404: machineAbsent, 409: leased, 412: wrongStateNow }
+const commandErrors = { 403: notAllowed, 404: noMachine, 409: leased, 412: wrongState }
 const maxWaitSeconds = 60
 
 export const machineCommandRoutes: Route[] = [
@@ -132,7 +123,7 @@ export const machineCommandRoutes: Route[] = [
     body: Type.Object({ signal: Signal }),
     status: 200,
     response: Ok,
-    errors: { 403: notAllowed, 404: machineAbsent, 412: 'The machine is not running.' },
+    errors: { 403: notAllowed, 404: noMachine, 412: 'The machine is not running.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       await signalMachineOf(ctx, params.app_name, params.machine_id, body.signal)
@@ -151,7 +142,7 @@ export const machineCommandRoutes: Route[] = [
       params: ByMachine,
       status: 200,
       response: Ok,
-      errors: { 403: notAllowed, 404: machineAbsent, 409: leased },
+      errors: { 403: notAllowed, 404: noMachine, 409: leased },
       wrongTypeStatus: 400,
       run: async (call) => {
         await cordonMachine(call.ctx, keyOf(call), command === 'cordon')
@@ -195,7 +186,7 @@ export const machineCommandRoutes: Route[] = [
     }),
     errors: {
       403: foreignApp,
-      404: machineAbsent,
+      404: noMachine,
       408: 'The timeout expired before the machine was in that state.',
       412: 'The machine cannot reach that state: it was destroyed, or the version was replaced.',
     },

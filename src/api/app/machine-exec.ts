@@ -4,7 +4,8 @@ import { listProcessesOf, runInMachine } from '../../live/app/machine.ts'
 import { badRequest } from '../../model/errors.ts'
 import { splitWords } from '../../model/words.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByMachine, foreignApp, machineAbsent, notAllowed } from './machine.ts'
+import { foreignApp, noMachine, notAllowed } from './error-text.ts'
+import { ByMachine } from './params.ts'
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
 const defaultExecSeconds = 30
@@ -49,7 +50,7 @@ export const machineExecRoutes: Route[] = [
     }),
     errors: {
       403: notAllowed,
-      404: machineAbsent,
+      404: noMachine,
       408: 'The command did not end within the timeout and was killed.',
       412: 'The machine is not running.',
     },
@@ -103,7 +104,7 @@ export const machineExecRoutes: Route[] = [
         { title: 'MachineProcess' },
       ),
     ),
-    errors: { 403: foreignApp, 404: machineAbsent, 412: 'The machine is not running.' },
+    errors: { 403: foreignApp, 404: noMachine, 412: 'The machine is not running.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const processes = await listProcessesOf(ctx, params.app_name, params.machine_id)

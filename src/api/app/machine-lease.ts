@@ -4,7 +4,9 @@ import { changeMetadata } from '../../actions/app/machine-command.ts'
 import { acquireLease, getLease, type LeasedMachine, releaseLease } from '../../actions/app/machine-lease.ts'
 import { notFound } from '../../model/errors.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByMachine, foreignApp, keyOf, leased, machineAbsent, notAllowed, Ok } from './machine.ts'
+import { foreignApp, leased, noMachine, notAllowed } from './error-text.ts'
+import { keyOf, Ok } from './machine.ts'
+import { ByMachine } from './params.ts'
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
 
@@ -38,7 +40,7 @@ export const machineLeaseRoutes: Route[] = [
     params: ByMachine,
     status: 200,
     response: LeaseView,
-    errors: { 403: foreignApp, 404: `${machineAbsent} Or: it is not leased.` },
+    errors: { 403: foreignApp, 404: `${noMachine} Or: it is not leased.` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => leaseView(await getLease(ctx, params.app_name, params.machine_id)),
   }),
@@ -60,7 +62,7 @@ export const machineLeaseRoutes: Route[] = [
     ignoreNulls: true,
     status: 201,
     response: LeaseView,
-    errors: { 403: notAllowed, 404: machineAbsent, 409: leased },
+    errors: { 403: notAllowed, 404: noMachine, 409: leased },
     wrongTypeStatus: 400,
     run: async (call) => {
       const { description, ttl } = call.body
@@ -77,7 +79,7 @@ export const machineLeaseRoutes: Route[] = [
     params: ByMachine,
     status: 200,
     response: Ok,
-    errors: { 403: notAllowed, 404: machineAbsent },
+    errors: { 403: notAllowed, 404: noMachine },
     wrongTypeStatus: 400,
     run: async (call) => {
       await releaseLease(call.ctx, keyOf(call))
@@ -111,7 +113,7 @@ export const machineMetadataRoutes: Route[] = [
     params: ByMachine,
     status: 200,
     response: Metadata,
-    errors: { 403: foreignApp, 404: machineAbsent },
+    errors: { 403: foreignApp, 404: noMachine },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await getMachine(ctx, params.app_name, params.machine_id)).config.metadata ?? {},
   }),
@@ -127,7 +129,7 @@ export const machineMetadataRoutes: Route[] = [
       params: ByMachine,
       body: MetadataChange,
       status: 204,
-      errors: { 403: notAllowed, 404: machineAbsent, 412: '`machine_version` is not the current version.' },
+      errors: { 403: notAllowed, 404: noMachine, 412: '`machine_version` is not the current version.' },
       wrongTypeStatus: 400,
       run: async (call) => {
         const { metadata, machine_version: version } = call.body
@@ -146,7 +148,7 @@ export const machineMetadataRoutes: Route[] = [
     params: ByKey,
     status: 200,
     response: Type.Object({ value: Type.String() }),
-    errors: { 403: foreignApp, 404: `${machineAbsent} Or: it has no such entry.` },
+    errors: { 403: foreignApp, 404: `${noMachine} Or: it has no such entry.` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { config } = await getMachine(ctx, params.app_name, params.machine_id)
@@ -165,7 +167,7 @@ export const machineMetadataRoutes: Route[] = [
     params: ByKey,
     body: Type.Object({ value: Type.String(), updated_at: Type.Optional(Type.String()) }),
     status: 204,
-    errors: { 403: notAllowed, 404: machineAbsent },
+    errors: { 403: notAllowed, 404: noMachine },
     wrongTypeStatus: 400,
     run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: call.body.value }),
   }),
@@ -178,7 +180,7 @@ export const machineMetadataRoutes: Route[] = [
     scope: 'write',
     params: ByKey,
     status: 204,
-    errors: { 403: notAllowed, 404: machineAbsent },
+    errors: { 403: notAllowed, 404: noMachine },
     wrongTypeStatus: 400,
     run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: null }),
   }),

@@ -1,7 +1,9 @@
 import { Type } from 'typebox'
 import { type AppLogLine, type LogSource, mostLines, openAppLog, openMachineLog } from '../../live/app/machine-log.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
-import { appAbsent, ByApp, ByMachine, flag, foreignApp, isSet, machineAbsent } from './machine.ts'
+import { foreignApp, noApp, noMachine } from './error-text.ts'
+import { flag, isSet } from './machine.ts'
+import { ByApp, ByMachine } from './params.ts'
 
 const defaultLines = 100
 
@@ -54,7 +56,7 @@ export const machineLogRoutes: Route[] = [
     contentType: 'application/x-ndjson',
     status: 200,
     response: LogLineView,
-    errors: { 403: foreignApp, 404: appAbsent },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const wish = { lines: query.lines ?? defaultLines, follow: isSet(query.follow), region: query.region || null }
@@ -76,7 +78,7 @@ export const machineLogRoutes: Route[] = [
     contentType: 'application/x-ndjson',
     status: 200,
     response: LogLineView,
-    errors: { 403: foreignApp, 404: machineAbsent },
+    errors: { 403: foreignApp, 404: noMachine },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const wish = { lines: query.lines ?? defaultLines, follow: isSet(query.follow) }

@@ -1,7 +1,8 @@
 import { Type } from 'typebox'
 import { readMemory, reclaimMemoryOf, setMemory } from '../../live/app/machine.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByMachine, foreignApp, machineAbsent, notAllowed } from './machine.ts'
+import { foreignApp, noMachine, notAllowed } from './error-text.ts'
+import { ByMachine } from './params.ts'
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}/memory'
 
@@ -19,7 +20,7 @@ export const machineMemoryRoutes: Route[] = [
     params: ByMachine,
     status: 200,
     response: MemoryView,
-    errors: { 403: foreignApp, 404: machineAbsent },
+    errors: { 403: foreignApp, 404: noMachine },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { limitMb, availableMb } = await readMemory(ctx, params.app_name, params.machine_id)
@@ -42,7 +43,7 @@ export const machineMemoryRoutes: Route[] = [
     response: MemoryView,
     errors: {
       403: notAllowed,
-      404: machineAbsent,
+      404: noMachine,
       412: 'The machine is not running, uses more memory, or the host has no control groups.',
     },
     wrongTypeStatus: 400,
@@ -65,7 +66,7 @@ export const machineMemoryRoutes: Route[] = [
     body: Type.Object({ amount_mb: Type.Optional(Type.Integer({ minimum: 0 })) }),
     status: 200,
     response: Type.Object({ actual_mb: Type.Integer() }),
-    errors: { 403: notAllowed, 404: machineAbsent, 412: 'The machine is not running.' },
+    errors: { 403: notAllowed, 404: noMachine, 412: 'The machine is not running.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ({
       actual_mb: await reclaimMemoryOf(ctx, params.app_name, params.machine_id, body.amount_mb),

@@ -1,11 +1,10 @@
 import { Type } from 'typebox'
 import { listMachinesOfOrg, placeMachines } from '../../actions/app/machine-org.ts'
 import { checked } from '../../actions/context.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 import { changeQuery, changeTime, isSet, listFilters, readFilter } from './machine.ts'
 import { MachineView, machineView } from './machine-view.ts'
-
-const noOrganization = 'The organization is unknown or not visible to this token.'
 
 export const machineOrgRoutes: Route[] = [
   route({

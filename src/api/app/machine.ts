@@ -7,20 +7,9 @@ import { CreateMachine, UpdateMachine } from '../../model/app/machine-request.ts
 import { badRequest } from '../../model/errors.ts'
 import type { StateTable } from '../../model/states.ts'
 import { type Call, type Route, route } from '../http/route.ts'
+import { foreignApp, leased, noApp, noMachine, notAllowed, wrongState } from './error-text.ts'
 import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
-
-export const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
-export const ByMachine = Type.Object({
-  ...ByApp.properties,
-  machine_id: Type.String({ description: 'The id of the machine.' }),
-})
-
-export const appAbsent = 'No app has this name.'
-export const machineAbsent = `${appAbsent} Or: it has no such machine.`
-export const foreignApp = 'The app belongs to an organization this token may not see.'
-export const notAllowed = `${foreignApp} Or: the token may only read.`
-export const leased = 'The machine is leased; send the nonce of the lease as `fly-machine-lease-nonce`.'
-export const wrongStateNow = 'The current state of the machine does not allow it.'
+import { ByApp, ByMachine } from './params.ts'
 
 export const Ok = Type.Object({ ok: Type.Boolean() })
 
@@ -99,7 +88,7 @@ export const machineRoutes: Route[] = [
     query: Type.Object({ ...listFilters, include_leases: flag('Include the current lease.') }),
     status: 200,
     response: Type.Array(MachineView),
-    errors: { 403: foreignApp, 404: appAbsent },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query, search }) => {
       const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: readMetadata(search) }
@@ -124,7 +113,7 @@ export const machineRoutes: Route[] = [
     response: MachineView,
     errors: {
       403: notAllowed,
-      404: `${appAbsent} Or: there is no such volume.`,
+      404: `${noApp} Or: there is no such volume.`,
       409: 'Another machine of the app has this name.',
       412: 'The volume is attached to another machine, or the secrets are older than requested.',
       422: 'There is not enough capacity, or the region is not available (`status` is then `insufficient_capacity`).',
@@ -148,7 +137,7 @@ export const machineRoutes: Route[] = [
     query: Type.Object({ include_leases: flag('Include the current lease.') }),
     status: 200,
     response: MachineView,
-    errors: { 403: foreignApp, 404: machineAbsent },
+    errors: { 403: foreignApp, 404: noMachine },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const machine = await getMachine(ctx, params.app_name, params.machine_id)
@@ -171,9 +160,9 @@ export const machineRoutes: Route[] = [
     response: MachineView,
     errors: {
       403: notAllowed,
-      404: machineAbsent,
+      404: noMachine,
       409: `${leased} Or: \`current_version\` is not the current version. Or: there is not enough capacity.`,
-      412: wrongStateNow,
+      412: wrongState,
     },
     wrongTypeStatus: 400,
     run: async (call) => {
@@ -197,7 +186,7 @@ export const machineRoutes: Route[] = [
     response: Ok,
     errors: {
       403: notAllowed,
-      404: machineAbsent,
+      404: noMachine,
       409: leased,
       412: 'The machine is running and `force` was not given.',
     },
@@ -229,7 +218,7 @@ export const machineRoutes: Route[] = [
     }),
     status: 200,
     response: Type.Array(EventView),
-    errors: { 403: foreignApp, 404: machineAbsent },
+    errors: { 403: foreignApp, 404: noMachine },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const events = await listEventsOf(ctx, params.app_name, params.machine_id, query.limit ?? 20)
@@ -248,7 +237,7 @@ export const machineRoutes: Route[] = [
     params: ByMachine,
     status: 200,
     response: Type.Array(Type.Object({ version: Type.String(), user_config: ConfigView })),
-    errors: { 403: foreignApp, 404: machineAbsent },
+    errors: { 403: foreignApp, 404: noMachine },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const versions = await listVersionsOf(ctx, params.app_name, params.machine_id)

@@ -3,14 +3,15 @@ import { deletePolicy, getPolicy, listPoliciesOf, putPolicy } from '../../action
 import { policiesEnforced, waitUntilHeld } from '../../live/app/network-policy.ts'
 import { type AppPolicy, NetworkPolicyView, PutNetworkPolicy } from '../../model/app/network-policy.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const ById = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   policy_id: Type.String({ description: 'The id of the policy.' }),
 })
 
-const absent = `${notFound} Or: it has no such policy.`
+const absent = `${noApp} Or: it has no such policy.`
 const late = 'The change is stored, but a running machine did not apply it within 10 s; it is applied later.'
 
 export const networkPolicyRoutes: Route[] = [
@@ -22,10 +23,10 @@ export const networkPolicyRoutes: Route[] = [
     tag: 'Network policies',
     summary: 'List the network policies of an app, oldest first',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     status: 200,
     response: Type.Array(NetworkPolicyView, { title: 'NetworkPolicyList' }),
-    errors: { 403: foreign, 404: notFound },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await listPoliciesOf(ctx, params.app_name)).map(policyView),
   }),
@@ -38,13 +39,13 @@ export const networkPolicyRoutes: Route[] = [
     description:
       'A rule allows ports in one direction and denies all other traffic of the selected machines in that direction; several rules are combined. Replies to allowed traffic pass, and so does traffic through the platform: DNS, requests from the edge, and addresses of apps and clusters in the private network. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: PutNetworkPolicy,
     ignoreNulls: true,
     status: 200,
     response: NetworkPolicyView,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
+      403: notAllowed,
       404: absent,
       422: 'Policies cannot be enforced on this host.',
       503: late,
@@ -66,7 +67,7 @@ export const networkPolicyRoutes: Route[] = [
     params: ById,
     status: 200,
     response: NetworkPolicyView,
-    errors: { 403: foreign, 404: absent },
+    errors: { 403: foreignApp, 404: absent },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => policyView(await getPolicy(ctx, params.app_name, params.policy_id)),
   }),
@@ -79,7 +80,7 @@ export const networkPolicyRoutes: Route[] = [
     scope: 'write',
     params: ById,
     status: 204,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: absent, 503: late },
+    errors: { 403: notAllowed, 404: absent, 503: late },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => waitUntilHeld(ctx, await deletePolicy(ctx, params.app_name, params.policy_id)),
   }),

@@ -14,11 +14,12 @@ import {
 import { type SecretKey, secretKeyTypes } from '../../model/app/secret-key.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 import { versionFields, versionView } from './secret.ts'
 
 const ByKey = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   key_name: Type.String({ description: 'The name of the key; the rules are those for secrets.' }),
 })
 
@@ -49,8 +50,7 @@ const Kind = Type.String({
   examples: ['hs256'],
 })
 
-const forbidden = `${foreign} Or: ${readOnly}`
-const noKey = `${notFound} Or: it has no such key.`
+const noKey = `${noApp} Or: it has no such key.`
 const base = '/v1/apps/{app_name}/secretkeys'
 
 export const secretKeyRoutes: Route[] = [
@@ -61,13 +61,13 @@ export const secretKeyRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'List the keys of an app by name',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({
       types: Type.Optional(Type.String({ description: 'Only keys of these types, separated by commas.' })),
     }),
     status: 200,
     response: Type.Object({ secret_keys: Type.Array(KeyView) }, { title: 'SecretKeyList' }),
-    errors: { 403: foreign, 404: notFound },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => ({
       secret_keys: (await listSecretKeysOf(ctx, params.app_name, query.types)).map(keyView),
@@ -83,7 +83,7 @@ export const secretKeyRoutes: Route[] = [
     params: ByKey,
     status: 200,
     response: KeyView,
-    errors: { 403: foreign, 404: noKey },
+    errors: { 403: foreignApp, 404: noKey },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => keyView(await getSecretKey(ctx, params.app_name, params.key_name)),
   }),
@@ -99,7 +99,7 @@ export const secretKeyRoutes: Route[] = [
     body: Type.Object({ type: Kind, value: Bytes }),
     status: 201,
     response: ChangedKeyView,
-    errors: { 403: forbidden, 404: notFound },
+    errors: { 403: notAllowed, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const input = { type: body.type, value: readBytes(body.value) }
@@ -117,7 +117,7 @@ export const secretKeyRoutes: Route[] = [
     body: Type.Object({ type: Kind }),
     status: 201,
     response: ChangedKeyView,
-    errors: { 403: forbidden, 404: notFound, 409: 'The app already has a key of this name.' },
+    errors: { 403: notAllowed, 404: noApp, 409: 'The app already has a key of this name.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) =>
       changedView(await generateSecretKey(ctx, params.app_name, params.key_name, body.type)),
@@ -132,7 +132,7 @@ export const secretKeyRoutes: Route[] = [
     params: ByKey,
     status: 200,
     response: Type.Object(versionFields, { title: 'SecretKeysVersion' }),
-    errors: { 403: forbidden, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => versionView(await deleteSecretKey(ctx, params.app_name, params.key_name)),
   }),
@@ -150,7 +150,7 @@ export const secretKeyRoutes: Route[] = [
     ignoreNulls: true,
     status: 200,
     response: Type.Object({ ciphertext: Type.String() }, { title: 'Ciphertext' }),
-    errors: { 403: forbidden, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const [text, associated] = [readBytes(body.plaintext), readBytes(body.associated_data)]
@@ -169,7 +169,7 @@ export const secretKeyRoutes: Route[] = [
     ignoreNulls: true,
     status: 200,
     response: Type.Object({ plaintext: Type.String() }, { title: 'Plaintext' }),
-    errors: { 403: forbidden, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const [text, associated] = [readBytes(body.ciphertext), readBytes(body.associated_data)]
@@ -187,7 +187,7 @@ export const secretKeyRoutes: Route[] = [
     body: Type.Object({ plaintext: Bytes }),
     status: 200,
     response: Type.Object({ signature: Type.String() }, { title: 'Signature' }),
-    errors: { 403: forbidden, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ({
       signature: written(await signWithKey(ctx, params.app_name, params.key_name, readBytes(body.plaintext))),
@@ -204,7 +204,7 @@ export const secretKeyRoutes: Route[] = [
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, signature: Bytes }),
     status: 204,
-    errors: { 403: forbidden, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey },
     wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => {
       const signed = { text: readBytes(body.plaintext), signature: readBytes(body.signature) }

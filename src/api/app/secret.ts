@@ -10,10 +10,11 @@ import {
 } from '../../actions/app/secret.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const ByAppAndName = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   secret_name: Type.String({ description: 'The name of the secret.' }),
 })
 
@@ -55,11 +56,11 @@ export const secretRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'List the secrets of an app by name',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Query,
     status: 200,
     response: Type.Object({ secrets: Type.Array(SecretView) }, { title: 'SecretList' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 412: older },
+    errors: { 403: notAllowed, 404: noApp, 412: older },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => ({
       secrets: (await listSecretsOf(ctx, params.app_name, readQuery(query))).map(secretView),
@@ -74,7 +75,7 @@ export const secretRoutes: Route[] = [
     description:
       'All changes are applied or none. Machines keep the values they were created with until they are updated. Values are stored encrypted.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({
       values: Type.Record(Type.String(), Type.Unsafe<string | null>({ type: ['string', 'null'] }), {
         description: `Values by name; null removes a secret, even if it does not exist. ${nameRules}`,
@@ -83,7 +84,7 @@ export const secretRoutes: Route[] = [
     }),
     status: 200,
     response: Type.Object({ secrets: Type.Array(SecretView), ...versionFields }, { title: 'ChangedSecrets' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    errors: { 403: notAllowed, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { version, secrets } = await changeSecrets(ctx, params.app_name, body.values)
@@ -101,7 +102,7 @@ export const secretRoutes: Route[] = [
     query: Query,
     status: 200,
     response: SecretView,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.`, 412: older },
+    errors: { 403: notAllowed, 404: `${noApp} Or: it has no such secret.`, 412: older },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) =>
       secretView(await getSecret(ctx, params.app_name, params.secret_name, readQuery(query))),
@@ -117,7 +118,7 @@ export const secretRoutes: Route[] = [
     body: Type.Object({ value: Type.String({ description: 'At most 65,536 bytes.' }) }),
     status: 201,
     response: Type.Object({ ...secretFields, ...versionFields }, { title: 'ChangedSecret' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
+    errors: { 403: notAllowed, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { version, secret } = await setSecret(ctx, params.app_name, params.secret_name, body.value)
@@ -134,7 +135,7 @@ export const secretRoutes: Route[] = [
     params: ByAppAndName,
     status: 200,
     response: Type.Object(versionFields, { title: 'SecretsVersion' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.` },
+    errors: { 403: notAllowed, 404: `${noApp} Or: it has no such secret.` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => versionView(await deleteSecret(ctx, params.app_name, params.secret_name)),
   }),

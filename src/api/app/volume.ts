@@ -13,13 +13,15 @@ import {
 import { checked } from '../../actions/context.ts'
 import { growsAtStart } from '../../live/app/volume.ts'
 import { CreateVolume, ExtendVolume, UpdateVolume, volumeStates } from '../../model/app/volume.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
 import { changeQuery, changeTime, listFilters, readFilter } from './machine.ts'
+import { ByApp } from './params.ts'
 import { SnapshotView, snapshotView, VolumeView, volumeView } from './volume-view.ts'
 
 const ById = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   volume_id: Type.String({ description: '`vol_` and 16 lowercase letters and digits.' }),
 })
 
@@ -30,8 +32,7 @@ const Summary = Type.Optional(
   }),
 )
 
-const noVolume = `${notFound} Or: it has no such volume.`
-const forbidden = `${foreign} Or: ${readOnly}`
+const noVolume = `${noApp} Or: it has no such volume.`
 
 export const volumeRoutes: Route[] = [
   route({
@@ -41,11 +42,11 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'List the volumes of an app, oldest first',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({ summary: Summary }),
     status: 200,
     response: Type.Array(VolumeView),
-    errors: { 403: foreign, 404: notFound },
+    errors: { 403: foreignApp, 404: noApp },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const volumes = await listVolumesOf(ctx, params.app_name)
@@ -59,14 +60,14 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'Create a volume, empty or as a copy',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: CreateVolume,
     ignoreNulls: true,
     status: 200,
     response: VolumeView,
     errors: {
-      403: forbidden,
-      404: `${notFound} Or: the source of the copy does not exist.`,
+      403: notAllowed,
+      404: `${noApp} Or: the source of the copy does not exist.`,
       412: 'The source of the copy is not ready.',
       422: 'A field is missing or not valid.',
     },
@@ -83,7 +84,7 @@ export const volumeRoutes: Route[] = [
     params: ById,
     status: 200,
     response: VolumeView,
-    errors: { 403: foreign, 404: noVolume },
+    errors: { 403: foreignApp, 404: noVolume },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await getVolume(ctx, params.app_name, params.volume_id)),
   }),
@@ -99,7 +100,7 @@ export const volumeRoutes: Route[] = [
     ignoreNulls: true,
     status: 200,
     response: VolumeView,
-    errors: { 403: forbidden, 404: noVolume, 422: 'A field is not valid.' },
+    errors: { 403: notAllowed, 404: noVolume, 422: 'A field is not valid.' },
     wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) =>
       volumeView(ctx, await updateVolume(ctx, params.app_name, params.volume_id, body)),
@@ -116,7 +117,7 @@ export const volumeRoutes: Route[] = [
     params: ById,
     status: 200,
     response: VolumeView,
-    errors: { 403: forbidden, 404: noVolume, 412: 'The volume is attached to a machine.' },
+    errors: { 403: notAllowed, 404: noVolume, 412: 'The volume is attached to a machine.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await deleteVolume(ctx, params.app_name, params.volume_id)),
   }),
@@ -142,7 +143,7 @@ export const volumeRoutes: Route[] = [
       { title: 'ExtendedVolume' },
     ),
     errors: {
-      403: forbidden,
+      403: notAllowed,
       404: noVolume,
       409: 'The state of the volume does not allow it.',
       422: '`size_gb` is missing, not valid, or not larger than the current size.',
@@ -163,7 +164,7 @@ export const volumeRoutes: Route[] = [
     params: ById,
     status: 200,
     response: Type.Array(SnapshotView),
-    errors: { 403: foreign, 404: noVolume },
+    errors: { 403: foreignApp, 404: noVolume },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await listSnapshotsOf(ctx, params.app_name, params.volume_id)).map(snapshotView),
   }),
@@ -179,7 +180,7 @@ export const volumeRoutes: Route[] = [
     params: ById,
     status: 200,
     errors: {
-      403: forbidden,
+      403: notAllowed,
       404: noVolume,
       409: 'Another snapshot of the volume is in progress.',
       412: 'The volume is not `created`.',
@@ -212,7 +213,7 @@ export const volumeRoutes: Route[] = [
       },
       { title: 'VolumePage' },
     ),
-    errors: { 404: 'The organization is unknown or not visible to this token.' },
+    errors: { 404: noOrganization },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }

@@ -2,7 +2,8 @@ import { Type } from 'typebox'
 import { checked } from '../../actions/context.ts'
 import { type AppLogLine, readLogPage } from '../../live/app/machine-log.ts'
 import { invalid } from '../../model/errors.ts'
-import { appAbsent, ByApp, foreignApp } from '../app/machine.ts'
+import { foreignApp, noApp } from '../app/error-text.ts'
+import { ByApp } from '../app/params.ts'
 import type { Route } from '../http/route.ts'
 import { internalRoute } from './route.ts'
 
@@ -44,7 +45,7 @@ export const flyctlLogRoutes: Route[] = [
     }),
     status: 200,
     response: Type.Object({ data: Type.Array(LogEntry), meta: Type.Object({ next_token: Type.String() }) }),
-    errors: { 403: foreignApp, 404: appAbsent, 422: 'A parameter is not valid.' },
+    errors: { 403: foreignApp, 404: noApp, 422: 'A parameter is not valid.' },
     run: async ({ ctx, params, query }) => {
       const token = query.next_token ?? ''
       const lines = await readLogPage(ctx, params.app_name, {

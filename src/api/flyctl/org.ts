@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { getOrg, listVisibleOrgs } from '../../actions/account/org.ts'
 import { getCaller } from '../../actions/context.ts'
 import { firstOrg, type Org } from '../../model/account/org.ts'
+import { noOrganization } from '../error-text.ts'
 import type { Route } from '../http/route.ts'
 import { InternalOrg, internalRoute } from './route.ts'
 
@@ -44,7 +45,7 @@ export const flyctlOrgRoutes: Route[] = [
     params: InternalOrg,
     status: 200,
     response: Type.Object({ organization: OrganizationView }),
-    errors: { 404: 'The organization is unknown or not visible to this token.' },
+    errors: { 404: noOrganization },
     run: async ({ ctx, params }) => ({
       organization: organizationView(await getOrg(ctx, await getCaller(ctx), params.org_slug)),
     }),

@@ -19,10 +19,9 @@ import {
 } from '../../model/postgres/cluster.ts'
 import { RestoreRequest } from '../../model/postgres/restore.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
+import { noOrganization } from '../error-text.ts'
 import type { Call, Route } from '../http/route.ts'
 import { ById, families, InternalOrg, internalRoute, noCluster, notReady } from './route.ts'
-
-const noOrg = 'The organization is unknown or not visible to this token.'
 
 const InOrg = Type.Object({ ...InternalOrg.properties, ...ById.properties })
 
@@ -51,7 +50,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       scope: 'read',
       params: InternalOrg,
       status: 200,
-      errors: { 404: noOrg },
+      errors: { 404: noOrganization },
       run: async ({ ctx, params }) => ({ data: (await listClustersOf(ctx, params.org_slug, false)).map(listed(ctx)) }),
     }),
     internalRoute({
@@ -62,7 +61,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       scope: 'read',
       params: InternalOrg,
       status: 200,
-      errors: { 404: noOrg },
+      errors: { 404: noOrganization },
       run: async ({ ctx, params }) => {
         const all = await listClustersOf(ctx, params.org_slug, true)
         return { data: all.filter((cluster) => cluster.deletedAt !== null).map(listed(ctx)) }
@@ -76,7 +75,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       scope: 'read',
       params: InternalOrg,
       status: 200,
-      errors: { 404: noOrg },
+      errors: { 404: noOrganization },
       run: async ({ ctx, params }) => {
         await getOrg(ctx, await getCaller(ctx), params.org_slug)
         return { data: listRegions(ctx.settings).map(({ code }) => ({ code, available: true })) }
@@ -91,7 +90,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       params: InternalOrg,
       body: NewCluster,
       status: 201,
-      errors: { 404: noOrg, 422: 'A field is not valid, or the name is taken.' },
+      errors: { 404: noOrganization, 422: 'A field is not valid, or the name is taken.' },
       run: async ({ ctx, params, body }) => {
         const { name, region, plan, postgis_enabled } = body
         const diskSizeGb = body.storage_in_gb || body.disk

@@ -9,10 +9,11 @@ import {
 import { deploymentStrategies, isInProgress, type Release } from '../../model/app/release.ts'
 import { notFound } from '../../model/errors.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { foreignApp, noApp, notAllowed } from '../app/error-text.ts'
+import { ByApp } from '../app/params.ts'
+import { readOnly } from '../error-text.ts'
 import type { Route } from '../http/route.ts'
 import { internalRoute } from './route.ts'
-
-const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
 
 const ReleaseView = Type.Object(
   {
@@ -29,9 +30,6 @@ const ReleaseView = Type.Object(
   { title: 'FlyctlRelease', description: 'A deployment as recorded by the client.' },
 )
 
-const foreign = 'The app belongs to an organization this token may not see.'
-const noApp = 'No app has this name.'
-
 export const flyctlReleaseRoutes: Route[] = [
   internalRoute({
     method: 'GET',
@@ -45,7 +43,7 @@ export const flyctlReleaseRoutes: Route[] = [
     }),
     status: 200,
     response: Type.Object({ releases: Type.Array(ReleaseView) }),
-    errors: { 403: foreign, 404: noApp, 422: 'A parameter is not valid.' },
+    errors: { 403: foreignApp, 404: noApp, 422: 'A parameter is not valid.' },
     run: async ({ ctx, params, query }) => ({
       releases: (await listReleasesOf(ctx, params.app_name, query.limit)).map(releaseView),
     }),
@@ -59,7 +57,7 @@ export const flyctlReleaseRoutes: Route[] = [
     params: ByApp,
     status: 200,
     response: ReleaseView,
-    errors: { 403: foreign, 404: `${noApp} Or: it has no release yet.` },
+    errors: { 403: foreignApp, 404: `${noApp} Or: it has no release yet.` },
     run: async ({ ctx, params }) => {
       const release = await findCurrentRelease(ctx, params.app_name)
       if (!release) throw notFound('release not found')
@@ -93,7 +91,7 @@ export const flyctlReleaseRoutes: Route[] = [
     }),
     status: 201,
     response: Type.Object({ release: ReleaseView }),
-    errors: { 403: `${foreign} Or: the token may only read.`, 404: noApp, 422: 'A field is missing or not valid.' },
+    errors: { 403: notAllowed, 404: noApp, 422: 'A field is missing or not valid.' },
     run: async ({ ctx, body }) => {
       const { app_name, image, strategy, definition } = body
       const release = await createRelease(ctx, app_name, { image, strategy: strategy || null, definition })
@@ -111,7 +109,7 @@ export const flyctlReleaseRoutes: Route[] = [
     status: 200,
     response: ReleaseView,
     errors: {
-      403: 'The token may only read.',
+      403: readOnly,
       404: 'The release does not exist or is not visible to this token.',
       422: 'A field is missing or not valid.',
     },

@@ -15,6 +15,7 @@ import { findPlan } from '../../model/postgres/plan.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import { rfc3339FromJson } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
 export const ById = Type.Object({ postgres_cluster_id: Type.String({ description: 'The id of the cluster.' }) })
@@ -41,7 +42,7 @@ export const clusterRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(PostgresClusterSummary)),
     errors: {
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: '`org_slug` is missing, or a parameter is not valid.',
     },
     wrongTypeStatus: 422,
@@ -62,7 +63,7 @@ export const clusterRoutes: Route[] = [
     status: 201,
     response: Data(PostgresCluster),
     errors: {
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: 'A field is missing or not valid, or the name is taken in the organization.',
     },
     wrongTypeStatus: 422,

@@ -19,8 +19,9 @@ import {
 } from '../../model/sandbox/checkpoint.ts'
 import { readFlag } from '../../model/sandbox/exec.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
+import { readOnly } from '../error-text.ts'
 import { Answer, ndjson, type Route, route } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const ById = Type.Object({
   name: Type.String({ description: 'The name of the sandbox.' }),

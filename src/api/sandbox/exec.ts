@@ -12,6 +12,7 @@ import type { ExecSession } from '../../live/sandbox/exec-session.ts'
 import { ticksNow } from '../../live/sandbox/port.ts'
 import { badRequest } from '../../model/errors.ts'
 import { ExecSessionList, type ExecSessionView, readFlag } from '../../model/sandbox/exec.ts'
+import { readOnly } from '../error-text.ts'
 import {
   ndjson,
   type OpenSocket,
@@ -23,7 +24,7 @@ import {
 } from '../http/route.ts'
 import { serveSession } from './exec-socket.ts'
 import { streamSession } from './exec-stream.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const Session = Type.Object({
   ...ByName.properties,

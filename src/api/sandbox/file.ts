@@ -24,8 +24,9 @@ import {
   renderMode,
   renderTime,
 } from '../../model/sandbox/file.ts'
+import { readOnly } from '../error-text.ts'
 import { Answer, type RawBody, type Route, route, StreamAnswer } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 /** A boolean query parameter, in the spellings of existing clients. */
 const Flag = (description: string) =>

@@ -10,8 +10,9 @@ import {
 } from '../../actions/sandbox/policy.ts'
 import { applyNetworkPolicy, refuseUnenforced } from '../../live/sandbox/policy.ts'
 import { NetworkPolicyBody, PrivilegesPolicy, ResourcesPolicy } from '../../model/sandbox/policy.ts'
+import { readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const reading = {
   method: 'GET',

@@ -21,13 +21,12 @@ import {
   UpdateSandbox,
 } from '../../model/sandbox/sandbox.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 
 export const ByName = Type.Object({ name: Type.String({ description: 'The name of the sandbox.' }) })
 
 export const sandboxAbsent = 'The sandbox does not exist or is not visible to this token.'
-export const readOnly = 'The token may only read.'
-const noOrganization = 'The organization is unknown or not visible to this token.'
 
 const Organization = Type.Optional(
   Type.String({ description: "An organization; the token's own when omitted, all of them for a root token." }),

@@ -13,6 +13,7 @@ import { durationOr } from '../../model/duration.ts'
 import { PutService } from '../../model/sandbox/service.ts'
 import { HealthBody } from '../../model/sandbox/service-health.ts'
 import { ServiceState } from '../../model/sandbox/service-state.ts'
+import { readOnly } from '../error-text.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 
 const Service = Type.Object(
@@ -66,7 +67,6 @@ const path = '/v1/sandboxes/{name}/services'
 const onePath = `${path}/{service_name}`
 const shared = { tag: 'Services', wrongTypeStatus: 400 } as const
 const noService = 'The sandbox or the service does not exist.'
-const readOnly = 'The token may only read.'
 const defaultWatchMs = 5_000
 const defaultStopMs = 10_000
 

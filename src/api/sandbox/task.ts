@@ -2,8 +2,9 @@ import { Type } from 'typebox'
 import { changeTask, createTask, deleteTask, getTask, listTasksOf } from '../../actions/sandbox/task.ts'
 import { ChangeTask, CreateTask, type Task, TaskView } from '../../model/sandbox/task.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const ByTask = Type.Object({
   name: Type.String({ description: 'The name of the sandbox.' }),
