@@ -65,7 +65,7 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
   sweepTrash(home) // deletions that a crash interrupted
   const supervisor = openSupervisor(home)
   await supervisor.ensureTree()
-  const databaseConfig = await openState(config, home, supervisor)
+  const databaseConfig = await ensureDatabase(config, home, supervisor)
   const db = openDatabase(databaseConfig)
   const migrations = await migrate(db)
   if (migrations.length > 0) log.info({ migrations }, 'migrated the state database')
@@ -129,7 +129,7 @@ export function openSupervisor(home: Home): Supervisor {
   return s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
 }
 
-async function openState(config: Config, home: Home, supervisor: Supervisor): Promise<pg.ClientConfig> {
+async function ensureDatabase(config: Config, home: Home, supervisor: Supervisor): Promise<pg.ClientConfig> {
   if (config.databaseUrl) return { connectionString: config.databaseUrl }
   const state = await ensureStateDatabase({ home, supervisor, toolchain: await ensureToolchain('17', home) })
   return { ...state }

@@ -41,11 +41,11 @@ export async function up(config: Config): Promise<void> {
   refuseNamelessUser()
   const stopping = stopSignal()
   const opened = await openControlPlane(config)
-  const feed = sandboxFeed(() => opened.databaseConfig)
-  const changes = machineFeed(() => opened.databaseConfig)
-  const inside = openInside(opened, feed)
-  const machineInside = openMachineInside(opened, changes)
-  const world = { ...opened.world, boxes: inside.boxes, machines: machineInside.machines }
+  const sandboxChanges = sandboxFeed(() => opened.databaseConfig)
+  const machineChanges = machineFeed(() => opened.databaseConfig)
+  const sandboxSockets = openInside(opened, sandboxChanges)
+  const machineSockets = openMachineInside(opened, machineChanges)
+  const world = { ...opened.world, boxes: sandboxSockets.boxes, machines: machineSockets.machines }
   const controlPlane = { ...opened, world }
   const edge = await ensureEdge(controlPlane)
   const certificate = keepCertificate(controlPlane)
@@ -57,7 +57,7 @@ export async function up(config: Config): Promise<void> {
     issuer: () => config.issuer ?? apiUrl,
     privateNetworkGap: await findPrivateGap(),
   }
-  const parts = { metrics, feed, changes, sessions, settings }
+  const parts = { metrics, sandboxChanges, machineChanges, sessions, settings }
   const servers = {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
@@ -68,9 +68,9 @@ export async function up(config: Config): Promise<void> {
     edge: edge.url,
   }
   apiUrl = addresses.api
-  await inside.start(servers.sandbox)
-  await machineInside.start(servers.platform)
-  const forMachines = await listenForMachines(controlPlane, servers.platform)
+  await sandboxSockets.start(servers.sandbox)
+  await machineSockets.start(servers.platform)
+  const machineListener = await listenForMachines(controlPlane, servers.platform)
   const worker = startLoop(controlPlane, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(controlPlane.home, addresses)
   announce(controlPlane, addresses, settings)
@@ -83,12 +83,12 @@ export async function up(config: Config): Promise<void> {
   await Promise.all([
     servers.platform.close(),
     servers.sandbox.close(),
-    inside.close(),
-    machineInside.close(),
-    forMachines.close(),
+    sandboxSockets.close(),
+    machineSockets.close(),
+    machineListener.close(),
     worker.stop(),
   ])
-  await Promise.all([feed.close(), changes.close()])
+  await Promise.all([sandboxChanges.close(), machineChanges.close()])
   await closeControlPlane(controlPlane)
 }
 
@@ -100,26 +100,35 @@ function refuseNamelessUser(): void {
   )
 }
 
-type CertificateParts = 'readAuthority' | 'identityKey' | 'lookUpName'
+/** The parts of the request context that read from this host. */
+type HostAccess = Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'>
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
 interface ServerParts {
   metrics: Metrics
-  feed: SandboxFeed
-  changes: MachineFeed
+  sandboxChanges: SandboxFeed
+  machineChanges: MachineFeed
   sessions: ExecSessions
   settings: PlatformSettings
 }
 
 function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, feed, changes, sessions, settings } = parts
+  const { metrics, sandboxChanges, machineChanges, sessions, settings } = parts
   const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    context: { ...world, db, ...openLive(controlPlane), sandboxFeed: feed, machineFeed: changes, sessions, settings },
+    context: {
+      ...world,
+      db,
+      ...openHostAccess(controlPlane),
+      sandboxFeed: sandboxChanges,
+      machineFeed: machineChanges,
+      sessions,
+      settings,
+    },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
@@ -127,7 +136,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   })
 }
 
-function openLive({ home, supervisor, world }: ControlPlane): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
+function openHostAccess({ home, supervisor, world }: ControlPlane): HostAccess {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),

@@ -8,7 +8,7 @@ import { listRunningMachines, type MachinePlace } from '../../store/app/inside.t
 import type { MachineFeed } from '../../store/app/machine-feed.ts'
 import type { Db } from '../../store/db.ts'
 import type { ControlPlane } from '../control-plane.ts'
-import { openSockets } from '../sockets.ts'
+import { openSockets } from './sockets.ts'
 
 export interface MachineInside {
   /** Wraps the driver so that a machine has its socket before it starts. */

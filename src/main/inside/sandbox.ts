@@ -9,7 +9,7 @@ import type { Db } from '../../store/db.ts'
 import type { SandboxFeed } from '../../store/sandbox/feed.ts'
 import { listRunning, type RunningSandbox } from '../../store/sandbox/inside.ts'
 import type { ControlPlane } from '../control-plane.ts'
-import { openSockets } from '../sockets.ts'
+import { openSockets } from './sockets.ts'
 
 export interface Inside {
   /** Wraps the driver so that a box has its socket before it starts. */

@@ -1,4 +1,4 @@
-import type { LocalSocket } from '../drivers/network/local-socket.ts'
+import type { LocalSocket } from '../../drivers/network/local-socket.ts'
 
 export interface Sockets<T extends { id: string }> {
   /** Opens the socket unless it is open already or `close` was called. */
