@@ -35,7 +35,7 @@ it('finds the URL and the token in the home', () => {
   expect(open()).toEqual({ url: 'http://10.0.0.1:4280', token: 'berth_local' })
 })
 
-it('prefers the option to the environment and the environment to the home', () => {
+it('prefers the option over the environment and the environment over the home', () => {
   startPlatform()
   const environment = { BERTH_URL: 'https://b.example/', BERTH_TOKEN: 'berth_given' }
   expect(open(environment)).toEqual({ url: 'https://b.example', token: 'berth_given' })
@@ -45,11 +45,11 @@ it('prefers the option to the environment and the environment to the home', () =
   })
 })
 
-it('says how to start a platform when the home has none', () => {
+it('names the command that starts a platform when none runs in the home', () => {
   expect(() => open()).toThrow(`no platform runs in ${home}; start one with "berth up"`)
 })
 
-it('says where a token would be found', () => {
+it('names the sources of a token when there is none', () => {
   expect(() => open({ BERTH_URL: 'http://127.0.0.1:1' })).toThrow(
     `no token: set BERTH_TOKEN, or start a platform with "berth up", which writes one to ${home}/token`,
   )
