@@ -9,8 +9,10 @@ import { identityRoutes } from './app/identity.ts'
 import { ipRoutes } from './app/ip.ts'
 import { machineRoutes } from './app/machine.ts'
 import { machineCommandRoutes } from './app/machine-command.ts'
+import { machineExecRoutes } from './app/machine-exec.ts'
 import { machineLeaseRoutes, machineMetadataRoutes } from './app/machine-lease.ts'
 import { machineLogRoutes } from './app/machine-log.ts'
+import { machineMemoryRoutes } from './app/machine-memory.ts'
 import { machineOrgRoutes } from './app/machine-org.ts'
 import { networkPolicyRoutes } from './app/network-policy.ts'
 import { secretRoutes } from './app/secret.ts'
@@ -38,7 +40,7 @@ import { sandboxResourceRoutes } from './sandbox/sandbox.ts'
 import { serviceRoutes } from './sandbox/service.ts'
 import { taskRoutes } from './sandbox/task.ts'
 
-/** Everything the platform address can be asked for. */
+/** The operations of the platform API, in the order of its reference. */
 export const platformRoutes: Route[] = [
   ...clusterRoutes,
   ...clusterLogRoutes,
@@ -52,6 +54,8 @@ export const platformRoutes: Route[] = [
   ...certificateRoutes,
   ...machineRoutes,
   ...machineCommandRoutes,
+  ...machineExecRoutes,
+  ...machineMemoryRoutes,
   ...machineLeaseRoutes,
   ...machineMetadataRoutes,
   ...machineLogRoutes,
@@ -70,7 +74,7 @@ export const platformRoutes: Route[] = [
   ...flyctlRoutes,
 ]
 
-/** Everything the sandbox address can be asked for. */
+/** The operations of the sandbox API, in the order of its reference. */
 export const sandboxRoutes: Route[] = [
   ...sandboxResourceRoutes,
   ...checkpointRoutes,

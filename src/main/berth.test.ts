@@ -16,17 +16,20 @@ function helpOf(command: Command): string {
   return text
 }
 
-it.each(commands.map((command) => [command.name(), command] as const))('explains %s', (_, command) => {
-  expect(command.description()).not.toBe('')
-  expect(helpOf(command)).toContain('Examples:\n  $ ')
-  for (const option of command.options) expect(option.description).not.toBe('')
-  for (const argument of command.registeredArguments) expect(argument.description).not.toBe('')
-})
+it.each(commands.map((command) => [command.name(), command] as const))(
+  '%s has a description, examples and described options',
+  (_, command) => {
+    expect(command.description()).not.toBe('')
+    expect(helpOf(command)).toContain('Examples:\n  $ ')
+    for (const option of command.options) expect(option.description).not.toBe('')
+    for (const argument of command.registeredArguments) expect(argument.description).not.toBe('')
+  },
+)
 
 describe.each(['bash', 'zsh', 'fish'] as const)('completion in %s', (shell) => {
   const script = completionScript(program, shell)
 
-  it('knows every command and every option', () => {
+  it('contains every command and every option', () => {
     for (const command of commands) {
       expect(script).toContain(command.name())
       for (const alias of command.aliases()) expect(script).toContain(` ${alias}'`)

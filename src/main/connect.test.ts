@@ -21,14 +21,14 @@ function putPsql(path: string, mode = 0o755): string {
 }
 
 describe('findPsql', () => {
-  it('prefers the newest of the home to those in the path', () => {
+  it('prefers the newest psql of the home over those in PATH', () => {
     putPsql('toolchain/tools-0.1.1/bin')
     const newest = putPsql('toolchain/tools-0.1.2/bin')
     putPsql('usr')
     expect(findPsql(directory, join(directory, 'usr'))).toBe(newest)
   })
 
-  it('takes the first program in the path when the home has none', () => {
+  it('uses the first one in PATH when the home has none', () => {
     mkdirSync(join(directory, 'toolchain/tools-0.1.2/bin'), { recursive: true })
     putPsql('one', 0o644)
     const second = putPsql('two')
@@ -37,7 +37,7 @@ describe('findPsql', () => {
     expect(findPsql(directory, `:${path}`)).toBe(second)
   })
 
-  it('finds nothing where there is nothing', () => {
+  it('returns undefined when there is none', () => {
     expect(findPsql(join(directory, 'no-home'), '')).toBeUndefined()
   })
 })
@@ -45,7 +45,7 @@ describe('findPsql', () => {
 describe('psqlEnvironment', () => {
   const target = { host: 'db', port: 15_000, user: 'fly-user', password: 'secret', database: 'fly-db' }
 
-  it('adds where to connect to, and keeps the rest', () => {
+  it('adds the target and keeps other variables', () => {
     expect(psqlEnvironment({ PAGER: 'less', PGSSLMODE: 'verify-full', PGHOST: 'elsewhere' }, target)).toEqual({
       PAGER: 'less',
       PGSSLMODE: 'verify-full',
@@ -57,7 +57,7 @@ describe('psqlEnvironment', () => {
     })
   })
 
-  it.each(['PGHOSTADDR', 'PGSERVICE', 'PGSERVICEFILE', 'PGPASSFILE'])('takes away %s', (name) => {
+  it.each(['PGHOSTADDR', 'PGSERVICE', 'PGSERVICEFILE', 'PGPASSFILE'])('removes %s', (name) => {
     expect(psqlEnvironment({ [name]: 'x' }, target)).not.toHaveProperty(name)
   })
 })

@@ -17,10 +17,10 @@ export async function connect(config: Config, target: PsqlTarget, args: string[]
   const env = inheritedEnvironment()
   const psql = findPsql(config.home, env.PATH ?? '') ?? (await unpackPsql(config))
   const child = spawn(psql, args, { stdio: 'inherit', env: psqlEnvironment(env, target) })
-  const release = leaveSignalsTo(child)
+  const release = forwardSignals(child)
   try {
     return await new Promise<number>((resolve, reject) => {
-      child.once('error', (cause) => reject(new Failure(`${psql} cannot be started: ${cause.message}`)))
+      child.once('error', (cause) => reject(new Failure(`cannot start ${psql}: ${cause.message}`)))
       child.once('exit', (code, signal) => resolve(code ?? 128 + constants.signals[signal!]))
     })
   } finally {
@@ -28,7 +28,7 @@ export async function connect(config: Config, target: PsqlTarget, args: string[]
   }
 }
 
-/** The platform's own fits its clusters; any other will do. */
+/** Prefers the psql of the platform, which has the version of its clusters, over those in PATH. */
 export function findPsql(home: string, searchPath: string): string | undefined {
   const own = listToolDirectories(home)
   const others = searchPath.split(':').filter((directory) => directory !== '')
@@ -43,11 +43,11 @@ function listToolDirectories(home: string): string[] {
       .reverse()
       .map((entry) => join(home, 'toolchain', entry, 'bin'))
   } catch {
-    return [] // no home here, or somebody else's
+    return [] // there is no home here, or it belongs to another user
   }
 }
 
-/** The client programs are unpacked when something needs them first, which may be now. */
+/** Client programs are unpacked on first use, so psql may be missing until now. */
 async function unpackPsql(config: Config): Promise<string> {
   try {
     if (!existsSync(join(config.home, 'toolchain'))) throw new Error(`${config.home} is not the home of a platform`)
@@ -61,16 +61,16 @@ async function unpackPsql(config: Config): Promise<string> {
 }
 
 /**
- * In the environment, where only the owner of the process sees the password, and where what the person writes after
- * `--` wins over it. Variables that would lead elsewhere go.
+ * Passes the target in the environment: only the owner of the process can read the password there, and arguments that
+ * the user gives after `--` take precedence. Variables that would select another server are removed.
  */
-export function psqlEnvironment(outside: Environment, { host, port, user, password, database }: PsqlTarget) {
-  const { PGHOSTADDR, PGSERVICE, PGSERVICEFILE, PGPASSFILE, ...rest } = outside
+export function psqlEnvironment(inherited: Environment, { host, port, user, password, database }: PsqlTarget) {
+  const { PGHOSTADDR, PGSERVICE, PGSERVICEFILE, PGPASSFILE, ...rest } = inherited
   return { ...rest, PGHOST: host, PGPORT: String(port), PGUSER: user, PGPASSWORD: password, PGDATABASE: database }
 }
 
-/** Ctrl-C reaches both; psql ends a query with it, and this process must live until psql ends. */
-function leaveSignalsTo(child: { kill(signal: NodeJS.Signals): boolean }): () => void {
+/** Ctrl-C is sent to both processes: psql cancels a query with it, and this one must keep running until psql exits. */
+function forwardSignals(child: { kill(signal: NodeJS.Signals): boolean }): () => void {
   const ignore = () => {}
   const forward = (signal: NodeJS.Signals) => child.kill(signal)
   process.on('SIGINT', ignore).on('SIGQUIT', ignore)

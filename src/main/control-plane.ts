@@ -22,8 +22,9 @@ import { restoreDriver } from '../drivers/postgres/restore/restore.ts'
 import { postgresDriver } from '../drivers/postgres/server.ts'
 import { ensureToolchain } from '../drivers/postgres/toolchain/toolchain.ts'
 import { fileRepository } from '../drivers/repository/directory.ts'
+import type { Supervisor } from '../drivers/s6/driver.ts'
 import { jobDriver } from '../drivers/s6/job.ts'
-import { type Supervisor, s6Supervisor } from '../drivers/s6/supervisor.ts'
+import { s6Supervisor } from '../drivers/s6/supervisor.ts'
 import { ensureStateDatabase, type StateDatabase } from '../drivers/state/database.ts'
 import { stateDumpDriver } from '../drivers/state/dump.ts'
 import { volumeDriver } from '../drivers/volume/lifecycle.ts'
@@ -43,33 +44,33 @@ import { workChannel } from '../store/work.ts'
 import type { Config } from './config.ts'
 import { watchTree } from './tree.ts'
 
-/** What every process of the control plane stands on. */
+/** The resources shared by all parts of a control plane process. */
 export interface ControlPlane {
   config: Config
   home: Home
   supervisor: Supervisor
   databaseConfig: pg.ClientConfig
   db: Database
-  /** For work in the background, whose commits wait for a busy disk while a request needs a connection. */
+  /** A separate pool for background work, so that its slow commits do not keep requests waiting for a connection. */
   workDb: Database
   world: World
   log: Logger
 }
 
-/** Starts what is not running yet: the supervision tree, the state database, its newest schema. */
+/** Starts the supervision tree and the state database unless they run, and migrates the schema. */
 export async function openControlPlane(config: Config): Promise<ControlPlane> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const log = openLog(config, home)
-  // Work of one that nobody waited for must not end that of all.
-  process.on('unhandledRejection', (err) => log.error({ err }, 'something failed that nobody waited for'))
+  // A promise that fails unnoticed must not end the process, which serves other requests.
+  process.on('unhandledRejection', (err) => log.error({ err }, 'unhandled rejection'))
   noteControlProcess(home)
-  sweepTrash(home) // what a crash kept from being deleted
+  sweepTrash(home) // deletions that a crash interrupted
   const supervisor = openSupervisor(home)
   await supervisor.ensureTree()
-  const databaseConfig = await openState(config, home, supervisor)
+  const databaseConfig = await ensureDatabase(config, home, supervisor)
   const db = openDatabase(databaseConfig)
   const migrations = await migrate(db)
-  if (migrations.length > 0) log.info({ migrations }, 'brought the state database up to date')
+  if (migrations.length > 0) log.info({ migrations }, 'migrated the state database')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
   const workDb = openDatabase(databaseConfig)
   const world = openWorld(config, home, supervisor, workDb)
@@ -120,7 +121,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   }
 }
 
-/** Gives back what `openControlPlane` took for this process alone; the tree and the state database go on. */
+/** Releases the resources of this process; the supervision tree and the state database keep running. */
 export async function closeControlPlane({ home, db, workDb }: ControlPlane): Promise<void> {
   await Promise.all([db.close(), workDb.close()])
   forgetControlProcess(home)
@@ -130,13 +131,13 @@ export function openSupervisor(home: Home): Supervisor {
   return s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
 }
 
-async function openState(config: Config, home: Home, supervisor: Supervisor): Promise<pg.ClientConfig> {
+async function ensureDatabase(config: Config, home: Home, supervisor: Supervisor): Promise<pg.ClientConfig> {
   if (config.databaseUrl) return { connectionString: config.databaseUrl }
   const state = await ensureStateDatabase({ home, supervisor, toolchain: await ensureToolchain('17', home) })
   return { ...state }
 }
 
-/** A person at a terminal reads the addresses there; the log goes to a file. Everything else collects standard output. */
+/** Logs to a file when a person started it at a terminal, where only the addresses are shown, else to standard output. */
 function openLog(config: Config, home: Home): Logger {
   const options = { level: config.logLevel, base: { pid: process.pid }, timestamp }
   const destination = process.stdout.isTTY ? controlPlaneLog(home) : 1
@@ -146,44 +147,51 @@ function openLog(config: Config, home: Home): Logger {
   )
 }
 
-let stampedAt = 0
-let stamp = ''
+let cachedAt = 0
+let cachedTimestamp = ''
 
-/** Many lines are of one millisecond, and to write a time takes as long as half a line. */
+/** Cached per millisecond: under load many lines share one, and formatting it takes half the time of a line. */
 function timestamp(): string {
   const now = Date.now()
-  if (now !== stampedAt) stamp = `,"time":"${new Date(now).toISOString()}"`
-  stampedAt = now
-  return stamp
+  if (now !== cachedAt) cachedTimestamp = `,"time":"${new Date(now).toISOString()}"`
+  cachedAt = now
+  return cachedTimestamp
 }
 
 export function controlPlaneLog(home: Home): string {
   return `${home.log}/control-plane.log`
 }
 
-/** How many resources one process works on at once: steps mostly wait for other programs. */
-const slots = 8
+/** The number of steps one process runs concurrently; they mostly wait for other programs. */
+const workerSlots = 8
 
 export function startLoop(
   controlPlane: ControlPlane,
   onTurn: (turn: { kind: string; result: string; seconds: number }) => void,
 ): Worker {
   const { home, supervisor, world, databaseConfig, log } = controlPlane
-  const tree = watchTree(home, supervisor, (err) => log.warn({ err }, 'the supervision tree was gone'))
+  const tree = watchTree(home, supervisor, (err) =>
+    log.warn(
+      { err },
+      err ? 'supervision tree exited and its restart failed; retrying' : 'supervision tree exited; restarted it',
+    ),
+  )
   const sampler = startSampler(world, databaseConfig)
   const changes = machineFeed(() => databaseConfig)
   const checker = startChecker(world, databaseConfig, changes)
-  const watch = watchMachines(world, (err) => log.warn({ err }, 'will look after machines later'))
-  const certificates = watchCertificates(world, (err) => log.warn({ err }, 'will make certificates anew later'))
+  const watch = watchMachines(world, (err) => log.warn({ err }, 'watching machines failed; retrying later'))
+  const certificates = watchCertificates(world, (err) =>
+    log.warn({ err }, 'certificate renewal failed; retrying later'),
+  )
   const stateBackup = startStateDumps(controlPlane)
   const worker = startWorker({
     world,
     listen: (woken) => listen(databaseConfig, workChannel, woken),
-    slots,
+    slots: workerSlots,
     onTurn(turn) {
       onTurn(turn)
       stateBackup?.note(turn)
-      if (turn.error) log.warn({ kind: turn.kind, id: turn.resourceId, err: turn.error }, 'will look again later')
+      if (turn.error) log.warn({ kind: turn.kind, id: turn.resourceId, err: turn.error }, 'step failed; retrying later')
     },
   })
   return {
@@ -195,7 +203,7 @@ export function startLoop(
   }
 }
 
-/** An external state database is backed up by whoever runs it. */
+/** Backups of an external state database are left to its operator. */
 function startStateDumps(controlPlane: ControlPlane): StateBackup | undefined {
   const { config, home, supervisor, databaseConfig, world, log } = controlPlane
   if (config.databaseUrl) return undefined
@@ -206,5 +214,8 @@ function startStateDumps(controlPlane: ControlPlane): StateBackup | undefined {
     database: databaseConfig as StateDatabase,
     findToolchain: () => ensureToolchain('17', home),
   })
-  return startStateBackup({ dumps, onError: (err) => log.warn({ err }, 'will back up the state database later') })
+  return startStateBackup({
+    dumps,
+    onError: (err) => log.warn({ err }, 'state database backup failed; retrying later'),
+  })
 }

@@ -9,7 +9,7 @@ import { jobDriver } from '../drivers/s6/job.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './control-plane.ts'
 
-/** Stops the control plane and everything it runs, in this order: it would start what it finds missing. */
+/** Stops the control plane first, because it would start workloads again that it finds stopped. */
 export async function down(config: Config): Promise<void> {
   if (!existsSync(config.home)) return
   const home = await openHome(config.home, { uidBase: config.uidBase })

@@ -1,5 +1,5 @@
-// Two systemd units: the supervision tree, in which every workload lives, and the control plane, which may be restarted
-// and upgraded without a workload noticing.
+// Writes two systemd units: the supervision tree, which runs all workloads, and the control plane, which can be restarted
+// and upgraded without an effect on workloads.
 import { randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
@@ -8,18 +8,19 @@ import { fileURLToPath } from 'node:url'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { baseEnvironment, findCommand, isRoot } from '../drivers/host/process.ts'
-import { type Config, describeConfig, settings } from './config.ts'
+import { type Config, describeConfig } from './config.ts'
+import { settings } from './setting.ts'
 
 export interface InstallOptions {
-  /** Return the texts of the units and write nothing. */
+  /** Returns the texts of the units instead of writing them. */
   print: boolean
-  /** Where the units go; the place where systemd looks when absent. */
+  /** The directory for the units; default: the one that systemd reads. */
   directory?: string
-  /** The settings to carry over; those of this process when absent. */
+  /** The settings to write into the units; default: those of this process. */
   environment?: Record<string, string | undefined>
 }
 
-/** What makes the written units run. */
+/** The commands that enable the written units. */
 export const nextCommands: string[] = isRoot()
   ? ['systemctl daemon-reload', 'systemctl enable --now berth-tree berth']
   : ['systemctl --user daemon-reload', 'systemctl --user enable --now berth-tree berth', 'loginctl enable-linger']
@@ -29,7 +30,7 @@ interface Unit {
   text: string
 }
 
-/** Returns the paths of what was written, or with `print` the texts. */
+/** Returns the paths of the written files, or with `print` the texts of the units. */
 export async function install(config: Config, options: InstallOptions): Promise<string[]> {
   const directory = options.directory === undefined ? unitDirectory() : resolve(options.directory)
   if (options.print) return renderUnits(config, directory, options).map(({ file, text }) => `# ${file}\n${text}`)
@@ -40,9 +41,9 @@ export async function install(config: Config, options: InstallOptions): Promise<
   for (const unit of units) refuseOtherHome(unit, home.path)
   const secrets = renderSecrets(config, options)
   const environmentFile = `${home.path}/environment`
-  // Without secrets among the settings an existing file stays as somebody left it.
-  if (secrets !== '') writeWhole(environmentFile, secrets, 0o600)
-  for (const { file, text } of units) writeWhole(file, text, 0o644)
+  // An existing file is kept unless the settings contain secrets.
+  if (secrets !== '') writeAtomically(environmentFile, secrets, 0o600)
+  for (const { file, text } of units) writeAtomically(file, text, 0o644)
   return [...units.map(({ file }) => file), ...(secrets === '' ? [] : [environmentFile])]
 }
 
@@ -53,7 +54,7 @@ function unitDirectory(): string {
 function refuseWithoutSystemd(): void {
   if (existsSync('/run/systemd/system')) return
   throw new Error(
-    'systemd does not run on this machine: start the platform with "berth up", or write the units elsewhere with --directory',
+    'systemd does not run on this machine: start the platform with "berth up", or choose another directory with --directory',
   )
 }
 
@@ -61,15 +62,15 @@ function refuseOtherHome({ file }: Unit, home: string): void {
   const line = readTextIfPresent(file)?.match(/^Environment="?BERTH_HOME=.*$/m)?.[0]
   if (line === undefined || line === renderVariable('BERTH_HOME', home)) return
   throw new Error(
-    `${file} is for another home (${line}): remove it first, or write the units elsewhere with --directory`,
+    `${file} is for another home (${line}): remove it first, or choose another directory with --directory`,
   )
 }
 
-function writeWhole(file: string, text: string, mode: number): void {
-  const fresh = `${file}.${randomBytes(6).toString('hex')}`
-  writeFileSync(fresh, text, { mode, flag: 'wx' })
-  chmodSync(fresh, mode)
-  renameSync(fresh, file)
+function writeAtomically(file: string, text: string, mode: number): void {
+  const temporary = `${file}.${randomBytes(6).toString('hex')}`
+  writeFileSync(temporary, text, { mode, flag: 'wx' })
+  chmodSync(temporary, mode)
+  renameSync(temporary, file)
 }
 
 function renderUnits(config: Config, directory: string, options: InstallOptions): Unit[] {
@@ -81,7 +82,7 @@ function renderUnits(config: Config, directory: string, options: InstallOptions)
 
 const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
 
-// As the platform starts it: a bound for the table of services, which is only memory for pointers.
+// The same value that the platform uses. It only sizes a table of pointers.
 const maxServices = 20_000
 
 function renderTree(config: Config): string {
@@ -90,7 +91,7 @@ function renderTree(config: Config): string {
   const control = program('s6-svscanctl')
   return renderUnit({
     Unit: [
-      'Description=Berth: everything the platform runs',
+      'Description=Berth: supervision tree with all workloads',
       `RequiresMountsFor=${quote(config.home)}`,
       ...networkOrder(),
     ],
@@ -100,23 +101,21 @@ function renderTree(config: Config): string {
       ...Object.entries({ ...baseEnvironment, BERTH_HOME: config.home, BERTH_UID_BASE: String(config.uidBase) }).map(
         ([name, value]) => renderVariable(name, value),
       ),
-      comment('A tree that was started by hand ends in order, and what ran in it comes back in this one.'),
+      comment('Stops a tree that was started by hand; its services are started again in this one.'),
       command('ExecStartPre', '/bin/sh', '-c', endOtherTree, 'end-other-tree', control, tree, launcher),
       command('ExecStart', program('s6-svscan'), '-c', String(maxServices), tree),
-      comment('The control plane starts a tree of its own when none answers, so it is let go only when this one does.'),
+      comment('Delays the control plane until the tree is ready, because it would start its own otherwise.'),
       command('ExecStartPost', '/bin/sh', '-c', waitForTree, 'wait-for-tree', control, tree),
       command('ExecStop', launcher, 'down'),
-      comment(
-        'Workloads outlive a crash of s6-svscan, which comes back to them. "berth down" ends them all, in order.',
-      ),
+      comment('Workloads survive a crash of s6-svscan, which adopts them after its restart. "berth down" stops them.'),
       'KillMode=process',
-      comment('Above the 40 s that "berth down" gives workloads before and after SIGKILL.'),
+      comment('More than the 40 s that "berth down" waits for workloads before and after SIGKILL.'),
       'TimeoutSec=60',
-      comment('Not "always": after "berth down" by hand it stays down.'),
+      comment('Not "always": it stays stopped after a manual "berth down".'),
       'Restart=on-failure',
       'RestartSec=100ms',
       comment(
-        'Workloads have groups of their own below this one, and one out of memory is no reason to stop the others.',
+        'Workloads have their own control groups below this one; one that is out of memory must not stop the others.',
       ),
       'Delegate=yes',
       'OOMPolicy=continue',
@@ -137,7 +136,7 @@ function renderControlPlane(config: Config, options: InstallOptions): string {
       'Requires=berth-tree.service',
       'After=berth-tree.service',
       ...networkOrder(),
-      comment('A state database or an address may be away for longer than a few attempts.'),
+      comment('Never give up: the state database or a network address may be unavailable for a long time.'),
       'StartLimitIntervalSec=0',
     ],
     Service: [
@@ -146,7 +145,7 @@ function renderControlPlane(config: Config, options: InstallOptions): string {
       ...listVariables(config, options).map(([name, value]) => renderVariable(name, value)),
       `EnvironmentFile=-${escapeSpecifiers(`${config.home}/environment`)}`,
       command('ExecStart', launcher, 'up'),
-      comment('The control plane ends its own affairs; what it leaves behind are helpers, which go at once.'),
+      comment('The control plane shuts down by itself; remaining helper processes are killed.'),
       'KillMode=mixed',
       'TimeoutStopSec=30',
       'Restart=always',
@@ -158,16 +157,16 @@ function renderControlPlane(config: Config, options: InstallOptions): string {
   })
 }
 
-// Restrictions that give a unit its own view of the file system would hide from workloads what the control plane mounts
-// for them, and those on system calls would reach into sandboxes. What stays is what no workload may do to the machine.
-// The manager of an ordinary user can take nothing away.
+// Options that give a unit its own mount namespace would hide from workloads what the control plane mounts for them, and
+// system call filters would apply inside sandboxes. The remaining limits are on capabilities that no workload needs.
+// The systemd instance of an unprivileged user cannot drop capabilities.
 const limits = [
   'LimitNOFILE=1048576',
   ...(isRoot() ? ['CapabilityBoundingSet=~CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_TIME CAP_WAKE_ALARM'] : []),
 ]
 
 function networkOrder(): string[] {
-  // The manager of an ordinary user does not know the network.
+  // The systemd instance of an unprivileged user has no network targets.
   return isRoot() ? ['Wants=network-online.target', 'After=network-online.target'] : []
 }
 
@@ -175,7 +174,7 @@ function bootTarget(): string {
   return isRoot() ? 'multi-user.target' : 'default.target'
 }
 
-/** Every setting that is set and not secret. Paths are absolute, because the units run elsewhere. */
+/** Lists every setting that is set and not secret. Paths are absolute, because units run in another directory. */
 function listVariables(config: Config, { environment }: InstallOptions): [string, string][] {
   const paths: Record<string, string | undefined> = {
     BERTH_TLS_CERT: config.tls?.certFile,
@@ -195,7 +194,7 @@ function isSecret(name: string): boolean {
   return settings.some((setting) => setting.name === name && setting.secret)
 }
 
-/** Lines for the file that only its owner can read; units are readable by everybody. */
+/** Renders the file for secrets, which only its owner can read; units are world-readable. */
 function renderSecrets(config: Config, { environment }: InstallOptions): string {
   const values: Record<string, string | undefined> = {
     BERTH_TOKEN: config.token,
@@ -205,7 +204,7 @@ function renderSecrets(config: Config, { environment }: InstallOptions): string 
     .filter(({ name, set }) => set && isSecret(name))
     .map(({ name }) => {
       const value = values[name]
-      if (value === undefined) throw new Error(`${name} cannot be carried over into the units`)
+      if (value === undefined) throw new Error(`${name} cannot be written to the environment file`)
       return `${name}="${value.replaceAll(/["\\$`]/g, '\\$&')}"\n`
     })
   return lines.join('')
@@ -225,12 +224,12 @@ function renderVariable(name: string, value: string): string {
   return `Environment=${quote(`${name}=${value}`)}`
 }
 
-// Arguments are searched for variables, the program is not.
+// systemd expands variables in the arguments, but not in the path of the program.
 function command(key: string, program: string, ...args: string[]): string {
   return `${key}=${[quote(program), ...args.map((arg) => quote(arg.replaceAll('$', '$$$$')))].join(' ')}`
 }
 
-/** A word as systemd reads it: quotes, C escapes, and `%` for specifiers. */
+/** Quotes a word for systemd, which reads C escapes inside quotes and `%` as specifiers. */
 function quote(word: string): string {
   if (/^[\w@:,./=+-]+$/.test(word)) return word
   const escaped = word.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')

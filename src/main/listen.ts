@@ -15,7 +15,7 @@ const settingOf: Record<Listener, string> = {
 
 export type Listening =
   | { is: 'free' }
-  /** By a platform that runs in this home. */
+  /** A platform that runs in this home uses the address. */
   | { is: 'own' }
   | { is: 'refused'; code: string; why: string; setting: string }
 
@@ -24,28 +24,28 @@ export async function inspectListen(part: Listener, { host, port }: Listen, home
   if (binding.free) return { is: 'free' }
   const { code } = binding
   if (code === 'EADDRINUSE' && (await isOwn(part, port, home))) return { is: 'own' }
-  return { is: 'refused', code, why: reasons[code] ?? `cannot be listened on: ${code}`, setting: settingOf[part] }
+  return { is: 'refused', code, why: reasons[code] ?? `cannot be used: ${code}`, setting: settingOf[part] }
 }
 
 const reasons: Record<string, string> = {
   EADDRINUSE: 'is in use by another program',
   EADDRNOTAVAIL: 'is not an address of this machine',
-  EACCES: 'needs more rights: ports below 1024 are for root',
-  ENOTFOUND: 'has a name that does not resolve',
+  EACCES: 'needs root: ports below 1024 are privileged',
+  ENOTFOUND: 'has a host name that does not resolve',
 }
 
-/** Before anything is started, so that a platform that cannot be reached leaves nothing behind that runs. */
+/** Called before anything is started, so that a start that must fail leaves no processes behind. */
 export async function refuseTakenListeners(config: Config): Promise<void> {
   const listeners: [Listener, Listen][] = [
     ['api', config.apiListen],
     ['sandbox', config.sandboxListen],
-    // The edge of a home runs on without its platform, and is looked at when that is there.
+    // The edge of an existing home may still run without the control plane, which checks it later.
     ...(existsSync(`${config.home}/tree`) ? [] : [['edge', config.edgeListen] as [Listener, Listen]]),
   ]
   for (const [part, listen] of listeners) {
     const found = await inspectListen(part, listen, config.home)
     const address = addressText(listen)
-    if (found.is === 'own') throw new Failure(`a platform runs in ${config.home} already, at ${address}`)
+    if (found.is === 'own') throw new Failure(`a platform already runs in ${config.home}, at ${address}`)
     if (found.is === 'refused') throw new Failure(`${address} ${found.why}; set ${found.setting} to another address`)
   }
 }
@@ -58,7 +58,7 @@ async function isOwn(part: Listener, port: number, home: string): Promise<boolea
   return findOwnPort(part, home) === port || (part === 'edge' && (await findEdgePort(home)) === port)
 }
 
-/** By the port alone: a name or a wildcard stands in the file as the address that it became. */
+/** Compares ports only, because the file has resolved addresses where the setting has a host name or a wildcard. */
 function findOwnPort(part: Listener, home: string): number | undefined {
   const text = readTextIfPresent(`${home}/run/addresses.json`)
   const address: string | undefined = text === undefined ? undefined : JSON.parse(text)[part]

@@ -9,16 +9,16 @@ interface Addresses {
   sandbox: string
 }
 
-/** Where sandboxes are found on a host of which only the platform's address is known. */
-const usualSandboxPort = '4281'
+/** The port of the sandbox API on a host of which only the URL of the platform API is known. */
+const defaultSandboxPort = '4281'
 
-/** Where the command line finds the platform, and what it says who it is with. */
+/** Determines the URL and the token for the platform API. */
 export function openSession(config: Config, givenUrl: string | undefined): Session {
   const url = readNamedUrl(config, givenUrl) ?? getLocalAddresses(config.home).api
   return { url, token: findToken(config, url) }
 }
 
-/** The same for the address of the sandboxes. A platform that is named with an option is meant for them as well. */
+/** Determines the URL and the token for the sandbox API; the option --url selects both APIs. */
 export function openSandboxSession(config: Config, givenUrl: string | undefined): Session {
   const url = findSandboxUrl(config, givenUrl)
   return { url, token: findToken(config, url) }
@@ -29,7 +29,7 @@ function findSandboxUrl(config: Config, givenUrl: string | undefined): string {
   const named = readNamedUrl(config, givenUrl)
   if (named === undefined) return getLocalAddresses(config.home).sandbox
   const local = findLocalAddresses(config.home)
-  return named === local?.api || named === local?.sandbox ? local.sandbox : withPort(named, usualSandboxPort)
+  return named === local?.api || named === local?.sandbox ? local.sandbox : withPort(named, defaultSandboxPort)
 }
 
 function withPort(address: string, port: string): string {
@@ -46,12 +46,12 @@ function readNamedUrl(config: Config, givenUrl: string | undefined): string | un
 function getLocalAddresses(home: string): Addresses {
   const addresses = findLocalAddresses(home, 'set BERTH_URL')
   if (addresses) return addresses
-  throw new Failure(`no platform runs in ${home}; start one with "berth up", or name another with --url or BERTH_URL`)
+  throw new Failure(`no platform runs in ${home}; start one with "berth up", or select another with --url or BERTH_URL`)
 }
 
-/** Without a word of what to do instead, a file of somebody else's is as good as none. */
-function findLocalAddresses(home: string, instead?: string): Addresses | undefined {
-  const text = readForUser(`${home}/run/addresses.json`, instead)
+/** `hint` is added to the error when the file is not readable; without it such a file counts as missing. */
+function findLocalAddresses(home: string, hint?: string): Addresses | undefined {
+  const text = readForUser(`${home}/run/addresses.json`, hint)
   if (text === undefined) return undefined
   const { api, sandbox } = JSON.parse(text) as Addresses
   return { api: api.replace(/\/+$/, ''), sandbox: sandbox.replace(/\/+$/, '') }
@@ -69,7 +69,7 @@ function findToken(config: Config, url: string): string {
   return checkToken(config.token ?? readLocalToken(config.home, url))
 }
 
-/** The root token of this machine's platform is not for another machine, whoever named that one. */
+/** The root token of the local platform is never sent to another host. */
 function readLocalToken(home: string, url: string): string {
   const file = `${home}/token`
   if (!isLoopback(new URL(url).hostname)) {
@@ -85,16 +85,16 @@ function readLocalToken(home: string, url: string): string {
 
 function checkToken(token: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
-  throw new Misuse('the token holds characters that no token has; was it copied whole, and alone?')
+  throw new Misuse('the token contains invalid characters; check that it was copied whole and without other text')
 }
 
-function readForUser(file: string, instead: string | undefined): string | undefined {
+function readForUser(file: string, hint: string | undefined): string | undefined {
   try {
     return readTextIfPresent(file)
   } catch (error) {
-    if (instead === undefined) return undefined
+    if (hint === undefined) return undefined
     const { code } = error as NodeJS.ErrnoException
     if (code !== 'EACCES' && code !== 'EPERM') throw new Misuse(`cannot read ${file}`, { cause: error })
-    throw new Misuse(`${file} belongs to another user; ${instead}`)
+    throw new Misuse(`${file} belongs to another user; ${hint}`)
   }
 }

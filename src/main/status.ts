@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { type Home, openHome } from '../drivers/host/home.ts'
-import type { Supervisor } from '../drivers/s6/supervisor.ts'
+import type { Supervisor } from '../drivers/s6/driver.ts'
 import { toRfc3339 } from '../model/time.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './control-plane.ts'
@@ -22,7 +22,7 @@ interface ServiceReport {
   since: string
 }
 
-const answerMillis = 2_000
+const answerTimeoutMs = 2_000
 
 export async function status(config: Config): Promise<StatusReport> {
   if (!existsSync(config.home)) {
@@ -49,13 +49,13 @@ function readAddresses(home: Home): { api?: string; sandbox?: string; edge?: str
 
 async function answers(api: string | undefined): Promise<boolean> {
   if (!api) return false
-  const reply = await fetch(`${api}/readyz`, { signal: AbortSignal.timeout(answerMillis) }).catch(() => undefined)
+  const reply = await fetch(`${api}/readyz`, { signal: AbortSignal.timeout(answerTimeoutMs) }).catch(() => undefined)
   return reply?.ok === true
 }
 
-/** Without its tree a service is down, and nobody noted since when. */
-async function describe(supervisor: Supervisor, name: string, isWatched: boolean): Promise<ServiceReport> {
+/** Without a running tree, a service is down and the time of its exit is unknown. */
+async function describe(supervisor: Supervisor, name: string, isSupervised: boolean): Promise<ServiceReport> {
   const state = await supervisor.inspectService(name)
   if (state.is === 'up') return { name, state: 'up', pid: state.pid, since: toRfc3339(state.since) }
-  return { name, state: 'down', pid: null, since: state.is === 'down' && isWatched ? toRfc3339(state.since) : '' }
+  return { name, state: 'down', pid: null, since: state.is === 'down' && isSupervised ? toRfc3339(state.since) : '' }
 }

@@ -1,11 +1,11 @@
-/** Resolves with the first signal that asks this process to stop. A second one ends it at once. */
+/** Resolves on the first SIGINT or SIGTERM. A second one exits the process immediately. */
 export function stopSignal(): Promise<NodeJS.Signals> {
   return new Promise((resolve) => {
-    let asked = false
+    let isStopping = false
     for (const signal of ['SIGINT', 'SIGTERM'] as const) {
       process.on(signal, () => {
-        if (asked) process.exit(130)
-        asked = true
+        if (isStopping) process.exit(130)
+        isStopping = true
         resolve(signal)
       })
     }

@@ -1,34 +1,34 @@
 import type { Home } from '../drivers/host/home.ts'
 import { treeAnswers } from '../drivers/s6/control.ts'
-import type { Supervisor } from '../drivers/s6/supervisor.ts'
+import type { Supervisor } from '../drivers/s6/driver.ts'
 
-/** Where the tree is a unit of its own, that one is back within a second look. */
-const lookMs = 2_000
+/** Two checks in a row must fail, which leaves systemd the time to restart a tree that is its unit. */
+const checkIntervalMs = 2_000
 
-/** Brings the supervision tree back when it was killed: until then nothing new can be started. */
+/** Restarts the supervision tree when it was killed; without it no service can be started. */
 export function watchTree(
   home: Home,
   supervisor: Pick<Supervisor, 'ensureTree'>,
-  onChange: (error?: unknown) => void,
+  onRestart: (error?: unknown) => void,
 ): { stop(): Promise<void> } {
-  let wasGone = false
-  let returning: Promise<void> | undefined
+  let wasMissing = false
+  let restarting: Promise<void> | undefined
   const timer = setInterval(() => {
-    const isGone = !treeAnswers({ treeDirectory: home.tree, logDirectory: home.log })
-    if (isGone && wasGone && returning === undefined) {
-      returning = supervisor
+    const isMissing = !treeAnswers({ treeDirectory: home.tree, logDirectory: home.log })
+    if (isMissing && wasMissing && restarting === undefined) {
+      restarting = supervisor
         .ensureTree()
-        .then(() => onChange(), onChange)
+        .then(() => onRestart(), onRestart)
         .finally(() => {
-          returning = undefined
+          restarting = undefined
         })
     }
-    wasGone = isGone
-  }, lookMs)
+    wasMissing = isMissing
+  }, checkIntervalMs)
   return {
     async stop() {
       clearInterval(timer)
-      await returning
+      await restarting
     },
   }
 }

@@ -10,7 +10,8 @@ import { findUserName, measureMemory } from '../drivers/host/facts.ts'
 import type { Home } from '../drivers/host/home.ts'
 import { isRoot } from '../drivers/host/process.ts'
 import { identityKey } from '../drivers/machine/identity-key.ts'
-import { type LocalSocket, listenLed } from '../drivers/network/local-socket.ts'
+import type { LocalSocket } from '../drivers/network/driver.ts'
+import { listenLed } from '../drivers/network/local-socket.ts'
 import { lookUpName } from '../drivers/network/lookup.ts'
 import { findPrivateGap } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
@@ -35,19 +36,19 @@ import { refuseTakenListeners } from './listen.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
-/** Runs the control plane in this process until it is told to stop. What it supervises goes on without it. */
+/** Runs the control plane in this process until a signal stops it. Workloads keep running without it. */
 export async function up(config: Config): Promise<void> {
   refuseOpenListeners(config)
   await refuseTakenListeners(config)
   refuseNamelessUser()
   const stopping = stopSignal()
-  const ground = await openControlPlane(config)
-  const feed = sandboxFeed(() => ground.databaseConfig)
-  const changes = machineFeed(() => ground.databaseConfig)
-  const inside = openInside(ground, feed)
-  const machineInside = openMachineInside(ground, changes)
-  const world = { ...ground.world, boxes: inside.boxes, machines: machineInside.machines }
-  const controlPlane = { ...ground, world }
+  const opened = await openControlPlane(config)
+  const sandboxChanges = sandboxFeed(() => opened.databaseConfig)
+  const machineChanges = machineFeed(() => opened.databaseConfig)
+  const sandboxSockets = openInside(opened, sandboxChanges)
+  const machineSockets = openMachineInside(opened, machineChanges)
+  const world = { ...opened.world, boxes: sandboxSockets.boxes, machines: machineSockets.machines }
+  const controlPlane = { ...opened, world }
   const edge = await ensureEdge(controlPlane)
   const certificate = keepCertificate(controlPlane)
   const metrics = createMetrics(version)
@@ -58,7 +59,7 @@ export async function up(config: Config): Promise<void> {
     issuer: () => config.issuer ?? apiUrl,
     privateNetworkGap: await findPrivateGap(),
   }
-  const parts = { metrics, feed, changes, sessions, settings }
+  const parts = { metrics, sandboxChanges, machineChanges, sessions, settings }
   const servers = {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
@@ -69,58 +70,67 @@ export async function up(config: Config): Promise<void> {
     edge: edge.url,
   }
   apiUrl = addresses.api
-  await inside.start(servers.sandbox)
-  await machineInside.start(servers.platform)
-  const forMachines = await listenForMachines(controlPlane, servers.platform)
+  await sandboxSockets.start(servers.sandbox)
+  await machineSockets.start(servers.platform)
+  const machineListener = await listenForMachines(controlPlane, servers.platform)
   const worker = startLoop(controlPlane, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(controlPlane.home, addresses)
   announce(controlPlane, addresses, settings)
 
   const signal = await stopping
-  controlPlane.log.info({ signal }, 'stopping')
+  controlPlane.log.info({ signal }, 'stopping the control plane')
   certificate.stop()
   rmSync(controlPlane.home.addressesFile, { force: true })
-  await sessions.close() // before the connections, so that those who follow a command hear its end
+  await sessions.close() // before the servers, so that clients that follow a command still receive its end
   await Promise.all([
     servers.platform.close(),
     servers.sandbox.close(),
-    inside.close(),
-    machineInside.close(),
-    forMachines.close(),
+    sandboxSockets.close(),
+    machineSockets.close(),
+    machineListener.close(),
     worker.stop(),
   ])
-  await Promise.all([feed.close(), changes.close()])
+  await Promise.all([sandboxChanges.close(), machineChanges.close()])
   await closeControlPlane(controlPlane)
 }
 
-/** PostgreSQL makes nothing for a user whose number has no name. Before anything is started, which would stay. */
+/** PostgreSQL does not run for a uid without a name. Checked first, so that a failed start leaves no processes behind. */
 function refuseNamelessUser(): void {
   if (findUserName() !== undefined) return
   throw new Failure(
-    `user ${process.getuid?.()} has no name on this machine, and PostgreSQL needs one; give it a name (${nameUserCommand()}), or start Berth as another user`,
+    `user ${process.getuid?.()} has no name on this machine, and PostgreSQL needs one; add it (${nameUserCommand()}), or start Berth as another user`,
   )
 }
 
-type CertificateParts = 'readAuthority' | 'identityKey' | 'lookUpName'
+/** The parts of the request context that read from this host. */
+type HostAccess = Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'>
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
 interface ServerParts {
   metrics: Metrics
-  feed: SandboxFeed
-  changes: MachineFeed
+  sandboxChanges: SandboxFeed
+  machineChanges: MachineFeed
   sessions: ExecSessions
   settings: PlatformSettings
 }
 
 function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, feed, changes, sessions, settings } = parts
+  const { metrics, sandboxChanges, machineChanges, sessions, settings } = parts
   const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
     ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
-    ground: { ...world, db, ...openLive(controlPlane), sandboxFeed: feed, machineFeed: changes, sessions, settings },
+    context: {
+      ...world,
+      db,
+      ...openHostAccess(controlPlane),
+      sandboxFeed: sandboxChanges,
+      machineFeed: machineChanges,
+      sessions,
+      settings,
+    },
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
@@ -128,7 +138,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   })
 }
 
-function openLive({ home, supervisor, world }: ControlPlane): Pick<LiveContext, 'readClusterLog' | CertificateParts> {
+function openHostAccess({ home, supervisor, world }: ControlPlane): HostAccess {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
@@ -163,7 +173,7 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
   }
 }
 
-/** The platform address as machines have it, who are no neighbours of the operator. Of the edge's user alone. */
+/** Listens for requests of machines, which arrive through the edge. Only the user of the edge can open the socket. */
 function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Promise<LocalSocket> {
   const owner = { mode: 0o600, uid: isRoot() ? home.uidStart : undefined }
   return listenLed(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
@@ -172,15 +182,15 @@ function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Pro
   })
 }
 
-/** Appears whole, and only when the platform answers: others wait for this file. */
+/** Written atomically and only when the platform answers, because other processes wait for this file. */
 function writeAddresses(home: Home, addresses: Addresses): void {
-  const fresh = `${home.addressesFile}.${process.pid}`
-  writeFileSync(fresh, `${JSON.stringify(addresses)}\n`)
-  renameSync(fresh, home.addressesFile)
+  const temporary = `${home.addressesFile}.${process.pid}`
+  writeFileSync(temporary, `${JSON.stringify(addresses)}\n`)
+  renameSync(temporary, home.addressesFile)
 }
 
 function announce({ config, home, log }: ControlPlane, addresses: Addresses, settings: PlatformSettings): void {
-  log.info({ ...addresses, home: home.path, version }, 'answering')
+  log.info({ ...addresses, home: home.path, version }, 'control plane is ready')
   if (!process.stdout.isTTY) return
   const token = config.token ? 'BERTH_TOKEN' : home.tokenFile
   console.log(
@@ -194,8 +204,8 @@ function announce({ config, home, log }: ControlPlane, addresses: Addresses, set
       `  root token     ${token}`,
       `  log            ${controlPlaneLog(home)}`,
       '',
-      'In another terminal, "./berth postgres create shop" makes a first cluster; "./berth --help" shows all commands.',
-      'Ctrl-C stops the control plane; everything it runs goes on. "./berth down" stops it all.',
+      'In another terminal, "./berth postgres create shop" creates a first cluster; "./berth --help" lists all commands.',
+      'Ctrl-C stops the control plane; workloads keep running. "./berth down" stops everything.',
     ].join('\n'),
   )
 }

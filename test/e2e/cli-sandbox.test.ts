@@ -325,7 +325,7 @@ test('checkpoints are made, listed, restored and deleted', async () => {
   expect((await sandbox('checkpoints', 'demo')).out).toMatch(new RegExp(`^${id} .* a good state$`, 'm'))
   const restored = await sandbox('restore', 'demo', id!, '--yes')
   expect(restored).toMatchObject({ code: 0, out: `Restored to ${id}.\n` })
-  expect(restored.err).toContain('The state before is kept as auto-1')
+  expect(restored.err).toContain('The previous state is kept as auto-1')
   expect((await sandbox('files', 'cat', 'demo', 'state.txt')).out).toBe('before')
   expect(await sandbox('checkpoint-delete', 'demo', id!, '-y')).toMatchObject({ code: 0 })
 })

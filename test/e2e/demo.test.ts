@@ -8,7 +8,7 @@ import { until } from '../support/until.ts'
 
 const script = new URL('../../scripts/demo.sh', import.meta.url).pathname
 const directory = mkdtempSync(join(tmpdir(), 'berth-'))
-// The users of clusters must pass through it.
+// The users that clusters run as must be able to traverse it.
 chmodSync(directory, 0o711)
 
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
@@ -28,7 +28,7 @@ async function runDemo(): Promise<{ code: number | null; out: string; err: strin
   return { code: await ended, out: out!, err: err! }
 }
 
-/** Processes that were started for the home, work in it, or name it. */
+/** Lists processes that were started for the home, run in it, or have it in their arguments. */
 function processesOfDemo(): string[] {
   const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name) && name !== String(process.pid))
   return pids.filter((pid) => traces(pid).some((text) => text.includes(`${directory}/berth-demo-`)))
@@ -43,7 +43,7 @@ function traces(pid: string): string[] {
   }
 }
 
-it('brings a dropped table back and leaves nothing behind', { timeout: 300_000 }, async () => {
+it('restores a dropped table and leaves nothing behind', { timeout: 300_000 }, async () => {
   const { code, out, err } = await runDemo()
   expect({ code, out, err }).toMatchObject({ code: 0 })
   const [story, restored] = out.split('The new cluster has every row:')
@@ -52,6 +52,6 @@ it('brings a dropped table back and leaves nothing behind', { timeout: 300_000 }
   expect(restored).toMatch(/ 1 \| anchor\n +2 \| rope\n +3 \| lantern\n\(3 rows\)/)
   expect(out).not.toContain('\u001b')
   expect(readdirSync(directory)).toEqual([])
-  // What was thrown away is deleted in the background.
+  // The trash is emptied in the background.
   await until(() => processesOfDemo().length === 0)
 })

@@ -1,4 +1,4 @@
-// The routes of flyctl and GraphQL on the real thing, with a token in the form that flyctl demands.
+// The routes of flyctl and GraphQL on a real platform, with a token in the format that flyctl requires.
 import pg from 'pg'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { Berth } from '../support/berth.ts'
@@ -37,11 +37,11 @@ beforeAll(async () => {
 
 afterAll(() => platform.destroy())
 
-it('prints a token that flyctl takes for one', () => {
+it('prints a token in the format of flyctl', () => {
   expect(token).toMatch(/^fm2_[A-Za-z0-9+/]+=*$/)
 })
 
-/** What is for machines where these can reach it, for this machine itself. */
+/** Rewrites a connection string for machines so that it works on the host. */
 async function fromHere(uri: string): Promise<string> {
   const { endpoints, private_endpoints: inside } = (await platform.call('GET', `/v1/postgres/${clusterId}`)).body.data
   const url = new URL(uri)
@@ -62,7 +62,7 @@ it('shows a cluster with a connection string that works', async () => {
   }
 })
 
-it('makes users and databases, and changes them', async () => {
+it('creates and changes users and databases', async () => {
   const base = `/api/v1/postgresv2/${clusterId}`
   const made = await call('POST', `${base}/users`, { username: 'ann', role: 'writer' })
   expect(made).toMatchObject({ status: 201, body: { data: { name: 'ann', role: 'writer' } } })
@@ -100,7 +100,7 @@ it('enables and disables extensions', async () => {
   expect(await find('citext')).toMatchObject({ installed: null })
 })
 
-it('looks an image up in its registry without fetching it', async () => {
+it('resolves an image in its registry without pulling it', async () => {
   const registry = await startRegistry()
   try {
     const image = await pushImage(registry, { repository: 'box', ...busyboxImage({ Cmd: ['true'] }) })

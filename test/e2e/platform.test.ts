@@ -31,7 +31,7 @@ function postmasterPid(berth: Berth): number {
 }
 
 describe('a platform', () => {
-  test('keeps what was made when the control plane is killed and started again', async () => {
+  test('keeps its resources when the control plane is killed and started again', async () => {
     const berth = newBerth()
     const first = await berth.up()
     const made = await berth.call('POST', '/v1/apps', { app_name: 'kept', org_slug: 'personal' })
@@ -44,7 +44,7 @@ describe('a platform', () => {
     expect(postmasterPid(berth)).toBe(postmaster)
   })
 
-  test('stops cleanly when asked, and its tree with "down"', async () => {
+  test('stops cleanly on a signal, and its tree with "down"', async () => {
     const berth = newBerth()
     const control = await berth.up()
     const postmaster = postmasterPid(berth)
@@ -56,7 +56,7 @@ describe('a platform', () => {
     await berth.cli('down')
   })
 
-  test('is taken down as a whole while it runs', async () => {
+  test('is stopped as a whole while it runs', async () => {
     const berth = newBerth()
     const control = await berth.up()
     const worker = berth.spawn('worker')
@@ -66,7 +66,7 @@ describe('a platform', () => {
     await until(() => processesUnder(berth.home).length === 0)
   })
 
-  test('answers 503 with Retry-After while its database is away, and then goes on', async () => {
+  test('responds with 503 and Retry-After while its database is down, and then recovers', async () => {
     const berth = newBerth()
     await berth.up()
     await berth.call('POST', '/v1/apps', { app_name: 'kept', org_slug: 'personal' })
@@ -77,7 +77,7 @@ describe('a platform', () => {
         if (reply.status === 503) expect(Number(reply.headers.get('retry-after'))).toBeGreaterThan(0)
         return reply.status === status
       })
-    // It would be back before anybody has asked; without this file it cannot start.
+    // Without this file the database cannot start; otherwise it would be back before the first request.
     const file = `${berth.home}/state/data/global/pg_control`
     renameSync(file, `${file}.away`)
     try {
@@ -92,12 +92,12 @@ describe('a platform', () => {
     expect(deleted.status).toBe(202)
   })
 
-  test('comes back after the whole tree was killed, as by a reboot', async () => {
+  test('recovers after the whole tree was killed, as by a reboot', async () => {
     const berth = newBerth()
     const control = await berth.up()
     await berth.call('POST', '/v1/apps', { app_name: 'kept', org_slug: 'personal' })
     await end(control)
-    // The first of them may still start another one.
+    // A process may start another one before it is killed.
     await until(() => {
       for (const pid of processesUnder(berth.home)) kill(pid)
       return processesUnder(berth.home).length === 0
@@ -115,7 +115,7 @@ describe('a platform', () => {
     expect(readFileSync(`${one.home}/number`, 'utf8')).not.toBe(readFileSync(`${two.home}/number`, 'utf8'))
   })
 
-  test('keeps its secrets to itself', async () => {
+  test('protects its secrets', async () => {
     const berth = newBerth()
     await berth.up()
     expect(statSync(`${berth.home}/token`).mode & 0o077).toBe(0)
@@ -129,7 +129,7 @@ describe('a platform', () => {
     expect(berth.output).toContain('"path":"/v1/tokens"')
   })
 
-  test('takes a token from the configuration, and the one before stops working', async () => {
+  test('uses the token of the configuration, and revokes the previous one', async () => {
     const berth = newBerth({ BERTH_TOKEN: 'berth_first' })
     await end(await berth.up(), 'SIGTERM')
     berth.environment.BERTH_TOKEN = 'berth_second'
@@ -157,7 +157,7 @@ describe('a platform', () => {
     }
   })
 
-  test('refuses to listen beyond loopback in the clear', async () => {
+  test('refuses to listen beyond loopback without TLS', async () => {
     const berth = newBerth({ BERTH_API_LISTEN: '0.0.0.0:0' })
     const child = berth.spawn('up')
     await until(() => child.exitCode !== null)
@@ -165,7 +165,7 @@ describe('a platform', () => {
     await until(() => berth.output.includes('BERTH_TLS_CERT'))
   })
 
-  test('says which setting to change when a port is taken, and leaves nothing behind', async () => {
+  test('names the setting to change when a port is taken, and leaves nothing behind', async () => {
     const one = newBerth()
     await one.up()
     for (const part of ['api', 'sandbox', 'edge'] as const) {
@@ -179,16 +179,16 @@ describe('a platform', () => {
     }
   })
 
-  test('says that it is up already when it is started again', async () => {
+  test('reports that it is already running when it is started again', async () => {
     const one = newBerth()
     await one.up()
     const { host } = new URL(one.addresses.api)
     one.environment.BERTH_API_LISTEN = host
-    const stderr = `error: a platform runs in ${one.home} already, at ${host}\n`
+    const stderr = `error: a platform already runs in ${one.home}, at ${host}\n`
     await expect(one.cli('up')).rejects.toMatchObject({ code: 1, stderr })
   })
 
-  test('speaks TLS with the files it is given', async () => {
+  test('serves TLS with the configured files', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'berth-tls-'))
     try {
       execFileSync('openssl', [
@@ -206,7 +206,7 @@ describe('a platform', () => {
     }
   })
 
-  test('is understood by a client written by others', async () => {
+  test('works with a third-party client', async () => {
     const berth = newBerth()
     await berth.up()
     const { default: Client } = createRequire(import.meta.url)('fly-admin/dist/client')
@@ -220,7 +220,7 @@ describe('a platform', () => {
 })
 
 describe('two worker processes', () => {
-  /** An app being deleted whose every removal takes a while, so that a worker can be caught in the middle. */
+  /** Deletes an app with slow removals, so that a worker can be interrupted in the middle. */
   async function slowDeletion(db: pg.Client): Promise<void> {
     await db.query(
       `create function dawdle() returns trigger language plpgsql as 'begin perform pg_sleep(0.7); return null; end'`,
@@ -250,7 +250,7 @@ describe('two worker processes', () => {
   const events = async (db: pg.Client) => (await db.query(`select event from event where resource_id = 'slow'`)).rows
 
   test.each(['SIGKILL', 'SIGSTOP'] as const)(
-    'take over from one that gets %s, when its lease has run out',
+    'take over from one that gets %s once its lease has expired',
     async (signal) => {
       const { berth, db } = await workersAtWork()
       try {
@@ -259,7 +259,7 @@ describe('two worker processes', () => {
         await until(async () => (await leased(db)) === 1)
         const token = await one(db, 'select token from work')
         victim.kill(signal)
-        // Nobody renews it any more, and whoever waits looks once a second: five seconds at most.
+        // The lease lasts 4 s and the other worker polls every second, so it takes at most five seconds.
         expect(await one(db, `select leased_until <= now() + interval '4 seconds' from work`)).toBe(true)
         berth.spawn('worker')
         await until(async () => {
@@ -293,7 +293,7 @@ describe('two worker processes', () => {
   })
 })
 
-/** Every process that names the home in its arguments or works in it. */
+/** Lists the processes with the home in their arguments or as working directory. */
 function processesUnder(home: string): number[] {
   const pids = readdirSync('/proc').filter((entry) => /^\d+$/.test(entry) && Number(entry) !== process.pid)
   return pids.filter((pid) => speaksOf(pid, home)).map(Number)

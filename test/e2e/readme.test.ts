@@ -1,4 +1,4 @@
-// What the README shows first is what people try first, pasted as it stands.
+// Runs the first commands of the README unchanged, because users try them first.
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
@@ -12,7 +12,7 @@ let berth: Berth
 
 afterEach(() => berth.destroy())
 
-test('the first session gives the rows back', async () => {
+test('the first session of the README restores the rows', async () => {
   const session = /\n## A first session\n\n```sh\n(.*?)```/s.exec(readme)![1]!
   berth = new Berth({ PSQL_PAGER: '' })
   await berth.up()

@@ -3,7 +3,8 @@ import pino from 'pino'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
 import { prepareFirstUse } from '../../src/actions/first-use.ts'
 import { createMetrics } from '../../src/api/http/metrics.ts'
-import { buildServer, type ServerOptions } from '../../src/api/http/server.ts'
+import type { ServerOptions } from '../../src/api/http/options.ts'
+import { buildServer } from '../../src/api/http/server.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/routes.ts'
 import type { BoxDriver } from '../../src/drivers/box/driver.ts'
 import { createExecSessions, type ExecSessions } from '../../src/live/sandbox/exec-sessions.ts'
@@ -144,7 +145,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     }
     const world = platform.fake.world(database.db)
     const shared = {
-      ground: {
+      context: {
         ...world,
         boxes: { ...world.boxes, ...changes.boxes },
         sandboxFeed: feed,

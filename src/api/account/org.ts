@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { createOrg, getVisibleOrg, listVisibleOrgs, updateOrg } from '../../actions/account/org.ts'
 import { CreateOrg, type Org, UpdateOrg } from '../../model/account/org.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
 const OrgView = Type.Object(
@@ -11,7 +12,7 @@ const OrgView = Type.Object(
     name: Type.String(),
     internal_numeric_id: Type.Integer(),
     cross_network_replays: Type.Boolean({
-      description: 'Whether `fly-replay` leads requests to apps in other private networks of the organization.',
+      description: 'Whether `fly-replay` may route requests to apps in other private networks of the organization.',
     }),
     created_at: Type.String({ format: 'date-time' }),
   },
@@ -19,7 +20,6 @@ const OrgView = Type.Object(
 )
 
 const params = Type.Object({ org_slug: Type.String() })
-const unknown = 'The organization is unknown or not visible to this token.'
 
 export const orgRoutes: Route[] = [
   route({
@@ -36,7 +36,7 @@ export const orgRoutes: Route[] = [
       403: 'Only a root token may create organizations.',
       422: 'A field is not valid, or the slug is taken (`status` is then `name_taken`).',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => orgView(await createOrg(ctx, body)),
   }),
   route({
@@ -49,7 +49,7 @@ export const orgRoutes: Route[] = [
     status: 200,
     response: Type.Object({ organizations: Type.Array(OrgView) }, { title: 'OrganizationList' }),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(orgView) }),
   }),
   route({
@@ -62,8 +62,8 @@ export const orgRoutes: Route[] = [
     params,
     status: 200,
     response: OrgView,
-    errors: { 404: unknown },
-    wrongType: 400,
+    errors: { 404: noOrganization },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => orgView(await getVisibleOrg(ctx, params.org_slug)),
   }),
   route({
@@ -77,13 +77,13 @@ export const orgRoutes: Route[] = [
     body: UpdateOrg,
     status: 200,
     response: OrgView,
-    errors: { 403: 'This token may only read.', 404: unknown },
-    wrongType: 400,
+    errors: { 403: readOnly, 404: noOrganization },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => orgView(await updateOrg(ctx, params.org_slug, body)),
   }),
 ]
 
-/** How other resources show the organization they belong to. */
+/** The organization as part of other resources. */
 export function organizationView(org: Pick<Org, 'name' | 'slug' | 'numericId'>) {
   return { name: org.name, slug: org.slug, internal_numeric_id: org.numericId }
 }

@@ -13,7 +13,7 @@ const RegionView = Type.Object(
     gateway_available: Type.Boolean(),
     requires_paid_plan: Type.Boolean(),
     deprecated: Type.Boolean(),
-    mpg_available: Type.Boolean({ description: 'Whether clusters can be in it.' }),
+    mpg_available: Type.Boolean({ description: 'Whether clusters can be created in it.' }),
   },
   { title: 'Region' },
 )
@@ -26,12 +26,12 @@ export const regionRoutes: Route[] = [
     tag: 'Platform',
     summary: 'List the regions',
     description:
-      'Every region is this machine; the code is kept with what is made in it. Where none are configured any code is taken, and the well-known ones are listed.',
+      'All regions are on this machine; resources only record the code. When no regions are configured, any code is accepted and the well-known ones are listed.',
     scope: 'read',
     status: 200,
     response: Type.Object({ nearest: Type.String(), regions: Type.Array(RegionView) }, { title: 'RegionList' }),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => {
       await getCaller(ctx)
       return {

@@ -14,16 +14,17 @@ import { TokenKindView } from './token.ts'
 const Header = Type.Optional(
   Type.String({
     maxLength: 65_536,
-    description: 'One or more tokens behind `Bearer` or `FlyV1`; when omitted, the header of this request.',
+    description: 'One or more tokens after `Bearer` or `FlyV1`; by default the header of this request.',
   }),
 )
 
 const VerifiedToken = Type.Object(
   {
-    header: Type.String({ description: 'This token alone, as the header of a request.' }),
-    permission_token: Type.String({ description: 'Its bytes, as base64: those behind `fm2_`, else its text.' }),
+    header: Type.String({ description: 'The value of an `Authorization` header with this token only.' }),
+    permission_token: Type.String({ description: 'The token in base64: the bytes after `fm2_`, or else its text.' }),
     caveats: Type.Array(Type.Object({ type: Type.String(), body: Type.Unknown() }), {
-      description: 'What limits it. `Organization` and `Apps` name numbers, with letters for what it may do there.',
+      description:
+        'Its restrictions. `Organization` and `Apps` contain numeric ids, with letters for the permitted actions.',
     }),
     token_id: Type.String(),
     kind: TokenKindView,
@@ -48,7 +49,7 @@ const AuthorizedAccess = Type.Object(
     storage_object: Type.Optional(Type.String()),
     sourceMachine: Type.Optional(Type.String()),
   },
-  { title: 'AuthorizedAccess', description: 'What was asked about, with the numbers of what was named.' },
+  { title: 'AuthorizedAccess', description: 'The requested access, with numeric ids.' },
 )
 
 const noneValid = 'None of the tokens is valid.'
@@ -59,16 +60,17 @@ export const tokenCheckRoutes: Route[] = [
     path: '/v1/tokens/authenticate',
     id: 'authenticateTokens',
     tag: 'Tokens',
-    summary: 'Tell which tokens are valid',
-    description: 'For programs that are shown tokens by others. Those that are not in the answer open nothing.',
+    summary: 'Verify tokens',
+    description:
+      'For programs that receive tokens from others. Tokens that are missing from the response are not valid.',
     scope: 'read',
-    mayLackToken: true,
+    tokenOptional: true,
     body: Type.Object({ header: Header }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Array(VerifiedToken),
     errors: { 401: noneValid },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {
       const tokens = listTokens(body.header ?? headers.authorization)
       return (await authenticateTokens(ctx, tokens)).map(tokenView)
@@ -79,21 +81,21 @@ export const tokenCheckRoutes: Route[] = [
     path: '/v1/tokens/authorize',
     id: 'authorizeTokens',
     tag: 'Tokens',
-    summary: 'Tell whether tokens may do something',
+    summary: 'Check the permissions of tokens',
     description:
-      'As a request with them would be answered: 200 when one of them may. Parts of things (`app_feature` and the like), the command and the mutation are part of the answer but limit no token here.',
+      'The status is 200 when one of the tokens has the permission. Features (such as `app_feature`), the command and the mutation are echoed in the response but do not restrict tokens here.',
     scope: 'read',
-    mayLackToken: true,
+    tokenOptional: true,
     body: Type.Object({ header: Header, access: TokenAccess }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ access: AuthorizedAccess, verified_token: VerifiedToken }, { title: 'AuthorizedToken' }),
     errors: {
       401: noneValid,
-      403: 'They may not: it belongs to another organization, or they may only read.',
-      404: 'What is named does not exist, or the organization is not visible to them.',
+      403: 'The tokens lack the permission: they belong to another organization or may only read.',
+      404: 'The resource does not exist, or the organization is not visible to the tokens.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {
       const tokens = listTokens(body.header ?? headers.authorization)
       const authorized = await authorizeTokens(ctx, tokens, body.access)

@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { createToken, getCurrentToken, listTokensOf, revokeTokenById } from '../../actions/account/token.ts'
 import { CreateToken, callerEmail, type Token, tokenKinds } from '../../model/account/token.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
 export const TokenKindView = Type.Enum([...tokenKinds, 'app'])
@@ -28,17 +29,17 @@ export const tokenRoutes: Route[] = [
     id: 'createToken',
     tag: 'Tokens',
     summary: 'Create a token',
-    description: 'The token is in this answer and nowhere else; the platform keeps only its hash.',
+    description: 'The token is only shown in this response; the platform stores its hash.',
     scope: 'write',
     body: CreateToken,
     status: 201,
     response: Type.Object({ id: Type.String(), token: Type.String(), kind: TokenKindView }, { title: 'IssuedToken' }),
     errors: {
-      403: 'The token may only read, or may not hand out a token of this kind.',
-      404: 'The organization is unknown or not visible to this token.',
+      403: 'The token may only read, or may not create a token of this kind.',
+      404: noOrganization,
       422: 'A field is missing or not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, body }) => createToken(ctx, body),
   }),
   route({
@@ -49,15 +50,15 @@ export const tokenRoutes: Route[] = [
     summary: 'List tokens, newest first',
     scope: 'read',
     query: Type.Object({
-      org_slug: Type.Optional(Type.String({ description: 'Only those of this organization.' })),
+      org_slug: Type.Optional(Type.String({ description: 'Only tokens of this organization.' })),
     }),
     status: 200,
     response: Type.Object({ tokens: Type.Array(TokenView) }, { title: 'TokenList' }),
     errors: {
-      403: 'A read token may not see the other tokens.',
-      404: 'The organization is unknown or not visible to this token.',
+      403: 'A read-only token cannot list tokens.',
+      404: noOrganization,
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, query }) => ({ tokens: (await listTokensOf(ctx, query.org_slug)).map(tokenView) }),
   }),
   route({
@@ -65,7 +66,7 @@ export const tokenRoutes: Route[] = [
     path: '/v1/tokens/current',
     id: 'currentToken',
     tag: 'Tokens',
-    summary: 'Show what the token of this request is',
+    summary: 'Show the token of this request',
     scope: 'read',
     status: 200,
     response: Type.Object(
@@ -76,8 +77,8 @@ export const tokenRoutes: Route[] = [
             kind: TokenKindView,
             org_slug: Type.Union([Type.String(), Type.Null()]),
             organization: Type.Union([Type.String(), Type.Null()]),
-            user: Type.String({ description: 'What a token is called where clients want a person.' }),
-            apps: Type.Array(Type.String(), { description: 'The apps it is limited to; none means all it may see.' }),
+            user: Type.String({ description: 'A name for the token, for clients that expect a user.' }),
+            apps: Type.Array(Type.String(), { description: 'The apps it is limited to; empty: no limit.' }),
             source_machine_id: Type.String(),
             restricted_to_machine: Type.String(),
           }),
@@ -86,7 +87,7 @@ export const tokenRoutes: Route[] = [
       { title: 'CurrentToken' },
     ),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => {
       const token = await getCurrentToken(ctx)
       const about = { token_id: token.tokenId, kind: token.kind, org_slug: token.orgSlug, organization: token.orgSlug }
@@ -106,8 +107,8 @@ export const tokenRoutes: Route[] = [
     scope: 'write',
     params: Type.Object({ token_id: Type.String({ description: 'The id of the token, not the token itself.' }) }),
     status: 204,
-    errors: { 403: 'The token may only read.', 404: 'The organization of this token has no such token.' },
-    wrongType: 400,
+    errors: { 403: readOnly, 404: 'The organization of this token has no such token.' },
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => revokeTokenById(ctx, params.token_id),
   }),
 ]

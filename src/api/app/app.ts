@@ -14,13 +14,10 @@ import { networkPrefix } from '../../model/network.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import { toMillis } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-
-export const ByName = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
-
-export const notFound = 'No app has this name; the name is free.'
-export const foreign = 'The app belongs to an organization this token may not see.'
-export const readOnly = 'The token may only read.'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 export const appRoutes: Route[] = [
   route({
@@ -30,17 +27,17 @@ export const appRoutes: Route[] = [
     tag: 'Apps',
     summary: 'Create an app',
     description:
-      'An app given a `network` of its own is cut off from the other apps of its organization on the private network.',
+      'An app with its own `network` is isolated from the other apps of its organization on the private network.',
     scope: 'write',
     body: CreateApp,
     status: 201,
     response: CreatedApp,
     errors: {
       403: readOnly,
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: 'A field is missing or not valid, or the name is taken (`status` is then `name_taken`).',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => createdView(await createApp(ctx, body)),
   }),
   route({
@@ -49,23 +46,23 @@ export const appRoutes: Route[] = [
     id: 'listApps',
     tag: 'Apps',
     summary: 'List the apps of an organization',
-    description: 'Ordered by name. Without `limit` all apps are in one answer.',
+    description: 'Ordered by name. Without `limit`, one response contains all apps.',
     scope: 'read',
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list apps for.' }),
-      app_role: Type.Optional(Type.String({ description: 'Only those with this role, which no app has here.' })),
+      app_role: Type.Optional(Type.String({ description: 'Only apps with this role; Berth assigns none.' })),
       limit: Type.Optional(
-        Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many apps in one answer.' }),
+        Type.Integer({ minimum: 1, maximum: 1000, description: 'The maximum number of apps in one response.' }),
       ),
-      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the previous page.' })),
     }),
     status: 200,
     response: AppPage,
     errors: {
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: '`org_slug` is missing, or a parameter is not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, query }) => {
       const { total, apps, nextCursor } = await listAppsOf(ctx, query)
       return { total_apps: total, apps: apps.map(itemView), ...(nextCursor ? { next_cursor: nextCursor } : {}) }
@@ -78,11 +75,11 @@ export const appRoutes: Route[] = [
     tag: 'Apps',
     summary: 'Show an app',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     status: 200,
     response: AppDetails,
-    errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => appView(await getApp(ctx, params.app_name), ctx.settings),
   }),
   route({
@@ -91,24 +88,24 @@ export const appRoutes: Route[] = [
     id: 'deleteApp',
     tag: 'Apps',
     summary: 'Delete an app',
-    description: 'The name is free at once; what the app owned is removed in the background.',
+    description: 'The name is free immediately; the resources of the app are removed in the background.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({
       force: Type.Optional(
         Type.Enum(['true', 'false', '1', '0'], {
-          description: 'Stop all machines and delete the app at once.',
+          description: 'Stop all machines and delete the app immediately.',
           refusal: 'force must be true, false, 1 or 0',
         }),
       ),
     }),
     status: 202,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
-      404: notFound,
+      403: notAllowed,
+      404: noApp,
       422: 'Machines are still running and `force` was not given; the message names them.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       await deleteApp(ctx, params.app_name, query.force === 'true' || query.force === '1')
     },
@@ -118,19 +115,21 @@ export const appRoutes: Route[] = [
     path: '/v1/apps/{app_name}/deploy_token',
     id: 'createDeployToken',
     tag: 'Apps',
-    summary: 'Make a token for one app',
+    summary: 'Create a token for one app',
     description:
-      'It may do with this app what a token of its organization may, and nothing else. It ends with the app. It is in this answer and nowhere else.',
+      'The token has the permissions of a token of the organization, limited to this app. It is revoked when the app is deleted. It is only shown in this response.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({
-      expiry: Type.Optional(Type.String({ description: 'A duration such as `24h`; it does not end when omitted.' })),
+      expiry: Type.Optional(
+        Type.String({ description: 'A duration such as `24h`; the token does not expire when omitted.' }),
+      ),
     }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ token: Type.String() }, { title: 'DeployToken' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { token } = await createDeployToken(ctx, params.app_name, body.expiry)
       return { token }

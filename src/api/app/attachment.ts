@@ -20,7 +20,8 @@ export const attachmentRoutes: Route[] = [
     id: 'attachApp',
     tag: 'Postgres',
     summary: 'Attach an app to a cluster',
-    description: 'Records that the app uses the cluster. Answers 200 instead of 201 when it was attached before.',
+    description:
+      'Records that the app uses the cluster. The status is 200 instead of 201 when it was attached already.',
     scope: 'write',
     params: ById,
     body: Type.Object({
@@ -30,7 +31,7 @@ export const attachmentRoutes: Route[] = [
           { name: Type.String(), value: Type.String() },
           {
             description:
-              'A secret of the app to set with it, such as where the cluster is. Detaching removes it, unless it was changed since.',
+              'A secret to set in the app, such as a connection string. Detaching removes it, unless it was changed since.',
           },
         ),
       ),
@@ -39,7 +40,7 @@ export const attachmentRoutes: Route[] = [
     otherStatus: 200,
     response: Data(AttachmentView),
     errors: { 404: `${noCluster} Or: its organization has no such app.`, 422: 'A field is missing or not valid.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       const { attachedAt, isNew } = await attach(ctx, params.postgres_cluster_id, body.app_name, body.secret)
       const data = {
@@ -56,12 +57,12 @@ export const attachmentRoutes: Route[] = [
     id: 'detachApp',
     tag: 'Postgres',
     summary: 'Detach an app from a cluster',
-    description: 'A secret that was set with the attachment is removed, unless it was changed since.',
+    description: 'The secret that was set by the attachment is removed, unless it was changed since.',
     scope: 'write',
     params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
     status: 204,
     errors: { 404: `${noCluster} Or: the app is not attached to it.` },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => detach(ctx, params.postgres_cluster_id, params.app_name),
   }),
 ]

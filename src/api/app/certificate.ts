@@ -12,10 +12,11 @@ import {
 import { describeCertificate, type Host } from '../../model/app/certificate.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const ByHostname = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   hostname: Type.String({ description: 'A host name of the app.' }),
 })
 
@@ -27,8 +28,10 @@ const Texts = Type.Array(Type.String())
 const Summary = Type.Object(
   {
     hostname: Type.String(),
-    configured: Type.Boolean({ description: 'It is served over TLS with a certificate of its own.' }),
-    acme_requested: Type.Boolean({ description: "The platform's own authority made a certificate for it." }),
+    configured: Type.Boolean({ description: 'Whether it is served over TLS with its own certificate.' }),
+    acme_requested: Type.Boolean({
+      description: 'Whether the certificate authority of the platform issued a certificate for it.',
+    }),
     has_custom_certificate: Type.Boolean(),
     has_fly_certificate: Type.Boolean({ description: 'The same as `acme_requested`.' }),
     acme_dns_configured: Type.Boolean(),
@@ -90,8 +93,8 @@ const Checked = Type.Object(
 )
 
 const Hostname = Type.String({ description: 'Such as `www.example.com` or `*.example.com`.' })
-const noHost = `${notFound} Or: it has no such host name.`
-const refused = 'The host name is not one, is below a domain of the platform, or is in use by another app'
+const noHost = `${noApp} Or: it has no such host name.`
+const refused = 'The host name is not valid, is below a domain of the platform, or is in use by another app'
 
 export const certificateRoutes: Route[] = [
   route({
@@ -101,11 +104,11 @@ export const certificateRoutes: Route[] = [
     tag: 'Certificates',
     summary: 'List the host names of an app and their certificates',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({
       filter: Type.Optional(Type.String({ description: 'Only host names that contain this.' })),
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: '25 unless given.' })),
-      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: '25 when omitted.' })),
+      cursor: Type.Optional(Type.String({ description: '`next_cursor` of the previous page.' })),
     }),
     status: 200,
     response: Type.Object(
@@ -116,8 +119,8 @@ export const certificateRoutes: Route[] = [
       },
       { title: 'CertificateList' },
     ),
-    errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { total, hosts, next } = await listCertificates(ctx, params.app_name, { limit: 25, ...query })
       return { certificates: hosts.map(summaryView), total_count: total, ...(next ? { next_cursor: next } : {}) }
@@ -128,16 +131,16 @@ export const certificateRoutes: Route[] = [
     path: '/v1/apps/{app_name}/certificates/acme',
     id: 'requestCertificate',
     tag: 'Certificates',
-    summary: 'Have a certificate made for a host name',
+    summary: 'Request a certificate for a host name',
     description:
-      "The platform's own authority makes it at once: no ACME authority is asked, and only clients that were given the platform's authority trust it.",
+      'The certificate authority of the platform issues it immediately, without ACME. Only clients that trust this authority accept it.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({ hostname: Hostname }),
     status: 201,
     response: Detail,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 422: `${refused}.` },
-    wrongType: 422,
+    errors: { 403: notAllowed, 404: noApp, 422: `${refused}.` },
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => detailView(await requestCertificate(ctx, params.app_name, body.hostname)),
   }),
   route({
@@ -145,23 +148,25 @@ export const certificateRoutes: Route[] = [
     path: '/v1/apps/{app_name}/certificates/custom',
     id: 'addCustomCertificate',
     tag: 'Certificates',
-    summary: 'Give a certificate for a host name',
-    description: 'The private key is kept encrypted and never shown. One that is given again replaces the one before.',
+    summary: 'Upload a certificate for a host name',
+    description: 'The private key is stored encrypted and never shown. Another upload replaces the certificate.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({
       hostname: Hostname,
-      fullchain: Type.String({ description: 'Certificates in PEM, that of the host name first.' }),
-      private_key: Type.String({ description: 'In PEM, without a passphrase.' }),
+      fullchain: Type.String({
+        description: 'The certificate chain in PEM format, the certificate of the host name first.',
+      }),
+      private_key: Type.String({ description: 'The private key in PEM format, without a passphrase.' }),
     }),
     status: 201,
     response: Detail,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
-      404: notFound,
-      422: `${refused}, or certificate and key are not in order.`,
+      403: notAllowed,
+      404: noApp,
+      422: `${refused}, or the certificate and the key are not valid.`,
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => detailView(await addCustomCertificate(ctx, params.app_name, body)),
   }),
   route({
@@ -174,8 +179,8 @@ export const certificateRoutes: Route[] = [
     params: ByHostname,
     status: 200,
     response: Detail,
-    errors: { 403: foreign, 404: noHost },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noHost },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => detailView(await getCertificate(ctx, params.app_name, params.hostname)),
   }),
   route({
@@ -183,13 +188,13 @@ export const certificateRoutes: Route[] = [
     path: '/v1/apps/{app_name}/certificates/{hostname}/check',
     id: 'checkCertificate',
     tag: 'Certificates',
-    summary: 'Show a host name and where it leads',
+    summary: 'Check the DNS records of a host name',
     scope: 'read',
     params: ByHostname,
     status: 200,
     response: Checked,
-    errors: { 403: foreign, 404: noHost },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noHost },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { shown, found } = await checkHost(ctx, params.app_name, params.hostname)
       const view = detailView(shown)
@@ -211,8 +216,8 @@ export const certificateRoutes: Route[] = [
     scope: 'write',
     params: ByHostname,
     status: 204,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noHost },
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteHost(ctx, params.app_name, params.hostname),
   }),
   route({
@@ -220,30 +225,30 @@ export const certificateRoutes: Route[] = [
     path: '/v1/apps/{app_name}/certificates/{hostname}/acme',
     id: 'deleteMadeCertificate',
     tag: 'Certificates',
-    summary: 'Remove the certificate that the platform made',
+    summary: 'Remove the certificate that the platform issued',
     scope: 'write',
     params: ByHostname,
     status: 200,
     response: Detail,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noHost },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) =>
-      warned(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'authority'))),
+      withWarning(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'authority'))),
   }),
   route({
     method: 'DELETE',
     path: '/v1/apps/{app_name}/certificates/{hostname}/custom',
     id: 'deleteCustomCertificate',
     tag: 'Certificates',
-    summary: 'Remove the certificate that was given',
+    summary: 'Remove the uploaded certificate',
     scope: 'write',
     params: ByHostname,
     status: 200,
     response: Detail,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: noHost },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noHost },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) =>
-      warned(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'custom'))),
+      withWarning(detailView(await deleteCertificate(ctx, params.app_name, params.hostname, 'custom'))),
   }),
 ]
 
@@ -257,7 +262,7 @@ function summaryView({ hostname, createdAt, certificates }: Host) {
     acme_requested: isMade,
     has_custom_certificate: certificates.some(({ source }) => source === 'custom'),
     has_fly_certificate: isMade,
-    // Nothing is validated: whoever may change the app may name its hosts.
+    // Ownership is not validated: anyone who may change the app may add host names to it.
     acme_dns_configured: false,
     acme_alpn_configured: configured,
     acme_http_configured: configured,
@@ -310,7 +315,10 @@ function issuedView(certificate: Host['certificates'][number]) {
   }
 }
 
-function warned<T extends { configured: boolean; hostname: string }>(view: T): T & { warning?: string } {
+function withWarning<T extends { configured: boolean; hostname: string }>(view: T): T & { warning?: string } {
   if (view.configured) return view
-  return { ...view, warning: `${view.hostname} has no certificate left, and clients are shown the platform's own` }
+  return {
+    ...view,
+    warning: `${view.hostname} has no certificate left; clients get the default certificate of the platform`,
+  }
 }

@@ -10,18 +10,18 @@ export const identityRoutes: Route[] = [
     path: '/v1/tokens/oidc',
     id: 'createIdentityToken',
     tag: 'Tokens',
-    summary: 'Prove to others which machine this is',
+    summary: 'Issue an identity token for this machine',
     description:
-      'The answer is a JWT of OpenID Connect, valid for ten minutes, that third parties check by `/.well-known/openid-configuration` of the issuer (`BERTH_ISSUER`). For a machine that asks at `http://_api.internal:4280`, which is known by its address and needs no token.',
+      'Returns an OpenID Connect JWT, valid for ten minutes, which third parties verify with `/.well-known/openid-configuration` of the issuer (`BERTH_ISSUER`). Only machines can call it, at `http://_api.internal:4280`; they are identified by their address and need no token.',
     scope: 'read',
-    mayLackToken: true,
+    tokenOptional: true,
     body: IdentityWish,
-    nullsAbsent: true,
+    ignoreNulls: true,
     streams: true,
     contentType: 'text/plain',
     status: 200,
-    errors: { 403: 'It is not a machine that asks.' },
-    wrongType: 400,
+    errors: { 403: 'The caller is not a machine.' },
+    wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {
       const address = headers[machineHeader]
       if (typeof address !== 'string') await requireToken(ctx)

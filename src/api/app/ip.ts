@@ -2,8 +2,10 @@ import { Type } from 'typebox'
 import { allocateIp, listIpsOf, releaseIpOf } from '../../actions/app/ip.ts'
 import { CreateIp, type Ip, ipTypes } from '../../model/app/ip.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const IpView = Type.Object(
   {
@@ -11,12 +13,12 @@ const IpView = Type.Object(
     type: Type.Enum([...ipTypes]),
     region: Type.String(),
     service_name: Type.String(),
-    shared: Type.Boolean({ description: 'By several apps, told apart by the names that clients ask for.' }),
+    shared: Type.Boolean({ description: 'Whether several apps share it; requests are routed by host name.' }),
     egress: Type.Boolean({ description: 'Always false.' }),
     network: Type.Optional(
       Type.Object(
         { name: Type.String(), org_slug: Type.String() },
-        { description: 'Of a `private_v6` address: from where it is reached.' },
+        { description: 'The private network from which a `private_v6` address is reachable.' },
       ),
     ),
     created_at: Type.String({ format: 'date-time' }),
@@ -32,11 +34,11 @@ export const ipRoutes: Route[] = [
     tag: 'Addresses',
     summary: 'List the addresses of an app, oldest first',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     status: 200,
     response: Type.Object({ ips: Type.Array(IpView) }, { title: 'IpAssignmentList' }),
-    errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ ips: (await listIpsOf(ctx, params.app_name)).map(ipView) }),
   }),
   route({
@@ -44,20 +46,20 @@ export const ipRoutes: Route[] = [
     path: '/v1/apps/{app_name}/ip_assignments',
     id: 'allocateIp',
     tag: 'Addresses',
-    summary: 'Give an app an address',
-    description: 'The app answers there, and at its name below the domain, as soon as it has one.',
+    summary: 'Allocate an address for an app',
+    description: 'With its first address, the app is also reachable at its name below the domain.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: CreateIp,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: IpView,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
-      404: `${notFound} Or: the organization is unknown or not visible to this token.`,
-      409: 'The app has the shared address already.',
+      403: notAllowed,
+      404: `${noApp} Or: ${noOrganization}`,
+      409: 'The app already has the shared address.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ipView(await allocateIp(ctx, params.app_name, body)),
   }),
   route({
@@ -65,13 +67,13 @@ export const ipRoutes: Route[] = [
     path: '/v1/apps/{app_name}/ip_assignments/{ip}',
     id: 'releaseIp',
     tag: 'Addresses',
-    summary: 'Take an address from an app',
-    description: 'It is given to another app after all that were never given.',
+    summary: 'Release an address of an app',
+    description: 'Released addresses are assigned again only after all unused ones.',
     scope: 'write',
-    params: Type.Object({ ...ByName.properties, ip: Type.String({ description: 'The address.' }) }),
+    params: Type.Object({ ...ByApp.properties, ip: Type.String({ description: 'The address.' }) }),
     status: 204,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it does not have this address.` },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: `${noApp} Or: it does not have this address.` },
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => releaseIpOf(ctx, params.app_name, params.ip),
   }),
 ]

@@ -4,7 +4,9 @@ import { changeMetadata } from '../../actions/app/machine-command.ts'
 import { acquireLease, getLease, type LeasedMachine, releaseLease } from '../../actions/app/machine-lease.ts'
 import { notFound } from '../../model/errors.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByMachine, foreignApp, keyOf, leased, machineAbsent, notAllowed, Ok } from './machine.ts'
+import { foreignApp, leased, noMachine, notAllowed } from './error-text.ts'
+import { keyOf, Ok } from './machine.ts'
+import { ByMachine } from './params.ts'
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
 
@@ -12,7 +14,7 @@ const LeaseView = Type.Object(
   {
     status: Type.Enum(['success']),
     data: Type.Object({
-      nonce: Type.String({ description: 'Sent as `fly-machine-lease-nonce` by whoever holds it.' }),
+      nonce: Type.String({ description: 'The holder sends it as `fly-machine-lease-nonce`.' }),
       expires_at: Type.Integer({ description: 'Seconds since the epoch.' }),
       owner: Type.String(),
       description: Type.String(),
@@ -33,13 +35,13 @@ export const machineLeaseRoutes: Route[] = [
     path: `${base}/lease`,
     id: 'getMachineLease',
     tag: 'Machines',
-    summary: 'Show who holds the lease of a machine',
+    summary: 'Show the lease of a machine',
     scope: 'read',
     params: ByMachine,
     status: 200,
     response: LeaseView,
-    errors: { 403: foreignApp, 404: `${machineAbsent} Or: nobody holds one.` },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: `${noMachine} Or: it is not leased.` },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => leaseView(await getLease(ctx, params.app_name, params.machine_id)),
   }),
   route({
@@ -49,19 +51,19 @@ export const machineLeaseRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Lease a machine',
     description:
-      'Until it runs out only who sends its nonce changes the machine. With the nonce it is held for longer.',
+      'Until the lease expires, only requests with its nonce can change the machine. A request with the nonce extends it.',
     scope: 'write',
     params: ByMachine,
-    query: Type.Object({ ttl: Type.Optional(Type.Integer({ description: 'As in the body.' })) }),
+    query: Type.Object({ ttl: Type.Optional(Type.Integer({ description: 'Seconds; the body takes precedence.' })) }),
     body: Type.Object({
       ttl: Type.Optional(Type.Integer({ description: 'Seconds; 30 when omitted.' })),
       description: Type.Optional(Type.String({ maxLength: 1000 })),
     }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 201,
     response: LeaseView,
-    errors: { 403: notAllowed, 404: machineAbsent, 409: leased },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noMachine, 409: leased },
+    wrongTypeStatus: 400,
     run: async (call) => {
       const { description, ttl } = call.body
       return leaseView(await acquireLease(call.ctx, keyOf(call), { ttl: ttl ?? call.query.ttl, description }))
@@ -72,13 +74,13 @@ export const machineLeaseRoutes: Route[] = [
     path: `${base}/lease`,
     id: 'releaseMachineLease',
     tag: 'Machines',
-    summary: 'Give a lease back',
+    summary: 'Release a lease',
     scope: 'write',
     params: ByMachine,
     status: 200,
     response: Ok,
-    errors: { 403: notAllowed, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noMachine },
+    wrongTypeStatus: 400,
     run: async (call) => {
       await releaseLease(call.ctx, keyOf(call))
       return { ok: true }
@@ -93,8 +95,10 @@ const MetadataChange = Type.Object({
     description: 'Empty and null values remove their key.',
     examples: [{ role: 'web' }],
   }),
-  machine_version: Type.Optional(Type.String({ description: 'Refuse unless the machine has this version now.' })),
-  updated_at: Type.Optional(Type.String({ description: 'Without effect.' })),
+  machine_version: Type.Optional(
+    Type.String({ description: 'Fail unless this is the current version of the machine.' }),
+  ),
+  updated_at: Type.Optional(Type.String({ description: 'Has no effect.' })),
 })
 
 export const machineMetadataRoutes: Route[] = [
@@ -105,12 +109,12 @@ export const machineMetadataRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Show the metadata of a machine',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: Metadata,
-    errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noMachine },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await getMachine(ctx, params.app_name, params.machine_id)).config.metadata ?? {},
   }),
   ...(['PUT', 'PATCH'] as const).map((method) =>
@@ -120,13 +124,13 @@ export const machineMetadataRoutes: Route[] = [
       id: method === 'PUT' ? 'setMachineMetadata' : 'changeMachineMetadata',
       tag: 'Machines',
       summary: 'Set and remove entries of the metadata of a machine',
-      description: 'The other entries and its version stay the same. PUT and PATCH do the same.',
+      description: 'Other entries and the version of the machine do not change. PUT and PATCH are equivalent.',
       scope: 'write',
       params: ByMachine,
       body: MetadataChange,
       status: 204,
-      errors: { 403: notAllowed, 404: machineAbsent, 412: '`machine_version` is not its version any more.' },
-      wrongType: 400,
+      errors: { 403: notAllowed, 404: noMachine, 412: '`machine_version` is not the current version.' },
+      wrongTypeStatus: 400,
       run: async (call) => {
         const { metadata, machine_version: version } = call.body
         await changeMetadata(call.ctx, keyOf(call), metadata, version)
@@ -140,12 +144,12 @@ export const machineMetadataRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Show one entry of the metadata of a machine',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByKey,
     status: 200,
     response: Type.Object({ value: Type.String() }),
-    errors: { 403: foreignApp, 404: `${machineAbsent} Or: it has no such entry.` },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: `${noMachine} Or: it has no such entry.` },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { config } = await getMachine(ctx, params.app_name, params.machine_id)
       const { metadata = {} } = config
@@ -163,8 +167,8 @@ export const machineMetadataRoutes: Route[] = [
     params: ByKey,
     body: Type.Object({ value: Type.String(), updated_at: Type.Optional(Type.String()) }),
     status: 204,
-    errors: { 403: notAllowed, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noMachine },
+    wrongTypeStatus: 400,
     run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: call.body.value }),
   }),
   route({
@@ -176,8 +180,8 @@ export const machineMetadataRoutes: Route[] = [
     scope: 'write',
     params: ByKey,
     status: 204,
-    errors: { 403: notAllowed, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noMachine },
+    wrongTypeStatus: 400,
     run: (call) => changeMetadata(call.ctx, keyOf(call), { [call.params.key]: null }),
   }),
 ]

@@ -1,20 +1,22 @@
 import { Type } from 'typebox'
 import { type AppLogLine, type LogSource, mostLines, openAppLog, openMachineLog } from '../../live/app/machine-log.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
-import { appAbsent, ByApp, ByMachine, flag, foreignApp, isSet, machineAbsent } from './machine.ts'
+import { foreignApp, noApp, noMachine } from './error-text.ts'
+import { flag, isSet } from './machine.ts'
+import { ByApp, ByMachine } from './params.ts'
 
-const presetLines = 100
+const defaultLines = 100
 
 const LogQuery = {
   lines: Type.Optional(
     Type.Integer({
       minimum: 0,
       maximum: mostLines,
-      description: `How many of the last; ${presetLines} when omitted.`,
+      description: `The number of most recent lines; ${defaultLines} when omitted.`,
       refusal: `lines must be from 0 to ${mostLines}`,
     }),
   ),
-  follow: flag('Go on with what comes.'),
+  follow: flag('Keep the response open and send new lines.'),
 }
 
 const LogLineView = Type.Object(
@@ -22,7 +24,7 @@ const LogLineView = Type.Object(
     timestamp: Type.String({ format: 'date-time' }),
     message: Type.String(),
     stream: Type.Enum(['stdout', 'stderr', 'platform']),
-    instance: Type.String({ description: 'The machine that said it.' }),
+    instance: Type.String({ description: 'The machine that wrote the line.' }),
     region: Type.String(),
   },
   { title: 'LogLine' },
@@ -42,19 +44,22 @@ export const machineLogRoutes: Route[] = [
     path: '/v1/apps/{app_name}/logs',
     id: 'readAppLog',
     tag: 'Apps',
-    summary: 'Read what the machines of an app say',
-    description: 'One JSON object a line, the oldest first. While following, also of machines that come later.',
+    summary: 'Read the log of the machines of an app',
+    description: 'One JSON object per line, oldest first. Following includes machines that are created later.',
     scope: 'read',
     params: ByApp,
-    query: Type.Object({ ...LogQuery, region: Type.Optional(Type.String({ description: 'Only of machines there.' })) }),
+    query: Type.Object({
+      ...LogQuery,
+      region: Type.Optional(Type.String({ description: 'Only lines of machines in this region.' })),
+    }),
     streams: true,
     contentType: 'application/x-ndjson',
     status: 200,
     response: LogLineView,
-    errors: { 403: foreignApp, 404: appAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
-      const wish = { lines: query.lines ?? presetLines, follow: isSet(query.follow), region: query.region || null }
+      const wish = { lines: query.lines ?? defaultLines, follow: isSet(query.follow), region: query.region || null }
       return answer(await openAppLog(ctx, params.app_name, wish))
     },
   }),
@@ -63,20 +68,20 @@ export const machineLogRoutes: Route[] = [
     path: '/v1/apps/{app_name}/machines/{machine_id}/logs',
     id: 'readMachineLog',
     tag: 'Machines',
-    summary: 'Read what a machine says',
-    description: 'One JSON object a line, the oldest first. Works in every state.',
+    summary: 'Read the log of a machine',
+    description: 'One JSON object per line, oldest first. Works in every state.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object(LogQuery),
     streams: true,
     contentType: 'application/x-ndjson',
     status: 200,
     response: LogLineView,
-    errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noMachine },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
-      const wish = { lines: query.lines ?? presetLines, follow: isSet(query.follow) }
+      const wish = { lines: query.lines ?? defaultLines, follow: isSet(query.follow) }
       return answer(await openMachineLog(ctx, params.app_name, params.machine_id, wish))
     },
   }),

@@ -1,11 +1,10 @@
 import { Type } from 'typebox'
 import { listMachinesOfOrg, placeMachines } from '../../actions/app/machine-org.ts'
 import { checked } from '../../actions/context.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 import { changeQuery, changeTime, isSet, listFilters, readFilter } from './machine.ts'
 import { MachineView, machineView } from './machine-view.ts'
-
-const noOrganization = 'The organization is unknown or not visible to this token.'
 
 export const machineOrgRoutes: Route[] = [
   route({
@@ -15,7 +14,7 @@ export const machineOrgRoutes: Route[] = [
     tag: 'Machines',
     summary: 'List the machines of an organization',
     description:
-      'What changed first comes first; `updated_after` with `last_updated_at` of the page before follows along.',
+      'In the order of their last change. To follow changes, pass `last_updated_at` of the previous page as `updated_after`.',
     scope: 'read',
     params: Type.Object({ org_slug: Type.String() }),
     query: Type.Object({
@@ -34,7 +33,7 @@ export const machineOrgRoutes: Route[] = [
       { title: 'OrgMachinePage' },
     ),
     errors: { 404: noOrganization },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: {} }
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
@@ -58,13 +57,13 @@ export const machineOrgRoutes: Route[] = [
     path: '/v1/platform/placements',
     id: 'getPlacements',
     tag: 'Machines',
-    summary: 'See where machines would be placed',
+    summary: 'Show where machines would be placed',
     scope: 'read',
     body: Type.Object({
       org_slug: Type.String(),
       region: Type.Optional(Type.String()),
       count: Type.Optional(
-        Type.Integer({ minimum: 0, maximum: 1000, description: 'As many as fit when it is 0 or omitted.' }),
+        Type.Integer({ minimum: 0, maximum: 1000, description: 'As many as fit when 0 or omitted.' }),
       ),
       compute: Type.Optional(
         Type.Object({
@@ -76,13 +75,13 @@ export const machineOrgRoutes: Route[] = [
       volume_name: Type.Optional(Type.String()),
       volume_size_bytes: Type.Optional(Type.Integer()),
     }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({
       regions: Type.Array(Type.Object({ region: Type.String(), count: Type.Integer(), concurrency: Type.Integer() })),
     }),
-    errors: { 404: noOrganization, 422: 'There is no room, or the region is another.' },
-    wrongType: 400,
+    errors: { 404: noOrganization, 422: 'There is not enough capacity, or the region is not available.' },
+    wrongTypeStatus: 400,
     run: async ({ ctx, body }) => {
       const placed = await placeMachines(ctx, body)
       return { regions: placed.map(({ region, count }) => ({ region, count, concurrency: count })) }

@@ -15,7 +15,7 @@ export const EventView = Type.Object(
     type: Type.String({
       description: '`launch`, `start`, `exit`, `restart`, `update`, `stop`, `suspend`, `destroy`, …',
     }),
-    status: Type.String({ description: 'The state it led to.' }),
+    status: Type.String({ description: 'The state after the event.' }),
     source: Type.Enum(['user', 'flyd', 'proxy']),
     timestamp: Type.Integer({ description: 'Milliseconds since the epoch.' }),
     request: Type.Optional(
@@ -23,18 +23,18 @@ export const EventView = Type.Object(
         type: 'object',
         additionalProperties: true,
         description:
-          'How a program ended, as `exit_event`; how often it was started again; why something went wrong, as `error`.',
+          'How the program ended (`exit_event`), how often it was restarted, or why an operation failed (`error`).',
       }),
     ),
   },
   { title: 'MachineEvent' },
 )
 
-/** Kept as it was sent, so that it is shown as it is kept. */
+/** The configuration is stored as it was sent, so it has no schema of its own. */
 export const ConfigView = Type.Unsafe<MachineConfig>({
   type: 'object',
   additionalProperties: true,
-  description: 'As it was sent, with sizes filled in.',
+  description: 'The configuration as it was sent, with defaults for sizes.',
 })
 
 export const MachineView = Type.Object(
@@ -43,22 +43,24 @@ export const MachineView = Type.Object(
     name: Type.String(),
     state: Type.Enum(Object.keys(machineStates) as (keyof typeof machineStates)[]),
     region: Type.String(),
-    instance_id: Type.String({ description: 'Of its version: 26 characters that sort by time.' }),
-    version: Type.String({ description: 'The same.' }),
-    private_ip: Type.String({ description: 'In its private network; empty where there are none.' }),
+    instance_id: Type.String({ description: 'The id of its version: 26 characters that sort by time.' }),
+    version: Type.String({ description: 'The same as `instance_id`.' }),
+    private_ip: Type.String({
+      description: 'Its address in the private network; empty when the host has no private networks.',
+    }),
     image_ref: Type.Object({
       registry: Type.String(),
       repository: Type.String(),
       tag: Type.String(),
-      digest: Type.String({ description: 'Empty until the image was found.' }),
+      digest: Type.String({ description: 'Empty until the image has been resolved.' }),
       labels: Type.Record(Type.String(), Type.String()),
     }),
     created_at: Time,
     updated_at: Time,
-    cordoned: Type.Boolean({ description: 'The edge leads nothing to it.' }),
+    cordoned: Type.Boolean({ description: 'The edge sends no requests to it.' }),
     config: Type.Optional(ConfigView),
     incomplete_config: Type.Optional(Type.Null()),
-    events: Type.Optional(Type.Array(EventView, { description: 'The newest first.' })),
+    events: Type.Optional(Type.Array(EventView, { description: 'Newest first.' })),
     checks: Type.Optional(
       Type.Array(
         Type.Object({
@@ -70,9 +72,9 @@ export const MachineView = Type.Object(
       ),
     ),
     host_status: Type.Optional(Type.Enum(['ok'])),
-    nonce: Type.Optional(Type.String({ description: 'Of the lease that was asked for.' })),
+    nonce: Type.Optional(Type.String({ description: 'The nonce of the requested lease.' })),
     lease: Type.Optional(Type.Object({ description: Type.String(), expires_at: Type.Integer(), owner: Type.String() })),
-    failure: Type.Optional(Type.String({ description: 'Why it did not start, or was given up.' })),
+    failure: Type.Optional(Type.String({ description: 'Why it did not start or was destroyed.' })),
     app_name: Type.Optional(Type.String()),
   },
   { title: 'Machine' },
@@ -81,7 +83,7 @@ export const MachineView = Type.Object(
 export interface ViewOptions {
   summary?: boolean
   includeLease?: boolean
-  /** For whoever asked for the lease. */
+  /** Set for the caller that acquired the lease. */
   includeNonce?: boolean
 }
 
@@ -116,7 +118,7 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
   }
 }
 
-/** Until the image was found, what its reference says. */
+/** Until the image has been resolved, the fields are derived from its reference. */
 function imageView({ image, config }: MachineDetails) {
   if (image) return image
   const reference = readImage(config.image, true)

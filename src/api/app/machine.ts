@@ -7,50 +7,39 @@ import { CreateMachine, UpdateMachine } from '../../model/app/machine-request.ts
 import { badRequest } from '../../model/errors.ts'
 import type { StateTable } from '../../model/states.ts'
 import { type Call, type Route, route } from '../http/route.ts'
+import { foreignApp, leased, noApp, noMachine, notAllowed, wrongState } from './error-text.ts'
 import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
-
-export const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
-export const ByMachine = Type.Object({
-  ...ByApp.properties,
-  machine_id: Type.String({ description: 'The id of the machine.' }),
-})
-
-export const appAbsent = 'No app has this name.'
-export const machineAbsent = `${appAbsent} Or: it has no such machine.`
-export const foreignApp = 'The app belongs to an organization this token may not see.'
-export const notAllowed = `${foreignApp} Or: the token may only read.`
-export const leased = 'Somebody else holds a lease; send its nonce as `fly-machine-lease-nonce`.'
-export const wrongStateNow = 'Its state does not allow it now.'
+import { ByApp, ByMachine } from './params.ts'
 
 export const Ok = Type.Object({ ok: Type.Boolean() })
 
-// Clients also give the name alone.
+// Some clients send the name of a flag without a value.
 const flagWords = ['true', 'false', '1', '0', ''] as const
 export const flag = (description: string) => Type.Optional(Type.Enum([...flagWords], { description }))
 export const isSet = (word: (typeof flagWords)[number] | undefined) => word === 'true' || word === '1' || word === ''
 
 export const listFilters = {
-  include_deleted: flag('Also those that are gone.'),
-  region: Type.Optional(Type.String({ description: 'Only those in this region.' })),
-  state: Type.Optional(Type.String({ description: 'Only those in one of these states, with commas between.' })),
-  summary: flag('Without configuration, events and checks.'),
+  include_deleted: flag('Include destroyed ones.'),
+  region: Type.Optional(Type.String({ description: 'Only in this region.' })),
+  state: Type.Optional(Type.String({ description: 'Only in one of these states, separated by commas.' })),
+  summary: flag('Omit configuration, events and checks.'),
 }
 
-/** For lists by the time of the last change. */
+/** The parameters of lists in the order of the last change. */
 export const changeQuery = {
-  updated_after: Type.Optional(Type.String({ description: 'Only those that changed after this time.' })),
-  cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before.' })),
+  updated_after: Type.Optional(Type.String({ description: 'Only what changed after this time.' })),
+  cursor: Type.Optional(Type.String({ description: '`next_cursor` of the previous page.' })),
   limit: Type.Optional(
-    Type.Integer({ minimum: 1, maximum: 1000, description: 'At most this many; 1000 when omitted.' }),
+    Type.Integer({ minimum: 1, maximum: 1000, description: 'The maximum number of results; 1000 when omitted.' }),
   ),
 }
 
-/** RFC 3339, with all its digits, so that what follows is asked for exactly. */
+/** Renders RFC 3339 with all digits of the database, so that the next page starts exactly after this one. */
 export function changeTime(updatedText: string | undefined): string {
   return updatedText === undefined ? '' : `${updatedText.replace(' ', 'T').replace(/\+00$/, '')}Z`
 }
 
-/** Where a machine is, and what the caller says about its lease. */
+/** Identifies a machine, with the nonce of a lease if the caller sent one. */
 export function keyOf(call: {
   params: { app_name: string; machine_id: string }
   headers: Call<never, never, never>['headers']
@@ -72,14 +61,14 @@ interface ListFilter {
 export function readFilter(query: ListFilter, known: StateTable = machineStates) {
   const states = query.state ? query.state.split(',').map((state) => state.trim()) : null
   const unknown = states?.find((state) => !(state in known))
-  if (unknown !== undefined) throw badRequest(`state must be of ${Object.keys(known).join(', ')}`)
+  if (unknown !== undefined) throw badRequest(`state must be one of ${Object.keys(known).join(', ')}`)
   const includeDeleted = isSet(query.include_deleted) || states?.includes('destroyed') === true
   return { includeDeleted, region: query.region || null, states }
 }
 
 const metadataPrefix = 'metadata.'
 
-/** Parameters such as `metadata.role=web`. */
+/** Reads parameters such as `metadata.role=web`. */
 function readMetadata(search: URLSearchParams): Record<string, string> {
   const given = [...search].filter(([name]) => name.startsWith(metadataPrefix))
   return Object.fromEntries(given.map(([name, value]) => [name.slice(metadataPrefix.length), value]))
@@ -92,14 +81,15 @@ export const machineRoutes: Route[] = [
     id: 'listMachines',
     tag: 'Machines',
     summary: 'List the machines of an app',
-    description: 'The oldest first. `metadata.<key>=<value>` lists only those that have it; several must all fit.',
+    description:
+      'Oldest first. `metadata.<key>=<value>` lists only machines with this entry; several conditions must all hold.',
     scope: 'read',
     params: ByApp,
-    query: Type.Object({ ...listFilters, include_leases: flag('With who holds a lease.') }),
+    query: Type.Object({ ...listFilters, include_leases: flag('Include the current lease.') }),
     status: 200,
     response: Type.Array(MachineView),
-    errors: { 403: foreignApp, 404: appAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, search }) => {
       const filter = { ...(await checked(ctx, () => readFilter(query))), metadata: readMetadata(search) }
       const machines = await listMachinesOf(ctx, params.app_name, filter)
@@ -114,21 +104,21 @@ export const machineRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Create a machine',
     description:
-      'Answers at once with the state `created`; it is then started, unless `skip_launch` says otherwise. One whose image or program cannot be started the first time is destroyed; `failure` and its events say why.',
+      'Returns immediately with the state `created`; the machine is then started unless `skip_launch` is set. If its image or program cannot be started the first time, the machine is destroyed; `failure` and its events say why.',
     scope: 'write',
     params: ByApp,
     body: CreateMachine,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: MachineView,
     errors: {
       403: notAllowed,
-      404: `${appAbsent} Or: there is no such volume.`,
+      404: `${noApp} Or: there is no such volume.`,
       409: 'Another machine of the app has this name.',
-      412: 'The volume is attached to another machine, or the secrets are older than asked for.',
-      422: 'There is no room for it, or the region is another (`status` is then `insufficient_capacity`).',
+      412: 'The volume is attached to another machine, or the secrets are older than requested.',
+      422: 'There is not enough capacity, or the region is not available (`status` is then `insufficient_capacity`).',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const machine = await createMachine(ctx, params.app_name, body)
       return machineView(ctx.settings, machine, { includeNonce: true })
@@ -140,15 +130,15 @@ export const machineRoutes: Route[] = [
     id: 'getMachine',
     tag: 'Machines',
     summary: 'Show a machine',
-    description: 'One that was destroyed is shown for an hour.',
+    description: 'A destroyed machine is shown for an hour.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
-    query: Type.Object({ include_leases: flag('With who holds a lease.') }),
+    query: Type.Object({ include_leases: flag('Include the current lease.') }),
     status: 200,
     response: MachineView,
-    errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noMachine },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const machine = await getMachine(ctx, params.app_name, params.machine_id)
       return machineView(ctx.settings, machine, { includeLease: isSet(query.include_leases) })
@@ -159,22 +149,22 @@ export const machineRoutes: Route[] = [
     path: '/v1/apps/{app_name}/machines/{machine_id}',
     id: 'updateMachine',
     tag: 'Machines',
-    summary: 'Give a machine a new version',
+    summary: 'Update a machine',
     description:
-      'Takes the complete configuration. A running machine is started anew with it; one that does not run stays as it is. Name and region stay.',
+      'Takes the complete configuration and creates a new version. A running machine is restarted with it; a stopped one stays stopped. Name and region do not change.',
     scope: 'write',
     params: ByMachine,
     body: UpdateMachine,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: MachineView,
     errors: {
       403: notAllowed,
-      404: machineAbsent,
-      409: `${leased} Or: \`current_version\` is not its version any more. Or: the host is full.`,
-      412: wrongStateNow,
+      404: noMachine,
+      409: `${leased} Or: \`current_version\` is not the current version. Or: there is not enough capacity.`,
+      412: wrongState,
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async (call) => {
       const { ctx, body } = call
       return machineView(ctx.settings, await updateMachine(ctx, keyOf(call), body), {
@@ -189,13 +179,18 @@ export const machineRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Destroy a machine',
     scope: 'write',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
-    query: Type.Object({ force: flag('Also while it runs.'), kill: flag('The same.') }),
+    query: Type.Object({ force: flag('Destroy it even if it is running.'), kill: flag('The same as `force`.') }),
     status: 200,
     response: Ok,
-    errors: { 403: notAllowed, 404: machineAbsent, 409: leased, 412: 'It runs, and `force` was not given.' },
-    wrongType: 400,
+    errors: {
+      403: notAllowed,
+      404: noMachine,
+      409: leased,
+      412: 'The machine is running and `force` was not given.',
+    },
+    wrongTypeStatus: 400,
     run: async (call) => {
       await deleteMachineOf(call.ctx, keyOf(call), isSet(call.query.force) || isSet(call.query.kill))
       return { ok: true }
@@ -206,25 +201,25 @@ export const machineRoutes: Route[] = [
     path: '/v1/apps/{app_name}/machines/{machine_id}/events',
     id: 'listMachineEvents',
     tag: 'Machines',
-    summary: 'List what happened to a machine',
-    description: 'The newest first.',
+    summary: 'List the events of a machine',
+    description: 'Newest first.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     query: Type.Object({
       limit: Type.Optional(
         Type.Integer({
           minimum: 1,
           maximum: 50,
-          description: 'At most this many; 20 when omitted.',
+          description: 'The maximum number of events; 20 when omitted.',
           refusal: 'limit must be from 1 to 50',
         }),
       ),
     }),
     status: 200,
     response: Type.Array(EventView),
-    errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noMachine },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const events = await listEventsOf(ctx, params.app_name, params.machine_id, query.limit ?? 20)
       return events.map(eventView)
@@ -236,14 +231,14 @@ export const machineRoutes: Route[] = [
     id: 'listMachineVersions',
     tag: 'Machines',
     summary: 'List the versions of a machine',
-    description: 'The newest first, at most a hundred.',
+    description: 'Newest first, at most 100.',
     scope: 'read',
-    forItself: true,
+    machineSelf: true,
     params: ByMachine,
     status: 200,
     response: Type.Array(Type.Object({ version: Type.String(), user_config: ConfigView })),
-    errors: { 403: foreignApp, 404: machineAbsent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noMachine },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const versions = await listVersionsOf(ctx, params.app_name, params.machine_id)
       return versions.map(({ version, config }) => ({ version, user_config: config }))

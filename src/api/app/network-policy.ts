@@ -3,15 +3,16 @@ import { deletePolicy, getPolicy, listPoliciesOf, putPolicy } from '../../action
 import { policiesEnforced, waitUntilHeld } from '../../live/app/network-policy.ts'
 import { type AppPolicy, NetworkPolicyView, PutNetworkPolicy } from '../../model/app/network-policy.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const ById = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   policy_id: Type.String({ description: 'The id of the policy.' }),
 })
 
-const absent = `${notFound} Or: it has no such policy.`
-const late = 'The change is kept, but a machine that runs has not been held to it within 10 s; it will be.'
+const absent = `${noApp} Or: it has no such policy.`
+const late = 'The change is stored, but a running machine did not apply it within 10 s; it is applied later.'
 
 export const networkPolicyRoutes: Route[] = [
   route({
@@ -22,11 +23,11 @@ export const networkPolicyRoutes: Route[] = [
     tag: 'Network policies',
     summary: 'List the network policies of an app, oldest first',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     status: 200,
     response: Type.Array(NetworkPolicyView, { title: 'NetworkPolicyList' }),
-    errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await listPoliciesOf(ctx, params.app_name)).map(policyView),
   }),
   route({
@@ -34,22 +35,22 @@ export const networkPolicyRoutes: Route[] = [
     path: '/v1/apps/{app_name}/network_policies',
     id: 'putNetworkPolicy',
     tag: 'Network policies',
-    summary: 'Make a network policy, or change the one with this id',
+    summary: 'Create a network policy, or change the one with this id',
     description:
-      'A rule allows ports in one direction and denies the selected machines everything else in it; of several rules each adds what it allows. Answers to what was allowed pass, and so does what the platform carries: names, what comes through the edge, addresses of apps and clusters in the private network. In force when it is answered; connections that are no longer allowed end.',
+      'A rule allows ports in one direction and denies all other traffic of the selected machines in that direction; several rules are combined. Replies to allowed traffic pass, and so does traffic through the platform: DNS, requests from the edge, and addresses of apps and clusters in the private network. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: PutNetworkPolicy,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: NetworkPolicyView,
     errors: {
-      403: `${foreign} Or: ${readOnly}`,
+      403: notAllowed,
       404: absent,
       422: 'Policies cannot be enforced on this host.',
       503: late,
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { policy, change } = await putPolicy(ctx, params.app_name, body, await policiesEnforced(ctx))
       await waitUntilHeld(ctx, change)
@@ -66,8 +67,8 @@ export const networkPolicyRoutes: Route[] = [
     params: ById,
     status: 200,
     response: NetworkPolicyView,
-    errors: { 403: foreign, 404: absent },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: absent },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => policyView(await getPolicy(ctx, params.app_name, params.policy_id)),
   }),
   route({
@@ -79,8 +80,8 @@ export const networkPolicyRoutes: Route[] = [
     scope: 'write',
     params: ById,
     status: 204,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: absent, 503: late },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: absent, 503: late },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => waitUntilHeld(ctx, await deletePolicy(ctx, params.app_name, params.policy_id)),
   }),
 ]

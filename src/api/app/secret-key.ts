@@ -14,22 +14,23 @@ import {
 import { type SecretKey, secretKeyTypes } from '../../model/app/secret-key.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 import { versionFields, versionView } from './secret.ts'
 
 const ByKey = Type.Object({
-  ...ByName.properties,
-  key_name: Type.String({ description: 'The name of the key, formed as those of secrets.' }),
+  ...ByApp.properties,
+  key_name: Type.String({ description: 'The name of the key; the rules are those for secrets.' }),
 })
 
-/** Clients send bytes as base64, older ones as lists of numbers. */
+/** Clients send bytes as base64, older ones as arrays of numbers. */
 const Bytes = Type.Unsafe<string | number[]>({
   type: ['string', 'array'],
   items: { type: 'integer', minimum: 0, maximum: 255 },
   pattern: '^[A-Za-z0-9+/_-]*={0,2}$',
   maxLength: 350_000,
   maxItems: 262_144,
-  description: 'As base64; a list of numbers is taken as well.',
+  description: 'Base64; an array of numbers is accepted as well.',
 })
 type Bytes = Static<typeof Bytes>
 
@@ -37,7 +38,7 @@ const keyFields = {
   name: Type.String(),
   type: Type.Enum([...secretKeyTypes]),
   public_key: Type.Union([Type.String(), Type.Null()], {
-    description: 'As base64, where there is one: SPKI in DER, of `nacl_box` the 32 bytes alone.',
+    description: 'The public key of a key pair in base64: SPKI in DER, or the raw 32 bytes for `nacl_box`.',
   }),
   created_at: Type.String({ format: 'date-time' }),
   updated_at: Type.String({ format: 'date-time' }),
@@ -49,8 +50,7 @@ const Kind = Type.String({
   examples: ['hs256'],
 })
 
-const forbidden = `${foreign} Or: ${readOnly}`
-const noKey = `${notFound} Or: it has no such key.`
+const noKey = `${noApp} Or: it has no such key.`
 const base = '/v1/apps/{app_name}/secretkeys'
 
 export const secretKeyRoutes: Route[] = [
@@ -61,14 +61,14 @@ export const secretKeyRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'List the keys of an app by name',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({
-      types: Type.Optional(Type.String({ description: 'Only those of these types, separated by commas.' })),
+      types: Type.Optional(Type.String({ description: 'Only keys of these types, separated by commas.' })),
     }),
     status: 200,
     response: Type.Object({ secret_keys: Type.Array(KeyView) }, { title: 'SecretKeyList' }),
-    errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => ({
       secret_keys: (await listSecretKeysOf(ctx, params.app_name, query.types)).map(keyView),
     }),
@@ -78,13 +78,13 @@ export const secretKeyRoutes: Route[] = [
     path: `${base}/{key_name}`,
     id: 'getSecretKey',
     tag: 'Secrets',
-    summary: 'Show a key, never its secret half',
+    summary: 'Show a key without its secret part',
     scope: 'read',
     params: ByKey,
     status: 200,
     response: KeyView,
-    errors: { 403: foreign, 404: noKey },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noKey },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => keyView(await getSecretKey(ctx, params.app_name, params.key_name)),
   }),
   route({
@@ -93,14 +93,14 @@ export const secretKeyRoutes: Route[] = [
     id: 'setSecretKey',
     tag: 'Secrets',
     summary: 'Set a key',
-    description: 'Pairs as PKCS #8 in DER; `nacl_box` and what is no pair as they are.',
+    description: 'Key pairs are in PKCS #8 (DER); `nacl_box` and symmetric keys are raw bytes.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ type: Kind, value: Bytes }),
     status: 201,
     response: ChangedKeyView,
-    errors: { 403: forbidden, 404: notFound },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const input = { type: body.type, value: readBytes(body.value) }
       return changedView(await setSecretKey(ctx, params.app_name, params.key_name, input))
@@ -111,14 +111,14 @@ export const secretKeyRoutes: Route[] = [
     path: `${base}/{key_name}/generate`,
     id: 'generateSecretKey',
     tag: 'Secrets',
-    summary: 'Make a key',
+    summary: 'Generate a key',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ type: Kind }),
     status: 201,
     response: ChangedKeyView,
-    errors: { 403: forbidden, 404: notFound, 409: 'The app has a key of this name already.' },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noApp, 409: 'The app already has a key of this name.' },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) =>
       changedView(await generateSecretKey(ctx, params.app_name, params.key_name, body.type)),
   }),
@@ -132,8 +132,8 @@ export const secretKeyRoutes: Route[] = [
     params: ByKey,
     status: 200,
     response: Type.Object(versionFields, { title: 'SecretKeysVersion' }),
-    errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noKey },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => versionView(await deleteSecretKey(ctx, params.app_name, params.key_name)),
   }),
   route({
@@ -143,15 +143,15 @@ export const secretKeyRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'Encrypt with a key',
     description:
-      'By `xaes256gcm` and `nacl_secretbox` the answer starts with the nonce. By `nacl_box` it is a sealed box, which whoever has the public key can make too.',
+      'With `xaes256gcm` and `nacl_secretbox` the result starts with the nonce. With `nacl_box` it is a sealed box, which needs only the public key.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, associated_data: Type.Optional(Bytes) }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ ciphertext: Type.String() }, { title: 'Ciphertext' }),
-    errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noKey },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const [text, associated] = [readBytes(body.plaintext), readBytes(body.associated_data)]
       return { ciphertext: written(await encryptWith(ctx, params.app_name, params.key_name, text, associated)) }
@@ -166,11 +166,11 @@ export const secretKeyRoutes: Route[] = [
     scope: 'write',
     params: ByKey,
     body: Type.Object({ ciphertext: Bytes, associated_data: Type.Optional(Bytes) }),
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object({ plaintext: Type.String() }, { title: 'Plaintext' }),
-    errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noKey },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const [text, associated] = [readBytes(body.ciphertext), readBytes(body.associated_data)]
       return { plaintext: written(await decryptWith(ctx, params.app_name, params.key_name, text, associated)) }
@@ -187,8 +187,8 @@ export const secretKeyRoutes: Route[] = [
     body: Type.Object({ plaintext: Bytes }),
     status: 200,
     response: Type.Object({ signature: Type.String() }, { title: 'Signature' }),
-    errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noKey },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => ({
       signature: written(await signWithKey(ctx, params.app_name, params.key_name, readBytes(body.plaintext))),
     }),
@@ -199,13 +199,13 @@ export const secretKeyRoutes: Route[] = [
     id: 'verifyWithSecretKey',
     tag: 'Secrets',
     summary: 'Verify a signature with a key',
-    description: 'A signature that is not right answers 400.',
+    description: 'The status is 400 when the signature does not match.',
     scope: 'write',
     params: ByKey,
     body: Type.Object({ plaintext: Bytes, signature: Bytes }),
     status: 204,
-    errors: { 403: forbidden, 404: noKey },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noKey },
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => {
       const signed = { text: readBytes(body.plaintext), signature: readBytes(body.signature) }
       return verifyWithKey(ctx, params.app_name, params.key_name, signed)
@@ -213,7 +213,7 @@ export const secretKeyRoutes: Route[] = [
   }),
 ]
 
-/** Reads both alphabets of base64. */
+/** Accepts both base64 alphabets. */
 function readBytes(bytes: Bytes | undefined): Buffer {
   return typeof bytes === 'string' ? Buffer.from(bytes, 'base64') : Buffer.from(bytes ?? [])
 }

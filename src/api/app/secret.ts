@@ -10,42 +10,43 @@ import {
 } from '../../actions/app/secret.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { noApp, notAllowed } from './error-text.ts'
+import { ByApp } from './params.ts'
 
 const ByAppAndName = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   secret_name: Type.String({ description: 'The name of the secret.' }),
 })
 
 const secretFields = {
   name: Type.String(),
-  digest: Type.String({ description: 'Equal for equal values of one app; tells nothing about the value.' }),
+  digest: Type.String({ description: 'Equal for equal values of one app; does not reveal the value.' }),
   created_at: Type.String({ format: 'date-time' }),
   updated_at: Type.String({ format: 'date-time' }),
 }
 export const versionFields = {
-  version: Type.Integer({ description: 'Grows with every change of the secrets of the app.' }),
-  Version: Type.Integer({ description: 'The same, for clients that spell it so.' }),
+  version: Type.Integer({ description: 'Increases with every change of the secrets of the app.' }),
+  Version: Type.Integer({ description: 'The same as `version`, for clients with this spelling.' }),
 }
 const SecretView = Type.Object(
   { ...secretFields, value: Type.Optional(Type.String({ description: 'Only with `show_secrets`.' })) },
   { title: 'Secret' },
 )
 
-const Version = Type.Integer({ minimum: 0, description: 'Do not answer with anything older than this version.' })
+const Version = Type.Integer({ minimum: 0, description: 'Fail when the secrets are older than this version.' })
 const Query = Type.Object({
   min_version: Type.Optional(Version),
   version: Type.Optional({ ...Version, description: 'The same as `min_version`.' }),
   show_secrets: Type.Optional(
     Type.Enum(['true', 'false', '1', '0'], {
-      description: 'Answer with the values, too; not for tokens that may only read.',
+      description: 'Include the values; not allowed with a read-only token.',
       refusal: 'show_secrets must be true, false, 1 or 0',
     }),
   ),
 })
 
 const older = 'The secrets of the app are older than `min_version`.'
-const values = 'Letters, digits and underscores, not starting with a digit, at most 128.'
+const nameRules = 'Names have at most 128 letters, digits and underscores and do not start with a digit.'
 
 export const secretRoutes: Route[] = [
   route({
@@ -55,12 +56,12 @@ export const secretRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'List the secrets of an app by name',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Query,
     status: 200,
     response: Type.Object({ secrets: Type.Array(SecretView) }, { title: 'SecretList' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound, 412: older },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noApp, 412: older },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => ({
       secrets: (await listSecretsOf(ctx, params.app_name, readQuery(query))).map(secretView),
     }),
@@ -72,19 +73,19 @@ export const secretRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'Set and remove secrets of an app',
     description:
-      'All of them at once or none. Machines keep the values they were made with until they are updated. Values are kept encrypted.',
+      'All changes are applied or none. Machines keep the values they were created with until they are updated. Values are stored encrypted.',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: Type.Object({
       values: Type.Record(Type.String(), Type.Unsafe<string | null>({ type: ['string', 'null'] }), {
-        description: `By name; null removes one, also one that is not there. ${values}`,
+        description: `Values by name; null removes a secret, even if it does not exist. ${nameRules}`,
         examples: [{ API_KEY: 'abc' }],
       }),
     }),
     status: 200,
     response: Type.Object({ secrets: Type.Array(SecretView), ...versionFields }, { title: 'ChangedSecrets' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { version, secrets } = await changeSecrets(ctx, params.app_name, body.values)
       return { secrets: secrets.map(secretView), ...versionView(version) }
@@ -101,8 +102,8 @@ export const secretRoutes: Route[] = [
     query: Query,
     status: 200,
     response: SecretView,
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.`, 412: older },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: `${noApp} Or: it has no such secret.`, 412: older },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) =>
       secretView(await getSecret(ctx, params.app_name, params.secret_name, readQuery(query))),
   }),
@@ -117,8 +118,8 @@ export const secretRoutes: Route[] = [
     body: Type.Object({ value: Type.String({ description: 'At most 65,536 bytes.' }) }),
     status: 201,
     response: Type.Object({ ...secretFields, ...versionFields }, { title: 'ChangedSecret' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: notFound },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { version, secret } = await setSecret(ctx, params.app_name, params.secret_name, body.value)
       return { ...secretView(secret), ...versionView(version) }
@@ -134,8 +135,8 @@ export const secretRoutes: Route[] = [
     params: ByAppAndName,
     status: 200,
     response: Type.Object(versionFields, { title: 'SecretsVersion' }),
-    errors: { 403: `${foreign} Or: ${readOnly}`, 404: `${notFound} Or: it has no such secret.` },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: `${noApp} Or: it has no such secret.` },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => versionView(await deleteSecret(ctx, params.app_name, params.secret_name)),
   }),
 ]

@@ -1,4 +1,3 @@
-import { hash } from 'node:crypto'
 import { Type } from 'typebox'
 import {
   createSnapshot,
@@ -12,82 +11,28 @@ import {
   updateVolume,
 } from '../../actions/app/volume.ts'
 import { checked } from '../../actions/context.ts'
-import { growsAtStart, measureVolume } from '../../live/app/volume.ts'
-import type { LiveContext } from '../../live/context.ts'
-import {
-  CreateVolume,
-  ExtendVolume,
-  gigabyte,
-  type Snapshot,
-  snapshotStates,
-  UpdateVolume,
-  type Volume,
-  volumeStates,
-} from '../../model/app/volume.ts'
-import { toMillis, toRfc3339 } from '../../model/time.ts'
+import { growsAtStart } from '../../live/app/volume.ts'
+import { CreateVolume, ExtendVolume, UpdateVolume, volumeStates } from '../../model/app/volume.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, foreign, notFound, readOnly } from './app.ts'
+import { foreignApp, noApp, notAllowed } from './error-text.ts'
 import { changeQuery, changeTime, listFilters, readFilter } from './machine.ts'
+import { ByApp } from './params.ts'
+import { SnapshotView, snapshotView, VolumeView, volumeView } from './volume-view.ts'
 
 const ById = Type.Object({
-  ...ByName.properties,
+  ...ByApp.properties,
   volume_id: Type.String({ description: '`vol_` and 16 lowercase letters and digits.' }),
 })
-const OptionalText = Type.Union([Type.String(), Type.Null()])
-const Count = Type.Optional(Type.Integer())
-
-const VolumeView = Type.Object(
-  {
-    id: Type.String(),
-    name: Type.String(),
-    state: Type.Enum(Object.keys(volumeStates)),
-    size_gb: Type.Integer(),
-    region: Type.String(),
-    zone: Type.String(),
-    encrypted: Type.Boolean({ description: 'False: disks are as encrypted as the disk of the host is.' }),
-    attached_machine_id: OptionalText,
-    attached_alloc_id: OptionalText,
-    created_at: Type.String({ format: 'date-time' }),
-    fstype: Type.String(),
-    type: Type.String(),
-    host_status: Type.String(),
-    host_dedication_key: Type.String(),
-    snapshot_retention: Type.Integer({ description: 'Days that its snapshots are kept.' }),
-    auto_backup_enabled: Type.Boolean(),
-    blocks: Count,
-    block_size: Count,
-    blocks_free: Count,
-    blocks_avail: Count,
-    bytes_used: Count,
-    bytes_total: Count,
-    app_name: Type.Optional(Type.String({ description: 'In lists of an organization.' })),
-    failure: Type.Optional(Type.String({ description: 'Why it could not be made.' })),
-  },
-  { title: 'Volume' },
-)
-
-const SnapshotView = Type.Object(
-  {
-    id: Type.String(),
-    size: Type.Integer({ description: 'Bytes that it takes on the disk; 0 until it is made.' }),
-    volume_size: Type.Integer({ description: 'Bytes of the volume.' }),
-    digest: Type.String({ description: 'Names this copy.' }),
-    created_at: Type.String({ format: 'date-time' }),
-    status: Type.Enum(Object.keys(snapshotStates)),
-    retention_days: Type.Integer(),
-  },
-  { title: 'Snapshot' },
-)
 
 const Summary = Type.Optional(
   Type.Enum(['true', 'false', '1', '0'], {
-    description: 'Leave out what has to be looked up on the disks.',
+    description: 'Omit fields that have to be read from the disk.',
     refusal: 'summary must be true, false, 1 or 0',
   }),
 )
 
-const noVolume = `${notFound} Or: it has no such volume.`
-const forbidden = `${foreign} Or: ${readOnly}`
+const noVolume = `${noApp} Or: it has no such volume.`
 
 export const volumeRoutes: Route[] = [
   route({
@@ -97,12 +42,12 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'List the volumes of an app, oldest first',
     scope: 'read',
-    params: ByName,
+    params: ByApp,
     query: Type.Object({ summary: Summary }),
     status: 200,
     response: Type.Array(VolumeView),
-    errors: { 403: foreign, 404: notFound },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noApp },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const volumes = await listVolumesOf(ctx, params.app_name)
       return volumes.map((volume) => volumeView(ctx, volume, !isTrue(query.summary)))
@@ -115,18 +60,18 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'Create a volume, empty or as a copy',
     scope: 'write',
-    params: ByName,
+    params: ByApp,
     body: CreateVolume,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: VolumeView,
     errors: {
-      403: forbidden,
-      404: `${notFound} Or: what is to be copied is not there.`,
-      412: 'What is to be copied is not ready.',
+      403: notAllowed,
+      404: `${noApp} Or: the source of the copy does not exist.`,
+      412: 'The source of the copy is not ready.',
       422: 'A field is missing or not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => volumeView(ctx, await createVolume(ctx, params.app_name, body)),
   }),
   route({
@@ -139,8 +84,8 @@ export const volumeRoutes: Route[] = [
     params: ById,
     status: 200,
     response: VolumeView,
-    errors: { 403: foreign, 404: noVolume },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noVolume },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await getVolume(ctx, params.app_name, params.volume_id)),
   }),
   route({
@@ -148,15 +93,15 @@ export const volumeRoutes: Route[] = [
     path: '/v1/apps/{app_name}/volumes/{volume_id}',
     id: 'updateVolume',
     tag: 'Volumes',
-    summary: 'Change how a volume is backed up',
+    summary: 'Change the backup settings of a volume',
     scope: 'write',
     params: ById,
     body: UpdateVolume,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: VolumeView,
-    errors: { 403: forbidden, 404: noVolume, 422: 'A field is not valid.' },
-    wrongType: 422,
+    errors: { 403: notAllowed, 404: noVolume, 422: 'A field is not valid.' },
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) =>
       volumeView(ctx, await updateVolume(ctx, params.app_name, params.volume_id, body)),
   }),
@@ -167,13 +112,13 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'Delete a volume',
     description:
-      'It is `pending_destroy` for a day, in which a copy can still be made of it. Its snapshots are kept for their time.',
+      'The volume is `pending_destroy` for a day, during which it can still be copied. Its snapshots are kept for their retention time.',
     scope: 'write',
     params: ById,
     status: 200,
     response: VolumeView,
-    errors: { 403: forbidden, 404: noVolume, 412: 'It is attached to a machine.' },
-    wrongType: 400,
+    errors: { 403: notAllowed, 404: noVolume, 412: 'The volume is attached to a machine.' },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => volumeView(ctx, await deleteVolume(ctx, params.app_name, params.volume_id)),
   }),
   route({
@@ -181,29 +126,29 @@ export const volumeRoutes: Route[] = [
     path: '/v1/apps/{app_name}/volumes/{volume_id}/extend',
     id: 'extendVolume',
     tag: 'Volumes',
-    summary: 'Make a volume larger',
+    summary: 'Extend a volume',
     scope: 'write',
     params: ById,
     body: ExtendVolume,
-    nullsAbsent: true,
+    ignoreNulls: true,
     status: 200,
     response: Type.Object(
       {
         volume: VolumeView,
         needs_restart: Type.Boolean({
           description:
-            'The machine sees the new size after its next start, where the kernel does not let disks grow before.',
+            'Whether the machine sees the new size only after its next start, because the kernel cannot grow mounted disks.',
         }),
       },
       { title: 'ExtendedVolume' },
     ),
     errors: {
-      403: forbidden,
+      403: notAllowed,
       404: noVolume,
-      409: 'It is not in a state in which it can grow.',
-      422: '`size_gb` is missing, not valid, or not more than the volume has.',
+      409: 'The state of the volume does not allow it.',
+      422: '`size_gb` is missing, not valid, or not larger than the current size.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       const { volume, isInUse } = await extendVolume(ctx, params.app_name, params.volume_id, body.size_gb)
       return { volume: volumeView(ctx, volume), needs_restart: isInUse && (await growsAtStart(ctx)) }
@@ -219,8 +164,8 @@ export const volumeRoutes: Route[] = [
     params: ById,
     status: 200,
     response: Type.Array(SnapshotView),
-    errors: { 403: foreign, 404: noVolume },
-    wrongType: 400,
+    errors: { 403: foreignApp, 404: noVolume },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => (await listSnapshotsOf(ctx, params.app_name, params.volume_id)).map(snapshotView),
   }),
   route({
@@ -228,18 +173,19 @@ export const volumeRoutes: Route[] = [
     path: '/v1/apps/{app_name}/volumes/{volume_id}/snapshots',
     id: 'createSnapshot',
     tag: 'Volumes',
-    summary: 'Make a snapshot of a volume',
-    description: 'In the background; as after a power cut. Writes to the volume wait until the copy is made.',
+    summary: 'Create a snapshot of a volume',
+    description:
+      'The snapshot is taken in the background and is crash-consistent. Writes to the volume wait meanwhile.',
     scope: 'write',
     params: ById,
     status: 200,
     errors: {
-      403: forbidden,
+      403: notAllowed,
       404: noVolume,
-      409: 'Another snapshot of it is being made.',
+      409: 'Another snapshot of the volume is in progress.',
       412: 'The volume is not `created`.',
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => createSnapshot(ctx, params.app_name, params.volume_id),
   }),
   route({
@@ -249,7 +195,7 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'List the volumes of all apps of an organization',
     description:
-      'What changed first comes first; `updated_after` with `last_updated_at` of the page before follows along.',
+      'In the order of their last change. To follow changes, pass `last_updated_at` of the previous page as `updated_after`.',
     scope: 'read',
     params: Type.Object({ org_slug: Type.String({ description: 'The organization.' }) }),
     query: Type.Object({
@@ -261,14 +207,14 @@ export const volumeRoutes: Route[] = [
     response: Type.Object(
       {
         volumes: Type.Array(VolumeView),
-        next_cursor: Type.Optional(Type.String({ description: 'Present when more follow.' })),
+        next_cursor: Type.Optional(Type.String({ description: 'Present when there is another page.' })),
         last_volume_id: Type.String(),
         last_updated_at: Type.String(),
       },
       { title: 'VolumePage' },
     ),
-    errors: { 404: 'The organization is unknown or not visible to this token.' },
-    wrongType: 400,
+    errors: { 404: noOrganization },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const page = { updatedAfter: query.updated_after, cursor: query.cursor, limit: query.limit }
       const filter = await checked(ctx, () => readFilter(query, volumeStates))
@@ -289,52 +235,4 @@ export const volumeRoutes: Route[] = [
 
 function isTrue(text: string | undefined): boolean {
   return text === 'true' || text === '1'
-}
-
-function volumeView(ctx: LiveContext, volume: Volume, isWhole = true) {
-  return {
-    id: volume.id,
-    name: volume.name,
-    state: volume.state,
-    size_gb: volume.sizeGb,
-    region: volume.region,
-    zone: hash('sha256', volume.region).slice(0, 4),
-    encrypted: false,
-    attached_machine_id: volume.machineId,
-    attached_alloc_id: null,
-    created_at: new Date(toMillis(volume.createdAt)).toISOString(),
-    fstype: 'ext4',
-    type: 'local',
-    host_status: 'ok',
-    host_dedication_key: '',
-    snapshot_retention: volume.snapshotRetention,
-    auto_backup_enabled: volume.autoBackup,
-    ...(isWhole ? usageView(ctx, volume) : {}),
-    ...(volume.failure === null ? {} : { failure: volume.failure }),
-  }
-}
-
-function usageView(ctx: LiveContext, volume: Volume) {
-  const usage = measureVolume(ctx, volume.id)
-  if (!usage) return { bytes_total: volume.sizeGb * gigabyte }
-  return {
-    blocks: usage.blocks,
-    block_size: usage.blockSize,
-    blocks_free: usage.blocksFree,
-    blocks_avail: usage.blocksFree,
-    bytes_used: usage.bytesUsed,
-    bytes_total: usage.blocks * usage.blockSize,
-  }
-}
-
-function snapshotView(snapshot: Snapshot) {
-  return {
-    id: snapshot.id,
-    size: snapshot.sizeBytes ?? 0,
-    volume_size: snapshot.volumeBytes,
-    digest: hash('sha256', snapshot.id),
-    created_at: toRfc3339(snapshot.createdAt),
-    status: snapshot.state,
-    retention_days: snapshot.retentionDays,
-  }
 }

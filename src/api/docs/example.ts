@@ -1,13 +1,13 @@
 import { type Content, type Json, type Operation, type Shape, text } from './shape.ts'
 
-/** `urlVariable` is the variable of the shell that holds the address. */
+/** `urlVariable` is the shell variable that holds the address. */
 export function curlOf({ method, path, parameters, body, needsToken }: Operation, urlVariable: string): string {
   const address = path.replace(/\{(\w+)\}/g, (_, name: string) => {
     const shape = parameters.find((parameter) => parameter.place === 'path' && parameter.name === name)?.shape
     return encodeURIComponent(String(shape ? exampleOf(shape, name, true) : name))
   })
   const query = parameters
-    .filter(({ place, name, required }) => place === 'query' && (required || telling.test(name)))
+    .filter(({ place, name, required }) => place === 'query' && (required || commonFields.test(name)))
     .map(({ name, shape }) => `${encodeURIComponent(name)}=${encodeURIComponent(String(exampleOf(shape, name, true)))}`)
   const headers = parameters.filter(({ place, required }) => place === 'header' && required)
   const verb = method === 'get' ? '' : ` -X ${method.toUpperCase()}`
@@ -30,33 +30,33 @@ function shellQuoted(value: string): string {
   return `'${value.replaceAll("'", "'\\''")}'`
 }
 
-/** Optional fields that nearly every caller sends, and that an example reads oddly without. */
-const telling = /^(name|app_name|org_slug|image|cmd)$/
+/** Optional fields that nearly every caller sends, so that examples include them. */
+const commonFields = /^(name|app_name|org_slug|image|cmd)$/
 
-/** A value that fits the shape; a lean one leaves out what a caller would normally leave out. */
-export function exampleOf(shape: Shape, name: string, lean: boolean): unknown {
+/** Returns a valid value; a minimal one omits optional fields that callers normally omit. */
+export function exampleOf(shape: Shape, name: string, minimal: boolean): unknown {
   const { schema, options, items, fields, type } = shape
   const given = [schema.const, (schema.examples as unknown[] | undefined)?.[0], schema.example, schema.default]
   const value = given.find((candidate) => candidate !== undefined && candidate !== null)
   if (value !== undefined) return value
   if (Array.isArray(schema.enum)) return schema.enum[0]
-  if (options[0] && fields.length === 0) return exampleOf(options[0], name, lean)
-  if (type === 'map') return items && !lean ? { key: exampleOf(items, 'value', lean) } : {}
-  if (items) return [exampleOf(items, name.replace(/s$/, ''), lean)]
-  if (type === 'object') return exampleObject(shape, lean)
+  if (options[0] && fields.length === 0) return exampleOf(options[0], name, minimal)
+  if (type === 'map') return items && !minimal ? { key: exampleOf(items, 'value', minimal) } : {}
+  if (items) return [exampleOf(items, name.replace(/s$/, ''), minimal)]
+  if (type === 'object') return exampleObject(shape, minimal)
   if (type === 'boolean') return true
   if (type === 'integer' || type === 'number') return exampleNumber(schema, name)
   return type === 'string' ? exampleText(shape, name) : null
 }
 
-function exampleObject({ fields, options, needs }: Shape, lean: boolean): Json {
+function exampleObject({ fields, options, needs }: Shape, minimal: boolean): Json {
   const needed = needs[0] ?? []
   const wanted = fields.filter(({ name, required, shape }) => {
-    if (shape.again) return required
-    return !lean || required || needed.includes(name) || (telling.test(name) && !isAlias(shape))
+    if (shape.recursive) return required
+    return !minimal || required || needed.includes(name) || (commonFields.test(name) && !isAlias(shape))
   })
-  const own = Object.fromEntries(wanted.map(({ name, shape }) => [name, exampleOf(shape, name, lean)]))
-  return options[0] ? { ...own, ...exampleObject(options[0], lean) } : own
+  const own = Object.fromEntries(wanted.map(({ name, shape }) => [name, exampleOf(shape, name, minimal)]))
+  return options[0] ? { ...own, ...exampleObject(options[0], minimal) } : own
 }
 
 function isAlias({ description }: Shape): boolean {
@@ -64,8 +64,8 @@ function isAlias({ description }: Shape): boolean {
 }
 
 function exampleNumber({ minimum, maximum }: Json, name: string): number {
-  const wished = name.endsWith('_at') ? 1_767_225_600_000 : name.endsWith('numeric_id') ? 42 : 1
-  return Math.min(Math.max(wished, Number(minimum ?? wished)), Number(maximum ?? Number.POSITIVE_INFINITY))
+  const preferred = name.endsWith('_at') ? 1_767_225_600_000 : name.endsWith('numeric_id') ? 42 : 1
+  return Math.min(Math.max(preferred, Number(minimum ?? preferred)), Number(maximum ?? Number.POSITIVE_INFINITY))
 }
 
 const formatExamples: Record<string, string> = {
@@ -94,16 +94,25 @@ const nameExamples: [RegExp, string][] = [
   [/network$/, 'default'],
   [/region$/, 'local'],
   [/cursor$/, 'ZGVtbw'],
-  [/error|message/, 'A sentence that says what would work'],
+  [/error|message/, 'A message that says what is wrong'],
   [/sandbox/, 'my-sandbox'],
   [/name$/, 'demo'],
 ]
 
 function exampleText({ schema, description }: Shape, name: string): string {
   const { format, pattern, minLength, maxLength } = schema
-  const told = /(?:such as|for example) `([^`]+)`/.exec(description)?.[1]
+  const quoted = /(?:such as|for example) `([^`]+)`/.exec(description)?.[1]
   const byName = nameExamples.find(([form]) => form.test(name))?.[1]
-  const candidates = [told, formatExamples[text(format)], byName, 'example', 'a1', '1', '/data', '2026-01-01T00:00:00Z']
+  const candidates = [
+    quoted,
+    formatExamples[text(format)],
+    byName,
+    'example',
+    'a1',
+    '1',
+    '/data',
+    '2026-01-01T00:00:00Z',
+  ]
   const known = candidates.filter((candidate) => candidate !== undefined)
   const fits = typeof pattern === 'string' ? known.find((candidate) => new RegExp(pattern).test(candidate)) : known[0]
   return (fits ?? 'example').padEnd(Number(minLength ?? 0), 'x').slice(0, Number(maxLength ?? 200))

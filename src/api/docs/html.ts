@@ -1,4 +1,4 @@
-/** Markup that is finished. Whatever is not wrapped in it gets escaped, so forgetting to escape is not possible. */
+/** Safe markup. Strings that are not wrapped in it are escaped, so escaping cannot be forgotten. */
 export interface Html {
   readonly html: string
 }
@@ -10,7 +10,7 @@ export function prose(value: string): Html[] {
   return paragraphs.map((paragraph) => html`<p>${inline(paragraph)}</p>`)
 }
 
-/** Descriptions mark code with backticks and nothing else. */
+/** Renders backticks as code; descriptions use no other markup. */
 export function inline(value: string): Html[] {
   return value
     .split(/(`[^`]+`)/)

@@ -14,7 +14,7 @@ const platformPage = docsPage(platform)
 function documentWith(operation: Json, schemas: Json = {}): OpenApiDocument {
   return {
     ...platform,
-    tags: [{ name: 'Things', description: 'What there is.' }],
+    tags: [{ name: 'Things', description: 'All things.' }],
     paths: {
       '/v1/things/{thing_id}': { post: { operationId: 'makeThing', tags: ['Things'], responses: {}, ...operation } },
     },
@@ -50,7 +50,7 @@ test.each(platformRoutes)(
   },
 )
 
-test('every anchor exists once and every link leads to one', () => {
+test('anchors are unique and every link has its target', () => {
   const page = platformPage
   const ids = [...page.matchAll(/ id="([^"]+)"/g)].map((match) => match[1])
   const links = [...page.matchAll(/href="#([^"]+)"/g)].map((match) => match[1])
@@ -97,7 +97,7 @@ test('backticks become code', () => {
   expect(page).toContain('<p>Give <code>a&lt;b</code> or leave a lone ` there.</p>')
 })
 
-test('a schema that contains itself is unfolded once', () => {
+test('a schema that contains itself is expanded once', () => {
   const node = { $ref: '#/components/schemas/Node' }
   const Node = {
     type: 'object',
@@ -110,7 +110,7 @@ test('a schema that contains itself is unfolded once', () => {
   expect(cellsOf(page, 'children')).toContain('the fields of <code>Node</code>')
 })
 
-test('schemas that contain each other come to an end', () => {
+test('schemas that contain each other are not expanded for ever', () => {
   const both = { a: { $ref: '#/components/schemas/A' }, b: { $ref: '#/components/schemas/B' } }
   const page = pageWithBody(both.a, {
     A: { type: 'object', required: ['a', 'b'], properties: both },
@@ -143,7 +143,7 @@ test.each([
   [{ type: 'array', items: { type: 'string', maxLength: 5 } }, 'each: at most 5 characters'],
   [{ type: 'object', additionalProperties: { type: 'string' } }, 'map of string'],
   [{ type: 'boolean', default: false }, 'default <code>false</code>'],
-])('%o is told as %s', (schema, words) => {
+])('%o is described as %s', (schema, words) => {
   expect(cellsOf(pageWithBody({ type: 'object', properties: { it: schema } }), 'it')).toContain(words)
 })
 
@@ -157,7 +157,7 @@ test('the options of a union are listed one after the other', () => {
   expect(page.indexOf('Either: By name')).toBeLessThan(page.indexOf('Or: By number'))
 })
 
-test('alternatives that only ask for fields are told as such and met by the example', () => {
+test('alternatives that only require fields are described as such and satisfied by the example', () => {
   const page = pageWithBody({
     type: 'object',
     properties: { key: { type: 'string' }, label: { type: 'string' } },
@@ -186,7 +186,7 @@ test.each([
   ['createMachine', { config: { image: 'docker.io/library/nginx:1.29' } }],
   ['changeSecrets', { values: { API_KEY: 'abc' } }],
   ['allocateIp', { type: 'shared_v4' }],
-])('the example of %s is one that the platform would do', (id, body) => {
+])('the example of %s is realistic', (id, body) => {
   const sent = curlOf(platformPage, id)
     .split('-d &#39;')[1]!
     .replace(/&#39;$/, '')
@@ -198,7 +198,7 @@ const bodies = [...platformRoutes, ...sandboxRoutes].flatMap(({ id, body }) => (
 
 const operations = [platform, openApiDocument('sandbox', sandboxRoutes)].flatMap(operationsOf)
 
-test.each(bodies)('the example of %s has the form that its schema asks for', (id, body) => {
+test.each(bodies)('the example of %s matches its schema', (id, body) => {
   const operation = operations.find((one) => one.id === id)
   const example = exampleOf(operation!.body!.shape, '', true)
   expect(Value.Errors(body, example)).toEqual([])
@@ -225,9 +225,9 @@ test('an example obeys the bounds of its schema', () => {
   expect(curl).toContain('"code": "1"')
 })
 
-test('errors are listed with what causes them', () => {
+test('errors are listed with their causes', () => {
   const article = articleOf(docsPage(platform), 'deleteApp')
-  expect(article).toContain('No app has this name; the name is free.')
+  expect(article).toContain('No app has this name.')
   expect(article).toContain('<span class="status">422</span>')
 })
 
@@ -241,11 +241,11 @@ test('the same document gives the same page', () => {
   expect(docsPage(structuredClone(platform))).toBe(docsPage(platform))
 })
 
-test('a document without operations is still a page', () => {
+test('a document without operations is rendered as well', () => {
   expect(docsPage(openApiDocument('sandbox', []))).toContain('<h1>Berth sandboxes API</h1>')
 })
 
-test('examples lead to the address at which the page was found', () => {
+test('examples use the address at which the page was requested', () => {
   const page = docsPage(openApiDocument('sandbox', sandboxRoutes), 'BERTH_SANDBOX_URL')
   expect(docsAt(page, 'http', '[::1]:4281')).toContain('export BERTH_SANDBOX_URL=&#39;http://[::1]:4281&#39;')
   expect(curlOf(page, 'createSandbox')).toContain('&quot;$BERTH_SANDBOX_URL/v1/sandboxes&quot;')

@@ -1,9 +1,10 @@
 import type { OpenApiDocument } from '../http/openapi.ts'
-import { curlOf, exampleOf } from './example.ts'
-import { type Html, html, inline, type Part, prose, raw, slug } from './html.ts'
+import { curlOf } from './example.ts'
+import { explanation, fieldTable, presence, rowsOf, table, typeName } from './field-table.ts'
+import { type Html, html, inline, prose, raw, slug } from './html.ts'
+import { jsonSample, sample } from './sample.ts'
 import {
   type Content,
-  type Field,
   type Group,
   groupByTag,
   type Json,
@@ -11,33 +12,23 @@ import {
   operationsOf,
   type Parameter,
   type Response,
-  type Shape,
   text,
 } from './shape.ts'
 import { docsStyle } from './style.ts'
 
-interface Row {
-  depth: number
-  field?: Field
-  option?: string
-}
-
-/** Schemas nested deeper than this are named but not unfolded: a page nobody can read helps nobody. */
-const deepest = 5
-
-/** A request body of more rows than this starts folded; the example beside it tells most of it. */
-const longTable = 12
+/** A request body with more rows than this is collapsed at first; the example beside it shows the usual fields. */
+const maxOpenRows = 12
 
 const exampleAddress = 'https://berth.example.com'
 
-/** The page as it is for those who reached it at this address, so that its examples lead there. */
+/** Replaces the example address in a page by the one at which it was requested. */
 export function docsAt(page: string, protocol: string, host: string): string {
   return /^[\w.:[\]-]+$/.test(host) ? page.replace(exampleAddress, `${protocol}://${host}`) : page
 }
 
 /**
- * The API reference as one page that needs no script and loads nothing. `urlVariable` is the variable of the shell that
- * its examples and the command line find the address in.
+ * Renders the API reference as one page without scripts or external resources. `urlVariable` is the environment variable
+ * from which its examples and the command line read the address.
  */
 export function docsPage(document: OpenApiDocument, urlVariable = 'BERTH_URL'): string {
   const operations = operationsOf(document)
@@ -118,19 +109,19 @@ function startSection({ info, components }: OpenApiDocument, urlVariable: string
   return html`<section class="start" aria-labelledby="start-authentication">
 <div class="told"><h2 id="start-authentication">Authentication</h2>
 <div class="prose">${prose(text(info.description))}${schemes.map((scheme) => html`<p>Send ${inline(text(scheme.description))} with each request.</p>`)}
-<p>The examples on this page read the address of your installation and your token from the environment; set both once and every example can be pasted as it stands.</p>
-<p>The root token is the one in the file <code>token</code> of the home of the platform; <code>berth tokens create</code> makes others.</p></div></div>
+<p>The examples on this page read the address of your installation and your token from the environment; set both once, and every example can be pasted unchanged.</p>
+<p>The root token is in the file <code>token</code> in the home of the platform; <code>berth tokens create</code> creates further tokens.</p></div></div>
 <div class="shown">${sample('Once per shell', html`<code class="all">${settings}</code>`, 'click to select')}</div>
 </section>`
 }
 
-/** All refusals have the same form, so it is told once. */
+/** All errors have the same format, so it is described once. */
 function errorSection(operations: Operation[]): Html {
   const content = operations.flatMap(({ responses }) => responses).find(({ status }) => status >= '4')?.content
   if (!content) return html`<span id="start-errors"></span>`
   return html`<section class="start" aria-labelledby="start-errors">
 <div class="told"><h2 id="start-errors">Errors</h2>
-<div class="prose"><p>A refused request answers with a status of 400 or above and a body of this form. Each operation lists the statuses it can give.</p></div>
+<div class="prose"><p>An error has a status of 400 or above and a body in this format. Each operation lists its possible statuses.</p></div>
 ${fieldTable('Fields of an error', content.shape, 'Present', 'always')}</div>
 <div class="shown">${jsonSample('Error', content.shape)}</div>
 </section>`
@@ -183,7 +174,7 @@ function parameterPart(parameters: Parameter[]): Html | undefined {
 
 function bodyPart(body: Content | undefined): Html | undefined {
   if (!body) return undefined
-  const open = rowsOf(body.shape, 0).length > longTable ? '' : ' open'
+  const open = rowsOf(body.shape, 0).length > maxOpenRows ? '' : ' open'
   return html`<details class="part"${open}><summary><h4>Request body</h4><span class="hint">${body.mediaType}</span></summary>
 ${fieldTable('Fields of the request body', body.shape, 'Required', 'required')}</details>`
 }
@@ -205,142 +196,6 @@ ${table('Errors', ['Status', 'When'], rows)}</details>`
 
 function statusBadge(status: string): Html {
   return html`<span class="status">${status}</span> `
-}
-
-function fieldTable(label: string, shape: Shape, presenceHead: string, presenceWord: string): Html {
-  const rows = rowsOf(shape, 0)
-  if (rows.length === 0) return html`<p><span class="type">${typeName(shape)}</span> ${inline(shape.description)}</p>`
-  const cells = rows.map((row) => ({
-    className: `d${row.depth}${row.option ? ' option' : ''}`,
-    cells: rowCells(row, presenceWord),
-  }))
-  const needs = shape.needs.map((names) => names.map((name) => `\`${name}\``).join(' and '))
-  return html`${table(label, ['Field', 'Type', presenceHead, 'Description'], cells)}
-${needs.length > 0 ? html`<p class="hint">Also required: ${inline(needs.join(' or '))}.</p>` : ''}`
-}
-
-function rowCells({ field, option }: Row, presenceWord: string): Part[] {
-  if (!field) return [option, '', '', '']
-  return [
-    html`<code class="name">${field.name}</code>`,
-    html`<span class="type">${typeName(field.shape)}</span>`,
-    presence(field.required, presenceWord),
-    explanation(field.shape.description, field.shape),
-  ]
-}
-
-/** A phone shows rows as blocks, and browsers then forget that this is a table unless the roles are written down. */
-function table(label: string, head: string[], rows: { cells: Part[]; className?: string }[]): Html {
-  return html`<table role="table" aria-label="${label}"><thead role="rowgroup"><tr role="row">${head.map(
-    (name) => html`<th role="columnheader" scope="col">${name}</th>`,
-  )}</tr></thead><tbody role="rowgroup">
-${rows.map(
-  ({
-    cells,
-    className = 'd0',
-  }) => html`<tr role="row" class="${className}">${cells.map((cell) => html`<td role="cell">${cell}</td>`)}</tr>
-`,
-)}</tbody></table>`
-}
-
-function presence(required: boolean, word: string): Html {
-  return required
-    ? html`<span class="${word === 'required' ? 'must' : 'sure'}">${word}</span>`
-    : html`<span class="may">optional</span>`
-}
-
-function explanation(description: string, shape: Shape): Part {
-  const rules = rulesOf(shape)
-  return [
-    description ? html`<p>${inline(description)}</p>` : '',
-    rules.length > 0 ? html`<div class="rules">${rules.map((rule) => html`<span>${rule}</span>`)}</div>` : '',
-  ]
-}
-
-function rulesOf({ schema, items, again }: Shape): Part[] {
-  const rules: Part[] = [
-    list('One of', schema.enum),
-    span(schema.minimum, schema.maximum, ''),
-    schema.exclusiveMinimum === undefined ? undefined : `more than ${schema.exclusiveMinimum}`,
-    schema.exclusiveMaximum === undefined ? undefined : `less than ${schema.exclusiveMaximum}`,
-    schema.multipleOf === undefined ? undefined : `a multiple of ${schema.multipleOf}`,
-    span(schema.minLength, schema.maxLength, ' characters'),
-    span(schema.minItems, schema.maxItems, ' items'),
-    span(schema.minProperties, schema.maxProperties, ' entries'),
-    schema.uniqueItems === true ? 'no item twice' : undefined,
-    schema.pattern === undefined ? undefined : html`matches <code>${text(schema.pattern)}</code>`,
-    schema.default === undefined ? undefined : html`default <code>${JSON.stringify(schema.default)}</code>`,
-    again === undefined ? undefined : html`the fields of <code>${again}</code>`,
-  ].filter((rule) => rule !== undefined)
-  const each = items && items.fields.length === 0 ? rulesOf(items).map((rule) => html`each: ${rule}`) : []
-  return [...rules, ...each]
-}
-
-function list(word: string, values: unknown): Part {
-  if (!Array.isArray(values)) return undefined
-  return html`${word} ${values.map((value, at) => [at > 0 ? ', ' : '', html`<code>${plain(value)}</code>`])}`
-}
-
-function span(least: unknown, most: unknown, unit: string): string | undefined {
-  if (least === undefined && most === undefined) return undefined
-  if (least === undefined) return `at most ${plain(most)}${unit}`
-  if (most === undefined) return `at least ${plain(least)}${unit}`
-  return least === most ? `exactly ${plain(least)}${unit}` : `${plain(least)} to ${plain(most)}${unit}`
-}
-
-function plain(value: unknown): string {
-  if (typeof value === 'number') return value.toLocaleString('en', { useGrouping: Math.abs(value) >= 10_000 })
-  return typeof value === 'string' ? value : JSON.stringify(value)
-}
-
-function typeName(shape: Shape): string {
-  const name =
-    shape.options.length > 0 && shape.fields.length === 0
-      ? [...new Set(shape.options.map(typeName))].join(' or ')
-      : ownTypeName(shape)
-  return shape.nullable ? `${name} or null` : name
-}
-
-function ownTypeName({ type, items, schema }: Shape): string {
-  if (items) return `${type} of ${typeName(items)}`
-  if (schema.const !== undefined) return JSON.stringify(schema.const)
-  return typeof schema.format === 'string' ? `${type} (${schema.format})` : type
-}
-
-/** The fields of a shape in reading order, each followed by the fields inside it. */
-function rowsOf(shape: Shape, depth: number): Row[] {
-  if (depth > deepest) return []
-  if (shape.items) return rowsOf(shape.items, depth)
-  const own = shape.fields.flatMap((field): Row[] => [{ depth, field }, ...rowsOf(field.shape, depth + 1)])
-  return [...own, ...shape.options.flatMap((option, at) => optionRows(option, depth, at))]
-}
-
-function optionRows(option: Shape, depth: number, at: number): Row[] {
-  const rows = rowsOf(option, depth)
-  if (rows.length === 0) return []
-  return [{ depth, option: `${at === 0 ? 'Either' : 'Or'}: ${option.description || typeName(option)}` }, ...rows]
-}
-
-function jsonSample(caption: string, shape: Shape): Html {
-  const value = exampleOf(shape, '', false)
-  return sample(caption, html`<code>${coloured(JSON.stringify(value, null, 2))}</code>`)
-}
-
-/** The block can be scrolled, so it must be reachable by keyboard. */
-function sample(caption: string, code: Html, hint = ''): Html {
-  return html`<figure class="sample"><figcaption><span>${caption}</span><span>${hint}</span></figcaption>
-<pre tabindex="0" role="group" aria-label="${caption}">${code}</pre></figure>`
-}
-
-/** Outside of strings and words, JSON is brackets, commas and blanks; so escaping those is escaping all. */
-function coloured(json: string): Html {
-  const token = /("(?:[^"\\]|\\.)*")(\s*:)?|[\w.+-]+/g
-  return raw(
-    json.replace(token, (word, quoted: string | undefined, colon: string | undefined) => {
-      if (!quoted) return html`<span class="v">${word}</span>`.html
-      return html`<span class="${colon ? 'k' : 's'}">${quoted}</span>${colon}`.html
-    }),
-  )
 }
 
 function markOf(namespace = ''): Html {

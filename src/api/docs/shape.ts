@@ -16,7 +16,7 @@ export interface Operation {
   needsToken: boolean
 }
 
-/** A tag and the operations that carry it. */
+/** A tag and its operations. */
 export interface Group {
   name: string
   description: string
@@ -42,7 +42,7 @@ export interface Response {
   content: Content | undefined
 }
 
-/** A schema with its references followed, so that nothing after it needs the document. */
+/** A schema with its references resolved, so that rendering does not need the document. */
 export interface Shape {
   type: string
   nullable: boolean
@@ -50,11 +50,11 @@ export interface Shape {
   fields: Field[]
   items?: Shape
   options: Shape[]
-  /** Sets of fields of which one must be there. */
+  /** Alternative sets of required fields, of which one must be present. */
   needs: string[][]
-  /** The schema that stands above and would come again inside itself. */
-  again?: string
-  /** What bounds the value, as the schema has it. */
+  /** The name of an enclosing schema that recurs here and is not expanded again. */
+  recursive?: string
+  /** The schema itself, for its constraints. */
   schema: Json
 }
 
@@ -84,15 +84,28 @@ function operationOf(document: OpenApiDocument, path: string, method: string, re
     path,
     summary: text(record.summary) || `${method.toUpperCase()} ${path}`,
     description: text(record.description),
-    parameters: ((record.parameters ?? []) as Json[]).map((parameter) => parameterOf(document, parameter)),
+    parameters: ((record.parameters ?? []) as Json[]).map((parameter) =>
+      parameterOf(document, resolve(document, parameter)),
+    ),
     body: body && contentOf(document, body),
-    responses: Object.entries(record.responses as Record<string, Json>).map(([status, response]) => ({
-      status,
-      description: text(response.description),
-      content: contentOf(document, response),
-    })),
+    responses: Object.entries(record.responses as Record<string, Json>).map(([status, response]) =>
+      responseOf(document, status, resolve(document, response)),
+    ),
     needsToken: security.length > 0,
   }
+}
+
+/** Follows a reference to a shared parameter or response. */
+function resolve({ components }: OpenApiDocument, part: Json): Json {
+  if (typeof part.$ref !== 'string') return part
+  const [section, name] = part.$ref.split('/').slice(-2)
+  const shared = components[section as 'parameters' | 'responses'][name!]
+  if (!shared) throw new Error(`the OpenAPI document has no ${part.$ref}`)
+  return shared as Json
+}
+
+function responseOf(document: OpenApiDocument, status: string, response: Json): Response {
+  return { status, description: text(response.description), content: contentOf(document, response) }
 }
 
 function parameterOf(document: OpenApiDocument, parameter: Json): Parameter {
@@ -121,7 +134,7 @@ export function groupByTag(document: OpenApiDocument, operations: Operation[]): 
   return groups.filter((group) => group.operations.length > 0)
 }
 
-/** `above` holds the references being followed, which is how a schema that contains itself comes to an end. */
+/** `above` holds the references being followed, which stops the recursion into a schema that contains itself. */
 function shapeOf(document: OpenApiDocument, schema: Json, above: readonly string[] = []): Shape {
   if (typeof schema.$ref === 'string') return referredShape(document, schema, schema.$ref, above)
   const needs = needsOf(schema)
@@ -153,18 +166,27 @@ function referredShape(document: OpenApiDocument, schema: Json, ref: string, abo
   const { $ref: _ref, ...beside } = schema
   if (target && !above.includes(ref)) return shapeOf(document, { ...target, ...beside }, [...above, ref])
   const description = text(beside.description)
-  return { type: 'object', nullable: false, description, fields: [], options: [], needs: [], again: name, schema: {} }
+  return {
+    type: 'object',
+    nullable: false,
+    description,
+    fields: [],
+    options: [],
+    needs: [],
+    recursive: name,
+    schema: {},
+  }
 }
 
 function alternativesOf(schema: Json): Json[] {
   return (schema.anyOf ?? schema.oneOf ?? []) as Json[]
 }
 
-/** Alternatives that only ask for fields are no schemas of their own; they say which of the fields must be there. */
+/** Alternatives that consist of `required` alone are not schemas; they say which fields must be present. */
 function needsOf(schema: Json): string[][] {
   const alternatives = alternativesOf(schema)
-  const onlyAsk = alternatives.every((alternative) => Object.keys(alternative).join() === 'required')
-  return onlyAsk ? alternatives.map(({ required }) => required as string[]) : []
+  const onlyRequire = alternatives.every((alternative) => Object.keys(alternative).join() === 'required')
+  return onlyRequire ? alternatives.map(({ required }) => required as string[]) : []
 }
 
 function fieldsOf(document: OpenApiDocument, schema: Json, above: readonly string[]): Field[] {
@@ -176,7 +198,7 @@ function fieldsOf(document: OpenApiDocument, schema: Json, above: readonly strin
   }))
 }
 
-/** What an object with free keys holds under each of them. */
+/** The schema of the values of an object with arbitrary keys. */
 function mapValues(schema: Json): unknown {
   if (schema.properties) return undefined
   const byPattern = Object.values((schema.patternProperties ?? {}) as Json)[0]

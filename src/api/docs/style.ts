@@ -1,4 +1,4 @@
-/** The look of the API reference. It stands inside the page, because the page may load nothing. */
+/** The style sheet of the API reference, which is embedded because the page loads no other resources. */
 export const docsStyle = `
 :root {
   color-scheme: light dark;

@@ -35,7 +35,7 @@ const NewUser = Type.Object(
     username: Type.Optional(Identifier('username', 'The name of the new user.')),
     user_name: Type.Optional(Identifier('user_name', 'The same as `username`.')),
     role: Type.Optional(Type.Enum([...userRoles])),
-    db_name: Type.Optional(Type.String({ description: 'For which database to make the connection string.' })),
+    db_name: Type.Optional(Type.String({ description: 'The database of the connection string.' })),
   },
   { anyOf: [{ required: ['username'] }, { required: ['user_name'] }] },
 )
@@ -73,11 +73,11 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('CreateUser'),
       summary: 'Create a user',
       scope: 'write',
-      outside: true,
+      outsideTransaction: true,
       params: ById,
       body: NewUser,
       status: 201,
-      errors: { 400: 'The user is reserved.', 404: noCluster, 409: 'A user of that name exists.', 422: notReady },
+      errors: { 400: 'The user is reserved.', 404: noCluster, 409: 'A user of this name exists.', 422: notReady },
       run: async ({ ctx, params, body }) => {
         const username = body.username ?? body.user_name ?? ''
         const made = await createClusterUser(ctx, params.postgres_cluster_id, {
@@ -92,7 +92,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       method: 'PATCH',
       path: `${base}/users/{username}`,
       id: id('UpdateUser'),
-      summary: 'Give a user another role',
+      summary: 'Change the role of a user',
       scope: 'write',
       params: ByUser,
       body: UserRoleChange,
@@ -147,7 +147,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('CreateDatabase'),
       summary: 'Create a database',
       scope: 'write',
-      outside: true,
+      outsideTransaction: true,
       params: ById,
       body: CreateDatabase,
       status: 201,
@@ -176,14 +176,14 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('EnableExtension'),
       summary: 'Enable an extension',
       scope: 'write',
-      outside: true,
+      outsideTransaction: true,
       params: ByDatabase,
       body: NewExtension,
       status: 204,
       errors: {
         400: 'The database is reserved.',
         404: noDatabase,
-        409: 'It is enabled already.',
+        409: 'The extension is already enabled.',
         422: notReady,
       },
       run: ({ ctx, params, body }) => {
@@ -202,7 +202,9 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       summary: 'Disable an extension',
       scope: 'write',
       params: ByExtension,
-      query: Type.Object({ force: Type.Optional(Type.Boolean({ description: 'Also remove what depends on it.' })) }),
+      query: Type.Object({
+        force: Type.Optional(Type.Boolean({ description: 'Also remove objects that depend on it.' })),
+      }),
       status: 204,
       errors: { 404: noDatabase, 422: notReady },
       run: ({ ctx, params, query }) =>

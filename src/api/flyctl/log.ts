@@ -2,7 +2,8 @@ import { Type } from 'typebox'
 import { checked } from '../../actions/context.ts'
 import { type AppLogLine, readLogPage } from '../../live/app/machine-log.ts'
 import { invalid } from '../../model/errors.ts'
-import { appAbsent, ByApp, foreignApp } from '../app/machine.ts'
+import { foreignApp, noApp } from '../app/error-text.ts'
+import { ByApp } from '../app/params.ts'
 import type { Route } from '../http/route.ts'
 import { internalRoute } from './route.ts'
 
@@ -14,7 +15,7 @@ const LogEntry = Type.Object(
       timestamp: Type.String({ format: 'date-time' }),
       message: Type.String(),
       level: Type.String(),
-      instance: Type.String({ description: 'The machine that said it.' }),
+      instance: Type.String({ description: 'The machine that wrote the line.' }),
       region: Type.String(),
       meta: Type.Object({
         instance: Type.String(),
@@ -31,20 +32,20 @@ export const flyctlLogRoutes: Route[] = [
     method: 'GET',
     path: '/api/v1/apps/{app_name}/logs',
     id: 'flyctlReadLog',
-    summary: 'Read what the machines of an app say, page by page',
-    description: 'The last lines first; then, with `next_token` of the page before, what came since.',
+    summary: 'Read the log of the machines of an app in pages',
+    description: 'The first page has the most recent lines; `next_token` of a page returns the lines that followed.',
     scope: 'read',
     params: ByApp,
     query: Type.Object({
       next_token: Type.Optional(
-        Type.String({ description: 'Of the page before; a time in nanoseconds since the epoch.' }),
+        Type.String({ description: '`next_token` of the previous page; a time in nanoseconds since the epoch.' }),
       ),
-      instance: Type.Optional(Type.String({ description: 'Only of this machine.' })),
-      region: Type.Optional(Type.String({ description: 'Only of machines there.' })),
+      instance: Type.Optional(Type.String({ description: 'Only lines of this machine.' })),
+      region: Type.Optional(Type.String({ description: 'Only lines of machines in this region.' })),
     }),
     status: 200,
     response: Type.Object({ data: Type.Array(LogEntry), meta: Type.Object({ next_token: Type.String() }) }),
-    errors: { 403: foreignApp, 404: appAbsent, 422: 'A parameter is not valid.' },
+    errors: { 403: foreignApp, 404: noApp, 422: 'A parameter is not valid.' },
     run: async ({ ctx, params, query }) => {
       const token = query.next_token ?? ''
       const lines = await readLogPage(ctx, params.app_name, {
@@ -60,12 +61,12 @@ export const flyctlLogRoutes: Route[] = [
 
 function readToken(token: string): number | null {
   if (token === '') return null
-  if (!/^\d{1,19}$/.test(token)) throw invalid('next_token is not one that a page was answered with')
+  if (!/^\d{1,19}$/.test(token)) throw invalid('next_token is not valid')
   const nanos = BigInt(token)
   return Number(nanos / 1_000_000n) + Number(nanos % 1_000_000n) / 1e6
 }
 
-/** Exactly back again, which a product of numbers as large as these would not be. */
+/** Exact inverse of `readToken`; a multiplication of numbers of this size would lose digits. */
 function nanosOf(ms: number): bigint {
   const whole = Math.floor(ms)
   return BigInt(whole) * 1_000_000n + BigInt(Math.round((ms - whole) * 1e6))

@@ -2,6 +2,7 @@ import { Type } from 'typebox'
 import { getOrg, listVisibleOrgs } from '../../actions/account/org.ts'
 import { getCaller } from '../../actions/context.ts'
 import { firstOrg, type Org } from '../../model/account/org.ts'
+import { noOrganization } from '../error-text.ts'
 import type { Route } from '../http/route.ts'
 import { InternalOrg, internalRoute } from './route.ts'
 
@@ -29,7 +30,7 @@ export const flyctlOrgRoutes: Route[] = [
     id: 'flyctlListOrganizations',
     summary: 'List the organizations this token may see',
     scope: 'read',
-    query: Type.Object({ admin: Type.Optional(Type.Boolean({ description: 'Makes no difference.' })) }),
+    query: Type.Object({ admin: Type.Optional(Type.Boolean({ description: 'Has no effect.' })) }),
     status: 200,
     response: Type.Object({ organizations: Type.Array(OrganizationView) }),
     errors: { 422: 'A parameter is not valid.' },
@@ -44,14 +45,14 @@ export const flyctlOrgRoutes: Route[] = [
     params: InternalOrg,
     status: 200,
     response: Type.Object({ organization: OrganizationView }),
-    errors: { 404: 'The organization is unknown or not visible to this token.' },
+    errors: { 404: noOrganization },
     run: async ({ ctx, params }) => ({
       organization: organizationView(await getOrg(ctx, await getCaller(ctx), params.org_slug)),
     }),
   }),
 ]
 
-/** Nothing here is paid for, and clients ask before they let somebody do a thing. */
+/** Billing does not exist here; the values are those that make clients permit all operations. */
 function organizationView(org: Org) {
   return {
     id: org.id,

@@ -19,10 +19,9 @@ import {
 } from '../../model/postgres/cluster.ts'
 import { RestoreRequest } from '../../model/postgres/restore.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
+import { noOrganization } from '../error-text.ts'
 import type { Call, Route } from '../http/route.ts'
 import { ById, families, InternalOrg, internalRoute, noCluster, notReady } from './route.ts'
-
-const noOrg = 'The organization is unknown or not visible to this token.'
 
 const InOrg = Type.Object({ ...InternalOrg.properties, ...ById.properties })
 
@@ -32,7 +31,7 @@ const NewCluster = Type.Object({
   plan: Type.String(),
   pg_major_version: Type.Optional(Type.Enum(['16', '17', ''])),
   storage_in_gb: Type.Optional(
-    Type.Integer({ minimum: 0, maximum: 500, description: 'Gigabytes; 0 counts as omitted.' }),
+    Type.Integer({ minimum: 0, maximum: 500, description: 'Gigabytes; 0 is treated as omitted.' }),
   ),
   disk: Type.Optional(Type.Integer({ minimum: 0, maximum: 500, description: 'The same as `storage_in_gb`.' })),
   postgis_enabled: Type.Optional(Type.Boolean()),
@@ -51,7 +50,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       scope: 'read',
       params: InternalOrg,
       status: 200,
-      errors: { 404: noOrg },
+      errors: { 404: noOrganization },
       run: async ({ ctx, params }) => ({ data: (await listClustersOf(ctx, params.org_slug, false)).map(listed(ctx)) }),
     }),
     internalRoute({
@@ -62,7 +61,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       scope: 'read',
       params: InternalOrg,
       status: 200,
-      errors: { 404: noOrg },
+      errors: { 404: noOrganization },
       run: async ({ ctx, params }) => {
         const all = await listClustersOf(ctx, params.org_slug, true)
         return { data: all.filter((cluster) => cluster.deletedAt !== null).map(listed(ctx)) }
@@ -72,11 +71,11 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       method: 'GET',
       path: `${inOrg}/regions`,
       id: id('ListClusterRegions'),
-      summary: 'List the regions that clusters can be in',
+      summary: 'List the regions for clusters',
       scope: 'read',
       params: InternalOrg,
       status: 200,
-      errors: { 404: noOrg },
+      errors: { 404: noOrganization },
       run: async ({ ctx, params }) => {
         await getOrg(ctx, await getCaller(ctx), params.org_slug)
         return { data: listRegions(ctx.settings).map(({ code }) => ({ code, available: true })) }
@@ -91,7 +90,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       params: InternalOrg,
       body: NewCluster,
       status: 201,
-      errors: { 404: noOrg, 422: 'A field is not valid, or the name is taken.' },
+      errors: { 404: noOrganization, 422: 'A field is not valid, or the name is taken.' },
       run: async ({ ctx, params, body }) => {
         const { name, region, plan, postgis_enabled } = body
         const diskSizeGb = body.storage_in_gb || body.disk
@@ -115,7 +114,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
         method: 'GET',
         path,
         id,
-        summary: 'Show a cluster and how to get in',
+        summary: 'Show a cluster and its credentials',
         scope: 'read',
         params,
         status: 200,
@@ -158,7 +157,9 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       summary: 'Take a backup now',
       scope: 'write',
       params: ById,
-      body: Type.Object({ type: Type.Optional(Type.String({ description: 'Every backup is a full one.' })) }),
+      body: Type.Object({
+        type: Type.Optional(Type.String({ description: 'Has no effect; every backup is a full one.' })),
+      }),
       status: 201,
       errors: { 404: noCluster, 409: 'A backup is in progress.', 422: notReady },
       run: async ({ ctx, params }) => {
@@ -176,7 +177,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       params: ById,
       body: RestoreRequest,
       status: 201,
-      errors: { 404: `${noCluster} Or: it has no such backup.`, 422: 'What to restore is not given or not possible.' },
+      errors: { 404: `${noCluster} Or: it has no such backup.`, 422: 'The restore target is missing or not possible.' },
       precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
       run: async ({ ctx, params, body }) => ({
         data: clusterView(ctx, await restoreCluster(ctx, params.postgres_cluster_id, body)),
@@ -217,7 +218,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
 
 type Asked = Call<unknown, unknown, unknown>['ctx']
 
-/** The cluster, which is of the organization in the path if one is there. */
+/** Gets the cluster, which must belong to the organization in the path if there is one. */
 async function getOf(ctx: Asked, params: { postgres_cluster_id: string; org_slug?: string }): Promise<ClusterDetails> {
   const cluster = await getCluster(ctx, params.postgres_cluster_id)
   if (params.org_slug !== undefined && params.org_slug !== cluster.orgSlug) throw notFound('Cluster not found')
@@ -246,28 +247,28 @@ function clusterView({ settings }: Asked, cluster: ClusterDetails) {
   }
 }
 
-/** In these routes a failure has another name. */
+/** Maps states to the names that flyctl knows. */
 function statusOf({ state }: ClusterDetails): string {
   if (state === 'failed') return 'error'
   return state === 'purged' ? 'deleted' : state
 }
 
 /**
- * A token that may only read is shown no password: it lets its holder write. What becomes a secret of an app leads there
- * from its machines.
+ * Read-only tokens get no password, because it allows writing. The URI becomes a secret of an app, so it uses the private
+ * network where there is one.
  */
 export async function accessOf(ctx: Asked, cluster: ClusterDetails, user = defaultUser, database = defaultDatabase) {
   const status = cluster.state === 'ready' ? 'ready' : cluster.state === 'failed' ? 'error' : 'initializing'
   const about = { status, user, dbname: database }
-  const mayKnow = status === 'ready' && (await getCaller(ctx)).kind !== 'read'
-  // Its owner may have deleted the default user.
-  const known = mayKnow ? await findCredentials(ctx, cluster.id, user) : undefined
-  if (!known) return { ...about, password: '', pgbouncer_uri: '' }
-  const { password } = known
+  const mayReadPassword = status === 'ready' && (await getCaller(ctx)).kind !== 'read'
+  // The default user may have been deleted.
+  const credentials = mayReadPassword ? await findCredentials(ctx, cluster.id, user) : undefined
+  if (!credentials) return { ...about, password: '', pgbouncer_uri: '' }
+  const { password } = credentials
   const { pgHost, privateNetworkGap } = ctx.settings
   const isPrivate = privateNetworkGap === undefined
-  const place = isPrivate ? `${privateNames(cluster.id).pooler}:${privatePort}` : `${pgHost}:${cluster.poolerPort}`
-  const uri = `postgresql://${encodeURIComponent(user)}:${password}@${place}/${encodeURIComponent(database)}`
+  const address = isPrivate ? `${privateNames(cluster.id).pooler}:${privatePort}` : `${pgHost}:${cluster.poolerPort}`
+  const uri = `postgresql://${encodeURIComponent(user)}:${password}@${address}/${encodeURIComponent(database)}`
   return { ...about, password, pgbouncer_uri: uri }
 }
 

@@ -9,15 +9,16 @@ import {
 import { deploymentStrategies, isInProgress, type Release } from '../../model/app/release.ts'
 import { notFound } from '../../model/errors.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { foreignApp, noApp, notAllowed } from '../app/error-text.ts'
+import { ByApp } from '../app/params.ts'
+import { readOnly } from '../error-text.ts'
 import type { Route } from '../http/route.ts'
 import { internalRoute } from './route.ts'
-
-const ByApp = Type.Object({ app_name: Type.String({ description: 'The name of the app.' }) })
 
 const ReleaseView = Type.Object(
   {
     id: Type.String(),
-    version: Type.Integer({ description: 'Counts up from 1 in each app.' }),
+    version: Type.Integer({ description: 'Starts at 1 in each app.' }),
     stable: Type.Boolean(),
     in_progress: Type.Boolean(),
     status: Type.String({ description: '`pending`, `running`, `complete`, `failed`, ….' }),
@@ -26,11 +27,8 @@ const ReleaseView = Type.Object(
     image_ref: Type.String(),
     created_at: Type.String({ format: 'date-time' }),
   },
-  { title: 'FlyctlRelease', description: 'What a client that deployed an app noted down.' },
+  { title: 'FlyctlRelease', description: 'A deployment as recorded by the client.' },
 )
-
-const foreign = 'The app belongs to an organization this token may not see.'
-const noApp = 'No app has this name.'
 
 export const flyctlReleaseRoutes: Route[] = [
   internalRoute({
@@ -40,10 +38,12 @@ export const flyctlReleaseRoutes: Route[] = [
     summary: 'List the releases of an app, newest first',
     scope: 'read',
     params: ByApp,
-    query: Type.Object({ limit: Type.Optional(Type.Integer({ minimum: 1, description: 'At most this many.' })) }),
+    query: Type.Object({
+      limit: Type.Optional(Type.Integer({ minimum: 1, description: 'The maximum number of releases.' })),
+    }),
     status: 200,
     response: Type.Object({ releases: Type.Array(ReleaseView) }),
-    errors: { 403: foreign, 404: noApp, 422: 'A parameter is not valid.' },
+    errors: { 403: foreignApp, 404: noApp, 422: 'A parameter is not valid.' },
     run: async ({ ctx, params, query }) => ({
       releases: (await listReleasesOf(ctx, params.app_name, query.limit)).map(releaseView),
     }),
@@ -57,7 +57,7 @@ export const flyctlReleaseRoutes: Route[] = [
     params: ByApp,
     status: 200,
     response: ReleaseView,
-    errors: { 403: foreign, 404: `${noApp} Or: it has no release yet.` },
+    errors: { 403: foreignApp, 404: `${noApp} Or: it has no release yet.` },
     run: async ({ ctx, params }) => {
       const release = await findCurrentRelease(ctx, params.app_name)
       if (!release) throw notFound('release not found')
@@ -68,7 +68,7 @@ export const flyctlReleaseRoutes: Route[] = [
     method: 'GET',
     path: '/api/v1/releases/all_current',
     id: 'flyctlListReleaseTimes',
-    summary: 'When each app was last released, by name',
+    summary: 'Show the time of the latest release of each app',
     scope: 'read',
     status: 200,
     response: Type.Record(Type.String(), Type.String({ format: 'date-time' })),
@@ -80,8 +80,8 @@ export const flyctlReleaseRoutes: Route[] = [
     method: 'POST',
     path: '/api/v1/releases',
     id: 'flyctlCreateRelease',
-    summary: 'Note down that an app is being deployed',
-    description: 'Only kept and shown; machines are changed by their own operations.',
+    summary: 'Record a release',
+    description: 'Releases are only recorded; machines are changed by their own operations.',
     scope: 'write',
     body: Type.Object({
       app_name: Type.String(),
@@ -91,7 +91,7 @@ export const flyctlReleaseRoutes: Route[] = [
     }),
     status: 201,
     response: Type.Object({ release: ReleaseView }),
-    errors: { 403: `${foreign} Or: the token may only read.`, 404: noApp, 422: 'A field is missing or not valid.' },
+    errors: { 403: notAllowed, 404: noApp, 422: 'A field is missing or not valid.' },
     run: async ({ ctx, body }) => {
       const { app_name, image, strategy, definition } = body
       const release = await createRelease(ctx, app_name, { image, strategy: strategy || null, definition })
@@ -102,15 +102,15 @@ export const flyctlReleaseRoutes: Route[] = [
     method: 'PATCH',
     path: '/api/v1/releases/{release_id}',
     id: 'flyctlUpdateRelease',
-    summary: 'Note down how a release goes',
+    summary: 'Update the status of a release',
     scope: 'write',
     params: Type.Object({ release_id: Type.String() }),
     body: Type.Object({ status: Type.String() }),
     status: 200,
     response: ReleaseView,
     errors: {
-      403: 'The token may only read.',
-      404: 'There is no such release that this token may see.',
+      403: readOnly,
+      404: 'The release does not exist or is not visible to this token.',
       422: 'A field is missing or not valid.',
     },
     run: async ({ ctx, params, body }) => releaseView(await updateRelease(ctx, params.release_id, body.status)),

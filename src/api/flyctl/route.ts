@@ -1,5 +1,5 @@
-// Routes that flyctl uses besides the documented interface. They are views over the same actions; what differs is how
-// things are spelled.
+// Routes that flyctl uses besides the documented interface. They are views of the same actions with other names and
+// formats.
 import { type TObject, Type } from 'typebox'
 import type { BerthError } from '../../model/errors.ts'
 import { problemBody } from '../http/problem.ts'
@@ -7,7 +7,7 @@ import { type Route, route, type TypedRoute } from '../http/route.ts'
 
 export const InternalOrg = Type.Object({ org_slug: Type.String({ description: 'The slug of the organization.' }) })
 
-/** flyctl asks the second family first, and takes what it gets for one of it only with an `mpgd_cluster_id`. */
+/** flyctl tries the second family first, and accepts a cluster from it only with an `mpgd_cluster_id`. */
 export const families = [
   { family: 'postgres', suffix: 'V1' },
   { family: 'postgresv2', suffix: 'V2' },
@@ -17,14 +17,14 @@ export const ById = Type.Object({ postgres_cluster_id: Type.String({ description
 export const noCluster = 'The cluster does not exist, is deleted, or is not visible to this token.'
 export const notReady = 'A field is not valid, or the cluster is not ready.'
 
-/** A route of these: refusals are repeated where flyctl looks for them. */
+/** Builds a flyctl route; errors are repeated in `errors.detail`, where flyctl expects them. */
 export function internalRoute<P extends TObject, Q extends TObject, B extends TObject>(
-  record: Omit<TypedRoute<P, Q, B>, 'tag' | 'wrongType' | 'problem'>,
+  record: Omit<TypedRoute<P, Q, B>, 'tag' | 'wrongTypeStatus' | 'problem'>,
 ): Route {
   return route({
     ...record,
     tag: 'flyctl',
-    wrongType: 422,
+    wrongTypeStatus: 422,
     problem: internalProblem,
   } as TypedRoute<P, Q, B>)
 }

@@ -5,7 +5,7 @@ import { flyctlOrgRoutes } from './org.ts'
 import { flyctlPostgresRoutes } from './postgres.ts'
 import { flyctlReleaseRoutes } from './release.ts'
 
-/** What flyctl asks for besides the documented interface. */
+/** The routes that flyctl uses besides the documented interface. */
 export const flyctlRoutes: Route[] = [
   ...flyctlOrgRoutes,
   ...flyctlPostgresRoutes,

@@ -1,4 +1,4 @@
-// What a query leads to. It is loaded with the first one, because most platforms are never asked this way.
+// Executes GraphQL queries. Loaded with the first query, because most installations never receive one.
 import {
   type DocumentNode,
   execute,
@@ -14,50 +14,50 @@ import { BerthError, badRequest } from '../../model/errors.ts'
 import { graphqlSchema } from './schema.ts'
 import { type GraphqlNode, refusalView } from './view.ts'
 
-// Enough for the queries of every known client, ten times over. Asking for the whole schema takes some 300 tokens.
+// Ten times more than the queries of all known clients need. An introspection query has about 300 tokens.
 const maxTokens = 2000
 const maxDepth = 20
-/** Fields of the answer; whatever has to be looked up counts as many. */
+/** The limit on fields of a response; a field that needs a lookup counts as `lookupCost` fields. */
 const maxCost = 50_000
 const lookupCost = 100
 const maxMutations = 20
 
-export interface Asked {
+export interface GraphqlQuery {
   query: string
   variables?: object | null
   operationName?: string | null
 }
 
-/** What a query has cost so far. */
-interface Bill {
-  cost: number
+/** The cost of a query so far. */
+interface Cost {
+  fields: number
 }
 
-export async function answerQuery(rootValue: GraphqlNode, asked: Asked) {
+export async function answerQuery(rootValue: GraphqlNode, { query, variables, operationName }: GraphqlQuery) {
   const schema = graphqlSchema()
-  const document = read(asked.query)
+  const document = parseQuery(query)
   if (document instanceof GraphQLError) return { errors: [view(document)] }
-  const mistakes = validate(schema, document, undefined, { maxErrors: 10 })
-  if (mistakes.length > 0) return { errors: mistakes.map(view) }
-  const refusal = refuseSize(document)
-  if (refusal) return { errors: [refusalView(refusal)] }
-  const bill: Bill = { cost: 0 }
+  const invalid = validate(schema, document, undefined, { maxErrors: 10 })
+  if (invalid.length > 0) return { errors: invalid.map(view) }
+  const tooLarge = checkSize(document)
+  if (tooLarge) return { errors: [refusalView(tooLarge)] }
+  const cost: Cost = { fields: 0 }
   const { data, errors } = await execute({
     schema,
     document,
     rootValue,
-    contextValue: bill,
-    variableValues: asked.variables as Record<string, unknown> | null,
-    operationName: asked.operationName ?? null,
+    contextValue: cost,
+    variableValues: variables as Record<string, unknown> | null,
+    operationName: operationName ?? null,
     fieldResolver: resolveField,
   })
-  if (bill.cost > maxCost) return { data: data ?? null, errors: [refusalView(tooMuch())] }
-  const unexpected = errors?.find(isOurs)
+  if (cost.fields > maxCost) return { data: data ?? null, errors: [refusalView(tooExpensive())] }
+  const unexpected = errors?.find(isInternalError)
   if (unexpected) throw unexpected.originalError
   return { ...(data === undefined ? {} : { data }), ...(errors ? { errors: errors.map(view) } : {}) }
 }
 
-function read(query: string): DocumentNode | GraphQLError {
+function parseQuery(query: string): DocumentNode | GraphQLError {
   try {
     return parse(query, { maxTokens })
   } catch (err) {
@@ -66,26 +66,26 @@ function read(query: string): DocumentNode | GraphQLError {
   }
 }
 
-/** The value of a field, or what its function finds. Past the limit nothing more is looked up or opened. */
-const resolveField: GraphQLFieldResolver<Record<string, unknown>, Bill> = (source, args, bill, info) => {
+/** Returns the value of a field or calls its function. Beyond the cost limit nothing more is resolved. */
+const resolveField: GraphQLFieldResolver<Record<string, unknown>, Cost> = (source, args, cost, info) => {
   const value = source[info.fieldName]
   const isLookup = typeof value === 'function'
-  bill.cost += isLookup ? lookupCost : 1
-  if (bill.cost > maxCost) return undefined
+  cost.fields += isLookup ? lookupCost : 1
+  if (cost.fields > maxCost) return undefined
   return isLookup ? value(args) : value
 }
 
-/** Before anything is done. Fragments do not contain themselves: that is checked before. */
-function refuseSize(document: DocumentNode): BerthError | undefined {
+/** Limits depth and mutations before execution. The recursion ends, because validation rejects cyclic fragments. */
+function checkSize(document: DocumentNode): BerthError | undefined {
   const fragments = new Map<string, SelectionSetNode>()
   for (const definition of document.definitions) {
     if (definition.kind === Kind.FRAGMENT_DEFINITION) fragments.set(definition.name.value, definition.selectionSet)
   }
-  const known = new Map<SelectionSetNode, Size>()
+  const measured = new Map<SelectionSetNode, Size>()
   const measure = (set: SelectionSetNode | undefined): Size => {
     if (!set) return { depth: 0, width: 0 }
-    const before = known.get(set)
-    if (before) return before
+    const cached = measured.get(set)
+    if (cached) return cached
     const sizes = set.selections.map((selection): Size => {
       if (selection.kind === Kind.FRAGMENT_SPREAD) return measure(fragments.get(selection.name.value))
       const { depth, width } = measure(selection.selectionSet)
@@ -95,27 +95,27 @@ function refuseSize(document: DocumentNode): BerthError | undefined {
       depth: Math.max(...sizes.map(({ depth }) => depth)),
       width: sizes.reduce((sum, { width }) => sum + width, 0),
     }
-    known.set(set, size)
+    measured.set(set, size)
     return size
   }
   for (const definition of document.definitions) {
     if (definition.kind !== Kind.OPERATION_DEFINITION) continue
     const { depth, width } = measure(definition.selectionSet)
-    if (depth > maxDepth) return badRequest(`the query goes deeper than ${maxDepth} levels`)
+    if (depth > maxDepth) return badRequest(`the query is nested deeper than ${maxDepth} levels`)
     if (definition.operation === OperationTypeNode.MUTATION && width > maxMutations)
-      return badRequest(`one request may hold ${maxMutations} mutations, not ${width}`)
+      return badRequest(`a request may contain at most ${maxMutations} mutations, not ${width}`)
   }
   return undefined
 }
 
 interface Size {
   depth: number
-  /** Fields side by side. */
+  /** The number of fields at the top level. */
   width: number
 }
 
-/** Not a refusal but a fault, which is answered and logged as everywhere. What is away for a moment is neither. */
-function isOurs(error: GraphQLError): boolean {
+/** Internal errors fail the whole request, so that they are reported and logged as in other operations. */
+function isInternalError(error: GraphQLError): boolean {
   const cause = error.originalError
   if (!cause || cause instanceof GraphQLError) return false
   return !(cause instanceof BerthError) || cause.code === 'internal'
@@ -123,12 +123,12 @@ function isOurs(error: GraphQLError): boolean {
 
 function view(error: GraphQLError) {
   const { message, path, locations } = error.toJSON()
-  const place = { ...(path ? { path } : {}), ...(locations ? { locations } : {}) }
+  const position = { ...(path ? { path } : {}), ...(locations ? { locations } : {}) }
   const cause = error.originalError
-  if (cause instanceof BerthError) return { ...refusalView(cause), ...place }
-  return { message, ...place, extensions: { code: 'GRAPHQL_VALIDATION_FAILED' } }
+  if (cause instanceof BerthError) return { ...refusalView(cause), ...position }
+  return { message, ...position, extensions: { code: 'GRAPHQL_VALIDATION_FAILED' } }
 }
 
-function tooMuch() {
-  return badRequest('the query asks for too much at once; ask for fewer fields or shorter pages')
+function tooExpensive() {
+  return badRequest('the query is too expensive; request fewer fields or smaller pages')
 }

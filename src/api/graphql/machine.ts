@@ -5,7 +5,7 @@ import { machineAddress } from '../../model/network.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { connection, type GraphqlNode, regionNode } from './view.ts'
 
-/** A machine's own part of its private network: 16 bits below its address are free. */
+/** The prefix length of the subnet of a machine, which has 16 bits below its address. */
 const privateBits = 112
 
 export function machineNode({ settings }: LiveContext, machine: MachineDetails): GraphqlNode {
@@ -31,7 +31,7 @@ export function machineNode({ settings }: LiveContext, machine: MachineDetails):
   }
 }
 
-/** What the machines of an app offer, each service once. */
+/** Lists the services of the machines of an app without duplicates. */
 export function serviceNodes(machines: MachineDetails[]): GraphqlNode[] {
   const services = new Map<string, GraphqlNode>()
   for (const { protocol, internal_port, ports } of machines.flatMap(({ config }) => config.services ?? [])) {
@@ -54,7 +54,7 @@ export function regionNodesOf(machines: MachineDetails[]): GraphqlNode[] {
   return [...new Set(machines.map(({ region }) => region))].sort().map((code) => regionNode(regionOf(code)))
 }
 
-/** Of the image that the newest of the machines runs. */
+/** Describes the image of the newest machine. */
 export function imageVersionNode(machines: MachineDetails[]): GraphqlNode | null {
   const newest = machines
     .filter(({ image }) => image !== null)

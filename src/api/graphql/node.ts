@@ -15,7 +15,7 @@ import { nowMicros } from '../../model/time.ts'
 import { imageVersionNode, machineNode, regionNodesOf, serviceNodes } from './machine.ts'
 import { connection, type GraphqlNode, imageNode, ipNode, releaseNode, secretNode, tokenNode } from './view.ts'
 
-/** Who asks, for what is looked up only when a query wants it. */
+/** The context and the caller, for fields that are resolved on demand. */
 export interface Asker {
   ctx: LiveContext
   caller: Caller
@@ -31,7 +31,7 @@ export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId'
     name: org.name,
     type: org.slug === firstOrg ? 'PERSONAL' : 'SHARED',
     viewerRole: asker.caller.kind === 'read' ? 'member' : 'admin',
-    // Nothing here is paid for, and clients ask before they let somebody do a thing.
+    // Billing does not exist here; the values are those that make clients permit all operations.
     paidPlan: true,
     billable: true,
     billingStatus: 'CURRENT',
@@ -45,7 +45,7 @@ export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId'
   }
 }
 
-/** A token that may only read does not see the others, and asking for them does not spoil the rest of its answer. */
+/** Read-only tokens get an empty list instead of an error, so that the rest of their query is answered. */
 async function activeTokens({ ctx, caller }: Asker, orgSlug: string, appId?: string): Promise<GraphqlNode[]> {
   if (caller.kind === 'read') return []
   const now = nowMicros()
@@ -94,11 +94,11 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     machines: async ({ state, first }: PageQuery & { state?: string | null }) => {
       const found = (await machines()).filter((machine) => !state || machine.state === state)
       const nodes = found.slice(0, first ?? found.length).map((machine) => machineNode(ctx, machine))
-      // Each leads back to its app.
+      // A machine refers back to its app.
       return { nodes: nodes.map((node) => ({ ...node, app: () => appNode(asker, app) })), totalCount: found.length }
     },
     image: async ({ ref }: { ref: string }) => imageNode(await describeImage(ctx, app.name, ref)),
-    // Clients add the shared one to the others by themselves.
+    // Clients add the shared address to this list themselves.
     ipAddresses: async () => {
       const own = (await listIpsOf(ctx, app.name)).filter(({ shared }) => !shared)
       return connection(own.map((ip) => addressNode(asker, ip)))
@@ -125,20 +125,20 @@ export interface PageQuery {
 }
 
 const maxPage = 500
-const usualPage = 200
-const placePattern = /^[a-z0-9-]{1,63}\/[a-z0-9-]{1,63}$/
+const defaultPage = 200
+const cursorPattern = /^[a-z0-9-]{1,63}\/[a-z0-9-]{1,63}$/
 
-/** Apps of these organizations, one organization after the other. */
+/** A page of the apps of these organizations, ordered by organization. */
 export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: PageQuery): Promise<GraphqlNode> {
-  const limit = Math.min(maxPage, Math.max(1, query.first ?? usualPage))
-  const [from = '', afterName = ''] = query.after ? readCursor('after', placePattern, query.after).split('/') : []
+  const limit = Math.min(maxPage, Math.max(1, query.first ?? defaultPage))
+  const [from = '', afterName = ''] = query.after ? readCursor('after', cursorPattern, query.after).split('/') : []
   const found: AppSummary[] = []
   for (const { slug } of orgs) {
     if (slug < from || found.length > limit) continue
-    // One more than asked for tells whether another page follows.
+    // One more than requested shows whether there is another page.
     const wanted = limit + 1 - found.length
-    const place = slug === from ? { cursor: writeCursor(afterName) } : {}
-    found.push(...(await listAppsOf(asker.ctx, { org_slug: slug, limit: wanted, ...place })).apps)
+    const start = slug === from ? { cursor: writeCursor(afterName) } : {}
+    found.push(...(await listAppsOf(asker.ctx, { org_slug: slug, limit: wanted, ...start })).apps)
   }
   const edges = found.slice(0, limit).map((app) => ({
     cursor: writeCursor(`${app.orgSlug}/${app.name}`),

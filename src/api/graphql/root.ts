@@ -21,13 +21,13 @@ export function queryRoot(asker: Asker): GraphqlNode {
     currentUser: { ...userNode(caller), organizations },
     organization: async ({ slug, id }: { slug?: string | null; id?: string | null }) => {
       const given = slug || id
-      if (!given) throw invalid('organization needs a slug or an id')
+      if (!given) throw invalid('organization requires a slug or an id')
       return organizationNode(asker, slug ? await getOrgBySlug(asker, slug) : await getOrgById(asker, given))
     },
     organizations,
-    app: async ({ name }: { name?: string | null }) => appNode(asker, await findNamed(asker, name ?? '')),
+    app: async ({ name }: { name?: string | null }) => appNode(asker, await getAppByName(asker, name ?? '')),
     apps: async (query: PageQuery & { organizationId?: string | null; role?: string | null }) => {
-      // No app has a role here.
+      // Apps have no roles here.
       if (query.role) return appPage(asker, [], query)
       const orgs = query.organizationId ? [await getOrgById(asker, query.organizationId)] : await listVisibleOrgs(ctx)
       return appPage(asker, orgs, query)
@@ -40,7 +40,7 @@ export function queryRoot(asker: Asker): GraphqlNode {
     nearestRegion: () => regionNode(regionOf(ctx.settings.defaultRegion)),
     node: async ({ id }: { id: string }) => {
       const org = (await listVisibleOrgs(ctx)).find((one) => one.id === id)
-      return org ? organizationNode(asker, org) : appNode(asker, await findNamed(asker, id))
+      return org ? organizationNode(asker, org) : appNode(asker, await getAppByName(asker, id))
     },
   }
 }
@@ -84,7 +84,7 @@ interface AllocateIpInput {
 interface ReleaseIpInput {
   appId?: string | null
   ip?: string | null
-  /** The same: an address is its own id. */
+  /** The same as `ip`: an address is its own id. */
   ipAddressId?: string | null
 }
 
@@ -102,7 +102,7 @@ export function mutationRoot(asker: Asker): GraphqlNode {
       return { app: appNode(asker, { ...made, orgId: org.id, machineCount: 0, startedCount: 0, volumeCount: 0 }) }
     },
     deleteApp: async ({ appId, force, input }: DeleteAppArguments) => {
-      const app = await findNamed(asker, input?.appId ?? appId ?? '')
+      const app = await getAppByName(asker, input?.appId ?? appId ?? '')
       await deleteApp(ctx, app.name, input?.force ?? force ?? false)
       return { organization: appNode(asker, app).organization }
     },
@@ -164,7 +164,7 @@ function slugOf(name: string): string {
     .replace(/^-|-$/g, '')
 }
 
-/** Profiles of clients: what a token is to be good for. */
+/** Maps the token profiles of clients to tokens of the platform. */
 async function issueToken(asker: Asker, org: Org, { name, profile, profileParams, expiry }: CreateTokenInput) {
   const { ctx } = asker
   const lifetimeMs = readExpiry(expiry || undefined)
@@ -177,41 +177,41 @@ async function issueToken(asker: Asker, org: Org, { name, profile, profileParams
   })
   if (profile === 'deploy_organization') return createToken(ctx, body)
   if (profile !== 'deploy') throw invalid('profile must be deploy or deploy_organization')
-  const app = await findNamed(asker, String(profileParams?.app_id ?? ''))
+  const app = await getAppByName(asker, String(profileParams?.app_id ?? ''))
   if (app.orgId !== org.id) throw invalid(`app ${app.name} belongs to another organization`)
   return createDeployToken(ctx, app.name, expiry || undefined, name)
 }
 
-/** With the app as it is after the change. */
+/** Applies a change and returns the app in its new state. */
 async function withApp(
   asker: Asker,
   name: string,
   change: (name: string) => Promise<GraphqlNode | undefined>,
 ): Promise<GraphqlNode> {
-  await findNamed(asker, name)
-  return { ...(await change(name)), app: async () => appNode(asker, await findNamed(asker, name)) }
+  await getAppByName(asker, name)
+  return { ...(await change(name)), app: async () => appNode(asker, await getAppByName(asker, name)) }
 }
 
-/** Clients look for these words. */
-async function findNamed({ ctx }: Asker, name: string) {
-  return named('App', getApp(ctx, name))
+/** Clients match on the error message `Could not find App`. */
+async function getAppByName({ ctx }: Asker, name: string) {
+  return withNotFound('App', getApp(ctx, name))
 }
 
 async function getOrgBySlug({ ctx, caller }: Asker, slug: string): Promise<Org> {
-  return named('Organization', getOrg(ctx, caller, slug))
+  return withNotFound('Organization', getOrg(ctx, caller, slug))
 }
 
-/** Where an id is asked for, people write the slug. */
+/** Accepts a slug as well, because people use it in place of the id. */
 async function getOrgById(asker: Asker, id: string): Promise<Org> {
   const found = (await listVisibleOrgs(asker.ctx)).find((org) => org.id === id)
   return found ?? getOrgBySlug(asker, id)
 }
 
-async function named<T>(what: string, found: Promise<T>): Promise<T> {
+async function withNotFound<T>(kind: string, found: Promise<T>): Promise<T> {
   try {
     return await found
   } catch (err) {
-    if (err instanceof BerthError && err.code === 'not_found') throw notFound(`Could not find ${what}`)
+    if (err instanceof BerthError && err.code === 'not_found') throw notFound(`Could not find ${kind}`)
     throw err
   }
 }

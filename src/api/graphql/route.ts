@@ -8,7 +8,9 @@ const GraphqlRequest = Type.Object({
   query: Type.String({ description: 'A GraphQL document.', examples: ['{ organizations { nodes { slug } } }'] }),
   variables: Type.Optional(Type.Union([Type.Object({}), Type.Null()], { description: 'The values of its variables.' })),
   operationName: Type.Optional(
-    Type.Union([Type.String(), Type.Null()], { description: 'Which of several operations of the document to run.' }),
+    Type.Union([Type.String(), Type.Null()], {
+      description: 'The operation to run, if the document contains several.',
+    }),
   ),
 })
 
@@ -38,14 +40,14 @@ export const graphqlRoutes: Route[] = [
     path: '/graphql',
     id: 'graphql',
     tag: 'GraphQL',
-    summary: 'Ask and change by GraphQL',
-    description: 'The schema can be asked for by introspection. What is refused is in `errors`, with status 200.',
+    summary: 'Run a GraphQL query or mutation',
+    description: 'Introspection returns the schema. Errors are in `errors`, with status 200.',
     scope: 'read',
     body: GraphqlRequest,
     status: 200,
     response: GraphqlAnswer,
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     problem: (error) => ({ error: error.message, errors: [refusalView(error)] }),
     run: async ({ ctx, body }) => {
       const asker = { ctx, caller: await getCaller(ctx) }

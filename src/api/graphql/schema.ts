@@ -5,7 +5,7 @@ const file = new URL('schema.graphql', import.meta.url)
 
 let built: GraphQLSchema | undefined
 
-/** Built when it is first asked for. */
+/** Parses the schema on first use. */
 export function graphqlSchema(): GraphQLSchema {
   if (built) return built
   const schema = buildSchema(readFileSync(file, 'utf8'))

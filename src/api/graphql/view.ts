@@ -8,7 +8,7 @@ import { isInProgress, type Release } from '../../model/app/release.ts'
 import type { BerthError } from '../../model/errors.ts'
 import { toRfc3339 } from '../../model/time.ts'
 
-/** Values by field. A function is called when its field is asked for. */
+/** Values by field. A function is called when its field is requested. */
 export type GraphqlNode = Record<string, unknown>
 
 export function connection(nodes: GraphqlNode[]): GraphqlNode {

@@ -4,17 +4,16 @@ import { unauthorized } from '../../model/errors.ts'
 
 const scheme = /^(?:bearer|flyv1)\s+/i
 
-/** The token of an `Authorization` header. */
-export function readToken(header: string | undefined): string {
+function readToken(header: string | undefined): string {
   const tokens = listTokens(header)
-  const token = tokens.length > 1 ? choose(tokens) : tokens[0]!
+  const token = tokens.length > 1 ? chooseToken(tokens) : tokens[0]!
   if (token === '' || /\s/.test(token)) throw unauthorized('invalid token')
   return token
 }
 
 /**
- * Clients send `Bearer x`, `FlyV1 x`, and people paste `Bearer FlyV1 x`, so schemes are stripped until none is left.
- * There may be several behind them.
+ * Lists the tokens of an `Authorization` header. Clients send `Bearer x` or `FlyV1 x`, and people paste
+ * `Bearer FlyV1 x`, so schemes are stripped until none is left. Several tokens are separated by commas.
  */
 export function listTokens(header: string | undefined): string[] {
   let rest = header?.trim() ?? ''
@@ -24,22 +23,22 @@ export function listTokens(header: string | undefined): string[] {
   return rest.split(',').map((part) => part.trim())
 }
 
-/** Some clients send every token they have, those of other platforms too. The first that is one of ours counts. */
-function choose(tokens: string[]): string {
+/** Some clients send every token they have, including those of other platforms. The first one of ours is used. */
+function chooseToken(tokens: string[]): string {
   return tokens.find((token) => token.startsWith('berth_') || readMacaroon(token)) ?? tokens[0]!
 }
 
-// Clients come again with the same header, and to read it takes a tenth of the time of an answer.
-const mostKnown = 1000
-const longestKnown = 1024
-const known = new Map<string, Buffer>()
+// Clients repeat the same header, and parsing it would take a tenth of the time of a request.
+const maxCachedHeaders = 1000
+const maxCachedLength = 1024
+const hashByHeader = new Map<string, Buffer>()
 
-/** Whether there is such a token is not said here. */
+/** Hashes the token of a header. It does not check that the token exists. */
 export function readTokenHash(header = ''): Buffer {
-  const before = known.get(header)
-  if (before) return before
+  const cached = hashByHeader.get(header)
+  if (cached) return cached
   const hash = hashToken(readToken(header))
-  if (known.size >= mostKnown) known.clear()
-  if (header.length <= longestKnown) known.set(header, hash)
+  if (hashByHeader.size >= maxCachedHeaders) hashByHeader.clear()
+  if (header.length <= maxCachedLength) hashByHeader.set(header, hash)
   return hash
 }

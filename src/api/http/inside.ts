@@ -1,36 +1,35 @@
-// What a sandbox can ask about itself, on a socket inside it. It is answered as it is outside, by the same server and
-// with a token like any other, so that there is one way of being allowed something.
+// The API that a sandbox can call about itself, over a Unix socket inside it. Requests are rewritten to the public path
+// and handled by the same server with an ordinary token, so that authorization has a single implementation.
 import type { RequestListener, ServerResponse } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { notFound } from '../../model/errors.ts'
 import { problemBody } from './problem.ts'
 
-export interface Inhabitant {
-  /** The sandbox. */
+export interface SandboxIdentity {
   name: string
-  /** With which it may do what it may. */
+  /** A token that is valid for this sandbox only. */
   token: string
 }
 
-const reachable = /^\/v1\/(?:services|checkpoints?|tasks)(?=[/?]|$)/
-const restore = /^\/v1\/checkpoints\/[^/?]+\/restore(?=\?|$)/
+const allowedPath = /^\/v1\/(?:services|checkpoints?|tasks)(?=[/?]|$)/
+const restorePath = /^\/v1\/checkpoints\/[^/?]+\/restore(?=\?|$)/
 
-export function answerInside(server: FastifyInstance, { name, token }: Inhabitant): RequestListener {
+export function answerInside(server: FastifyInstance, { name, token }: SandboxIdentity): RequestListener {
   return (request, response) => {
     const path = request.url ?? '/'
-    if (!reachable.test(path)) return refuse(response, path)
-    request.url = pathOutside(name, path)
-    // Whatever else it says about itself does not count.
+    if (!allowedPath.test(path)) return refuse(response, path)
+    request.url = publicPath(name, path)
+    // Credentials sent by programs in the sandbox are ignored.
     request.headers.authorization = `Bearer ${token}`
     server.routing(request, response)
   }
 }
 
-/** Whoever restores from inside is ended by it, and is answered before. */
-export function pathOutside(name: string, path: string): string {
-  const restoring = restore.exec(path)
-  const asked = restoring ? `${restoring[0]}?wait=false` : path
-  return asked.replace(/^\/v1\//, `/v1/sandboxes/${name}/`)
+/** A restore ends the process that asks for it, so from inside it is answered before it begins. */
+function publicPath(name: string, path: string): string {
+  const restore = restorePath.exec(path)
+  const target = restore ? `${restore[0]}?wait=false` : path
+  return target.replace(/^\/v1\//, `/v1/sandboxes/${name}/`)
 }
 
 function refuse(response: ServerResponse, path: string): void {

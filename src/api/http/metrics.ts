@@ -21,11 +21,11 @@ export function createMetrics(version: string): Metrics {
     buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5],
     registers,
   })
-  // Finding a child by its labels costs more than observing.
+  // Looking up a child by its labels costs more than observing a value.
   const byLabels = new Map<string, Histogram.Internal<string>>()
   const turns = new Counter({
     name: 'berth_work_turns_total',
-    help: 'Looks at a resource by the background loop, by how they ended.',
+    help: 'Steps run by the background loop, by kind of resource and result.',
     labelNames: ['kind', 'result'],
     registers,
   })
@@ -38,9 +38,9 @@ export function createMetrics(version: string): Metrics {
   return {
     observeRequest(area, route, status, seconds) {
       const key = `${area} ${route} ${status}`
-      const known = byLabels.get(key) ?? requests.labels(area, route, String(status))
-      byLabels.set(key, known)
-      known.observe(seconds)
+      const histogram = byLabels.get(key) ?? requests.labels(area, route, String(status))
+      byLabels.set(key, histogram)
+      histogram.observe(seconds)
     },
     observeTurn(kind, result, seconds) {
       turns.labels(kind, result).inc()

@@ -1,4 +1,5 @@
 import type { TObject, TSchema } from 'typebox'
+import { type ComponentNames, shareRepeated } from './openapi-share.ts'
 import { type Area, PlatformProblem, SandboxProblem } from './problem.ts'
 import type { Route } from './route.ts'
 
@@ -11,52 +12,70 @@ export interface OpenApiDocument {
   security: Json[]
   tags: { name: string; description: string }[]
   paths: Record<string, Record<string, Json>>
-  components: { securitySchemes: Json; schemas: Json; headers: Json }
+  components: { securitySchemes: Json; schemas: Json; headers: Json; responses: Json; parameters: Json }
 }
 
 const titles: Record<Area, string> = { platform: 'Berth platform', sandbox: 'Berth sandboxes' }
 
 const tags: Record<string, string> = {
-  Postgres: 'Real PostgreSQL clusters. Success bodies are `{ "data": … }`.',
-  Apps: 'An app groups machines that run user code, with their configuration and what routes to them.',
-  Machines: 'Programs of an app, each in a box of its own made from an image, with a configuration that it keeps.',
-  Secrets: 'What machines of an app see in their environment and nobody else. Kept encrypted.',
-  Volumes: 'Disks of machines, which they survive, and snapshots of them. A volume is attached to one machine at most.',
-  Addresses: 'Where an app answers. Without one it cannot be reached from outside.',
-  'Network policies': 'What machines of an app may reach and be reached at, beside what comes through the edge.',
-  Certificates: 'Host names of apps beside their own, and what proves them over TLS.',
-  Services: 'Programs that the platform keeps running in a sandbox. Their state is read from their supervisor.',
-  Organizations: 'Who owns things. Every token but root belongs to one.',
+  Postgres: 'Managed PostgreSQL clusters. Successful responses have the form `{ "data": … }`.',
+  Apps: 'An app groups machines that run user code, with their configuration and routing.',
+  Machines: 'Isolated processes of an app, each started from an image with a versioned configuration.',
+  Secrets: 'Environment variables that only the machines of an app can read. Stored encrypted.',
+  Volumes: 'Persistent disks for machines, and their snapshots. A volume is attached to at most one machine.',
+  Addresses: 'The IP addresses of apps. An app without one is not reachable from outside.',
+  'Network policies': 'Firewall rules for the machines of an app. Requests through the edge are not affected.',
+  Certificates: 'Custom host names of apps and their TLS certificates.',
+  Services: 'Supervised processes in a sandbox.',
+  Organizations: 'The owners of resources. Every token except root tokens belongs to one.',
   Sandboxes: 'Persistent environments for programs, each with its own filesystem, processes and URL.',
-  Checkpoints: 'The filesystem of a sandbox at a moment, to go back to.',
-  Exec: 'Commands in a sandbox, over WebSockets and plain requests, on terminals and with pipes. They survive the connections of those who follow them, and end with the control plane.',
-  Files: 'Files inside a sandbox. No path leads out of it. Refusals carry `code`, such as `ENOENT`, and `path`.',
-  Ports: 'What listens inside a sandbox, and connections to it.',
+  Checkpoints: 'Saved states of the file system of a sandbox, which can be restored.',
+  Exec: 'Commands in a sandbox, over WebSockets or plain requests, with or without a terminal. They continue when a client disconnects, and end when the control plane stops.',
+  Files: 'Files inside a sandbox; paths cannot leave it. Errors have a `code`, such as `ENOENT`, and a `path`.',
+  Ports: 'The open ports of a sandbox, and connections to them.',
   Tasks:
-    'What asks for a sandbox to be kept awake, until it is over or expires. Sandboxes that run stay awake by themselves, so for now a task is a note that others can read.',
-  Policies: 'What a sandbox may reach and use.',
-  flyctl: 'What flyctl asks for besides the documented interface: the same things under other names.',
-  Platform: 'What this platform is made of.',
-  GraphQL: 'Another way to ask for apps, organizations, secrets and addresses.',
-  Tokens: 'What a request proves its right with.',
+    'A task keeps a sandbox awake until it ends or expires. Running sandboxes are not suspended at present, so a task is only informative.',
+  Policies: 'Network access, privileges and limits of a sandbox.',
+  flyctl: 'Further operations that flyctl uses: views of the same resources in another format.',
+  Platform: 'Properties of this installation.',
+  GraphQL: 'A GraphQL interface to apps, organizations, secrets and addresses.',
+  Tokens: 'Credentials for requests.',
 }
 
-/** Refusals that every operation has. */
+/** The errors that every operation has. */
 const commonErrors: Record<number, string> = {
   400: 'The body is not a JSON object, or a parameter is not valid.',
   401: 'The token is missing, unknown, expired or revoked.',
   413: 'The body is larger than 1 MiB.',
-  429: 'Too many requests; `Retry-After` says when to try again. Only when rate limits are on.',
-  500: 'Something went wrong on our side; the log has more under the `fly-request-id`.',
-  503: 'Something the platform needs is away for a moment; repeat the request after `Retry-After`.',
+  429: 'Too many requests; retry after `Retry-After`. Only when rate limits are enabled.',
+  500: 'Internal error; the log has details under the `fly-request-id`.',
+  503: 'A part of the platform is temporarily unavailable; retry after `Retry-After`.',
 }
 
 const idempotencyErrors: Record<number, string> = {
   409: 'A request with the same `Idempotency-Key` is still running.',
-  422: 'The `Idempotency-Key` was used with another request.',
+  422: 'The `Idempotency-Key` was used with a different request.',
 }
 
-/** The description of one address, derived from its route table. Schemas with a title become components. */
+const descriptionOfSuccess = 'Success.'
+const descriptionWithoutBody = 'Success; the response has no body.'
+
+const responseNames: ComponentNames = {
+  [commonErrors[400]!]: 'BadRequest',
+  [commonErrors[401]!]: 'Unauthorized',
+  [commonErrors[413]!]: 'PayloadTooLarge',
+  [commonErrors[429]!]: 'TooManyRequests',
+  [commonErrors[500]!]: 'InternalError',
+  [commonErrors[503]!]: 'Unavailable',
+  [idempotencyErrors[409]!]: 'IdempotencyKeyInUse',
+  [idempotencyErrors[422]!]: 'IdempotencyKeyReused',
+  [descriptionWithoutBody]: 'Empty',
+}
+
+/**
+ * The OpenAPI document of one API listener, derived from its route table. Schemas with a title become components, and so
+ * do responses and parameters that occur more than once.
+ */
 export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDocument {
   const schemas: Json = {}
   const paths: OpenApiDocument['paths'] = {}
@@ -64,6 +83,7 @@ export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDo
     paths[route.path] ??= {}
     paths[route.path]![route.method.toLowerCase()] = operationOf(area, route, schemas)
   }
+  const shared = shareRepeated(paths, responseNames)
   return {
     openapi: '3.1.0',
     info: {
@@ -71,17 +91,19 @@ export function openApiDocument(area: Area, routes: readonly Route[]): OpenApiDo
       version: '1.0',
       summary: 'A self-hosted cloud platform.',
       description:
-        'Every operation takes a bearer token, unless it says otherwise. Every answer carries a unique `fly-request-id`.',
+        'Operations require a bearer token unless stated otherwise. Every response has a unique `fly-request-id`.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/', description: 'This address.' }],
     security: [{ bearer: [] }],
     tags: [...new Set(routes.map((route) => route.tag))].map((name) => ({ name, description: tags[name]! })),
-    paths,
+    paths: shared.paths,
     components: {
       securitySchemes: { bearer: { type: 'http', scheme: 'bearer', description: '`Authorization: Bearer <token>`' } },
       schemas,
       headers: routes.length === 0 ? {} : { 'fly-request-id': requestIdHeader },
+      responses: shared.responses,
+      parameters: shared.parameters,
     },
   }
 }
@@ -98,7 +120,7 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
     tags: [route.tag],
     summary: route.summary,
     ...(route.description ? { description: route.description } : {}),
-    ...(route.mayLackToken || route.forItself ? { security: [{ bearer: [] }, {}] } : {}),
+    ...(route.tokenOptional || route.machineSelf ? { security: [{ bearer: [] }, {}] } : {}),
     ...(parameters.length > 0 ? { parameters } : {}),
     ...(route.body ? { requestBody: { required: true, content: jsonContent(refer(route.body, schemas)) } } : {}),
     ...(route.rawBody ? { requestBody: { content: { 'application/octet-stream': { schema: anyBytes } } } } : {}),
@@ -106,13 +128,14 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
   }
 }
 
-const requestIdHeader = { description: 'Names this request in the log.', schema: { type: 'string' } }
+const requestIdHeader = { description: 'Identifies the request in the log.', schema: { type: 'string' } }
 
 const idempotencyParameter = {
   name: 'Idempotency-Key',
   in: 'header',
   required: false,
-  description: 'Repeating the request with the same key and body within 24 hours answers the same and changes nothing.',
+  description:
+    'A repeated request with the same key and body within 24 hours has no further effect and returns the same response.',
   schema: { type: 'string', minLength: 1, maxLength: 255 },
 }
 
@@ -131,7 +154,7 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
   const content = contentOf(route, schemas)
   const responses: Json = {
     [route.status]: {
-      description: content ? 'Done.' : 'Done; the answer has no body.',
+      description: content ? descriptionOfSuccess : descriptionWithoutBody,
       headers,
       ...(content ? { content } : {}),
     },
@@ -152,7 +175,7 @@ function contentOf({ response, contentType }: Route, schemas: Json): Json | unde
   return response && jsonContent(schema)
 }
 
-/** A status that both the key and the operation itself can cause says both. */
+/** Combines the descriptions of a status that both the operation and its key can cause. */
 function ownErrors(route: Route): Record<number, string> {
   if (route.method !== 'POST') return route.errors
   return Object.fromEntries(
@@ -167,7 +190,7 @@ function jsonContent(schema: Json): Json {
   return { 'application/json': { schema } }
 }
 
-/** The schema as plain JSON, every titled one inside it moved to the components and referred to by name. */
+/** Converts a schema to plain JSON and replaces titled schemas by references to components. */
 function refer(schema: TSchema, schemas: Json): Json {
   const plain = JSON.parse(JSON.stringify(schema)) as Json
   return hoist(plain, schemas) as Json

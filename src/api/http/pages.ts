@@ -8,12 +8,12 @@ import { isLoopback } from '../../model/network.ts'
 import { docsAt, docsPage } from '../docs/page.ts'
 import { readTokenHash } from './auth.ts'
 import { openApiDocument } from './openapi.ts'
-import type { ServerOptions } from './server.ts'
+import type { ServerOptions } from './options.ts'
 
-/** What is served beside the operations: health, metrics, and the description of the operations themselves. */
-export function addPages(server: FastifyInstance, { area, routes, ground, metrics }: ServerOptions): void {
-  const { db } = ground
-  // Made when somebody first looks: both take longer than the rest of a start, and memory.
+/** Adds the pages beside the operations: health, metrics, the OpenAPI document and the API reference. */
+export function addPages(server: FastifyInstance, { area, routes, context, metrics }: ServerOptions): void {
+  const { db } = context
+  // Rendered on first use: together they take longer than the rest of the start, and memory.
   let openApiText: string | undefined
   let docsHtml: string | undefined
 
@@ -24,7 +24,7 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
     return { status: 'ready' }
   })
 
-  // Figures about the whole platform are for its operator: somebody on this machine, or the root token.
+  // Metrics describe the whole platform, so only its operator may read them: a local process, or the root token.
   server.get('/metrics', async (request, reply) => {
     if (!isLoopback(request.ip ?? '')) {
       const caller = await getCaller({ db, area: 'platform', tokenHash: readTokenHash(request.headers.authorization) })
@@ -38,7 +38,7 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
     return reply.type('application/json').send(openApiText)
   })
 
-  if (area === 'platform') addIdentityPages(server, ground)
+  if (area === 'platform') addIdentityPages(server, context)
 
   server.get('/docs', async (request, reply) => {
     docsHtml ??= docsPage(openApiDocument(area, routes), area === 'platform' ? 'BERTH_URL' : 'BERTH_SANDBOX_URL')
@@ -54,8 +54,8 @@ export function addPages(server: FastifyInstance, { area, routes, ground, metric
   server.get('/', async (_request, reply) => reply.redirect('/docs'))
 }
 
-/** By which others check who a machine is. */
-function addIdentityPages(server: FastifyInstance, ground: ServerOptions['ground']): void {
-  server.get('/.well-known/openid-configuration', async () => discovery(ground.settings.issuer()))
-  server.get('/.well-known/jwks.json', async () => listIdentityKeys(ground))
+/** OpenID Connect discovery, with which third parties verify the identity tokens of machines. */
+function addIdentityPages(server: FastifyInstance, context: ServerOptions['context']): void {
+  server.get('/.well-known/openid-configuration', async () => discovery(context.settings.issuer()))
+  server.get('/.well-known/jwks.json', async () => listIdentityKeys(context))
 }

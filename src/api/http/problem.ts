@@ -2,12 +2,12 @@ import type { FastifyError } from 'fastify'
 import { Type } from 'typebox'
 import { BerthError, type ErrorCode, errorTable } from '../../model/errors.ts'
 
-/** The platform's two addresses say no in two shapes. */
+/** The two API listeners; they report errors in different formats. */
 export type Area = 'platform' | 'sandbox'
 
 export const PlatformProblem = Type.Object(
   {
-    error: Type.String({ description: 'A sentence for people.' }),
+    error: Type.String({ description: 'A message for people.' }),
     status: Type.Optional(Type.String({ description: 'A code for programs, such as `name_taken`.' })),
   },
   { title: 'Error' },
@@ -16,12 +16,12 @@ export const PlatformProblem = Type.Object(
 export const SandboxProblem = Type.Object(
   {
     error: Type.String({ description: 'A code for programs, such as `not_found`.' }),
-    message: Type.String({ description: 'A sentence for people.' }),
-    code: Type.Optional(Type.String({ description: 'What the system inside said to a file operation: `ENOENT`, ….' })),
-    path: Type.Optional(Type.String({ description: 'The file that it is about.' })),
-    limit: Type.Optional(Type.Integer({ description: 'With 429: how much there may be.' })),
+    message: Type.String({ description: 'A message for people.' }),
+    code: Type.Optional(Type.String({ description: 'The error code of a file operation, such as `ENOENT`.' })),
+    path: Type.Optional(Type.String({ description: 'The file that the error is about.' })),
+    limit: Type.Optional(Type.Integer({ description: 'With 429: the limit that was exceeded.' })),
     window_seconds: Type.Optional(
-      Type.Number({ description: 'In which time; 0 when it is about what is there at once.' }),
+      Type.Number({ description: 'With 429: the period the limit applies to; 0 for a limit on concurrent resources.' }),
     ),
     retry_after_seconds: Type.Optional(Type.Integer()),
     current_count: Type.Optional(Type.Integer()),
@@ -38,7 +38,7 @@ export function problemBody(area: Area, error: BerthError): Record<string, unkno
   return { error: error.message, ...(status ? { status } : {}), ...fields }
 }
 
-/** As clients of sandboxes read them. There is nothing to buy. */
+/** The fields that sandbox clients expect with a 429. Upgrades do not exist here. */
 function limitFields({ details: { limit, retryAfterSeconds = 0 } }: BerthError): Record<string, unknown> {
   if (!limit) return {}
   return {
@@ -71,12 +71,12 @@ export function problemHeaders(error: BerthError): Record<string, string> {
   }
 }
 
-/** What the HTTP framework refuses by itself becomes one of our errors; anything unknown is ours to answer for. */
+/** Converts errors of the HTTP framework; an unknown error becomes a 500 and keeps its cause for the log. */
 export function asBerthError(err: unknown): BerthError {
   if (err instanceof BerthError) return err
   const status = (err as FastifyError).statusCode ?? 500
   const code = codeOf(status)
-  if (!code || status >= 500) return new BerthError('internal', 'something went wrong on our side', { cause: err })
+  if (!code || status >= 500) return new BerthError('internal', 'internal error', { cause: err })
   const message = code === 'too_large' ? 'the body is larger than 1 MiB' : (err as Error).message
   return new BerthError(code, message)
 }

@@ -13,7 +13,7 @@ function refusalOf(attempt: () => void): BerthError | undefined {
   }
 }
 
-it('allows a burst, then as many as the rate, for each key', () => {
+it('allows a burst and then the rate, per key', () => {
   let now = 0
   const take = rateLimiter(() => now)
   const rate = { perSecond: 1, burst: 3 }
@@ -24,7 +24,7 @@ it('allows a burst, then as many as the rate, for each key', () => {
   expect(attempts('one')).toEqual([undefined, 'rate_limited', 'rate_limited', 'rate_limited'])
 })
 
-it('tells clients what they read about a limit', () => {
+it('reports the limit in the fields and headers that clients read', () => {
   const take = rateLimiter(() => 0)
   const refusal = refusalOf(() => {
     for (;;) take('key', { perSecond: 0.5, burst: 2 }, 'sprite_creation_rate_limited')

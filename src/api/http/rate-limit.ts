@@ -2,7 +2,7 @@ import { BerthError } from '../../model/errors.ts'
 
 interface Bucket {
   tokens: number
-  at: number
+  updatedAt: number
 }
 
 export interface Rate {
@@ -13,23 +13,23 @@ export interface Rate {
 export const writeRate: Rate = { perSecond: 1, burst: 3 }
 export const readRate: Rate = { perSecond: 5, burst: 10 }
 
-/** Buckets that have refilled are as good as absent; they are swept when this many have gathered. */
-const sweepAt = 10_000
+/** Full buckets need not be kept; they are removed once there are this many. */
+const maxBuckets = 10_000
 
-/** A token bucket per key, in this process: two API processes on one database each allow the rate. */
+/** A token bucket per key. The state is per process: two API processes on one database each allow the full rate. */
 export function rateLimiter(now: () => number = () => performance.now() / 1000) {
   const buckets = new Map<string, Bucket>()
 
   function sweep(rate: Rate): void {
     for (const [key, bucket] of buckets) {
-      if ((now() - bucket.at) * rate.perSecond >= rate.burst) buckets.delete(key)
+      if ((now() - bucket.updatedAt) * rate.perSecond >= rate.burst) buckets.delete(key)
     }
   }
 
-  /** `status` is what programs are told where that says more. */
+  /** Throws when the rate is exceeded; `status` replaces the error code that clients read. */
   return function take(key: string, rate: Rate, status?: string): void {
-    const bucket = buckets.get(key) ?? { tokens: rate.burst, at: now() }
-    const tokens = Math.min(rate.burst, bucket.tokens + (now() - bucket.at) * rate.perSecond)
+    const bucket = buckets.get(key) ?? { tokens: rate.burst, updatedAt: now() }
+    const tokens = Math.min(rate.burst, bucket.tokens + (now() - bucket.updatedAt) * rate.perSecond)
     if (tokens < 1) {
       const seconds = Math.ceil((1 - tokens) / rate.perSecond)
       throw new BerthError('rate_limited', 'rate limit exceeded', {
@@ -38,7 +38,7 @@ export function rateLimiter(now: () => number = () => performance.now() / 1000) 
         ...(status && { status }),
       })
     }
-    if (buckets.size >= sweepAt) sweep(rate)
-    buckets.set(key, { tokens: tokens - 1, at: now() })
+    if (buckets.size >= maxBuckets) sweep(rate)
+    buckets.set(key, { tokens: tokens - 1, updatedAt: now() })
   }
 }

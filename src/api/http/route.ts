@@ -12,19 +12,19 @@ export interface Call<P, Q, B> {
   query: Q
   body: B
   headers: IncomingHttpHeaders
-  /** The query as it came, for parameters that are given several times. */
+  /** The unparsed query, for parameters that may be repeated. */
   search: URLSearchParams
 }
 
 const noSearch = new URLSearchParams()
 
-/** Few requests have one, and to read it takes longer than most of the rest. */
+/** Skips parsing when there is no query: few requests have one, and parsing is slow. */
 export function readSearch(url: string): URLSearchParams {
   const start = url.indexOf('?')
   return start < 0 ? noSearch : new URLSearchParams(url.slice(start))
 }
 
-/** What `run` returns when it decides the status itself; most return the body alone. */
+/** Returned by `run` when it chooses the status itself; most routes return only the body. */
 export class Answer {
   readonly status: number
   readonly body: unknown
@@ -35,12 +35,12 @@ export class Answer {
   }
 }
 
-/** An answer that is written piece by piece. What `write` throws cuts the connection, since the status is out already. */
+/** A streamed response. When `write` throws, the connection is closed, because the status has been sent already. */
 export class StreamAnswer {
   readonly status: number
   readonly headers: Record<string, string>
-  /** The signal is aborted when the client has gone. */
-  readonly write: (out: ServerResponse, gone: AbortSignal) => Promise<void>
+  /** The signal is aborted when the client disconnects. */
+  readonly write: (out: ServerResponse, disconnected: AbortSignal) => Promise<void>
 
   constructor(status: number, headers: Record<string, string>, write: StreamAnswer['write']) {
     this.status = status
@@ -49,76 +49,82 @@ export class StreamAnswer {
   }
 }
 
-/** Resolves when the client can take more; whoever has much to say waits for it, so that nothing piles up. */
+/** Resolves when the client can take more. Callers that send a lot wait for it, so that output is not buffered. */
 export type Send = (...events: object[]) => Promise<void>
 
-/** One JSON object a line, each sent at once. */
-export function ndjson(write: (send: Send, gone: AbortSignal) => Promise<void>): StreamAnswer {
+/** Streams one JSON object per line, each sent immediately. */
+export function ndjson(write: (send: Send, disconnected: AbortSignal) => Promise<void>): StreamAnswer {
   const headers = {
     'content-type': 'application/x-ndjson',
     'cache-control': 'no-cache',
     'x-content-type-options': 'nosniff',
   }
-  return new StreamAnswer(200, headers, async (out, gone) => {
+  return new StreamAnswer(200, headers, async (out, disconnected) => {
     out.flushHeaders()
     await write(async (...events) => {
-      if (gone.aborted || events.length === 0) return
+      if (disconnected.aborted || events.length === 0) return
       if (out.write(events.map((event) => `${JSON.stringify(event)}\n`).join(''))) return
-      await once(out, 'drain', { signal: gone }).catch(() => undefined)
-    }, gone)
+      await once(out, 'drain', { signal: disconnected }).catch(() => undefined)
+    }, disconnected)
   })
 }
 
 export interface Route {
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
-  /** As OpenAPI writes it, parameters in braces. */
+  /** The path in OpenAPI notation, with parameters in braces. */
   path: string
-  /** Another path that clients know it by. */
+  /** Another path of the same operation, for compatibility with existing clients. */
   alias?: string
   id: string
   tag: string
   summary: string
   description?: string
-  /** What is counted by the rate limit, and which tokens may call: `read` tokens only call `read` routes. */
+  /** Selects the rate limit and the tokens that may call it: `read` tokens may only call `read` routes. */
   scope: 'read' | 'write'
   params?: TObject
   query?: TObject
   body?: TObject
   status: 200 | 201 | 202 | 204
-  /** A second status of success, with the same body. */
+  /** A second success status, with the same body. */
   otherStatus?: 200 | 202
   response?: TSchema
-  /** A field of the body that is null counts as absent: clients of typed languages send them. */
-  nullsAbsent?: true
+  /** Treats null fields of the body as absent: clients in typed languages send them. */
+  ignoreNulls?: true
   /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
   rawBody?: true
-  /** It may come without a token: what it is about is one in the body, or who asks is known otherwise. */
-  mayLackToken?: true
-  /** A machine may ask it about itself without a token: `app_name` and `machine_id` of its parameters are then its own. */
-  forItself?: true
-  /** The answer comes piece by piece, so that it cannot be kept for an `Idempotency-Key`. */
+  /** The token may be missing: the body contains one, or the caller is identified in another way. */
+  tokenOptional?: true
+  /** A machine may call it without a token when `app_name` and `machine_id` are its own. */
+  machineSelf?: true
+  /** The response is streamed, so it cannot be stored for an `Idempotency-Key`. */
   streams?: true
   /**
-   * What it changes is out in the world, where nothing is rolled back: with an `Idempotency-Key` as well, what it keeps is
-   * kept at once, and no transaction is open while it waits.
+   * It changes something that a transaction cannot roll back, such as a user of a cluster. So, even with an
+   * `Idempotency-Key`, its rows are committed at once and no transaction is open while it runs.
    */
-  outside?: true
-  /** Of the answer, when it is not JSON. */
+  outsideTransaction?: true
+  /** The content type of the response, when it is not JSON. */
   contentType?: 'application/octet-stream' | 'application/x-ndjson' | 'text/plain'
-  /** The refusals of this operation beyond those every operation has: status → when. */
+  /** The errors of this operation beyond those that every operation has: status → cause. */
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */
-  wrongType: 400 | 422
-  /** The code for programs when it is asked for too often, where clients know one of its own. */
-  rateLimited?: string
-  /** The body of a refusal, where it is not the one of the address. */
+  wrongTypeStatus: 400 | 422
+  /** The error code of a 429, where clients expect a specific one. */
+  rateLimitCode?: string
+  /** Renders the body of an error, where it differs from the format of the listener. */
   problem?(error: BerthError): object
-  /** Refusals that come before those of the fields, such as an absent resource. */
+  /** Checks that come before the validation of fields, such as whether the resource exists. */
   precheck?(call: Pick<Call<unknown, unknown, unknown>, 'ctx' | 'params'>): Promise<unknown>
   run(call: Call<unknown, unknown, unknown>): Promise<unknown>
 }
 
-/** A WebSocket. `open` refuses as a request is refused, before the connection is upgraded. */
+/** Adds the path under which existing clients know a route: `/v1/sprites` for sandboxes, or its own alias. */
+export function withAliases<R extends { path: string; alias?: string }>(route: R): R[] {
+  const alias = route.alias ?? route.path.replace(/^\/v1\/sandboxes(?=\/|$)/, '/v1/sprites')
+  return alias === route.path ? [route] : [route, { ...route, path: alias }]
+}
+
+/** A WebSocket. Errors thrown by `open` are sent as an HTTP response before the connection is upgraded. */
 export interface SocketRoute {
   path: string
   id: string
@@ -128,7 +134,7 @@ export interface SocketRoute {
 }
 
 export interface OpenSocket {
-  /** Sent with the answer that upgrades the connection. */
+  /** Headers of the response that upgrades the connection. */
   headers?: Record<string, string>
   run(socket: WebSocket): void
 }
@@ -147,7 +153,7 @@ export interface TypedRoute<P extends TObject, Q extends TObject, B extends TObj
   run(call: Call<Input<P>, Input<Q>, Input<B>>): Promise<unknown>
 }
 
-/** Returns the record unchanged; the call exists so that `run` is typed by the schemas beside it. */
+/** Returns the record unchanged; it types the arguments of `run` by the schemas of the record. */
 export function route<P extends TObject, Q extends TObject, B extends TObject>(record: TypedRoute<P, Q, B>): Route {
   return record as unknown as Route
 }

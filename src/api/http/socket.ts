@@ -1,4 +1,4 @@
-// WebSockets beside the requests of an address. A refusal is an ordinary HTTP answer, so that clients can show it.
+// WebSockets of an API listener. An error before the upgrade is an ordinary HTTP response, so that clients can show it.
 import { randomUUID } from 'node:crypto'
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { Duplex } from 'node:stream'
@@ -6,16 +6,16 @@ import type { FastifyInstance } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { badRequest, notFound } from '../../model/errors.ts'
 import { readTokenHash } from './auth.ts'
+import { commonHeaders, type ServerOptions } from './options.ts'
 import { asBerthError, problemBody, problemHeaders } from './problem.ts'
-import { type OpenSocket, readSearch, type SocketRoute } from './route.ts'
-import { headersOf, type ServerOptions, withAliases } from './server.ts'
+import { type OpenSocket, readSearch, type SocketRoute, withAliases } from './route.ts'
 
 interface Matched {
   route: SocketRoute
   params: Record<string, string>
 }
 
-/** What clients send in one message: their own limit is 10 MiB. */
+/** Above the 10 MiB that clients send in one message. */
 const maxMessageBytes = 16 * 1024 * 1024
 
 export function addSockets(server: FastifyInstance, options: ServerOptions, routes: SocketRoute[]): void {
@@ -27,18 +27,20 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
     open(options, match, request).then(
       ({ headers, run }) => {
         const add = (lines: string[]) => {
-          for (const [name, value] of Object.entries({ ...headersOf(options.area, id), ...headers })) {
+          for (const [name, value] of Object.entries({ ...commonHeaders(options.area, id), ...headers })) {
             lines.push(`${name}: ${value}`)
           }
         }
         sockets.once('headers', add)
         sockets.handleUpgrade(request, connection, head, (socket: WebSocket) => {
           socket.on('error', () => socket.terminate())
-          contain(socket, (err) => options.log.error({ request: id, err }, 'a socket was given up'))
-          options.log.info({ request: id, path: pathOf(request), status: 101 }, 'answered')
+          terminateOnError(socket, (err) =>
+            options.log.error({ request: id, err }, 'socket handler failed; closing it'),
+          )
+          options.log.info({ request: id, path: pathOf(request), status: 101 }, 'request completed')
           run(socket)
         })
-        sockets.off('headers', add) // still there when the handshake was refused
+        sockets.off('headers', add) // the listener remains when the handshake is rejected
       },
       (err: unknown) => refuse(options, connection, id, err),
     )
@@ -48,14 +50,14 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
   })
 }
 
-/** What a client's message brings about ends its own connection at most. */
-function contain(socket: WebSocket, tell: (err: unknown) => void): void {
+/** An exception while a message is handled ends this connection only, not the process. */
+function terminateOnError(socket: WebSocket, onError: (err: unknown) => void): void {
   const emit = socket.emit.bind(socket)
   socket.emit = (event: string, ...args: unknown[]) => {
     try {
       return emit(event, ...args)
     } catch (err) {
-      tell(err)
+      onError(err)
       socket.terminate()
       return false
     }
@@ -70,9 +72,10 @@ async function open(
   const tokenHash = readTokenHash(request.headers.authorization)
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
-  if (request.headers.upgrade?.toLowerCase() !== 'websocket') throw badRequest('only websocket is spoken here')
+  if (request.headers.upgrade?.toLowerCase() !== 'websocket')
+    throw badRequest('this path only accepts WebSocket upgrades')
   const search = readSearch(request.url ?? '')
-  const ctx = { ...options.ground, area: options.area, tokenHash }
+  const ctx = { ...options.context, area: options.area, tokenHash }
   return found.route.open({ ctx, params: found.params, headers: request.headers, search })
 }
 
@@ -108,7 +111,7 @@ function refuse(options: ServerOptions, connection: Duplex, id: string, err: unk
   const body = JSON.stringify(problemBody(options.area, error))
   const headers = {
     ...problemHeaders(error),
-    ...headersOf(options.area, id),
+    ...commonHeaders(options.area, id),
     'content-type': 'application/json',
     'content-length': String(Buffer.byteLength(body)),
     connection: 'close',

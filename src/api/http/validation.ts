@@ -3,55 +3,55 @@ import type { FastifySchemaCompiler } from 'fastify'
 import type { Static, TSchema } from 'typebox'
 import { BerthError } from '../../model/errors.ts'
 
-// `refusal` in a schema is the sentence a caller reads when the value does not fit it.
+// The keyword `refusal` in a schema holds the error message for values that do not match it.
 const options: Options = {
   verbose: true,
   allErrors: false,
   strict: true,
-  // A branch of `anyOf` need not repeat the type and the properties.
+  // Branches of `anyOf` may omit the type and the properties.
   strictTypes: false,
   strictRequired: false,
   keywords: ['refusal'],
   formats: { 'date-time': true },
 }
 
-/** Bodies are taken as they are: a number in quotes is not a number. Queries and paths have nothing but text. */
+/** Types are coerced in queries and paths, which consist of text. Bodies are taken literally: "1" is not a number. */
 export function schemaCompiler(): FastifySchemaCompiler<object> {
-  const exact = new Ajv({ ...options, coerceTypes: false })
-  const fromText = new Ajv({ ...options, coerceTypes: true })
-  return ({ schema, httpPart }) => compiledWhenUsed(httpPart === 'body' ? exact : fromText, schema)
+  const strict = new Ajv({ ...options, coerceTypes: false })
+  const coercing = new Ajv({ ...options, coerceTypes: true })
+  return ({ schema, httpPart }) => compileLazily(httpPart === 'body' ? strict : coercing, schema)
 }
 
-/** Most operations are never called in the life of a process, and compiled schemas take much of its memory. */
-function compiledWhenUsed(ajv: Ajv, schema: object): ValidateFunction {
+/** Most operations are never called in the life of a process, and compiled schemas take a lot of memory. */
+function compileLazily(ajv: Ajv, schema: object): ValidateFunction {
   let compiled: ValidateFunction | undefined
   const check = ((value: unknown) => {
     compiled ??= ajv.compile(schema)
-    const fits = compiled(value)
+    const isValid = compiled(value)
     check.errors = compiled.errors ?? null
-    return fits
+    return isValid
   }) as ValidateFunction
   return check
 }
 
-let others: Ajv | undefined
+let bodyAjv: Ajv | undefined
 
-/** The value, refused as a body of this schema would be, where it came another way than as the body of a route. */
+/** Validates a value that is not the body of a route in the way a body is validated. */
 export function checkBody<S extends TSchema>(schema: S, value: Static<S>): Static<S> {
-  others ??= new Ajv({ ...options, coerceTypes: false })
-  const check = others.compile(schema) // compiled once for each schema
+  bodyAjv ??= new Ajv({ ...options, coerceTypes: false })
+  const check = bodyAjv.compile(schema) // cached by Ajv
   if (!check(value)) throw refusalOf(check.errors ?? [], 400)
   return value
 }
 
 export function refusalOf(errors: ErrorObject[], status: 400 | 422): BerthError {
   const code = status === 422 ? 'invalid' : 'bad_request'
-  return new BerthError(code, errors[0] ? sentenceOf(errors[0]) : 'the request is not valid')
+  return new BerthError(code, errors[0] ? messageOf(errors[0]) : 'the request is not valid')
 }
 
-function sentenceOf(error: ErrorObject): string {
+function messageOf(error: ErrorObject): string {
   const schema = error.parentSchema as { refusal?: string; enum?: unknown[]; type?: string } | undefined
-  // Of most fields it is about their values; a boolean has no wrong ones.
+  // The message is about wrong values, so a wrong type is reported as such, except for booleans, which have no wrong values.
   if (schema?.refusal && (error.keyword !== 'type' || schema.type === 'boolean')) return schema.refusal
   const field = error.instancePath.slice(1).replaceAll('/', '.')
   if (error.keyword === 'required') return `${joined(field, error.params.missingProperty)} is required`

@@ -9,13 +9,13 @@ const Adoption = Type.Object(
       Type.Object({
         id: Type.String(),
         name: Type.String(),
-        backups: Type.Integer({ description: 'How many backups it has.' }),
-        windows: Type.Integer({ description: 'How many intervals of it can be restored; with none it cannot.' }),
+        backups: Type.Integer({ description: 'The number of its backups.' }),
+        windows: Type.Integer({ description: 'The number of intervals that can be restored.' }),
       }),
     ),
-    known: Type.Integer({ description: 'How many clusters of the repository the platform knew before.' }),
+    known: Type.Integer({ description: 'The number of clusters in the repository that the platform knew already.' }),
     unusable: Type.Array(Type.Object({ id: Type.String(), reason: Type.String() }), {
-      description: 'What is in the repository and cannot be adopted, and why.',
+      description: 'What could not be adopted, and why.',
     }),
   },
   { title: 'PostgresAdoption' },
@@ -27,19 +27,19 @@ export const adoptRoutes: Route[] = [
     path: '/v1/postgres/adopt',
     id: 'adoptClusters',
     tag: 'Postgres',
-    summary: 'Take over clusters that only the repository knows',
+    summary: 'Adopt clusters from the repository',
     description:
-      'For a platform whose state was lost: from the repository alone each cluster is written down as a deleted one, which can be undeleted. Needs a root token. The repository must not be in use by another platform. Repeating is harmless.',
+      'For a platform that lost its state: registers each cluster in the repository as deleted, so that it can be undeleted. Requires a root token. The repository must not be in use by another platform. The operation can be repeated safely.',
     scope: 'write',
     body: Type.Object({
       org_slug: Type.Optional(
-        Type.String({ description: 'Where they go; when omitted, each to the organization it belonged to.' }),
+        Type.String({ description: 'The organization for all clusters; by default the one each belonged to.' }),
       ),
     }),
     status: 200,
     response: Data(Adoption),
     errors: { 404: 'The organization is unknown.', 422: 'A field is not valid.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => ({ data: await adoptClusters(ctx, body.org_slug) }),
   }),
 ]

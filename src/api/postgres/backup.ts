@@ -20,7 +20,7 @@ export const backupRoutes: Route[] = [
     tag: 'Postgres',
     summary: 'Restore a backup or a point in time into a new cluster',
     description:
-      'The source is left unchanged. The new cluster is provisioned in the background; its `restore` says how far it is.',
+      'The source is not changed. The new cluster is provisioned in the background; its `restore` reports the progress.',
     scope: 'write',
     params: ById,
     body: RestoreRequest,
@@ -31,7 +31,7 @@ export const backupRoutes: Route[] = [
       404: `${noCluster} Or: it has no such backup.`,
       422: 'Neither or both of `backup_id` and `pitr_time` are given, the time is not valid, outside the recovery window or in a gap, point-in-time restore is unavailable, or `name` is not valid or taken.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
     run: async ({ ctx, params, body }) => {
       return { data: clusterView(ctx.settings, await restoreCluster(ctx, params.postgres_cluster_id, body)) }
@@ -42,14 +42,14 @@ export const backupRoutes: Route[] = [
     path: '/v1/postgres/{postgres_cluster_id}/fork',
     id: 'forkCluster',
     tag: 'Postgres',
-    summary: 'Copy a cluster as it is now into a new one',
+    summary: 'Copy the current state of a cluster into a new one',
     scope: 'write',
     params: ById,
     body: NewName,
     status: 201,
     response: Data(PostgresCluster),
     errors: { 404: noCluster, 422: 'The cluster is not ready or has no backup yet, or `name` is not valid or taken.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     precheck: ({ ctx, params }) => getSource(ctx, params.postgres_cluster_id),
     run: async ({ ctx, params, body }) => {
       return { data: clusterView(ctx.settings, await forkCluster(ctx, params.postgres_cluster_id, body.name)) }
@@ -60,19 +60,19 @@ export const backupRoutes: Route[] = [
     path: '/v1/postgres/{postgres_cluster_id}/undelete',
     id: 'undeleteCluster',
     tag: 'Postgres',
-    summary: 'Bring a deleted cluster back as a new one',
-    description: 'From its backups and its log, up to its end, for as long as they are kept.',
+    summary: 'Restore a deleted cluster into a new one',
+    description: 'Restores the last state from its backups and WAL, as long as they are kept.',
     scope: 'write',
     params: ById,
     body: NewName,
     status: 201,
     response: Data(PostgresCluster),
     errors: {
-      404: 'There was no such cluster.',
-      410: 'Its backups are gone.',
+      404: 'The cluster never existed.',
+      410: 'Its backups have been removed.',
       422: 'The cluster is not deleted or had no backup, or `name` is not valid or taken.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       return {
         data: clusterView(ctx.settings, await undeleteCluster(ctx, params.postgres_cluster_id, body.name)),
@@ -90,7 +90,7 @@ export const backupRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(BackupView)),
     errors: { 404: noCluster },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ data: (await listBackupsOf(ctx, params.postgres_cluster_id)).map(backupView) }),
   }),
   route({
@@ -108,7 +108,7 @@ export const backupRoutes: Route[] = [
       409: 'A backup is in progress.',
       422: '`type` is not valid, or the cluster is not ready.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params }) => createBackup(ctx, params.postgres_cluster_id),
   }),
   route({
@@ -116,19 +116,19 @@ export const backupRoutes: Route[] = [
     path: '/v1/postgres/{postgres_cluster_id}/backups/{backup_id}',
     id: 'pinBackup',
     tag: 'Postgres',
-    summary: 'Keep a backup for good, or no longer',
+    summary: 'Pin or unpin a backup',
     description:
-      'A pinned backup is not removed when it is older than the recovery window, and a deleted cluster is kept while one of its backups is pinned. The window does not grow by it: the log behind it goes as it would otherwise.',
+      'A pinned backup is not removed when it is older than the recovery window, and a deleted cluster is kept while one of its backups is pinned. Pinning does not extend the window: WAL is removed as usual.',
     scope: 'write',
     params: Type.Object({ ...ById.properties, backup_id: Type.String({ description: 'The label of the backup.' }) }),
     body: PinBackup,
     status: 200,
     response: Data(BackupView),
     errors: {
-      404: 'There was no such cluster, or it has no such backup.',
+      404: 'The cluster never existed, or it has no such backup.',
       422: '`pinned` is missing or not valid, or the backup is not completed.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       return { data: backupView(await pinBackup(ctx, params.postgres_cluster_id, params.backup_id, body.pinned)) }
     },

@@ -15,13 +15,14 @@ import { findPlan } from '../../model/postgres/plan.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import { rfc3339FromJson } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
+import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
 export const ById = Type.Object({ postgres_cluster_id: Type.String({ description: 'The id of the cluster.' }) })
 
 export const noCluster = 'The cluster does not exist, is deleted, or belongs to an organization this token may not see.'
 
-/** Success bodies of the Postgres operations wrap what they answer with. */
+/** Successful responses of Postgres operations wrap their content in `data`. */
 export function Data<T extends Parameters<typeof Type.Object>[0][string]>(schema: T) {
   return Type.Object({ data: schema })
 }
@@ -36,15 +37,15 @@ export const clusterRoutes: Route[] = [
     scope: 'read',
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list clusters for.' }),
-      include_deleted: Type.Optional(Type.Boolean({ description: 'Also show those that are deleted.' })),
+      include_deleted: Type.Optional(Type.Boolean({ description: 'Include deleted clusters.' })),
     }),
     status: 200,
     response: Data(Type.Array(PostgresClusterSummary)),
     errors: {
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: '`org_slug` is missing, or a parameter is not valid.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, query }) => {
       const clusters = await listClustersOf(ctx, query.org_slug, query.include_deleted ?? false)
       return { data: clusters.map(summaryView) }
@@ -56,16 +57,16 @@ export const clusterRoutes: Route[] = [
     id: 'createCluster',
     tag: 'Postgres',
     summary: 'Create a cluster',
-    description: 'It is provisioned in the background; get it until its status is `ready`.',
+    description: 'The cluster is provisioned in the background; poll it until its status is `ready`.',
     scope: 'write',
     body: CreateCluster,
     status: 201,
     response: Data(PostgresCluster),
     errors: {
-      404: 'The organization is unknown or not visible to this token.',
+      404: noOrganization,
       422: 'A field is missing or not valid, or the name is taken in the organization.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, body }) => ({ data: clusterView(ctx.settings, await createCluster(ctx, body)) }),
   }),
   route({
@@ -79,7 +80,7 @@ export const clusterRoutes: Route[] = [
     status: 200,
     response: Data(PostgresCluster),
     errors: { 404: noCluster },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       return { data: clusterView(ctx.settings, await getCluster(ctx, params.postgres_cluster_id)) }
     },
@@ -90,12 +91,12 @@ export const clusterRoutes: Route[] = [
     id: 'deleteCluster',
     tag: 'Postgres',
     summary: 'Delete a cluster',
-    description: 'Works in every state. Everything it holds on this machine is removed in the background.',
+    description: 'Works in every state. Its data on this machine is removed in the background.',
     scope: 'write',
     params: ById,
     status: 202,
-    errors: { 404: noCluster, 410: 'The cluster is deleted already.' },
-    wrongType: 400,
+    errors: { 404: noCluster, 410: 'The cluster is already deleted.' },
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteCluster(ctx, params.postgres_cluster_id),
   }),
 ]

@@ -34,7 +34,7 @@ export const databaseRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(DatabaseView)),
     errors: { 404: noCluster, 422: notReady },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const names = await listClusterDatabases(ctx, params.postgres_cluster_id)
       return { data: names.map((name) => ({ name })) }
@@ -47,13 +47,13 @@ export const databaseRoutes: Route[] = [
     tag: 'Postgres',
     summary: 'Create a database',
     scope: 'write',
-    outside: true,
+    outsideTransaction: true,
     params: ById,
     body: CreateDatabase,
     status: 201,
     response: Data(DatabaseView),
     errors: { 400: reserved, 404: noCluster, 422: `The name is not valid or taken. Or: ${notReady}` },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       await createClusterDatabase(ctx, params.postgres_cluster_id, body.name)
       return { data: { name: body.name } }
@@ -65,7 +65,7 @@ export const databaseRoutes: Route[] = [
     id: 'dropDatabase',
     tag: 'Postgres',
     summary: 'Drop a database',
-    description: 'With everything in it; sessions in it end.',
+    description: 'Deletes the database with its content and ends its sessions.',
     scope: 'write',
     params: ByName,
     status: 200,
@@ -75,7 +75,7 @@ export const databaseRoutes: Route[] = [
       404: noDatabase,
       422: `It is a template, or a prepared transaction is open in it. Or: ${notReady}`,
     },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       await dropClusterDatabase(ctx, params.postgres_cluster_id, params.database)
       return { data: { name: params.database } }
@@ -91,8 +91,8 @@ export const databaseRoutes: Route[] = [
     params: ByName,
     status: 200,
     response: Data(Type.Array(ExtensionView)),
-    errors: { 400: reserved, 404: noDatabase, 422: `The database is closed to everybody. Or: ${notReady}` },
-    wrongType: 400,
+    errors: { 400: reserved, 404: noDatabase, 422: `The database does not allow connections. Or: ${notReady}` },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const extensions = await listExtensionsOf(ctx, params.postgres_cluster_id, params.database)
       return { data: extensions.map(extensionView) }
@@ -104,19 +104,19 @@ export const databaseRoutes: Route[] = [
     id: 'enableExtension',
     tag: 'Postgres',
     summary: 'Enable an extension',
-    description: 'With the extensions it needs.',
+    description: 'Enables required extensions as well.',
     scope: 'write',
-    outside: true,
+    outsideTransaction: true,
     params: ByName,
     body: EnableExtension,
     status: 204,
     errors: {
       400: reserved,
       404: `${noDatabase} Or: there is no such extension.`,
-      409: 'The extension is enabled already.',
+      409: 'The extension is already enabled.',
       422: `A field is not valid. Or: ${notReady}`,
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params, body }) => enableExtensionIn(ctx, params.postgres_cluster_id, params.database, body),
   }),
   route({
@@ -128,15 +128,15 @@ export const databaseRoutes: Route[] = [
     scope: 'write',
     params: ByExtension,
     query: Type.Object({
-      force: Type.Optional(Type.Boolean({ description: 'Also remove what depends on it.' })),
+      force: Type.Optional(Type.Boolean({ description: 'Also remove objects that depend on it.' })),
     }),
     status: 204,
     errors: {
       400: `${reserved} Or: the extension is part of every database.`,
       404: `${noDatabase} Or: the extension is not enabled in it.`,
-      422: `Something depends on it and \`force\` was not given. Or: ${notReady}`,
+      422: `Objects depend on it and \`force\` was not given. Or: ${notReady}`,
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params, query }) => {
       const { postgres_cluster_id, database, extension } = params
       return disableExtensionIn(ctx, postgres_cluster_id, database, extension, query.force ?? false)

@@ -17,7 +17,7 @@ export const drillRoutes: Route[] = [
     status: 200,
     response: Data(Type.Array(DrillView)),
     errors: { 404: noCluster },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => ({ data: (await listDrillsOf(ctx, params.postgres_cluster_id)).map(drillView) }),
   }),
   route({
@@ -25,9 +25,9 @@ export const drillRoutes: Route[] = [
     path: '/v1/postgres/{postgres_cluster_id}/drills',
     id: 'createDrill',
     tag: 'Postgres',
-    summary: 'Try out now whether the cluster can be restored',
+    summary: 'Start a restore drill',
     description:
-      'Restores a random moment of the recovery window into a scratch cluster that nobody can connect to, reads every page, checks tables and indexes, runs the drill query, and deletes it again.',
+      'Restores a random point of the recovery window into a temporary cluster without client access, reads every page, checks tables and indexes, runs the drill query, and deletes the cluster.',
     scope: 'write',
     params: ById,
     body: CreateDrill,
@@ -37,7 +37,7 @@ export const drillRoutes: Route[] = [
       409: 'A drill is in progress.',
       422: '`drill_query` is not valid, the cluster is not ready, or it has no backup yet.',
     },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: ({ ctx, params, body }) => createDrill(ctx, params.postgres_cluster_id, body),
   }),
 ]

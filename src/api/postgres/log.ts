@@ -11,8 +11,8 @@ export const clusterLogRoutes: Route[] = [
     path: '/v1/postgres/{postgres_cluster_id}/logs',
     id: 'getClusterLog',
     tag: 'Postgres',
-    summary: 'Show the log of the server',
-    description: 'Its last lines, oldest first, each with its time in UTC in front. Works in every state.',
+    summary: 'Show the server log',
+    description: 'The last lines, oldest first, each prefixed with its time in UTC. Works in every state.',
     scope: 'read',
     params: ById,
     query: Type.Object({
@@ -20,7 +20,7 @@ export const clusterLogRoutes: Route[] = [
         Type.Integer({
           minimum: 1,
           maximum: 1000,
-          description: `How many; ${defaultLines} when omitted.`,
+          description: `The number of lines; ${defaultLines} when omitted.`,
           refusal: 'lines must be from 1 to 1000',
         }),
       ),
@@ -28,7 +28,7 @@ export const clusterLogRoutes: Route[] = [
     status: 200,
     response: Data(Type.Object({ lines: Type.Array(Type.String()) }, { title: 'PostgresLog' })),
     errors: { 404: noCluster, 422: '`lines` is not a number from 1 to 1000.' },
-    wrongType: 422,
+    wrongTypeStatus: 422,
     run: async ({ ctx, params, query }) => {
       return { data: { lines: await readLogOf(ctx, params.postgres_cluster_id, query.lines ?? defaultLines) } }
     },
@@ -39,14 +39,14 @@ export const clusterLogRoutes: Route[] = [
     id: 'getAuthority',
     tag: 'Postgres',
     summary: 'Show the certificate authority',
-    description: 'Clients that verify the certificates of clusters need it. It is the same for all clusters.',
+    description: 'Clients need it to verify the certificates of clusters. All clusters share it.',
     scope: 'read',
     status: 200,
     response: Data(
-      Type.Object({ certificate: Type.String({ description: 'As PEM.' }) }, { title: 'PostgresAuthority' }),
+      Type.Object({ certificate: Type.String({ description: 'PEM format.' }) }, { title: 'PostgresAuthority' }),
     ),
     errors: {},
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx }) => ({ data: { certificate: await getAuthority(ctx) } }),
   }),
 ]

@@ -19,17 +19,18 @@ import {
 } from '../../model/sandbox/checkpoint.ts'
 import { readFlag } from '../../model/sandbox/exec.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
+import { readOnly } from '../error-text.ts'
 import { Answer, ndjson, type Route, route } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const ById = Type.Object({
   name: Type.String({ description: 'The name of the sandbox.' }),
-  checkpoint_id: Type.String({ description: '`v1`, `v2`, …, or `auto-1`, …; `Current` is the state now.' }),
+  checkpoint_id: Type.String({ description: '`v1`, `v2`, …, or `auto-1`, …; `Current` is the current state.' }),
 })
 
-const absent = 'There is no such sandbox or no such checkpoint, or none that this token may see.'
+const absent = 'The sandbox or the checkpoint does not exist or is not visible to this token.'
 const busy = 'A checkpoint or a restore of this sandbox is in progress.'
-const asLines = 'The answer is a stream of lines; the last one is of the type `complete` or `error`.'
+const asLines = 'The response is a stream of lines; the last one has the type `complete` or `error`.'
 
 export const checkpointRoutes: Route[] = [
   route({
@@ -37,8 +38,8 @@ export const checkpointRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/checkpoint',
     id: 'createCheckpoint',
     tag: 'Checkpoints',
-    summary: 'Make a checkpoint',
-    description: `A copy of everything that was written in the sandbox; memory is not part of it. ${asLines} It is made also when the client goes away.`,
+    summary: 'Create a checkpoint',
+    description: `Copies all files that were written in the sandbox; memory is not included. ${asLines} It completes even if the client disconnects.`,
     scope: 'write',
     params: ByName,
     query: CreateCheckpoint,
@@ -46,8 +47,8 @@ export const checkpointRoutes: Route[] = [
     status: 200,
     response: CheckpointEvent,
     streams: true,
-    errors: { 403: readOnly, 404: sandboxAbsent, 409: `${busy} Or: there are as many as there may be.` },
-    wrongType: 400,
+    errors: { 403: readOnly, 404: sandboxAbsent, 409: `${busy} Or: the maximum number of checkpoints is reached.` },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, body }) => {
       const checkpoint = await createCheckpoint(ctx, params.name, body.comment ?? query.comment ?? '')
       const { id } = checkpoint
@@ -64,13 +65,13 @@ export const checkpointRoutes: Route[] = [
     scope: 'read',
     params: ByName,
     query: Type.Object({
-      includeAuto: Type.Optional(Type.String({ description: '`true` shows those that restores made as well.' })),
-      history: Type.Optional(Type.String({ description: 'Only this one and those that came from it.' })),
+      includeAuto: Type.Optional(Type.String({ description: '`true` includes checkpoints that restores created.' })),
+      history: Type.Optional(Type.String({ description: 'Only this checkpoint and its descendants.' })),
     }),
     status: 200,
     response: Type.Array(CheckpointView),
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { checkpoints: all } = await listVisibleCheckpoints(ctx, params.name)
       return all
@@ -90,7 +91,7 @@ export const checkpointRoutes: Route[] = [
     status: 200,
     response: CheckpointView,
     errors: { 404: absent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => findIn(await listVisibleCheckpoints(ctx, params.name), params.checkpoint_id),
   }),
   route({
@@ -102,8 +103,8 @@ export const checkpointRoutes: Route[] = [
     scope: 'write',
     params: ById,
     status: 204,
-    errors: { 403: readOnly, 404: absent, 409: 'It is the state now, or it is being restored.' },
-    wrongType: 400,
+    errors: { 403: readOnly, 404: absent, 409: 'It is the current state, or it is being restored.' },
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteCheckpoint(ctx, params.name, params.checkpoint_id),
   }),
   route({
@@ -111,13 +112,16 @@ export const checkpointRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/checkpoints/{checkpoint_id}/restore',
     id: 'restoreCheckpoint',
     tag: 'Checkpoints',
-    summary: 'Go back to a checkpoint',
-    description: `Every process ends, what was written is replaced, and the services start again. The state before is kept as a checkpoint of its own. ${asLines}`,
+    summary: 'Restore a checkpoint',
+    description: `Ends all processes, replaces the files and starts the services again. The previous state is kept as another checkpoint. ${asLines}`,
     scope: 'write',
     params: ById,
     query: Type.Object({
       wait: Type.Optional(
-        Type.String({ description: '`false` answers 202 with the first event at once, for those whom it ends.' }),
+        Type.String({
+          description:
+            '`false` responds immediately with 202 and the first event, for callers inside the sandbox, which the restore ends.',
+        }),
       ),
     }),
     status: 200,
@@ -125,10 +129,10 @@ export const checkpointRoutes: Route[] = [
     response: CheckpointEvent,
     streams: true,
     errors: { 403: readOnly, 404: absent, 409: busy },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const kept = await restoreCheckpoint(ctx, params.name, params.checkpoint_id)
-      const beginning = [`Restoring checkpoint ${params.checkpoint_id}`, `The state before is kept as ${kept.id}`]
+      const beginning = [`Restoring checkpoint ${params.checkpoint_id}`, `The previous state is kept as ${kept.id}`]
       if (query.wait === 'false') return new Answer(202, eventNow({ type: 'info', data: beginning.join('. ') }))
       return progress(ctx, kept, beginning, `Restored to ${params.checkpoint_id}`)
     },
@@ -136,12 +140,12 @@ export const checkpointRoutes: Route[] = [
 ]
 
 function progress(ctx: LiveContext, checkpoint: Checkpoint, beginning: string[], end: string) {
-  return ndjson(async (send, gone) => {
-    const tell = (event: object) => send(eventNow(event))
-    for (const data of beginning) tell({ type: 'info', data })
-    const { failure } = await waitForCheckpoint(ctx, checkpoint, gone)
-    if (failure === undefined) tell({ type: 'complete', data: end })
-    else tell({ type: 'error', error: failure })
+  return ndjson(async (send, disconnected) => {
+    const report = (event: object) => send(eventNow(event))
+    for (const data of beginning) report({ type: 'info', data })
+    const { failure } = await waitForCheckpoint(ctx, checkpoint, disconnected)
+    if (failure === undefined) report({ type: 'complete', data: end })
+    else report({ type: 'error', error: failure })
   })
 }
 

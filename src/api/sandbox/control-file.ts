@@ -1,6 +1,6 @@
-// Operations of the control channel on files and ports. Each answers with one JSON text as its HTTP twin does, `fs.read`
-// with the bytes after it, and is then complete. `fs.write` takes binary messages until `size` bytes have come or, when
-// no size is given, until one that is the single byte 4.
+// Operations of the control channel on files and ports. Each sends one JSON text like the corresponding HTTP operation,
+// followed by the bytes of the file for `fs.read`, and is then complete. `fs.write` takes binary messages until it has
+// received `size` bytes or, when no size is given, a message that consists of the single byte 4.
 import { PassThrough } from 'node:stream'
 import type { RawData } from 'ws'
 import {
@@ -18,7 +18,7 @@ import { dialSandbox } from '../../live/sandbox/proxy.ts'
 import { wake } from '../../live/sandbox/sandbox.ts'
 import { badRequest } from '../../model/errors.ts'
 import { askedRange, renderMode, renderTime } from '../../model/sandbox/file.ts'
-import type { ControlCall, ControlOperation, ControlRun } from './control.ts'
+import type { ControlCall, ControlOperation, ControlRun } from './control-operation.ts'
 import { bytesOf } from './exec-socket.ts'
 import { fileView } from './file.ts'
 import { connectedTo, joinConnection } from './proxy.ts'
@@ -43,8 +43,8 @@ const optional = <K extends string>(args: URLSearchParams, name: K) => {
   return (value === null ? {} : { [name]: value }) as { [key in K]?: string }
 }
 
-/** The client has nothing to say while these run; when it goes they go on to their end. */
-const silent: ControlRun = { message: () => {}, leave: () => {} }
+/** For operations that take no input; they finish even when the client disconnects. */
+const ignoreClient: ControlRun = { message: () => {}, leave: () => {} }
 
 function answering(run: (call: ControlCall) => Promise<object>): ControlOperation {
   return async (call) => {
@@ -52,7 +52,7 @@ function answering(run: (call: ControlCall) => Promise<object>): ControlOperatio
       call.socket.send(JSON.stringify(answer))
       call.complete({ exitCode: 0 })
     }, call.fail)
-    return silent
+    return ignoreClient
   }
 }
 
@@ -97,8 +97,8 @@ function twoPlaces({ args }: ControlCall) {
 async function readOperation(call: ControlCall): Promise<ControlRun> {
   const { ctx, sandbox, args, socket } = call
   const [start, end] = ['start', 'end'].map((name) => numberOf(args, name))
-  const part = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) }
-  const file = await openFile(ctx, sandbox.name, place(call), (size) => askedRange(size, part))
+  const requested = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) }
+  const file = await openFile(ctx, sandbox.name, place(call), (size) => askedRange(size, requested))
   const send = async () => {
     const { size, range, mode, modifiedAt } = file
     const length = range?.length ?? size
@@ -140,18 +140,18 @@ async function writeOperation(call: ControlCall): Promise<ControlRun> {
     },
   )
   body.on('drain', () => socket.resume()).once('close', () => socket.resume())
-  let left = size ?? Number.POSITIVE_INFINITY
-  if (left === 0) body.end()
+  let missingBytes = size ?? Number.POSITIVE_INFINITY
+  if (missingBytes === 0) body.end()
   return {
     message(data: RawData, isBinary: boolean) {
       if (!isBinary || body.writableEnded || body.destroyed) return
       const bytes = bytesOf(data)
       const isEnd = size === undefined && bytes.length === 1 && bytes[0] === endByte
-      left -= bytes.length
+      missingBytes -= bytes.length
       if (!isEnd && !body.write(bytes)) socket.pause()
-      if (isEnd || left <= 0) body.end()
+      if (isEnd || missingBytes <= 0) body.end()
     },
-    leave: () => body.destroy(new Error('the client has gone')),
+    leave: () => body.destroy(new Error('the client disconnected')),
   }
 }
 

@@ -1,4 +1,4 @@
-// One socket on which operations run one after the other, each announced by a text that starts with `control:`.
+// One WebSocket on which operations run one after another, each announced by a text message that starts with `control:`.
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../../live/context.ts'
 import { findIn, prepareIn } from '../../live/sandbox/exec.ts'
@@ -10,44 +10,26 @@ import type { SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import { asBerthError } from '../http/problem.ts'
 import type { SocketRoute } from '../http/route.ts'
 import { fileOperations } from './control-file.ts'
+import type { ControlCall, ControlOperation, ControlRun } from './control-operation.ts'
 import { socketHeaders } from './exec.ts'
-import { bytesOf, type Followed, follow, obey } from './exec-socket.ts'
+import { applyMessage, bytesOf, type Followed, follow } from './exec-socket.ts'
 
-export interface ControlCall {
-  ctx: LiveContext
-  sandbox: SandboxDetails
-  args: URLSearchParams
-  socket: WebSocket
-  /** The operation is over; clients take an absent `exitCode` for 0. */
-  complete(args: { exitCode: number } & Record<string, unknown>): void
-  /** It is over because of this. */
-  fail(error: unknown): void
-}
+/** The operations of a channel, by the value of `op`. */
+const controlOperations: Record<string, ControlOperation> = { exec: runExec, ...fileOperations }
 
-/** An operation that runs: what the client sends meanwhile is for it. */
-export interface ControlRun {
-  message(data: RawData, isBinary: boolean): void
-  /** The connection is gone. */
-  leave(): void
-}
-
-export type ControlOperation = (call: ControlCall) => Promise<ControlRun>
-
-/** What a channel can do, by the name in `op`. */
-export const controlOperations: Record<string, ControlOperation> = { exec: runExec, ...fileOperations }
-
-/** Its reader loses what is said at the start of an operation, so it is better off with a socket for each. */
-const unfit = /^sprites-go-sdk\//
+/** This client loses messages sent right at the start of an operation; without a channel it opens a socket for each. */
+const clientsWithoutChannel = /^sprites-go-sdk\//
 
 export const controlSockets: SocketRoute[] = [
   {
     path: '/v1/sandboxes/{name}/control',
     id: 'control',
     tag: 'Exec',
-    summary: 'Run operations one after the other on one connection',
+    summary: 'Run operations one after another on one connection',
     open: async ({ ctx, params, headers, search }) => {
       const sandbox = await getSandbox(ctx, params.name!, 'write')
-      if (unfit.test(headers['user-agent'] ?? '')) throw notFound('this client has no use for a control channel')
+      if (clientsWithoutChannel.test(headers['user-agent'] ?? ''))
+        throw notFound('control channels are not available to this client')
       return {
         headers: socketHeaders,
         run: (socket) => {
@@ -60,8 +42,8 @@ export const controlSockets: SocketRoute[] = [
   },
 ]
 
-/** What may wait for an operation that is about to start. */
-const mostHeldBytes = 16 * 1024 * 1024
+/** The limit on messages queued for an operation that has not started yet. */
+const maxHeldBytes = 16 * 1024 * 1024
 
 interface Message {
   data: RawData
@@ -70,7 +52,7 @@ interface Message {
 
 interface Running {
   id: unknown
-  /** Undefined while it starts; what comes meanwhile is held. */
+  /** Undefined while the operation starts; messages are queued until then. */
   run?: ControlRun
   held: Message[]
   heldBytes: number
@@ -94,18 +76,18 @@ class ControlChannel {
   #message(message: Message): void {
     const { data, isBinary } = message
     const envelope = isBinary ? undefined : readEnvelope(String(data))
-    if (envelope?.type === 'op.start') this.start(String(envelope.op), envelope.id, searchOf(envelope.args))
+    if (envelope?.type === 'op.start') this.start(String(envelope.op), envelope.id, toSearchParams(envelope.args))
     if (envelope) return
     if (this.#running?.run) this.#running.run.message(data, isBinary)
     else if (this.#running) this.#hold(this.#running, message)
-    // What was on its way to an operation when it ended must not be taken for a fault of the next one.
+    // Once an operation has run, late messages to it are dropped, because clients would relate an error to the next one.
     else if (isBinary && !this.#hasRun) this.#refuse('op.not_active', 'no operation is running')
   }
 
   #hold(running: Running, message: Message): void {
     running.held.push(message)
     running.heldBytes += bytesOf(message.data).length
-    if (running.heldBytes > mostHeldBytes) this.#socket.terminate()
+    if (running.heldBytes > maxHeldBytes) this.#socket.terminate()
   }
 
   start(op: string, id: unknown, args: URLSearchParams): void {
@@ -119,19 +101,19 @@ class ControlChannel {
     const running: Running = { id, held: [], heldBytes: 0 }
     this.#running = running
     this.#hasRun = true
-    const over = (message: () => void) => {
+    const finish = (report: () => void) => {
       if (this.#running !== running) return
       this.#running = undefined
-      message()
+      report()
     }
-    const fail = (error: unknown) => over(() => this.#fail(error, id))
+    const fail = (error: unknown) => finish(() => this.#fail(error, id))
     operation({
       ctx: this.#ctx,
       sandbox: this.#sandbox,
       args,
       socket: this.#socket,
       complete: (result) =>
-        over(() => this.#send({ type: 'op.complete', ...named(id), args: { ok: true, ...result } })),
+        finish(() => this.#send({ type: 'op.complete', ...idField(id), args: { ok: true, ...result } })),
       fail,
     }).then((run) => this.#begin(running, run), fail)
   }
@@ -144,14 +126,14 @@ class ControlChannel {
 
   #fail(error: unknown, id: unknown): void {
     const { code, message, details } = asBerthError(error)
-    // What the system inside said to a file operation tells more than the kind of refusal.
-    const own = details.fields?.code
-    this.#refuse(own ? String(own) : code === 'not_found' ? 'op.not_found' : code, message, id)
+    // The errno of a file operation, such as ENOENT, is more specific than the code of the error.
+    const errno = details.fields?.code
+    this.#refuse(errno ? String(errno) : code === 'not_found' ? 'op.not_found' : code, message, id)
   }
 
-  /** Clients read the sentence under either name. */
+  /** Some clients read `message`, others `error`. */
   #refuse(code: string, message: string, id?: unknown): void {
-    this.#send({ type: 'op.error', ...named(id), args: { code, message, error: message } })
+    this.#send({ type: 'op.error', ...idField(id), args: { code, message, error: message } })
   }
 
   #send(message: object): void {
@@ -159,18 +141,19 @@ class ControlChannel {
   }
 }
 
-function named(id: unknown): { id?: unknown } {
+function idField(id: unknown): { id?: unknown } {
   return id === undefined ? {} : { id }
 }
 
-/** Some clients leave the prefix out. */
+/** Some clients omit the `control:` prefix. */
 function readEnvelope(text: string): Record<string, unknown> | undefined {
   const message = readObject(text.replace(/^control:/, ''))
-  const isOurs = text.startsWith('control:') || String(message?.type).startsWith('op.') || message?.type === 'release'
-  return isOurs ? message : undefined
+  const isEnvelope =
+    text.startsWith('control:') || String(message?.type).startsWith('op.') || message?.type === 'release'
+  return isEnvelope ? message : undefined
 }
 
-function searchOf(args: unknown): URLSearchParams {
+function toSearchParams(args: unknown): URLSearchParams {
   if (typeof args === 'string') return new URLSearchParams(args)
   const search = new URLSearchParams()
   for (const [name, value] of Object.entries((args ?? {}) as Record<string, unknown>)) {
@@ -195,18 +178,18 @@ async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): P
     leave: follower.leave,
     message(data, isBinary) {
       const bytes = bytesOf(data)
-      // Some clients say everything in binary here.
-      const said = !isBinary || bytes[0] === openBrace ? readClientMessage(bytes.toString()) : undefined
-      if (said) obey(session, said)
-      else if (isBinary) follower.message(session.facts.tty ? bytes : prefixed(bytes), true)
+      // Some clients send control messages as binary ones.
+      const command = !isBinary || bytes[0] === openBrace ? readClientMessage(bytes.toString()) : undefined
+      if (command) applyMessage(session, command)
+      else if (isBinary) follower.message(session.facts.tty ? bytes : withStreamByte(bytes), true)
     },
   }
 }
 
 const openBrace = 0x7b
 
-/** Some clients send input as it is. */
-function prefixed(bytes: Buffer): Buffer {
+/** Some clients send input without the leading stream byte. */
+function withStreamByte(bytes: Buffer): Buffer {
   if (bytes[0] === stdinByte || (bytes[0] === stdinEndByte && bytes.length === 1)) return bytes
   return Buffer.concat([Buffer.from([stdinByte]), bytes])
 }

@@ -1,4 +1,4 @@
-// A session on a WebSocket, in the frames that all clients of the interface know.
+// Connects an exec session to a WebSocket, with the framing of existing clients.
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../../live/context.ts'
 import type { ExecSession } from '../../live/sandbox/exec-session.ts'
@@ -19,9 +19,9 @@ export interface Followed {
   ctx: LiveContext
   sandbox: Sandbox
   session: ExecSession
-  /** True for the connection that started it. */
+  /** Whether this connection started the session. */
   isOwner: boolean
-  /** For that one: when the command began, in ticks since boot. */
+  /** The start of the command in ticks since boot, for the connection that started it. */
   startedAt?: number
 }
 
@@ -32,23 +32,23 @@ export interface Follower {
 
 const keepaliveText = JSON.stringify({ type: 'keepalive' })
 
-/** 1013 asks a client to come again later. */
-const tooSlow = 1013
+/** WebSocket close code 1013: try again later. */
+const tryAgainLater = 1013
 
-/** The whole of a socket is for this session. */
+/** Uses the whole socket for one session. */
 export function serveSession(socket: WebSocket, followed: Followed): void {
   const { session } = followed
   const follower = follow(socket, followed, (code) => socket.close(session.facts.tty ? terminalCloseCode(code) : 1000))
   socket.on('message', (data, isBinary) => {
     if (isBinary) follower.message(data, isBinary)
-    else obey(session, readClientMessage(String(data)))
+    else applyMessage(session, readClientMessage(String(data)))
   })
   socket.once('close', follower.leave)
 }
 
 /**
- * Sends what a session writes to a socket. `ended` is called when the last byte has left: from the moment a socket is
- * closed, its client has a limited time to read.
+ * Sends the output of a session to a socket. `ended` is called after the last byte has been sent, because a client has
+ * limited time to read once its socket is closed.
  */
 export function follow(socket: WebSocket, followed: Followed, ended: (code: number) => void): Follower {
   const { ctx, session, isOwner } = followed
@@ -56,7 +56,7 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
   socket.send(sessionInfo(session, isOwner))
   const sent = () => session.balance()
   const keepalive = setInterval(() => socket.send(keepaliveText), ctx.sessions.keepaliveMs)
-  const unwatch = tellPorts(socket, followed)
+  const unwatch = sendPortChanges(socket, followed)
   const finish = () => {
     clearInterval(keepalive)
     unwatch()
@@ -70,10 +70,10 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
       socket.send(tty ? exitText(code) : exitFrame(code), () => ended(code))
     },
     drained: () => socket.resume(),
-    drop: () => socket.close(tooSlow, 'too slow; attach again'),
+    drop: () => socket.close(tryAgainLater, 'too slow; attach again'),
   })
   const write = (data: Buffer) => {
-    // What waits for the command is bounded by not reading more from the client.
+    // Backpressure: stop reading from the client while the command does not take its input.
     if (!session.input(data)) socket.pause()
   }
   return {
@@ -85,14 +85,14 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
   }
 }
 
-/** Looking at ports costs as much as a short command, and nothing can listen sooner than it takes to start. */
-const firstLookMs = 10
+/** Reading ports costs as much as a short command, so it starts only when a command can have opened one. */
+const portWatchDelayMs = 10
 
-function tellPorts(socket: WebSocket, { ctx, sandbox, startedAt }: Followed): () => void {
+function sendPortChanges(socket: WebSocket, { ctx, sandbox, startedAt }: Followed): () => void {
   let unwatch = () => {}
   const timer = setTimeout(() => {
     unwatch = watchPortChanges(ctx, sandbox, startedAt, (change) => socket.send(JSON.stringify(change)))
-  }, firstLookMs)
+  }, portWatchDelayMs)
   return () => {
     clearTimeout(timer)
     unwatch()
@@ -105,7 +105,7 @@ function takeInput(session: ExecSession, bytes: Buffer, write: (data: Buffer) =>
   else if (bytes[0] === stdinEndByte && bytes.length === 1) session.endInput()
 }
 
-export function obey(session: ExecSession, message: ClientMessage | undefined): void {
+export function applyMessage(session: ExecSession, message: ClientMessage | undefined): void {
   if (message?.type === 'resize') session.resize(message.cols, message.rows)
   if (message?.type === 'signal') session.signal(message.signal)
 }

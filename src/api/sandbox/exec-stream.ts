@@ -1,5 +1,6 @@
-// A session as the answer to a request. Frames have no length: clients take each piece that arrives as one frame, so each
-// must be read before the next arrives. Headers first, then one write for each frame, awaited, and a pause before each.
+// Streams an exec session as an HTTP response. Frames have no length field: clients treat each chunk they read as one
+// frame, so a frame must be read before the next one arrives. Therefore each frame is a separate write, with a pause
+// before it.
 import type { ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -7,15 +8,15 @@ import type { ExecSession } from '../../live/sandbox/exec-session.ts'
 import type { OutputStream } from '../../model/output-stream.ts'
 import { exitFrame, frame } from '../../model/sandbox/exec.ts'
 
-/** Most clients have read a frame by then, also on a busy machine. */
+/** Long enough for clients to read a frame, even on a busy machine. */
 const pauseMs = 10
-/** Larger ones would be cut on their way. */
-const mostFrameBytes = 32 * 1024
+/** Larger frames would be split on the network. */
+const maxFrameBytes = 32 * 1024
 
-/** Writes everything the session writes; a client that goes ends it. */
+/** Sends all output of the session; a client that disconnects ends it. */
 export async function streamSession(
   out: ServerResponse,
-  gone: AbortSignal,
+  disconnected: AbortSignal,
   session: ExecSession,
   input: Readable | undefined,
 ): Promise<void> {
@@ -26,34 +27,34 @@ export async function streamSession(
     backlogBytes: () => queue.bytes,
     output(stream, data) {
       queue.add(stream, data)
-      wake.give()
+      wake.notify()
     },
-    ended: () => wake.give(),
-    drained: () => drained.give(),
+    ended: () => wake.notify(),
+    drained: () => drained.notify(),
     drop: () => out.destroy(),
   })
-  gone.addEventListener('abort', () => {
+  disconnected.addEventListener('abort', () => {
     detach()
     session.stop(15)
-    wake.give()
+    wake.notify()
   })
-  if (input) feed(session, input, drained).catch(() => undefined) // a broken body is a client that has gone
+  if (input) feed(session, input, drained).catch(() => undefined) // reading the body fails when the client disconnects
   out.socket?.setNoDelay(true)
   out.flushHeaders()
-  while (!gone.aborted) {
+  while (!disconnected.aborted) {
     await pause(pauseMs)
     const next = queue.take()
     if (next) await write(out, next)
-    else if (session.exitCode === undefined) await wake.taken()
+    else if (session.exitCode === undefined) await wake.wait()
     else break
     session.balance()
   }
-  if (!gone.aborted) await write(out, exitFrame(session.exitCode!))
+  if (!disconnected.aborted) await write(out, exitFrame(session.exitCode!))
 }
 
 async function feed(session: ExecSession, input: Readable, drained: Signal): Promise<void> {
   for await (const data of input) {
-    if (!session.input(data as Buffer)) await drained.taken()
+    if (!session.input(data as Buffer)) await drained.wait()
     if (session.exitCode !== undefined) return void input.resume()
   }
   session.endInput()
@@ -65,48 +66,48 @@ function write(out: ServerResponse, data: Buffer): Promise<void> {
   })
 }
 
-/** What waits of one stream leaves together, as much as fits into a frame; the streams take turns. */
+/** Combines the pending output of a stream into frames; the streams take turns. */
 class FrameQueue {
   bytes = 0
-  readonly #waiting = new Map<OutputStream, Buffer[]>()
+  readonly #pending = new Map<OutputStream, Buffer[]>()
 
   add(stream: OutputStream, data: Buffer): void {
     this.bytes += data.length
-    const parts = this.#waiting.get(stream)
+    const parts = this.#pending.get(stream)
     if (parts) parts.push(data)
-    else this.#waiting.set(stream, [data])
+    else this.#pending.set(stream, [data])
   }
 
   take(): Buffer | undefined {
-    for (const [stream, parts] of this.#waiting) {
+    for (const [stream, parts] of this.#pending) {
       const all = parts.length === 1 ? parts[0]! : Buffer.concat(parts)
-      const part = all.subarray(0, mostFrameBytes - 1)
+      const part = all.subarray(0, maxFrameBytes - 1)
       this.bytes -= part.length
-      this.#waiting.delete(stream)
-      if (part.length < all.length) this.#waiting.set(stream, [all.subarray(part.length)])
+      this.#pending.delete(stream)
+      if (part.length < all.length) this.#pending.set(stream, [all.subarray(part.length)])
       return frame(stream, part)
     }
     return undefined
   }
 }
 
-/** Given any number of times, taken once; also when it was given before. */
+/** Wakes one waiting function; a notification that came first is not lost. */
 class Signal {
-  #given = false
+  #isSet = false
   #wake: (() => void) | undefined
 
-  give(): void {
-    this.#given = true
+  notify(): void {
+    this.#isSet = true
     this.#wake?.()
   }
 
-  async taken(): Promise<void> {
-    if (!this.#given) {
+  async wait(): Promise<void> {
+    if (!this.#isSet) {
       await new Promise<void>((resolve) => {
         this.#wake = resolve
       })
     }
-    this.#given = false
+    this.#isSet = false
     this.#wake = undefined
   }
 }

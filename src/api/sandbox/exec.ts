@@ -6,6 +6,7 @@ import type { ExecSession } from '../../live/sandbox/exec-session.ts'
 import { ticksNow } from '../../live/sandbox/port.ts'
 import { badRequest } from '../../model/errors.ts'
 import { ExecSessionList, type ExecSessionView, readFlag } from '../../model/sandbox/exec.ts'
+import { readOnly } from '../error-text.ts'
 import {
   ndjson,
   type OpenSocket,
@@ -17,19 +18,24 @@ import {
 } from '../http/route.ts'
 import { serveSession } from './exec-socket.ts'
 import { streamSession } from './exec-stream.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
-const Session = Type.Object({ ...ByName.properties, session_id: Type.String({ description: 'As the list names it.' }) })
+const Session = Type.Object({
+  ...ByName.properties,
+  session_id: Type.String({ description: 'The id of the session in the list.' }),
+})
 
 const many = (description: string) =>
   Type.Optional(Type.Union([Type.String(), Type.Array(Type.String())], { description }))
 
 const Command = {
-  cmd: many('The command, word by word.'),
-  path: Type.Optional(Type.String({ description: 'The program, when it is not the first word.' })),
-  dir: Type.Optional(Type.String({ description: 'Where it starts; `/home/sprite` when omitted.' })),
-  env: many('A variable as `NAME=value`, over those of the sandbox.'),
-  stdin: Type.Optional(Type.String({ description: '`true` to send it input; else it reads the end at once.' })),
+  cmd: many('The command and its arguments, one per value.'),
+  path: Type.Optional(Type.String({ description: 'The program, if it differs from the first value of `cmd`.' })),
+  dir: Type.Optional(Type.String({ description: 'The working directory; `/home/sprite` when omitted.' })),
+  env: many('A variable as `NAME=value`; overrides variables of the sandbox.'),
+  stdin: Type.Optional(
+    Type.String({ description: '`true` to send input; otherwise the command reads end of file immediately.' }),
+  ),
 }
 
 const sessionAbsent = `${sandboxAbsent} Or: it has no such session.`
@@ -40,19 +46,19 @@ export const execRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/exec',
     id: 'listExecSessions',
     tag: 'Exec',
-    summary: 'List the commands that run',
+    summary: 'List running commands',
     description:
-      'The same path as a WebSocket starts a command: `cmd`, `path`, `dir`, `env`, `stdin`, `tty`, `rows`, `cols`, `max_run_after_disconnect`, or `id` to attach to one that runs.',
+      'A WebSocket at this path starts a command with the parameters `cmd`, `path`, `dir`, `env`, `stdin`, `tty`, `rows`, `cols` and `max_run_after_disconnect`, or attaches to a running one with `id`.',
     scope: 'read',
     params: ByName,
     status: 200,
     response: ExecSessionList,
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, search }) => {
       const sessions = await listExecSessions(ctx, params.name)
       if (search.has('cmd') || search.has('cmd[]')) {
-        throw badRequest('a command is started with POST, or with an upgrade to a WebSocket')
+        throw badRequest('use POST or a WebSocket to start a command')
       }
       return { count: sessions.length, sessions: sessions.map(sessionView) }
     },
@@ -64,7 +70,7 @@ export const execRoutes: Route[] = [
     tag: 'Exec',
     summary: 'Run a command',
     description:
-      'The body is its input when `stdin` is `true`. The answer comes in frames of up to 32 KiB, each a chunk of its own that starts with a byte: 1 for standard output, 2 for standard error, and at last 3 with the exit code. A client that hangs up ends the command.',
+      'The body is the input of the command when `stdin` is `true`. The response consists of frames of up to 32 KiB, each sent as a separate chunk. The first byte of a frame is 1 for standard output, 2 for standard error, and 3 for the last frame with the exit code. The command is ended when the client disconnects.',
     scope: 'write',
     params: ByName,
     query: Type.Object(Command),
@@ -72,7 +78,7 @@ export const execRoutes: Route[] = [
     streams: true,
     status: 200,
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, search, body }) => {
       await checked(ctx, () => refuseSocketsOnly(search))
       const { start } = await prepareExec(ctx, params.name, search)
@@ -84,16 +90,16 @@ export const execRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/exec/{session_id}',
     id: 'attachExecSession',
     tag: 'Exec',
-    summary: 'Attach to a command that runs',
-    description: 'Only as a WebSocket: what it wrote last comes first, then what it writes.',
+    summary: 'Attach to a running command',
+    description: 'Requires a WebSocket, which receives recent output first and then new output.',
     scope: 'write',
     params: Session,
     status: 200,
     errors: { 403: readOnly, 404: sessionAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       await getExecSession(ctx, params.name, params.session_id)
-      throw badRequest('attach with an upgrade to a WebSocket')
+      throw badRequest('use a WebSocket to attach to a command')
     },
   }),
   route({
@@ -101,22 +107,22 @@ export const execRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/exec/{session_id}/kill',
     id: 'killExecSession',
     tag: 'Exec',
-    summary: 'End a command',
-    description: 'The answer is a stream of events, one JSON object a line, the last of which is `complete`.',
+    summary: 'Stop a command',
+    description: 'The response is a stream of events, one JSON object per line; the last one is `complete`.',
     scope: 'write',
     params: Session,
     query: Type.Object({
-      signal: Type.Optional(Type.String({ description: 'By name or number; `SIGTERM` when omitted.' })),
+      signal: Type.Optional(Type.String({ description: 'A name or number; `SIGTERM` when omitted.' })),
       timeout: Type.Optional(
         Type.String({
-          description: 'After which it gets SIGKILL: `10s` when omitted. `0s` sends the signal and waits for nothing.',
+          description: 'The time until SIGKILL; `10s` when omitted. `0s` sends the signal without waiting.',
         }),
       ),
     }),
     streams: true,
     status: 200,
-    errors: { 403: readOnly, 404: sessionAbsent, 410: 'It has ended already.' },
-    wrongType: 400,
+    errors: { 403: readOnly, 404: sessionAbsent, 410: 'The command has already ended.' },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, search }) => {
       const session = await getSessionToKill(ctx, params.name, params.session_id)
       const order = readKillOrder(search)
@@ -125,7 +131,7 @@ export const execRoutes: Route[] = [
   }),
 ]
 
-/** Clients send signals in the connection when they see it; else each as a request. */
+/** Announces that signals may be sent over the WebSocket; without it clients send each as a request. */
 export const socketHeaders = { 'x-sprite-capabilities': 'signal' }
 
 export const execSockets: SocketRoute[] = [
@@ -133,7 +139,7 @@ export const execSockets: SocketRoute[] = [
     path: '/v1/sandboxes/{name}/exec',
     id: 'execSocket',
     tag: 'Exec',
-    summary: 'Run a command, or attach to one with `id`',
+    summary: 'Run a command, or attach to a running one with `id`',
     open: async ({ ctx, params, search }): Promise<OpenSocket> => {
       const id = search.get('id')
       if (id) return attach(ctx, params.name!, id)
@@ -148,7 +154,7 @@ export const execSockets: SocketRoute[] = [
     path: '/v1/sandboxes/{name}/exec/{session_id}',
     id: 'attachSocket',
     tag: 'Exec',
-    summary: 'Attach to a command that runs',
+    summary: 'Attach to a running command',
     open: ({ ctx, params }) => attach(ctx, params.name!, params.session_id!),
   },
 ]
@@ -163,14 +169,16 @@ async function attach(ctx: Parameters<typeof getExecSession>[0], name: string, i
 
 function refuseSocketsOnly(search: URLSearchParams): void {
   const name = ['tty', 'id', 'detachable', 'cc'].find((key) => search.has(key) && readFlag(search.get(key)) !== false)
-  if (name) throw badRequest(`${name} needs a WebSocket`)
+  if (name) throw badRequest(`${name} requires a WebSocket`)
 }
 
 function execAnswer(session: ExecSession, takesInput: boolean, body: RawBody | undefined): StreamAnswer {
   const headers = { 'content-type': 'application/octet-stream', 'cache-control': 'no-cache' }
   if (!takesInput) body?.resume()
   else if (!body) session.endInput()
-  return new StreamAnswer(200, headers, (out, gone) => streamSession(out, gone, session, takesInput ? body : undefined))
+  return new StreamAnswer(200, headers, (out, disconnected) =>
+    streamSession(out, disconnected, session, takesInput ? body : undefined),
+  )
 }
 
 function sessionView(session: ExecSession): Static<typeof ExecSessionView> {

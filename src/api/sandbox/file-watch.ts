@@ -26,7 +26,7 @@ export const fileSockets: SocketRoute[] = [
 function serveWatch(ctx: LiveContext, sandbox: Sandbox, socket: WebSocket): void {
   const stopped = new AbortController()
   socket.once('close', () => stopped.abort())
-  const timer = setTimeout(() => socket.close(code.refused, 'no paths were named'), subscribeSeconds * 1000)
+  const timer = setTimeout(() => socket.close(code.refused, 'no subscription was received'), subscribeSeconds * 1000)
   stopped.signal.addEventListener('abort', () => clearTimeout(timer))
   socket.once('message', (data) => {
     clearTimeout(timer)
@@ -44,15 +44,15 @@ async function watch(
   stopped: AbortSignal,
 ): Promise<void> {
   try {
-    await watchFiles(ctx, sandbox, command, (event) => tell(socket, event), stopped)
+    await watchFiles(ctx, sandbox, command, (event) => sendEvent(socket, event), stopped)
   } catch (error) {
     const { statusCode, message } = asBerthError(error)
     refuse(socket, statusCode < 500 ? code.refused : code.failed, message)
   }
 }
 
-/** Done when the client has taken enough of it for the next one. */
-function tell(socket: WebSocket, event: FileEvent): Promise<void> {
+/** Resolves when the send buffer has room for the next event. */
+function sendEvent(socket: WebSocket, event: FileEvent): Promise<void> {
   return new Promise((resolve) => {
     socket.send(JSON.stringify(event), () => resolve())
     if (socket.bufferedAmount < maxUnsentBytes) resolve()
@@ -64,7 +64,7 @@ function refuse(socket: WebSocket, reason: number, message: string): void {
   socket.close(reason, message.slice(0, 120))
 }
 
-/** Undefined when it is not understood. */
+/** Returns undefined when the message is not valid. */
 function parseSubscription(text: string): WatchCommand | undefined {
   try {
     const { type, paths, recursive, workingDir } = JSON.parse(text) as Record<string, unknown>

@@ -24,28 +24,30 @@ import {
   renderMode,
   renderTime,
 } from '../../model/sandbox/file.ts'
+import { readOnly } from '../error-text.ts'
 import { Answer, type RawBody, type Route, route, StreamAnswer } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
-/** Words of a query, as clients write them. */
+/** A boolean query parameter, in the spellings of existing clients. */
 const Flag = (description: string) =>
   Type.Optional(Type.Enum(['true', 'false', '1', '0'], { description, refusal: 'a flag must be true or false' }))
 const isSet = (flag: string | undefined) => flag === 'true' || flag === '1'
 
 const place = {
   path: Type.String({ description: 'Absolute, or relative to `workingDir`.' }),
-  workingDir: Type.Optional(Type.String({ description: 'Where relative paths begin; `/` when omitted.' })),
+  workingDir: Type.Optional(Type.String({ description: 'The base of relative paths; `/` when omitted.' })),
 }
-const AsRoot = Flag('Accepted; operations are always those of root inside.')
+const AsRoot = Flag('Has no effect; operations always run as root in the sandbox.')
 
-const absent = `${sandboxAbsent} Or: there is no such file (\`code\` \`ENOENT\`).`
-const wrong = 'The path or an argument is not valid, or this cannot be done with it (`ENOTDIR`, `EISDIR`, `EINVAL`, …).'
-const denied = 'The system inside does not permit it (`EACCES`, `EPERM`, `EROFS`).'
-const taken = 'It exists, is in use, or is not empty (`EEXIST`, `EBUSY`, `ENOTEMPTY`).'
+const absent = `${sandboxAbsent} Or: the file does not exist (\`code\` \`ENOENT\`).`
+const wrong =
+  'The path or an argument is not valid, or the operation does not apply to the file (`ENOTDIR`, `EISDIR`, `EINVAL`, …).'
+const denied = 'The operation is not permitted in the sandbox (`EACCES`, `EPERM`, `EROFS`).'
+const taken = 'The file exists, is in use, or is not empty (`EEXIST`, `EBUSY`, `ENOTEMPTY`).'
 const full = 'The sandbox has no space left (`ENOSPC`, `EDQUOT`).'
 const changeErrors = { 400: wrong, 403: `${readOnly} Or: ${denied}`, 404: absent, 409: taken, 507: full }
 
-export const FileView = Type.Object(
+const FileView = Type.Object(
   {
     name: Type.String({ description: 'Bytes that are not UTF-8 are shown as U+FFFD.' }),
     path: Type.String(),
@@ -56,7 +58,7 @@ export const FileView = Type.Object(
     isDir: Type.Boolean(),
     uid: Type.Integer(),
     gid: Type.Integer(),
-    target: Type.Optional(Type.String({ description: 'Where a link points.' })),
+    target: Type.Optional(Type.String({ description: 'The target of a link.' })),
   },
   { title: 'File' },
 )
@@ -66,12 +68,12 @@ const FileList = Type.Object(
     path: Type.String(),
     entries: Type.Array(FileView),
     count: Type.Integer(),
-    truncated: Type.Optional(Type.Boolean({ description: 'There are more than the 100,000 that are listed.' })),
+    truncated: Type.Optional(Type.Boolean({ description: 'Whether the list was cut after 100,000 entries.' })),
   },
   { title: 'FileList' },
 )
 
-const counted = 'How many; of more than 10,000 only the first are named.'
+const counted = 'The number of files; only the first 10,000 are named.'
 const Changed = (title: string, fields: TObject['properties']) =>
   Type.Object({ affected: Type.Array(Type.Object(fields)), count: Type.Integer({ description: counted }) }, { title })
 
@@ -83,19 +85,19 @@ export const fileRoutes: Route[] = [
     tag: 'Files',
     summary: 'Read a file',
     description:
-      'The bytes of a regular file; its permissions are in the header `x-file-mode`. A part of it with `start` and `end` or the header `Range`: 206.',
+      'Returns the content of a regular file, with its permissions in the header `x-file-mode`. `start` and `end` or the header `Range` select a part, with status 206.',
     scope: 'read',
     params: ByName,
     query: Type.Object({
       ...place,
       start: Type.Optional(Type.Integer({ minimum: 0, description: 'The first byte.' })),
-      end: Type.Optional(Type.Integer({ minimum: 0, description: 'The last byte, included.' })),
+      end: Type.Optional(Type.Integer({ minimum: 0, description: 'The last byte, inclusive.' })),
     }),
     status: 200,
     streams: true,
     contentType: 'application/octet-stream',
-    errors: { 400: wrong, 403: denied, 404: absent, 416: 'The file has no such part.' },
-    wrongType: 400,
+    errors: { 400: wrong, 403: denied, 404: absent, 416: 'The range is outside of the file.' },
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, headers }) =>
       fileAnswer(await openFile(ctx, params.name, query, (size) => askedRange(size, query, headers.range))),
   }),
@@ -106,13 +108,15 @@ export const fileRoutes: Route[] = [
     tag: 'Files',
     summary: 'Write a file',
     description:
-      'The body is its contents, of any length. It appears whole: whoever reads meanwhile reads what was there before.',
+      'The body is the content, of any length. The file is replaced atomically: readers see the old content until the write is complete.',
     scope: 'write',
     params: ByName,
     query: Type.Object({
       ...place,
-      mode: Type.Optional(Type.String({ description: 'Octal. As it was, or `0644` for a new file, when omitted.' })),
-      mkdirParents: Type.Optional(Type.String({ description: 'Missing directories are made unless this is `false`.' })),
+      mode: Type.Optional(Type.String({ description: 'Octal; by default unchanged, or `0644` for a new file.' })),
+      mkdirParents: Type.Optional(
+        Type.String({ description: 'Missing directories are created unless this is `false`.' }),
+      ),
       mkdir: Type.Optional(Type.String({ description: 'The same as `mkdirParents`.' })),
       asRoot: AsRoot,
     }),
@@ -121,7 +125,7 @@ export const fileRoutes: Route[] = [
     otherStatus: 200,
     response: Type.Object({ path: Type.String(), size: Type.Integer(), mode: Type.String() }, { title: 'WrittenFile' }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query, body }) => {
       const { mode, mkdirParents = query.mkdir } = query
       const options = { ...(mode === undefined ? {} : { mode }), mkdirParents: mkdirParents !== 'false' }
@@ -135,17 +139,18 @@ export const fileRoutes: Route[] = [
     id: 'listFiles',
     tag: 'Files',
     summary: 'List a directory',
-    description: 'A path that is not a directory gives one entry for itself. Links in a directory are not followed.',
+    description:
+      'A path that is not a directory results in one entry for itself. Links in a directory are not followed.',
     scope: 'read',
     params: ByName,
     query: Type.Object({
       ...place,
       path: Type.Optional(place.path),
-      recursive: Flag('With everything below.'),
+      recursive: Flag('Include subdirectories.'),
       pattern: Type.Optional(
         Type.String({
           maxLength: 1024,
-          description: 'Names that fit `*.txt`, or with a slash paths that fit `**/a/*`.',
+          description: 'A pattern for names, as in `*.txt`, or with a slash for paths, as in `**/a/*`.',
         }),
       ),
     }),
@@ -153,7 +158,7 @@ export const fileRoutes: Route[] = [
     streams: true,
     response: FileList,
     errors: { 400: wrong, 403: denied, 404: absent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {
       const { path = '.', pattern } = query
       const options = { recursive: isSet(query.recursive), ...(pattern ? { pattern } : {}) }
@@ -168,14 +173,14 @@ export const fileRoutes: Route[] = [
     summary: 'Delete a file or directory',
     scope: 'write',
     params: ByName,
-    query: Type.Object({ ...place, recursive: Flag('With everything in it.'), asRoot: AsRoot }),
+    query: Type.Object({ ...place, recursive: Flag('Delete a directory with its content.'), asRoot: AsRoot }),
     status: 200,
     response: Type.Object(
       { deleted: Type.Array(Type.String()), count: Type.Integer({ description: counted }) },
       { title: 'DeletedFiles' },
     ),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, query }) => deleteFile(ctx, params.name, query, { recursive: isSet(query.recursive) }),
   }),
   route({
@@ -190,7 +195,7 @@ export const fileRoutes: Route[] = [
     status: 200,
     response: Type.Object({ source: Type.String(), dest: Type.String() }, { title: 'RenamedFile' }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => renameFile(ctx, params.name, body),
   }),
   route({
@@ -199,7 +204,7 @@ export const fileRoutes: Route[] = [
     id: 'copyFile',
     tag: 'Files',
     summary: 'Copy a file or directory',
-    description: 'Links inside a directory are copied as links. Pipes, sockets and devices are left out and named.',
+    description: 'Links inside a directory are copied as links. Pipes, sockets and devices are skipped and listed.',
     scope: 'write',
     params: ByName,
     body: CopyFile,
@@ -214,7 +219,7 @@ export const fileRoutes: Route[] = [
       { title: 'CopiedFiles' },
     ),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => copyFile(ctx, params.name, body),
   }),
   route({
@@ -229,7 +234,7 @@ export const fileRoutes: Route[] = [
     status: 200,
     response: Changed('ChangedModes', { path: Type.String(), mode: Type.String() }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => chmodFile(ctx, params.name, body),
   }),
   route({
@@ -238,7 +243,8 @@ export const fileRoutes: Route[] = [
     id: 'chownFile',
     tag: 'Files',
     summary: 'Change owners',
-    description: 'Names are those of the users and groups inside. Links inside a directory are changed themselves.',
+    description:
+      'Names refer to users and groups in the sandbox. Links inside a directory are changed, not their targets.',
     scope: 'write',
     params: ByName,
     body: ChownFile,
@@ -249,7 +255,7 @@ export const fileRoutes: Route[] = [
       gid: Type.Optional(Type.Union([Type.Integer(), Type.String()])),
     }),
     errors: changeErrors,
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params, body }) => chownFile(ctx, params.name, body),
   }),
 ]
@@ -266,19 +272,19 @@ function fileAnswer(file: OpenFile): StreamAnswer {
     ...(length === undefined ? {} : { 'accept-ranges': 'bytes', 'content-length': String(length) }),
     ...(range ? { 'content-range': `bytes ${range.from}-${last}/${size}` } : {}),
   }
-  return new StreamAnswer(range ? 206 : 200, headers, async (out, gone) => {
+  return new StreamAnswer(range ? 206 : 200, headers, async (out, disconnected) => {
     try {
-      if (out.req.method !== 'HEAD') await sendAll(out, gone, file.bytes())
+      if (out.req.method !== 'HEAD') await sendAll(out, disconnected, file.bytes())
     } finally {
       file.close()
     }
   })
 }
 
-/** Piece by piece, because there may be many. */
+/** Streams the list, because it may be long. */
 function listAnswer(listing: FileListing): StreamAnswer {
-  return new StreamAnswer(200, { 'content-type': 'application/json; charset=utf-8' }, (out, gone) =>
-    sendAll(out, gone, renderList(listing)),
+  return new StreamAnswer(200, { 'content-type': 'application/json; charset=utf-8' }, (out, disconnected) =>
+    sendAll(out, disconnected, renderList(listing)),
   )
 }
 
@@ -310,8 +316,12 @@ export function fileView(entry: FileEntry) {
   }
 }
 
-async function sendAll(out: ServerResponse, gone: AbortSignal, pieces: AsyncIterable<Buffer | string>): Promise<void> {
+async function sendAll(
+  out: ServerResponse,
+  disconnected: AbortSignal,
+  pieces: AsyncIterable<Buffer | string>,
+): Promise<void> {
   for await (const piece of pieces) {
-    if (!out.write(piece)) await once(out, 'drain', { signal: gone })
+    if (!out.write(piece)) await once(out, 'drain', { signal: disconnected })
   }
 }

@@ -10,8 +10,9 @@ import {
 } from '../../actions/sandbox/policy.ts'
 import { applyNetworkPolicy, refuseUnenforced } from '../../live/sandbox/policy.ts'
 import { NetworkPolicyBody, PrivilegesPolicy, ResourcesPolicy } from '../../model/sandbox/policy.ts'
+import { readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const reading = {
   method: 'GET',
@@ -20,7 +21,7 @@ const reading = {
   params: ByName,
   status: 200,
   errors: { 404: sandboxAbsent },
-  wrongType: 400,
+  wrongTypeStatus: 400,
 } as const
 
 const changing = {
@@ -29,7 +30,7 @@ const changing = {
   params: ByName,
   status: 204,
   errors: { 403: readOnly, 404: sandboxAbsent },
-  wrongType: 400,
+  wrongTypeStatus: 400,
 } as const
 
 const network = '/v1/sandboxes/{name}/policy/network'
@@ -41,7 +42,7 @@ export const policyRoutes: Route[] = [
     ...reading,
     path: network,
     id: 'getNetworkPolicy',
-    summary: 'Show what a sandbox may reach',
+    summary: 'Show the network policy of a sandbox',
     response: NetworkPolicyBody,
     run: ({ ctx, params }) => getNetworkPolicy(ctx, params.name),
   }),
@@ -50,9 +51,9 @@ export const policyRoutes: Route[] = [
     method: 'POST',
     path: network,
     id: 'setNetworkPolicy',
-    summary: 'Set what a sandbox may reach',
+    summary: 'Set the network policy of a sandbox',
     description:
-      'Without rules everything is allowed but private networks. Of several rules the one with the closest domain counts; what none is about is denied. In force when it is answered; connections to what is no longer allowed end.',
+      'Without rules, everything except private networks is allowed. With rules, the most specific domain applies, and everything else is denied. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
     body: NetworkPolicyBody,
     errors: { ...changing.errors, 422: 'Rules cannot be enforced on this machine.' },
     run: async ({ ctx, params, body }) => {
@@ -64,7 +65,7 @@ export const policyRoutes: Route[] = [
     ...reading,
     path: privileges,
     id: 'getPrivilegesPolicy',
-    summary: 'Show which rights root has inside a sandbox',
+    summary: 'Show the privileges of root in a sandbox',
     response: PrivilegesPolicy,
     run: async ({ ctx, params }) => {
       const { profile } = await getPrivileges(ctx, params.name)
@@ -76,9 +77,9 @@ export const policyRoutes: Route[] = [
     method: 'POST',
     path: privileges,
     id: 'setPrivilegesPolicy',
-    summary: 'Set which rights root has inside a sandbox',
+    summary: 'Set the privileges of root in a sandbox',
     description:
-      'It counts for commands at once and for services from the next start of the sandbox on. What cannot be given is refused.',
+      'Applies to new commands immediately and to services from the next start of the sandbox. Privileges that cannot be granted are refused.',
     body: PrivilegesPolicy,
     run: ({ ctx, params, body }) => setPrivileges(ctx, params.name, body),
   }),
@@ -87,7 +88,7 @@ export const policyRoutes: Route[] = [
     method: 'DELETE',
     path: privileges,
     id: 'deletePrivilegesPolicy',
-    summary: 'Go back to the usual rights',
+    summary: 'Reset the privileges to the default',
     run: ({ ctx, params }) => clearPrivileges(ctx, params.name),
   }),
   route({
@@ -107,7 +108,7 @@ export const policyRoutes: Route[] = [
     path: resources,
     id: 'setResourcesPolicy',
     summary: 'Set the limits of a sandbox',
-    description: 'It counts at once, and instead of `config.ram_mb` until it is deleted.',
+    description: 'Applies immediately and overrides `config.ram_mb` until it is deleted.',
     body: ResourcesPolicy,
     run: ({ ctx, params, body }) => setResources(ctx, params.name, body),
   }),
@@ -116,7 +117,7 @@ export const policyRoutes: Route[] = [
     method: 'DELETE',
     path: resources,
     id: 'deleteResourcesPolicy',
-    summary: 'Go back to the limits of the configuration',
+    summary: 'Reset the limits to those of the configuration',
     run: ({ ctx, params }) => clearResources(ctx, params.name),
   }),
 ]

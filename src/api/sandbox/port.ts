@@ -2,7 +2,7 @@ import { watchPorts } from '../../live/sandbox/port.ts'
 import { openSandbox } from '../../live/sandbox/sandbox.ts'
 import type { SocketRoute } from '../http/route.ts'
 
-/** A client that does not read for so long has gone. Each event has about a hundred bytes. */
+/** A client with this much unread output counts as disconnected. An event has about a hundred bytes. */
 const maxUnsentBytes = 4 * 1024 * 1024
 
 export const portSockets: SocketRoute[] = [
@@ -10,7 +10,7 @@ export const portSockets: SocketRoute[] = [
     path: '/v1/sandboxes/{name}/ports/watch',
     id: 'watchPorts',
     tag: 'Ports',
-    summary: 'Watch which ports are open inside',
+    summary: 'Watch the open ports of a sandbox',
     open: async ({ ctx, params }) => {
       const sandbox = await openSandbox(ctx, params.name!, 'read')
       return {

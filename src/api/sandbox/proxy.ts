@@ -8,21 +8,21 @@ import { asBerthError } from '../http/problem.ts'
 import type { SocketRoute } from '../http/route.ts'
 import { bytesOf } from './exec-socket.ts'
 
-/** A client has this long to say where to, as it gives us to answer. */
-const askSeconds = 10
-/** What is on its way to a client that does not read. */
+/** The time a client has to send its target; clients wait equally long for the reply. */
+const targetTimeoutSeconds = 10
+/** The limit on data buffered for a client that does not read. */
 const maxUnsentBytes = 1024 * 1024
-/** What a client has sent reaches its end after it has gone, unless the other side takes longer. */
+/** How long data of a disconnected client may take to be delivered. */
 const lingerSeconds = 30
 
-const code = { done: 1000, notUnderstood: 1003, failed: 1011 }
+const code = { done: 1000, unsupported: 1003, failed: 1011 }
 
 export const proxySockets: SocketRoute[] = [
   {
     path: '/v1/sandboxes/{name}/proxy',
     id: 'proxy',
     tag: 'Ports',
-    summary: 'Connect to a port inside',
+    summary: 'Connect to a port of a sandbox',
     open: async ({ ctx, params }) => {
       const sandbox = await openSandbox(ctx, params.name!, 'write')
       return { run: (socket) => serveProxy(ctx, sandbox, socket) }
@@ -31,13 +31,13 @@ export const proxySockets: SocketRoute[] = [
 ]
 
 function serveProxy(ctx: LiveContext, sandbox: Sandbox, socket: WebSocket): void {
-  const timer = setTimeout(() => socket.close(code.notUnderstood, 'no target was named'), askSeconds * 1000)
+  const timer = setTimeout(() => socket.close(code.unsupported, 'no target was received'), targetTimeoutSeconds * 1000)
   socket.once('close', () => clearTimeout(timer))
   socket.once('message', (data, isBinary) => {
     clearTimeout(timer)
     const target = isBinary ? undefined : parseTarget(String(data))
     if (target) void connectTo(ctx, sandbox, socket, target)
-    else refuse(socket, code.notUnderstood, 'the first message must be {"host": "localhost", "port": 1 to 65535}')
+    else refuse(socket, code.unsupported, 'the first message must be {"host": "localhost", "port": 1 to 65535}')
   })
 }
 
@@ -46,8 +46,8 @@ export interface ProxyTarget {
   port: number
 }
 
-/** Undefined when it is not understood. */
-export function parseTarget(text: string): ProxyTarget | undefined {
+/** Returns undefined when the message is not valid. */
+function parseTarget(text: string): ProxyTarget | undefined {
   try {
     const { host = '', port } = JSON.parse(text) as { host?: unknown; port?: unknown }
     const isPort = typeof port === 'number' && Number.isInteger(port) && port >= 1 && port <= 65_535
@@ -62,9 +62,9 @@ async function connectTo(ctx: LiveContext, sandbox: Sandbox, socket: WebSocket, 
   try {
     const connection = await dialSandbox(ctx, sandbox, target.host, target.port)
     socket.send(JSON.stringify(connectedTo(target)))
-    // The frames before the closing one reach the client first.
+    // Frames that were sent before the close frame are still delivered.
     const joined = joinConnection(socket, connection, (error) => socket.close(error ? code.failed : code.done))
-    held.handTo(joined)
+    held.passTo(joined)
     if (socket.readyState === socket.OPEN) socket.once('close', () => joined.leave())
     else joined.leave()
   } catch (error) {
@@ -76,8 +76,8 @@ export function connectedTo({ host, port }: ProxyTarget): { status: string; targ
   return { status: 'connected', target: `${host || 'localhost'}:${port}` }
 }
 
-/** What comes before the connection stands is kept for it; no more is read meanwhile. */
-function holdMessages(socket: WebSocket): { handTo(joined: Joined): void } {
+/** Keeps messages until the connection is established, and stops reading from the client meanwhile. */
+function holdMessages(socket: WebSocket): { passTo(joined: Joined): void } {
   const held: [RawData, boolean][] = []
   let joined: Joined | undefined
   socket.on('message', (data, isBinary) => {
@@ -86,10 +86,10 @@ function holdMessages(socket: WebSocket): { handTo(joined: Joined): void } {
     socket.pause()
   })
   return {
-    handTo(taker) {
+    passTo(target) {
       socket.resume()
-      for (const [data, isBinary] of held.splice(0)) taker.message(data, isBinary)
-      joined = taker
+      for (const [data, isBinary] of held.splice(0)) target.message(data, isBinary)
+      joined = target
     },
   }
 }
@@ -99,19 +99,19 @@ function refuse(socket: WebSocket, reason: number, message: string): void {
   socket.close(reason, message.slice(0, 120))
 }
 
-/** One end of a connection: what a client sends goes in here, and `leave` when it goes. */
+/** The client's end of a connection: takes its messages, and `leave` when it disconnects. */
 export interface Joined {
   message(data: RawData, isBinary: boolean): void
   leave(): void
 }
 
 /**
- * Hands bytes on both ways, each no faster than its reader takes them. `onEnd` is called once, when the other side has
- * ended and everything it sent is on its way, in order before what is sent then.
+ * Forwards bytes in both directions with backpressure. `onEnd` is called once, when the other side has closed and all its
+ * data has been passed to the socket.
  */
 export function joinConnection(socket: WebSocket, connection: Duplex, onEnd: (error?: Error) => void): Joined {
   let isOver = false
-  const over = (error?: Error) => {
+  const finish = (error?: Error) => {
     if (!isOver) onEnd(error)
     isOver = true
     socket.resume()
@@ -123,9 +123,9 @@ export function joinConnection(socket: WebSocket, connection: Duplex, onEnd: (er
     })
     if (socket.bufferedAmount >= maxUnsentBytes) connection.pause()
   })
-  connection.once('end', () => over())
-  connection.once('error', over)
-  connection.once('close', () => over())
+  connection.once('end', () => finish())
+  connection.once('error', finish)
+  connection.once('close', () => finish())
   return {
     message(data, isBinary) {
       if (!isBinary || connection.writableEnded || connection.destroyed) return
@@ -133,13 +133,13 @@ export function joinConnection(socket: WebSocket, connection: Duplex, onEnd: (er
     },
     leave() {
       isOver = true
-      letGo(connection)
+      closeGracefully(connection)
     },
   }
 }
 
-/** What comes back is read and dropped: closing with unread bytes would take what we sent from the other side. */
-function letGo(connection: Duplex): void {
+/** Discards incoming data: closing a connection with unread bytes resets it and loses what was sent. */
+function closeGracefully(connection: Duplex): void {
   const timer = setTimeout(() => connection.destroy(), lingerSeconds * 1000)
   timer.unref()
   connection.once('close', () => clearTimeout(timer))

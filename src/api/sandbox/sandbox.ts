@@ -21,13 +21,12 @@ import {
   UpdateSandbox,
 } from '../../model/sandbox/sandbox.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
+import { noOrganization, readOnly } from '../error-text.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 
 export const ByName = Type.Object({ name: Type.String({ description: 'The name of the sandbox.' }) })
 
-export const sandboxAbsent = 'There is no such sandbox, or none that this token may see.'
-export const readOnly = 'The token may only read.'
-const noOrganization = 'The organization is unknown or not visible to this token.'
+export const sandboxAbsent = 'The sandbox does not exist or is not visible to this token.'
 
 const Organization = Type.Optional(
   Type.String({ description: "An organization; the token's own when omitted, all of them for a root token." }),
@@ -40,19 +39,19 @@ export const sandboxResourceRoutes: Route[] = [
     id: 'createSandbox',
     tag: 'Sandboxes',
     summary: 'Create a sandbox',
-    description: 'It has its URL at once and is `cold`: the first use starts it.',
+    description: 'The sandbox has its URL immediately and is `cold`: the first use starts it.',
     scope: 'write',
     body: CreateSandbox,
     status: 201,
     response: SandboxView,
     errors: {
-      403: `${readOnly} Or: it is for one sandbox.`,
+      403: `${readOnly} Or: it is limited to one sandbox.`,
       404: noOrganization,
-      409: 'The name is taken, also by another organization.',
-      429: `There are ${maxSandboxes} sandboxes; \`error\` is then \`concurrent_sprite_limit_exceeded\`. Or rate limits are on and it is asked for too often: \`sprite_creation_rate_limited\`.`,
+      409: 'The name is taken, possibly by another organization.',
+      429: `There are ${maxSandboxes} sandboxes (\`error\` is then \`concurrent_sprite_limit_exceeded\`), or the rate limit is exceeded (\`sprite_creation_rate_limited\`).`,
     },
-    wrongType: 400,
-    rateLimited: 'sprite_creation_rate_limited',
+    wrongTypeStatus: 400,
+    rateLimitCode: 'sprite_creation_rate_limited',
     run: async ({ ctx, body }) => sandboxView(ctx, await createSandbox(ctx, body)),
   }),
   route({
@@ -62,19 +61,21 @@ export const sandboxResourceRoutes: Route[] = [
     tag: 'Sandboxes',
     summary: 'List sandboxes, or watch them',
     description:
-      'By name. With `Accept: application/x-ndjson` the answer is a stream: a line for each sandbox, then one for each change, and a `heartbeat` when nothing changes.',
+      'Ordered by name. With `Accept: application/x-ndjson` the response is a stream: a line per sandbox, then a line per change, and a `heartbeat` when nothing changes.',
     scope: 'read',
     query: Type.Object({
       prefix: Type.Optional(Type.String({ description: 'Only names that start with this.' })),
       max_results: Type.Optional(Type.Integer({ description: '1 to 50 on a page; 50 when omitted or larger.' })),
-      continuation_token: Type.Optional(Type.String({ description: '`next_continuation_token` of the page before.' })),
+      continuation_token: Type.Optional(
+        Type.String({ description: '`next_continuation_token` of the previous page.' }),
+      ),
       org_slug: Organization,
-      bulk_load: Type.Optional(Type.String({ description: 'Taken and without effect.' })),
+      bulk_load: Type.Optional(Type.String({ description: 'Has no effect.' })),
     }),
     status: 200,
     response: SandboxPage,
     errors: { 404: noOrganization },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, query, headers }) => {
       const page = await listVisibleSandboxes(ctx, query)
       if (headers.accept?.includes('application/x-ndjson')) return watch(ctx, query)
@@ -100,7 +101,7 @@ export const sandboxResourceRoutes: Route[] = [
     status: 200,
     response: SandboxView,
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => sandboxView(ctx, await getSandbox(ctx, params.name, 'read')),
   }),
   route({
@@ -109,14 +110,15 @@ export const sandboxResourceRoutes: Route[] = [
     id: 'updateSandbox',
     tag: 'Sandboxes',
     summary: 'Change a sandbox',
-    description: 'Only what is given changes, and it counts at once; variables count for what is started from now on.',
+    description:
+      'Only the given fields change. They apply immediately; variables apply to processes that are started afterwards.',
     scope: 'write',
     params: ByName,
     body: UpdateSandbox,
     status: 200,
     response: SandboxView,
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => sandboxView(ctx, await changeSandbox(ctx, params.name, body)),
   }),
   route({
@@ -125,12 +127,12 @@ export const sandboxResourceRoutes: Route[] = [
     id: 'deleteSandbox',
     tag: 'Sandboxes',
     summary: 'Delete a sandbox',
-    description: 'With everything in it, and with its checkpoints. The name is free at once.',
+    description: 'Deletes its files and checkpoints as well. The name is free immediately.',
     scope: 'write',
     params: ByName,
     status: 204,
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: ({ ctx, params }) => deleteSandbox(ctx, params.name),
   }),
   route({
@@ -139,13 +141,13 @@ export const sandboxResourceRoutes: Route[] = [
     id: 'restartSandbox',
     tag: 'Sandboxes',
     summary: 'Restart a sandbox',
-    description: 'Every process in it ends; its services are started again. Its files stay.',
+    description: 'Ends all processes and starts the services again. Files are kept.',
     scope: 'write',
     params: ByName,
     status: 200,
     response: Type.Object({ sprite_name: Type.String(), machine_id: Type.String(), message: Type.String() }),
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { id, name } = await restartSandbox(ctx, params.name)
       return { sprite_name: name, machine_id: id, message: `${name} has been restarted` }
@@ -156,15 +158,17 @@ export const sandboxResourceRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/upgrade',
     id: 'upgradeSandbox',
     tag: 'Sandboxes',
-    summary: 'Bring a sandbox up to date',
-    description: 'It takes up the programs that the host has now. A running one is restarted for that.',
+    summary: 'Upgrade a sandbox',
+    description: 'Updates the sandbox to the current programs of the host. A running sandbox is restarted.',
     scope: 'write',
     params: ByName,
-    body: Type.Object({ version: Type.Optional(Type.String({ description: 'Without effect: there is one.' })) }),
+    body: Type.Object({
+      version: Type.Optional(Type.String({ description: 'Has no effect; there is only one version.' })),
+    }),
     status: 200,
     response: Type.Object({ name: Type.String(), status: Type.String() }),
     errors: { 403: readOnly, 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { name } = await upgradeSandbox(ctx, params.name)
       return { name, status: 'upgraded' }
@@ -175,7 +179,7 @@ export const sandboxResourceRoutes: Route[] = [
     path: '/v1/sandboxes/{name}/check',
     id: 'checkSandbox',
     tag: 'Sandboxes',
-    summary: 'See whether a sandbox is well, without waking it',
+    summary: 'Check the health of a sandbox without waking it',
     scope: 'read',
     params: ByName,
     status: 200,
@@ -185,10 +189,10 @@ export const sandboxResourceRoutes: Route[] = [
       status: Type.Enum(['healthy', 'hibernated', 'unhealthy', 'error']),
       reason: Type.Optional(Type.String()),
       checked_at: Type.String({ format: 'date-time' }),
-      elapsed: Type.Number({ description: 'Milliseconds that the look took.' }),
+      elapsed: Type.Number({ description: 'Duration of the check in milliseconds.' }),
     }),
     errors: { 404: sandboxAbsent },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const started = performance.now()
       const { sandbox, status, reason } = await checkSandbox(ctx, params.name)
@@ -215,13 +219,13 @@ export const sandboxResourceRoutes: Route[] = [
       organization: Type.Object({
         slug: Type.String(),
         sprites_enabled: Type.Boolean(),
-        active_sprites: Type.Array(Type.String(), { description: 'The names of those that run.' }),
+        active_sprites: Type.Array(Type.String(), { description: 'The names of running sandboxes.' }),
         max_sprites: Type.Integer(),
         active_sprite_limit: Type.Integer(),
       }),
     }),
     errors: { 404: noOrganization },
-    wrongType: 400,
+    wrongTypeStatus: 400,
     run: async ({ ctx, query }) => {
       const { slug, running } = await getOrganizationOf(ctx, query.org_slug)
       const limits = { max_sprites: maxSandboxes, active_sprite_limit: maxSandboxes }
@@ -232,7 +236,7 @@ export const sandboxResourceRoutes: Route[] = [
 
 function watch(ctx: LiveContext, query: { prefix?: string; org_slug?: string }) {
   const filter = { prefix: query.prefix ?? '', orgSlug: query.org_slug ?? null }
-  return ndjson((send, gone) => watchSandboxes(ctx, filter, (event) => send(eventView(event)), gone))
+  return ndjson((send, disconnected) => watchSandboxes(ctx, filter, (event) => send(eventView(event)), disconnected))
 }
 
 function eventView({ sandbox, isGone, counts, orgSlug }: WatchEvent) {
@@ -252,7 +256,7 @@ function countsView({ running, cold }: SandboxCounts, orgSlug: string | null) {
   return { ...(orgSlug !== null && { name: orgSlug }), running, warm: 0, cold, ...limits }
 }
 
-export async function sandboxView(ctx: LiveContext, sandbox: SandboxDetails) {
+async function sandboxView(ctx: LiveContext, sandbox: SandboxDetails) {
   return viewOf(ctx, sandbox, await isolationOf(ctx))
 }
 

@@ -13,6 +13,7 @@ import { durationOr } from '../../model/duration.ts'
 import { PutService } from '../../model/sandbox/service.ts'
 import { HealthBody } from '../../model/sandbox/service-health.ts'
 import { ServiceState } from '../../model/sandbox/service-state.ts'
+import { readOnly } from '../error-text.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 
 const Service = Type.Object(
@@ -20,8 +21,8 @@ const Service = Type.Object(
     name: Type.String(),
     cmd: Type.String(),
     args: Type.Array(Type.String()),
-    needs: Type.Array(Type.String(), { description: 'Services that are started, and ready, before it.' }),
-    http_port: Type.Optional(Type.Integer({ description: 'The URL of the sandbox leads to this port.' })),
+    needs: Type.Array(Type.String(), { description: 'Services that must be ready before it is started.' }),
+    http_port: Type.Optional(Type.Integer({ description: 'The URL of the sandbox is routed to this port.' })),
     env: Type.Optional(Type.Record(Type.String(), Type.String())),
     dir: Type.Optional(Type.String()),
     health: Type.Optional(HealthBody),
@@ -33,19 +34,21 @@ const Service = Type.Object(
 const Event = Type.Object(
   {
     type: Type.Enum(['started', 'stdout', 'stderr', 'exit', 'error', 'stopping', 'stopped', 'gap', 'complete'], {
-      description: '`complete` is always the last.',
+      description: '`complete` is always the last event.',
     }),
     timestamp: Type.Integer({ description: 'Milliseconds since the epoch.' }),
-    data: Type.Optional(Type.String({ description: 'A line with its end, or what went wrong.' })),
-    exit_code: Type.Optional(Type.Integer({ description: 'Of `exit` and `stopped`; 128 + n after signal n.' })),
+    data: Type.Optional(Type.String({ description: 'An output line with its line break, or an error message.' })),
+    exit_code: Type.Optional(
+      Type.Integer({ description: 'Present with `exit` and `stopped`; 128 + n after signal n.' }),
+    ),
     log_files: Type.Optional(
       Type.Object(
         { stdout: Type.String(), stderr: Type.String(), combined: Type.String() },
-        { description: 'Of `complete`: where the output lies inside the sandbox.' },
+        { description: 'Present with `complete`: the log files in the sandbox.' },
       ),
     ),
   },
-  { title: 'ServiceEvent', description: 'One a line (`application/x-ndjson`).' },
+  { title: 'ServiceEvent', description: 'One JSON object per line (`application/x-ndjson`).' },
 )
 
 const sandboxName = Type.String({ description: 'The name of the sandbox.' })
@@ -57,22 +60,22 @@ const ByService = Type.Object({
 
 const duration = (description: string) => Type.Optional(Type.String({ description, examples: ['5s', '1m30s'] }))
 const Watched = Type.Object({
-  duration: duration('How long the answer follows what the service prints; 5s when omitted or not a duration.'),
+  duration: duration('How long the response follows the output of the service; 5s when omitted or not a duration.'),
 })
 
 const path = '/v1/sandboxes/{name}/services'
 const onePath = `${path}/{service_name}`
-const shared = { tag: 'Services', wrongType: 400 } as const
+const shared = { tag: 'Services', wrongTypeStatus: 400 } as const
 const noService = 'The sandbox or the service does not exist.'
-const readOnly = 'The token may only read.'
 const defaultWatchMs = 5_000
 const defaultStopMs = 10_000
 
-/** What is told of a service while it happens. */
+/** Operations that stream the events of a service. */
 const streaming = { params: ByService, status: 200, response: Event, streams: true } as const
 const acting = { ...shared, ...streaming, method: 'POST', scope: 'write' } as const
 
-const tellAll = (telling: Telling) => ndjson((send, gone) => telling((events) => send(...events), gone))
+const streamEvents = (source: Telling) =>
+  ndjson((send, disconnected) => source((events) => send(...events), disconnected))
 
 export const serviceRoutes: Route[] = [
   route({
@@ -94,21 +97,21 @@ export const serviceRoutes: Route[] = [
     path: `${path}/signal`,
     id: 'signalService',
     summary: 'Send a signal to a service',
-    description: 'A service that ends because of it is started again, as after a crash.',
+    description: 'If the service exits, it is restarted as after a crash.',
     scope: 'write',
     params: BySandbox,
     body: Type.Object(
       {
-        name: Type.String({ description: 'The service.' }),
+        name: Type.String({ description: 'The name of the service.' }),
         signal: Type.Union([Type.String(), Type.Integer()], {
-          description: '`TERM`, `SIGTERM` or 15, in any case.',
+          description: '`TERM`, `SIGTERM` or 15; the case does not matter.',
           examples: ['SIGHUP'],
         }),
       },
       { title: 'SignalService', additionalProperties: false },
     ),
     status: 204,
-    errors: { 400: 'There is no such signal.', 403: readOnly, 404: noService, 409: 'The service does not run.' },
+    errors: { 400: 'The signal does not exist.', 403: readOnly, 404: noService, 409: 'The service is not running.' },
     run: async ({ ctx, params, body }) => {
       await signalService(ctx, params.name, body)
     },
@@ -119,7 +122,7 @@ export const serviceRoutes: Route[] = [
     path: onePath,
     id: 'getService',
     summary: 'Show a service',
-    description: 'Its definition and what its supervisor says of it now.',
+    description: 'Returns its definition and its current state.',
     scope: 'read',
     params: ByService,
     status: 200,
@@ -135,21 +138,21 @@ export const serviceRoutes: Route[] = [
     id: 'putService',
     summary: 'Define a service and start it',
     description:
-      'Another definition of a running service stops it and starts the new one. The same definition again changes nothing: the answer is then one line with a `message`.',
+      'A changed definition restarts a running service. An unchanged definition has no effect; the response is then one line with a `message`.',
     scope: 'write',
-    query: Type.Object({ ...Watched.properties, timeout: duration('Another name of `duration`.') }),
+    query: Type.Object({ ...Watched.properties, timeout: duration('The same as `duration`.') }),
     body: PutService,
     errors: {
-      400: 'The name or a field is not valid or not known, or `needs` names something that is not there or leads in a circle.',
+      400: 'The name or a field is not valid or not known, or `needs` names an unknown service or is circular.',
       403: readOnly,
       404: 'The sandbox does not exist.',
-      409: 'Another service has an HTTP port already, or there are too many services.',
+      409: 'Another service already has an HTTP port, or there are too many services.',
     },
     run: async ({ ctx, params, query, body }) => {
       const { name, service_name: service } = params
       const watchMs = durationOr(query.duration ?? query.timeout, defaultWatchMs)
-      const telling = await changeService(ctx, name, service, body, watchMs)
-      if (telling) return tellAll(telling)
+      const events = await changeService(ctx, name, service, body, watchMs)
+      if (events) return streamEvents(events)
       const again = `POST /v1/sandboxes/${name}/services/${service}/restart`
       const message = `Service already running with that command, use ${again} to restart it`
       return ndjson(async (send) => send({ message }))
@@ -160,8 +163,8 @@ export const serviceRoutes: Route[] = [
     method: 'DELETE',
     path: onePath,
     id: 'deleteService',
-    summary: 'Stop a service and forget it',
-    description: 'Its log goes with it.',
+    summary: 'Stop and delete a service',
+    description: 'Its log is deleted as well.',
     scope: 'write',
     params: ByService,
     status: 204,
@@ -173,34 +176,38 @@ export const serviceRoutes: Route[] = [
     path: `${onePath}/start`,
     id: 'startService',
     summary: 'Start a service',
-    description: 'And, before it, what it needs. Counts restarts from zero again.',
+    description: 'Starts the services it needs first, and resets its restart counter.',
     query: Watched,
-    errors: { 403: readOnly, 404: noService, 409: 'It is starting already.' },
+    errors: { 403: readOnly, 404: noService, 409: 'The service is already starting.' },
     run: async ({ ctx, params, query }) =>
-      tellAll(await startService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs))),
+      streamEvents(
+        await startService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs)),
+      ),
   }),
   route({
     ...acting,
     path: `${onePath}/stop`,
     id: 'stopService',
     summary: 'Stop a service',
-    description: 'It stays stopped until it is started, also when the sandbox starts again.',
+    description: 'It stays stopped until it is started, even after a restart of the sandbox.',
     query: Type.Object({
-      timeout: duration('Between SIGTERM and SIGKILL; 10s when omitted or not a duration.'),
+      timeout: duration('The time between SIGTERM and SIGKILL; 10s when omitted or not a duration.'),
     }),
-    errors: { 403: readOnly, 404: noService, 409: 'It does not run, or a service that runs needs it.' },
+    errors: { 403: readOnly, 404: noService, 409: 'The service is not running, or a running service needs it.' },
     run: async ({ ctx, params, query }) =>
-      tellAll(await stopService(ctx, params.name, params.service_name, durationOr(query.timeout, defaultStopMs))),
+      streamEvents(await stopService(ctx, params.name, params.service_name, durationOr(query.timeout, defaultStopMs))),
   }),
   route({
     ...acting,
     path: `${onePath}/restart`,
     id: 'restartService',
-    summary: 'Stop a service, if it runs, and start it',
+    summary: 'Restart a service',
     query: Watched,
     errors: { 403: readOnly, 404: noService },
     run: async ({ ctx, params, query }) =>
-      tellAll(await restartService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs))),
+      streamEvents(
+        await restartService(ctx, params.name, params.service_name, durationOr(query.duration, defaultWatchMs)),
+      ),
   }),
   route({
     ...shared,
@@ -208,17 +215,17 @@ export const serviceRoutes: Route[] = [
     method: 'GET',
     path: `${onePath}/logs`,
     id: 'getServiceLog',
-    summary: 'Show what a service printed',
-    description: 'Both streams by time. Of each the last 32 MiB are kept.',
+    summary: 'Show the log of a service',
+    description: 'Both output streams in the order of time. The last 32 MiB of each are kept.',
     scope: 'read',
     query: Type.Object({
-      lines: Type.Optional(Type.Integer({ description: 'Only so many, the last ones; all when omitted.' })),
-      duration: duration('How long to follow what comes after; not at all when omitted or not a duration.'),
+      lines: Type.Optional(Type.Integer({ description: 'The number of most recent lines; all when omitted.' })),
+      duration: duration('How long to follow new output; not at all when omitted or not a duration.'),
     }),
     errors: { 404: noService },
     run: async ({ ctx, params, query }) => {
       const lines = query.lines !== undefined && query.lines > 0 ? query.lines : undefined
-      return tellAll(await tellLogOf(ctx, params.name, params.service_name, lines, durationOr(query.duration, 0)))
+      return streamEvents(await tellLogOf(ctx, params.name, params.service_name, lines, durationOr(query.duration, 0)))
     },
   }),
 ]

@@ -2,8 +2,9 @@ import { Type } from 'typebox'
 import { changeTask, createTask, deleteTask, getTask, listTasksOf } from '../../actions/sandbox/task.ts'
 import { ChangeTask, CreateTask, type Task, TaskView } from '../../model/sandbox/task.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, readOnly, sandboxAbsent } from './sandbox.ts'
+import { ByName, sandboxAbsent } from './sandbox.ts'
 
 const ByTask = Type.Object({
   name: Type.String({ description: 'The name of the sandbox.' }),
@@ -12,9 +13,9 @@ const ByTask = Type.Object({
 
 const path = '/v1/sandboxes/{name}/tasks'
 const onePath = `${path}/{task_name}`
-const shared = { tag: 'Tasks', wrongType: 400 } as const
-const absent = 'There is no such sandbox, or no such task in it.'
-const tooMany = 'There are as many tasks as there may be.'
+const shared = { tag: 'Tasks', wrongTypeStatus: 400 } as const
+const absent = 'The sandbox or the task does not exist.'
+const tooMany = 'The maximum number of tasks is reached.'
 
 export const taskRoutes: Route[] = [
   route({
@@ -35,13 +36,13 @@ export const taskRoutes: Route[] = [
     method: 'POST',
     path,
     id: 'createTask',
-    summary: 'Begin a task',
+    summary: 'Start a task',
     scope: 'write',
     params: ByName,
     body: CreateTask,
     status: 201,
     response: TaskView,
-    errors: { 403: readOnly, 404: sandboxAbsent, 409: `There is one of this name. Or: ${tooMany}` },
+    errors: { 403: readOnly, 404: sandboxAbsent, 409: `A task of this name exists. Or: ${tooMany}` },
     run: async ({ ctx, params, body }) => taskView(await createTask(ctx, params.name, body.name, body.expire)),
   }),
   route({
@@ -49,7 +50,7 @@ export const taskRoutes: Route[] = [
     method: 'PUT',
     path,
     id: 'putTask',
-    summary: 'Begin a task or let it go on',
+    summary: 'Start or extend a task',
     scope: 'write',
     params: ByName,
     body: CreateTask,
@@ -76,13 +77,13 @@ export const taskRoutes: Route[] = [
     method: 'PUT',
     path: onePath,
     id: 'changeTask',
-    summary: 'Begin a task or let it go on, by its name',
+    summary: 'Start or extend a task by its name',
     scope: 'write',
     params: ByTask,
     body: ChangeTask,
     status: 200,
     response: TaskView,
-    errors: { 403: readOnly, 404: 'There is no such sandbox, or a task cannot have this name.', 409: tooMany },
+    errors: { 403: readOnly, 404: 'The sandbox does not exist, or the name is not valid.', 409: tooMany },
     run: async ({ ctx, params, body }) => taskView(await changeTask(ctx, params.name, params.task_name, body.expire)),
   }),
   route({

@@ -4,7 +4,8 @@ import { chownSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { ensureDirectory } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
-import { type LocalSocket, listenLocally } from '../network/local-socket.ts'
+import type { LocalSocket } from '../network/driver.ts'
+import { listenLocally } from '../network/local-socket.ts'
 import { type BoxPaths, boxPaths, boxUid } from './paths.ts'
 
 const maxConnections = 64

@@ -6,8 +6,6 @@ import { readTextIfPresent } from './file.ts'
 import { run } from './process.ts'
 import { driverProgram } from './program.ts'
 
-export type { GroupMemory } from './driver.ts'
-
 interface MemoryUsage {
   limitBytes: number
   bytes: number

@@ -6,8 +6,6 @@ import { userInfo } from 'node:os'
 import { readLinesIfPossible } from './file.ts'
 import { commandExists, findCommand, run } from './process.ts'
 
-export type { ControlGroups } from './cgroup-support.ts'
-
 export interface FoundCommand {
   path: string
   /** Undefined if the program does not print it. */

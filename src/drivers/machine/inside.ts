@@ -3,7 +3,8 @@
 import type { RequestListener } from 'node:http'
 import { ensureDirectory } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
-import { type LocalSocket, listenLocally } from '../network/local-socket.ts'
+import type { LocalSocket } from '../network/driver.ts'
+import { listenLocally } from '../network/local-socket.ts'
 import { type MachinePaths, machinePaths } from './paths.ts'
 
 const maxConnections = 64

@@ -5,8 +5,6 @@ import type { Socket } from 'node:net'
 import { dirname } from 'node:path'
 import type { LocalSocket } from './driver.ts'
 
-export type { LocalSocket } from './driver.ts'
-
 export interface LocalSocketOptions {
   mode: number
   /** The owner; by default the user of this process. */

@@ -4,8 +4,6 @@
 import { waitUntil } from '../../model/poll.ts'
 import type { JobDriver, JobSpec, JobState, Supervisor } from './driver.ts'
 
-export type { JobDriver, JobSpec, JobState } from './driver.ts'
-
 const maxLogLines = 50
 const logTimeoutSeconds = 5
 

@@ -5,8 +5,6 @@ import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync }
 import { readTextIfPresent } from '../host/file.ts'
 import { signalName } from './status.ts'
 
-export type { ServiceSpec } from './driver.ts'
-
 export interface ServicePlace {
   treeDirectory: string
   logDirectory: string

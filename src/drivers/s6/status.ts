@@ -6,8 +6,6 @@ import { readIfPresent } from '../host/file.ts'
 import { run } from '../host/process.ts'
 import type { ProcessStatus } from './driver.ts'
 
-export type { ProcessStatus } from './driver.ts'
-
 /** The fields of `supervise/status`, as in `s6_svstatus_unpack.c`. */
 export interface SupervisedStatus {
   /** The time of the last change between up and down. */

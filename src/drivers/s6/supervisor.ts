@@ -23,8 +23,6 @@ import { readStatus } from './status.ts'
 import { ensureTree, inspectTree, listServiceNames, stopTree } from './tree.ts'
 import { resumeSupervision } from './tree-process.ts'
 
-export type { ServiceState, Supervisor } from './driver.ts'
-
 export function s6Supervisor(paths: ServicePlace): Supervisor {
   return {
     ensureTree: () => ensureTree(paths),

@@ -1,10 +1,10 @@
 import { isRoot } from '../../drivers/host/process.ts'
 
 export interface Finding {
-  /** With a problem the platform does not start or is not safe; with a warning something works less well or not at all. */
+  /** A problem keeps the platform from starting or makes it unsafe; a warning means that a feature is limited or missing. */
   level: 'ok' | 'warning' | 'problem'
   found: string
-  /** What it means for the user. */
+  /** The consequence for the user. */
   cost?: string
   fix?: string
 }
@@ -29,4 +29,10 @@ export function asRoot(command: string): string {
 
 export function nameUserCommand(): string {
   return asRoot(`useradd --uid ${process.getuid?.()} berth`)
+}
+
+export const gigabyte = 1e9
+
+export function inGigabytes(bytes: number): string {
+  return `${(bytes / gigabyte).toFixed(1)} GB`
 }

@@ -8,25 +8,25 @@ import { listRunningMachines, type MachinePlace } from '../../store/app/inside.t
 import type { MachineFeed } from '../../store/app/machine-feed.ts'
 import type { Db } from '../../store/db.ts'
 import type { ControlPlane } from '../control-plane.ts'
-import { openSockets } from '../sockets.ts'
+import { openSockets } from './sockets.ts'
 
 export interface MachineInside {
-  /** A machine that is started through these has its socket before it runs. */
+  /** Wraps the driver so that a machine has its socket before it starts. */
   machines: MachineDriver
-  /** Listens for every machine that runs, from now on. */
+  /** Opens the sockets of all running machines and follows changes from then on. */
   start(server: FastifyInstance): Promise<void>
   close(): Promise<void>
 }
 
-type Ground = {
+type Parts = {
   db: Db
   log: Pick<ControlPlane['log'], 'warn'>
   home: Pick<Home, 'path' | 'tree' | 'log' | 'number'>
   world: Pick<World, 'machines'>
 }
 
-/** The sockets inside machines. What comes through one is answered as if it came from the address of its machine. */
-export function openMachineInside({ home, db, world, log }: Ground, feed: MachineFeed): MachineInside {
+/** The sockets inside machines. A request over one is treated as coming from the private address of its machine. */
+export function openMachineInside({ home, db, world, log }: Parts, feed: MachineFeed): MachineInside {
   let server: FastifyInstance | undefined
   let unsubscribe = () => {}
   const sockets = openSockets<MachinePlace>(
@@ -40,29 +40,29 @@ export function openMachineInside({ home, db, world, log }: Ground, feed: Machin
     },
   )
 
-  /** Machines run without as well. A connection that was lost is made again, and then everything is looked at. */
-  const look = (ids: string[] | null) =>
-    sockets.look(ids).catch((err) => log.warn({ err }, 'could not open the sockets inside machines'))
+  /** Errors are only logged, since machines run without the socket; a reconnect of the feed refreshes all of them. */
+  const refresh = (ids: string[] | null) =>
+    sockets.refresh(ids).catch((err) => log.warn({ err }, 'opening the API sockets of machines failed'))
 
   return {
     machines: {
       ...world.machines,
       async startMachine(spec) {
-        if (server && !sockets.has(spec.id)) await look([spec.id])
+        if (server && !sockets.has(spec.id)) await refresh([spec.id])
         return world.machines.startMachine(spec)
       },
       async removeMachine(id, slot) {
         await world.machines.removeMachine(id, slot)
-        await sockets.remove(id) // whoever was connected is gone
+        await sockets.remove(id) // its clients have exited
       },
     },
     async start(answering) {
       server = answering
-      await look(null)
+      await refresh(null)
       unsubscribe = feed.subscribe((change) => {
-        // Those that another worker has removed are noticed with the next look at all.
-        if (change === undefined) look(null)
-        else if (!sockets.has(change.machineId)) look([change.machineId])
+        // Machines that another worker removed are noticed by the next full refresh.
+        if (change === undefined) refresh(null)
+        else if (!sockets.has(change.machineId)) refresh([change.machineId])
       })
     },
     async close() {

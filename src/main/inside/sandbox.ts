@@ -9,17 +9,17 @@ import type { Db } from '../../store/db.ts'
 import type { SandboxFeed } from '../../store/sandbox/feed.ts'
 import { listRunning, type RunningSandbox } from '../../store/sandbox/inside.ts'
 import type { ControlPlane } from '../control-plane.ts'
-import { openSockets } from '../sockets.ts'
+import { openSockets } from './sockets.ts'
 
 export interface Inside {
-  /** A box that is ensured through these has its socket before it runs. */
+  /** Wraps the driver so that a box has its socket before it starts. */
   boxes: BoxDriver
-  /** Listens for every sandbox that runs, from now on. */
+  /** Opens the sockets of all running sandboxes and follows changes from then on. */
   start(server: FastifyInstance): Promise<void>
   close(): Promise<void>
 }
 
-type Ground = {
+type Parts = {
   db: Db
   log: ControlPlane['log']
   home: Pick<Home, 'path' | 'uidStart'>
@@ -27,23 +27,23 @@ type Ground = {
 }
 
 /**
- * The sockets inside sandboxes, one for each that runs. Those that this process starts are opened by it; of the others,
- * and of those that are deleted, it hears.
+ * The sockets inside sandboxes, one per running sandbox. A sandbox that this process starts gets its socket first; those
+ * started or deleted by other processes are learned from the feed.
  */
-export function openInside({ home, db, world, log }: Ground, feed: SandboxFeed): Inside {
+export function openInside({ home, db, world, log }: Parts, feed: SandboxFeed): Inside {
   let server: FastifyInstance | undefined
   let unsubscribe = () => {}
 
-  const answererOf = (answering: FastifyInstance, id: string, name: string) =>
+  const handlerFor = (answering: FastifyInstance, id: string, name: string) =>
     answerInside(answering, { name, token: insideToken(world.encryptionKey, id) })
   const sockets = openSockets<RunningSandbox>(
     (ids) => listRunning(db, ids),
-    ({ id, slot, name }) => listenInside(home, { id, slot }, answererOf(server!, id, name)),
+    ({ id, slot, name }) => listenInside(home, { id, slot }, handlerFor(server!, id, name)),
   )
 
-  function lookLater(ids: string[] | null): void {
-    // A connection that was lost is made again, and then everything is looked at.
-    sockets.look(ids).catch((err) => log.warn({ err }, 'could not open the sockets inside sandboxes'))
+  function refreshLater(ids: string[] | null): void {
+    // Errors are only logged: a reconnect of the feed refreshes all sockets.
+    sockets.refresh(ids).catch((err) => log.warn({ err }, 'opening the API sockets of sandboxes failed'))
   }
 
   return {
@@ -56,10 +56,10 @@ export function openInside({ home, db, world, log }: Ground, feed: SandboxFeed):
     },
     async start(answering) {
       server = answering
-      await sockets.look(null)
+      await sockets.refresh(null)
       unsubscribe = feed.subscribe((change) => {
-        if (change === undefined) lookLater(null)
-        else if (change.what === 'sandbox') lookLater([change.sandboxId])
+        if (change === undefined) refreshLater(null)
+        else if (change.what === 'sandbox') refreshLater([change.sandboxId])
       })
     },
     async close() {

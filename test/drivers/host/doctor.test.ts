@@ -10,7 +10,8 @@ import { isRoot } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { readConfig } from '../../../src/main/config.ts'
-import { delegateCommands, doctor } from '../../../src/main/doctor/doctor.ts'
+import { doctor } from '../../../src/main/doctor/doctor.ts'
+import { delegateCommands } from '../../../src/main/doctor/host.ts'
 import { canRunAs, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
@@ -57,7 +58,7 @@ async function listen(): Promise<number> {
 }
 
 describe('the report', () => {
-  it('changes nothing, and says what each shortcoming costs and how to end it', async () => {
+  it('changes nothing, and names the consequence and the fix of each finding', async () => {
     const { checks } = await doctor(readConfig(settings()))
     expect(readdirSync(home)).toEqual([])
     expect(new Set(checks.map(({ name }) => name)).size).toBe(checks.length)
@@ -68,17 +69,17 @@ describe('the report', () => {
     }
   })
 
-  it('shows what would be used before there is a home, and makes none', async () => {
+  it('shows what would be used before there is a home, and creates none', async () => {
     const missing = join(home, 'not/yet')
     const { checks } = await doctor(readConfig(settings({ BERTH_HOME: missing })))
     const found = Object.fromEntries(checks.map((one) => [one.name, one.found]))
     expect(found['PostgreSQL 17']).toMatch(/^17\.\d+ from /)
     expect(found['PostgreSQL 16']).toMatch(/^16\.\d+ from /)
-    expect(found.home).toBe(`${missing}, made at first start`)
+    expect(found.home).toBe(`${missing}, created at first start`)
     expect(existsSync(join(home, 'not'))).toBe(false)
   })
 
-  it('shows the PostgreSQL of the home once there is one, and adds nothing to it', async () => {
+  it('shows the PostgreSQL of an existing home without adding to it', async () => {
     const opened = await openHome(home, { uidBase: 300_000, registry: join(home, 'registry') })
     const { bin, version } = await ensureToolchain('17', opened)
     const before = readdirSync(opened.toolchain)
@@ -95,15 +96,15 @@ describe('the report', () => {
   })
 })
 
-describe('an address of a listener', () => {
-  it('that a stranger took is a problem', async () => {
+describe('a listener address', () => {
+  it('that another program uses is a problem', async () => {
     const port = await listen()
     const found = await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })
     expect(found).toMatchObject({ level: 'problem', found: `127.0.0.1:${port} is in use by another program` })
     expect(found.fix).toContain('BERTH_API_LISTEN')
   })
 
-  it('that this platform took is fine', async () => {
+  it('that this platform uses is fine', async () => {
     const port = await listen()
     mkdirSync(join(home, 'run'))
     writeFileSync(join(home, 'run/addresses.json'), JSON.stringify({ sandbox: `http://127.0.0.1:${port}` }))
@@ -111,7 +112,7 @@ describe('an address of a listener', () => {
     expect(await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })).toMatchObject({ level: 'problem' })
   })
 
-  it('that the edge keeps while the rest is stopped is fine', async () => {
+  it('that the edge still uses while the control plane is stopped is fine', async () => {
     const port = await listen()
     const environment = { BERTH_EDGE_LISTEN: `127.0.0.1:${port}` }
     writeFileSync(join(home, 'edge.json'), JSON.stringify({ port }))
@@ -155,20 +156,20 @@ describe('secrets in the home', () => {
   })
 })
 
-describe('control groups of an ordinary user', () => {
+describe('control groups of an unprivileged user', () => {
   const groups = { kind: 'v2' as const, controllers: ['cpu', 'memory', 'pids'], writable: [] as string[] }
 
-  it('are handed over to the units that are installed', () => {
+  it('are delegated to the installed units', () => {
     const install = /^\.\/berth install && systemctl .*daemon-reload && systemctl .*enable --now berth-tree berth/
     expect(delegateCommands(groups, true)).toMatch(install)
   })
 
-  it('that lack one need more for all sessions of the user', () => {
+  it('with a missing controller need a delegation for all sessions of the user', () => {
     const fix = delegateCommands({ ...groups, writable: ['memory', 'pids'] }, true)
     expect(fix).toMatch(/systemctl edit user@\.service.*Delegate=cpu memory pids/)
   })
 
-  it('need root where nobody hands them over', () => {
+  it('need root without systemd delegation', () => {
     expect(delegateCommands(groups, false)).toBe('run Berth as root')
     expect(delegateCommands({ ...groups, kind: 'v1' }, true)).toBe('run Berth as root')
   })
@@ -176,14 +177,14 @@ describe('control groups of an ordinary user', () => {
 
 const nameless = 471_147
 
-describe.runIf(canRunAs(nameless))('a user whom the machine knows by number only', () => {
+describe.runIf(canRunAs(nameless))('a user without a name', () => {
   const berth = (command: string) => {
     const launcher = new URL('../../../berth', import.meta.url).pathname
     const env = { ...settings({ BERTH_HOME: `${home}/h` }), HOME: home, PATH: process.env.PATH }
     return spawnSync(launcher, [command], { uid: nameless, gid: nameless, env, encoding: 'utf8' })
   }
 
-  it('is told to get a name, and nothing is started', () => {
+  it('is asked to add one, and nothing is started', () => {
     chownSync(home, nameless, nameless)
     const { status, stderr } = berth('up')
     expect(stderr).toContain(`(sudo useradd --uid ${nameless} berth)`)
@@ -209,15 +210,15 @@ describe('a home', () => {
     expect(found.fix).toContain(`chmod o+x ${closed}`)
   })
 
-  it.runIf(canRunAs(65_534))('that cannot be written is a problem', async () => {
+  it.runIf(canRunAs(65_534))('that is not writable is a problem', async () => {
     const { checks } = await doctorElsewhere([], 65_534)
     expect(checks.find(({ name }) => name === 'home')).toMatchObject({ level: 'problem' })
-    expect(checks.find(({ name }) => name === 'copy on write')!.found).toBe(`unknown: ${home} cannot be written`)
+    expect(checks.find(({ name }) => name === 'copy on write')!.found).toBe(`unknown: ${home} is not writable`)
   })
 })
 
 describe('a repository', () => {
-  it('on the disk of the home is told, with what that means', async () => {
+  it('on the disk of the home is a warning', async () => {
     const found = await check('repository', { BERTH_REPOSITORY: join(home, 'kept') })
     expect(found).toMatchObject({ level: 'warning', found: `${home}/kept is on the same disk as the home` })
   })
@@ -235,7 +236,7 @@ describe('TLS files', () => {
     return files
   }
 
-  it('that hold are fine', async () => {
+  it('that are valid are fine', async () => {
     expect(await check('TLS', writePair([-1, 60]))).toMatchObject({ level: 'ok' })
   })
 
@@ -248,7 +249,7 @@ describe('TLS files', () => {
     expect(found).toMatchObject({ level, found: expect.stringContaining(text) })
   })
 
-  it('that are missing, broken or no pair are a problem', async () => {
+  it('that are missing, broken or do not match are a problem', async () => {
     const files = writePair([-1, 60])
     const missing = join(home, 'missing.pem')
     expect((await check('TLS', { ...files, BERTH_TLS_CERT: missing })).found).toBe(`${missing} cannot be read: ENOENT`)
@@ -272,7 +273,7 @@ describe('an external state database', () => {
     expect(found.found).not.toContain('hidden')
   })
 
-  it('that is not there is a problem', async () => {
+  it('that does not respond is a problem', async () => {
     const found = await check('state database', { BERTH_DATABASE_URL: 'postgresql://u:hidden@127.0.0.1:1/x' })
     expect(found).toMatchObject({ level: 'problem', found: expect.stringContaining('127.0.0.1:1/x does not answer') })
     expect(JSON.stringify(found)).not.toContain('hidden')
@@ -291,7 +292,7 @@ describe.runIf(canMount)('a machine', () => {
     'dnsmasq-base': 'dnsmasq',
   }
 
-  it('without the programs is told what each is for', async () => {
+  it('without the programs gets the purpose of each', async () => {
     const hide = Object.values(programs).map((program) => {
       return `for f in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do if [ -e $f/${program} ]; then mount --bind /dev/null $f/${program}; fi; done`
     })
@@ -312,13 +313,13 @@ describe.runIf(canMount)('a machine', () => {
     ['64m', 'problem'],
     ['2g', 'warning'],
     ['6g', 'ok'],
-  ])('with a disk of %s is told: %s', async (size, level) => {
+  ])('with a disk of %s has the level %s', async (size, level) => {
     const { checks } = await doctorElsewhere([`mount -t tmpfs -o size=${size} tmpfs ${home}`])
     expect(checks.find(({ name }) => name === 'disk space')).toMatchObject({ level })
   })
 })
 
-/** In a process of its own, after commands that change what this process sees of the machine. */
+/** Runs doctor in another process, after commands that change its view of the machine. */
 async function doctorElsewhere(commands: string[], uid?: number): Promise<Awaited<ReturnType<typeof doctor>>> {
   const code = `import { doctor } from '${source}doctor/doctor.ts'; import { readConfig } from '${source}config.ts';
     console.log(JSON.stringify(await doctor(readConfig(${JSON.stringify(settings())}))))`
@@ -334,7 +335,7 @@ function newKey() {
   return generateKeyPairSync('ec', { namedCurve: 'P-256' })
 }
 
-/** A self-signed certificate, valid from and to so many days from now. */
+/** Creates a self-signed certificate that is valid between two offsets from now in days. */
 function makeCertificate(key: { publicKey: KeyObject; privateKey: KeyObject }, [from, to]: [number, number]): string {
   const sequence = (...parts: Buffer[]) => der(0x30, ...parts)
   const algorithm = sequence(der(0x06, Buffer.from('2a8648ce3d040302', 'hex')))

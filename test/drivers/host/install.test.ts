@@ -16,8 +16,9 @@ import { promisify } from 'node:util'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { baseEnvironment, findCommand, isRoot } from '../../../src/drivers/host/process.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
-import { readConfig, settings } from '../../../src/main/config.ts'
+import { readConfig } from '../../../src/main/config.ts'
 import { install, nextCommands } from '../../../src/main/install.ts'
+import { settings } from '../../../src/main/setting.ts'
 import { waitUntil } from '../../../src/model/poll.ts'
 import { processesBelow, removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 
@@ -47,7 +48,7 @@ function unit(name: 'berth' | 'berth-tree'): string[] {
 }
 
 describe('the units', () => {
-  it('are written with what systemd needs to keep workloads over a restart of the control plane', async () => {
+  it('keep workloads running over a restart of the control plane', async () => {
     expect(await installUnits()).toEqual([`${units}/berth-tree.service`, `${units}/berth.service`])
     const tree = unit('berth-tree')
     expect(tree).toContain(`ExecStart=${findCommand('s6-svscan')} -c 20000 ${home}/tree`)
@@ -65,7 +66,7 @@ describe('the units', () => {
     )
   })
 
-  it('carry every setting that is set, with secrets in a file of their own', async () => {
+  it('contain every setting that is set, with secrets in a separate file', async () => {
     const token = 'to"k\\en$with`all'
     const given: Record<string, string> = {
       BERTH_HOME: home,
@@ -99,14 +100,14 @@ describe('the units', () => {
     }
   })
 
-  it('name paths as they are from everywhere', async () => {
+  it('contain absolute paths', async () => {
     const paths = ['BERTH_TLS_CERT', 'BERTH_TLS_KEY', 'BERTH_REPOSITORY', 'BERTH_PG16_BIN', 'BERTH_PG17_BIN']
     await installUnits(Object.fromEntries(paths.map((name) => [name, `here/${name}`])))
     const lines = unit('berth')
     for (const name of paths) expect(lines).toContain(`Environment=${name}=${process.cwd()}/here/${name}`)
   })
 
-  it('quote what systemd would take apart', async () => {
+  it('quote characters that are special to systemd', async () => {
     home = `${directory}/a b"c%d`
     await installUnits()
     const quoted = home.replace('"', '\\"').replace('%', '%%')
@@ -117,12 +118,12 @@ describe('the units', () => {
     verifyUnits()
   })
 
-  it('are what systemd accepts', async () => {
+  it('are accepted by systemd', async () => {
     await installUnits({ BERTH_TOKEN: 'x' })
     verifyUnits()
   })
 
-  it('can be written again, keep a file of secrets that is there, and never take over those of another home', async () => {
+  it('can be written again, keep an existing file of secrets, and never replace those of another home', async () => {
     await installUnits({ BERTH_TOKEN: 'kept' })
     expect(await installUnits({ BERTH_LOG_LEVEL: 'warn' })).toHaveLength(2)
     expect(readFileSync(`${home}/environment`, 'utf8')).toBe('BERTH_TOKEN="kept"\n')
@@ -134,7 +135,7 @@ describe('the units', () => {
     expect(readdirSync(units).sort()).toEqual(['berth-tree.service', 'berth.service'])
   })
 
-  it('are only shown with print, without secrets', async () => {
+  it('are only returned with print, without secrets', async () => {
     const texts = await installUnits({ BERTH_TOKEN: 'hidden' }, true)
     expect(texts).toHaveLength(2)
     expect(texts[0]).toMatch(/^# .*\/berth-tree\.service\n\[Unit\]\n/)
@@ -149,12 +150,12 @@ describe('the units', () => {
     expect(existsSync(home)).toBe(false)
   })
 
-  it('say how to go on', () => {
+  it('come with the commands that enable them', () => {
     expect(nextCommands).toContain(`systemctl ${isRoot() ? '' : '--user '}enable --now berth-tree berth`)
   })
 })
 
-/** A program that systemd would not find is an error of its own there, so that the whole output must be empty. */
+/** systemd-analyze also reports programs that do not exist, so its output about the units must be empty. */
 function verifyUnits(): void {
   if (findCommand('systemd-analyze') === undefined) return
   const files = readdirSync(units).map((file) => `${units}/${file}`)
@@ -164,7 +165,7 @@ function verifyUnits(): void {
 }
 
 describe('the tree that systemd starts', () => {
-  /** The command of a unit, as systemd would run it; nothing in it is quoted here. */
+  /** Returns the command of a unit; none of its words is quoted here. */
   function commandOf(name: 'berth' | 'berth-tree', key: string): string[] {
     return unit(name)
       .find((line) => line.startsWith(`${key}=`))!
@@ -181,18 +182,18 @@ describe('the tree that systemd starts', () => {
     await supervisor.ensureTree()
     await supervisor.ensureService('sleeper', { command: ['sleep', '1000'] })
     expect(supervisor.inspectTree()).toEqual({ is: 'up', pid: tree.pid })
-    // One that it starts has its name for a moment.
+    // A service has the name of s6-svscan between fork and exec.
     const trees = () => processesBelow(home).filter(({ name }) => name === 's6-svscan')
     expect(await waitUntil(() => trees().length === 1, 45)).toBe(true)
 
     const ended = new Promise((resolve) => tree.once('exit', (code) => resolve(code)))
     await supervisor.stopTree()
-    // Any other code would mean a crash to systemd, which would start it again.
+    // systemd would take any other code for a crash and restart the unit.
     expect(await ended).toBe(0)
     expect(processesBelow(home)).toEqual([])
   })
 
-  it('gets the place of one that was started by hand', async () => {
+  it('replaces one that was started by hand', async () => {
     await installUnits()
     const supervisor = s6Supervisor({ treeDirectory: `${home}/tree`, logDirectory: `${home}/log` })
     const [, script] = /^ExecStartPre=\/bin\/sh -c "(.*)" end-other-tree/m.exec(unit('berth-tree').join('\n')) ?? []
@@ -212,7 +213,7 @@ describe('the tree that systemd starts', () => {
 describe('scripts/setup.sh', () => {
   const nobody = isRoot() ? { uid: 65_534, gid: 65_534 } : {}
 
-  /** A checkout with everything in place. Its npm and apt-get only note that they were called. */
+  /** Creates a complete checkout whose npm and apt-get only record their calls. */
   function makeCheckout(missing: string[] = []) {
     const bin = `${directory}/bin`
     for (const part of ['scripts', 'node_modules/.bin', 'bin']) mkdirSync(`${directory}/${part}`, { recursive: true })
@@ -244,7 +245,7 @@ describe('scripts/setup.sh', () => {
   }
 
   it.each(['check', 'run', 'test', 'bench'])(
-    'does nothing and says nothing for %s when nothing is missing',
+    'does nothing and prints nothing for %s when nothing is missing',
     (purpose) => {
       const { setup, calls } = makeCheckout()
       setup(purpose)
@@ -253,7 +254,7 @@ describe('scripts/setup.sh', () => {
     },
   )
 
-  it('tells an ordinary user the exact command', () => {
+  it('prints the exact command for an unprivileged user', () => {
     const { setup, calls } = makeCheckout(['s6-svscan'])
     const { status, stderr } = setup('test', nobody)
     expect(status).toBe(1)
@@ -262,7 +263,7 @@ describe('scripts/setup.sh', () => {
     expect(setup('check', nobody)).toMatchObject({ status: 0, stderr: '' })
   })
 
-  it('names the programs where there is no apt-get', () => {
+  it('lists the missing programs on a system without apt-get', () => {
     const { setup } = makeCheckout(['s6-svscan', 'apt-get'])
     const { status, stderr } = setup('run', nobody)
     expect(status).toBe(1)
@@ -279,14 +280,14 @@ describe('scripts/setup.sh', () => {
     expect(calls()).toMatch(/^npm ci .*\n$/)
   })
 
-  it('installs npm packages anew when the lockfile is younger than they are', () => {
+  it('installs npm packages again when the lockfile is newer', () => {
     const { setup, calls } = makeCheckout()
     utimesSync(`${directory}/node_modules/.package-lock.json`, 0, 0)
     expect(setup('check')).toMatchObject({ status: 0, stderr: '' })
     expect(calls()).toMatch(/^npm ci /)
   })
 
-  it('takes the same versions another way when the lockfile lacks packages of other systems', () => {
+  it('falls back to npm install when the lockfile lacks packages of this platform', () => {
     const { setup, calls, writeProgram: replace } = makeCheckout()
     rmSync(`${directory}/node_modules/.package-lock.json`)
     replace(
@@ -297,7 +298,7 @@ describe('scripts/setup.sh', () => {
     expect(calls()).toMatch(/^npm ci .*\nnpm install --no-save .*\n$/)
   })
 
-  it('shows what npm said when it fails, and tries again the next time', () => {
+  it('shows the output of npm when it fails, and retries the next time', () => {
     const { setup, writeProgram: replace } = makeCheckout()
     rmSync(`${directory}/node_modules/.package-lock.json`)
     replace('npm', 'echo "the network is away" >&2; exit 1')
@@ -307,7 +308,7 @@ describe('scripts/setup.sh', () => {
     }
   })
 
-  it('refuses a purpose that it does not know', () => {
+  it('rejects an unknown purpose', () => {
     expect(makeCheckout().setup('')).toMatchObject({ status: 1, stderr: expect.stringContaining('Usage') })
   })
 })

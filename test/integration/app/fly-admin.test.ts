@@ -1,4 +1,4 @@
-// The client that others published for this interface, as it is, against the whole platform.
+// Runs the published fly-admin client, unmodified, against the whole platform.
 import { createRequire } from 'node:module'
 import type fly from 'fly-admin/dist/client.js'
 import { AddressType } from 'fly-admin/dist/lib/network.js'
@@ -119,7 +119,7 @@ describe('fly-admin', () => {
     expect(await client.Machine.getMachine(machine)).toMatchObject({ state: 'destroyed' })
   })
 
-  test('is told when its token is not valid, and works with one in the form of a macaroon', async () => {
+  test('gets an error for an invalid token, and works with a macaroon token', async () => {
     await expect(clientWith('wrong').App.getApp('shop')).rejects.toThrow('401')
     await expect(clientWith('wrong').Organization.getOrganization('personal')).rejects.toThrow('401')
     const token = await platform.createToken('org', 'personal', { format: 'fm2' })

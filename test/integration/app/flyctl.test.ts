@@ -1,5 +1,4 @@
-// What flyctl sends for each of its commands, in the shape it sends it: the fields it selects, the names it uses for
-// variables, the scheme it puts before its tokens.
+// The requests that flyctl sends for each of its commands, with its field selections, variable names and token schemes.
 import { beforeEach, describe, expect, test } from 'vitest'
 import { usePlatform } from '../../support/platform.ts'
 
@@ -10,7 +9,7 @@ beforeEach(async () => {
   token = await platform.createToken('org', 'personal', { format: 'fm2' })
 })
 
-/** The machines interface and GraphQL get `FlyV1`, the other routes `Bearer`. */
+/** flyctl sends `FlyV1` to the machines interface and GraphQL, and `Bearer` to the other routes. */
 function call(method: 'GET' | 'POST' | 'PATCH' | 'DELETE', path: string, body?: object) {
   const scheme = path.startsWith('/api/v1') ? 'Bearer' : 'FlyV1'
   const headers = { authorization: `${scheme} ${token}`, 'content-type': 'application/json' }
@@ -171,7 +170,7 @@ describe('flyctl', () => {
     expect((await call('DELETE', `${path}?kill=true`)).body).toEqual({ ok: true })
   })
 
-  test('deploy notes down a release', async () => {
+  test('deploy records a release', async () => {
     await platform.createApp('shop')
     const none = await call('GET', '/api/v1/apps/shop/releases/current')
     expect(none).toMatchObject({ status: 404, body: { errors: { detail: 'release not found' } } })
@@ -309,7 +308,7 @@ describe('flyctl mpg', () => {
     expect((await call('DELETE', `${base}/attachments/shop`)).body.data.message).toContain('shop')
   })
 
-  test('refusals are where it looks for them, and a reader is shown no password', async () => {
+  test('errors are in the field that flyctl reads, and a read-only token gets no password', async () => {
     const { id } = (await create()).data
     await platform.workUntil('cluster', 'ready')
     const taken = await call('POST', '/api/v1/organizations/personal/postgresv2', {

@@ -21,7 +21,7 @@ const refusal = async (query: string, variables: object = {}, token?: string) =>
 const createApp = `mutation($input: CreateAppInput!) { createApp(input: $input) { app { id name organization { slug } } } }`
 
 describe('a query', () => {
-  test('tells who asks', async () => {
+  test('returns the caller', async () => {
     const query = '{ viewer { __typename ... on User { id email enablePaidHobby } ... on Macaroon { email } } }'
     const { data } = await ask(query)
     expect(data.viewer).toEqual({
@@ -34,7 +34,7 @@ describe('a query', () => {
     expect((await ask(plain)).data.viewer).toMatchObject({ organizations: { nodes: [{ slug: 'personal' }] } })
   })
 
-  test('shows organizations the token may see, by slug and by id', async () => {
+  test('returns organizations visible to the token, by slug and by id', async () => {
     await platform.createOrg('acme')
     const { data } = await ask(
       '{ organizations(admin: true) { nodes { id slug rawSlug name type viewerRole internalNumericId paidPlan } totalCount } }',
@@ -92,7 +92,7 @@ describe('a query', () => {
     })
   })
 
-  test('shows the machines of an app and what they offer', async () => {
+  test('returns the machines of an app and their services', async () => {
     await platform.createApp('shop')
     const services = [{ protocol: 'tcp', internal_port: 8080, ports: [{ port: 443, handlers: ['tls', 'http'] }] }]
     for (const region of ['fra', 'iad', 'fra']) {
@@ -128,7 +128,7 @@ describe('a query', () => {
     expect(few.data.app.machines.nodes).toHaveLength(1)
   })
 
-  test('looks an image up', async () => {
+  test('resolves an image', async () => {
     await platform.createApp('shop')
     platform.fake.images.available = new Set(['docker.io/library/nginx:latest'])
     const query = `query($name: String!, $ref: String!) { app(name: $name) { id image(ref: $ref) { id digest ref compressedSize: compressedSizeFull manifest } } }`
@@ -147,7 +147,7 @@ describe('a query', () => {
     expect((await refusal(query, { name: 'shop', ref: 'nginx' }, token)).extensions.code).toBe('FORBIDDEN')
   })
 
-  test('says that an app is not there, and refuses that of another', async () => {
+  test('reports a missing app, and refuses the app of another organization', async () => {
     await platform.createOrg('acme')
     await platform.createApp('mine')
     const query = 'query($name: String!) { app(name: $name) { id } }'
@@ -167,7 +167,7 @@ describe('a query', () => {
     })
   })
 
-  test('leafs through apps over organizations', async () => {
+  test('pages through the apps of several organizations', async () => {
     await platform.createOrg('acme')
     for (const name of ['b', 'd', 'f']) await platform.createApp(name)
     for (const name of ['a', 'c']) await platform.createApp(name, { org_slug: 'acme' })
@@ -194,7 +194,7 @@ describe('a query', () => {
     expect((await ask('{ apps(role: "postgres_cluster") { nodes { name } } }')).data.apps.nodes).toEqual([])
   })
 
-  test('tells whether a name is free, also of another organization', async () => {
+  test('reports whether a name is available across organizations', async () => {
     await platform.createApp('shop')
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
@@ -214,7 +214,7 @@ describe('a query', () => {
     expect(data.nearestRegion).toEqual({ code: 'local', deprecated: false })
   })
 
-  test('can ask for the schema', async () => {
+  test('supports introspection', async () => {
     const { data, errors } = await ask(getIntrospectionQuery())
     expect(errors).toBeUndefined()
     expect(buildClientSchema(data).getType('App')).toBeDefined()
@@ -222,7 +222,7 @@ describe('a query', () => {
 })
 
 describe('a mutation', () => {
-  test('creates and deletes an app as the other interface does', async () => {
+  test('creates and deletes an app like the REST interface', async () => {
     await platform.createOrg('acme')
     const { data } = await ask(createApp, { input: { organizationId: 'acme', name: 'new' } })
     expect(data.createApp.app).toEqual({ id: 'new', name: 'new', organization: { slug: 'acme' } })
@@ -263,7 +263,7 @@ describe('a mutation', () => {
     expect((await refusal(set, { input: { appId: 'none', secrets: [] } })).message).toBe('Could not find App')
   })
 
-  test('gives and takes addresses', async () => {
+  test('allocates and releases addresses', async () => {
     await platform.createApp('shop')
     const allocate = `mutation($input: AllocateIPAddressInput!) { allocateIpAddress(input: $input) {
       ipAddress { id address type region createdAt serviceName } app { sharedIpAddress } } }`
@@ -312,7 +312,7 @@ describe('a mutation', () => {
     }
   })
 
-  test('makes an organization of a name', async () => {
+  test('creates an organization from a name', async () => {
     const make = `mutation($input: CreateOrganizationInput!) { createOrganization(input: $input) {
       organization { id slug name type } } }`
     const made = await ask(make, { input: { name: ' Acme & Söhne ' } })
@@ -327,7 +327,7 @@ describe('a mutation', () => {
     expect((await refusal(make, { input: { name: 'mine' } }, token)).message).toContain('only a root token')
   })
 
-  test('makes tokens for an app and for an organization', async () => {
+  test('creates tokens for an app and for an organization', async () => {
     await platform.createApp('shop')
     await platform.createOrg('acme')
     const make = `mutation($input: CreateLimitedAccessTokenInput!) { createLimitedAccessToken(input: $input) {
@@ -365,7 +365,7 @@ describe('a mutation', () => {
     }
   })
 
-  test('keeps releases', async () => {
+  test('records releases', async () => {
     await platform.createApp('shop')
     const create = `mutation($input: CreateReleaseInput!) { createRelease(input: $input) { release { id version status inProgress } } }`
     const input = {
@@ -412,7 +412,7 @@ describe('a mutation', () => {
     expect((await refusal(create, { input: large })).message).toContain('definition must have')
   })
 
-  test('of a token that may only read changes nothing', async () => {
+  test('with a read-only token changes nothing', async () => {
     await platform.createApp('shop')
     const token = await platform.createToken('read', 'personal')
     for (const [mutation, input] of [
@@ -450,7 +450,7 @@ describe('a mutation', () => {
     }
   })
 
-  test('of another organization is refused', async () => {
+  test('on another organization is refused', async () => {
     await platform.createApp('shop')
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
@@ -464,8 +464,8 @@ describe('a mutation', () => {
   })
 })
 
-describe('what is refused', () => {
-  test.each([[null], ['wrong']])('a request with the token %s', async (token) => {
+describe('a rejected request', () => {
+  test.each([[null], ['wrong']])('has the token %s', async (token) => {
     const reply = await platform.call('POST', '/graphql', { token, body: { query: '{ viewer { email } }' } })
     expect(reply.status).toBe(401)
     expect(reply.headers['www-authenticate']).toBe('Bearer')
@@ -480,7 +480,7 @@ describe('what is refused', () => {
     [{ query: 5 }, 'query must be a string'],
     [{ query: '{ viewer { email } }', variables: 'x' }, 'variables'],
     [{ query: '{ viewer { email } }', operationName: 5 }, 'operationName'],
-  ])('the body %j', async (body, words) => {
+  ])('has the body %j', async (body, words) => {
     const reply = await platform.call('POST', '/graphql', { body })
     expect(reply.status).toBe(400)
     expect(reply.body.errors[0].message).toContain(words)
@@ -498,14 +498,14 @@ describe('what is refused', () => {
     [`{ ${'a '.repeat(3000)} }`, 'tokens'],
     [`{ __schema { types { ${'fields { type { '.repeat(5)} name ${'} } '.repeat(5)} } } }`, 'introspection depth'],
     [`{ apps { nodes { ${'organization { apps { nodes { '.repeat(8)} id ${'} } } '.repeat(8)} } } }`, 'deeper than 20'],
-  ])('the document %s', async (query, words) => {
+  ])('has the document %s', async (query, words) => {
     const { data, errors } = await ask(query)
     expect(data ?? null).toBeNull()
     expect(errors[0].message).toContain(words)
     expect(errors[0].extensions.code).toEqual(expect.any(String))
   })
 
-  test('what is away is said in the answer, and a fault of ours is one', async () => {
+  test('reports unavailability in the response, and an internal error as status 500', async () => {
     await platform.createApp('shop')
     const body = { query: '{ app(name: "shop") { image(ref: "nginx") { id } } }' }
     const failing = (error: Error) =>
@@ -524,12 +524,12 @@ describe('what is refused', () => {
     const fault = await platform.call('POST', '/graphql', { body })
     expect(fault.status).toBe(500)
     expect(fault.body).toEqual({
-      error: 'something went wrong on our side',
-      errors: [{ message: 'something went wrong on our side', extensions: { code: 'INTERNAL' } }],
+      error: 'internal error',
+      errors: [{ message: 'internal error', extensions: { code: 'INTERNAL' } }],
     })
   })
 
-  test('a mutation is done once for one key', async () => {
+  test('is not repeated for an idempotency key that was used', async () => {
     const body = { query: createApp, variables: { input: { organizationId: 'personal', name: 'once' } } }
     const headers = { 'idempotency-key': 'k' }
     const first = await platform.call('POST', '/graphql', { body, headers })
@@ -537,25 +537,25 @@ describe('what is refused', () => {
     expect((await platform.call('POST', '/graphql', { body, headers })).body).toEqual(first.body)
   })
 
-  test('a query that would be answered with too much', async () => {
+  test('has a query with a response that is too large', async () => {
     for (let i = 0; i < 40; i++) await platform.createApp(`app-${i}`)
     const query = `{ apps { nodes { organization { apps { nodes { organization { apps { nodes { id name } } } } } } } } }`
     const { data, errors } = await ask(query)
     expect(data.apps.nodes).toHaveLength(40)
     expect(errors).toMatchObject([
-      { message: expect.stringContaining('too much'), extensions: { code: 'BAD_REQUEST' } },
+      { message: expect.stringContaining('too expensive'), extensions: { code: 'BAD_REQUEST' } },
     ])
     const many = Array.from({ length: 60 }, (_, i) => `m${i}: deleteApp(appId: "app-${i}") { clientMutationId }`)
     for (const document of [
       `mutation { ${many.join(' ')} }`,
       `mutation { ...All } fragment All on Mutations { ${many.join(' ')} }`,
     ]) {
-      expect(await refusal(document)).toMatchObject({ message: 'one request may hold 20 mutations, not 60' })
+      expect(await refusal(document)).toMatchObject({ message: 'a request may contain at most 20 mutations, not 60' })
     }
     expect((await platform.call('GET', '/v1/apps?org_slug=personal')).body.total_apps).toBe(40)
   })
 
-  test('fragments that multiply', async () => {
+  test('has fragments that multiply', async () => {
     const fragments = Array.from(
       { length: 14 },
       (_, i) =>
@@ -566,7 +566,7 @@ describe('what is refused', () => {
     expect((await ask(query)).errors[0].message).toMatch(/deeper|too much/)
   })
 
-  test('nothing else than errors comes of noise', async () => {
+  test('with random tokens only results in errors', async () => {
     const words = fc.constantFrom(
       '{',
       '}',

@@ -146,7 +146,7 @@ describe('restoring', () => {
     const restored = await restore('v1')
     expect(events(restored)).toEqual([
       { type: 'info', data: 'Restoring checkpoint v1', time: expect.any(String) },
-      { type: 'info', data: 'The state before is kept as auto-1', time: expect.any(String) },
+      { type: 'info', data: 'The previous state is kept as auto-1', time: expect.any(String) },
       { type: 'complete', data: 'Restored to v1', time: expect.any(String) },
     ])
     expect(read()).toBe('one')

@@ -128,7 +128,7 @@ describe('the API inside a sandbox', () => {
         status: 202,
         body: {
           type: 'info',
-          data: `Restoring checkpoint v1. The state before is kept as auto-${index + 1}`,
+          data: `Restoring checkpoint v1. The previous state is kept as auto-${index + 1}`,
           time: expect.stringMatching(/Z$/),
         },
       })

@@ -4,8 +4,6 @@ import { closeSync, constants, fstatSync, openSync, readSync, writeSync } from '
 import type { ServiceEnd, ServiceProcess } from '../../../model/sandbox/service-state.ts'
 import { decodeStatus, type SupervisedStatus } from '../../s6/status.ts'
 
-export type { SupervisedStatus } from '../../s6/status.ts'
-
 /** Maps a wait status to an exit code as a shell does: 128 plus the signal number for a signal. */
 export function exitCodeOf(waitStatus: number): number {
   const signal = waitStatus & 0x7f

@@ -1,31 +1,34 @@
-import type { LocalSocket } from '../drivers/network/local-socket.ts'
+import type { LocalSocket } from '../../drivers/network/driver.ts'
 
 export interface Sockets<T extends { id: string }> {
-  /** Afterwards it listens, unless all are closed. */
-  ensure(one: T): Promise<void>
+  /** Opens the socket unless it is open already or `close` was called. */
+  ensure(box: T): Promise<void>
   has(id: string): boolean
   remove(id: string): Promise<void>
-  /** All, or those of `ids`. What is opened while the others are looked for is newer than the answer. */
-  look(ids: string[] | null): Promise<void>
+  /**
+   * Opens and closes sockets to match the running boxes, of `ids` or all. Sockets opened while the list is read are kept,
+   * because the list may be older.
+   */
+  refresh(ids: string[] | null): Promise<void>
   close(): Promise<void>
 }
 
-/** Sockets inside of boxes, one for each that runs. */
+/** The control plane's sockets inside boxes, one per running box. */
 export function openSockets<T extends { id: string }>(
   listRunning: (ids: string[] | null) => Promise<T[]>,
-  listen: (one: T) => Promise<LocalSocket>,
+  listen: (box: T) => Promise<LocalSocket>,
 ): Sockets<T> {
   const open = new Map<string, Promise<LocalSocket>>()
   let isClosed = false
 
-  async function ensure(one: T): Promise<void> {
+  async function ensure(box: T): Promise<void> {
     if (isClosed) return
-    const opening = open.get(one.id) ?? listen(one)
-    open.set(one.id, opening)
+    const opening = open.get(box.id) ?? listen(box)
+    open.set(box.id, opening)
     try {
       await opening
     } catch (error) {
-      if (open.get(one.id) === opening) open.delete(one.id)
+      if (open.get(box.id) === opening) open.delete(box.id)
       throw error
     }
   }
@@ -40,7 +43,7 @@ export function openSockets<T extends { id: string }>(
     ensure,
     has: (id) => open.has(id),
     remove,
-    async look(ids) {
+    async refresh(ids) {
       const before = ids?.filter((id) => open.has(id)) ?? [...open.keys()]
       const running = await listRunning(ids)
       const wanted = new Set(running.map(({ id }) => id))

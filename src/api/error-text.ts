@@ -1,0 +1,4 @@
+// Descriptions of errors that operations of several areas share.
+
+export const readOnly = 'The token may only read.'
+export const noOrganization = 'The organization is unknown or not visible to this token.'

@@ -1,0 +1,61 @@
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { hashToken } from '../../model/account/token.ts'
+import { BerthError } from '../../model/errors.ts'
+import { machineHeader } from '../../model/network.ts'
+import { readTokenHash } from './auth.ts'
+import { rawContentType, withoutNulls } from './body.ts'
+import { commonHeaders, type ServerOptions } from './options.ts'
+import type { Route } from './route.ts'
+
+/** The hooks use callbacks: all three run for every request, and a promise costs more than the work they do. */
+export function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): void {
+  server.addHook('onRequest', (request, reply, done) => {
+    reply.headers(commonHeaders(area, request.id))
+    done(request.routeOptions.config.operation ? authenticate(request) : undefined)
+  })
+  server.addHook('preValidation', (request, _reply, done) => {
+    const { operation } = request.routeOptions.config
+    if (operation?.body) request.body ??= {}
+    if (operation?.ignoreNulls && !(request.body instanceof BerthError)) request.body = withoutNulls(request.body)
+    done()
+  })
+  server.addHook('onResponse', (request, reply, done) => {
+    const operation = request.routeOptions.config.operation?.id ?? 'other'
+    metrics.observeRequest(area, operation, reply.statusCode, reply.elapsedTime / 1000)
+    request.log.info(
+      {
+        request: request.id,
+        method: request.method,
+        path: request.url.split('?')[0],
+        status: reply.statusCode,
+        ms: Math.round(reply.elapsedTime * 10) / 10,
+      },
+      'request completed',
+    )
+    done()
+  })
+}
+
+/** Rejects requests without a readable token before their body is read. Returns the error, if there is one. */
+function authenticate(request: FastifyRequest): BerthError | undefined {
+  const { operation } = request.routeOptions.config
+  if (operation?.rawBody) request.headers['content-type'] = rawContentType
+  else if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
+  const { authorization } = request.headers
+  if ((operation?.tokenOptional && authorization === undefined) || isMachineSelfRequest(operation, request)) {
+    // The hash matches no token, but rate limits still tell the callers apart by it.
+    request.tokenHash = hashToken(String(request.headers[machineHeader] ?? request.ip))
+    return undefined
+  }
+  try {
+    request.tokenHash = readTokenHash(authorization)
+    return undefined
+  } catch (err) {
+    return err as BerthError
+  }
+}
+
+/** Whether a machine asks about itself: the request came over the machines' own listener and has no token. */
+export function isMachineSelfRequest(operation: Route | undefined, { headers }: FastifyRequest): boolean {
+  return operation?.machineSelf === true && machineHeader in headers && headers.authorization === undefined
+}

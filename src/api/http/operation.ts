@@ -1,0 +1,141 @@
+import type { ErrorObject } from 'ajv'
+import type { FastifyInstance, FastifyReply, FastifyRequest, HTTPMethods } from 'fastify'
+import { takeOwnToken } from '../../actions/app/machine-itself.ts'
+import { requireToken } from '../../actions/context.ts'
+import { runOnce } from '../../actions/idempotency.ts'
+import type { LiveContext } from '../../live/context.ts'
+import { BerthError } from '../../model/errors.ts'
+import { machineHeader } from '../../model/network.ts'
+import { isMachineSelfRequest } from './hooks.ts'
+import type { ServerOptions } from './options.ts'
+import { problemBody } from './problem.ts'
+import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
+import { Answer, type Call, type Route, readSearch, StreamAnswer, withAliases } from './route.ts'
+import { refusalOf } from './validation.ts'
+
+const methods: HTTPMethods[] = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'TRACE']
+
+/** Registers the route table with the HTTP framework. */
+export function addOperations(server: FastifyInstance, options: ServerOptions): void {
+  const streams = new Set<AbortController>()
+  // Closing the server waits for open responses, and a stream may never end by itself.
+  server.addHook('preClose', async () => {
+    for (const stream of streams) stream.abort()
+  })
+  const takeFromRate = options.rateLimit ? rateLimiter() : undefined
+  const byPath = Map.groupBy(options.routes.flatMap(withAliases), (operation) => operation.path)
+  for (const [path, operations] of byPath) {
+    const url = path.replaceAll(/\{(\w+)\}/g, ':$1')
+    for (const operation of operations) {
+      server.route({
+        method: operation.method,
+        url,
+        config: { operation },
+        attachValidation: true,
+        ...(operation.rawBody ? { bodyLimit: Number.MAX_SAFE_INTEGER } : {}),
+        schema: schemasOf(operation),
+        handler: async (request, reply) => {
+          const rate = operation.scope === 'read' ? readRate : writeRate
+          takeFromRate?.(rateKey(operation, request), rate, operation.rateLimitCode)
+          const result = await answer(options, operation, request)
+          if (result instanceof StreamAnswer) return sendStream(result, request, reply, streams)
+          return reply.status(result.status).send(result.body ?? undefined)
+        },
+      })
+    }
+    rejectOtherMethods(server, url, operations)
+  }
+}
+
+function schemasOf({ params, query, body, response, status, otherStatus }: Route): Record<string, unknown> {
+  return {
+    ...(params ? { params } : {}),
+    ...(query ? { querystring: query } : {}),
+    ...(body ? { body } : {}),
+    ...(response ? { response: { [status]: response, ...(otherStatus ? { [otherStatus]: response } : {}) } } : {}),
+  }
+}
+
+function rateKey(operation: Route, request: FastifyRequest): string {
+  const token = request.tokenHash.toString('base64')
+  return `${token} ${operation.id} ${JSON.stringify(request.params)}`
+}
+
+type OwnParams = Parameters<typeof takeOwnToken>[2]
+
+async function answer(
+  options: ServerOptions,
+  operation: Route,
+  request: FastifyRequest,
+): Promise<Answer | StreamAnswer> {
+  const ctx: LiveContext = { ...options.context, area: options.area, tokenHash: request.tokenHash }
+  const invalid = findInvalidInput(operation, request)
+  const { params, query, body, headers } = request
+  if (isMachineSelfRequest(operation, request))
+    ctx.tokenHash = await takeOwnToken(ctx, String(headers[machineHeader]), params as OwnParams)
+  if (invalid) {
+    await requireToken(ctx)
+    if (invalid.code !== 'bad_request') await operation.precheck?.({ ctx, params })
+    throw invalid
+  }
+  const call = { ctx, params, query, body, headers, search: readSearch(request.url) }
+  const key = headers['idempotency-key']
+  if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
+  const path = request.url.split('?')[0]!
+  return runOnce(
+    ctx,
+    { key: String(key), path, query, body, outside: operation.outsideTransaction },
+    (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
+    (error) => problemBody(options.area, error),
+  )
+}
+
+async function run(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer | StreamAnswer> {
+  const result = await operation.run(call)
+  return result instanceof Answer || result instanceof StreamAnswer ? result : new Answer(operation.status, result)
+}
+
+function findInvalidInput(operation: Route, request: FastifyRequest): BerthError | undefined {
+  if (request.body instanceof BerthError) return request.body
+  const errors = request.validationError?.validation as ErrorObject[] | undefined
+  return errors && refusalOf(errors, operation.wrongTypeStatus)
+}
+
+/** Writes to the raw response instead of using the framework, so that each piece is sent as soon as it is written. */
+async function sendStream(
+  answer: StreamAnswer,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  streams: Set<AbortController>,
+): Promise<void> {
+  const out = reply.raw
+  const disconnected = new AbortController()
+  streams.add(disconnected)
+  disconnected.signal.addEventListener('abort', () => out.destroy())
+  out.once('close', () => disconnected.abort())
+  reply.hijack()
+  out.writeHead(answer.status, { ...(reply.getHeaders() as Record<string, string>), ...answer.headers })
+  try {
+    await answer.write(out, disconnected.signal)
+    out.end()
+  } catch (err) {
+    if (!disconnected.signal.aborted)
+      request.log.error({ request: request.id, err }, 'streamed response failed; connection closed')
+    out.destroy()
+  } finally {
+    streams.delete(disconnected)
+  }
+}
+
+function rejectOtherMethods(server: FastifyInstance, url: string, operations: Route[]): void {
+  const known: string[] = operations.map((operation) => operation.method)
+  if (known.includes('GET')) known.push('HEAD')
+  const allow = known.join(', ')
+  server.route({
+    method: methods.filter((method) => !known.includes(method)),
+    url,
+    handler: async (request) => {
+      throw new BerthError('method_not_allowed', `${request.method} is not allowed here; use ${allow}`, { allow })
+    },
+  })
+}

@@ -1,0 +1,36 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { LiveContext } from '../../live/context.ts'
+import { runtimeVersion } from '../../model/sandbox/sandbox.ts'
+import type { Metrics } from './metrics.ts'
+import type { Area } from './problem.ts'
+import type { Route, SocketRoute } from './route.ts'
+
+export interface ServerOptions {
+  area: Area
+  routes: Route[]
+  sockets?: SocketRoute[]
+  /** The context shared by all requests; each request adds the hash of its token. */
+  context: Omit<LiveContext, 'tokenHash' | 'area'>
+  log: FastifyBaseLogger
+  metrics: Metrics
+  rateLimit: boolean
+  tls?: { cert: Buffer; key: Buffer }
+}
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** The hash of the token that the request was sent with. */
+    tokenHash: Buffer
+  }
+
+  interface FastifyContextConfig {
+    /** The operation behind this path; absent on pages such as /healthz, which need no token. */
+    operation?: Route
+  }
+}
+
+/** The headers of every response, including errors and WebSocket upgrades. */
+export function commonHeaders(area: Area, requestId: string): Record<string, string> {
+  // Clients choose between protocol versions by `sprite-version`.
+  return { 'fly-request-id': requestId, ...(area === 'sandbox' && { 'sprite-version': runtimeVersion }) }
+}

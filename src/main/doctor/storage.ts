@@ -1,0 +1,90 @@
+import { statSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { hasSubvolumes } from '../../drivers/box/quota.ts'
+import {
+  areOnOneDevice,
+  canWrite,
+  measureDisk,
+  nearestExisting,
+  supportsReflink,
+} from '../../drivers/host/filesystem.ts'
+import { isRoot } from '../../drivers/host/process.ts'
+import type { Config } from '../config.ts'
+import { asRoot, type Finding, gigabyte, inGigabytes, ok, problem, warning } from './finding.ts'
+
+export function checkHome(home: string): Finding {
+  const elsewhere = 'or set BERTH_HOME to another directory'
+  const place = nearestExisting(home)
+  const cost = 'The platform stores everything there and does not start.'
+  if (!statSync(place).isDirectory())
+    return problem(`${place} is not a directory`, cost, `mv ${place} ${place}.old, ${elsewhere}`)
+  if (!canWrite(place))
+    return problem(`${place} is not writable`, cost, `${asRoot(`chown $USER ${place}`)}, ${elsewhere}`)
+  const closed = isRoot() ? findClosedParent(home) : undefined
+  if (closed) {
+    const why = 'Clusters and sandboxes run as other users, which cannot access a home below it.'
+    return problem(`other users cannot traverse ${closed}`, why, `chmod o+x ${closed}, ${elsewhere}`)
+  }
+  return ok(place === home ? home : `${home}, created at first start`)
+}
+
+function findClosedParent(home: string): string | undefined {
+  let parent = dirname(home)
+  while (parent !== '/') {
+    const entry = statSync(parent, { throwIfNoEntry: false })
+    if (entry && (entry.mode & 0o001) === 0) return parent
+    parent = dirname(parent)
+  }
+  return undefined
+}
+
+export async function checkDisk(home: string): Promise<Finding> {
+  const space = await measureDisk(nearestExisting(home))
+  if (!space) return warning('unknown', 'Clusters stop when the disk is full.', `df -h ${home}`)
+  const found = `${inGigabytes(space.freeBytes)} of ${inGigabytes(space.totalBytes)} free`
+  const fix = 'delete files, or set BERTH_HOME to a directory on a larger disk'
+  if (space.freeBytes < gigabyte)
+    return problem(found, 'Clusters stop when the disk is full, and it is nearly full.', fix)
+  if (space.freeBytes < 5 * gigabyte) return warning(found, 'Backups and restores need space for whole clusters.', fix)
+  return ok(found)
+}
+
+export async function checkReflink(home: string): Promise<Finding> {
+  const place = nearestExisting(home)
+  const supported = await supportsReflink(place)
+  if (supported) return ok(`the file system of ${place} shares blocks between copies`)
+  return warning(
+    supported === undefined ? `unknown: ${place} is not writable` : `the file system of ${place} copies every block`,
+    'A restore copies the whole backup, which takes longer and needs the same space again.',
+    'set BERTH_HOME to a directory on XFS or Btrfs',
+  )
+}
+
+/** Checks whether the file system can limit what each sandbox writes. */
+export function checkStorage(place: string): Finding {
+  if (hasSubvolumes(place)) return ok('Btrfs quotas limit what each sandbox can write')
+  return warning(
+    `the file system of ${place} has no quotas that Berth can use`,
+    'The storage of sandboxes is measured but not limited, so one can fill the disk.',
+    isRoot()
+      ? 'apt-get install -y btrfs-progs, and set BERTH_HOME to a directory on Btrfs'
+      : 'run Berth as root, on Btrfs',
+  )
+}
+
+export function checkSecretFile(file: string, cost: string): Finding {
+  const entry = statSync(file, { throwIfNoEntry: false })
+  if (!entry) return ok(`${file}, created at first start`)
+  const mode = (entry.mode & 0o777).toString(8).padStart(3, '0')
+  if ((entry.mode & 0o077) === 0) return ok(`${file}, mode ${mode}`)
+  return problem(`${file} has mode ${mode} and is accessible to other users`, cost, `chmod 600 ${file}`)
+}
+
+export function checkRepository({ home, repository }: Config): Finding {
+  if (!areOnOneDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
+  return warning(
+    `${repository} is on the same disk as the home`,
+    'If that disk fails, clusters are lost together with their backups.',
+    'set BERTH_REPOSITORY to a directory on another disk',
+  )
+}

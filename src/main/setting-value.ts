@@ -1,0 +1,85 @@
+// Parsers for the values of settings. Each takes the name of the setting for its error message.
+import { resolve } from 'node:path'
+import { parsePools } from '../model/app/ip.ts'
+
+export function readListen(name: string, value: string): { host: string; port: number } {
+  const match = /^(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})$/.exec(value)
+  const port = Number(match?.[3])
+  if (!match || port > 65_535) throw new Error(`${name} must be host:port or [ipv6]:port, not "${value}"`)
+  return { host: match[1] ?? match[2]!, port }
+}
+
+export function readDomain(name: string, value: string): string {
+  if (/^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/.test(value)) return value
+  throw new Error(`${name} must be a domain in lowercase such as sandbox.localhost, not "${value}"`)
+}
+
+/** The URL is put into tokens unchanged, and verifiers compare it character by character. */
+export function readIssuer(name: string, value: string): string | undefined {
+  if (value === '') return undefined
+  if (/^https?:\/\/[^\s/?#]+(\/[^\s?#]*[^\s?#/])?$/.test(value)) return value
+  throw new Error(`${name} must be a URL such as https://berth.example.com, without a trailing slash, not "${value}"`)
+}
+
+export function readSwitch(name: string, value: string): boolean {
+  return readChoice(name, value, ['on', 'off']) === 'on'
+}
+
+export function readLogLevel(name: string, value: string): string {
+  return readChoice(name, value, ['fatal', 'error', 'warn', 'info', 'debug', 'trace'])
+}
+
+function readChoice(name: string, value: string, choices: string[]): string {
+  if (choices.includes(value)) return value
+  throw new Error(`${name} must be one of ${choices.join(', ')}, not "${value}"`)
+}
+
+export function readList(_name: string, value: string): string[] | null {
+  const items = value
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '')
+  return items.length === 0 ? null : items
+}
+
+export function readPools(name: string, value: string): string[] | null {
+  const pools = readList(name, value)
+  try {
+    parsePools(pools ?? [])
+  } catch (error) {
+    throw new Error(`${name} must be ranges such as 127.100.0.0/16,fd00::/64; ${(error as Error).message}`)
+  }
+  return pools
+}
+
+export function readPortRange(name: string, value: string): { first: number; last: number } {
+  const [first, last] = (/^(\d{1,5})-(\d{1,5})$/.exec(value) ?? []).slice(1).map(Number)
+  if (first && last && first < last && last <= 65_535) return { first, last }
+  throw new Error(`${name} must be two ports such as 15000-19999, not "${value}"`)
+}
+
+/** Makes a path absolute, because supervised processes start in another directory. */
+export function readPath(_name: string, value: string): string | undefined {
+  return value === '' ? undefined : resolve(value)
+}
+
+/** Returns seconds. */
+export function readDuration(name: string, value: string): number {
+  const match = /^(\d{1,6})(s|m|h|d)$/.exec(value)
+  const unit = { s: 1, m: 60, h: 3600, d: 86_400 }[match?.[2] ?? ''] ?? 0
+  const seconds = Number(match?.[1]) * unit
+  if (seconds > 0) return seconds
+  throw new Error(`${name} must be a duration such as 30m, 24h or 7d, not "${value}"`)
+}
+
+export function readDurationOrOff(name: string, value: string): number | null {
+  return value === 'off' ? null : readDuration(name, value)
+}
+
+export function readNumber(min: number, max: number): (name: string, value: string) => number {
+  return (name, value) => {
+    const number = Number(value)
+    if (Number.isInteger(number) && number >= min && number <= max) return number
+    throw new Error(`${name} must be a whole number from ${min} to ${max}, not "${value}"`)
+  }
+}
