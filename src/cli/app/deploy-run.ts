@@ -172,7 +172,7 @@ async function ensureAddress(
   const { ips } = await request<IpAssignmentList>(session, 'GET', path)
   if (isFirst && ips.length === 0) {
     const { ip } = await request<IpAssignment>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
-    note(`Allocated the ${hasUdp ? '' : 'shared '}address ${ip} for app ${app}.`)
+    note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
   } else if (hasUdp && ips.every(({ shared }) => shared)) {
     note(
       `warning: UDP needs a dedicated address, which app ${app} does not have; run "berth ips allocate-v4 -a ${app}"`,
