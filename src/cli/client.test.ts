@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
 import { encodeSegment, request, requestIfPresent, type Session } from './client.ts'
-import { Refusal } from './failure.ts'
+import { ApiError } from './errors.ts'
 
 let server: Server | undefined
 
@@ -39,7 +39,7 @@ describe('request', () => {
   it('throws the message of an error answer with its status and body', async () => {
     const session = await serve(422, '{"error":"that is taken","status":"name_taken"}')
     const refusal = await request(session, 'POST', '/v1/things', {}).catch((error) => error)
-    expect(refusal).toBeInstanceOf(Refusal)
+    expect(refusal).toBeInstanceOf(ApiError)
     expect(refusal).toMatchObject({
       status: 422,
       message: 'that is taken',

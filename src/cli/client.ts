@@ -1,4 +1,4 @@
-import { Failure, Misuse, Refusal } from './failure.ts'
+import { ApiError, CommandError, UsageError } from './errors.ts'
 
 export interface Session {
   /** Has no trailing slash. */
@@ -21,9 +21,9 @@ export async function request<T>(
   throw apiError(session, status, text)
 }
 
-export function apiError(session: Session, status: number, text: string): Refusal {
+export function apiError(session: Session, status: number, text: string): ApiError {
   const answer = parseAnswer(session, status, text)
-  return new Refusal(status, nameOptions(messageOf(answer)) ?? `the platform answered with status ${status}`, answer)
+  return new ApiError(status, nameOptions(messageOf(answer)) ?? `the platform answered with status ${status}`, answer)
 }
 
 /** API fields that error messages mention, and the command-line options that set them. */
@@ -38,14 +38,14 @@ export async function requestIfPresent<T>(session: Session, path: string): Promi
   try {
     return await request<T>(session, 'GET', path)
   } catch (error) {
-    if (error instanceof Refusal && error.status === 404) return undefined
+    if (error instanceof ApiError && error.status === 404) return undefined
     throw error
   }
 }
 
 /** Encodes one segment of a path. Rejects dot segments: clients resolve them even when they are encoded. */
 export function encodeSegment(name: string): string {
-  if (/^\.{0,2}$/.test(name)) throw new Misuse(`"${name}" is not a name`)
+  if (/^\.{0,2}$/.test(name)) throw new UsageError(`"${name}" is not a name`)
   return encodeURIComponent(name)
 }
 
@@ -74,8 +74,8 @@ async function exchange(
 }
 
 /** Wraps an error below HTTP, such as a refused connection, with a message about the platform. */
-export function networkError({ url }: Session, error: Error): Failure {
-  return new Failure(describeNetworkError(url, error), { cause: error })
+export function networkError({ url }: Session, error: Error): CommandError {
+  return new CommandError(describeNetworkError(url, error), { cause: error })
 }
 
 function describeNetworkError(url: string, error: Error): string {
@@ -93,7 +93,7 @@ function parseAnswer({ url }: Session, status: number, text: string): unknown {
   try {
     return JSON.parse(text)
   } catch {
-    throw new Failure(
+    throw new CommandError(
       `${url} answered with status ${status}, but not with JSON; check that the URL is that of a platform`,
     )
   }

@@ -1,6 +1,6 @@
 // Values of command-line options and arguments that several areas use.
 import { InvalidArgumentError } from 'commander'
-import { Misuse } from './failure.ts'
+import { UsageError } from './errors.ts'
 
 /** Accepts any whole number. The platform decides which ones are allowed. */
 export function parseWholeNumber(text: string): number {
@@ -18,7 +18,7 @@ export function parsePairs(option: string, pairs: string[]): Record<string, stri
   return Object.fromEntries(
     pairs.map((pair) => {
       const end = pair.indexOf('=')
-      if (end < 1) throw new Misuse(`${option} must be of the form NAME=value, not "${pair}"`)
+      if (end < 1) throw new UsageError(`${option} must be of the form NAME=value, not "${pair}"`)
       return [pair.slice(0, end), pair.slice(end + 1)]
     }),
   )

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { block, confirm, formatCount, printAnswer, type Terminal, table, timeText, visible } from './output.ts'
+import { block, confirm, formatCount, formatTime, printResult, sanitize, type Terminal, table } from './output.ts'
 
 function fakeTerminal(changes: Partial<Terminal> = {}) {
   const printed: string[] = []
@@ -60,10 +60,10 @@ describe('printAnswer', () => {
   it('prints the answer with --json and text without', () => {
     const answer = { id: 'x', nested: { list: [1, null] } }
     const json = fakeTerminal({ json: true })
-    printAnswer(json.terminal, answer, () => 'text')
+    printResult(json.terminal, answer, () => 'text')
     expect(JSON.parse(json.printed.join(''))).toEqual(answer)
     const people = fakeTerminal()
-    printAnswer(people.terminal, answer, () => 'text')
+    printResult(people.terminal, answer, () => 'text')
     expect(people.printed).toEqual(['text'])
   })
 })
@@ -86,9 +86,9 @@ describe('confirm', () => {
 
 describe('texts', () => {
   it('cuts times to the second', () => {
-    expect(timeText('2025-01-02T03:04:05.678901Z')).toBe('2025-01-02T03:04:05Z')
-    expect(timeText('2025-01-02T03:04:05Z')).toBe('2025-01-02T03:04:05Z')
-    expect(timeText(null)).toBe('')
+    expect(formatTime('2025-01-02T03:04:05.678901Z')).toBe('2025-01-02T03:04:05Z')
+    expect(formatTime('2025-01-02T03:04:05Z')).toBe('2025-01-02T03:04:05Z')
+    expect(formatTime(null)).toBe('')
   })
 
   it('counts', () => {
@@ -96,6 +96,6 @@ describe('texts', () => {
   })
 
   it('keeps ordinary text as it is', () => {
-    expect(visible('Ünïcode, "quotes" & 日本')).toBe('Ünïcode, "quotes" & 日本')
+    expect(sanitize('Ünïcode, "quotes" & 日本')).toBe('Ünïcode, "quotes" & 日本')
   })
 })

@@ -1,4 +1,4 @@
-import { Failure, Misuse } from './failure.ts'
+import { CommandError, UsageError } from './errors.ts'
 
 export interface Terminal {
   /** Print the platform's answer as JSON instead of formatted text. */
@@ -15,7 +15,7 @@ export interface Terminal {
 export type Cell = string | number | boolean | null | undefined
 
 /** Prints the answer as JSON or, by default, the text that `renderText` returns. */
-export function printAnswer(terminal: Terminal, answer: unknown, renderText: () => string): void {
+export function printResult(terminal: Terminal, answer: unknown, renderText: () => string): void {
   terminal.print(terminal.json ? JSON.stringify(answer, null, 2) : renderText())
 }
 
@@ -44,7 +44,7 @@ export function block(pairs: [string, Cell][], colors: boolean): string {
 }
 
 /** Formats a time to the second. The JSON output has the full precision. */
-export function timeText(rfc3339: string | null): string {
+export function formatTime(rfc3339: string | null): string {
   return rfc3339 ? `${rfc3339.slice(0, 19)}Z` : ''
 }
 
@@ -53,7 +53,7 @@ export function formatCount(count: number, noun: string): string {
 }
 
 /** Replaces control characters, so that text from others cannot move the cursor or change colours. */
-export function visible(text: string): string {
+export function sanitize(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, '\u{fffd}')
 }
 
@@ -71,15 +71,15 @@ export function sanitizeOutput(text: string): string {
 /** Asks the question and throws unless the answer is yes. */
 export async function confirm(terminal: Terminal, question: string): Promise<void> {
   if (!terminal.ask)
-    throw new Misuse('this command asks for confirmation, but standard input is not a terminal; use --yes')
-  const answer = await terminal.ask(`${visible(question)} [y/N] `)
-  if (!/^y(es)?$/i.test(answer.trim())) throw new Failure('nothing was changed')
+    throw new UsageError('this command asks for confirmation, but standard input is not a terminal; use --yes')
+  const answer = await terminal.ask(`${sanitize(question)} [y/N] `)
+  if (!/^y(es)?$/i.test(answer.trim())) throw new CommandError('nothing was changed')
 }
 
 function cellText(value: Cell): string {
   if (value === null || value === undefined || value === '') return '-'
   if (typeof value === 'boolean') return value ? 'yes' : 'no'
-  return visible(String(value))
+  return sanitize(String(value))
 }
 
 function width(text: string): number {

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { Interruption } from './failure.ts'
+import { InterruptedError } from './errors.ts'
 import type { Terminal } from './output.ts'
 
 /** Standard error, or a replacement in tests. */
@@ -64,7 +64,7 @@ export async function pollUntil<T>(
   interruptNotice?: string,
 ): Promise<T> {
   const interruption = Promise.withResolvers<never>()
-  const interrupt = () => interruption.reject(new Interruption(interruptNotice))
+  const interrupt = () => interruption.reject(new InterruptedError(interruptNotice))
   if (interruptNotice !== undefined) process.once('SIGINT', interrupt)
   try {
     for (;;) {

@@ -5,7 +5,7 @@ import { request as requestHttps } from 'node:https'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { apiError, networkError, type Session } from './client.ts'
-import { Failure } from './failure.ts'
+import { CommandError } from './errors.ts'
 
 export interface StreamRequest {
   method: string
@@ -56,7 +56,7 @@ export async function* readEvents<T>(session: Session, options: StreamRequest): 
     for await (const line of readLines(answer)) if (line !== '') yield JSON.parse(line) as T
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ECONNRESET') throw error
-    throw new Failure(`the connection to ${session.url} was lost`, { cause: error })
+    throw new CommandError(`the connection to ${session.url} was lost`, { cause: error })
   } finally {
     answer.destroy()
   }

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { constants } from 'node:os'
 import { join } from 'node:path'
-import { Failure } from '../cli/failure.ts'
+import { CommandError } from '../cli/errors.ts'
 import type { PsqlTarget } from '../cli/postgres/connect.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { isExecutable } from '../drivers/host/process.ts'
@@ -20,7 +20,7 @@ export async function connect(config: Config, target: PsqlTarget, args: string[]
   const release = forwardSignals(child)
   try {
     return await new Promise<number>((resolve, reject) => {
-      child.once('error', (cause) => reject(new Failure(`cannot start ${psql}: ${cause.message}`)))
+      child.once('error', (cause) => reject(new CommandError(`cannot start ${psql}: ${cause.message}`)))
       child.once('exit', (code, signal) => resolve(code ?? 128 + constants.signals[signal!]))
     })
   } finally {
@@ -56,7 +56,7 @@ async function unpackPsql(config: Config): Promise<string> {
     return join(await ensureTools(toolchain), 'psql')
   } catch (cause) {
     const reason = (cause as Error).message
-    throw new Failure(`psql was not found; install it (apt-get install postgresql-client): ${reason}`, { cause })
+    throw new CommandError(`psql was not found; install it (apt-get install postgresql-client): ${reason}`, { cause })
   }
 }
 

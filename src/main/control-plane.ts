@@ -7,21 +7,21 @@ import { boxDriver } from '../drivers/box/lifecycle.ts'
 import { boxServices } from '../drivers/box/service/service.ts'
 import { issueCertificate } from '../drivers/host/certificate.ts'
 import { cgroupDriver } from '../drivers/host/cgroup.ts'
-import { forgetControlProcess, noteControlProcess } from '../drivers/host/control-process.ts'
+import { registerControlProcess, unregisterControlProcess } from '../drivers/host/control-process.ts'
 import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../drivers/host/home.ts'
-import { sweepTrash } from '../drivers/host/trash.ts'
+import { emptyTrash } from '../drivers/host/trash.ts'
 import { imageStore } from '../drivers/image/store.ts'
 import { machineDriver } from '../drivers/machine/lifecycle.ts'
-import { privateNetworksPossible } from '../drivers/network/private.ts'
+import { supportsPrivateNetworks } from '../drivers/network/private.ts'
 import { backupDriver } from '../drivers/postgres/backup/backup.ts'
 import { drillDriver } from '../drivers/postgres/drill/drill.ts'
-import { thisHost } from '../drivers/postgres/hosting.ts'
+import { localHosting } from '../drivers/postgres/hosting.ts'
 import { poolerDriver } from '../drivers/postgres/pooler/pooler.ts'
 import { receiverDriver } from '../drivers/postgres/receiver/receiver.ts'
 import { restoreDriver } from '../drivers/postgres/restore/restore.ts'
 import { postgresDriver } from '../drivers/postgres/server.ts'
 import { ensureToolchain } from '../drivers/postgres/toolchain/toolchain.ts'
-import { fileRepository } from '../drivers/repository/directory.ts'
+import { directoryRepository } from '../drivers/repository/directory.ts'
 import type { Supervisor } from '../drivers/s6/driver.ts'
 import { jobDriver } from '../drivers/s6/job.ts'
 import { s6Supervisor } from '../drivers/s6/supervisor.ts'
@@ -63,8 +63,8 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
   const log = openLog(config, home)
   // A promise that fails unnoticed must not end the process, which serves other requests.
   process.on('unhandledRejection', (err) => log.error({ err }, 'unhandled rejection'))
-  noteControlProcess(home)
-  sweepTrash(home) // deletions that a crash interrupted
+  registerControlProcess(home)
+  emptyTrash(home) // deletions that a crash interrupted
   const supervisor = openSupervisor(home)
   await supervisor.ensureTree()
   const databaseConfig = await ensureDatabase(config, home, supervisor)
@@ -79,7 +79,7 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
 
 function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Database): World {
   const postgres = postgresDriver({ home, supervisor })
-  const repository = fileRepository(config.repository)
+  const repository = directoryRepository(config.repository)
   const jobs = jobDriver(supervisor)
   const cgroups = cgroupDriver()
   const volumes = volumeDriver({ home, jobs })
@@ -88,7 +88,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   return {
     db,
     encryptionKey: readOrCreateKey(home),
-    hosting: thisHost({
+    hosting: localHosting({
       home,
       listen: config.pgListen,
       host: config.pgHost,
@@ -106,7 +106,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
     services: boxServices({ home, boxes }),
     images,
-    hasPrivateNetworks: privateNetworksPossible,
+    hasPrivateNetworks: supportsPrivateNetworks,
     homeNumber: home.number,
     volumes,
     machines: machineDriver({ home, supervisor, cgroups, volumes }),
@@ -124,7 +124,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
 /** Releases the resources of this process; the supervision tree and the state database keep running. */
 export async function closeControlPlane({ home, db, workDb }: ControlPlane): Promise<void> {
   await Promise.all([db.close(), workDb.close()])
-  forgetControlProcess(home)
+  unregisterControlProcess(home)
 }
 
 export function openSupervisor(home: Home): Supervisor {

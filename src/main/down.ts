@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import { stopCopies } from '../drivers/box/checkpoint/copy.ts'
 import { removeNetwork } from '../drivers/box/network.ts'
 import { removeCgroups } from '../drivers/host/cgroup.ts'
-import { endFrozen, removeFreezers } from '../drivers/host/cgroup-freezer.ts'
+import { killFrozenProcesses, removeFreezers } from '../drivers/host/cgroup-freezer.ts'
 import { stopControlProcesses } from '../drivers/host/control-process.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { jobDriver } from '../drivers/s6/job.ts'
@@ -16,7 +16,7 @@ export async function down(config: Config): Promise<void> {
   await stopControlProcesses(home)
   const supervisor = openSupervisor(home)
   await stopCopies(home, jobDriver(supervisor))
-  await endFrozen(home)
+  await killFrozenProcesses(home)
   await supervisor.stopTree()
   await removeCgroups(home)
   await removeFreezers(home)

@@ -1,6 +1,6 @@
 import { CommanderError } from 'commander'
-import { Failure, Interruption, Misuse, Refusal } from '../cli/failure.ts'
-import { type Terminal, visible } from '../cli/output.ts'
+import { ApiError, CommandError, InterruptedError, UsageError } from '../cli/errors.ts'
+import { sanitize, type Terminal } from '../cli/output.ts'
 import { describeError } from '../model/errors.ts'
 
 // An interrupt exits like a shell does: 128 plus the number of the signal.
@@ -9,18 +9,18 @@ export const exitCodes = { done: 0, refused: 1, misused: 2, interrupted: 130 }
 /** Prints the error and returns its exit code. */
 export function reportError(terminal: Terminal, error: Error): number {
   if (error instanceof CommanderError) return reportParserError(terminal, error)
-  const isExpected = [Refusal, Misuse, Failure, Interruption].some((kind) => error instanceof kind)
+  const isExpected = [ApiError, UsageError, CommandError, InterruptedError].some((kind) => error instanceof kind)
   const message = isExpected ? error.message : describeError(error)
-  const details = error instanceof Failure ? error.details : []
+  const details = error instanceof CommandError ? error.details : []
   if (terminal.json) {
     const more = details.length > 0 ? { details } : {}
-    terminal.note(JSON.stringify(error instanceof Refusal ? error.body : { error: message, ...more }))
+    terminal.note(JSON.stringify(error instanceof ApiError ? error.body : { error: message, ...more }))
   } else {
-    terminal.note(`${error instanceof Interruption ? '' : 'error: '}${visible(message)}`)
-    for (const line of details) terminal.note(visible(line))
+    terminal.note(`${error instanceof InterruptedError ? '' : 'error: '}${sanitize(message)}`)
+    for (const line of details) terminal.note(sanitize(line))
   }
-  if (error instanceof Interruption) return exitCodes.interrupted
-  return error instanceof Misuse ? exitCodes.misused : exitCodes.refused
+  if (error instanceof InterruptedError) return exitCodes.interrupted
+  return error instanceof UsageError ? exitCodes.misused : exitCodes.refused
 }
 
 /** Commander has printed its message already, except with --json. Requested help is not an error. */

@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { Failure } from '../cli/failure.ts'
+import { CommandError } from '../cli/errors.ts'
 import { tryBind } from '../drivers/host/facts.ts'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import type { Config, Listen } from './config.ts'
@@ -45,8 +45,9 @@ export async function refuseTakenListeners(config: Config): Promise<void> {
   for (const [part, listen] of listeners) {
     const found = await inspectListen(part, listen, config.home)
     const address = addressText(listen)
-    if (found.is === 'own') throw new Failure(`a platform already runs in ${config.home}, at ${address}`)
-    if (found.is === 'refused') throw new Failure(`${address} ${found.why}; set ${found.setting} to another address`)
+    if (found.is === 'own') throw new CommandError(`a platform already runs in ${config.home}, at ${address}`)
+    if (found.is === 'refused')
+      throw new CommandError(`${address} ${found.why}; set ${found.setting} to another address`)
   }
 }
 

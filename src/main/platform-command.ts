@@ -1,8 +1,8 @@
 // The commands that act on the platform of this machine instead of calling its API. Each imports its code when it runs.
 import type { Command } from 'commander'
 import { addExamples, type Cli } from '../cli/command.ts'
-import { Misuse } from '../cli/failure.ts'
-import { block, type Cell, printAnswer, type Terminal, table, timeText, visible } from '../cli/output.ts'
+import { UsageError } from '../cli/errors.ts'
+import { block, type Cell, formatTime, printResult, sanitize, type Terminal, table } from '../cli/output.ts'
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor/doctor.ts'
 import { exitCodes } from './error-report.ts'
@@ -21,7 +21,7 @@ export function addLifecycleCommands(program: Command, cli: Cli): void {
     .action(async () => {
       const config = getConfig()
       await (await import('./down.ts')).down(config)
-      printAnswer(cli.terminal(), {}, () => `Everything in ${visible(config.home)} is stopped.`)
+      printResult(cli.terminal(), {}, () => `Everything in ${sanitize(config.home)} is stopped.`)
     })
   addExamples(down, 'berth down')
 
@@ -47,7 +47,7 @@ export function addInspectionCommands(program: Command, cli: Cli): void {
     .action(async () => {
       const report = await (await import('./status.ts')).status(getConfig())
       const terminal = cli.terminal()
-      printAnswer(terminal, report, () => statusText(report, terminal.colors))
+      printResult(terminal, report, () => statusText(report, terminal.colors))
       if (!report.answering) process.exitCode = exitCodes.refused
     })
   addExamples(status, 'berth status', 'berth status --json')
@@ -58,7 +58,7 @@ export function addInspectionCommands(program: Command, cli: Cli): void {
     .action(async () => {
       const report = await (await import('./doctor/doctor.ts')).doctor(getConfig())
       const terminal = cli.terminal()
-      printAnswer(terminal, report, () => doctorText(report, terminal.colors))
+      printResult(terminal, report, () => doctorText(report, terminal.colors))
       if (report.checks.some(({ level }) => level === 'problem')) process.exitCode = exitCodes.refused
     })
   addExamples(doctor, 'berth doctor', 'berth doctor --json')
@@ -69,7 +69,7 @@ export function addInspectionCommands(program: Command, cli: Cli): void {
     .action(() => {
       const terminal = cli.terminal()
       const described = describeConfig()
-      printAnswer(terminal, described, () => configText(described, terminal.colors))
+      printResult(terminal, described, () => configText(described, terminal.colors))
       getConfig() // invalid values are shown as they are, and then reported
     })
   addExamples(config, 'berth config', 'BERTH_LOG_LEVEL=debug berth config --json')
@@ -80,7 +80,7 @@ async function runInstall(terminal: Terminal, options: { print?: true; directory
   const { print = false, directory } = options
   const lines = await install(getConfig(), { print, ...(directory ? { directory } : {}) })
   const next = print ? [] : ['', 'Now run:', ...nextCommands.map((command) => `  ${command}`)]
-  printAnswer(terminal, lines, () => [...lines, ...next].join('\n'))
+  printResult(terminal, lines, () => [...lines, ...next].join('\n'))
 }
 
 function statusText(report: StatusReport, colors: boolean): string {
@@ -92,7 +92,7 @@ function statusText(report: StatusReport, colors: boolean): string {
     ['edge', report.edge],
     ['supervision', report.tree],
   ]
-  const rows = report.services.map(({ name, state, pid, since }) => [name, state, pid, timeText(since)])
+  const rows = report.services.map(({ name, state, pid, since }) => [name, state, pid, formatTime(since)])
   const services = rows.length === 0 ? [] : ['', table(['SERVICE', 'STATE', 'PID', 'SINCE'], rows, colors)]
   return [block(overview, colors), ...services].join('\n')
 }
@@ -117,6 +117,6 @@ export function getConfig(): Config {
   try {
     return readConfig()
   } catch (error) {
-    throw new Misuse((error as Error).message)
+    throw new UsageError((error as Error).message)
   }
 }

@@ -1,5 +1,5 @@
 import type { Session } from '../cli/client.ts'
-import { Failure, Misuse } from '../cli/failure.ts'
+import { CommandError, UsageError } from '../cli/errors.ts'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import { isLoopback } from '../model/network.ts'
 import type { Config } from './config.ts'
@@ -46,7 +46,9 @@ function readNamedUrl(config: Config, givenUrl: string | undefined): string | un
 function getLocalAddresses(home: string): Addresses {
   const addresses = findLocalAddresses(home, 'set BERTH_URL')
   if (addresses) return addresses
-  throw new Failure(`no platform runs in ${home}; start one with "berth up", or select another with --url or BERTH_URL`)
+  throw new CommandError(
+    `no platform runs in ${home}; start one with "berth up", or select another with --url or BERTH_URL`,
+  )
 }
 
 /** `hint` is added to the error when the file is not readable; without it such a file counts as missing. */
@@ -62,7 +64,7 @@ function readUrl(source: string, text: string): string {
   if (url && /^https?:$/.test(url.protocol) && !url.username && !url.password && !url.search && !url.hash) {
     return (url.origin + url.pathname).replace(/\/+$/, '')
   }
-  throw new Misuse(`${source} must be an address such as http://127.0.0.1:4280, not "${text}"`)
+  throw new UsageError(`${source} must be an address such as http://127.0.0.1:4280, not "${text}"`)
 }
 
 function findToken(config: Config, url: string): string {
@@ -75,17 +77,19 @@ function readLocalToken(home: string, url: string): string {
   if (!isLoopback(new URL(url).hostname)) {
     const local = findLocalAddresses(home, 'set BERTH_TOKEN')
     if (url !== local?.api && url !== local?.sandbox) {
-      throw new Misuse(`no token for ${url}: set BERTH_TOKEN (the one in ${file} is for the platform of this machine)`)
+      throw new UsageError(
+        `no token for ${url}: set BERTH_TOKEN (the one in ${file} is for the platform of this machine)`,
+      )
     }
   }
   const token = readForUser(file, 'set BERTH_TOKEN')?.trim()
   if (token) return token
-  throw new Misuse(`no token: set BERTH_TOKEN, or start a platform with "berth up", which writes one to ${file}`)
+  throw new UsageError(`no token: set BERTH_TOKEN, or start a platform with "berth up", which writes one to ${file}`)
 }
 
 function checkToken(token: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
-  throw new Misuse('the token contains invalid characters; check that it was copied whole and without other text')
+  throw new UsageError('the token contains invalid characters; check that it was copied whole and without other text')
 }
 
 function readForUser(file: string, hint: string | undefined): string | undefined {
@@ -94,7 +98,7 @@ function readForUser(file: string, hint: string | undefined): string | undefined
   } catch (error) {
     if (hint === undefined) return undefined
     const { code } = error as NodeJS.ErrnoException
-    if (code !== 'EACCES' && code !== 'EPERM') throw new Misuse(`cannot read ${file}`, { cause: error })
-    throw new Misuse(`${file} belongs to another user; ${hint}`)
+    if (code !== 'EACCES' && code !== 'EPERM') throw new UsageError(`cannot read ${file}`, { cause: error })
+    throw new UsageError(`${file} belongs to another user; ${hint}`)
   }
 }

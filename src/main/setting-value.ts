@@ -1,6 +1,8 @@
 // Parsers for the values of settings. Each takes the name of the setting for its error message.
+
 import { resolve } from 'node:path'
 import { parsePools } from '../model/app/ip.ts'
+import { parseDuration } from '../model/duration.ts'
 
 export function readListen(name: string, value: string): { host: string; port: number } {
   const match = /^(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})$/.exec(value)
@@ -65,10 +67,8 @@ export function readPath(_name: string, value: string): string | undefined {
 
 /** Returns seconds. */
 export function readDuration(name: string, value: string): number {
-  const match = /^(\d{1,6})(s|m|h|d)$/.exec(value)
-  const unit = { s: 1, m: 60, h: 3600, d: 86_400 }[match?.[2] ?? ''] ?? 0
-  const seconds = Number(match?.[1]) * unit
-  if (seconds > 0) return seconds
+  const seconds = (parseDuration(value, 'calendar') ?? 0) / 1000
+  if (seconds >= 1) return seconds
   throw new Error(`${name} must be a duration such as 30m, 24h or 7d, not "${value}"`)
 }
 

@@ -1,5 +1,5 @@
 import type { Home } from '../drivers/host/home.ts'
-import { treeAnswers } from '../drivers/s6/control.ts'
+import { isTreeRunning } from '../drivers/s6/control.ts'
 import type { Supervisor } from '../drivers/s6/driver.ts'
 
 /** Two checks in a row must fail, which leaves systemd the time to restart a tree that is its unit. */
@@ -14,7 +14,7 @@ export function watchTree(
   let wasMissing = false
   let restarting: Promise<void> | undefined
   const timer = setInterval(() => {
-    const isMissing = !treeAnswers({ treeDirectory: home.tree, logDirectory: home.log })
+    const isMissing = !isTreeRunning({ treeDirectory: home.tree, logDirectory: home.log })
     if (isMissing && wasMissing && restarting === undefined) {
       restarting = supervisor
         .ensureTree()

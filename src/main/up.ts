@@ -4,16 +4,16 @@ import { createMetrics, type Metrics } from '../api/http/metrics.ts'
 import type { Area } from '../api/http/problem.ts'
 import { buildServer } from '../api/http/server.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
-import { Failure } from '../cli/failure.ts'
+import { CommandError } from '../cli/errors.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
 import { findUserName, measureMemory } from '../drivers/host/facts.ts'
 import type { Home } from '../drivers/host/home.ts'
 import { isRoot } from '../drivers/host/process.ts'
 import { identityKey } from '../drivers/machine/identity-key.ts'
 import type { LocalSocket } from '../drivers/network/driver.ts'
-import { listenLed } from '../drivers/network/local-socket.ts'
-import { lookUpName } from '../drivers/network/lookup.ts'
-import { findPrivateGap } from '../drivers/network/private.ts'
+import { listenBehindProxy } from '../drivers/network/local-socket.ts'
+import { resolveHostName } from '../drivers/network/lookup.ts'
+import { findPrivateNetworkProblem } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
 import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
 import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
@@ -28,10 +28,10 @@ import { type SandboxFeed, sandboxFeed } from '../store/sandbox/feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
 import { type ControlPlane, closeControlPlane, controlPlaneLog, openControlPlane, startLoop } from './control-plane.ts'
 import { nameUserCommand } from './doctor/finding.ts'
-import { keepCertificate } from './edge/certificate.ts'
+import { startCertificateRenewal } from './edge/certificate.ts'
 import { apiSocket, ensureEdge } from './edge/service.ts'
-import { openMachineInside } from './inside/machine.ts'
-import { openInside } from './inside/sandbox.ts'
+import { openMachineSockets } from './inside/machine.ts'
+import { openSandboxSockets } from './inside/sandbox.ts'
 import { refuseTakenListeners } from './listen.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
@@ -45,19 +45,19 @@ export async function up(config: Config): Promise<void> {
   const opened = await openControlPlane(config)
   const sandboxChanges = sandboxFeed(() => opened.databaseConfig)
   const machineChanges = machineFeed(() => opened.databaseConfig)
-  const sandboxSockets = openInside(opened, sandboxChanges)
-  const machineSockets = openMachineInside(opened, machineChanges)
+  const sandboxSockets = openSandboxSockets(opened, sandboxChanges)
+  const machineSockets = openMachineSockets(opened, machineChanges)
   const world = { ...opened.world, boxes: sandboxSockets.boxes, machines: machineSockets.machines }
   const controlPlane = { ...opened, world }
   const edge = await ensureEdge(controlPlane)
-  const certificate = keepCertificate(controlPlane)
+  const certificate = startCertificateRenewal(controlPlane)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
   let apiUrl = ''
   const settings = {
     ...settingsOf(config, controlPlane.home, edge.port),
     issuer: () => config.issuer ?? apiUrl,
-    privateNetworkGap: await findPrivateGap(),
+    privateNetworkGap: await findPrivateNetworkProblem(),
   }
   const parts = { metrics, sandboxChanges, machineChanges, sessions, settings }
   const servers = {
@@ -97,7 +97,7 @@ export async function up(config: Config): Promise<void> {
 /** PostgreSQL does not run for a uid without a name. Checked first, so that a failed start leaves no processes behind. */
 function refuseNamelessUser(): void {
   if (findUserName() !== undefined) return
-  throw new Failure(
+  throw new CommandError(
     `user ${process.getuid?.()} has no name on this machine, and PostgreSQL needs one; add it (${nameUserCommand()}), or start Berth as another user`,
   )
 }
@@ -143,7 +143,7 @@ function openHostAccess({ home, supervisor, world }: ControlPlane): HostAccess {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
     identityKey: identityKey(home, world.encryptionKey),
-    lookUpName,
+    lookUpName: resolveHostName,
   }
 }
 
@@ -176,7 +176,7 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
 /** Listens for requests of machines, which arrive through the edge. Only the user of the edge can open the socket. */
 function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Promise<LocalSocket> {
   const owner = { mode: 0o600, uid: isRoot() ? home.uidStart : undefined }
-  return listenLed(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
+  return listenBehindProxy(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
     request.headers[machineHeader] = from
     server.routing(request, response)
   })

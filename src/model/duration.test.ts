@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { durationOr, formatDuration, millisOf, parseDuration } from './duration.ts'
+import { durationOr, formatDuration, goDurationMs, parseDuration } from './duration.ts'
 
 test.each([
   ['5s', 5_000],
@@ -80,7 +80,7 @@ test('an invalid or non-positive duration becomes the default, a long one the lo
 })
 
 test('durations of machine configs are Go text or nanoseconds', () => {
-  expect(millisOf('1m30s')).toBe(90_000)
-  expect(millisOf(15_000_000_000)).toBe(15_000)
-  expect(millisOf(undefined)).toBeUndefined()
+  expect(goDurationMs('1m30s')).toBe(90_000)
+  expect(goDurationMs(15_000_000_000)).toBe(15_000)
+  expect(goDurationMs(undefined)).toBeUndefined()
 })

@@ -61,7 +61,7 @@ function withoutRoundingError(value: number): number {
 }
 
 /** Milliseconds of a duration in a machine config: Go text, or an integer number of nanoseconds. */
-export function millisOf(duration: string | number | undefined): number | undefined {
+export function goDurationMs(duration: string | number | undefined): number | undefined {
   if (typeof duration === 'number') return duration / 1e6
   return duration === undefined ? undefined : parseDuration(duration)
 }

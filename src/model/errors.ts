@@ -28,7 +28,7 @@ export interface ErrorDetails {
   headers?: Record<string, string>
   retryAfterSeconds?: number
   /** The limit that was exceeded; `windowSeconds` is 0 unless the limit is a rate. */
-  limit?: { most: number; windowSeconds: number }
+  limit?: { max: number; windowSeconds: number }
   /** The methods the path supports, for the Allow header of a 405. */
   allow?: string
   cause?: unknown

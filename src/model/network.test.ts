@@ -2,14 +2,14 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
   databaseAddress,
-  findMachineOf,
   gatewayAddress,
   isLoopback,
   machineAddress,
   networkPrefix,
+  parseMachineAddress,
   resolverAddress,
   serviceAddress,
-  writtenOut,
+  toHexDigits,
 } from './network.ts'
 
 describe('isLoopback', () => {
@@ -40,7 +40,7 @@ describe('private addresses', () => {
     expect(machineAddress(62, 0x12345, 7)).toBe('fdaa:3e01:2345:0:1:0:7:2')
     expect(serviceAddress(0, 1, 65_537)).toBe('fdaa:0:1:0:0:1:1:3')
     expect(databaseAddress(0, 1, 65_537, 'direct')).toBe('fdaa:0:1:0:0:1:1:5')
-    expect(writtenOut('fdaa:100::3')).toBe('fdaa0100000000000000000000000003')
+    expect(toHexDigits('fdaa:100::3')).toBe('fdaa0100000000000000000000000003')
     expect(gatewayAddress(0, 1)).toBe('fdaa:0:1:0:1:0:0:1')
     expect([resolverAddress(0), resolverAddress(5)]).toEqual(['fdaa::3', 'fdaa:500::3'])
   })
@@ -55,16 +55,16 @@ describe('private addresses', () => {
     fc.assert(
       fc.property(fc.nat(62), number, fc.integer({ min: 1, max: 1023 }), (home, networkNumber, slot) => {
         const address = machineAddress(home, networkNumber, slot)
-        expect(findMachineOf(home, address)).toEqual({ networkNumber, slot })
-        expect(findMachineOf(home + 1, address)).toBeUndefined()
+        expect(parseMachineAddress(home, address)).toEqual({ networkNumber, slot })
+        expect(parseMachineAddress(home + 1, address)).toBeUndefined()
       }),
     )
   })
 
   it('are the only addresses that parse as a machine', () => {
     for (const address of ['::1', '::', 'fdaa::3', 'fe80::1', '127.0.0.1', '::ffff:127.0.0.1', gatewayAddress(0, 1)]) {
-      expect(findMachineOf(0, address)).toBeUndefined()
+      expect(parseMachineAddress(0, address)).toBeUndefined()
     }
-    fc.assert(fc.property(fc.string(), (text) => findMachineOf(0, text) === undefined))
+    fc.assert(fc.property(fc.string(), (text) => parseMachineAddress(0, text) === undefined))
   })
 })

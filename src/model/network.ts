@@ -95,7 +95,7 @@ export const apiPort = 4280
 export const machineHeader = 'berth machine'
 
 /** Parses the address of a machine of this home; undefined for any other address. */
-export function findMachineOf(
+export function parseMachineAddress(
   homeNumber: number,
   address: string,
 ): { networkNumber: number; slot: number } | undefined {
@@ -108,7 +108,7 @@ export function findMachineOf(
 }
 
 /** The address as 32 hexadecimal digits. */
-export function writtenOut(address: string): string {
+export function toHexDigits(address: string): string {
   return parseGroups(address)!
     .map((group) => group.toString(16).padStart(4, '0'))
     .join('')

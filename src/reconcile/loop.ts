@@ -17,7 +17,7 @@ import { loadCluster } from '../store/postgres/cluster.ts'
 import { loadDrill } from '../store/postgres/drill.ts'
 import { loadSandbox } from '../store/sandbox/sandbox.ts'
 import { type Kind, lockState, transition } from '../store/transition.ts'
-import { forget, holdsLease, type Lease, leaseDue, release, releaseAfterError } from '../store/work.ts'
+import { holdsLease, type Lease, leaseDue, release, releaseAfterError, removeWork } from '../store/work.ts'
 import { appSteps } from './app/app.ts'
 import { machineSteps } from './app/machine.ts'
 import { snapshotSteps, volumeSteps } from './app/volume.ts'
@@ -53,7 +53,7 @@ const kinds: Record<Kind, KindOfWork> = {
 }
 
 /** The result of one step, for the log and the metrics. */
-export interface Turn {
+export interface StepReport {
   kind: string
   resourceId: string
   result: string
@@ -62,13 +62,13 @@ export interface Turn {
 }
 
 /** Leases the most overdue resource, runs its step and records the result. Returns undefined when none is due. */
-export async function turn(world: World): Promise<Turn | undefined> {
+export async function runNextStep(world: World): Promise<StepReport | undefined> {
   const [lease] = await leaseDue(world.db, 1)
   return lease && runLease(world, lease)
 }
 
 /** Runs the step of a leased resource once. It never throws: an error is stored in the work row and retried later. */
-export async function runLease(world: World, lease: Lease): Promise<Turn> {
+export async function runLease(world: World, lease: Lease): Promise<StepReport> {
   const started = performance.now()
   const report = (result: string) => {
     return { kind: lease.kind, resourceId: lease.resourceId, result, seconds: (performance.now() - started) / 1000 }
@@ -111,12 +111,12 @@ async function record(tx: Tx, kind: KindOfWork, lease: Lease, row?: Row, result?
     isLossTolerable && commitWithoutDisk(tx),
   ])
   if (!(await holdsLease(tx, lease))) return
-  if (!result) return forget(tx, lease)
+  if (!result) return removeWork(tx, lease)
   if (state === row?.state) {
     await result.save?.(tx)
     if ('outcome' in result) {
       const to = await transition(tx, lease.kind as Kind, kind.states, lease.resourceId, result.outcome, result.note)
-      if (!isWorking(kind.states, to)) return forget(tx, lease)
+      if (!isWorking(kind.states, to)) return removeWork(tx, lease)
     }
   }
   const delaySeconds = 'wait' in result ? result.wait : 0

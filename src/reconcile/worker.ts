@@ -1,6 +1,6 @@
 import type { Listener } from '../store/listen.ts'
 import { type Lease, leaseDue, renewLeases, secondsToNext } from '../store/work.ts'
-import { runLease, type Turn } from './loop.ts'
+import { runLease, type StepReport } from './loop.ts'
 import type { World } from './step.ts'
 
 export interface WorkerOptions {
@@ -9,7 +9,7 @@ export interface WorkerOptions {
   listen(onWork: () => void): Listener
   /** The maximum number of concurrent steps. */
   slots: number
-  onTurn(turn: Turn): void
+  onTurn(turn: StepReport): void
 }
 
 export interface Worker {

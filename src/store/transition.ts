@@ -1,7 +1,7 @@
 import type { EventSource } from '../model/app/machine.ts'
 import { notFound } from '../model/errors.ts'
 import { isWorking, nextState, type StateTable } from '../model/states.ts'
-import { noteTransition } from './app/machine-event.ts'
+import { recordTransition } from './app/machine-event.ts'
 import type { Tx } from './db.ts'
 import { enqueue } from './work.ts'
 
@@ -46,7 +46,7 @@ export async function transition(
            values ('${kind}', $1, $3, $2, $4, $5)`,
     values: [id, to, from, event, note],
   })
-  if (kind === 'machine') await noteTransition(tx, id, { event, to, note, ...(source && { source }) })
+  if (kind === 'machine') await recordTransition(tx, id, { event, to, note, ...(source && { source }) })
   if (isWorking(states, to)) await enqueue(tx, kind, id)
   return to
 }

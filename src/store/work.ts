@@ -101,7 +101,7 @@ export async function release(tx: Query, lease: Lease, seconds: number, note = '
 }
 
 /** Removes the resource from the queue until it is enqueued again. */
-export async function forget(tx: Tx, lease: Lease): Promise<void> {
+export async function removeWork(tx: Tx, lease: Lease): Promise<void> {
   const { rowCount } = await tx.query({
     name: 'forget-work',
     text: `delete from work where token = $1 and wakes = $2`,

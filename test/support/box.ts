@@ -11,7 +11,7 @@ import type { Supervisor } from '../../src/drivers/s6/driver.ts'
 import { s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
 import type { BoxSpec } from '../../src/model/sandbox/box.ts'
-import { type Ended, endOf } from './child.ts'
+import { type ExitResult, waitForExit } from './child.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
 
@@ -24,8 +24,12 @@ export interface BoxBench {
   newSpec(limits?: Partial<BoxSpec['limits']>): BoxSpec
   /** Returns a running box. */
   newBox(limits?: Partial<BoxSpec['limits']>): Promise<BoxSpec>
-  run(spec: BoxSpec, argv: BoxCommand['argv'], options?: Omit<BoxCommand, 'argv'> & { input?: string }): Promise<Ended>
-  sh(spec: BoxSpec, script: string): Promise<Ended>
+  run(
+    spec: BoxSpec,
+    argv: BoxCommand['argv'],
+    options?: Omit<BoxCommand, 'argv'> & { input?: string },
+  ): Promise<ExitResult>
+  sh(spec: BoxSpec, script: string): Promise<ExitResult>
   /** Waits for the first process and returns its pid on the host. */
   pidOf(spec: BoxSpec): Promise<number>
   remove(): Promise<void>
@@ -70,8 +74,8 @@ export async function openBoxBench(
     return spec
   }
 
-  function run(spec: BoxSpec, argv: BoxCommand['argv'], { input = '', ...rest } = {}): Promise<Ended> {
-    return endOf(boxes.spawnInBox(spec, { argv, ...rest }), input)
+  function run(spec: BoxSpec, argv: BoxCommand['argv'], { input = '', ...rest } = {}): Promise<ExitResult> {
+    return waitForExit(boxes.spawnInBox(spec, { argv, ...rest }), input)
   }
 
   async function pidOf(spec: BoxSpec): Promise<number> {

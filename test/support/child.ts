@@ -1,13 +1,13 @@
 import type { ChildProcess } from 'node:child_process'
 
-export interface Ended {
+export interface ExitResult {
   code: number | null
   out: string
   err: string
 }
 
 /** Waits for a child process to end, and returns its output and exit code. */
-export function endOf(child: ChildProcess, input = ''): Promise<Ended> {
+export function waitForExit(child: ChildProcess, input = ''): Promise<ExitResult> {
   let [out, err] = ['', '']
   child.stdout!.on('data', (data) => {
     out += data

@@ -4,7 +4,7 @@ import { chmodSync, copyFileSync, existsSync, mkdirSync, symlinkSync, writeFileS
 import { removeNetwork } from '../../src/drivers/box/network.ts'
 import type { BoxAbility } from '../../src/drivers/box/probe.ts'
 import { cgroupDriver, removeCgroups } from '../../src/drivers/host/cgroup.ts'
-import { endFrozen, removeFreezers } from '../../src/drivers/host/cgroup-freezer.ts'
+import { killFrozenProcesses, removeFreezers } from '../../src/drivers/host/cgroup-freezer.ts'
 import { type Home, openHome } from '../../src/drivers/host/home.ts'
 import type { MachineDriver, MachineExit, MachineProcess } from '../../src/drivers/machine/driver.ts'
 import { machineDriver } from '../../src/drivers/machine/lifecycle.ts'
@@ -14,7 +14,7 @@ import { s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import type { VolumeDriver } from '../../src/drivers/volume/driver.ts'
 import { volumeDriver } from '../../src/drivers/volume/lifecycle.ts'
 import type { MachineSpec } from '../../src/model/app/machine-spec.ts'
-import { type Ended, endOf } from './child.ts'
+import { type ExitResult, waitForExit } from './child.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
 
@@ -34,8 +34,8 @@ export interface MachineBench {
   exits(spec: MachineSpec): MachineExit[]
   /** Waits for the program and returns its pid on the host. */
   pidOf(spec: MachineSpec): Promise<number>
-  run(spec: MachineSpec, argv: [string, ...string[]], input?: string): Promise<Ended>
-  sh(spec: MachineSpec, script: string): Promise<Ended>
+  run(spec: MachineSpec, argv: [string, ...string[]], input?: string): Promise<ExitResult>
+  sh(spec: MachineSpec, script: string): Promise<ExitResult>
   /** Returns its output so far. */
   printed(spec: MachineSpec): Promise<string>
   /** Waits until its output contains this text. */
@@ -101,8 +101,8 @@ export async function openMachineBench(ability?: BoxAbility, directory = tempora
     return spec
   }
 
-  function run(spec: MachineSpec, argv: [string, ...string[]], input = ''): Promise<Ended> {
-    return endOf(machines.spawnInMachine(spec, { argv }), input)
+  function run(spec: MachineSpec, argv: [string, ...string[]], input = ''): Promise<ExitResult> {
+    return waitForExit(machines.spawnInMachine(spec, { argv }), input)
   }
 
   async function printed(spec: MachineSpec): Promise<string> {
@@ -144,7 +144,7 @@ export async function openMachineBench(ability?: BoxAbility, directory = tempora
     untilPrinted: (spec, text) => until(async () => (await printed(spec)).includes(text)),
     async remove() {
       for (const { id, slot } of specs) await machines.removeMachine(id, slot).catch(() => undefined)
-      await endFrozen(home)
+      await killFrozenProcesses(home)
       await supervisor.stopTree({ timeoutSeconds: 10 })
       await removeCgroups(home)
       await removeFreezers(home)

@@ -9,7 +9,7 @@ import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/rou
 import type { BoxDriver } from '../../src/drivers/box/driver.ts'
 import { createExecSessions, type ExecSessions } from '../../src/live/sandbox/exec-sessions.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
-import { turn } from '../../src/reconcile/loop.ts'
+import { runNextStep } from '../../src/reconcile/loop.ts'
 import { machineFeed } from '../../src/store/app/machine-feed.ts'
 import type { Db } from '../../src/store/db.ts'
 import { sandboxFeed } from '../../src/store/sandbox/feed.ts'
@@ -70,7 +70,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     /** Clusters in memory, none before each test. */
     fake: new FakeWorld(),
 
-    turn: () => turn(platform.fake.world(platform.loopDb ?? database.db)),
+    turn: () => runNextStep(platform.fake.world(platform.loopDb ?? database.db)),
 
     /** Turns the crank instead of sleeping: everything waiting is made due, then run. */
     async work(turns = 50) {

@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs'
 import type { Home } from '../../src/drivers/host/home.ts'
 import { baseEnvironment } from '../../src/drivers/host/process.ts'
 import { driverProgram } from '../../src/drivers/host/program.ts'
-import { privateConfig } from '../../src/drivers/network/private.ts'
+import { privateNetworkConfig } from '../../src/drivers/network/private.ts'
 import { machineAddress } from '../../src/model/network.ts'
 
 /** A network namespace in which tests run programs of the host. */
@@ -86,7 +86,7 @@ export async function startPlainMachine(
   hostPid = process.pid,
 ): Promise<PlainMachine> {
   const file = `${home.path}/plain-${slot}.conf`
-  const config = Object.entries(privateConfig(home, networkNumber, slot))
+  const config = Object.entries(privateNetworkConfig(home, networkNumber, slot))
   writeFileSync(file, config.map(([key, value]) => `${key} ${value}\n`).join(''))
   const directory = driverProgram('').replace(/\/$/, '')
   const argv = ['-t', String(hostPid), '-n', 'perl', '-e', program, directory, file, process.arch]

@@ -5,7 +5,7 @@ import { receiverDriver } from '../../src/drivers/postgres/receiver/receiver.ts'
 import type { RecoveryState, RestoreDriver, RestoreSpec } from '../../src/drivers/postgres/restore/driver.ts'
 import { restoreDriver } from '../../src/drivers/postgres/restore/restore.ts'
 import { ensureTools } from '../../src/drivers/postgres/toolchain/tools.ts'
-import { fileRepository } from '../../src/drivers/repository/directory.ts'
+import { directoryRepository } from '../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../src/drivers/repository/driver.ts'
 import type { JobDriver } from '../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../src/drivers/s6/job.ts'
@@ -37,7 +37,7 @@ export async function openRestoreBench(directory?: string): Promise<RestoreBench
   const bench = await openBench(directory)
   const { home, supervisor, postgres } = bench
   const root = `${home.path}/repository`
-  const repository = fileRepository(root)
+  const repository = directoryRepository(root)
   const jobs = jobDriver(supervisor)
   const receivers = receiverDriver({ home, supervisor, repository, postgres })
   const restores = restoreDriver({ home, supervisor, jobs, repository, postgres })

@@ -4,8 +4,8 @@ import {
   appNamePattern,
   appStates,
   type CreateApp,
+  type CreatedAppRow,
   defaultNetwork,
-  type NewlyMade,
   networkPattern,
   runningMachineStates,
 } from '../../model/app/app.ts'
@@ -19,7 +19,7 @@ import { organizationNotFound, slugOrNotFound } from '../account/org.ts'
 import { type Context, checked } from '../context.ts'
 import { readCursor, writeCursor } from '../cursor.ts'
 
-export async function createApp(ctx: Context, input: CreateApp): Promise<NewlyMade> {
+export async function createApp(ctx: Context, input: CreateApp): Promise<CreatedAppRow> {
   const app = await checked(ctx, () => ({
     id: newId(),
     name: checkName(input.app_name ?? input.name),

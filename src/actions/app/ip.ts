@@ -2,7 +2,15 @@ import { isIP } from 'node:net'
 import { networkPattern } from '../../model/app/app.ts'
 import { type CreateIp, type Ip, type IpPool, type IpType, ipTypes, parsePools } from '../../model/app/ip.ts'
 import { badRequest, conflict, notFound } from '../../model/errors.ts'
-import { giveIp, givePrivateIp, holdApp, listIps, type NewIp, releaseIp, shareIp } from '../../store/app/ip.ts'
+import {
+  allocateDedicatedIp,
+  allocatePrivateIp,
+  assignSharedIp,
+  listIps,
+  lockAppForShare,
+  type NewIp,
+  releaseIp,
+} from '../../store/app/ip.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
 import { getOrg } from '../account/org.ts'
 import { type Context, checked, getCaller } from '../context.ts'
@@ -23,13 +31,14 @@ export async function allocateIp(ctx: Context, appName: string, input: CreateIp)
     serviceName: input.service_name || null,
   }
   return ctx.db.transaction(async (tx) => {
-    if (!(await holdApp(tx, app.id))) throw appNotFound()
+    if (!(await lockAppForShare(tx, app.id))) throw appNotFound()
     if (type === 'private_v6') {
       const from = { orgId, network: input.network || app.network }
-      return givePrivateIp(tx, ctx.settings.homeNumber, from, asked)
+      return allocatePrivateIp(tx, ctx.settings.homeNumber, from, asked)
     }
     const pools = poolsFor(ctx, type)
-    const ip = type === 'shared_v4' ? await shareIp(tx, pools, asked) : await giveIp(tx, pools, asked)
+    const ip =
+      type === 'shared_v4' ? await assignSharedIp(tx, pools, asked) : await allocateDedicatedIp(tx, pools, asked)
     if (ip === undefined) throw exhausted(type, pools)
     if (ip === null) throw conflict('the app already has the shared address')
     return ip

@@ -1,7 +1,7 @@
 import { type MachineDetails, type MachineState, machineStates, runningStates } from '../../model/app/machine.ts'
 import { checkMetadata } from '../../model/app/machine-config-env.ts'
 import { checkSignal } from '../../model/app/machine-config-stop.ts'
-import { millisOf } from '../../model/duration.ts'
+import { goDurationMs } from '../../model/duration.ts'
 import { badRequest, preconditionFailed } from '../../model/errors.ts'
 import { getVisibleMachine, listVersions, type MachineVersion, machineNotFound } from '../../store/app/machine.ts'
 import {
@@ -34,7 +34,7 @@ export function startMachineOf(ctx: Context, key: MachineKey): Promise<MachineSt
   })
 }
 
-export interface StopWish {
+export interface StopRequest {
   signal?: string | number | undefined
   timeout?: string | number | undefined
 }
@@ -42,7 +42,7 @@ export interface StopWish {
 /** States in which a stop command has nothing to do. */
 const stoppedStates: readonly MachineState[] = ['created', 'stopped', 'stopping']
 
-export function stopMachineOf(ctx: Context, key: MachineKey, request: StopWish): Promise<void> {
+export function stopMachineOf(ctx: Context, key: MachineKey, request: StopRequest): Promise<void> {
   return changeLeasedMachine(ctx, key, async (tx, machine) => {
     const how = readStop(request)
     if (stoppedStates.includes(machine.state)) return
@@ -51,7 +51,11 @@ export function stopMachineOf(ctx: Context, key: MachineKey, request: StopWish):
   })
 }
 
-export function restartMachineOf(ctx: Context, key: MachineKey, request: StopWish & { force: boolean }): Promise<void> {
+export function restartMachineOf(
+  ctx: Context,
+  key: MachineKey,
+  request: StopRequest & { force: boolean },
+): Promise<void> {
   return changeLeasedMachine(ctx, key, async (tx, machine) => {
     const how = request.force ? { signal: 'SIGKILL', timeoutMs: 0 } : readStop(request)
     if (machine.state === 'restarting') return
@@ -62,7 +66,7 @@ export function restartMachineOf(ctx: Context, key: MachineKey, request: StopWis
 
 const maxStopMs = 300_000
 
-function readStop({ signal, timeout }: StopWish): { signal: string | null; timeoutMs: number | null } {
+function readStop({ signal, timeout }: StopRequest): { signal: string | null; timeoutMs: number | null } {
   const timeoutMs = timeout === undefined || timeout === '' ? null : readTimeout(timeout)
   if (signal === undefined || signal === '') return { signal: null, timeoutMs }
   return { signal: String(checkSignal('signal', signal)), timeoutMs }
@@ -70,7 +74,7 @@ function readStop({ signal, timeout }: StopWish): { signal: string | null; timeo
 
 /** Clients send Go durations, digits as seconds, and numbers as nanoseconds. */
 function readTimeout(timeout: string | number): number {
-  const ms = typeof timeout === 'string' && /^\d+$/.test(timeout) ? Number(timeout) * 1000 : millisOf(timeout)
+  const ms = typeof timeout === 'string' && /^\d+$/.test(timeout) ? Number(timeout) * 1000 : goDurationMs(timeout)
   if (ms === undefined || ms < 0 || ms > maxStopMs)
     throw badRequest('timeout must be a duration such as 10s, at most 5m')
   return Math.round(ms)

@@ -11,7 +11,7 @@ export async function listMachinesOfOrg(ctx: Context, slug: string, filter: Mach
   return pageOfChanges(page, machineIdPattern, (place) => listOrgMachines(ctx.db, org.id, filter, place))
 }
 
-export interface PlacementWish {
+export interface PlacementRequest {
   org_slug: string
   region?: string
   count?: number
@@ -21,7 +21,7 @@ export interface PlacementWish {
 /** All regions are this host, so placement only checks the free slots. */
 export async function placeMachines(
   ctx: Context,
-  request: PlacementWish,
+  request: PlacementRequest,
 ): Promise<{ region: string; count: number }[]> {
   await getOrg(ctx, await getCaller(ctx), request.org_slug)
   const region = chooseMachineRegion(ctx.settings, request.region)

@@ -1,15 +1,15 @@
-import { type AppPolicy, mostPolicies, type PutNetworkPolicy, readPolicy } from '../../model/app/network-policy.ts'
+import { type AppPolicy, maxPolicies, type PutNetworkPolicy, readPolicy } from '../../model/app/network-policy.ts'
 import { badRequest, invalid, notFound } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import {
   countPolicies,
+  enqueuePolicyChange,
   insertPolicy,
   listForeignMachines,
   listPolicies,
   nextPoliciesVersion,
   removePolicy,
   replacePolicy,
-  wakeHeld,
 } from '../../store/app/network-policy.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
 import type { Tx } from '../../store/db.ts'
@@ -49,8 +49,8 @@ export async function putPolicy(
       if (!(await replacePolicy(tx, appId, policy))) throw policyNotFound()
       return
     }
-    if ((await countPolicies(tx, appId)) >= mostPolicies)
-      throw badRequest(`an app has at most ${mostPolicies} network policies; delete one first`)
+    if ((await countPolicies(tx, appId)) >= maxPolicies)
+      throw badRequest(`an app has at most ${maxPolicies} network policies; delete one first`)
     await insertPolicy(tx, appId, policy)
   })
   return { policy, change }
@@ -69,7 +69,7 @@ function changePolicies(ctx: Context, appId: string, change: (tx: Tx) => Promise
     const version = await nextPoliciesVersion(tx, appId)
     if (version === undefined) throw appNotFound()
     await change(tx)
-    await wakeHeld(tx, appId)
+    await enqueuePolicyChange(tx, appId)
     return { appId, version }
   })
 }

@@ -162,7 +162,7 @@ function noRoom(): BerthError {
   return new BerthError('rate_limited', `there are ${limit} sandboxes, which is the limit of one host; delete some`, {
     status: 'concurrent_sprite_limit_exceeded',
     retryAfterSeconds: retrySeconds,
-    limit: { most: limit, windowSeconds: 0 },
+    limit: { max: limit, windowSeconds: 0 },
   })
 }
 

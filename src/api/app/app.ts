@@ -8,7 +8,7 @@ import {
   appStatus,
   CreateApp,
   CreatedApp,
-  type NewlyMade,
+  type CreatedAppRow,
 } from '../../model/app/app.ts'
 import { networkPrefix } from '../../model/network.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
@@ -137,7 +137,7 @@ export const appRoutes: Route[] = [
   }),
 ]
 
-function createdView(app: NewlyMade) {
+function createdView(app: CreatedAppRow) {
   return {
     id: app.id,
     created_at: toMillis(app.createdAt),

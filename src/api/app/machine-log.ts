@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { type AppLogLine, type LogSource, mostLines, openAppLog, openMachineLog } from '../../live/app/machine-log.ts'
+import { type AppLogLine, type LogSource, maxLogLines, openAppLog, openMachineLog } from '../../live/app/machine-log.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, noMachine } from './error-text.ts'
 import { flag, isSet } from './machine.ts'
@@ -11,9 +11,9 @@ const LogQuery = {
   lines: Type.Optional(
     Type.Integer({
       minimum: 0,
-      maximum: mostLines,
+      maximum: maxLogLines,
       description: `The number of most recent lines; ${defaultLines} when omitted.`,
-      refusal: `lines must be from 0 to ${mostLines}`,
+      refusal: `lines must be from 0 to ${maxLogLines}`,
     }),
   ),
   follow: flag('Keep the response open and send new lines.'),

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { deletePolicy, getPolicy, listPoliciesOf, putPolicy } from '../../actions/app/network-policy.ts'
-import { policiesEnforced, waitUntilHeld } from '../../live/app/network-policy.ts'
+import { policiesEnforced, waitUntilApplied } from '../../live/app/network-policy.ts'
 import { type AppPolicy, NetworkPolicyView, PutNetworkPolicy } from '../../model/app/network-policy.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, notAllowed } from './error-text.ts'
@@ -53,7 +53,7 @@ export const networkPolicyRoutes: Route[] = [
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       const { policy, change } = await putPolicy(ctx, params.app_name, body, await policiesEnforced(ctx))
-      await waitUntilHeld(ctx, change)
+      await waitUntilApplied(ctx, change)
       return policyView(policy)
     },
   }),
@@ -82,7 +82,7 @@ export const networkPolicyRoutes: Route[] = [
     status: 204,
     errors: { 403: notAllowed, 404: absent, 503: late },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params }) => waitUntilHeld(ctx, await deletePolicy(ctx, params.app_name, params.policy_id)),
+    run: async ({ ctx, params }) => waitUntilApplied(ctx, await deletePolicy(ctx, params.app_name, params.policy_id)),
   }),
 ]
 

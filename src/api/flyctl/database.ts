@@ -3,10 +3,10 @@ import { getCluster } from '../../actions/postgres/cluster.ts'
 import {
   createClusterDatabase,
   type DatabaseExtension,
-  disableExtensionIn,
-  enableExtensionIn,
+  disableClusterExtension,
+  enableClusterExtension,
   listClusterDatabases,
-  listExtensionsOf,
+  listClusterExtensions,
 } from '../../live/postgres/database.ts'
 import {
   changeUserRole,
@@ -167,7 +167,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       status: 200,
       errors: { 400: 'The database is reserved.', 404: noDatabase, 422: notReady },
       run: async ({ ctx, params }) => ({
-        data: (await listExtensionsOf(ctx, params.postgres_cluster_id, params.database)).map(extensionView),
+        data: (await listClusterExtensions(ctx, params.postgres_cluster_id, params.database)).map(extensionView),
       }),
     }),
     internalRoute({
@@ -188,7 +188,7 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       },
       run: ({ ctx, params, body }) => {
         const { name, schema, create_schema_if_needed } = body
-        return enableExtensionIn(ctx, params.postgres_cluster_id, params.database, {
+        return enableClusterExtension(ctx, params.postgres_cluster_id, params.database, {
           name,
           ...(schema === undefined ? {} : { schema }),
           create_schema: create_schema_if_needed ?? false,
@@ -208,7 +208,13 @@ export const flyctlDatabaseRoutes: Route[] = families.flatMap(({ family, suffix 
       status: 204,
       errors: { 404: noDatabase, 422: notReady },
       run: ({ ctx, params, query }) =>
-        disableExtensionIn(ctx, params.postgres_cluster_id, params.database, params.extension, query.force ?? false),
+        disableClusterExtension(
+          ctx,
+          params.postgres_cluster_id,
+          params.database,
+          params.extension,
+          query.force ?? false,
+        ),
     }),
   ]
 })

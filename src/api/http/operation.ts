@@ -1,6 +1,6 @@
 import type { ErrorObject } from 'ajv'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HTTPMethods } from 'fastify'
-import { takeOwnToken } from '../../actions/app/machine-itself.ts'
+import { getMachineToken } from '../../actions/app/machine-itself.ts'
 import { requireToken } from '../../actions/context.ts'
 import { runOnce } from '../../actions/idempotency.ts'
 import type { LiveContext } from '../../live/context.ts'
@@ -61,7 +61,7 @@ function rateKey(operation: Route, request: FastifyRequest): string {
   return `${token} ${operation.id} ${JSON.stringify(request.params)}`
 }
 
-type OwnParams = Parameters<typeof takeOwnToken>[2]
+type OwnParams = Parameters<typeof getMachineToken>[2]
 
 async function answer(
   options: ServerOptions,
@@ -72,7 +72,7 @@ async function answer(
   const invalid = findInvalidInput(operation, request)
   const { params, query, body, headers } = request
   if (isMachineSelfRequest(operation, request))
-    ctx.tokenHash = await takeOwnToken(ctx, String(headers[machineHeader]), params as OwnParams)
+    ctx.tokenHash = await getMachineToken(ctx, String(headers[machineHeader]), params as OwnParams)
   if (invalid) {
     await requireToken(ctx)
     if (invalid.code !== 'bad_request') await operation.precheck?.({ ctx, params })

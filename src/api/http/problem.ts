@@ -42,10 +42,10 @@ export function problemBody(area: Area, error: BerthError): Record<string, unkno
 function limitFields({ details: { limit, retryAfterSeconds = 0 } }: BerthError): Record<string, unknown> {
   if (!limit) return {}
   return {
-    limit: limit.most,
+    limit: limit.max,
     window_seconds: limit.windowSeconds,
     retry_after_seconds: retryAfterSeconds,
-    current_count: limit.most,
+    current_count: limit.max,
     upgrade_available: false,
     upgrade_url: '',
   }
@@ -54,7 +54,7 @@ function limitFields({ details: { limit, retryAfterSeconds = 0 } }: BerthError):
 function limitHeaders({ details: { limit, retryAfterSeconds = 0 } }: BerthError): Record<string, string> {
   if (!limit) return {}
   return {
-    'x-ratelimit-limit': String(limit.most),
+    'x-ratelimit-limit': String(limit.max),
     'x-ratelimit-remaining': '0',
     'x-ratelimit-reset': String(Math.ceil(Date.now() / 1000) + retryAfterSeconds),
   }

@@ -34,7 +34,7 @@ export function rateLimiter(now: () => number = () => performance.now() / 1000) 
       const seconds = Math.ceil((1 - tokens) / rate.perSecond)
       throw new BerthError('rate_limited', 'rate limit exceeded', {
         retryAfterSeconds: seconds,
-        limit: { most: rate.burst, windowSeconds: rate.burst / rate.perSecond },
+        limit: { max: rate.burst, windowSeconds: rate.burst / rate.perSecond },
         ...(status && { status }),
       })
     }

@@ -2,11 +2,11 @@ import { Type } from 'typebox'
 import type { DatabaseExtension } from '../../live/postgres/database.ts'
 import {
   createClusterDatabase,
-  disableExtensionIn,
+  disableClusterExtension,
   dropClusterDatabase,
-  enableExtensionIn,
+  enableClusterExtension,
   listClusterDatabases,
-  listExtensionsOf,
+  listClusterExtensions,
 } from '../../live/postgres/database.ts'
 import { CreateDatabase, DatabaseView, EnableExtension, ExtensionView } from '../../model/postgres/user.ts'
 import { type Route, route } from '../http/route.ts'
@@ -94,7 +94,7 @@ export const databaseRoutes: Route[] = [
     errors: { 400: reserved, 404: noDatabase, 422: `The database does not allow connections. Or: ${notReady}` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
-      const extensions = await listExtensionsOf(ctx, params.postgres_cluster_id, params.database)
+      const extensions = await listClusterExtensions(ctx, params.postgres_cluster_id, params.database)
       return { data: extensions.map(extensionView) }
     },
   }),
@@ -117,7 +117,7 @@ export const databaseRoutes: Route[] = [
       422: `A field is not valid. Or: ${notReady}`,
     },
     wrongTypeStatus: 422,
-    run: ({ ctx, params, body }) => enableExtensionIn(ctx, params.postgres_cluster_id, params.database, body),
+    run: ({ ctx, params, body }) => enableClusterExtension(ctx, params.postgres_cluster_id, params.database, body),
   }),
   route({
     method: 'DELETE',
@@ -139,7 +139,7 @@ export const databaseRoutes: Route[] = [
     wrongTypeStatus: 422,
     run: ({ ctx, params, query }) => {
       const { postgres_cluster_id, database, extension } = params
-      return disableExtensionIn(ctx, postgres_cluster_id, database, extension, query.force ?? false)
+      return disableClusterExtension(ctx, postgres_cluster_id, database, extension, query.force ?? false)
     },
   }),
 ]

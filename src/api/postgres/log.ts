@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { getAuthority, readLogOf } from '../../live/postgres/cluster.ts'
+import { getAuthority, readClusterLog } from '../../live/postgres/cluster.ts'
 import { type Route, route } from '../http/route.ts'
 import { ById, Data, noCluster } from './cluster.ts'
 
@@ -30,7 +30,7 @@ export const clusterLogRoutes: Route[] = [
     errors: { 404: noCluster, 422: '`lines` is not a number from 1 to 1000.' },
     wrongTypeStatus: 422,
     run: async ({ ctx, params, query }) => {
-      return { data: { lines: await readLogOf(ctx, params.postgres_cluster_id, query.lines ?? defaultLines) } }
+      return { data: { lines: await readClusterLog(ctx, params.postgres_cluster_id, query.lines ?? defaultLines) } }
     },
   }),
   route({

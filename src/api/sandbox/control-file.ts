@@ -8,7 +8,7 @@ import {
   chownFile,
   copyFile,
   deleteFile,
-  type FilePlace,
+  type FileLocation,
   listFiles,
   openFile,
   renameFile,
@@ -17,7 +17,7 @@ import {
 import { dialSandbox } from '../../live/sandbox/proxy.ts'
 import { wake } from '../../live/sandbox/sandbox.ts'
 import { badRequest } from '../../model/errors.ts'
-import { askedRange, renderMode, renderTime } from '../../model/sandbox/file.ts'
+import { renderMode, renderTime, requestedRange } from '../../model/sandbox/file.ts'
 import type { ControlCall, ControlOperation, ControlRun } from './control-operation.ts'
 import { bytesOf } from './exec-socket.ts'
 import { fileView } from './file.ts'
@@ -27,7 +27,7 @@ const defaultDirectory = '/home/sprite'
 const endByte = 4
 const maxUnsentBytes = 1024 * 1024
 
-function place({ args }: ControlCall): FilePlace {
+function place({ args }: ControlCall): FileLocation {
   return { path: textOf(args, 'path'), workingDir: args.get('workingDir') ?? defaultDirectory }
 }
 
@@ -98,7 +98,7 @@ async function readOperation(call: ControlCall): Promise<ControlRun> {
   const { ctx, sandbox, args, socket } = call
   const [start, end] = ['start', 'end'].map((name) => numberOf(args, name))
   const requested = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) }
-  const file = await openFile(ctx, sandbox.name, place(call), (size) => askedRange(size, requested))
+  const file = await openFile(ctx, sandbox.name, place(call), (size) => requestedRange(size, requested))
   const send = async () => {
     const { size, range, mode, modifiedAt } = file
     const length = range?.length ?? size

@@ -1,7 +1,7 @@
 // One WebSocket on which operations run one after another, each announced by a text message that starts with `control:`.
 import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../../live/context.ts'
-import { findIn, prepareIn } from '../../live/sandbox/exec.ts'
+import { getSessionIn, prepareExecIn } from '../../live/sandbox/exec.ts'
 import { ticksNow } from '../../live/sandbox/port.ts'
 import { getSandbox } from '../../live/sandbox/sandbox.ts'
 import { notFound } from '../../model/errors.ts'
@@ -163,14 +163,14 @@ function toSearchParams(args: unknown): URLSearchParams {
 }
 
 async function startFollowed({ ctx, sandbox, args }: Pick<ControlCall, 'ctx' | 'sandbox' | 'args'>): Promise<Followed> {
-  const prepared = await prepareIn(ctx, sandbox, args)
+  const prepared = await prepareExecIn(ctx, sandbox, args)
   return { ctx, sandbox, startedAt: ticksNow(), session: prepared.start(), isOwner: true }
 }
 
 async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): Promise<ControlRun> {
   const id = args.get('id')
   const followed: Followed = id
-    ? { ctx, sandbox, session: findIn(ctx, sandbox, id), isOwner: false }
+    ? { ctx, sandbox, session: getSessionIn(ctx, sandbox, id), isOwner: false }
     : await startFollowed({ ctx, sandbox, args })
   const { session } = followed
   const follower = follow(socket, followed, (exitCode) => complete({ exitCode }))

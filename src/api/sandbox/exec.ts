@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { checked } from '../../actions/context.ts'
 import { getExecSession, getSessionToKill, listExecSessions, prepareExec } from '../../live/sandbox/exec.ts'
-import { killSession, readKillOrder } from '../../live/sandbox/exec-kill.ts'
+import { killSession, readKillRequest } from '../../live/sandbox/exec-kill.ts'
 import type { ExecSession } from '../../live/sandbox/exec-session.ts'
 import { ticksNow } from '../../live/sandbox/port.ts'
 import { badRequest } from '../../model/errors.ts'
@@ -125,7 +125,7 @@ export const execRoutes: Route[] = [
     wrongTypeStatus: 400,
     run: async ({ ctx, params, search }) => {
       const session = await getSessionToKill(ctx, params.name, params.session_id)
-      const order = readKillOrder(search)
+      const order = readKillRequest(search)
       return ndjson((send) => killSession(session, order, send))
     },
   }),

@@ -15,7 +15,6 @@ import {
   writeFile,
 } from '../../live/sandbox/file.ts'
 import {
-  askedRange,
   ChmodFile,
   ChownFile,
   CopyFile,
@@ -23,6 +22,7 @@ import {
   RenameFile,
   renderMode,
   renderTime,
+  requestedRange,
 } from '../../model/sandbox/file.ts'
 import { readOnly } from '../error-text.ts'
 import { Answer, type RawBody, type Route, route, StreamAnswer } from '../http/route.ts'
@@ -99,7 +99,7 @@ export const fileRoutes: Route[] = [
     errors: { 400: wrong, 403: denied, 404: absent, 416: 'The range is outside of the file.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query, headers }) =>
-      fileAnswer(await openFile(ctx, params.name, query, (size) => askedRange(size, query, headers.range))),
+      fileAnswer(await openFile(ctx, params.name, query, (size) => requestedRange(size, query, headers.range))),
   }),
   route({
     method: 'PUT',

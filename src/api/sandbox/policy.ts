@@ -8,7 +8,7 @@ import {
   setPrivileges,
   setResources,
 } from '../../actions/sandbox/policy.ts'
-import { applyNetworkPolicy, refuseUnenforced } from '../../live/sandbox/policy.ts'
+import { applyNetworkPolicy, requireEnforceable } from '../../live/sandbox/policy.ts'
 import { NetworkPolicyBody, PrivilegesPolicy, ResourcesPolicy } from '../../model/sandbox/policy.ts'
 import { readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
@@ -57,7 +57,7 @@ export const policyRoutes: Route[] = [
     body: NetworkPolicyBody,
     errors: { ...changing.errors, 422: 'Rules cannot be enforced on this machine.' },
     run: async ({ ctx, params, body }) => {
-      await setNetworkPolicy(ctx, params.name, body, () => refuseUnenforced(ctx, body.rules))
+      await setNetworkPolicy(ctx, params.name, body, () => requireEnforceable(ctx, body.rules))
       await applyNetworkPolicy(ctx, params.name)
     },
   }),

@@ -6,9 +6,9 @@ import {
   restartService,
   startService,
   stopService,
-  tellLogOf,
+  streamServiceLog,
 } from '../../live/sandbox/service-change.ts'
-import type { Telling } from '../../live/sandbox/service-task.ts'
+import type { ServiceEventStream } from '../../live/sandbox/service-task.ts'
 import { durationOr } from '../../model/duration.ts'
 import { PutService } from '../../model/sandbox/service.ts'
 import { HealthBody } from '../../model/sandbox/service-health.ts'
@@ -74,7 +74,7 @@ const defaultStopMs = 10_000
 const streaming = { params: ByService, status: 200, response: Event, streams: true } as const
 const acting = { ...shared, ...streaming, method: 'POST', scope: 'write' } as const
 
-const streamEvents = (source: Telling) =>
+const streamEvents = (source: ServiceEventStream) =>
   ndjson((send, disconnected) => source((events) => send(...events), disconnected))
 
 export const serviceRoutes: Route[] = [
@@ -225,7 +225,9 @@ export const serviceRoutes: Route[] = [
     errors: { 404: noService },
     run: async ({ ctx, params, query }) => {
       const lines = query.lines !== undefined && query.lines > 0 ? query.lines : undefined
-      return streamEvents(await tellLogOf(ctx, params.name, params.service_name, lines, durationOr(query.duration, 0)))
+      return streamEvents(
+        await streamServiceLog(ctx, params.name, params.service_name, lines, durationOr(query.duration, 0)),
+      )
     },
   }),
 ]

@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander'
 import type { Organization, OrganizationList } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { block, printAnswer, table, timeText, visible } from '../output.ts'
+import { block, formatTime, printResult, sanitize, table } from '../output.ts'
 
 interface UpdateOptions {
   crossNetworkReplays: 'on' | 'off'
@@ -57,19 +57,19 @@ async function showOrg(cli: Cli, slug: string): Promise<void> {
     ['slug', org.slug],
     ['name', org.name],
     ['id', org.id],
-    ['created', timeText(org.created_at)],
+    ['created', formatTime(org.created_at)],
     ['cross-network replays', formatSwitch(org)],
   ]
-  printAnswer(terminal, org, () => block(pairs, terminal.colors))
+  printResult(terminal, org, () => block(pairs, terminal.colors))
 }
 
 async function updateOrg(cli: Cli, slug: string, options: UpdateOptions): Promise<void> {
   const body = { cross_network_replays: options.crossNetworkReplays === 'on' }
   const org = await request<Organization>(cli.session(), 'PATCH', `/v1/orgs/${encodeSegment(slug)}`, body)
-  printAnswer(
+  printResult(
     cli.terminal(),
     org,
-    () => `Replays across the networks of ${visible(org.slug)} are ${formatSwitch(org)}.`,
+    () => `Replays across the networks of ${sanitize(org.slug)} are ${formatSwitch(org)}.`,
   )
 }
 
@@ -80,12 +80,12 @@ function formatSwitch(org: Organization): string {
 async function createOrg(cli: Cli, slug: string, name: string | undefined): Promise<void> {
   const terminal = cli.terminal()
   const org = await request<Organization>(cli.session(), 'POST', '/v1/orgs', { slug, name })
-  printAnswer(terminal, org, () => `Created organization ${visible(org.slug)}.`)
+  printResult(terminal, org, () => `Created organization ${sanitize(org.slug)}.`)
 }
 
 async function listOrgs(cli: Cli): Promise<void> {
   const terminal = cli.terminal()
   const page = await request<OrganizationList>(cli.session(), 'GET', '/v1/orgs')
-  const rows = page.organizations.map((org) => [org.slug, org.name, org.id, timeText(org.created_at)])
-  printAnswer(terminal, page, () => table(['SLUG', 'NAME', 'ID', 'CREATED'], rows, terminal.colors))
+  const rows = page.organizations.map((org) => [org.slug, org.name, org.id, formatTime(org.created_at)])
+  printResult(terminal, page, () => table(['SLUG', 'NAME', 'ID', 'CREATED'], rows, terminal.colors))
 }

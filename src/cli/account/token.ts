@@ -3,7 +3,7 @@ import type { IssuedToken, Token, TokenList } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
 import { parseDurationOption } from '../duration.ts'
-import { printAnswer, table, timeText, visible } from '../output.ts'
+import { formatTime, printResult, sanitize, table } from '../output.ts'
 
 interface CreateOptions {
   kind: string
@@ -69,7 +69,7 @@ async function createToken(cli: Cli, options: CreateOptions): Promise<void> {
   })
   // Standard output gets only the token, so that $(berth tokens create …) works in scripts.
   if (!terminal.json) terminal.note(`Token ${issued.id}. It is shown only once; save it now.`)
-  printAnswer(terminal, issued, () => issued.token)
+  printResult(terminal, issued, () => issued.token)
 }
 
 async function listTokens(cli: Cli, org: string | undefined): Promise<void> {
@@ -82,18 +82,18 @@ async function listTokens(cli: Cli, org: string | undefined): Promise<void> {
     token.org_slug,
     token.sandbox,
     token.name,
-    timeText(token.created_at),
-    timeText(token.expires_at),
+    formatTime(token.created_at),
+    formatTime(token.expires_at),
     tokenState(token, Date.now()),
   ])
   const headers = ['ID', 'KIND', 'ORG', 'SANDBOX', 'NAME', 'CREATED', 'EXPIRES', 'STATE']
-  printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
+  printResult(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
 async function revokeToken(cli: Cli, id: string): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request(cli.session(), 'DELETE', `/v1/tokens/${encodeSegment(id)}`)
-  printAnswer(terminal, answer, () => `Revoked token ${visible(id)}.`)
+  printResult(terminal, answer, () => `Revoked token ${sanitize(id)}.`)
 }
 
 export function tokenState(token: Pick<Token, 'expires_at' | 'revoked_at'>, nowMs: number): string {

@@ -3,8 +3,8 @@ import type { Command } from 'commander'
 import type { App, AppPage, CreatedApp } from '../api-types.ts'
 import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
-import { Failure } from '../failure.ts'
-import { block, confirm, formatCount, printAnswer, table, visible } from '../output.ts'
+import { CommandError } from '../errors.ts'
+import { block, confirm, formatCount, printResult, sanitize, table } from '../output.ts'
 import { findUrl } from './release.ts'
 
 interface CreateOptions {
@@ -71,19 +71,19 @@ async function createApp(cli: Cli, name: string, options: CreateOptions): Promis
     network: options.network,
     enable_subdomains: options.enableSubdomains,
   })
-  const organization = `organization ${visible(app.organization.slug)}`
-  printAnswer(terminal, app, () => `Created app ${visible(app.name)} in ${organization}.`)
+  const organization = `organization ${sanitize(app.organization.slug)}`
+  printResult(terminal, app, () => `Created app ${sanitize(app.name)} in ${organization}.`)
 }
 
 async function listApps(cli: Cli, org: string): Promise<void> {
   const terminal = cli.terminal()
   const page = await listAllApps(cli.session(), org)
   if (page.apps.length === 0 && !terminal.json) {
-    return terminal.note(`No apps in ${visible(org)}; "berth apps create <name>" creates one.`)
+    return terminal.note(`No apps in ${sanitize(org)}; "berth apps create <name>" creates one.`)
   }
   const rows = page.apps.map((app) => [app.name, app.status, app.machine_count, app.volume_count, app.network])
   const headers = ['NAME', 'STATUS', 'MACHINES', 'VOLUMES', 'NETWORK']
-  printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
+  printResult(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
 /** Fetches all pages and joins them into one. */
@@ -114,7 +114,7 @@ async function showApp(cli: Cli, name: string): Promise<void> {
     ['machines', app.machine_count],
     ['volumes', app.volume_count],
   ]
-  printAnswer(terminal, app, () => block(pairs, terminal.colors))
+  printResult(terminal, app, () => block(pairs, terminal.colors))
 }
 
 async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Promise<void> {
@@ -128,7 +128,7 @@ async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Prom
     `/v1/apps/${encodeSegment(name)}${options.force ? '?force=true' : ''}`,
   )
   await waitUntilGone(session, app)
-  printAnswer(terminal, answer, () => `Destroyed app ${visible(app.name)}.`)
+  printResult(terminal, answer, () => `Destroyed app ${sanitize(app.name)}.`)
 }
 
 function formatDestroyQuestion(app: App): string {
@@ -142,7 +142,8 @@ async function waitUntilGone(session: Session, app: App): Promise<void> {
   for (;;) {
     const found = await requestIfPresent<App>(session, `/v1/apps/${encodeSegment(app.name)}`)
     if (found?.id !== app.id) return
-    if (Date.now() > deadline) throw new Failure(`app ${app.name} still exists after ${destroyTimeoutSeconds} seconds`)
+    if (Date.now() > deadline)
+      throw new CommandError(`app ${app.name} still exists after ${destroyTimeoutSeconds} seconds`)
     await delay(200)
   }
 }

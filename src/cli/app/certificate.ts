@@ -3,8 +3,8 @@ import type { Command } from 'commander'
 import type { CertificateDetail, CertificateList } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { Misuse } from '../failure.ts'
-import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
+import { UsageError } from '../errors.ts'
+import { block, type Cell, formatTime, printResult, sanitize, table } from '../output.ts'
 import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
 interface AddOptions extends AppOptions {
@@ -51,15 +51,15 @@ export function addCertificateCommands(program: Command, cli: Cli): void {
 
 async function addCertificate(cli: Cli, hostname: string, options: AddOptions): Promise<void> {
   if ((options.cert === undefined) !== (options.key === undefined))
-    throw new Misuse('--cert and --key must be used together')
+    throw new UsageError('--cert and --key must be used together')
   const own = options.cert !== undefined
   const body = own ? { hostname, fullchain: readPem(options.cert!), private_key: readPem(options.key!) } : { hostname }
   const path = `${appPath(options)}/certificates/${own ? 'custom' : 'acme'}`
   const answer = await request<CertificateDetail>(cli.session(), 'POST', path, body)
-  printAnswer(
+  printResult(
     cli.terminal(),
     answer,
-    () => `Requests for ${visible(hostname)} now go to app ${visible(appName(options))}.`,
+    () => `Requests for ${sanitize(hostname)} now go to app ${sanitize(appName(options))}.`,
   )
 }
 
@@ -67,7 +67,7 @@ function readPem(file: string): string {
   try {
     return readFileSync(file, 'utf8')
   } catch (error) {
-    throw new Misuse(`cannot read ${file}: ${(error as Error).message}`)
+    throw new UsageError(`cannot read ${file}: ${(error as Error).message}`)
   }
 }
 
@@ -75,10 +75,10 @@ async function listCertificates(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<CertificateList>(cli.session(), 'GET', `${appPath(options)}/certificates?limit=500`)
   if (answer.certificates.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no custom host names.`)
+    return terminal.note(`App ${sanitize(appName(options))} has no custom host names.`)
   }
   const rows = answer.certificates.map((one) => [one.hostname, one.status])
-  printAnswer(terminal, answer, () => table(['HOSTNAME', 'STATUS'], rows, terminal.colors))
+  printResult(terminal, answer, () => table(['HOSTNAME', 'STATUS'], rows, terminal.colors))
 }
 
 async function showCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
@@ -90,17 +90,17 @@ async function showCertificate(cli: Cli, hostname: string, options: AppOptions):
     ['status', found.status],
     ...found.certificates.map((one): [string, Cell] => [
       one.source,
-      [one.status, one.issuer, one.expires_at && `until ${timeText(one.expires_at)}`].filter(Boolean).join(', '),
+      [one.status, one.issuer, one.expires_at && `until ${formatTime(one.expires_at)}`].filter(Boolean).join(', '),
     ]),
   ]
-  printAnswer(terminal, found, () => block(pairs, terminal.colors))
+  printResult(terminal, found, () => block(pairs, terminal.colors))
 }
 
 async function removeCertificate(cli: Cli, hostname: string, options: AppOptions): Promise<void> {
   const answer = await request(cli.session(), 'DELETE', `${appPath(options)}/certificates/${encodeSegment(hostname)}`)
-  printAnswer(
+  printResult(
     cli.terminal(),
     answer,
-    () => `Requests for ${visible(hostname)} no longer go to app ${visible(appName(options))}.`,
+    () => `Requests for ${sanitize(hostname)} no longer go to app ${sanitize(appName(options))}.`,
   )
 }

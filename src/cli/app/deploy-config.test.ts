@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { parseDeployFile } from './deploy-config.ts'
 
 const parse = (text: string) => parseDeployFile(text, 'berth.toml')
@@ -232,7 +232,7 @@ describe('a deployment file', () => {
     ['env = 3', 'env must be a table'],
     ['services = [1]', 'services must be a table or a list of tables'],
   ])('rejects %j', (text, message) => {
-    expect(() => parse(text)).toThrow(Misuse)
+    expect(() => parse(text)).toThrow(UsageError)
     expect(() => parse(text)).toThrow(message)
   })
 
@@ -288,6 +288,6 @@ function expectReadOrRefused(text: string): void {
   try {
     JSON.stringify([...parse(text).groups])
   } catch (error) {
-    expect(error).toBeInstanceOf(Misuse)
+    expect(error).toBeInstanceOf(UsageError)
   }
 }

@@ -1,7 +1,7 @@
 // Runs a deployment: updates the existing machines one after another and creates the missing ones.
 import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
-import { Failure, Misuse } from '../failure.ts'
+import { CommandError, UsageError } from '../errors.ts'
 import type { Progress } from '../progress.ts'
 import type { GroupConfig } from './deploy-config.ts'
 import { createMachine, type MachineTarget, resolveVolumes } from './machine-copy.ts'
@@ -77,7 +77,9 @@ export async function runDeployment(context: DeployContext, deployment: Deployme
   const machines = [...groupMachines(await listMachines(session, app)).values()].flat()
   const image = deployment.image ?? machines[0]?.config.image
   if (image === undefined) {
-    throw new Misuse('name the image with --image, or in the file as image or build.image; berth does not build images')
+    throw new UsageError(
+      'name the image with --image, or in the file as image or build.image; berth does not build images',
+    )
   }
   const release = await createRelease(session, {
     app,
@@ -216,9 +218,11 @@ async function runReleaseCommand(rollout: Rollout, deployment: Deployment, plan:
     await withLastLogLines(rollout, made.id, async () => {
       const ended = await waitUntilSettled(session, app, made, deployment.releaseSeconds, ['destroyed', 'failed'])
       const exit = ended.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
-      if (ended.failure) throw new Failure(`the release command could not be run: ${ended.failure}`)
+      if (ended.failure) throw new CommandError(`the release command could not be run: ${ended.failure}`)
       if (exit?.exit_code !== 0) {
-        throw new Failure(`the release command ${exit ? describeExit(exit) : 'did not run'}; nothing else was changed`)
+        throw new CommandError(
+          `the release command ${exit ? describeExit(exit) : 'did not run'}; nothing else was changed`,
+        )
       }
     })
   } catch (error) {

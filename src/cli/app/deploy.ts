@@ -2,9 +2,9 @@ import { existsSync, readFileSync } from 'node:fs'
 import { type Command, Option } from 'commander'
 import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { addExamples, defaultOrg } from '../command.ts'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { collect, parsePairs, parseWholeNumber } from '../option.ts'
-import { formatCount, printAnswer, visible } from '../output.ts'
+import { formatCount, printResult, sanitize } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import type { DeployFile, GroupConfig } from './deploy-config.ts'
 import { type Deployment, type DeployResult, runDeployment } from './deploy-run.ts'
@@ -76,7 +76,7 @@ async function deployApp(cli: MachineCli, options: DeployOptions): Promise<void>
   const progress = startProgress(terminal, cli.progress)
   const note = terminal.json ? () => {} : terminal.note
   const result = await runDeployment({ session, progress, note }, deployment).finally(() => progress.end())
-  printAnswer(terminal, result, () => formatResult(deployment.app, result))
+  printResult(terminal, result, () => formatResult(deployment.app, result))
 }
 
 function formatResult(app: string, { release, created, updated, destroyed, url }: DeployResult): string {
@@ -85,14 +85,14 @@ function formatResult(app: string, { release, created, updated, destroyed, url }
     ...(updated.length > 0 ? [`updated ${formatCount(updated.length, 'machine')}`] : []),
     ...(destroyed.length > 0 ? [`destroyed ${formatCount(destroyed.length, 'machine')}`] : []),
   ]
-  const first = `Deployed release ${release} of app ${visible(app)}: ${parts.join(', ')}.`
-  return url ? `${first}\nURL: ${visible(url)}` : first
+  const first = `Deployed release ${release} of app ${sanitize(app)}: ${parts.join(', ')}.`
+  return url ? `${first}\nURL: ${sanitize(url)}` : first
 }
 
 async function ensureApp(cli: MachineCli, session: Session, app: string, org: string): Promise<void> {
   if (await requestIfPresent(session, `/v1/apps/${encodeSegment(app)}`)) return
   await request(session, 'POST', '/v1/apps', { app_name: app, org_slug: org })
-  if (!cli.terminal().json) cli.terminal().note(`Created app ${visible(app)} in organization ${visible(org)}.`)
+  if (!cli.terminal().json) cli.terminal().note(`Created app ${sanitize(app)} in organization ${sanitize(org)}.`)
 }
 
 async function readDeployment(options: DeployOptions): Promise<Deployment & { unused: string[] }> {
@@ -100,7 +100,7 @@ async function readDeployment(options: DeployOptions): Promise<Deployment & { un
   const found = options.config ?? fileNames.find((name) => existsSync(name))
   const file = found === undefined ? undefined : parseDeployFile(readText(found), found)
   if (file && options.internalPort !== undefined)
-    throw new Misuse('--internal-port cannot be used with a deployment file')
+    throw new UsageError('--internal-port cannot be used with a deployment file')
   const env = options.env && parsePairs('--env', options.env)
   return {
     app: options.app ?? file?.app ?? appName({}),
@@ -131,7 +131,7 @@ function readText(file: string): string {
   try {
     return readFileSync(file, 'utf8')
   } catch (error) {
-    throw new Misuse(`cannot read ${file}: ${(error as Error).message}`)
+    throw new UsageError(`cannot read ${file}: ${(error as Error).message}`)
   }
 }
 

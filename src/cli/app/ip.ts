@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { printAnswer, table, timeText, visible } from '../output.ts'
+import { formatTime, printResult, sanitize, table } from '../output.ts'
 import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
 export function addIpCommands(program: Command, cli: Cli): void {
@@ -41,16 +41,16 @@ async function listAddresses(cli: Cli, options: AppOptions): Promise<void> {
   const answer = await request<IpAssignmentList>(cli.session(), 'GET', `${appPath(options)}/ip_assignments`)
   if (answer.ips.length === 0 && !terminal.json) {
     return terminal.note(
-      `App ${visible(appName(options))} has no address; "berth ips allocate-v4 --shared" allocates one.`,
+      `App ${sanitize(appName(options))} has no address; "berth ips allocate-v4 --shared" allocates one.`,
     )
   }
-  const rows = answer.ips.map((ip) => [ip.ip, ip.type, ip.region, timeText(ip.created_at)])
-  printAnswer(terminal, answer, () => table(['ADDRESS', 'KIND', 'REGION', 'CREATED'], rows, terminal.colors))
+  const rows = answer.ips.map((ip) => [ip.ip, ip.type, ip.region, formatTime(ip.created_at)])
+  printResult(terminal, answer, () => table(['ADDRESS', 'KIND', 'REGION', 'CREATED'], rows, terminal.colors))
 }
 
 async function allocate(cli: Cli, options: AppOptions, type: string): Promise<void> {
   const answer = await request<IpAssignment>(cli.session(), 'POST', `${appPath(options)}/ip_assignments`, { type })
-  printAnswer(cli.terminal(), answer, () => `App ${visible(appName(options))} has the address ${visible(answer.ip)}.`)
+  printResult(cli.terminal(), answer, () => `App ${sanitize(appName(options))} has the address ${sanitize(answer.ip)}.`)
 }
 
 async function releaseAddresses(cli: Cli, addresses: string[], options: AppOptions): Promise<void> {
@@ -58,6 +58,6 @@ async function releaseAddresses(cli: Cli, addresses: string[], options: AppOptio
   for (const address of addresses) {
     const path = `${appPath(options)}/ip_assignments/${encodeURIComponent(address)}`
     const answer = await request(cli.session(), 'DELETE', path)
-    printAnswer(terminal, answer, () => `Released ${visible(address)}.`)
+    printResult(terminal, answer, () => `Released ${sanitize(address)}.`)
   }
 }

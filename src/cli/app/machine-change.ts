@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
-import { printAnswer, visible } from '../output.ts'
+import { printResult, sanitize } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { copyMachine } from './machine-copy.ts'
 import { getMachine, type MachineConfig, waitForState } from './machine-find.ts'
@@ -49,7 +49,7 @@ async function updateMachine(cli: MachineCli, id: string, words: string[], optio
   const progress = startProgress(cli.terminal(), cli.progress)
   await rollOut({ session, app, progress, waitSeconds: changeTimeoutSeconds }, [{ machine, config }])
   const updated = await getMachine(session, app, id)
-  printAnswer(cli.terminal(), updated, () => `Updated machine ${id}; it is ${visible(updated.state)}.`)
+  printResult(cli.terminal(), updated, () => `Updated machine ${id}; it is ${sanitize(updated.state)}.`)
 }
 
 export function changedConfig(
@@ -87,5 +87,5 @@ async function cloneMachine(cli: MachineCli, id: string, options: CloneOptions):
   })
   progress.show(`Machine ${made.id} is starting`)
   const machine = await waitForState(session, app, made, 'started', changeTimeoutSeconds).finally(() => progress.end())
-  printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is started.`)
+  printResult(cli.terminal(), machine, () => `Machine ${made.id} (${sanitize(made.name)}) is started.`)
 }

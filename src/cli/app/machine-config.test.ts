@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { changedConfig } from './machine-change.ts'
 import { parseGuest, parseMemory, parseMount, parsePort, parseServices } from './machine-config.ts'
 import { readConfig } from './machine-run.ts'
@@ -50,7 +50,7 @@ describe('ports', () => {
         try {
           expect(parsePort(text).port).toBeGreaterThanOrEqual(0)
         } catch (error) {
-          expect(error).toBeInstanceOf(Misuse)
+          expect(error).toBeInstanceOf(UsageError)
         }
       }),
     )
@@ -60,7 +60,7 @@ describe('ports', () => {
 it('mounts refer to volumes by id or by name', () => {
   expect(parseMount('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
   expect(parseMount('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
-  expect(() => parseMount('data')).toThrow(Misuse)
+  expect(() => parseMount('data')).toThrow(UsageError)
 })
 
 it('a configuration contains only the given options', () => {

@@ -1,6 +1,6 @@
 // Builds parts of a machine's configuration from command-line options and deployment files.
 import { InvalidArgumentError } from 'commander'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import type { MachineConfig, Service } from './machine-find.ts'
 
 /** Removes properties that are undefined. */
@@ -37,7 +37,7 @@ export function parseMemory(text: string): number {
 /** Reads `[port:]internal[/tcp|udp][:handler…]`, such as `80:8080/tcp:http`, `443:8080/tcp:tls:http` or `5432`. */
 export function parsePort(text: string): { port: number; service: Omit<Service, 'ports'>; handlers: string[] } {
   const match = /^(?:(\d{1,5}):)?(\d{1,5})(?:\/(tcp|udp))?((?::[a-z_]+)*)$/.exec(text)
-  if (!match) throw new Misuse(`--port must be of the form 80:8080/tcp:http, not "${text}"`)
+  if (!match) throw new UsageError(`--port must be of the form 80:8080/tcp:http, not "${text}"`)
   const [, outer, inner, protocol = 'tcp', handlers] = match
   return {
     port: Number(outer ?? inner),
@@ -61,7 +61,7 @@ export function parseServices(texts: string[]): Service[] {
 /** Reads `vol_…:/path` (a volume id) or `name:/path` (a volume name). */
 export function parseMount(text: string): NonNullable<MachineConfig['mounts']>[number] {
   const match = /^([^:]+):(\/.+)$/.exec(text)
-  if (!match) throw new Misuse(`--volume must be of the form data:/path, not "${text}"`)
+  if (!match) throw new UsageError(`--volume must be of the form data:/path, not "${text}"`)
   const [, volume, path] = match as unknown as [string, string, string]
   return volume.startsWith('vol_') ? { volume, path } : { name: volume, path }
 }

@@ -1,7 +1,7 @@
 // Copies machines and creates the volumes that the copies need.
 import type { Volume } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
-import { Failure } from '../failure.ts'
+import { CommandError } from '../errors.ts'
 import { type Progress, pollUntil } from '../progress.ts'
 import { type Machine, type MachineConfig, machinesPath } from './machine-find.ts'
 
@@ -60,7 +60,8 @@ async function waitForVolume({ session, app, progress }: MachineTarget, { id }: 
     () => request<Volume>(session, 'GET', `/v1/apps/${encodeSegment(app)}/volumes/${encodeSegment(id)}`),
     ({ state }) => {
       if (state === 'created') return undefined
-      if (Date.now() > deadline) throw new Failure(`volume ${id} is still ${state} after ${volumeTimeoutSeconds} s`)
+      if (Date.now() > deadline)
+        throw new CommandError(`volume ${id} is still ${state} after ${volumeTimeoutSeconds} s`)
       return `Volume ${id} is ${state}`
     },
   )

@@ -1,6 +1,6 @@
 import type * as Api from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
-import { Failure, Refusal } from '../failure.ts'
+import { ApiError, CommandError } from '../errors.ts'
 
 export interface MachineConfig {
   image: string
@@ -111,12 +111,12 @@ export async function waitUntilSettled(
       // The state may have changed again since the wait ended, for example when the program exits at once.
       if (wanted.includes(seen.state)) return seen
       if (leftSeconds > 0) continue
-      throw new Failure(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
+      throw new CommandError(`machine ${machine.id} is still ${seen.state} after ${seconds} s`)
     } catch (error) {
-      if (!(error instanceof Refusal && error.status === 408)) throw error
+      if (!(error instanceof ApiError && error.status === 408)) throw error
       if (leftSeconds > 0) continue
       const { state } = await getMachine(session, app, machine.id)
-      throw new Failure(`machine ${machine.id} is still ${state} after ${seconds} s`)
+      throw new CommandError(`machine ${machine.id} is still ${state} after ${seconds} s`)
     }
   }
 }
@@ -134,10 +134,10 @@ export async function waitForState(
   return seen
 }
 
-export function unexpectedState(machine: Machine, state: string): Failure {
+export function unexpectedState(machine: Machine, state: string): CommandError {
   const exit = machine.events?.find(({ request }) => request?.exit_event)?.request?.exit_event
   const reason = machine.failure ?? (exit ? `its program ${describeExit(exit)}` : '')
-  return new Failure(`machine ${machine.id} is ${machine.state}, not ${state}${reason ? `: ${reason}` : ''}`)
+  return new CommandError(`machine ${machine.id} is ${machine.state}, not ${state}${reason ? `: ${reason}` : ''}`)
 }
 
 export function describeExit({ exit_code, guest_signal, oom_killed }: ExitEvent): string {

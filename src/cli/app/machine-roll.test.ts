@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { Failure, Refusal } from '../failure.ts'
+import { ApiError, CommandError } from '../errors.ts'
 import type { Machine } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
 
@@ -109,7 +109,7 @@ describe('new versions', () => {
 
   it('stop when another caller holds a lease', async () => {
     answers['POST /a/lease'] = () => [409, { error: 'lease held' }]
-    await expect(roll([machine('a'), machine('b')])).rejects.toThrow(Refusal)
+    await expect(roll([machine('a'), machine('b')])).rejects.toThrow(ApiError)
     expect(asked).toEqual(['POST /a/lease'])
   })
 
@@ -142,7 +142,7 @@ describe('new versions', () => {
     ]
     answers['GET /a'] = () => [200, machine('a', { checks: [], events })]
     const failure = roll([machine('a')])
-    await expect(failure).rejects.toThrow(Failure)
+    await expect(failure).rejects.toThrow(CommandError)
     await expect(failure).rejects.toThrow('the program of machine a exited with code 3 right after it was started')
   })
 

@@ -1,7 +1,7 @@
 // Rolling updates: a machine is updated only when the one before is started and healthy.
 import type { LogLine, MachineLease } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
-import { Failure, Refusal } from '../failure.ts'
+import { ApiError, CommandError } from '../errors.ts'
 import { type Progress, pollUntil } from '../progress.ts'
 import {
   describeExit,
@@ -111,7 +111,7 @@ async function waitUntilHealthy(rollout: Rollout, id: string): Promise<void> {
       const names = failing.map(({ name }) => name).join(', ')
       if (Date.now() > deadline) {
         const said = failing.map(({ output }) => output).find(Boolean)
-        throw new Failure(
+        throw new CommandError(
           `machine ${id}: ${names} did not pass within ${rollout.waitSeconds} s${said ? `: ${said}` : ''}`,
         )
       }
@@ -129,7 +129,8 @@ async function waitThatStaysUp({ session, app, progress }: Rollout, started: Mac
     () => getMachine(session, app, started.id),
     (seen) => {
       const exit = exitSinceStart(seen)
-      if (exit) throw new Failure(`the program of machine ${seen.id} ${describeExit(exit)} right after it was started`)
+      if (exit)
+        throw new CommandError(`the program of machine ${seen.id} ${describeExit(exit)} right after it was started`)
       if (seen.state !== 'started') throw unexpectedState(seen, 'started')
       return Date.now() > deadline ? undefined : `Machine ${seen.id} is started`
     },
@@ -149,11 +150,11 @@ export async function withLastLogLines<T>({ session, app }: Rollout, id: string,
   try {
     return await run()
   } catch (error) {
-    if (!(error instanceof Failure || error instanceof Refusal)) throw error
+    if (!(error instanceof CommandError || error instanceof ApiError)) throw error
     const said = await readLastLogLines(session, app, id)
     if (said.length === 0) throw error
     const details = [`Last log lines of machine ${id}:`, ...said.map((line) => `  ${line}`)]
-    throw new Failure(error.message, { cause: error, details })
+    throw new CommandError(error.message, { cause: error, details })
   }
 }
 

@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { collect, parsePairs, parseWholeNumber } from '../option.ts'
-import { printAnswer, visible } from '../output.ts'
+import { printResult, sanitize } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { parseGuest, parseMemory, parseMount, parseServices } from './machine-config.ts'
 import { type Machine, type MachineConfig, machinesPath, unexpectedState, waitUntilSettled } from './machine-find.ts'
@@ -113,8 +113,8 @@ async function runMachine(
   }
   const made = await request<Machine>(session, 'POST', machinesPath(app), body)
   const machine = launch && !options.detach ? await waitUntilRun(cli, app, made) : made
-  const state = visible(machine.state)
-  printAnswer(cli.terminal(), machine, () => `Machine ${made.id} (${visible(made.name)}) is ${state}.`)
+  const state = sanitize(machine.state)
+  printResult(cli.terminal(), machine, () => `Machine ${made.id} (${sanitize(made.name)}) is ${state}.`)
 }
 
 /** Waits until the program has started, or has already ended. */

@@ -3,7 +3,7 @@ import type { WaitForMachineResponse } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { parseWholeNumber } from '../option.ts'
-import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { block, type Cell, confirm, formatTime, printResult, sanitize, table } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { addMachineChange } from './machine-change.ts'
 import { addMachineExec } from './machine-exec.ts'
@@ -137,7 +137,7 @@ async function printMachines(cli: Cli, options: AppOptions): Promise<void> {
   const app = appName(options)
   const machines = await listMachines(cli.session(), app)
   if (machines.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(app)} has no machines; "berth deploy" and "berth machine run" create some.`)
+    return terminal.note(`App ${sanitize(app)} has no machines; "berth deploy" and "berth machine run" create some.`)
   }
   const rows = machines.map((one) => [
     one.id,
@@ -148,10 +148,10 @@ async function printMachines(cli: Cli, options: AppOptions): Promise<void> {
     one.config.metadata?.fly_process_group,
     formatImage(one),
     one.private_ip,
-    timeText(one.created_at),
+    formatTime(one.created_at),
   ])
   const headers = ['ID', 'NAME', 'STATE', 'CHECKS', 'REGION', 'GROUP', 'IMAGE', 'PRIVATE ADDRESS', 'CREATED']
-  printAnswer(terminal, machines, () => table(headers, rows, terminal.colors))
+  printResult(terminal, machines, () => table(headers, rows, terminal.colors))
 }
 
 function formatState({ state, cordoned }: Machine): string {
@@ -186,11 +186,11 @@ async function printMachine(cli: Cli, id: string, options: AppOptions): Promise<
     ['private address', machine.private_ip],
     ['size', size],
     ['volumes', (mounts ?? []).map(({ volume, path }) => `${volume} at ${path}`).join(', ')],
-    ['created', timeText(machine.created_at)],
-    ['updated', timeText(machine.updated_at)],
+    ['created', formatTime(machine.created_at)],
+    ['updated', formatTime(machine.updated_at)],
   ]
   const checks = (machine.checks ?? []).map(({ name, status, output }) => [name, status, output.split('\n')[0]])
-  printAnswer(terminal, machine, () =>
+  printResult(terminal, machine, () =>
     [
       block(pairs, terminal.colors),
       ...(checks.length > 0 ? ['', table(['CHECK', 'STATUS', 'OUTPUT'], checks, terminal.colors)] : []),
@@ -203,13 +203,13 @@ async function printEvents(cli: Cli, id: string, options: AppOptions & { limit: 
   const terminal = cli.terminal()
   const path = `${machinePath(appName(options), id)}/events?limit=${options.limit}`
   const events = await request<MachineEvent[]>(cli.session(), 'GET', path)
-  printAnswer(terminal, events, () => eventTable(events, terminal.colors))
+  printResult(terminal, events, () => eventTable(events, terminal.colors))
 }
 
 function eventTable(events: MachineEvent[], colors: boolean): string {
   const rows = events.map(({ timestamp, type, status, source, request }) => {
     const what = request?.error ?? (request?.exit_event && describeExit(request.exit_event))
-    return [timeText(new Date(timestamp).toISOString()), type, status, source, what]
+    return [formatTime(new Date(timestamp).toISOString()), type, status, source, what]
   })
   return table(['TIME', 'EVENT', 'STATE', 'BY', 'WHAT'], rows, colors)
 }
@@ -225,7 +225,7 @@ async function waitForMachine(
   const answer: WaitForMachineResponse = JSON.parse(
     String(Buffer.concat(await (await openStream(cli.session(), { method: 'GET', path })).toArray())),
   )
-  printAnswer(cli.terminal(), answer, () => `Machine ${visible(id)} is ${visible(answer.state)}.`)
+  printResult(cli.terminal(), answer, () => `Machine ${sanitize(id)} is ${sanitize(answer.state)}.`)
 }
 
 /** Sends a command to each machine and, if a state is given, waits for it. */
@@ -243,7 +243,7 @@ async function sendCommand(
   for (const id of ids) {
     const answer = await request(session, 'POST', `${machinePath(app, id)}/${operation}`, body)
     if (state !== undefined) await waitWithProgress(cli, app, id, operation, state)
-    printAnswer(terminal, answer, () => `Machine ${visible(id)} is ${state ?? `${operation}ed`}.`)
+    printResult(terminal, answer, () => `Machine ${sanitize(id)} is ${state ?? `${operation}ed`}.`)
   }
 }
 
@@ -277,6 +277,6 @@ async function destroyMachines(cli: MachineCli, ids: string[], options: DestroyO
     const path = `${machinePath(app, id)}${options.force ? '?force=true' : ''}`
     const answer = await request(cli.session(), 'DELETE', path)
     await waitWithProgress(cli, app, id, 'destroy', 'destroyed')
-    printAnswer(terminal, answer, () => `Destroyed machine ${visible(id)}.`)
+    printResult(terminal, answer, () => `Destroyed machine ${sanitize(id)}.`)
   }
 }

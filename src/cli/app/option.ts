@@ -2,7 +2,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import type { Command } from 'commander'
 import { encodeSegment } from '../client.ts'
 import type { ProgressCli } from '../command.ts'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 
 /** Access to the process that commands about machines need. */
 export interface MachineCli extends ProgressCli {
@@ -21,7 +21,8 @@ export function withAppOption(command: Command): Command {
 
 export function appName({ app }: AppOptions): string {
   const name = app ?? readAppNameFromFile()
-  if (name === undefined) throw new Misuse('name the app with --app, or run this in the directory of its berth.toml')
+  if (name === undefined)
+    throw new UsageError('name the app with --app, or run this in the directory of its berth.toml')
   return name
 }
 

@@ -1,7 +1,7 @@
 // Records deployments as releases on the platform, through its GraphQL API.
 import type { IpAssignmentList } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
-import { Refusal } from '../failure.ts'
+import { ApiError } from '../errors.ts'
 
 export interface Release {
   id: string
@@ -40,6 +40,6 @@ async function ask<T>(session: Session, query: string, variables: object): Promi
     query,
     variables,
   })
-  if (answer.errors?.[0]) throw new Refusal(200, answer.errors[0].message, { error: answer.errors[0].message })
+  if (answer.errors?.[0]) throw new ApiError(200, answer.errors[0].message, { error: answer.errors[0].message })
   return answer.data
 }

@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
-import { Misuse } from '../failure.ts'
-import { confirm, formatCount, printAnswer, table, visible } from '../output.ts'
+import { UsageError } from '../errors.ts'
+import { confirm, formatCount, printResult, sanitize, table } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { destroyMachine } from './deploy-run.ts'
 import { copyMachine } from './machine-copy.ts'
@@ -41,12 +41,12 @@ export function parseCounts(words: string[], groups: string[], process?: string)
   const counts = new Map<string, number>()
   for (const word of words) {
     const match = /^(?:([^=]+)=)?(\d{1,4})$/.exec(word)
-    if (!match) throw new Misuse(`"${word}" is neither a number nor of the form group=number`)
+    if (!match) throw new UsageError(`"${word}" is neither a number nor of the form group=number`)
     const group = match[1] ?? process ?? (groups.length === 1 ? groups[0]! : undefined)
-    if (group === undefined) throw new Misuse(`name the process group with --process: ${groups.join(', ')}`)
+    if (group === undefined) throw new UsageError(`name the process group with --process: ${groups.join(', ')}`)
     if (!groups.includes(group))
-      throw new Misuse(`there is no process group "${group}"; the app has ${groups.join(', ')}`)
-    if (counts.has(group)) throw new Misuse(`"${group}" is given twice`)
+      throw new UsageError(`there is no process group "${group}"; the app has ${groups.join(', ')}`)
+    if (counts.has(group)) throw new UsageError(`"${group}" is given twice`)
     counts.set(group, Number(match[2]))
   }
   return counts
@@ -58,7 +58,7 @@ async function scaleCount(cli: MachineCli, words: string[], options: CountOption
   const terminal = cli.terminal()
   const groups = groupMachines(await listMachines(session, app))
   if (groups.size === 0)
-    throw new Misuse(`app ${app} has no machines created by a deployment; run "berth deploy" first`)
+    throw new UsageError(`app ${app} has no machines created by a deployment; run "berth deploy" first`)
   const counts = parseCounts(words, [...groups.keys()], options.process)
   const surplus = [...counts].flatMap(([group, count]) => machinesToDestroy(groups.get(group)!, count))
   if (surplus.length > 0 && !options.yes) {
@@ -75,11 +75,11 @@ async function scaleCount(cli: MachineCli, words: string[], options: CountOption
     progress.end()
   }
   const result = { created, destroyed: surplus.map(({ id }) => id), counts: Object.fromEntries(counts) }
-  printAnswer(terminal, result, () => `App ${visible(app)} has ${formatCounts(counts, groups.size)}.`)
+  printResult(terminal, result, () => `App ${sanitize(app)} has ${formatCounts(counts, groups.size)}.`)
 }
 
 function formatCounts(counts: Map<string, number>, groups: number): string {
-  const inGroup = (group: string) => (groups === 1 ? '' : ` in group ${visible(group)}`)
+  const inGroup = (group: string) => (groups === 1 ? '' : ` in group ${sanitize(group)}`)
   return [...counts].map(([group, count]) => `${formatCount(count, 'machine')}${inGroup(group)}`).join(', ')
 }
 
@@ -117,7 +117,7 @@ async function showScale(cli: MachineCli, options: AppOptions): Promise<void> {
     return { group, count: machines.length, ...guest, regions }
   })
   if (shown.length === 0 && !terminal.json)
-    return terminal.note(`App ${visible(app)} has no machines created by a deployment.`)
+    return terminal.note(`App ${sanitize(app)} has no machines created by a deployment.`)
   const rows = shown.map((one) => [
     one.group,
     one.count,
@@ -127,5 +127,5 @@ async function showScale(cli: MachineCli, options: AppOptions): Promise<void> {
     one.regions.join(', '),
   ])
   const headers = ['GROUP', 'COUNT', 'KIND', 'CPUS', 'MEMORY', 'REGIONS']
-  printAnswer(terminal, shown, () => table(headers, rows, terminal.colors))
+  printResult(terminal, shown, () => table(headers, rows, terminal.colors))
 }

@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import fc from 'fast-check'
 import { afterEach, expect, it, vi } from 'vitest'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { addSecretCommands, parseVariables } from './secret.ts'
 
 afterEach(() => vi.unstubAllGlobals())
@@ -43,7 +43,7 @@ it('parses or rejects any input', () => {
       try {
         parseVariables(text)
       } catch (error) {
-        expect(error).toBeInstanceOf(Misuse)
+        expect(error).toBeInstanceOf(UsageError)
       }
     }),
   )

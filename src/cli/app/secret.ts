@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import type { ChangedSecrets, SecretList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { Misuse } from '../failure.ts'
-import { formatCount, printAnswer, table, timeText, visible } from '../output.ts'
+import { UsageError } from '../errors.ts'
+import { formatCount, formatTime, printResult, sanitize, table } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { listMachines } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
@@ -62,11 +62,11 @@ async function setSecrets(cli: SecretCli, pairs: string[], options: SetOptions):
   const entries = pairs.map((pair): [string, string] => {
     const at = pair.indexOf('=')
     // Without a name the text may be a secret value, so it is not repeated in the error message.
-    if (at < 1) throw new Misuse(`secrets must be of the form NAME=VALUE; "${at < 0 ? pair : '='}" is not`)
+    if (at < 1) throw new UsageError(`secrets must be of the form NAME=VALUE; "${at < 0 ? pair : '='}" is not`)
     return [pair.slice(0, at), pair.slice(at + 1)]
   })
   const fromInput = entries.filter(([, value]) => value === '-')
-  if (fromInput.length > 1) throw new Misuse('only one value can come from standard input')
+  if (fromInput.length > 1) throw new UsageError('only one value can come from standard input')
   for (const entry of fromInput) entry[1] = (await cli.readInput()).replace(/\n$/, '')
   await changeSecrets(cli, Object.fromEntries(entries), options)
 }
@@ -83,7 +83,7 @@ export function parseVariables(text: string): Record<string, string> {
     const line = lines[i]!.replace(/^\s*export\s+/, '').trimStart()
     if (line === '' || line.startsWith('#')) continue
     const match = /^([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$/s.exec(line)
-    if (!match) throw new Misuse(`line ${i + 1} is not of the form NAME=VALUE`)
+    if (!match) throw new UsageError(`line ${i + 1} is not of the form NAME=VALUE`)
     const [, name, value] = match as unknown as [string, string, string]
     if (!value.startsWith('"""')) {
       const trimmed = value.trimEnd()
@@ -93,7 +93,7 @@ export function parseVariables(text: string): Record<string, string> {
     const begin = i
     let whole = value.slice(3).replace(/\r$/, '')
     while (!whole.trimEnd().endsWith('"""')) {
-      if (++i >= lines.length) throw new Misuse(`line ${begin + 1}: the closing """ is missing`)
+      if (++i >= lines.length) throw new UsageError(`line ${begin + 1}: the closing """ is missing`)
       whole += `\n${lines[i]!.replace(/\r$/, '')}`
     }
     values.set(name, whole.trimEnd().slice(0, -3))
@@ -107,12 +107,12 @@ async function changeSecrets(
   options: SetOptions,
 ): Promise<void> {
   const names = Object.keys(values)
-  if (names.length === 0) throw new Misuse('no secrets were given')
+  if (names.length === 0) throw new UsageError('no secrets were given')
   const answer = await request<ChangedSecrets>(cli.session(), 'POST', `${appPath(options)}/secrets`, { values })
   const updated = options.stage ? 0 : await updateMachines(cli, options)
   const what = formatCount(names.length, 'secret')
   const then = updated > 0 ? ` and updated ${formatCount(updated, 'machine')}` : ''
-  printAnswer(cli.terminal(), answer, () => `Changed ${what} of app ${visible(appName(options))}${then}.`)
+  printResult(cli.terminal(), answer, () => `Changed ${what} of app ${sanitize(appName(options))}${then}.`)
 }
 
 /** Updates the running machines. A stopped machine gets the secrets with its next update. */
@@ -130,13 +130,13 @@ async function listSecrets(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<SecretList>(cli.session(), 'GET', `${appPath(options)}/secrets`)
   if (answer.secrets.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no secrets; "berth secrets set NAME=VALUE" sets one.`)
+    return terminal.note(`App ${sanitize(appName(options))} has no secrets; "berth secrets set NAME=VALUE" sets one.`)
   }
-  const rows = answer.secrets.map(({ name, digest, updated_at }) => [name, digest, timeText(updated_at)])
-  printAnswer(terminal, answer, () => table(['NAME', 'DIGEST', 'CHANGED'], rows, terminal.colors))
+  const rows = answer.secrets.map(({ name, digest, updated_at }) => [name, digest, formatTime(updated_at)])
+  printResult(terminal, answer, () => table(['NAME', 'DIGEST', 'CHANGED'], rows, terminal.colors))
 }
 
 async function deploySecrets(cli: SecretCli, options: AppOptions): Promise<void> {
   const updated = await updateMachines(cli, options)
-  printAnswer(cli.terminal(), { updated }, () => `Updated ${formatCount(updated, 'machine')}.`)
+  printResult(cli.terminal(), { updated }, () => `Updated ${formatCount(updated, 'machine')}.`)
 }

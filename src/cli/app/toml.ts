@@ -1,6 +1,6 @@
 import { parse, TomlError } from 'smol-toml'
 import { parseDuration } from '../../model/duration.ts'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 
 type Table = Record<string, unknown>
 
@@ -10,7 +10,7 @@ export function parseToml(text: string, file: string): Reader {
     return new Reader(parse(text) as Table, '')
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
-    throw new Misuse(`${file}: line ${error.line}: ${error.message.split('\n')[0]}`)
+    throw new UsageError(`${file}: line ${error.line}: ${error.message.split('\n')[0]}`)
   }
 }
 
@@ -111,8 +111,8 @@ export class Reader {
     return [...new Set([...own.map((name) => this.path(name)), ...this.children.flatMap((one) => one.unreadNames())])]
   }
 
-  error(name: string, what: string): Misuse {
-    return new Misuse(`${this.path(name)} ${what}`)
+  error(name: string, what: string): UsageError {
+    return new UsageError(`${this.path(name)} ${what}`)
   }
 
   private path(name: string): string {

@@ -4,7 +4,7 @@ import { formatBytes } from '../bytes.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { parseWholeNumber } from '../option.ts'
-import { block, type Cell, confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { block, type Cell, confirm, formatTime, printResult, sanitize, table } from '../output.ts'
 import { type AppOptions, appName, appPath, withAppOption } from './option.ts'
 
 interface CreateOptions extends AppOptions {
@@ -90,14 +90,14 @@ async function createVolume(cli: Cli, name: string, options: CreateOptions): Pro
     snapshot_retention: options.snapshotRetention,
   })
   const size = `${volume.size_gb} GB`
-  printAnswer(cli.terminal(), volume, () => `Created volume ${volume.id} (${visible(volume.name)}, ${size}).`)
+  printResult(cli.terminal(), volume, () => `Created volume ${volume.id} (${sanitize(volume.name)}, ${size}).`)
 }
 
 async function listVolumes(cli: Cli, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const volumes = await request<Volume[]>(cli.session(), 'GET', `${appPath(options)}/volumes`)
   if (volumes.length === 0 && !terminal.json) {
-    return terminal.note(`App ${visible(appName(options))} has no volumes; "berth volumes create <name>" creates one.`)
+    return terminal.note(`App ${sanitize(appName(options))} has no volumes; "berth volumes create <name>" creates one.`)
   }
   const rows = volumes.map((one) => [
     one.id,
@@ -106,10 +106,10 @@ async function listVolumes(cli: Cli, options: AppOptions): Promise<void> {
     `${one.size_gb} GB`,
     one.region,
     one.attached_machine_id,
-    timeText(one.created_at),
+    formatTime(one.created_at),
   ])
   const headers = ['ID', 'NAME', 'STATE', 'SIZE', 'REGION', 'MACHINE', 'CREATED']
-  printAnswer(terminal, volumes, () => table(headers, rows, terminal.colors))
+  printResult(terminal, volumes, () => table(headers, rows, terminal.colors))
 }
 
 async function showVolume(cli: Cli, id: string, options: AppOptions): Promise<void> {
@@ -127,9 +127,9 @@ async function showVolume(cli: Cli, id: string, options: AppOptions): Promise<vo
       'snapshots',
       volume.auto_backup_enabled ? `daily, kept ${volume.snapshot_retention} days` : 'no automatic snapshots',
     ],
-    ['created', timeText(volume.created_at)],
+    ['created', formatTime(volume.created_at)],
   ]
-  printAnswer(terminal, volume, () => block(pairs, terminal.colors))
+  printResult(terminal, volume, () => block(pairs, terminal.colors))
 }
 
 async function extendVolume(cli: Cli, id: string, options: AppOptions & { size: number }): Promise<void> {
@@ -137,7 +137,7 @@ async function extendVolume(cli: Cli, id: string, options: AppOptions & { size: 
     size_gb: options.size,
   })
   const restartNotice = answer.needs_restart ? ' Its machine sees the new size after the next start.' : ''
-  printAnswer(cli.terminal(), answer, () => `Volume ${visible(id)} has ${answer.volume.size_gb} GB.${restartNotice}`)
+  printResult(cli.terminal(), answer, () => `Volume ${sanitize(id)} has ${answer.volume.size_gb} GB.${restartNotice}`)
 }
 
 async function destroyVolumes(cli: Cli, ids: string[], options: AppOptions & { yes?: true }): Promise<void> {
@@ -145,30 +145,30 @@ async function destroyVolumes(cli: Cli, ids: string[], options: AppOptions & { y
   if (!options.yes) await confirm(terminal, `Destroy ${ids.join(', ')} of app ${appName(options)}?`)
   for (const id of ids) {
     const answer = await request<Volume>(cli.session(), 'DELETE', volumePath(id, options))
-    printAnswer(terminal, answer, () => `Volume ${visible(id)} is ${visible(answer.state)}.`)
+    printResult(terminal, answer, () => `Volume ${sanitize(id)} is ${sanitize(answer.state)}.`)
   }
 }
 
 async function listSnapshots(cli: Cli, id: string, options: AppOptions): Promise<void> {
   const terminal = cli.terminal()
   const snapshots = await request<Snapshot[]>(cli.session(), 'GET', `${volumePath(id, options)}/snapshots`)
-  if (snapshots.length === 0 && !terminal.json) return terminal.note(`Volume ${visible(id)} has no snapshots.`)
+  if (snapshots.length === 0 && !terminal.json) return terminal.note(`Volume ${sanitize(id)} has no snapshots.`)
   const rows = snapshots.map((one) => [
     one.id,
     one.status,
     formatBytes(one.size),
-    timeText(one.created_at),
+    formatTime(one.created_at),
     `${one.retention_days} days`,
   ])
   const headers = ['ID', 'STATUS', 'SIZE', 'CREATED', 'KEPT']
-  printAnswer(terminal, snapshots, () => table(headers, rows, terminal.colors))
+  printResult(terminal, snapshots, () => table(headers, rows, terminal.colors))
 }
 
 async function createSnapshot(cli: Cli, id: string, options: AppOptions): Promise<void> {
   const answer = await request(cli.session(), 'POST', `${volumePath(id, options)}/snapshots`)
-  printAnswer(
+  printResult(
     cli.terminal(),
     answer,
-    () => `Creating a snapshot of ${visible(id)}; "berth volumes snapshots list" shows it.`,
+    () => `Creating a snapshot of ${sanitize(id)}; "berth volumes snapshots list" shows it.`,
   )
 }

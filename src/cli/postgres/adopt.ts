@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PostgresAdoption } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { printAnswer, table, visible } from '../output.ts'
+import { printResult, sanitize, table } from '../output.ts'
 import type { Data } from './find.ts'
 
 export function addAdoptCommand(postgres: Command, cli: Cli): void {
@@ -17,8 +17,8 @@ export function addAdoptCommand(postgres: Command, cli: Cli): void {
 async function adoptClusters(cli: Cli, org: string | undefined): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<Data<PostgresAdoption>>(cli.session(), 'POST', '/v1/postgres/adopt', { org_slug: org })
-  for (const { id, reason } of answer.data.unusable) terminal.note(visible(`Cannot adopt ${id}: ${reason}`))
-  printAnswer(terminal, answer, () => adoptionText(answer.data, terminal.colors))
+  for (const { id, reason } of answer.data.unusable) terminal.note(sanitize(`Cannot adopt ${id}: ${reason}`))
+  printResult(terminal, answer, () => adoptionText(answer.data, terminal.colors))
 }
 
 function adoptionText({ adopted, known }: PostgresAdoption, colors: boolean): string {

@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import type { PostgresCluster, SecretList } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { Failure } from '../failure.ts'
-import { printAnswer, visible } from '../output.ts'
+import { CommandError } from '../errors.ts'
+import { printResult, sanitize } from '../output.ts'
 import {
   type Data,
   defaultDatabase,
@@ -52,22 +52,22 @@ async function attachApp(cli: Cli, nameOrId: string, app: string, options: Attac
   const password = await getPassword(cli, path, nameOrId, options)
   // Without this check a missing database would only show up as connection errors in the machines.
   const missing = await missingDatabaseMessage(cli, path, nameOrId, options)
-  if (missing !== undefined) throw new Failure(missing)
+  if (missing !== undefined) throw new CommandError(missing)
   const url = connectionString(options.direct ? direct : pooler, password, options.user, options.database)
   const secret = { name: options.variable, value: url }
   const answer = await request(session, 'POST', `${path}/attachments`, { app_name: app, secret })
-  printAnswer(
+  printResult(
     cli.terminal(),
     answer,
     () =>
-      `Attached app ${visible(app)} to cluster ${visible(nameOrId)}. Machines created or updated from now on see ${visible(options.variable)}; "berth secrets deploy -a ${visible(app)}" updates those that run.`,
+      `Attached app ${sanitize(app)} to cluster ${sanitize(nameOrId)}. Machines created or updated from now on see ${sanitize(options.variable)}; "berth secrets deploy -a ${sanitize(app)}" updates those that run.`,
   )
 }
 
 /** Does not overwrite a secret, because it may hold the only copy of other credentials. */
 async function rejectExistingSecret(cli: Cli, app: string, variable: string): Promise<void> {
   if (!(await listSecretNames(cli, app)).includes(variable)) return
-  throw new Failure(
+  throw new CommandError(
     `app ${app} already has a secret ${variable}; remove it first or choose another name with --variable`,
   )
 }
@@ -84,9 +84,9 @@ async function detachApp(cli: Cli, nameOrId: string, app: string, options: OrgOp
   await request(cli.session(), 'DELETE', `${path}/attachments/${encodeSegment(app)}`)
   const after = await listSecretNames(cli, app)
   const removed = before.filter((name) => !after.includes(name))
-  printAnswer(cli.terminal(), { data: { removed_secrets: removed } }, () => {
-    const sentence = `Detached app ${visible(app)} from cluster ${visible(nameOrId)}`
+  printResult(cli.terminal(), { data: { removed_secrets: removed } }, () => {
+    const sentence = `Detached app ${sanitize(app)} from cluster ${sanitize(nameOrId)}`
     if (removed.length === 0) return `${sentence}. No secret of the app was removed.`
-    return `${sentence}. Machines created or updated from now on no longer see ${removed.map(visible).join(', ')}.`
+    return `${sentence}. Machines created or updated from now on no longer see ${removed.map(sanitize).join(', ')}.`
   })
 }

@@ -3,8 +3,8 @@ import type { PostgresBackup } from '../api-types.ts'
 import { formatBytes } from '../bytes.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { addExamples, type Cli, type ProgressCli } from '../command.ts'
-import { Failure, Refusal } from '../failure.ts'
-import { type Cell, printAnswer, table, timeText, visible } from '../output.ts'
+import { ApiError, CommandError } from '../errors.ts'
+import { type Cell, formatTime, printResult, sanitize, table } from '../output.ts'
 import { pollUntil, startProgress } from '../progress.ts'
 import { clusterArguments, type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
@@ -35,7 +35,7 @@ function addPin(postgres: Command, cli: Cli, name: string, pinned: boolean, desc
       const path = `${await findCluster(cli, nameOrId, options)}/backups/${encodeSegment(id)}`
       const answer = await request<Data<PostgresBackup>>(cli.session(), 'PATCH', path, { pinned })
       const effect = pinned ? 'is kept permanently' : 'is removed when the recovery window has passed it'
-      printAnswer(cli.terminal(), answer, () => `Backup ${answer.data.id} ${effect}.`)
+      printResult(cli.terminal(), answer, () => `Backup ${answer.data.id} ${effect}.`)
     })
   addExamples(command, `berth postgres ${name} shop 20261115-100000F`)
 }
@@ -49,9 +49,9 @@ async function printBackups(cli: Cli, nameOrId: string, options: OrgOptions): Pr
   const terminal = cli.terminal()
   const answer = await listBackups(cli.session(), await findCluster(cli, nameOrId, options))
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`Cluster ${visible(nameOrId)} has no backups yet; the first one starts automatically.`)
+    return terminal.note(`Cluster ${sanitize(nameOrId)} has no backups yet; the first one starts automatically.`)
   }
-  printAnswer(terminal, answer, () => backupTable(answer.data, terminal.colors))
+  printResult(terminal, answer, () => backupTable(answer.data, terminal.colors))
 }
 
 function backupTable(backups: PostgresBackup[], colors: boolean): string {
@@ -60,9 +60,9 @@ function backupTable(backups: PostgresBackup[], colors: boolean): string {
     backup.id,
     backup.pinned ? `${backup.status}, pinned` : backup.status,
     backup.size_bytes === null ? null : formatBytes(backup.size_bytes),
-    timeText(backup.started_at),
+    formatTime(backup.started_at),
     formatDuration(backup),
-    timeText(backup.verified_at),
+    formatTime(backup.verified_at),
     ...(hasFailures ? [backup.failure] : []),
   ])
   const headers = ['ID', 'STATUS', 'SIZE', 'STARTED', 'TOOK', 'VERIFIED', ...(hasFailures ? ['FAILURE'] : [])]
@@ -76,12 +76,13 @@ async function takeBackup(cli: ProgressCli, nameOrId: string, options: BackupOpt
   await requestBackup(cli, path, options.wait)
   // Only one backup runs at a time, so the newest is the one that was requested.
   const [started] = (await listBackups(session, path)).data
-  if (!started) throw new Failure(`the backup of cluster ${nameOrId} no longer exists`)
+  if (!started) throw new CommandError(`the backup of cluster ${nameOrId} no longer exists`)
   const clusterArgs = clusterArguments(nameOrId, options.org)
   const backup = options.wait ? await watchBackup(cli, path, started, clusterArgs) : started
   const hasFailed = backup.status === 'failed'
-  if (terminal.json || !hasFailed) printAnswer(terminal, { data: backup }, () => formatTaken(backup, clusterArgs))
-  if (hasFailed) throw new Failure(`backup ${backup.id} failed: ${backup.failure ?? 'the platform gave no reason'}`)
+  if (terminal.json || !hasFailed) printResult(terminal, { data: backup }, () => formatTaken(backup, clusterArgs))
+  if (hasFailed)
+    throw new CommandError(`backup ${backup.id} failed: ${backup.failure ?? 'the platform gave no reason'}`)
 }
 
 /** Starts a backup. If one is already running, a caller that waits waits for that one instead. */
@@ -89,7 +90,7 @@ async function requestBackup(cli: ProgressCli, path: string, shouldWait: boolean
   try {
     await request(cli.session(), 'POST', `${path}/backups`, {})
   } catch (error) {
-    if (!(shouldWait && error instanceof Refusal && error.status === 409)) throw error
+    if (!(shouldWait && error instanceof ApiError && error.status === 409)) throw error
     const terminal = cli.terminal()
     if (!terminal.json) terminal.note('A backup is already in progress; waiting for it.')
   }
@@ -108,7 +109,7 @@ async function watchBackup(
     (backup) => (backup && isInProgress(backup) ? formatInProgress(backup, cli.progress.isTTY === true) : undefined),
     `Backup ${id} continues. Check its progress with: berth postgres backups ${clusterArgs}`,
   )
-  if (!ended) throw new Failure(`backup ${id} was removed`)
+  if (!ended) throw new CommandError(`backup ${id} was removed`)
   return ended
 }
 
@@ -125,12 +126,12 @@ function formatInProgress({ id, status, size_bytes }: PostgresBackup, isLiveLine
 function formatTaken(backup: PostgresBackup, clusterArgs: string): string {
   const { id, status, size_bytes, verified_at } = backup
   if (status !== 'completed') {
-    return `Backup ${id} is ${status}. Check its progress with: berth postgres backups ${visible(clusterArgs)}`
+    return `Backup ${id} is ${status}. Check its progress with: berth postgres backups ${sanitize(clusterArgs)}`
   }
   const checked = verified_at === null ? '' : ', all checksums verified'
   return [
     `Backup ${id} is completed: ${formatBytes(size_bytes ?? 0)} in ${formatDuration(backup)}${checked}.`,
-    `Restore it with: berth postgres restore ${visible(clusterArgs)} --backup ${id}`,
+    `Restore it with: berth postgres restore ${sanitize(clusterArgs)} --backup ${id}`,
   ].join('\n')
 }
 

@@ -2,9 +2,9 @@ import { type Command, Option } from 'commander'
 import type { PostgresCluster } from '../api-types.ts'
 import { encodeSegment, request, requestIfPresent } from '../client.ts'
 import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
-import { Failure, Misuse } from '../failure.ts'
+import { CommandError, UsageError } from '../errors.ts'
 import { parseWholeNumber } from '../option.ts'
-import { block, confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { block, confirm, formatTime, printResult, sanitize, table } from '../output.ts'
 import { pollUntil, startProgress } from '../progress.ts'
 import { addAdoptCommand } from './adopt.ts'
 import { addAttachCommands } from './attach.ts'
@@ -91,7 +91,7 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
 async function createCluster(cli: PostgresCli, name: string | undefined, options: CreateOptions): Promise<void> {
   const terminal = cli.terminal()
   // For an empty name the platform would generate one, which hides an unset variable in a script.
-  if (name?.trim() === '') throw new Misuse('the name is empty; omit it to generate one')
+  if (name?.trim() === '') throw new UsageError('the name is empty; omit it to generate one')
   const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', '/v1/postgres', {
     name,
     org_slug: options.org,
@@ -105,14 +105,14 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
   const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
   const cluster = answer.data
   const hasFailed = options.wait && cluster.status !== 'ready'
-  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => formatCreated(cluster, terminal.colors))
+  if (terminal.json || !hasFailed) printResult(terminal, answer, () => formatCreated(cluster, terminal.colors))
   if (hasFailed) throw creationError(cluster)
 }
 
-function creationError({ name, organization, status, failure }: PostgresCluster): Failure {
-  if (failure === undefined) return new Failure(`cluster ${name} is ${status}`)
+function creationError({ name, organization, status, failure }: PostgresCluster): CommandError {
+  if (failure === undefined) return new CommandError(`cluster ${name} is ${status}`)
   const remedy = `Its name stays taken until it is destroyed: berth postgres destroy ${clusterArguments(name, organization.slug)}`
-  return new Failure(`cluster ${name} failed: ${failure}`, { details: [remedy] })
+  return new CommandError(`cluster ${name} failed: ${failure}`, { details: [remedy] })
 }
 
 /** Has no timeout, because the platform itself fails a cluster that takes too long and gives the reason. */
@@ -124,7 +124,7 @@ function watchUntilSettled(cli: PostgresCli, cluster: PostgresCluster): Promise<
   return pollUntil(
     startProgress(cli.terminal(), cli.progress),
     async () => (await requestIfPresent<Data<PostgresCluster>>(session, `/v1/postgres/${encodeSegment(id)}`)) ?? gone,
-    ({ data }) => (settledStatuses.has(data.status) ? undefined : `Cluster ${visible(name)} is ${data.status}`),
+    ({ data }) => (settledStatuses.has(data.status) ? undefined : `Cluster ${sanitize(name)} is ${data.status}`),
     `Cluster ${name} is still being created. Check its progress with: ${showCommand}`,
   )
 }
@@ -133,7 +133,7 @@ const settledStatuses = new Set(['ready', 'failed', 'deleting', 'deleted'])
 
 function formatCreated(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints } = cluster
-  const clusterArgs = visible(clusterArguments(name, cluster.organization.slug))
+  const clusterArgs = sanitize(clusterArguments(name, cluster.organization.slug))
   if (!endpoints) {
     const overview = block(Object.entries({ name, id, status }), colors)
     return `${overview}\n\nCheck its progress with: berth postgres show ${clusterArgs}`
@@ -164,7 +164,7 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
   const answer = await listClusters(cli.session(), org, includeDeleted)
   if (answer.data.length === 0 && !terminal.json) {
     const command = clusterArguments('berth postgres create', org)
-    return terminal.note(`No clusters in ${visible(org)}; "${visible(command)}" creates one.`)
+    return terminal.note(`No clusters in ${sanitize(org)}; "${sanitize(command)}" creates one.`)
   }
   const rows = answer.data.map((cluster) => [
     cluster.name,
@@ -173,11 +173,11 @@ async function printClusters(cli: Cli, org: string, includeDeleted: boolean): Pr
     cluster.plan,
     cluster.region,
     cluster.attached_apps.map(({ name }) => name).join(', '),
-    timeText(cluster.created_at),
-    ...(includeDeleted ? [timeText(cluster.deleted_at ?? null)] : []),
+    formatTime(cluster.created_at),
+    ...(includeDeleted ? [formatTime(cluster.deleted_at ?? null)] : []),
   ])
   const headers = ['NAME', 'ID', 'STATUS', 'PLAN', 'REGION', 'APPS', 'CREATED', ...(includeDeleted ? ['DELETED'] : [])]
-  printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
+  printResult(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
 function addDestroy(postgres: Command, cli: PostgresCli): void {
@@ -197,7 +197,7 @@ async function destroyCluster(cli: PostgresCli, nameOrId: string, options: OrgOp
   if (!options.yes) await confirm(terminal, question)
   const answer = await request(session, 'DELETE', path)
   await watchUntilGone(cli, path, cluster.name)
-  printAnswer(terminal, answer, () => `Destroyed cluster ${visible(cluster.name)}.`)
+  printResult(terminal, answer, () => `Destroyed cluster ${sanitize(cluster.name)}.`)
 }
 
 async function watchUntilGone(cli: PostgresCli, path: string, name: string): Promise<void> {
@@ -206,10 +206,12 @@ async function watchUntilGone(cli: PostgresCli, path: string, name: string): Pro
   const remaining = await pollUntil(
     startProgress(cli.terminal(), cli.progress),
     () => requestIfPresent<Data<PostgresCluster>>(session, path),
-    (seen) => (seen && Date.now() < deadline ? `Cluster ${visible(name)} is ${seen.data.status}` : undefined),
+    (seen) => (seen && Date.now() < deadline ? `Cluster ${sanitize(name)} is ${seen.data.status}` : undefined),
     `Cluster ${name} is still being destroyed.`,
   )
   if (remaining) {
-    throw new Failure(`cluster ${name} still exists after ${destroyTimeoutSeconds} seconds; the deletion continues`)
+    throw new CommandError(
+      `cluster ${name} still exists after ${destroyTimeoutSeconds} seconds; the deletion continues`,
+    )
   }
 }

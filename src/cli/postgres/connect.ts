@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander'
 import type { PostgresAuthority, PostgresCluster } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { printAnswer, visible } from '../output.ts'
+import { printResult, sanitize } from '../output.ts'
 import {
   type Data,
   defaultDatabase,
@@ -73,10 +73,10 @@ async function connectTo(
   if (code !== connectionLostCode) return
   // The pooler reports a missing database as a failed login. When the cluster is down this check fails, too.
   const missing = await missingDatabaseMessage(cli, path, nameOrId, options).catch(() => undefined)
-  if (missing !== undefined) cli.terminal().note(visible(missing))
+  if (missing !== undefined) cli.terminal().note(sanitize(missing))
 }
 
 async function printAuthority(cli: Cli): Promise<void> {
   const answer = await request<Data<PostgresAuthority>>(cli.session(), 'GET', '/v1/postgres/ca')
-  printAnswer(cli.terminal(), answer, () => answer.data.certificate.trimEnd())
+  printResult(cli.terminal(), answer, () => answer.data.certificate.trimEnd())
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PostgresDatabase, PostgresExtension } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { confirm, printAnswer, table, visible } from '../output.ts'
+import { confirm, printResult, sanitize, table } from '../output.ts'
 import { type Data, defaultDatabase, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
 interface DatabaseOptions extends OrgOptions {
@@ -51,13 +51,13 @@ async function listDatabases(cli: Cli, nameOrId: string, options: OrgOptions): P
   const path = await findCluster(cli, nameOrId, options)
   const answer = await request<Data<PostgresDatabase[]>>(cli.session(), 'GET', `${path}/databases`)
   const rows = answer.data.map(({ name }) => [name])
-  printAnswer(terminal, answer, () => table(['DATABASE'], rows, terminal.colors))
+  printResult(terminal, answer, () => table(['DATABASE'], rows, terminal.colors))
 }
 
 async function createDatabase(cli: Cli, nameOrId: string, name: string, options: OrgOptions): Promise<void> {
   const path = await findCluster(cli, nameOrId, options)
   const answer = await request(cli.session(), 'POST', `${path}/databases`, { name })
-  printAnswer(cli.terminal(), answer, () => `Created database ${visible(name)}.`)
+  printResult(cli.terminal(), answer, () => `Created database ${sanitize(name)}.`)
 }
 
 async function dropDatabase(
@@ -70,7 +70,7 @@ async function dropDatabase(
   const path = `${await findCluster(cli, nameOrId, options)}/databases/${encodeSegment(name)}`
   if (!options.yes) await confirm(terminal, `Drop database ${name} of cluster ${nameOrId} with all its data?`)
   const answer = await request(cli.session(), 'DELETE', path)
-  printAnswer(terminal, answer, () => `Dropped database ${visible(name)}.`)
+  printResult(terminal, answer, () => `Dropped database ${sanitize(name)}.`)
 }
 
 function addExtensions(extensions: Command, cli: Cli): void {
@@ -124,14 +124,14 @@ async function listExtensions(cli: Cli, nameOrId: string, options: DatabaseOptio
     description,
   ])
   const headers = ['EXTENSION', 'AVAILABLE', 'ENABLED', 'SCHEMA', 'DESCRIPTION']
-  printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
+  printResult(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
 async function enableExtension(cli: Cli, nameOrId: string, name: string, options: EnableOptions): Promise<void> {
   const { schema, createSchema } = options
   const body = { name, schema, create_schema: createSchema }
   const answer = await request(cli.session(), 'POST', await extensionsPath(cli, nameOrId, options), body)
-  printAnswer(cli.terminal(), answer, () => `Enabled ${visible(name)} in database ${visible(options.database)}.`)
+  printResult(cli.terminal(), answer, () => `Enabled ${sanitize(name)} in database ${sanitize(options.database)}.`)
 }
 
 async function disableExtension(
@@ -142,5 +142,5 @@ async function disableExtension(
 ): Promise<void> {
   const path = `${await extensionsPath(cli, nameOrId, options)}/${encodeSegment(name)}${options.force ? '?force=true' : ''}`
   const answer = await request(cli.session(), 'DELETE', path)
-  printAnswer(cli.terminal(), answer, () => `Disabled ${visible(name)} in database ${visible(options.database)}.`)
+  printResult(cli.terminal(), answer, () => `Disabled ${sanitize(name)} in database ${sanitize(options.database)}.`)
 }

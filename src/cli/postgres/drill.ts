@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import type { PostgresDrill } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { addExamples, type Cli, type ProgressCli } from '../command.ts'
-import { Failure } from '../failure.ts'
-import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
+import { CommandError } from '../errors.ts'
+import { block, type Cell, formatTime, printResult, sanitize, table } from '../output.ts'
 import { pollUntil, startProgress } from '../progress.ts'
 import { formatSpan } from './backup.ts'
 import { clusterArguments, type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
@@ -36,17 +36,17 @@ async function printDrills(cli: Cli, nameOrId: string, options: OrgOptions): Pro
   const terminal = cli.terminal()
   const answer = await listDrills(cli.session(), await findCluster(cli, nameOrId, options))
   if (answer.data.length === 0 && !terminal.json) {
-    return terminal.note(`Cluster ${visible(nameOrId)} has no drills yet; "berth postgres drill" runs one.`)
+    return terminal.note(`Cluster ${sanitize(nameOrId)} has no drills yet; "berth postgres drill" runs one.`)
   }
   const rows = answer.data.map((drill): Cell[] => [
-    timeText(drill.created_at),
+    formatTime(drill.created_at),
     drill.status,
-    timeText(drill.target),
+    formatTime(drill.target),
     drill.seconds === null ? null : formatSpan(drill.seconds),
     drill.result ?? drill.progress,
   ])
   const headers = ['REQUESTED', 'STATUS', 'RESTORED TO', 'TOOK', 'RESULT']
-  printAnswer(terminal, answer, () => table(headers, rows, terminal.colors))
+  printResult(terminal, answer, () => table(headers, rows, terminal.colors))
 }
 
 async function runDrill(cli: ProgressCli, nameOrId: string, options: DrillOptions): Promise<void> {
@@ -56,13 +56,13 @@ async function runDrill(cli: ProgressCli, nameOrId: string, options: DrillOption
   await request(session, 'POST', `${path}/drills`, { drill_query: options.query })
   // Only one drill runs at a time, so the newest is the one that was requested.
   const [started] = (await listDrills(session, path)).data
-  if (!started) throw new Failure(`the drill of cluster ${nameOrId} no longer exists`)
+  if (!started) throw new CommandError(`the drill of cluster ${nameOrId} no longer exists`)
   const clusterArgs = clusterArguments(nameOrId, options.org)
   const drill = options.wait ? await watchDrill(cli, path, started, { nameOrId, clusterArgs }) : started
   const hasFailed = drill.result !== null && drill.result !== 'ok'
   if (terminal.json || !hasFailed)
-    printAnswer(terminal, { data: drill }, () => formatDrill(drill, clusterArgs, terminal.colors))
-  if (hasFailed) throw new Failure(`the drill of cluster ${nameOrId} ${drill.result}`)
+    printResult(terminal, { data: drill }, () => formatDrill(drill, clusterArgs, terminal.colors))
+  if (hasFailed) throw new CommandError(`the drill of cluster ${nameOrId} ${drill.result}`)
 }
 
 async function watchDrill(
@@ -77,24 +77,24 @@ async function watchDrill(
     async () => (await listDrills(session, path)).data.find((drill) => drill.id === id),
     (drill) => {
       if (!drill || drill.status === 'done') return undefined
-      return visible(`Drill of ${nameOrId}: ${drill.progress ?? drill.status}`)
+      return sanitize(`Drill of ${nameOrId}: ${drill.progress ?? drill.status}`)
     },
     `The drill continues. Check its progress with: berth postgres drills ${clusterArgs}`,
   )
-  if (!ended) throw new Failure(`the drill of cluster ${nameOrId} no longer exists`)
+  if (!ended) throw new CommandError(`the drill of cluster ${nameOrId} no longer exists`)
   return ended
 }
 
 function formatDrill(drill: PostgresDrill, clusterArgs: string, colors: boolean): string {
   const { status, result, target, seconds, answer } = drill
   if (result === null) {
-    return `The drill is ${status}. Check its progress with: berth postgres drills ${visible(clusterArgs)}`
+    return `The drill is ${status}. Check its progress with: berth postgres drills ${sanitize(clusterArgs)}`
   }
   const facts: [string, Cell][] = [
     ['result', result],
-    ['restored to', timeText(target)],
+    ['restored to', formatTime(target)],
     ['took', formatSpan(seconds ?? 0)],
   ]
-  const lines = answer === undefined ? [] : ['answer', ...answer.split('\n').map(visible)]
+  const lines = answer === undefined ? [] : ['answer', ...answer.split('\n').map(sanitize)]
   return [block(facts, colors), ...lines].join('\n')
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PostgresCluster, PostgresClusterSummary, PostgresCredentials, PostgresDatabase } from '../api-types.ts'
 import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
 import { type Cli, defaultOrg } from '../command.ts'
-import { Failure, Misuse } from '../failure.ts'
+import { CommandError, UsageError } from '../errors.ts'
 
 export type Endpoints = NonNullable<PostgresCluster['private_endpoints']>
 export type Endpoint = Endpoints['direct']
@@ -54,7 +54,7 @@ export async function getPassword(
   const credentials = `${path}/users/${encodeSegment(user)}/credentials`
   const found = await requestIfPresent<Data<PostgresCredentials>>(cli.session(), credentials)
   if (found) return found.data.password
-  throw new Failure(
+  throw new CommandError(
     `cluster ${nameOrId} has no user ${user}; choose one with --user, "berth postgres users list ${clusterArguments(nameOrId, org)}" shows all`,
   )
 }
@@ -67,8 +67,8 @@ export function clusterArguments(nameOrId: string, org: string): string {
 /** Throws when the cluster has no endpoints yet; `what` completes the sentence about what needs them. */
 export function getEndpoints({ name, status, endpoints, failure }: PostgresCluster, what: string): Endpoints {
   if (endpoints) return endpoints.primary
-  if (failure !== undefined) throw new Failure(`cluster ${name} failed: ${failure}`)
-  throw new Failure(`cluster ${name} is ${status}; ${what} once it is ready`)
+  if (failure !== undefined) throw new CommandError(`cluster ${name} failed: ${failure}`)
+  throw new CommandError(`cluster ${name} is ${status}; ${what} once it is ready`)
 }
 
 /** Returns an error message when the cluster does not have the database, and undefined when it does. */
@@ -90,10 +90,10 @@ async function findClusterId(session: Session, nameOrId: string, org: string): P
     ? await requestIfPresent<Data<PostgresClusterSummary[]>>(session, listPath(org))
     : await listClusters(session, org)
   const found = list?.data.filter(({ id, name }) => id === nameOrId || name === nameOrId) ?? []
-  if (found.length > 1) throw new Misuse(ambiguityMessage(nameOrId, found))
+  if (found.length > 1) throw new UsageError(ambiguityMessage(nameOrId, found))
   if (found[0]) return found[0].id
   if (looksLikeId) return nameOrId
-  throw new Failure(
+  throw new CommandError(
     `cluster ${nameOrId} not found in organization ${org}; "berth postgres list --org ${org}" shows all`,
   )
 }

@@ -4,7 +4,7 @@ import type { PostgresLog } from '../api-types.ts'
 import { request, requestIfPresent } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
 import { parseWholeNumber } from '../option.ts'
-import { printAnswer, type Terminal, visible } from '../output.ts'
+import { printResult, sanitize, type Terminal } from '../output.ts'
 import { type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
 interface LogOptions extends OrgOptions {
@@ -45,12 +45,12 @@ async function followLog(cli: Cli, nameOrId: string, path: string, first: string
     printNewLines(terminal, linesAfter(seen, lines))
     seen = lines
   }
-  if (!terminal.json) terminal.note(`Cluster ${visible(nameOrId)} is deleted.`)
+  if (!terminal.json) terminal.note(`Cluster ${sanitize(nameOrId)} is deleted.`)
 }
 
 function printLines(terminal: Terminal, answer: LogAnswer): void {
   if (answer.data.lines.length === 0 && !terminal.json) terminal.note('The log is empty.')
-  else printAnswer(terminal, answer, () => formatLines(answer.data.lines))
+  else printResult(terminal, answer, () => formatLines(answer.data.lines))
 }
 
 /** An endless JSON output has one document per line, so that readers can parse it as it arrives. */
@@ -65,7 +65,7 @@ function formatLines(lines: string[]): string {
 
 /** PostgreSQL starts continuation lines of a message with a tab. */
 function formatLine(line: string): string {
-  return visible(line.replaceAll('\t', '    '))
+  return sanitize(line.replaceAll('\t', '    '))
 }
 
 /** Returns the lines of `current` after those already seen, or all of them when the two do not overlap. */

@@ -4,8 +4,8 @@ import { formatBytes } from '../bytes.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
 import { parseSeconds } from '../duration.ts'
-import { Failure, Misuse } from '../failure.ts'
-import { block, type Cell, printAnswer, visible } from '../output.ts'
+import { CommandError, UsageError } from '../errors.ts'
+import { block, type Cell, printResult, sanitize } from '../output.ts'
 import { pollUntil, startProgress } from '../progress.ts'
 import { isInProgress, listBackups } from './backup.ts'
 import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
@@ -102,7 +102,7 @@ export function resolveRestoreTarget(
 async function restoreCluster(cli: ProgressCli, nameOrId: string, options: RestoreOptions): Promise<void> {
   const { backup, to, name } = options
   if (backup === undefined && to === undefined)
-    throw new Misuse('choose what to restore with --backup <id> or --to <time>')
+    throw new UsageError('choose what to restore with --backup <id> or --to <time>')
   const path = await findCluster(cli, nameOrId, options)
   const target = to ? { pitr_time: await findTime(cli, path, to, options.wait) } : { backup_id: backup }
   const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', `${path}/restore`, { ...target, name })
@@ -114,7 +114,7 @@ async function findTime(cli: ProgressCli, path: string, target: RestoreTarget, s
   const now = await readPlatformClock(cli.session())
   const { cluster, backups } = await watchWindow(cli, path, shouldWait ? pendingWindow(target, now) : () => undefined)
   if (target.is === 'at') return target.time
-  if (!cluster.recovery_window) throw new Failure(formatNoWindow(cluster, backups))
+  if (!cluster.recovery_window) throw new CommandError(formatNoWindow(cluster, backups))
   const { latest } = cluster.recovery_window
   const { time, isClamped } = resolveRestoreTarget(target, latest, now)
   const terminal = cli.terminal()
@@ -159,7 +159,7 @@ function pendingWindow(target: RestoreTarget, now: number): (source: Source) => 
     const window = cluster.recovery_window
     if (!window) {
       const isComing = newest ? isInProgress(newest) : !isLate
-      return isComing ? `Cluster ${visible(cluster.name)} is waiting for its first backup` : undefined
+      return isComing ? `Cluster ${sanitize(cluster.name)} is waiting for its first backup` : undefined
     }
     const time = targetMs(target, now)
     const isComing = time !== undefined && Date.parse(window.latest) < time && isPast(time) && !isLate
@@ -193,12 +193,14 @@ async function findDeletedId(cli: Cli, nameOrId: string, { org }: OrgOptions): P
   const { data } = await listClusters(cli.session(), org, true)
   const found = data.filter(({ name, deleted_at }) => name === nameOrId && deleted_at !== undefined)
   if (found.length > 1) {
-    throw new Misuse(
+    throw new UsageError(
       `several deleted clusters were named ${nameOrId}; write one of ${found.map(({ id }) => id).join(', ')}`,
     )
   }
   if (found[0]) return found[0].id
-  throw new Failure(`no deleted cluster ${nameOrId} in organization ${org}; "berth postgres list --deleted" shows all`)
+  throw new CommandError(
+    `no deleted cluster ${nameOrId} in organization ${org}; "berth postgres list --deleted" shows all`,
+  )
 }
 
 async function followUntilReady(cli: ProgressCli, created: Data<PostgresCluster>, shouldWait: boolean): Promise<void> {
@@ -206,15 +208,15 @@ async function followUntilReady(cli: ProgressCli, created: Data<PostgresCluster>
   const answer = shouldWait ? await watchRestore(cli, created.data) : created
   const cluster = answer.data
   const hasFailed = shouldWait && cluster.status !== 'ready'
-  if (terminal.json || !hasFailed) printAnswer(terminal, answer, () => formatRestored(cluster, terminal.colors))
-  if (hasFailed) throw new Failure(formatFailure(cluster))
+  if (terminal.json || !hasFailed) printResult(terminal, answer, () => formatRestored(cluster, terminal.colors))
+  if (hasFailed) throw new CommandError(formatFailure(cluster))
 }
 
 /** Has no timeout, because the platform itself fails a restore that takes too long and gives the reason. */
 function watchRestore(cli: ProgressCli, { id, name, organization }: PostgresCluster): Promise<Data<PostgresCluster>> {
   const session = cli.session()
   const terminal = cli.terminal()
-  if (!terminal.json) terminal.note(`Restoring into cluster ${visible(name)} (${id}).`)
+  if (!terminal.json) terminal.note(`Restoring into cluster ${sanitize(name)} (${id}).`)
   return pollUntil(
     startProgress(terminal, cli.progress),
     () => request<Data<PostgresCluster>>(session, 'GET', `/v1/postgres/${encodeSegment(id)}`),
@@ -262,7 +264,7 @@ function formatFailure({ name, id, status, failure }: PostgresCluster): string {
 
 function formatRestored(cluster: PostgresCluster, colors: boolean): string {
   const { name, id, status, endpoints, restore } = cluster
-  const clusterArgs = visible(clusterArguments(name, cluster.organization.slug))
+  const clusterArgs = sanitize(clusterArguments(name, cluster.organization.slug))
   const restoredTo = restore?.pitr_time ?? restore?.backup_id
   const overview: [string, Cell][] = [
     ['name', name],

@@ -3,8 +3,8 @@ import type { PostgresCluster } from '../api-types.ts'
 import { formatBytes } from '../bytes.ts'
 import { request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { Misuse } from '../failure.ts'
-import { block, type Cell, printAnswer, timeText } from '../output.ts'
+import { UsageError } from '../errors.ts'
+import { block, type Cell, formatTime, printResult } from '../output.ts'
 import {
   clusterArguments,
   type Data,
@@ -37,13 +37,13 @@ async function showCluster(cli: Cli, nameOrId: string, options: ShowOptions): Pr
   const terminal = cli.terminal()
   if (options.reveal && terminal.json) {
     const command = `berth postgres users credentials ${clusterArguments(`${nameOrId} ${options.user}`, options.org)}`
-    throw new Misuse(`--reveal cannot be used with --json; use "${command}" instead`)
+    throw new UsageError(`--reveal cannot be used with --json; use "${command}" instead`)
   }
   const path = await findCluster(cli, nameOrId, options)
   const answer = await request<Data<PostgresCluster>>(cli.session(), 'GET', path)
   const password =
     options.reveal && answer.data.endpoints ? await getPassword(cli, path, nameOrId, options) : hiddenPassword
-  printAnswer(terminal, answer, () => block(describeCluster(answer.data, options.user, password), terminal.colors))
+  printResult(terminal, answer, () => block(describeCluster(answer.data, options.user, password), terminal.colors))
 }
 
 function describeCluster(cluster: PostgresCluster, user: string, password: string): [string, Cell][] {
@@ -66,7 +66,7 @@ function describeCluster(cluster: PostgresCluster, user: string, password: strin
     ['replicas', cluster.replicas],
     ['PostGIS', cluster.postgis_enabled],
     ['pool mode', cluster.pool_mode],
-    ['created', timeText(cluster.created_at)],
+    ['created', formatTime(cluster.created_at)],
     ['recovery window', windowText(cluster)],
     ['last drill', drillText(cluster)],
     ['apps', cluster.attached_apps.map(({ name }) => name).join(', ')],
@@ -82,15 +82,15 @@ function describeCluster(cluster: PostgresCluster, user: string, password: strin
 }
 
 function healthText({ status, reason, since }: NonNullable<PostgresCluster['health']>): string {
-  return `${status} since ${timeText(since)}${reason === '' ? '' : `: ${reason}`}`
+  return `${status} since ${formatTime(since)}${reason === '' ? '' : `: ${reason}`}`
 }
 
 function windowText({ recovery_window: window }: PostgresCluster): Cell {
-  return window ? `${timeText(window.earliest)} to ${timeText(window.latest)}` : 'none yet'
+  return window ? `${formatTime(window.earliest)} to ${formatTime(window.latest)}` : 'none yet'
 }
 
 function drillText({ last_drill: drill }: PostgresCluster): Cell {
-  return drill && `${drill.result}, ${timeText(drill.at)}, ${Math.round(drill.seconds)} s`
+  return drill && `${drill.result}, ${formatTime(drill.at)}, ${Math.round(drill.seconds)} s`
 }
 
 function storageText({ storage_used_bytes: used, storage_provisioned_bytes: provisioned }: PostgresCluster): string {

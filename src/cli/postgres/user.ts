@@ -2,7 +2,7 @@ import { Argument, type Command, Option } from 'commander'
 import type { PostgresCredentials, PostgresUser } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples, type Cli } from '../command.ts'
-import { block, confirm, printAnswer, table, visible } from '../output.ts'
+import { block, confirm, printResult, sanitize, table } from '../output.ts'
 import { clusterArguments, type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
 const roles = ['schema_admin', 'writer', 'reader']
@@ -89,7 +89,7 @@ async function listUsers(cli: Cli, nameOrId: string, options: OrgOptions): Promi
   const path = await findCluster(cli, nameOrId, options)
   const answer = await request<Data<PostgresUser[]>>(cli.session(), 'GET', `${path}/users`)
   const rows = answer.data.map(({ username, role }) => [username, role])
-  printAnswer(terminal, answer, () => table(['USER', 'ROLE'], rows, terminal.colors))
+  printResult(terminal, answer, () => table(['USER', 'ROLE'], rows, terminal.colors))
 }
 
 async function createUser(
@@ -102,8 +102,8 @@ async function createUser(
   const { role } = options
   const answer = await request<Data<PostgresUser>>(cli.session(), 'POST', `${path}/users`, { username, role })
   const command = `berth postgres users credentials ${clusterArguments(`${nameOrId} ${username}`, options.org)}`
-  printAnswer(cli.terminal(), answer, () => {
-    return visible(`Created user ${username} with the role ${role}. "${command}" shows its password.`)
+  printResult(cli.terminal(), answer, () => {
+    return sanitize(`Created user ${username} with the role ${role}. "${command}" shows its password.`)
   })
 }
 
@@ -116,7 +116,7 @@ async function changeRole(
 ): Promise<void> {
   const path = await userPath(cli, nameOrId, username, options)
   const answer = await request(cli.session(), 'PATCH', path, { role })
-  printAnswer(cli.terminal(), answer, () => `User ${visible(username)} now has the role ${role}.`)
+  printResult(cli.terminal(), answer, () => `User ${sanitize(username)} now has the role ${role}.`)
 }
 
 async function deleteUser(
@@ -129,7 +129,7 @@ async function deleteUser(
   const path = await userPath(cli, nameOrId, username, options)
   if (!options.yes) await confirm(terminal, `Delete user ${username} of cluster ${nameOrId}?`)
   const answer = await request(cli.session(), 'DELETE', path)
-  printAnswer(terminal, answer, () => `Deleted user ${visible(username)}.`)
+  printResult(terminal, answer, () => `Deleted user ${sanitize(username)}.`)
 }
 
 async function showCredentials(cli: Cli, nameOrId: string, username: string, options: OrgOptions): Promise<void> {
@@ -154,5 +154,5 @@ async function rotatePassword(
 function printCredentials(cli: Cli, answer: Data<PostgresCredentials>): void {
   const terminal = cli.terminal()
   const { username, password } = answer.data
-  printAnswer(terminal, answer, () => block(Object.entries({ user: username, password }), terminal.colors))
+  printResult(terminal, answer, () => block(Object.entries({ user: username, password }), terminal.colors))
 }

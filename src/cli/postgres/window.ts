@@ -3,7 +3,7 @@ import type { PostgresBackup, PostgresCluster, RecoveryWindow } from '../api-typ
 import { formatBytes } from '../bytes.ts'
 import { request, type Session } from '../client.ts'
 import { addExamples, type ProgressCli } from '../command.ts'
-import { formatCount, printAnswer, visible } from '../output.ts'
+import { formatCount, printResult, sanitize } from '../output.ts'
 import { formatSpan, listBackups } from './backup.ts'
 import { type Data, findCluster, type OrgOptions, withClusterArgument } from './find.ts'
 
@@ -23,8 +23,8 @@ async function printWindow(cli: ProgressCli, nameOrId: string, options: OrgOptio
   const { recovery_window, recovery_windows } = cluster
   // Some terminals report a width of 0.
   const width = cli.progress.columns || 80
-  printAnswer(cli.terminal(), { data: { recovery_window, recovery_windows, backups } }, () => {
-    if (recovery_windows.length === 0) return visible(formatNoWindow(cluster, backups))
+  printResult(cli.terminal(), { data: { recovery_window, recovery_windows, backups } }, () => {
+    if (recovery_windows.length === 0) return sanitize(formatNoWindow(cluster, backups))
     return [drawWindow(recovery_windows, backups, width), summaryText(recovery_windows, backups, now)].join('\n')
   })
 }

@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import type { Checkpoint, CheckpointEvent } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { Failure } from '../failure.ts'
-import { confirm, printAnswer, table, timeText, visible } from '../output.ts'
+import { CommandError } from '../errors.ts'
+import { confirm, formatTime, printResult, sanitize, table } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 
@@ -46,7 +46,7 @@ function addChanges(sandbox: Command, cli: SandboxCli): void {
 async function restoreCheckpoint(cli: SandboxCli, name: string, id: string, options: { yes?: true }): Promise<void> {
   const path = `${sandboxPath(name)}/checkpoints/${encodeSegment(id)}`
   const { create_time } = await request<Checkpoint>(cli.session(), 'GET', path)
-  const question = `Restore sandbox ${name} to checkpoint ${id} of ${timeText(create_time)}? All its programs are stopped.`
+  const question = `Restore sandbox ${name} to checkpoint ${id} of ${formatTime(create_time)}? All its programs are stopped.`
   if (!options.yes) await confirm(cli.terminal(), question)
   await followOperation(cli, `${path}/restore`)
 }
@@ -64,7 +64,7 @@ async function followOperation(cli: SandboxCli, path: string, body?: object): Pr
     for await (const event of readEvents<CheckpointEvent>(session, { method: 'POST', path, ...(body && { body }) })) {
       if (terminal.json) terminal.print(JSON.stringify(event))
       if (event.type === 'info') {
-        status = visible(event.data ?? '')
+        status = sanitize(event.data ?? '')
         progress.show(status)
       }
       last = event
@@ -73,9 +73,10 @@ async function followOperation(cli: SandboxCli, path: string, body?: object): Pr
     clearInterval(timer)
     progress.end()
   }
-  if (last?.type === 'error') throw new Failure(last.error ?? 'the operation failed')
-  if (last?.type !== 'complete') throw new Failure('the connection was lost; the operation continues on the platform')
-  if (!terminal.json) terminal.print(`${visible(last.data ?? 'Done')}.`)
+  if (last?.type === 'error') throw new CommandError(last.error ?? 'the operation failed')
+  if (last?.type !== 'complete')
+    throw new CommandError('the connection was lost; the operation continues on the platform')
+  if (!terminal.json) terminal.print(`${sanitize(last.data ?? 'Done')}.`)
 }
 
 async function listCheckpoints(cli: SandboxCli, name: string, includeAuto: boolean): Promise<void> {
@@ -83,15 +84,15 @@ async function listCheckpoints(cli: SandboxCli, name: string, includeAuto: boole
   const query = includeAuto ? '?includeAuto=true' : ''
   const checkpoints = await request<Checkpoint[]>(cli.session(), 'GET', `${sandboxPath(name)}/checkpoints${query}`)
   if (checkpoints.length === 0 && !terminal.json) {
-    return terminal.note(`No checkpoints; "berth sandbox checkpoint ${visible(name)}" creates one.`)
+    return terminal.note(`No checkpoints; "berth sandbox checkpoint ${sanitize(name)}" creates one.`)
   }
-  const rows = checkpoints.map((each) => [each.id, timeText(each.create_time), each.source_id, each.comment])
-  printAnswer(terminal, checkpoints, () => table(['ID', 'CREATED', 'SOURCE', 'COMMENT'], rows, terminal.colors))
+  const rows = checkpoints.map((each) => [each.id, formatTime(each.create_time), each.source_id, each.comment])
+  printResult(terminal, checkpoints, () => table(['ID', 'CREATED', 'SOURCE', 'COMMENT'], rows, terminal.colors))
 }
 
 async function deleteCheckpoint(cli: SandboxCli, name: string, id: string, options: { yes?: true }): Promise<void> {
   const terminal = cli.terminal()
   if (!options.yes) await confirm(terminal, `Delete checkpoint ${id} of sandbox ${name}?`)
   const answer = await request(cli.session(), 'DELETE', `${sandboxPath(name)}/checkpoints/${encodeSegment(id)}`)
-  printAnswer(terminal, answer, () => `Deleted checkpoint ${visible(id)}.`)
+  printResult(terminal, answer, () => `Deleted checkpoint ${sanitize(id)}.`)
 }

@@ -3,7 +3,7 @@ import type { Sandbox } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { collect, parseWholeNumber } from '../option.ts'
-import { block, type Cell, confirm, printAnswer, timeText, visible } from '../output.ts'
+import { block, type Cell, confirm, formatTime, printResult, sanitize } from '../output.ts'
 import { addCheckpointCommands } from './checkpoint.ts'
 import { addConsoleCommands } from './console.ts'
 import { addExecCommand } from './exec.ts'
@@ -103,17 +103,17 @@ async function createSandbox(cli: SandboxCli, name: string, options: CreateOptio
     environment: parseVariables(options.env),
     url_settings: options.public && { auth: 'public' },
   })
-  printAnswer(terminal, sandbox, () => formatCreated(sandbox))
-  if (sandbox.isolation.gap && !terminal.json) terminal.note(`warning: ${visible(sandbox.isolation.gap)}`)
+  printResult(terminal, sandbox, () => formatCreated(sandbox))
+  if (sandbox.isolation.gap && !terminal.json) terminal.note(`warning: ${sanitize(sandbox.isolation.gap)}`)
 }
 
 function formatCreated({ name, url, organization }: Sandbox): string {
   return [
-    `Created sandbox ${visible(name)} in organization ${visible(organization)}.`,
+    `Created sandbox ${sanitize(name)} in organization ${sanitize(organization)}.`,
     '',
-    `Open a shell:   berth sandbox console ${visible(name)}`,
-    `Run a command:  berth sandbox exec ${visible(name)} -- uname -a`,
-    `Its URL:        ${visible(url)}`,
+    `Open a shell:   berth sandbox console ${sanitize(name)}`,
+    `Run a command:  berth sandbox exec ${sanitize(name)} -- uname -a`,
+    `Its URL:        ${sanitize(url)}`,
   ].join('\n')
 }
 
@@ -127,7 +127,7 @@ function addShow(sandbox: Command, cli: SandboxCli): void {
 async function showSandbox(cli: SandboxCli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const sandbox = await request<Sandbox>(cli.session(), 'GET', sandboxPath(name))
-  printAnswer(terminal, sandbox, () => block(describeSandbox(sandbox), terminal.colors))
+  printResult(terminal, sandbox, () => block(describeSandbox(sandbox), terminal.colors))
 }
 
 function describeSandbox(sandbox: Sandbox): [string, Cell][] {
@@ -148,8 +148,8 @@ function describeSandbox(sandbox: Sandbox): [string, Cell][] {
     ['variables', variables.join(' ')],
     ['isolation', isolation.gap ? `${isolation.kind}: ${isolation.gap}` : isolation.kind],
     ['network', isolation.network],
-    ['created', timeText(sandbox.created_at)],
-    ['last used', timeText(sandbox.last_running_at ?? null)],
+    ['created', formatTime(sandbox.created_at)],
+    ['last used', formatTime(sandbox.last_running_at ?? null)],
   ]
 }
 
@@ -186,7 +186,7 @@ async function showUrl(cli: SandboxCli, name: string, options: UrlOptions): Prom
     ? await request<Sandbox>(session, 'PUT', sandboxPath(name), { url_settings: { auth } })
     : await request<Sandbox>(session, 'GET', sandboxPath(name))
   const { url, url_settings } = sandbox
-  printAnswer(terminal, { url, url_settings }, () => visible(url))
+  printResult(terminal, { url, url_settings }, () => sanitize(url))
   if (!terminal.json) terminal.note(describeAccess(sandbox))
 }
 
@@ -205,7 +205,7 @@ function addEndCommands(sandbox: Command, cli: SandboxCli): void {
 
 async function restartSandbox(cli: SandboxCli, name: string): Promise<void> {
   const answer = await request(cli.session(), 'POST', `${sandboxPath(name)}/restart`)
-  printAnswer(cli.terminal(), answer, () => `Restarted sandbox ${visible(name)}.`)
+  printResult(cli.terminal(), answer, () => `Restarted sandbox ${sanitize(name)}.`)
 }
 
 async function destroySandbox(cli: SandboxCli, name: string, options: { yes?: true }): Promise<void> {
@@ -215,5 +215,5 @@ async function destroySandbox(cli: SandboxCli, name: string, options: { yes?: tr
   const question = `Destroy sandbox ${sandbox.name} of organization ${sandbox.organization} with everything in it?`
   if (!options.yes) await confirm(terminal, question)
   const answer = await request(session, 'DELETE', sandboxPath(name))
-  printAnswer(terminal, answer, () => `Destroyed sandbox ${visible(sandbox.name)}.`)
+  printResult(terminal, answer, () => `Destroyed sandbox ${sanitize(sandbox.name)}.`)
 }

@@ -2,9 +2,9 @@ import type { Command } from 'commander'
 import type { ExecSessionList } from '../api-types.ts'
 import { encodeSegment, request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { Failure, Misuse } from '../failure.ts'
+import { CommandError, UsageError } from '../errors.ts'
 import { collect } from '../option.ts'
-import { printAnswer, table, timeText, visible } from '../output.ts'
+import { formatTime, printResult, sanitize, table } from '../output.ts'
 import { commandPath, exitCodeOf } from './exec.ts'
 import { type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 import type { Outcome } from './session.ts'
@@ -61,10 +61,10 @@ to one. A session also survives a lost connection. It ends with its program, wit
 async function openConsole(cli: SandboxCli, name: string, words: string[], options: ConsoleOptions): Promise<void> {
   const { streams } = cli
   if (!streams.input.isTTY || !streams.output.isTTY) {
-    throw new Misuse('the console needs a terminal; use "berth sandbox exec" without one')
+    throw new UsageError('the console needs a terminal; use "berth sandbox exec" without one')
   }
   if (options.attach !== undefined && words.length > 0) {
-    throw new Misuse('--attach cannot be combined with a command; the session already runs one')
+    throw new UsageError('--attach cannot be combined with a command; the session already runs one')
   }
   const outcome =
     options.attach === undefined ? await startSession(cli, name, words, options) : await attach(cli, name, options)
@@ -97,7 +97,7 @@ function reportOutcome(cli: SandboxCli, name: string, outcome: Outcome): void {
   if (outcome.is === 'ended') return
   const id = outcome.id
   cli.streams.errors.write(
-    `\r\nSession ${visible(id)} keeps running. Return with: berth sandbox console ${visible(name)} --attach ${visible(id)}\n`,
+    `\r\nSession ${sanitize(id)} keeps running. Return with: berth sandbox console ${sanitize(name)} --attach ${sanitize(id)}\n`,
   )
 }
 
@@ -109,10 +109,10 @@ async function listSessions(cli: SandboxCli, name: string): Promise<void> {
     session.id,
     session.tty ? 'terminal' : 'pipes',
     session.is_active ? 'active' : 'idle',
-    timeText(session.created),
+    formatTime(session.created),
     session.command,
   ])
-  printAnswer(terminal, answer, () => table(['SESSION', 'KIND', 'STATE', 'SINCE', 'COMMAND'], rows, terminal.colors))
+  printResult(terminal, answer, () => table(['SESSION', 'KIND', 'STATE', 'SINCE', 'COMMAND'], rows, terminal.colors))
 }
 
 interface KillEvent {
@@ -129,9 +129,10 @@ async function killSession(cli: SandboxCli, name: string, id: string, signal: st
   let last: KillEvent | undefined
   for await (const event of readEvents<KillEvent>(cli.session(), { method: 'POST', path })) {
     if (terminal.json) terminal.print(JSON.stringify(event))
-    else if (event.message !== undefined) terminal.note(visible(event.message))
+    else if (event.message !== undefined) terminal.note(sanitize(event.message))
     last = event
   }
-  if (last?.type !== 'complete') throw new Failure(`the connection was lost before session ${id} was reported as ended`)
-  if (!terminal.json) terminal.print(`Session ${visible(id)} exited with code ${last.exit_code}.`)
+  if (last?.type !== 'complete')
+    throw new CommandError(`the connection was lost before session ${id} was reported as ended`)
+  if (!terminal.json) terminal.print(`Session ${sanitize(id)} exited with code ${last.exit_code}.`)
 }

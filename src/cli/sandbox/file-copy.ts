@@ -8,8 +8,8 @@ import { basename, join, posix } from 'node:path'
 import { PassThrough, Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { WrittenFile } from '../api-types.ts'
-import { Failure, Misuse, Refusal } from '../failure.ts'
-import { formatCount, visible } from '../output.ts'
+import { ApiError, CommandError, UsageError } from '../errors.ts'
+import { formatCount, sanitize } from '../output.ts'
 import { openStream } from '../stream.ts'
 import { commandPath } from './exec.ts'
 import { type SandboxCli, sandboxHome, sandboxPath } from './find.ts'
@@ -26,7 +26,7 @@ export async function put(
   mode: string | undefined,
 ): Promise<void> {
   if (local === standardStream) {
-    if (path === undefined) throw new Misuse('standard input needs a target path: files put <sandbox> - <path>')
+    if (path === undefined) throw new UsageError('standard input needs a target path: files put <sandbox> - <path>')
     const size = await writeFile(cli, name, path, cli.streams.input as Readable, mode)
     return report(cli, { path, size }, `Wrote ${formatCount(size, 'byte')} to ${path}.`)
   }
@@ -39,7 +39,7 @@ export async function put(
 function statLocal(local: string): Stats {
   const stats = statSync(local, { throwIfNoEntry: false })
   if (stats) return stats
-  throw new Misuse(`no such file: ${local}`)
+  throw new UsageError(`no such file: ${local}`)
 }
 
 export interface CopyPlan {
@@ -91,10 +91,10 @@ async function putDirectory(cli: SandboxCli, name: string, local: string, plan: 
   const packing = spawn('tar', ['-cf', '-', '-C', local, '.'], { stdio: ['ignore', 'pipe', 'pipe'] })
   const stderr = packing.stderr.toArray()
   const packed = new Promise<void>((resolve, reject) => {
-    packing.once('error', (error) => reject(new Failure(`cannot start tar on this machine: ${error.message}`)))
+    packing.once('error', (error) => reject(new CommandError(`cannot start tar on this machine: ${error.message}`)))
     packing.once('close', async (code) => {
       if (code === 0) resolve()
-      else reject(new Failure(`tar: ${(await stderr).join('').trim()}`))
+      else reject(new CommandError(`tar: ${(await stderr).join('').trim()}`))
     })
   })
   packed.catch(() => {}) // an error of the sandbox is reported first
@@ -117,7 +117,7 @@ export async function get(cli: SandboxCli, name: string, path: string, local: st
     await getFile(cli, name, path, local)
   } catch (error) {
     if (errorCodeOf(error) !== 'EISDIR') throw error
-    if (local === standardStream) throw new Misuse(`${path} is a directory and cannot be printed`)
+    if (local === standardStream) throw new UsageError(`${path} is a directory and cannot be printed`)
     await getDirectory(cli, name, path, resolveLocalPath(planCopy(local, path, sandboxHome)))
   }
 }
@@ -135,7 +135,7 @@ export async function getFile(cli: SandboxCli, name: string, path: string, local
     await rename(part, target)
   } catch (error) {
     await rm(part, { force: true })
-    throw new Failure(`cannot write ${target}: ${(error as Error).message}`, { cause: error })
+    throw new CommandError(`cannot write ${target}: ${(error as Error).message}`, { cause: error })
   }
   report(cli, { path: target }, `Copied ${path} to ${target}.`)
 }
@@ -155,7 +155,7 @@ async function getDirectory(cli: SandboxCli, name: string, path: string, target:
     archive.end()
   }
   const { count, skipped } = await unpacking
-  for (const each of skipped) cli.terminal().note(`skipped ${visible(each)}: not a file, directory or link`)
+  for (const each of skipped) cli.terminal().note(`skipped ${sanitize(each)}: not a file, directory or link`)
   report(cli, { path: target, count, skipped }, `Copied ${path} to ${target} (${formatCount(count, 'file')}).`)
 }
 
@@ -189,15 +189,15 @@ async function runInSandbox(
   const sessionOptions = { streams, takesInput: input !== undefined, canDetach: false }
   const outcome = await runSession(cli.session(), path, sessionOptions)
   if (outcome.is === 'ended' && outcome.code === 0) return
-  throw new Failure(String(Buffer.concat(stderrChunks)).trim() || `${argv[0]} failed in the sandbox`)
+  throw new CommandError(String(Buffer.concat(stderrChunks)).trim() || `${argv[0]} failed in the sandbox`)
 }
 
 function errorCodeOf(error: unknown): unknown {
-  return error instanceof Refusal ? (error.body as { code?: unknown }).code : undefined
+  return error instanceof ApiError ? (error.body as { code?: unknown }).code : undefined
 }
 
 function report(cli: SandboxCli, answer: object, sentence: string): void {
   const terminal = cli.terminal()
   if (terminal.json) terminal.print(JSON.stringify(answer, null, 2))
-  else terminal.note(visible(sentence))
+  else terminal.note(sanitize(sentence))
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { File, FileList } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { printAnswer, table, timeText, visible } from '../output.ts'
+import { formatTime, printResult, sanitize, table } from '../output.ts'
 import { allowSandboxFirst, type SandboxCli, sandboxHome, sandboxPath, withSandboxArgument } from './find.ts'
 
 interface RecursiveOptions {
@@ -142,10 +142,10 @@ async function listFiles(cli: SandboxCli, name: string, path: string, options: R
     formatMode(entry),
     `${entry.uid}:${entry.gid}`,
     entry.size,
-    timeText(entry.modTime),
+    formatTime(entry.modTime),
     (options.recursive ? entry.path : entry.name) + (entry.target === undefined ? '' : ` -> ${entry.target}`),
   ])
-  printAnswer(terminal, answer, () => table(['MODE', 'OWNER', 'SIZE', 'MODIFIED', 'NAME'], rows, terminal.colors))
+  printResult(terminal, answer, () => table(['MODE', 'OWNER', 'SIZE', 'MODIFIED', 'NAME'], rows, terminal.colors))
   if (answer.truncated && !terminal.json) terminal.note('The list is truncated; list a subdirectory instead.')
 }
 
@@ -176,7 +176,7 @@ async function deleteFiles(
   for (const path of paths) {
     const query = new URLSearchParams({ path, workingDir: sandboxHome, ...(recursive && { recursive: 'true' }) })
     const answer = await request(cli.session(), 'DELETE', `${sandboxPath(name)}/fs/delete?${query}`)
-    printAnswer(terminal, answer, () => `Deleted ${visible(path)}.`)
+    printResult(terminal, answer, () => `Deleted ${sanitize(path)}.`)
   }
 }
 
@@ -190,8 +190,8 @@ async function changeFile(
 ): Promise<void> {
   const path = `${sandboxPath(name)}/fs/${operation}`
   const answer = await request(cli.session(), 'POST', path, { ...body, workingDir: sandboxHome })
-  const what = visible(String(body.path ?? `${body.source} to ${body.dest}`))
-  printAnswer(cli.terminal(), answer, () => `${pastTense[operation]} ${what}.`)
+  const what = sanitize(String(body.path ?? `${body.source} to ${body.dest}`))
+  printResult(cli.terminal(), answer, () => `${pastTense[operation]} ${what}.`)
 }
 
 /** Reads `user:group`. Numeric ids are sent as numbers. */

@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import { encodeSegment } from '../client.ts'
 import type { Cli } from '../command.ts'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { parsePairs } from '../option.ts'
 import type { ProgressStream } from '../progress.ts'
 
@@ -59,7 +59,7 @@ export function allowSandboxFirst(group: Command): void {
 
 function rejectUnknownCommand(group: Command, word: string | undefined): never {
   const names = group.commands.map((command) => command.name()).join(', ')
-  throw new Misuse(
+  throw new UsageError(
     word === undefined ? `name one of the commands ${names}` : `unknown command "${word}"; use one of ${names}`,
   )
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { Sandbox, SandboxPage } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { printAnswer, table, timeText, visible } from '../output.ts'
+import { formatTime, printResult, sanitize, table } from '../output.ts'
 import type { SandboxCli } from './find.ts'
 
 interface ListOptions {
@@ -42,11 +42,11 @@ async function listSandboxes(cli: SandboxCli, options: ListOptions): Promise<voi
     sandbox.organization,
     sandbox.url_settings.auth === 'public' ? 'public' : 'private',
     sandbox.labels.join(', '),
-    timeText(sandbox.created_at),
+    formatTime(sandbox.created_at),
     sandbox.url,
   ])
   const headers = ['NAME', 'STATUS', 'ORG', 'ACCESS', 'LABELS', 'CREATED', 'URL']
-  printAnswer(terminal, page, () => table(headers, rows, terminal.colors))
+  printResult(terminal, page, () => table(headers, rows, terminal.colors))
 }
 
 /** Fetches all pages and joins them into one. */
@@ -79,5 +79,5 @@ async function watchSandboxes(cli: SandboxCli, options: ListOptions): Promise<vo
 }
 
 function changeText({ timestamp, name = '', status = '' }: Change): string {
-  return visible(`${timeText(timestamp)}  ${status.padEnd(8)}  ${name}`)
+  return sanitize(`${formatTime(timestamp)}  ${status.padEnd(8)}  ${name}`)
 }

@@ -3,7 +3,7 @@ import type { Command } from 'commander'
 import type * as Api from '../api-types.ts'
 import { addExamples } from '../command.ts'
 import { parseWholeNumber } from '../option.ts'
-import { sanitizeOutput, visible } from '../output.ts'
+import { sanitize, sanitizeOutput } from '../output.ts'
 import type { StreamRequest } from '../stream.ts'
 import { type SandboxCli, servicePath, withServiceArgument } from './find.ts'
 
@@ -52,7 +52,7 @@ export async function printEvents(
     else if (isOutput) await write(cli, event)
     else {
       const sentence = describeEvent(event)
-      if (sentence !== undefined) terminal.note(visible(sentence))
+      if (sentence !== undefined) terminal.note(sanitize(sentence))
     }
   }
   return others

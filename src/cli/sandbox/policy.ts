@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { NetworkPolicy } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { printAnswer, table, visible } from '../output.ts'
+import { printResult, sanitize, table } from '../output.ts'
 import { allowSandboxFirst, type SandboxCli, sandboxPath, withSandboxArgument } from './find.ts'
 
 type Rule = NetworkPolicy['rules'][number]
@@ -81,7 +81,7 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
   const policy = await getPolicy(cli, name)
   if (policy.rules.length === 0 && !terminal.json) {
     return terminal.note(
-      `No rules: ${visible(name)} can reach everything except the platform, the local networks and other sandboxes.`,
+      `No rules: ${sanitize(name)} can reach everything except the platform, the local networks and other sandboxes.`,
     )
   }
   const rows = policy.rules.map((rule) =>
@@ -91,7 +91,7 @@ async function showPolicy(cli: SandboxCli, name: string): Promise<void> {
   )
   const isClosed = !policy.rules.some(({ domain }) => domain === anyDomain)
   const all = isClosed ? [...rows, ['deny', 'everything else']] : rows
-  printAnswer(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
+  printResult(terminal, policy, () => table(['ACTION', 'DOMAIN'], all, terminal.colors))
 }
 
 async function setPolicy(cli: SandboxCli, name: string, policy: NetworkPolicy): Promise<void> {

@@ -2,8 +2,8 @@ import { once } from 'node:events'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import type { WebSocket } from 'ws'
 import { request, type Session } from '../client.ts'
-import { Failure } from '../failure.ts'
-import { printAnswer, visible } from '../output.ts'
+import { CommandError } from '../errors.ts'
+import { printResult, sanitize } from '../output.ts'
 import { openSocket, sendFlushed } from '../socket.ts'
 import { type SandboxCli, sandboxPath } from './find.ts'
 
@@ -30,7 +30,7 @@ export async function serveProxy(cli: SandboxCli, name: string, pairs: PortPair[
   const terminal = cli.terminal()
   const session = cli.session()
   await request(session, 'GET', sandboxPath(name)) // reports a missing sandbox before the first connection
-  const warn = (message: string) => terminal.note(visible(message))
+  const warn = (message: string) => terminal.note(sanitize(message))
   const tunnels = pairs.map(({ local, remote }) => {
     return { local, tunnel: { session, path: `${sandboxPath(name)}/proxy`, port: remote, warn } }
   })
@@ -44,9 +44,9 @@ export async function serveProxy(cli: SandboxCli, name: string, pairs: PortPair[
   const ports = servers.map((server, index) => {
     return { host, local: (server.address() as AddressInfo).port, remote: pairs[index]!.remote }
   })
-  printAnswer(terminal, ports, () =>
+  printResult(terminal, ports, () =>
     ports
-      .map(({ local, remote }) => `Listening on ${host}:${local} for port ${remote} of ${visible(name)}.`)
+      .map(({ local, remote }) => `Listening on ${host}:${local} for port ${remote} of ${sanitize(name)}.`)
       .join('\n'),
   )
   await Promise.all(servers.map((server) => once(server, 'close')))
@@ -63,7 +63,7 @@ async function listen(port: number, tunnel: Tunnel): Promise<Server> {
     await once(server.listen(port, host), 'listening')
     return server
   } catch (error) {
-    throw new Failure(describeListenError(port, error as NodeJS.ErrnoException), { cause: error })
+    throw new CommandError(describeListenError(port, error as NodeJS.ErrnoException), { cause: error })
   }
 }
 
@@ -84,7 +84,7 @@ async function connectTunnel(local: Socket, { session, path, port }: Tunnel): Pr
     if (isBinary) onData?.(data)
     else readStatus(String(data), connected)
   })
-  socket.once('close', () => connected.reject(new Failure('the connection was lost')))
+  socket.once('close', () => connected.reject(new CommandError('the connection was lost')))
   void ended.then(() => socket.close())
   await sendFlushed(socket, JSON.stringify({ host: 'localhost', port }))
   onData = forwardOutput(socket, local)
@@ -95,7 +95,7 @@ async function connectTunnel(local: Socket, { session, path, port }: Tunnel): Pr
 function readStatus(text: string, connected: PromiseWithResolvers<void>): void {
   const { status, error } = JSON.parse(text) as { status?: string; error?: string }
   if (status === 'connected') connected.resolve()
-  else connected.reject(new Failure(error ?? 'the sandbox refused the connection'))
+  else connected.reject(new CommandError(error ?? 'the sandbox refused the connection'))
 }
 
 /** Pauses the WebSocket while the local client reads more slowly than data arrives. */

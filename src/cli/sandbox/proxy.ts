@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { type SandboxCli, withSandboxArgument } from './find.ts'
 import type { PortPair } from './proxy-server.ts'
 
@@ -25,5 +25,5 @@ export function parsePortPair(text: string): PortPair {
   const [, local, remote] = /^(?:(\d{1,5}):)?(\d{1,5})$/.exec(text) ?? []
   const pair = { local: Number(local ?? remote), remote: Number(remote) }
   if (pair.remote >= 1 && pair.remote <= 65_535 && pair.local <= 65_535) return pair
-  throw new Misuse(`"${text}" must be a port such as 8080, or two such as 3000:8080`)
+  throw new UsageError(`"${text}" must be a port such as 8080, or two such as 3000:8080`)
 }

@@ -1,6 +1,6 @@
 import { type Command, Option } from 'commander'
 import { addExamples } from '../command.ts'
-import { Misuse } from '../failure.ts'
+import { UsageError } from '../errors.ts'
 import { collect, parseWholeNumber } from '../option.ts'
 import { parseVariables, type SandboxCli, servicePath, withServiceArgument } from './find.ts'
 import { followStart, watchOption } from './service-run.ts'
@@ -75,7 +75,7 @@ function readHealth(options: Omit<PutOptions, 'watch'>): object | undefined {
   if (path !== undefined) return { http: { path, port }, ...limits }
   if (line !== undefined) return { command: ['sh', '-c', line], ...limits }
   if (Object.values({ ...limits, port }).some((value) => value !== undefined)) {
-    throw new Misuse('a health check needs --health-path or --health-command')
+    throw new UsageError('a health check needs --health-path or --health-command')
   }
   return undefined
 }

@@ -2,8 +2,8 @@ import { type Command, Option } from 'commander'
 import type { Service } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { Failure } from '../failure.ts'
-import { printAnswer, visible } from '../output.ts'
+import { CommandError } from '../errors.ts'
+import { printResult, sanitize } from '../output.ts'
 import type { StreamRequest } from '../stream.ts'
 import { type SandboxCli, sandboxPath, servicePath, withServiceArgument } from './find.ts'
 import { printEvents, type ServiceEvent } from './log.ts'
@@ -67,7 +67,7 @@ export async function followStart(
   const events = await printEvents(cli, requestFor(new URLSearchParams({ duration: watch })), describeStartEvent)
   const state = await request<Service>(cli.session(), 'GET', servicePath(name, service))
   const reason = failureReason(events) ?? (state.state.status === 'failed' ? state.state.error : undefined)
-  if (reason !== undefined) throw new Failure(`service ${service} failed: ${reason}`)
+  if (reason !== undefined) throw new CommandError(`service ${service} failed: ${reason}`)
   if (!terminal.json) terminal.print(formatState(state))
 }
 
@@ -90,7 +90,7 @@ function formatState({ name, http_port, state }: Service): string {
     ...(http_port === undefined ? [] : [`HTTP port ${http_port}`]),
     ...(state.health ? [state.health.status] : []),
   ]
-  return visible(`Service ${name} is ${state.status}${details.length > 0 ? ` (${details.join(', ')})` : ''}.`)
+  return sanitize(`Service ${name} is ${state.status}${details.length > 0 ? ` (${details.join(', ')})` : ''}.`)
 }
 
 async function stopService(
@@ -103,19 +103,20 @@ async function stopService(
   const events = await printEvents(cli, { method: 'POST', path }, () => undefined)
   const stopped = events.find(({ type }) => type === 'stopped')
   const problem = events.find(({ type }) => type === 'error')
-  if (problem || !stopped) throw new Failure(`service ${service} did not stop: ${problem?.data?.trim() ?? 'no answer'}`)
+  if (problem || !stopped)
+    throw new CommandError(`service ${service} did not stop: ${problem?.data?.trim() ?? 'no answer'}`)
   const { exit_code } = stopped
   const code = exit_code === undefined ? '' : `; it exited with code ${exit_code}`
-  if (!cli.terminal().json) cli.terminal().print(`Stopped service ${visible(service)}${code}.`)
+  if (!cli.terminal().json) cli.terminal().print(`Stopped service ${sanitize(service)}${code}.`)
 }
 
 async function deleteService(cli: SandboxCli, name: string, service: string): Promise<void> {
   const answer = await request(cli.session(), 'DELETE', servicePath(name, service))
-  printAnswer(cli.terminal(), answer, () => `Deleted service ${visible(service)}.`)
+  printResult(cli.terminal(), answer, () => `Deleted service ${sanitize(service)}.`)
 }
 
 async function signalService(cli: SandboxCli, name: string, service: string, signal: string): Promise<void> {
   const body = { name: service, signal }
   const answer = await request(cli.session(), 'POST', `${sandboxPath(name)}/services/signal`, body)
-  printAnswer(cli.terminal(), answer, () => `Sent ${visible(signal)} to service ${visible(service)}.`)
+  printResult(cli.terminal(), answer, () => `Sent ${sanitize(signal)} to service ${sanitize(service)}.`)
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { Service } from '../api-types.ts'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
-import { block, type Cell, printAnswer, table, timeText, visible } from '../output.ts'
+import { block, type Cell, formatTime, printResult, sanitize, table } from '../output.ts'
 import { type SandboxCli, sandboxPath, servicePath, withSandboxArgument, withServiceArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addPutCommand } from './service-put.ts'
@@ -43,7 +43,7 @@ async function listServices(cli: SandboxCli, name: string): Promise<void> {
   const services = await request<Service[]>(cli.session(), 'GET', `${sandboxPath(name)}/services`)
   if (services.length === 0 && !terminal.json) {
     return terminal.note(
-      `No services; "berth sandbox services put ${visible(name)} <service> -- <command>" creates one.`,
+      `No services; "berth sandbox services put ${sanitize(name)} <service> -- <command>" creates one.`,
     )
   }
   const headers = ['NAME', 'STATUS', 'PID', 'HEALTH', 'RESTARTS', 'HTTP PORT', 'NEEDS', 'COMMAND']
@@ -57,24 +57,24 @@ async function listServices(cli: SandboxCli, name: string): Promise<void> {
     service.needs.join(', '),
     [service.cmd, ...service.args].join(' '),
   ])
-  printAnswer(terminal, services, () => table(headers, rows, terminal.colors))
+  printResult(terminal, services, () => table(headers, rows, terminal.colors))
 }
 
 async function showService(cli: SandboxCli, name: string, service: string): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request<Service>(cli.session(), 'GET', servicePath(name, service))
-  printAnswer(terminal, answer, () => block(describeService(answer), terminal.colors))
+  printResult(terminal, answer, () => block(describeService(answer), terminal.colors))
 }
 
 function describeService(service: Service): [string, Cell][] {
   const { state, env, health, dir, http_port } = service
   const optional: [string, Cell][] = [
     ['pid', state.pid],
-    ['since', timeText(state.started_at ?? null)],
+    ['since', formatTime(state.started_at ?? null)],
     ['error', state.error],
     ['exit code', state.exit_code],
     ['restarts', state.restart_count],
-    ['next restart', timeText(state.next_restart_at ?? null)],
+    ['next restart', formatTime(state.next_restart_at ?? null)],
     ['health', state.health?.status],
     ['http port', http_port],
     ['needs', service.needs.join(', ')],

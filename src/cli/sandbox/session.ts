@@ -1,7 +1,7 @@
 // Connects the standard streams of this process to a command in a sandbox over a WebSocket.
 import type { WebSocket } from 'ws'
 import type { Session } from '../client.ts'
-import { Failure } from '../failure.ts'
+import { CommandError } from '../errors.ts'
 import { type CloseInfo, type OnMessage, openSocket, sendFlushed, waitForClose } from '../socket.ts'
 import type { Streams } from './find.ts'
 import { ScreenModes } from './screen.ts'
@@ -70,7 +70,7 @@ class SessionClient {
     if (this.#info?.tty && output.isTTY) output.write(this.#screen.restore())
     if (this.#exitCode !== undefined) return { is: 'ended', code: this.#exitCode, hasSentInput: this.#hasSentInput }
     if (this.#detached && this.#info) return { is: 'detached', id: this.#info.session_id, ...this.#detached }
-    throw new Failure(describeLoss(closed, this.#info))
+    throw new CommandError(describeLoss(closed, this.#info))
   }
 
   /** Takes the socket from the message, because the first message may arrive before openSocket returns it. */

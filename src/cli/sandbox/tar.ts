@@ -3,7 +3,7 @@
 // are ignored.
 import { link, lstat, mkdir, open, rm, symlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { Failure } from '../failure.ts'
+import { CommandError } from '../errors.ts'
 
 export interface Unpacked {
   count: number
@@ -55,7 +55,8 @@ export async function unpack(archive: AsyncIterable<Buffer>, directory: string):
 /** Normalizes a path of the archive and rejects one that leaves the target directory. */
 export function safePath(path: string): string {
   const parts = path.split('/').filter((part) => part !== '' && part !== '.')
-  if (parts.includes('..') || path.includes('\0')) throw new Failure(`the archive contains the unsafe path ${path}`)
+  if (parts.includes('..') || path.includes('\0'))
+    throw new CommandError(`the archive contains the unsafe path ${path}`)
   return parts.join('/')
 }
 
@@ -100,7 +101,7 @@ class TargetDirectory {
     const source = safePath(target)
     await this.ensureDirectory(parentOf(source))
     const found = await lstat(join(this.#root, source)).catch(() => undefined)
-    if (!found?.isFile()) throw new Failure(`the archive links ${path} to ${target}, which it does not contain`)
+    if (!found?.isFile()) throw new CommandError(`the archive links ${path} to ${target}, which it does not contain`)
     await link(join(this.#root, source), await this.#preparePath(path))
   }
 
@@ -110,7 +111,7 @@ class TargetDirectory {
 
   /** Creates the parent directory and removes an existing file at the path. */
   async #preparePath(path: string): Promise<string> {
-    if (path === '') throw new Failure('the archive contains a file without a name')
+    if (path === '') throw new CommandError('the archive contains a file without a name')
     await this.ensureDirectory(parentOf(path))
     const target = join(this.#root, path)
     await rm(target, { force: true })
@@ -164,14 +165,14 @@ class ArchiveReader {
   }
 
   async #readName(): Promise<Buffer> {
-    if (this.#remaining > maxNameBytes) throw new Failure('the archive contains a name that is too long')
+    if (this.#remaining > maxNameBytes) throw new CommandError('the archive contains a name that is too long')
     const chunks: Buffer[] = []
     for await (const chunk of this.contents()) chunks.push(chunk)
     return Buffer.concat(chunks)
   }
 
   async #read(maxBytes: number): Promise<Buffer> {
-    if (this.#buffer.length === 0 && !(await this.#fill())) throw new Failure('the archive is truncated')
+    if (this.#buffer.length === 0 && !(await this.#fill())) throw new CommandError('the archive is truncated')
     const chunk = this.#buffer.subarray(0, maxBytes)
     this.#buffer = this.#buffer.subarray(chunk.length)
     return chunk
@@ -182,7 +183,7 @@ class ArchiveReader {
     while (this.#buffer.length < bytes) {
       if (await this.#fill()) continue
       if (this.#buffer.length === 0) return undefined
-      throw new Failure('the archive is truncated')
+      throw new CommandError('the archive is truncated')
     }
     return this.#read(bytes)
   }
@@ -196,7 +197,7 @@ class ArchiveReader {
 }
 
 function readHeader(block: Buffer): Entry {
-  if (checksum(block) !== readNumber(block, 148, 8)) throw new Failure('not a valid tar archive')
+  if (checksum(block) !== readNumber(block, 148, 8)) throw new CommandError('not a valid tar archive')
   const isUstar = block.toString('latin1', 257, 263) === 'ustar\0'
   const prefix = isUstar ? readText(block.subarray(345, 500)) : ''
   const name = readText(block.subarray(0, 100))

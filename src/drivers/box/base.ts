@@ -17,12 +17,12 @@ import {
 } from 'node:fs'
 import { cp } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { discard, sweepTrash } from '../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../host/trash.ts'
 
 export interface BoxBase {
   /** The lowest layer of `/`. */
@@ -51,8 +51,8 @@ function hostVersion(): string {
 }
 
 async function makeBase(home: Home, parent: string, directory: string): Promise<void> {
-  await removeAbandoned(parent)
-  const fresh = freshName(parent)
+  await removeAbandonedFiles(parent)
+  const fresh = temporaryPath(parent)
   try {
     makeDirectories(`${fresh}/root`)
     await copySettings(`${fresh}/root/etc`)
@@ -75,9 +75,9 @@ function removeUnused(home: Home, newest: string): void {
   const configs = boxes.map((box) => readTextIfPresent(`${home.path}/sandbox/${box}/box.conf`) ?? '')
   const bases = readdirSync(dirname(newest)).filter((name) => /^[0-9a-f]{16}$/.test(name))
   for (const base of bases.map((name) => `${dirname(newest)}/${name}`)) {
-    if (base !== newest && !configs.some((config) => config.includes(`base ${base}/`))) discard(home, base)
+    if (base !== newest && !configs.some((config) => config.includes(`base ${base}/`))) moveToTrash(home, base)
   }
-  sweepTrash(home)
+  emptyTrash(home)
 }
 
 const directories = [

@@ -2,8 +2,8 @@
 import { chmodSync, existsSync, lstatSync, readFileSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { BoxSpec } from '../../model/sandbox/box.ts'
+import { ensureDirectory, ensureFile, temporaryPath } from '../host/atomic-file.ts'
 import { readIfPresent, readTextIfPresent } from '../host/file.ts'
-import { ensureDirectory, ensureFile, freshName } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
@@ -89,7 +89,7 @@ function renderConfig(
 ): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
     throw new Error(`not a hostname: ${JSON.stringify(spec.hostname)}`)
-  return renderLines(
+  return renderConfigLines(
     {
       way: mode,
       machine: process.arch,
@@ -102,7 +102,7 @@ function renderConfig(
       privileges: spec.isMinimal ? 'minimal' : 'standard',
       path: boxPath,
       command: command.join('\t'),
-      ...(network && networkValues(network)),
+      ...(network && networkConfig(network)),
       ...(image && { tools: image.tools }),
       ...(image?.dir && { dir: image.dir }),
     },
@@ -111,7 +111,7 @@ function renderConfig(
 }
 
 /** Renders keys that occur once, and keys that occur once for each value. */
-export function renderLines(single: Record<string, string>, repeated: Record<string, string[]>): string {
+export function renderConfigLines(single: Record<string, string>, repeated: Record<string, string[]>): string {
   const pairs = [
     ...Object.entries(single),
     ...Object.entries(repeated).flatMap(([key, values]) => values.map((value) => [key, value])),
@@ -119,7 +119,7 @@ export function renderLines(single: Record<string, string>, repeated: Record<str
   return pairs.map(([key, value]) => `${key} ${value}\n`).join('')
 }
 
-export function networkValues(network: BoxNetwork & { rules: BoxRules }): Record<string, string> {
+export function networkConfig(network: BoxNetwork & { rules: BoxRules }): Record<string, string> {
   return {
     rules: network.rules.file,
     'rules-table': network.rules.table,
@@ -140,20 +140,20 @@ export async function openForRemoval(paths: Pick<BoxPaths, 'directory'>): Promis
 }
 
 interface Setup {
-  way: IsolationMode
+  mode: IsolationMode
   address?: string
 }
 
 /** The isolation mode and the address that the box was last set up with, which the host may not support any more. */
-export function readMaking(paths: Pick<BoxPaths, 'config'>): Setup | undefined {
+export function readSetup(paths: Pick<BoxPaths, 'config'>): Setup | undefined {
   const text = readTextIfPresent(paths.config) ?? ''
-  const way = /^way (full|single|none)$/m.exec(text)?.[1] as IsolationMode | undefined
+  const mode = /^way (full|single|none)$/m.exec(text)?.[1] as IsolationMode | undefined
   const address = /^address (.+)$/m.exec(text)?.[1]
-  return way && { way, ...(address && { address }) }
+  return mode && { mode, ...(address && { address }) }
 }
 
 export function readIsolationMode(paths: BoxPaths): IsolationMode | undefined {
-  return readMaking(paths)?.way
+  return readSetup(paths)?.mode
 }
 
 export function filterFile(home: Home): string {
@@ -165,7 +165,7 @@ export function ensureFilter(home: Home): string {
   const bytes = seccompFilter(process.arch as Machine)
   const file = filterFile(home)
   if (readIfPresent(file)?.equals(bytes)) return file
-  const fresh = freshName(dirname(file))
+  const fresh = temporaryPath(dirname(file))
   writeFileSync(fresh, bytes, { flag: 'wx', mode: 0o644 })
   chmodSync(fresh, 0o644)
   renameSync(fresh, file)

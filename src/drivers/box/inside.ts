@@ -2,10 +2,10 @@
 // finds the socket of a control plane that was restarted.
 import { chownSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
-import { ensureDirectory } from '../host/fresh.ts'
+import { ensureDirectory } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import type { LocalSocket } from '../network/driver.ts'
-import { listenLocally } from '../network/local-socket.ts'
+import { listenOnSocket } from '../network/local-socket.ts'
 import { type BoxPaths, boxPaths, boxUid } from './paths.ts'
 
 const maxConnections = 64
@@ -29,5 +29,5 @@ export function listenInside(
 ): Promise<LocalSocket> {
   const paths = boxPaths(home, box.id)
   ensureInsideDirectory(paths, boxUid(home, box.slot))
-  return listenLocally(`${paths.inside}/api.sock`, { mode: 0o666, maxConnections }, answer)
+  return listenOnSocket(`${paths.inside}/api.sock`, { mode: 0o666, maxConnections }, answer)
 }

@@ -11,11 +11,11 @@ import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 import { findCommand, isRoot } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { discard, sweepTrash } from '../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import type { ImageStore } from '../image/driver.ts'
 import type { ServiceSpec, Supervisor } from '../s6/driver.ts'
 import { type BoxBase, ensureBase } from './base.ts'
-import { type BoxSetup, ensureFilter, filterFile, openForRemoval, prepareDisk, readMaking } from './disk.ts'
+import { type BoxSetup, ensureFilter, filterFile, openForRemoval, prepareDisk, readSetup } from './disk.ts'
 import type { BoxCommands, BoxDriver, BoxState } from './driver.ts'
 import { findCommandPath, findCommandPid, signalCommand } from './enter/command.ts'
 import { type Entrance, enterRequest, renderEntry } from './enter/enter.ts'
@@ -25,7 +25,7 @@ import { boxNetwork, ensureRules, removeLink } from './network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPathsOf } from './paths.ts'
 import { ensurePolicy, policiesPossible, removePolicy } from './policy.ts'
 import { readPorts } from './port.ts'
-import { abilityOf, type BoxAbility } from './probe.ts'
+import { type BoxAbility, probeAbility } from './probe.ts'
 import { findFirstProcess, findSupervised } from './process.ts'
 import { ensureTools, toolPath } from './tools.ts'
 
@@ -50,7 +50,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
   const { home, supervisor, cgroups } = options
   const host: BoxHost = {
     ...options,
-    probeAbility: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
+    probeAbility: async () => options.ability ?? probeAbility(home, cgroups.cgroupsAvailable()),
   }
   const starting = new Map<string, { spec: BoxSpec; running: Promise<void> }>()
   // Serializes starts and stops of a box: a start during a stop would undo it, and the stop would time out.
@@ -71,7 +71,7 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     inspectBox: async (id) => inspectBox(home, id),
     stopBox: (id) => inTurn(id, () => supervisor.stopService(boxPaths(home, id).supervisedName)),
     removeBox: (spec) => inTurn(spec.id, () => removeBox(host, spec)),
-    addressOf: (spec) => readMaking(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
+    addressOf: (spec) => readSetup(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
     readPorts,
     ...boxCommands(host),
   }
@@ -121,7 +121,7 @@ async function prepareBox(host: BoxHost, spec: BoxSpec, ability: BoxAbility, cgr
   const image = spec.image && (await prepareImage(host, spec.image, ability, base))
   const shell = image ? [`${toolPath}/sh`, `${toolPath}/s6-svscan`] : ['/bin/sh', 's6-svscan']
   prepareDisk(boxPaths(home, spec.id), spec, {
-    mode: ability.way,
+    mode: ability.mode,
     base,
     filter: ensureFilter(home),
     uid: boxUid(home, spec.slot),
@@ -135,10 +135,10 @@ async function prepareBox(host: BoxHost, spec: BoxSpec, ability: BoxAbility, cgr
 async function prepareImage(
   { images }: BoxHost,
   { digest, workingDir }: BoxImage,
-  { way, why }: BoxAbility,
+  { mode, why }: BoxAbility,
   base: BoxBase,
 ): Promise<BoxSetup['image']> {
-  if (way === 'none') throw new Error(`an image needs namespaces to be mounted in, and ${why ?? 'there are none'}`)
+  if (mode === 'none') throw new Error(`an image needs namespaces to be mounted in, and ${why ?? 'there are none'}`)
   const image = digest === null ? undefined : await images?.findImage(digest)
   if (!image) throw new Error('its image has not been pulled')
   // The config file is made of lines, so a path with a newline is dropped; commands then fail to start there.
@@ -159,7 +159,7 @@ const firstScript = [
 function renderService(home: Home, spec: BoxSpec, ability: BoxAbility, cgroup: string[]): ServiceSpec {
   const paths = boxPaths(home, spec.id)
   const common = { stopTimeoutSeconds: stopSeconds, cgroup }
-  if (ability.way !== 'none')
+  if (ability.mode !== 'none')
     return { ...common, command: [findCommand('perl') ?? 'perl', driverProgram('box/start.pl'), paths.config] }
   const uid = boxUid(home, spec.slot)
   return { ...common, command: ['s6-svscan', paths.service], uid, env: { HOME: innerPathsOf('none', paths).home } }
@@ -187,7 +187,7 @@ function inspectBox(home: Home, id: string): BoxState {
 
 function findPid(home: Home, id: string, paths: BoxPaths): number | undefined {
   const service = serviceOf(home, id)
-  return readMaking(paths)?.way === 'none' ? findSupervised(service) : findFirstProcess(service)
+  return readSetup(paths)?.mode === 'none' ? findSupervised(service) : findFirstProcess(service)
 }
 
 async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec): Promise<void> {
@@ -197,24 +197,24 @@ async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec):
   if (isRoot()) await removeLink(boxNetwork(home, spec.slot).link)
   await cgroups.removeCgroup(cgroupOf(home, spec.id))
   await openForRemoval(paths)
-  discard(home, paths.directory)
-  sweepTrash(home)
+  moveToTrash(home, paths.directory)
+  emptyTrash(home)
 }
 
 function entranceOf({ home, cgroups }: BoxHost, spec: BoxSpec): Entrance {
   const paths = boxPaths(home, spec.id)
-  const way = readMaking(paths)?.way
-  if (way === undefined) throw new Error(`there is no box ${spec.id}`)
+  const mode = readSetup(paths)?.mode
+  if (mode === undefined) throw new Error(`there is no box ${spec.id}`)
   return {
-    way,
+    mode,
     service: serviceOf(home, spec.id),
     uid: boxUid(home, spec.slot) ?? process.getuid!(),
     cgroup: cgroups.findCgroup(cgroupOf(home, spec.id)),
     filter: filterFile(home),
     isMinimal: spec.isMinimal ?? false,
-    home: innerPathsOf(way === 'none' ? 'none' : 'bubblewrap', paths).home,
+    home: innerPathsOf(mode === 'none' ? 'none' : 'bubblewrap', paths).home,
     ...(spec.image && { image: spec.image }),
     // Without namespaces, the processes of a box are found by this variable.
-    env: way === 'none' ? { BERTH_SERVICE: serviceOf(home, spec.id) } : {},
+    env: mode === 'none' ? { BERTH_SERVICE: serviceOf(home, spec.id) } : {},
   }
 }

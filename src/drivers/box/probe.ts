@@ -12,7 +12,7 @@ import { boxNetwork, ensureRules, removeLink } from './network.ts'
 import { boxPaths } from './paths.ts'
 
 export interface BoxAbility {
-  way: IsolationMode
+  mode: IsolationMode
   /** True when each box has an address and a route to the internet. */
   network: boolean
   isolation: Isolation
@@ -23,7 +23,7 @@ export interface BoxAbility {
 const abilities = new WeakMap<Home, Promise<BoxAbility>>()
 
 /** Probes once per home. A failure of the probe itself, such as a full disk, is not cached. */
-export function abilityOf(home: Home, hasLimits: boolean): Promise<BoxAbility> {
+export function probeAbility(home: Home, hasLimits: boolean): Promise<BoxAbility> {
   const known = abilities.get(home)
   if (known) return known
   const finding = findAbility(home, hasLimits).catch((error) => {
@@ -53,7 +53,7 @@ const singleGap =
 
 function full(network: boolean, gap: string | undefined): BoxAbility {
   return {
-    way: 'full',
+    mode: 'full',
     network,
     isolation: { kind: 'bubblewrap', network: network ? 'own' : 'none', ...(gap && { gap }) },
   }
@@ -61,12 +61,12 @@ function full(network: boolean, gap: string | undefined): BoxAbility {
 
 async function findSingle(home: Home): Promise<BoxAbility | undefined> {
   if ((await tryBox(home, 'single', false)) !== undefined) return undefined
-  return { way: 'single', network: false, isolation: { kind: 'bubblewrap', network: 'none', gap: singleGap } }
+  return { mode: 'single', network: false, isolation: { kind: 'bubblewrap', network: 'none', gap: singleGap } }
 }
 
 function nothing(why: string): BoxAbility {
   const gap = `Nothing is isolated: sandboxes run as plain processes that see this machine’s files, processes and network, because ${why}.`
-  return { way: 'none', network: false, isolation: { kind: 'none', network: 'host', gap }, why }
+  return { mode: 'none', network: false, isolation: { kind: 'none', network: 'host', gap }, why }
 }
 
 /** Runs `true` in a temporary box. Returns the reason when that fails. */

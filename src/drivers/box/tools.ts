@@ -12,7 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { dirname } from 'node:path'
-import { freshName } from '../host/fresh.ts'
+import { temporaryPath } from '../host/atomic-file.ts'
 import { findCommand, run } from '../host/process.ts'
 import type { BoxBase } from './base.ts'
 
@@ -30,7 +30,7 @@ const loaderName = 'ld.so'
 export async function ensureTools(base: BoxBase): Promise<string> {
   const directory = `${dirname(base.root)}/tools`
   if (existsSync(directory)) return directory
-  const fresh = freshName(dirname(base.root))
+  const fresh = temporaryPath(dirname(base.root))
   try {
     await makeTools(fresh)
     renameSync(fresh, directory)

@@ -4,8 +4,8 @@ import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, renameSync, 
 import { isIP } from 'node:net'
 import { dirname } from 'node:path'
 import { renewalDays } from '../../model/app/certificate.ts'
+import { ensureDirectory, removeAbandonedFiles, temporaryPath } from './atomic-file.ts'
 import { readTextIfPresent } from './file.ts'
-import { ensureDirectory, freshName, removeAbandoned } from './fresh.ts'
 import type { Home } from './home.ts'
 import { run } from './process.ts'
 
@@ -34,8 +34,8 @@ export async function ensureAuthority(home: Home): Promise<Authority> {
   const directory = `${home.path}/ca`
   const authority = { certificateFile: `${directory}/ca.crt`, keyFile: `${directory}/ca.key` }
   if (existsSync(directory)) return authority
-  await removeAbandoned(home.path)
-  const fresh = freshName(home.path)
+  await removeAbandonedFiles(home.path)
+  const fresh = temporaryPath(home.path)
   try {
     mkdirSync(fresh, { mode: 0o700 })
     // The random part distinguishes the authorities of several homes on one host.
@@ -60,7 +60,7 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
   const hosts = [...new Set([...options.hosts, ...loopbackHosts])]
   if (isUsable(directory, authority, hosts)) return false
   ensureDirectory(directory, { mode: 0o711 })
-  const fresh = freshName(dirname(directory))
+  const fresh = temporaryPath(dirname(directory))
   try {
     mkdirSync(fresh, { mode: 0o700 })
     const extensions = serverExtensions(hosts)
@@ -78,7 +78,7 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
 /** Issues a certificate for one host name, without keeping a copy. */
 export async function issueCertificate(home: Home, host: string): Promise<{ fullchain: string; privateKey: string }> {
   const authority = await ensureAuthority(home)
-  const fresh = freshName(home.path)
+  const fresh = temporaryPath(home.path)
   try {
     mkdirSync(fresh, { mode: 0o700 })
     const extensions = serverExtensions([host])

@@ -53,7 +53,7 @@ export function removeFreezer(group: string): void {
 }
 
 /** Kills and thaws the frozen processes of a home, which would not end otherwise. */
-export async function endFrozen(home: Home): Promise<void> {
+export async function killFrozenProcesses(home: Home): Promise<void> {
   for (const group of globSync(`/sys/fs/cgroup/freezer/${cgroupName(home, 'machine-')}*`)) {
     if (!isFrozen(group)) continue
     const members = readFileSync(`${group}/cgroup.procs`, 'utf8').split('\n').filter(Boolean)

@@ -7,12 +7,12 @@ import { findProcess, killProcess } from './process-list.ts'
 
 const stopTimeoutSeconds = 15
 
-export function noteControlProcess(home: Home): void {
+export function registerControlProcess(home: Home): void {
   mkdirSync(directory(home), { recursive: true })
   writeFileSync(`${directory(home)}/${process.pid}`, findProcess(process.pid)?.startTime ?? '')
 }
 
-export function forgetControlProcess(home: Home): void {
+export function unregisterControlProcess(home: Home): void {
   rmSync(`${directory(home)}/${process.pid}`, { force: true })
 }
 

@@ -6,7 +6,7 @@ import { userInfo } from 'node:os'
 import { readLinesIfPossible } from './file.ts'
 import { commandExists, findCommand, run } from './process.ts'
 
-export interface FoundCommand {
+export interface InstalledCommand {
   path: string
   /** Undefined if the program does not print it. */
   version: string | undefined
@@ -27,7 +27,7 @@ export type HostCommand = keyof typeof versionArguments
 /** These programs take milliseconds. */
 const commandTimeoutSeconds = 1.5
 
-export async function inspectCommand(name: HostCommand): Promise<FoundCommand | undefined> {
+export async function inspectCommand(name: HostCommand): Promise<InstalledCommand | undefined> {
   const path = findCommand(name)
   if (path === undefined) return undefined
   const args = versionArguments[name]

@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { areOnOneDevice, canWrite, measureDisk, nearestExisting, supportsReflink } from './filesystem.ts'
+import { areOnSameDevice, canWrite, measureDisk, nearestExisting, supportsReflink } from './filesystem.ts'
 
 let directory: string
 
@@ -27,9 +27,9 @@ it('measures the disk of a path', async () => {
 })
 
 it('compares the devices of two paths', () => {
-  expect(areOnOneDevice(directory, '/proc')).toBe(false)
-  expect(areOnOneDevice(directory, nearestExisting(join(directory, 'not/there')))).toBe(true)
-  expect(areOnOneDevice(directory, '/nonexistent')).toBeUndefined()
+  expect(areOnSameDevice(directory, '/proc')).toBe(false)
+  expect(areOnSameDevice(directory, nearestExisting(join(directory, 'not/there')))).toBe(true)
+  expect(areOnSameDevice(directory, '/nonexistent')).toBeUndefined()
 })
 
 it('finds the nearest directory that exists', () => {

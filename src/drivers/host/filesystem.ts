@@ -37,7 +37,7 @@ export async function measureDisk(path: string): Promise<Space | undefined> {
 }
 
 /** Returns undefined if one of the paths does not exist. */
-export function areOnOneDevice(a: string, b: string): boolean | undefined {
+export function areOnSameDevice(a: string, b: string): boolean | undefined {
   const [first, second] = [a, b].map((path) => statSync(path, { throwIfNoEntry: false }))
   return first && second && first.dev === second.dev
 }

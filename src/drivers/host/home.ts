@@ -2,8 +2,8 @@ import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, realpathSync, rmSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
+import { ensureDirectory } from './atomic-file.ts'
 import { readOrCreate, readTextIfPresent } from './file.ts'
-import { ensureDirectory } from './fresh.ts'
 import { isRoot } from './process.ts'
 
 /** The directory that holds everything of one platform, and its paths. */

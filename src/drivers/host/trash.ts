@@ -3,12 +3,12 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, renameSync } from 'node:fs'
-import { ensureDirectory } from './fresh.ts'
+import { ensureDirectory } from './atomic-file.ts'
 import type { Home } from './home.ts'
 import { baseEnvironment } from './process.ts'
 
 /** Moves a path to the trash; does nothing if it does not exist. */
-export function discard(home: Home, path: string): void {
+export function moveToTrash(home: Home, path: string): void {
   ensureDirectory(trashDirectory(home), { mode: 0o700 })
   try {
     renameSync(path, `${trashDirectory(home)}/${randomBytes(8).toString('hex')}`)
@@ -25,7 +25,7 @@ function trashDirectory(home: Home): string {
 const sweeping = new Map<string, boolean>()
 
 /** Starts deleting what is in the trash, including what a killed process left there. */
-export function sweepTrash(home: Home): void {
+export function emptyTrash(home: Home): void {
   ensureDirectory(trashDirectory(home), { mode: 0o700 })
   if (sweeping.has(home.path)) return void sweeping.set(home.path, true)
   if (readdirSync(trashDirectory(home)).length === 0) return
@@ -33,7 +33,7 @@ export function sweepTrash(home: Home): void {
   const end = () => {
     const isRequested = sweeping.get(home.path)
     sweeping.delete(home.path)
-    if (isRequested && existsSync(trashDirectory(home))) sweepTrash(home)
+    if (isRequested && existsSync(trashDirectory(home))) emptyTrash(home)
   }
   const child = spawn('nice', ['-n', '19', 'find', trashDirectory(home), '-mindepth', '1', '-delete'], {
     detached: true,

@@ -6,7 +6,7 @@ import { open, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { freshName } from '../host/fresh.ts'
+import { temporaryPath } from '../host/atomic-file.ts'
 import { digestOf, type ImageSource, readAll } from './blob.ts'
 import { isCodecError, isCompressed, openPlain } from './compression.ts'
 import { ImageError } from './driver.ts'
@@ -27,7 +27,7 @@ export async function archiveSource(
   signal: AbortSignal,
 ): Promise<ImageSource> {
   if (!isCompressed(await readHead(file))) return plainSource(file, limits, signal, async () => undefined)
-  const plain = freshName(scratch)
+  const plain = temporaryPath(scratch)
   const remove = () => rm(plain, { force: true })
   try {
     await decompress(file, plain, limits, signal)

@@ -5,11 +5,11 @@ import { existsSync, readdirSync, readFileSync, renameSync, statSync } from 'nod
 import { mkdir, writeFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { type ImageConfig, isDigest } from '../../model/image.ts'
+import { ensureDirectory, temporaryPath } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { ensureDirectory, freshName } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { run } from '../host/process.ts'
-import { discard, sweepTrash } from '../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import type { ImageEntry } from './driver.ts'
 import type { LayerSize } from './unpack.ts'
 
@@ -77,7 +77,7 @@ export function imageDisk(home: Home) {
 
     /** Creates a layer; `fill` unpacks it into the directory. */
     async makeLayer(diffId: string, fill: (root: string) => Promise<LayerSize>): Promise<void> {
-      const fresh = freshName(layerTop)
+      const fresh = temporaryPath(layerTop)
       try {
         await mkdir(`${fresh}/root`, { recursive: true })
         ensureDirectory(`${fresh}/root`, { mode: 0o755 })
@@ -88,14 +88,14 @@ export function imageDisk(home: Home) {
         renameSync(fresh, layerDirectory(diffId))
       } catch (error) {
         // Moved to the trash instead of deleted: the tree may be deeper than the longest path.
-        discard(home, fresh)
-        sweepTrash(home)
+        moveToTrash(home, fresh)
+        emptyTrash(home)
         if (!isTaken(error)) throw error
       }
     },
 
     async writeRecord(record: ImageRecord): Promise<void> {
-      const fresh = freshName(recordTop)
+      const fresh = temporaryPath(recordTop)
       await writeFile(fresh, JSON.stringify(record), { flag: 'wx', mode: 0o600, flush: true })
       renameSync(fresh, recordFile(record.digest))
     },
@@ -107,7 +107,7 @@ export function imageDisk(home: Home) {
     },
 
     removeRecord(digest: string): void {
-      discard(home, recordFile(digest))
+      moveToTrash(home, recordFile(digest))
     },
 
     listLayers(): { diffId: string; isOld: boolean }[] {
@@ -116,16 +116,16 @@ export function imageDisk(home: Home) {
     },
 
     removeLayer(diffId: string): void {
-      discard(home, layerDirectory(diffId))
+      moveToTrash(home, layerDirectory(diffId))
     },
 
     /** Removes what killed processes left under temporary names, and empties the trash. */
     sweep(): void {
       for (const directory of [layerTop, recordTop, scratch]) {
         const fresh = readdirSync(directory).filter((name) => !finalName.test(name))
-        for (const path of fresh.map((name) => `${directory}/${name}`)) if (isOld(path)) discard(home, path)
+        for (const path of fresh.map((name) => `${directory}/${name}`)) if (isOld(path)) moveToTrash(home, path)
       }
-      sweepTrash(home)
+      emptyTrash(home)
     },
   }
 }

@@ -1,5 +1,5 @@
 import { type FSWatcher, watch } from 'node:fs'
-import { ensureDirectory } from '../host/fresh.ts'
+import { ensureDirectory } from '../host/atomic-file.ts'
 
 /** Calls the listener with the name of each file in the directory that is written. */
 export function watchChanges(directory: string, listener: (name: string) => void): () => void {

@@ -5,14 +5,14 @@ import { defaultPath } from '../../model/app/machine-environment.ts'
 import type { MachineSpec } from '../../model/app/machine-spec.ts'
 import { machineAddress } from '../../model/network.ts'
 import { readSignal } from '../../model/signal.ts'
-import { ensureFilter, networkValues, renderLines } from '../box/disk.ts'
+import { ensureFilter, networkConfig, renderConfigLines } from '../box/disk.ts'
 import { type IsolationMode, renderWords, variableName } from '../box/enter/enter.ts'
 import { boxNetwork, ensureRules, findResolvers } from '../box/network.ts'
 import { boxUid } from '../box/paths.ts'
-import { ensureDirectory, ensureFile } from '../host/fresh.ts'
+import { ensureDirectory, ensureFile } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { findCommand } from '../host/process.ts'
-import { privateConfig } from '../network/private.ts'
+import { privateNetworkConfig } from '../network/private.ts'
 import { memoryGroup } from './control-group.ts'
 import { MachineStartError } from './driver.ts'
 import { ensureInside } from './inside.ts'
@@ -22,7 +22,7 @@ import { prepareTraffic } from './traffic.ts'
 
 /** What the host contributes to a start. */
 export interface HostResources {
-  way: IsolationMode
+  mode: IsolationMode
   hasNetwork: boolean
   /** The `cgroup.procs` files of the groups that limit the machine. */
   procs: string[]
@@ -58,9 +58,9 @@ function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, resour
   const uid = boxUid(home, spec.slot)
   const network = resources.hasNetwork ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined
   const memory = memoryGroup(resources.procs)
-  return renderLines(
+  return renderConfigLines(
     {
-      way: resources.way,
+      way: resources.mode,
       machine: process.arch,
       directory: paths.directory,
       filter: ensureFilter(home),
@@ -74,8 +74,8 @@ function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, resour
       ...(resources.rootLimit && { 'root-limit': resources.rootLimit }),
       ...(memory && { 'memory-group': memory }),
       groups: resources.procs.map(dirname).map(visibleGroup).join('\t'),
-      ...(network && networkValues(network)),
-      ...(network && spec.network && privateConfig(home, spec.network.number, spec.slot)),
+      ...(network && networkConfig(network)),
+      ...(network && spec.network && privateNetworkConfig(home, spec.network.number, spec.slot)),
     },
     {
       layer: spec.layers,

@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process'
 import type { ExecTarget } from '../../model/app/machine-spec.ts'
-import { filterFile, readMaking } from '../box/disk.ts'
+import { filterFile, readSetup } from '../box/disk.ts'
 import type { BoxCommand } from '../box/driver.ts'
 import { type Entrance, renderEntry } from '../box/enter/enter.ts'
 import { boxUid } from '../box/paths.ts'
@@ -17,11 +17,11 @@ export function spawnInMachine(host: MachineHost, target: ExecTarget, command: B
 
 function boxEntrance({ home, cgroups }: MachineHost, target: ExecTarget): Entrance {
   const paths = machinePaths(home, target.id)
-  const way = readMaking(paths)?.way
-  if (way === undefined) throw new Error(`there is no machine ${target.id}`)
+  const mode = readSetup(paths)?.mode
+  if (mode === undefined) throw new Error(`there is no machine ${target.id}`)
   const procs = cgroups.findCgroup(groupName(home, target.id))
   return {
-    way,
+    mode,
     service: paths.service,
     uid: boxUid(home, target.slot) ?? process.getuid!(),
     cgroup: [...procs, ...ensureFreezer(procs)],

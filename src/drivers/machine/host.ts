@@ -5,7 +5,7 @@ import { cgroupName } from '../host/cgroup.ts'
 import type { CgroupDriver } from '../host/driver.ts'
 import type { Home } from '../host/home.ts'
 import type { Supervisor } from '../s6/driver.ts'
-import type { ServicePlace } from '../s6/service-directory.ts'
+import type { SupervisorPaths } from '../s6/service-directory.ts'
 import type { VolumeDriver } from '../volume/driver.ts'
 
 export interface MachineOptions {
@@ -27,9 +27,9 @@ const singleGap =
   'Berth runs as an ordinary user, so that machines have one user and no network, and cannot be reached by anybody.'
 
 /** Words the isolation of sandboxes for machines, which cannot run without namespaces. */
-export function isolationOf({ way, isolation, why }: BoxAbility): Isolation {
-  if (way === 'full') return { ...isolation, ...(isolation.gap && { gap: aboutMachines(isolation.gap) }) }
-  if (way === 'single') return { ...isolation, gap: singleGap }
+export function isolationOf({ mode, isolation, why }: BoxAbility): Isolation {
+  if (mode === 'full') return { ...isolation, ...(isolation.gap && { gap: aboutMachines(isolation.gap) }) }
+  if (mode === 'single') return { ...isolation, gap: singleGap }
   return {
     ...isolation,
     gap: `Machines cannot run here: images need namespaces to be mounted in, and ${why ?? 'there are none'}.`,
@@ -44,6 +44,6 @@ export function groupName(home: Home, id: string): string {
   return cgroupName(home, `machine-${id}`)
 }
 
-export function servicePlace(home: Home): ServicePlace {
+export function servicePlace(home: Home): SupervisorPaths {
   return { treeDirectory: home.tree, logDirectory: home.log }
 }

@@ -1,10 +1,10 @@
 // The socket on which the programs of a machine reach the API, at `/.fly/api`. It lies in a directory of the host that is
 // mounted read-only in the machine and closed to other users of the host.
 import type { RequestListener } from 'node:http'
-import { ensureDirectory } from '../host/fresh.ts'
+import { ensureDirectory } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import type { LocalSocket } from '../network/driver.ts'
-import { listenLocally } from '../network/local-socket.ts'
+import { listenOnSocket } from '../network/local-socket.ts'
 import { type MachinePaths, machinePaths } from './paths.ts'
 
 const maxConnections = 64
@@ -22,5 +22,5 @@ export function listenInMachine(
 ): Promise<LocalSocket> {
   const paths = machinePaths(home, id)
   ensureInside(paths)
-  return listenLocally(`${paths.inside}/api`, { mode: 0o666, maxConnections }, answer)
+  return listenOnSocket(`${paths.inside}/api`, { mode: 0o666, maxConnections }, answer)
 }

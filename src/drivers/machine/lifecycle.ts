@@ -3,7 +3,7 @@
 // about restarts, so machines keep running without the control plane.
 import { keyedQueue } from '../../model/keyed-queue.ts'
 import { readSignal } from '../../model/signal.ts'
-import { abilityOf } from '../box/probe.ts'
+import { probeAbility } from '../box/probe.ts'
 import { findProgram } from '../box/process.ts'
 import { boxQuota } from '../box/quota.ts'
 import { readGroupMemory, reclaimMemory, setMemoryLimit } from '../host/cgroup-memory.ts'
@@ -27,7 +27,7 @@ export function machineDriver(options: MachineOptions): MachineDriver {
   const host: MachineHost = {
     ...options,
     quota: boxQuota(home.path),
-    able: async () => options.ability ?? abilityOf(home, cgroups.cgroupsAvailable()),
+    able: async () => options.ability ?? probeAbility(home, cgroups.cgroupsAvailable()),
   }
   return { ...machineOperations(host), ...memoryOperations(home), ...machineReaders(host) }
 }

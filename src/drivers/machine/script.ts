@@ -3,7 +3,7 @@
 import type { Home } from '../host/home.ts'
 import { baseEnvironment } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { quote } from '../host/shell.ts'
+import { shellQuote } from '../host/shell.ts'
 import { memoryGroup } from './control-group.ts'
 import { changeDirectory, type MachinePaths } from './paths.ts'
 
@@ -19,7 +19,7 @@ export function renderErrorLog(paths: MachinePaths): string {
 }
 
 function renderLogger(...args: string[]): string {
-  const command = [driverProgram('machine/log-output.sh'), ...args].map(quote).join(' ')
+  const command = [driverProgram('machine/log-output.sh'), ...args].map(shellQuote).join(' ')
   return `#!/bin/sh\nexec /bin/sh ${command}\n`
 }
 
@@ -32,6 +32,6 @@ export function renderFinish(home: Home, paths: MachinePaths, procs: string[]): 
     changes: changeDirectory(home),
     trash: `${home.path}/trash`,
   }
-  const lines = Object.entries(values).map(([name, value]) => `${name}=${quote(value)}`)
-  return ['#!/bin/sh', ...lines, `. ${quote(driverProgram('machine/finish.sh'))}`, ''].join('\n')
+  const lines = Object.entries(values).map(([name, value]) => `${name}=${shellQuote(value)}`)
+  return ['#!/bin/sh', ...lines, `. ${shellQuote(driverProgram('machine/finish.sh'))}`, ''].join('\n')
 }

@@ -10,7 +10,7 @@ import { readTextIfPresent } from '../host/file.ts'
 import { findCommand } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import type { ServiceSpec } from '../s6/driver.ts'
-import { ensureLogger } from '../s6/service-directory.ts'
+import { ensureLoggerService } from '../s6/service-directory.ts'
 import { prepareMachine } from './disk.ts'
 import { MachineStartError } from './driver.ts'
 import { thawMachine } from './freeze.ts'
@@ -28,7 +28,7 @@ export async function startMachine(host: MachineHost, spec: MachineSpec, cancell
   const { home } = host
   const paths = machinePaths(home, spec.id)
   const ability = await host.able()
-  if (ability.way === 'none') throw new MachineStartError(isolationOf(ability).gap)
+  if (ability.mode === 'none') throw new MachineStartError(isolationOf(ability).gap)
   if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) {
     await applyTrafficPolicy(host, spec)
     return thawMachine(host, spec.id)
@@ -36,7 +36,7 @@ export async function startMachine(host: MachineHost, spec: MachineSpec, cancell
   await stopMachine(host, spec.id, spec.stop)
   const procs = host.cgroups.ensureCgroup(groupName(home, spec.id), spec.limits)
   prepareMachine(home, paths, spec, {
-    way: ability.way,
+    mode: ability.mode,
     hasNetwork: ability.network,
     procs,
     limits: readLimits(procs),
@@ -66,7 +66,7 @@ async function startServices(
   spec: MachineSpec,
 ): Promise<void> {
   // The supervisor notices this service together with the machine's, which is waited for.
-  ensureLogger(servicePlace(home), paths.errorLogName, renderErrorLog(paths))
+  ensureLoggerService(servicePlace(home), paths.errorLogName, renderErrorLog(paths))
   const service: ServiceSpec = {
     command: [findCommand('perl') ?? 'perl', driverProgram('box/start.pl'), paths.config],
     cgroup: [...procs, ...ensureFreezer(procs)],

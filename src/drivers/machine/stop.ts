@@ -9,9 +9,9 @@ import { findReaper } from '../box/process.ts'
 import { isFrozen, removeFreezer, thaw } from '../host/cgroup-freezer.ts'
 import { isRoot } from '../host/process.ts'
 import { findProcess, killProcess } from '../host/process-list.ts'
-import { discard, sweepTrash } from '../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import { removeUnusedBridges } from '../network/private.ts'
-import { isSupervised, tell, tellSupervisor } from '../s6/control.ts'
+import { controlService, isSupervised, writeControl } from '../s6/control.ts'
 import { markDown } from '../s6/service-directory.ts'
 import { readFreezer } from './control-group.ts'
 import { groupName, type MachineHost, servicePlace } from './host.ts'
@@ -33,7 +33,7 @@ export async function stopMachine(host: MachineHost, id: string, { signal, timeo
   writeKillDelay(paths, timeoutMs)
   killIfFrozen(paths, first)
   if (isSupervised(paths.service)) {
-    tellSupervisor(paths.service, 'd')
+    controlService(paths.service, 'd')
     await waitForExit(paths, timeoutMs)
   }
   // `first` is the init process of the pid namespace, so it is gone only when all others are.
@@ -67,10 +67,10 @@ async function waitForExit(paths: MachinePaths, timeoutMs: number): Promise<void
   const startedAt = performance.now()
   for (let isKilled = false; !hasEnded(paths); ) {
     // The pipe exists while the finish script delays a restart.
-    if (existsSync(paths.wake)) tell(paths.wake, '.')
+    if (existsSync(paths.wake)) writeControl(paths.wake, '.')
     const elapsedMs = performance.now() - startedAt
     if (elapsedMs > timeoutMs + killGraceMs && !isKilled) {
-      tellSupervisor(paths.service, 'k')
+      controlService(paths.service, 'k')
       isKilled = true
     }
     if (elapsedMs > timeoutMs + killTimeoutSeconds * 1000)
@@ -91,6 +91,6 @@ export async function removeMachine(host: MachineHost, id: string, slot: number)
   if (freezer !== undefined) removeFreezer(freezer)
   await openForRemoval(paths)
   rmSync(`${changeDirectory(home)}/${id}`, { force: true })
-  discard(home, paths.directory)
-  sweepTrash(home)
+  moveToTrash(home, paths.directory)
+  emptyTrash(home)
 }

@@ -19,7 +19,7 @@ const headerTimeoutMs = 5_000
 const maxHeaderBytes = 107
 const closeTimeoutMs = 2_000
 
-export function listenLocally(
+export function listenOnSocket(
   path: string,
   options: LocalSocketOptions,
   answer: RequestListener,
@@ -28,7 +28,7 @@ export function listenLocally(
 }
 
 /** Listens for connections that another process forwards, each with a PROXY protocol header that names the client. */
-export function listenLed(
+export function listenBehindProxy(
   path: string,
   options: LocalSocketOptions,
   answer: (request: IncomingMessage, response: ServerResponse, from: string) => void,

@@ -1,7 +1,7 @@
 import { Resolver } from 'node:dns/promises'
 
 /** Looks up the DNS records of a host name; empty lists if the resolver does not answer. */
-export async function lookUpName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }> {
+export async function resolveHostName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }> {
   const resolver = new Resolver({ timeout: 2_000, tries: 1 })
   const none = () => [] as string[]
   const name = hostname.replace(/^\*\./, 'any.')

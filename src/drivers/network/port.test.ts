@@ -1,7 +1,7 @@
 import { createServer } from 'node:net'
 import { expect, it } from 'vitest'
 import { freePort } from '../../../test/support/port.ts'
-import { accepts, canBind, localHost } from './port.ts'
+import { canBind, isListening, reachableHost } from './port.ts'
 
 it('distinguishes a free port from a taken one', async () => {
   const server = createServer()
@@ -10,11 +10,11 @@ it('distinguishes a free port from a taken one', async () => {
   expect(await canBind('127.0.0.1', port)).toBe(false)
   expect(await canBind('0.0.0.0', port)).toBe(false)
   expect(await canBind('127.0.0.2, 127.0.0.1', port)).toBe(false)
-  expect(await accepts('0.0.0.0', port)).toBe(true)
+  expect(await isListening('0.0.0.0', port)).toBe(true)
   await new Promise((resolve) => server.close(resolve))
   expect(await canBind('127.0.0.1', port)).toBe(true)
   expect(await canBind('*', port)).toBe(true)
-  expect(await accepts('127.0.0.1', port)).toBe(false)
+  expect(await isListening('127.0.0.1', port)).toBe(false)
 })
 
 it('cannot bind an address of another host', async () => {
@@ -27,5 +27,5 @@ it.each([
   ['::', '::1'],
   ['192.0.2.1, 127.0.0.1', '192.0.2.1'],
 ])('reaches a server that listens on %s at %s', (hosts, address) => {
-  expect(localHost(hosts)).toBe(address)
+  expect(reachableHost(hosts)).toBe(address)
 })

@@ -22,7 +22,7 @@ function canBindOne(host: string, port: number): Promise<boolean> {
  * Returns an address at which this host reaches a server that listens on these addresses; of several it takes the
  * first.
  */
-export function localHost(hosts: string): string {
+export function reachableHost(hosts: string): string {
   const host = hosts.split(',')[0]!.trim()
   // A wildcard includes loopback. PostgreSQL and PgBouncer bind a wildcard only for its own IP version.
   if (host === '*' || host === '0.0.0.0') return '127.0.0.1'
@@ -30,9 +30,9 @@ export function localHost(hosts: string): string {
 }
 
 /** Whether a server accepts connections on the port. */
-export function accepts(hosts: string, port: number): Promise<boolean> {
+export function isListening(hosts: string, port: number): Promise<boolean> {
   const { promise, resolve } = Promise.withResolvers<boolean>()
-  const socket = connect({ host: localHost(hosts), port, timeout: 2000 })
+  const socket = connect({ host: reachableHost(hosts), port, timeout: 2000 })
   socket.once('connect', () => resolve(true))
   socket.once('error', () => resolve(false))
   socket.once('timeout', () => resolve(false))

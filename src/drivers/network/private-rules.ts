@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto'
 import { mkdirSync } from 'node:fs'
 import { apiPort, resolverAddress } from '../../model/network.ts'
+import { ensureFile } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { ensureFile } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 
 export type Numbered = Pick<Home, 'number'>

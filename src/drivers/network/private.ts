@@ -2,7 +2,7 @@
 // there. Machines on one bridge reach each other, the resolver, the API and the platform's listeners in their network.
 // Nothing is forwarded from a bridge to another bridge, to a box or to the outside.
 import { readdirSync } from 'node:fs'
-import { gatewayAddress, machineAddress, networkPrefix, resolverAddress, writtenOut } from '../../model/network.ts'
+import { gatewayAddress, machineAddress, networkPrefix, resolverAddress, toHexDigits } from '../../model/network.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 import { commandExists, findCommand, isRoot, run } from '../host/process.ts'
@@ -18,13 +18,13 @@ import {
 } from './private-rules.ts'
 
 /** Returns the configuration of a machine's interface for `private.pl`. */
-export function privateConfig(home: Home, networkNumber: number, slot: number): Record<string, string> {
+export function privateNetworkConfig(home: Home, networkNumber: number, slot: number): Record<string, string> {
   const rules = ensurePrivateRules(home)
   const paths = privatePaths(home)
   // The MAC address follows from the IP address, so neighbor caches stay right when another machine gets that address.
   const mac = (last: number) => `02:bd:${hex(home.number)}:${hex(slot >> 8)}:${hex(slot & 255)}:${hex(last)}`
   const bytes = [networkNumber >> 16, (networkNumber >> 8) & 255, networkNumber & 255]
-  const digits = (address: string) => writtenOut(address.split('/')[0]!)
+  const digits = (address: string) => toHexDigits(address.split('/')[0]!)
   return {
     'private-link': `${portPrefix(home)}${slot}`,
     'private-bridge': `${bridgePrefix(home)}${networkNumber}`,
@@ -50,13 +50,13 @@ function hex(byte: number): string {
 let probe: Promise<string | undefined> | undefined
 
 /** Returns why machines cannot have private networks; undefined if they can. Probes once and caches the result. */
-export function findPrivateGap(): Promise<string | undefined> {
+export function findPrivateNetworkProblem(): Promise<string | undefined> {
   probe ??= tryPrivateNetwork()
   return probe
 }
 
-export async function privateNetworksPossible(): Promise<boolean> {
-  return (await findPrivateGap()) === undefined
+export async function supportsPrivateNetworks(): Promise<boolean> {
+  return (await findPrivateNetworkProblem()) === undefined
 }
 
 /** Sets up a bridge and the rules in a temporary network namespace. */

@@ -1,6 +1,6 @@
 import { existsSync, renameSync, rmSync } from 'node:fs'
 import type { DataSpec } from '../../model/postgres/spec.ts'
-import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
+import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { run } from '../host/process.ts'
 import { reidentify } from './identity.ts'
@@ -16,8 +16,8 @@ export async function ensureData(home: Home, id: string, spec: DataSpec): Promis
   if (existsSync(paths.data)) return
   const template = await ensureTemplate(spec.toolchain, home)
   await ensureClusterDirectory(home, paths)
-  await removeAbandoned(paths.directory)
-  const fresh = freshName(paths.directory)
+  await removeAbandonedFiles(paths.directory)
+  const fresh = temporaryPath(paths.directory)
   try {
     await copyTemplate(template, fresh, spec.uid)
     reidentify(fresh)

@@ -4,7 +4,7 @@ import type { Plan } from '../../model/postgres/plan.ts'
 import { cgroupDriver, cgroupName } from '../host/cgroup.ts'
 import type { Home } from '../host/home.ts'
 import { isExecutable, isRoot } from '../host/process.ts'
-import { canBind, localHost } from '../network/port.ts'
+import { canBind, reachableHost } from '../network/port.ts'
 import type { Hosting } from './driver.ts'
 import { ensureToolchain } from './toolchain/toolchain.ts'
 
@@ -16,11 +16,11 @@ export interface HostingOptions {
   configuredBins: Partial<Record<PostgresMajor, string>>
 }
 
-export function thisHost({ home, listen, host, ports, configuredBins }: HostingOptions): Hosting {
+export function localHosting({ home, listen, host, ports, configuredBins }: HostingOptions): Hosting {
   const cgroups = cgroupDriver()
   return {
     listen,
-    localHost: localHost(listen),
+    localHost: reachableHost(listen),
     hosts: [...new Set([host, 'localhost', '127.0.0.1', '::1'])],
     ports,
     // The state database has the first uid of the home; the next 65,535 are for clusters, later ranges for boxes.

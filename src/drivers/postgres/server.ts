@@ -2,14 +2,14 @@ import { existsSync, readdirSync, realpathSync } from 'node:fs'
 import { totalmem } from 'node:os'
 import { waitUntil } from '../../model/poll.ts'
 import type { ClusterSpec } from '../../model/postgres/spec.ts'
+import { ensureDirectory, removeAbandonedFiles } from '../host/atomic-file.ts'
 import { ensureServerCertificate } from '../host/certificate.ts'
-import { ensureDirectory, removeAbandoned } from '../host/fresh.ts'
 import type { Home } from '../host/home.ts'
 import { run } from '../host/process.ts'
 import { filterProcesses, findWorkingDirectory, type Process } from '../host/process-list.ts'
-import { discard, sweepTrash } from '../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import type { Supervisor } from '../s6/driver.ts'
-import { forgetReload, needsReload, noteReload, writeConfiguration } from '../s6/reload.ts'
+import { clearReload, needsReload, requestReload, writeReloadableFiles } from '../s6/reload.ts'
 import { killUntilGone } from '../s6/tree-process.ts'
 import { ensureClusterDirectory, ensureData } from './data.ts'
 import type { ClusterProcess, PostgresDriver } from './driver.ts'
@@ -64,14 +64,14 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
   if (!existsSync(paths.data)) throw new Error(`start cluster ${id}: it has no data directory`)
   await ensureClusterDirectory(home, paths)
   // The data directory exists, so any copy under a temporary name is left over from a killed process.
-  await removeAbandoned(paths.directory, 0)
+  await removeAbandonedFiles(paths.directory, 0)
   ensureDirectory(paths.sockets, { mode: 0o700, uid: spec.uid })
   const renewed = await ensureServerCertificate({ home, directory: paths.tls, hosts: spec.hosts, uid: spec.uid })
   if (renewed && existsSync(paths.settings)) {
-    for (const directory of [paths.directory, paths.pooler].filter(existsSync)) noteReload(directory)
+    for (const directory of [paths.directory, paths.pooler].filter(existsSync)) requestReload(directory)
   }
   const { fixed, reloadable } = splitSettings(settingsOf(paths, id, spec))
-  writeConfiguration(paths.directory, {
+  writeReloadableFiles(paths.directory, {
     [paths.settings]: renderSettings(reloadable),
     [paths.access]: renderAccess(spec),
   })
@@ -120,7 +120,7 @@ function settingsOf(paths: ClusterPaths, id: string, spec: ClusterSpec): Record<
 async function reload(supervisor: Supervisor, paths: ClusterPaths): Promise<void> {
   if ((await inspect(supervisor, paths)).is !== 'ready') return
   await supervisor.signalService(paths.service, 'SIGHUP')
-  forgetReload(paths.directory)
+  clearReload(paths.directory)
 }
 
 async function inspect(supervisor: Supervisor, paths: ClusterPaths): Promise<ClusterProcess> {
@@ -164,9 +164,9 @@ async function remove({ home, supervisor }: PostgresParts, id: string): Promise<
   await supervisor.stopService(paths.service, { timeoutSeconds: 1 })
   await supervisor.removeService(paths.service)
   await killOrphans(paths)
-  discard(home, paths.sockets)
-  discard(home, paths.directory)
-  sweepTrash(home)
+  moveToTrash(home, paths.sockets)
+  moveToTrash(home, paths.directory)
+  emptyTrash(home)
 }
 
 /**

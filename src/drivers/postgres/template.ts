@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto'
 import { chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { defaultDatabase, defaultUser } from '../../model/postgres/cluster.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
-import { freshName, removeAbandoned } from '../host/fresh.ts'
+import { removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { poolerUser, superuser } from './sql/platform-role.ts'
@@ -60,8 +60,8 @@ export async function ensureTemplate(toolchain: Toolchain, home: Home): Promise<
   const hash = createHash('sha256').update(JSON.stringify([toolchain.bin, toolchain.version, steps, 'readable']))
   const template = `${home.toolchain}/template-${toolchain.version}-${hash.digest('hex').slice(0, 12)}`
   if (existsSync(template)) return template
-  await removeAbandoned(home.toolchain)
-  const fresh = freshName(home.toolchain)
+  await removeAbandonedFiles(home.toolchain)
+  const fresh = temporaryPath(home.toolchain)
   try {
     await createTemplate(fresh, toolchain, steps)
     renameSync(fresh, template)

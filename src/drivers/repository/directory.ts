@@ -11,8 +11,8 @@ import { open, readFile, rm, stat, statfs } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { type Lsn, parseSegmentName, segmentName, segmentNumber, segmentStart } from '../../model/postgres/wal.ts'
+import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
 import { baseEnvironment, run } from '../host/process.ts'
 import type { BackupDescription, ClusterDescription, Repository, WalFile, WalRange } from './driver.ts'
 import { platformFiles } from './platform.ts'
@@ -23,7 +23,7 @@ const privateMode = { mode: 0o700 }
 // syncfs flushes all dirty data of the file system, not only that of the backup.
 const syncTimeoutSeconds = 600
 
-export function fileRepository(root: string): Repository {
+export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
   const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
   return {
@@ -61,7 +61,7 @@ export function fileRepository(root: string): Repository {
 
     async describeCluster(id, description) {
       ensureDirectories(root, paths.cluster(id))
-      await removeAbandoned(paths.cluster(id))
+      await removeAbandonedFiles(paths.cluster(id))
       await replaceDurably(paths.cluster(id), 'cluster.json', toJson(description))
     },
     findDescription: async (id) => readDescription(`${paths.cluster(id)}/cluster.json`),
@@ -179,7 +179,7 @@ function toJson(description: BackupDescription | ClusterDescription): string {
 }
 
 async function replaceDurably(directory: string, name: string, text: string): Promise<void> {
-  const fresh = freshName(directory)
+  const fresh = temporaryPath(directory)
   try {
     await writeDurably(fresh, text)
     renameSync(fresh, `${directory}/${name}`)

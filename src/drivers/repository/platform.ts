@@ -1,7 +1,7 @@
 // The files of the platform itself: <root>/.platform/<name>. The dot distinguishes the directory from clusters.
 import { existsSync } from 'node:fs'
 import { chmod, copyFile, open, readdir, rename, rm } from 'node:fs/promises'
-import { ensureDirectory, freshName, removeAbandoned } from '../host/fresh.ts'
+import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import type { Repository } from './driver.ts'
 
 export type PlatformFiles = Pick<Repository, 'putPlatformFile' | 'listPlatformFiles' | 'removePlatformFile'>
@@ -17,7 +17,7 @@ export function platformFiles(root: string): PlatformFiles {
   return {
     async putPlatformFile(name, sourcePath) {
       for (const path of [root, directory]) ensureDirectory(path, { mode: 0o700 })
-      await removeAbandoned(directory)
+      await removeAbandonedFiles(directory)
       await putFile(directory, pathOf(name), sourcePath)
     },
     async listPlatformFiles() {
@@ -29,7 +29,7 @@ export function platformFiles(root: string): PlatformFiles {
 }
 
 async function putFile(directory: string, path: string, sourcePath: string): Promise<void> {
-  const fresh = freshName(directory)
+  const fresh = temporaryPath(directory)
   try {
     await copyFile(sourcePath, fresh)
     await chmod(fresh, 0o600)

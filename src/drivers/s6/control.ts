@@ -1,13 +1,13 @@
 // Commands to s6 through its control FIFOs. s6-svc and s6-svscanctl do the same, but would be a process for each
 // command.
 import { closeSync, constants, openSync, writeSync } from 'node:fs'
-import type { ServicePlace } from './service-directory.ts'
+import type { SupervisorPaths } from './service-directory.ts'
 
 /**
  * Writes a command to a FIFO; an empty one only checks for a reader. Returns false if there is none: s6 programs hold
  * their FIFO open while they run, and opening a FIFO without a reader fails.
  */
-export function tell(fifo: string, command: string): boolean {
+export function writeControl(fifo: string, command: string): boolean {
   try {
     const descriptor = openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK)
     try {
@@ -23,7 +23,7 @@ export function tell(fifo: string, command: string): boolean {
   }
 }
 
-function treeControl(paths: ServicePlace): string {
+function treeControl(paths: SupervisorPaths): string {
   return `${paths.treeDirectory}/.s6-svscan/control`
 }
 
@@ -32,21 +32,21 @@ function serviceControl(directory: string): string {
 }
 
 /** Whether s6-svscan runs. */
-export function treeAnswers(paths: ServicePlace): boolean {
-  return tell(treeControl(paths), '')
+export function isTreeRunning(paths: SupervisorPaths): boolean {
+  return writeControl(treeControl(paths), '')
 }
 
 /** Makes s6-svscan supervise new services; with `an` it also stops supervising those whose directory is gone. */
-export function rescanTree(paths: ServicePlace, command: 'a' | 'an'): void {
-  if (!tell(treeControl(paths), command)) throw new Error('the supervision tree is not running')
+export function rescanTree(paths: SupervisorPaths, command: 'a' | 'an'): void {
+  if (!writeControl(treeControl(paths), command)) throw new Error('the supervision tree is not running')
 }
 
 /** Whether s6-supervise runs for this directory. */
 export function isSupervised(directory: string): boolean {
-  return tell(serviceControl(directory), '')
+  return writeControl(serviceControl(directory), '')
 }
 
 /** Sends a command to s6-supervise, in the letters of s6-svc's options. */
-export function tellSupervisor(directory: string, command: string): void {
-  if (!tell(serviceControl(directory), command)) throw new Error(`${directory} is not supervised`)
+export function controlService(directory: string, command: string): void {
+  if (!writeControl(serviceControl(directory), command)) throw new Error(`${directory} is not supervised`)
 }

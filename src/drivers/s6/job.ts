@@ -53,6 +53,6 @@ async function readCompleteLog(supervisor: Supervisor, name: string): Promise<st
 }
 
 /** Removes the time in front of a log line. */
-export function withoutTime(line: string): string {
+export function stripLogTime(line: string): string {
   return line.replace(/^\S+ \S+ {2}/, '')
 }

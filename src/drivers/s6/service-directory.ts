@@ -5,12 +5,12 @@ import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync }
 import { readTextIfPresent } from '../host/file.ts'
 import { signalName } from './status.ts'
 
-export interface ServicePlace {
+export interface SupervisorPaths {
   treeDirectory: string
   logDirectory: string
 }
 
-export function serviceDirectory(paths: ServicePlace, name: string): string {
+export function serviceDirectory(paths: SupervisorPaths, name: string): string {
   if (!/^[a-z0-9][a-z0-9.-]*$/.test(name)) throw new Error(`not a service name: ${JSON.stringify(name)}`)
   return `${paths.treeDirectory}/${name}`
 }
@@ -18,12 +18,12 @@ export function serviceDirectory(paths: ServicePlace, name: string): string {
 /**
  * Returns a new name in the tree that s6 ignores. Service names have no `~`, so the name of the service can be parsed.
  */
-export function hiddenDirectory(paths: ServicePlace, purpose: 'new' | 'removed', name: string): string {
+export function hiddenDirectory(paths: SupervisorPaths, purpose: 'new' | 'removed', name: string): string {
   return `${paths.treeDirectory}/.${purpose}~${name}~${randomBytes(6).toString('hex')}`
 }
 
 /** Lists what interrupted creations and removals of a service have left behind. */
-export function listHiddenDirectories(paths: ServicePlace, name: string): string[] {
+export function listHiddenDirectories(paths: SupervisorPaths, name: string): string[] {
   if (!existsSync(paths.treeDirectory)) return []
   return readdirSync(paths.treeDirectory)
     .filter((entry) => entry.startsWith(`.removed~${name}~`) || entry.startsWith(`.new~${name}~`))
@@ -31,12 +31,12 @@ export function listHiddenDirectories(paths: ServicePlace, name: string): string
 }
 
 /** An environment variable of every process of a service, by which processes that left its session are found. */
-export function serviceMark(paths: ServicePlace, name: string): string {
+export function serviceMark(paths: SupervisorPaths, name: string): string {
   return `BERTH_SERVICE=${paths.treeDirectory}/${name}`
 }
 
 /** Writes the files that differ. `hasPendingChange` is true until the service has been restarted with them. */
-export function ensureDefinition(paths: ServicePlace, name: string, definition: Record<string, string>): void {
+export function ensureDefinition(paths: SupervisorPaths, name: string, definition: Record<string, string>): void {
   const directory = serviceDirectory(paths, name)
   ensureFirstDefinition(paths, name, definition)
   const stale = Object.entries(definition).filter(([file, text]) => readTextIfPresent(`${directory}/${file}`) !== text)
@@ -50,7 +50,7 @@ export function ensureDefinition(paths: ServicePlace, name: string, definition: 
 }
 
 /** Creates the directory; an existing one stays as it is. */
-export function ensureFirstDefinition(paths: ServicePlace, name: string, definition: Record<string, string>): void {
+export function ensureFirstDefinition(paths: SupervisorPaths, name: string, definition: Record<string, string>): void {
   const directory = serviceDirectory(paths, name)
   if (existsSync(directory)) return
   const fresh = hiddenDirectory(paths, 'new', name)
@@ -66,7 +66,7 @@ export function ensureFirstDefinition(paths: ServicePlace, name: string, definit
 }
 
 /** Creates a service that has no log because it writes the log of another service. An existing one stays as it is. */
-export function ensureLogger(paths: ServicePlace, name: string, run: string): void {
+export function ensureLoggerService(paths: SupervisorPaths, name: string, run: string): void {
   const directory = serviceDirectory(paths, name)
   if (existsSync(directory)) return
   const fresh = hiddenDirectory(paths, 'new', name)
@@ -79,31 +79,31 @@ function modeOf(file: string): number {
   return file.endsWith('run') || file === 'finish' ? 0o700 : 0o600
 }
 
-export function hasPendingChange(paths: ServicePlace, name: string): boolean {
+export function hasPendingChange(paths: SupervisorPaths, name: string): boolean {
   return existsSync(`${serviceDirectory(paths, name)}/changed`)
 }
 
-export function clearPendingChange(paths: ServicePlace, name: string): void {
+export function clearPendingChange(paths: SupervisorPaths, name: string): void {
   rmSync(`${serviceDirectory(paths, name)}/changed`, { force: true })
 }
 
 /** Whether the service has a `down` file: s6 does not start it on its own, not even after a reboot. */
-export function isMarkedDown(paths: ServicePlace, name: string): boolean {
+export function isMarkedDown(paths: SupervisorPaths, name: string): boolean {
   return existsSync(`${serviceDirectory(paths, name)}/down`)
 }
 
 /** Reads how a service with `once` ended; the finish script has written it to the `down` file. */
-export function findEnd(paths: ServicePlace, name: string): { exitCode?: number; signal?: string } | undefined {
+export function findEnd(paths: SupervisorPaths, name: string): { exitCode?: number; signal?: string } | undefined {
   const end = /^(\d+) (\d+)$/m.exec(readTextIfPresent(`${serviceDirectory(paths, name)}/down`) ?? '')
   if (!end) return undefined
   if (Number(end[1]) < 256) return { exitCode: Number(end[1]) }
   return { signal: signalName(Number(end[2])) }
 }
 
-export function markDown(paths: ServicePlace, name: string): void {
+export function markDown(paths: SupervisorPaths, name: string): void {
   writeFileSync(`${serviceDirectory(paths, name)}/down`, '')
 }
 
-export function clearDown(paths: ServicePlace, name: string): void {
+export function clearDown(paths: SupervisorPaths, name: string): void {
   rmSync(`${serviceDirectory(paths, name)}/down`, { force: true })
 }

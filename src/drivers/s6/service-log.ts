@@ -1,9 +1,9 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { readTextIfPresent } from '../host/file.ts'
-import { type ServicePlace, serviceDirectory } from './service-directory.ts'
+import { type SupervisorPaths, serviceDirectory } from './service-directory.ts'
 
 /** Reads the last lines of a log that s6-log has written, oldest first. */
-export function readLog(paths: ServicePlace, name: string, lines: number): string[] {
+export function readLog(paths: SupervisorPaths, name: string, lines: number): string[] {
   serviceDirectory(paths, name) // rejects invalid names
   const directory = `${paths.logDirectory}/${name}`
   if (!existsSync(directory)) return []

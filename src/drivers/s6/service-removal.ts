@@ -1,18 +1,18 @@
 import { existsSync, renameSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { waitUntil } from '../../model/poll.ts'
-import { isSupervised, rescanTree, tellSupervisor, treeAnswers } from './control.ts'
+import { controlService, isSupervised, isTreeRunning, rescanTree } from './control.ts'
 import {
   hiddenDirectory,
   listHiddenDirectories,
   markDown,
-  type ServicePlace,
+  type SupervisorPaths,
   serviceDirectory,
 } from './service-directory.ts'
 import { endMainProcess, killChildren } from './service-stop.ts'
 import { resumeSupervision } from './tree-process.ts'
 
-export async function removeService(paths: ServicePlace, name: string): Promise<void> {
+export async function removeService(paths: SupervisorPaths, name: string): Promise<void> {
   const directory = serviceDirectory(paths, name)
   const log = `${paths.logDirectory}/${name}`
   let session: number | undefined
@@ -31,14 +31,14 @@ export async function removeService(paths: ServicePlace, name: string): Promise<
   for (const path of [...hidden, log]) await rm(path, { recursive: true, force: true })
 }
 
-async function unsupervise(paths: ServicePlace, directory: string): Promise<void> {
+async function unsupervise(paths: SupervisorPaths, directory: string): Promise<void> {
   const parts = [directory, `${directory}/log`]
   const isFree = () => !parts.some(isSupervised)
   if (isFree()) return
-  if (treeAnswers(paths)) rescanTree(paths, 'an')
+  if (isTreeRunning(paths)) rescanTree(paths, 'an')
   if (await waitUntil(isFree, 1)) return
   // Supervisors that a killed tree left behind are unknown to the new one, so they are commanded directly.
   resumeSupervision(paths)
-  for (const part of parts.filter(isSupervised)) tellSupervisor(part, 'xd')
+  for (const part of parts.filter(isSupervised)) controlService(part, 'xd')
   if (!(await waitUntil(isFree, 10))) throw new Error(`end the supervision of ${directory}: s6-supervise keeps running`)
 }

@@ -3,9 +3,9 @@
 // upgrade.
 import { dirname } from 'node:path'
 import { baseEnvironment, findCommand } from '../host/process.ts'
-import { quote } from '../host/shell.ts'
+import { shellQuote } from '../host/shell.ts'
 import type { ServiceSpec } from './driver.ts'
-import { type ServicePlace, serviceMark } from './service-directory.ts'
+import { type SupervisorPaths, serviceMark } from './service-directory.ts'
 
 export const defaultStopTimeoutSeconds = 10
 
@@ -13,10 +13,10 @@ export const defaultStopTimeoutSeconds = 10
 type Definition = Record<'run' | 'log/run' | 'down-signal' | 'timeout-kill', string> &
   Partial<Record<'finish' | 'timeout-finish', string>>
 
-export function renderDefinition(paths: ServicePlace, name: string, spec: ServiceSpec): Definition {
+export function renderDefinition(paths: SupervisorPaths, name: string, spec: ServiceSpec): Definition {
   return {
     run: renderRun(spec, serviceMark(paths, name)),
-    'log/run': spec.logger ?? `#!/bin/sh\nexec s6-log n10 s1000000 T ${quote(`${paths.logDirectory}/${name}`)}\n`,
+    'log/run': spec.logger ?? `#!/bin/sh\nexec s6-log n10 s1000000 T ${shellQuote(`${paths.logDirectory}/${name}`)}\n`,
     'down-signal': `${spec.stopSignal ?? 'SIGTERM'}\n`,
     'timeout-kill': `${(spec.stopTimeoutSeconds ?? defaultStopTimeoutSeconds) * 1000}\n`,
     // No timeout: s6 would restart the service after killing its finish script.
@@ -30,7 +30,7 @@ export function renderDefinition(paths: ServicePlace, name: string, spec: Servic
 function renderFinish(): string {
   return [
     '#!/bin/sh',
-    `PATH=${quote(baseEnvironment.PATH)}`,
+    `PATH=${shellQuote(baseEnvironment.PATH)}`,
     '[ "$(s6-svstat -o wantedup .)" = true ] || exit 0',
     'echo "$1 $2" > down.next && mv down.next down',
     'if [ "$1" = 256 ]; then echo "ended by signal $2"; else echo "ended with exit code $1"; fi',
@@ -49,10 +49,10 @@ function renderRun(spec: ServiceSpec, mark: string): string {
     'umask 022',
     ...killLeftovers(mark),
     ...(spec.cgroup ?? []).map(joinCgroup),
-    `cd ${quote(spec.cwd ?? '/')}`,
+    `cd ${shellQuote(spec.cwd ?? '/')}`,
     'unset PWD OLDPWD',
-    ...variables.map(([key, value]) => `export ${variableName(key)}=${quote(value)}`),
-    `export ${quote(mark)}`,
+    ...variables.map(([key, value]) => `export ${variableName(key)}=${shellQuote(value)}`),
+    `export ${shellQuote(mark)}`,
     ...(spec.beforeStart ?? []).map((command) => renderCommand(command, spec)),
     `exec ${renderCommand(spec.command, spec)}`,
     '',
@@ -64,9 +64,9 @@ function renderRun(spec: ServiceSpec, mark: string): string {
 // exports. Reading every process takes longer than most services take to start, so the first start skips it.
 function killLeftovers(mark: string): string[] {
   return [
-    `PATH=${quote(baseEnvironment.PATH)}`,
+    `PATH=${shellQuote(baseEnvironment.PATH)}`,
     'if [ -e lived ]; then',
-    `  for pid in $(grep -lzxF -e ${quote(mark)} /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3); do`,
+    `  for pid in $(grep -lzxF -e ${shellQuote(mark)} /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3); do`,
     '    kill -9 "$pid" 2>/dev/null || :',
     '  done',
     'else : > lived; fi',
@@ -77,14 +77,14 @@ function killLeftovers(mark: string): string[] {
 // logged. In version 1, `tasks` moves a single thread, which spares the kernel from synchronizing all processors.
 function joinCgroup(procs: string): string {
   const directory = dirname(procs)
-  const [group, threads] = [quote(directory), quote(`${directory}/tasks`)]
-  const join = `if [ -e ${threads} ]; then echo 0 > ${threads}; else echo 0 > ${quote(procs)}; fi`
-  return `{ { [ -d ${group} ] || mkdir -p ${group}; } && ${join}; } 2>/dev/null || echo 'runs without the limits of' ${quote(procs)}`
+  const [group, threads] = [shellQuote(directory), shellQuote(`${directory}/tasks`)]
+  const join = `if [ -e ${threads} ]; then echo 0 > ${threads}; else echo 0 > ${shellQuote(procs)}; fi`
+  return `{ { [ -d ${group} ] || mkdir -p ${group}; } && ${join}; } 2>/dev/null || echo 'runs without the limits of' ${shellQuote(procs)}`
 }
 
 function renderCommand(command: string[], spec: ServiceSpec): string {
   if (!command[0] || command[0].startsWith('-')) throw new Error(`not a command: ${JSON.stringify(command)}`)
-  const words = command.map(quote).join(' ')
+  const words = command.map(shellQuote).join(' ')
   if (spec.uid === undefined) return words
   return `${applyUidGid()} -u ${spec.uid} -g ${spec.gid ?? spec.uid} -G '' ${words}`
 }

@@ -2,10 +2,10 @@ import { type Stats, statSync } from 'node:fs'
 import type { Micros } from '../../model/time.ts'
 import { isSupervised } from './control.ts'
 import type { ServiceState } from './driver.ts'
-import { findEnd, isMarkedDown, type ServicePlace, serviceDirectory } from './service-directory.ts'
+import { findEnd, isMarkedDown, type SupervisorPaths, serviceDirectory } from './service-directory.ts'
 import { readStatus } from './status.ts'
 
-export async function inspectService(paths: ServicePlace, name: string): Promise<ServiceState> {
+export async function inspectService(paths: SupervisorPaths, name: string): Promise<ServiceState> {
   const directory = serviceDirectory(paths, name)
   const entry = statSync(directory, { throwIfNoEntry: false })
   if (entry === undefined) return { is: 'absent' }

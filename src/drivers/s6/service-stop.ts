@@ -1,28 +1,28 @@
 import { existsSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from '../host/file.ts'
-import { isSupervised, tellSupervisor } from './control.ts'
-import { markDown, type ServicePlace, serviceDirectory } from './service-directory.ts'
+import { controlService, isSupervised } from './control.ts'
+import { markDown, type SupervisorPaths, serviceDirectory } from './service-directory.ts'
 import { defaultStopTimeoutSeconds } from './service-script.ts'
 import { inspectService } from './service-state.ts'
 import { killUntilGone, processesOfService, resumeSupervision } from './tree-process.ts'
 
 const killTimeoutSeconds = 10
 
-export async function stopService(paths: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
+export async function stopService(paths: SupervisorPaths, name: string, timeoutSeconds?: number): Promise<void> {
   if (!existsSync(serviceDirectory(paths, name))) return
   markDown(paths, name)
   await bringDown(paths, name, timeoutSeconds)
 }
 
 /** Ends every process of the service, without marking it as down. */
-export async function bringDown(paths: ServicePlace, name: string, timeoutSeconds?: number): Promise<void> {
+export async function bringDown(paths: SupervisorPaths, name: string, timeoutSeconds?: number): Promise<void> {
   await killChildren(paths, name, await endMainProcess(paths, name, timeoutSeconds))
 }
 
 /** Ends the main process and returns its session, which has the same number as the process. */
 export async function endMainProcess(
-  paths: ServicePlace,
+  paths: SupervisorPaths,
   name: string,
   timeoutSeconds?: number,
 ): Promise<number | undefined> {
@@ -34,26 +34,26 @@ export async function endMainProcess(
   return before.is === 'up' ? before.pid : undefined
 }
 
-async function takeDown(paths: ServicePlace, name: string, timeoutSeconds: number): Promise<void> {
+async function takeDown(paths: SupervisorPaths, name: string, timeoutSeconds: number): Promise<void> {
   const directory = serviceDirectory(paths, name)
-  tellSupervisor(directory, 'd')
+  controlService(directory, 'd')
   const isDown = async () => {
     const state = await inspectService(paths, name)
     return state.is === 'absent' || (state.is === 'down' && !state.wanted && !state.finishing)
   }
   if (await waitUntil(isDown, timeoutSeconds)) return
   resumeSupervision(paths)
-  tellSupervisor(directory, 'k')
+  controlService(directory, 'k')
   if (!(await waitUntil(isDown, killTimeoutSeconds))) throw new Error(`stop service ${name}: it survives SIGKILL`)
 }
 
-function readStopTimeoutSeconds(paths: ServicePlace, name: string): number {
+function readStopTimeoutSeconds(paths: SupervisorPaths, name: string): number {
   const milliseconds = readTextIfPresent(`${serviceDirectory(paths, name)}/timeout-kill`)
   return milliseconds === undefined ? defaultStopTimeoutSeconds : Number(milliseconds) / 1000
 }
 
 /** Kills the children that outlived the main process: they would hold files, ports and the log open. */
-export async function killChildren(paths: ServicePlace, name: string, session: number | undefined): Promise<void> {
+export async function killChildren(paths: SupervisorPaths, name: string, session: number | undefined): Promise<void> {
   const gone = await killUntilGone(() => processesOfService(paths, name, session))
   if (!gone) throw new Error(`stop service ${name}: its processes survive SIGKILL`)
 }

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
 import { run } from '../host/process.ts'
 import { findProcess, isStopped, killProcess } from '../host/process-list.ts'
-import { isSupervised, rescanTree, tellSupervisor, treeAnswers } from './control.ts'
+import { controlService, isSupervised, isTreeRunning, rescanTree } from './control.ts'
 import type { ServiceSignal, ServiceSpec, Supervisor } from './driver.ts'
 import {
   clearDown,
@@ -11,7 +11,7 @@ import {
   ensureFirstDefinition,
   hasPendingChange,
   isMarkedDown,
-  type ServicePlace,
+  type SupervisorPaths,
   serviceDirectory,
 } from './service-directory.ts'
 import { readLog } from './service-log.ts'
@@ -23,7 +23,7 @@ import { readStatus } from './status.ts'
 import { ensureTree, inspectTree, listServiceNames, stopTree } from './tree.ts'
 import { resumeSupervision } from './tree-process.ts'
 
-export function s6Supervisor(paths: ServicePlace): Supervisor {
+export function s6Supervisor(paths: SupervisorPaths): Supervisor {
   return {
     ensureTree: () => ensureTree(paths),
     inspectTree: () => inspectTree(paths),
@@ -40,8 +40,8 @@ export function s6Supervisor(paths: ServicePlace): Supervisor {
   }
 }
 
-async function ensureService(paths: ServicePlace, name: string, spec: ServiceSpec): Promise<void> {
-  if (!treeAnswers(paths)) throw new Error(`start service ${name}: the supervision tree is not running`)
+async function ensureService(paths: SupervisorPaths, name: string, spec: ServiceSpec): Promise<void> {
+  if (!isTreeRunning(paths)) throw new Error(`start service ${name}: the supervision tree is not running`)
   const definition = renderDefinition(paths, name, spec)
   await removeIncomplete(paths, name)
   mkdirSync(`${paths.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
@@ -66,12 +66,12 @@ async function ensureService(paths: ServicePlace, name: string, spec: ServiceSpe
 }
 
 /** Removes a service whose log directory was deleted by hand: s6 does not supervise such a half again. */
-async function removeIncomplete(paths: ServicePlace, name: string): Promise<void> {
+async function removeIncomplete(paths: SupervisorPaths, name: string): Promise<void> {
   const directory = serviceDirectory(paths, name)
   if (existsSync(directory) && !existsSync(`${directory}/log`)) await removeService(paths, name)
 }
 
-async function ensureSupervised(paths: ServicePlace, name: string): Promise<void> {
+async function ensureSupervised(paths: SupervisorPaths, name: string): Promise<void> {
   const directory = serviceDirectory(paths, name)
   const isReady = () =>
     isSupervised(directory) && isSupervised(`${directory}/log`) && existsSync(`${directory}/supervise/status`)
@@ -86,7 +86,7 @@ async function ensureSupervised(paths: ServicePlace, name: string): Promise<void
  * Continues processes that were stopped with SIGSTOP. A stopped logger blocks the service as soon as the pipe is full,
  * and a stopped s6-supervise does not notice the end of its process.
  */
-async function resumeStopped(paths: ServicePlace, name: string): Promise<void> {
+async function resumeStopped(paths: SupervisorPaths, name: string): Promise<void> {
   const directory = serviceDirectory(paths, name)
   for (const part of [directory, `${directory}/log`]) {
     const status = await readStatus(part)
@@ -96,14 +96,14 @@ async function resumeStopped(paths: ServicePlace, name: string): Promise<void> {
   }
 }
 
-async function startService(paths: ServicePlace, name: string): Promise<void> {
+async function startService(paths: SupervisorPaths, name: string): Promise<void> {
   clearDown(paths, name)
   await ensureSupervised(paths, name)
-  tellSupervisor(serviceDirectory(paths, name), 'u')
+  controlService(serviceDirectory(paths, name), 'u')
 }
 
 // The restart command of s6 waits a second and never follows its signal with SIGKILL.
-async function restartService(paths: ServicePlace, name: string): Promise<void> {
+async function restartService(paths: SupervisorPaths, name: string): Promise<void> {
   await bringDown(paths, name)
   await startService(paths, name)
 }
@@ -124,7 +124,7 @@ const signalLetters: Record<ServiceSignal, string> = {
   SIGWINCH: 'y',
 }
 
-async function signalService(paths: ServicePlace, name: string, signal: ServiceSignal): Promise<void> {
+async function signalService(paths: SupervisorPaths, name: string, signal: ServiceSignal): Promise<void> {
   // Callers continue as if the signal had arrived. Starting s6-svc takes longer than the delivery, a write to the
   // control FIFO would not.
   await run('s6-svc', [`-${signalLetters[signal]}`, serviceDirectory(paths, name)])

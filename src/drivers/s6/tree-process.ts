@@ -9,18 +9,18 @@ import {
   type Process,
   readEnvironment,
 } from '../host/process-list.ts'
-import { type ServicePlace, serviceMark } from './service-directory.ts'
+import { type SupervisorPaths, serviceMark } from './service-directory.ts'
 
 const s6Programs = ['s6-svscan', 's6-supervise', 's6-log']
 
 /** Lists the s6 processes of the tree. s6-svscan comes first, so that it does not replace those killed after it. */
-export function listS6Processes(paths: ServicePlace): Process[] {
+export function listS6Processes(paths: SupervisorPaths): Process[] {
   return listProcesses()
     .filter((found) => s6Programs.includes(found.name) && isBelow(paths, findWorkingDirectory(found.pid)))
     .sort((a, b) => s6Programs.indexOf(a.name) - s6Programs.indexOf(b.name))
 }
 
-function isBelow(paths: ServicePlace, directory: string | undefined): boolean {
+function isBelow(paths: SupervisorPaths, directory: string | undefined): boolean {
   return `${directory}/`.startsWith(`${paths.treeDirectory}/`)
 }
 
@@ -37,7 +37,7 @@ function isLogSupervisor(found: Process): boolean {
  * Ends the s6-supervise processes that a killed s6-svscan left behind, which a new one cannot command. SIGTERM ends the
  * service and then s6-supervise; SIGHUP does the same for a log once its input is closed.
  */
-export function terminateOrphans(paths: ServicePlace, treePid: number | undefined): void {
+export function terminateOrphans(paths: SupervisorPaths, treePid: number | undefined): void {
   for (const found of listS6Processes(paths)) {
     if (found.name !== 's6-supervise' || found.parent === treePid) continue
     killProcess(found.pid, isLogSupervisor(found) ? 'SIGHUP' : 'SIGTERM')
@@ -45,22 +45,26 @@ export function terminateOrphans(paths: ServicePlace, treePid: number | undefine
 }
 
 /** Continues s6 processes that were stopped with a signal; others ignore SIGCONT. */
-export function resumeSupervision(paths: ServicePlace): void {
+export function resumeSupervision(paths: SupervisorPaths): void {
   for (const { pid } of listS6Processes(paths)) killProcess(pid, 'SIGCONT')
 }
 
 /** Lists the processes of all services: those in these sessions and those that carry the mark of a service. */
-export function listServiceProcesses(paths: ServicePlace, sessions: Set<number>): Process[] {
+export function listServiceProcesses(paths: SupervisorPaths, sessions: Set<number>): Process[] {
   return [...listProcesses().filter((found) => sessions.has(found.session)), ...listMarkedProcesses(paths)]
 }
 
-export function listMarkedProcesses(paths: ServicePlace): Process[] {
+export function listMarkedProcesses(paths: SupervisorPaths): Process[] {
   const mark = serviceMark(paths, '')
   return listProcesses().filter((found) => readEnvironment(found.pid).some((entry) => entry.startsWith(mark)))
 }
 
 /** Lists the processes of one service: those in the session of its main process and those that carry its mark. */
-export function processesOfService(paths: ServicePlace, name: string, session: number | undefined): Promise<Process[]> {
+export function processesOfService(
+  paths: SupervisorPaths,
+  name: string,
+  session: number | undefined,
+): Promise<Process[]> {
   const mark = serviceMark(paths, name)
   return filterProcesses((found) => found.session === session || hasEnvironmentEntry(found.pid, mark))
 }

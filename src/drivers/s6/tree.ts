@@ -3,9 +3,9 @@ import { closeSync, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { baseEnvironment, commandExists, run } from '../host/process.ts'
-import { isSupervised, treeAnswers } from './control.ts'
+import { isSupervised, isTreeRunning } from './control.ts'
 import type { TreeState } from './driver.ts'
-import type { ServicePlace } from './service-directory.ts'
+import type { SupervisorPaths } from './service-directory.ts'
 import {
   isServiceSupervisor,
   killUntilGone,
@@ -23,10 +23,10 @@ const logTimeoutSeconds = 5
 /**
  * Starts the supervision tree unless it runs. If two processes start it at once, s6's lock makes one of them give up.
  */
-export async function ensureTree(paths: ServicePlace): Promise<void> {
+export async function ensureTree(paths: SupervisorPaths): Promise<void> {
   mkdirSync(paths.treeDirectory, { recursive: true, mode: 0o700 })
   mkdirSync(paths.logDirectory, { recursive: true, mode: 0o700 })
-  if (treeAnswers(paths)) return
+  if (isTreeRunning(paths)) return
   if (!commandExists('s6-svscan')) throw new Error('s6 is not installed: apt-get install s6')
   const services = listServiceNames(paths).map((name) => `${paths.treeDirectory}/${name}`)
   // Supervisors that outlived a killed s6-svscan do not write their status again.
@@ -35,15 +35,15 @@ export async function ensureTree(paths: ServicePlace): Promise<void> {
   spawnTree(paths)
   const isBack = (service: string) =>
     isSupervised(service) && (survivors.includes(service) || hasFreshStatus(service, startedAtMs))
-  const isUp = await waitUntil(() => treeAnswers(paths) && services.every(isBack), startTimeoutSeconds)
+  const isUp = await waitUntil(() => isTreeRunning(paths) && services.every(isBack), startTimeoutSeconds)
   if (!isUp) throw new Error(`start the supervision tree: ${(readTextIfPresent(treeLog(paths)) ?? '').slice(-1000)}`)
 }
 
-function treeLog(paths: ServicePlace): string {
+function treeLog(paths: SupervisorPaths): string {
   return `${paths.logDirectory}/.tree.log`
 }
 
-function spawnTree(paths: ServicePlace): void {
+function spawnTree(paths: SupervisorPaths): void {
   const log = openSync(treeLog(paths), 'a', 0o600)
   const child = spawn('s6-svscan', ['-c', String(maxServices), paths.treeDirectory], {
     // A separate session keeps the tree alive on Ctrl-C and when this process ends.
@@ -65,18 +65,18 @@ function hasFreshStatus(directory: string, startedAtMs: number): boolean {
   return status !== undefined && status.mtimeMs >= startedAtMs - 10
 }
 
-export function listServiceNames(paths: ServicePlace): string[] {
+export function listServiceNames(paths: SupervisorPaths): string[] {
   return readdirSync(paths.treeDirectory).filter((entry) => !entry.startsWith('.'))
 }
 
-export function inspectTree(paths: ServicePlace): TreeState {
-  if (!treeAnswers(paths)) return { is: 'down' }
+export function inspectTree(paths: SupervisorPaths): TreeState {
+  if (!isTreeRunning(paths)) return { is: 'down' }
   const found = listS6Processes(paths).find((process) => process.name === 's6-svscan')
   return found ? { is: 'up', pid: found.pid } : { is: 'down' }
 }
 
 /** Ends every service and then the tree. Services stay wanted, so the next `ensureTree` starts them again. */
-export async function stopTree(paths: ServicePlace, timeoutSeconds: number): Promise<void> {
+export async function stopTree(paths: SupervisorPaths, timeoutSeconds: number): Promise<void> {
   const sessions = new Set(listMarkedProcesses(paths).map((found) => found.session))
   const tree = inspectTree(paths)
   if (tree.is === 'up') await run('s6-svscanctl', ['-t', paths.treeDirectory])

@@ -11,7 +11,7 @@ import { scriptCommand } from '../postgres/script.ts'
 import { ensureTools } from '../postgres/toolchain/tools.ts'
 import type { PlatformFiles } from '../repository/platform.ts'
 import type { JobDriver } from '../s6/driver.ts'
-import { withoutTime } from '../s6/job.ts'
+import { stripLogTime } from '../s6/job.ts'
 import type { StateDatabase } from './database.ts'
 import type { DumpState, StateDumpDriver } from './driver.ts'
 
@@ -89,6 +89,6 @@ async function inspectDump(jobs: JobDriver): Promise<DumpState> {
   const state = await jobs.inspectJob(job)
   if (state.is !== 'ended') return { is: state.is }
   if (state.exitCode === 0) return { is: 'done' }
-  const lines = state.log.slice(-reasonLines).map((line) => withoutTime(line).trim())
+  const lines = state.log.slice(-reasonLines).map((line) => stripLogTime(line).trim())
   return { is: 'failed', reason: lines.join(': ') || `pg_dump ended with ${state.signal ?? state.exitCode}` }
 }

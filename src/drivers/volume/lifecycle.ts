@@ -12,13 +12,13 @@ import {
   statSync,
 } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
-import { ensureDirectory, freshName } from '../host/fresh.ts'
+import { ensureDirectory, temporaryPath } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { commandExists, findCommand, isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
-import { discard, sweepTrash } from '../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import type { JobDriver, JobState } from '../s6/driver.ts'
-import { withoutTime } from '../s6/job.ts'
+import { stripLogTime } from '../s6/job.ts'
 import type { VolumeDriver, VolumeMeasure, VolumeWork } from './driver.ts'
 import { findLoop, statMounted } from './mounted.ts'
 import { readSuperblock } from './superblock.ts'
@@ -107,7 +107,7 @@ async function ensureVolume(
 /** Renames the volume to its final name when it is complete. */
 async function makeEmpty(directory: string, sizeGb: number, canMount: boolean): Promise<void> {
   ensureDirectory(directory, { mode: 0o700 })
-  const fresh = freshName(directory)
+  const fresh = temporaryPath(directory)
   try {
     if (canMount) await makeDisk(fresh, sizeGb)
     else mkdirSync(fresh, { mode: 0o755 })
@@ -190,7 +190,7 @@ async function copy(host: VolumeHost, from: string, to: string, id: string): Pro
 }
 
 function reasonOf(state: JobState & { is: 'ended' }): string {
-  return ['the copy failed', ...state.log.slice(-3).map((line) => withoutTime(line).trim())].join(': ')
+  return ['the copy failed', ...state.log.slice(-3).map((line) => stripLogTime(line).trim())].join(': ')
 }
 
 function jobOf(id: string): string {
@@ -200,8 +200,8 @@ function jobOf(id: string): string {
 async function remove({ home, jobs }: VolumeHost, directory: string, id: string): Promise<void> {
   await jobs.removeJob(jobOf(id))
   if (!existsSync(directory)) return
-  discard(home, directory)
-  sweepTrash(home)
+  moveToTrash(home, directory)
+  emptyTrash(home)
 }
 
 function syncDirectory(path: string): void {
@@ -212,15 +212,15 @@ function syncDirectory(path: string): void {
 
 async function probe(home: Home): Promise<boolean> {
   ensureDirectory(`${home.path}/volume`, { mode: 0o700 })
-  return (await findDiskGap(`${home.path}/volume`)) === undefined
+  return (await findMountProblem(`${home.path}/volume`)) === undefined
 }
 
 /** Tries to mount a file in a temporary mount namespace. Returns why it failed, or undefined. */
-export async function findDiskGap(directory: string): Promise<string | undefined> {
+export async function findMountProblem(directory: string): Promise<string | undefined> {
   if (!isRoot()) return 'ordinary users may not mount'
   const missing = ['mkfs.ext4', 'e2fsck', 'resize2fs', 'losetup', 'unshare'].filter((name) => !commandExists(name))
   if (missing.length > 0) return `${missing.join(', ')} not found`
-  const scratch = freshName(directory)
+  const scratch = temporaryPath(directory)
   mkdirSync(`${scratch}/at`, { recursive: true })
   try {
     await run('truncate', ['-s', '8M', `${scratch}/disk`])

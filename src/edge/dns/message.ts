@@ -1,5 +1,5 @@
 // The wire format of DNS. Questions come from untrusted machines, so every length is checked before it is used.
-import { writtenOut } from '../../model/network.ts'
+import { toHexDigits } from '../../model/network.ts'
 
 export const recordType = { A: 1, SOA: 6, TXT: 16, AAAA: 28, OPT: 41, ANY: 255 }
 export const answerCode = { ok: 0, badFormat: 1, failed: 2, noSuchName: 3, notImplemented: 4, refused: 5 }
@@ -144,7 +144,7 @@ function nameBytes(name: string): Buffer {
 }
 
 function addressBytes(address: string): Buffer {
-  return Buffer.from(writtenOut(address), 'hex')
+  return Buffer.from(toHexDigits(address), 'hex')
 }
 
 /** A TXT record consists of strings of at most 255 bytes. */

@@ -1,7 +1,7 @@
 // The name server for machines. The source address of a question tells which private network the machine is in.
 import { createSocket, type Socket as UdpSocket } from 'node:dgram'
 import { createServer, type Server, type Socket } from 'node:net'
-import { findMachineOf, resolverAddress } from '../../model/network.ts'
+import { parseMachineAddress, resolverAddress } from '../../model/network.ts'
 import { listNames } from '../../store/app/name.ts'
 import type { Query } from '../../store/db.ts'
 import type { DatabaseRoute } from '../routing/database.ts'
@@ -97,7 +97,7 @@ class Responder {
 
   /** Returns undefined when the message gets no response. */
   async answer(address: string, message: Buffer, protocol: 'udp' | 'tcp'): Promise<Buffer | undefined> {
-    const machine = findMachineOf(this.homeNumber, address)
+    const machine = parseMachineAddress(this.homeNumber, address)
     if (!machine || !this.rateLimit.allow(machine.slot)) return undefined
     const question = readQuestion(message)
     if (!question) return undefined

@@ -2,11 +2,11 @@
 // database, and the first worker decides.
 import type { MachineService } from '../../model/app/machine-config.ts'
 import {
+  ifNotRunning,
   listRunningMachines,
   putLoads,
   type RunningMachine,
   stopIdleMachine,
-  whileAlone,
 } from '../../store/app/machine-load.ts'
 import type { Database } from '../../store/db.ts'
 import type { WorkerShare } from '../types.ts'
@@ -50,7 +50,7 @@ export function startAutostop(options: AutostopOptions): { close(): void } {
 }
 
 async function stopIdle(db: Database, intervalSeconds: number): Promise<void> {
-  await whileAlone(db, async (tx) => {
+  await ifNotRunning(db, async (tx) => {
     const machines = await listRunningMachines(tx, intervalSeconds)
     for (const group of Map.groupBy(machines, ({ appId, region }) => `${appId} ${region}`).values()) {
       const idle = chooseIdleMachine(group)

@@ -88,7 +88,7 @@ function setLimits(target: Target, { concurrency }: MachineService, worker: Work
 
 /** The worst status of the checks that gate traffic; a check that has not run yet counts as a warning. */
 function findHealth({ services, checks, statuses }: MachineRouteRow): CheckResult['status'] {
-  const gates = listChecks({ services, ...(checks && { checks }) }).filter(({ isGate }) => isGate)
+  const gates = listChecks({ services, ...(checks && { checks }) }).filter(({ gatesTraffic }) => gatesTraffic)
   const found = gates.map(({ name }) => statuses?.[name] ?? 'warning')
   return (['critical', 'warning'] as const).find((status) => found.includes(status)) ?? 'passing'
 }

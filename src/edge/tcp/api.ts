@@ -1,6 +1,6 @@
 // The platform's API as machines reach it: on a port of the name server's address, in every private network.
 import { type Socket, SocketAddress } from 'node:net'
-import { apiPort, findMachineOf, resolverAddress } from '../../model/network.ts'
+import { apiPort, parseMachineAddress, resolverAddress } from '../../model/network.ts'
 import { proxyHeader } from './proxy-protocol.ts'
 import { Relay } from './relay.ts'
 import type { UpstreamPool } from './upstream-pool.ts'
@@ -49,7 +49,7 @@ export class ApiRelay extends Relay {
     const { pool, settings, connections } = this.context
     const count = connections.get(this.client) ?? 0
     // The packet filter checks this as well, but only for packets of machines; processes of the host are checked here.
-    if (!findMachineOf(settings.homeNumber, this.client) || count >= maxConnectionsPerClient) {
+    if (!parseMachineAddress(settings.homeNumber, this.client) || count >= maxConnectionsPerClient) {
       this.destroy()
       return
     }

@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net'
-import { findMachineOf } from '../../model/network.ts'
+import { parseMachineAddress } from '../../model/network.ts'
 import type { DatabaseRoute, DatabaseTable } from '../routing/database.ts'
 import { Relay } from './relay.ts'
 import type { UpstreamPool } from './upstream-pool.ts'
@@ -32,7 +32,7 @@ export class DatabaseRelay extends Relay {
   /** The packet filter checks this as well, but only for packets of machines; processes of the host are checked here. */
   private isAllowed(): boolean {
     const { table, settings } = this.context
-    const machine = findMachineOf(settings.homeNumber, this.client)
+    const machine = parseMachineAddress(settings.homeNumber, this.client)
     const route = table.find(this.route.address)
     return route?.port === this.route.port && machine?.networkNumber === route.networkNumber
   }

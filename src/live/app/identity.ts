@@ -2,7 +2,7 @@ import type { KeyObject } from 'node:crypto'
 import { type IdentityWish, identityClaims, publicJwk, signToken } from '../../model/app/identity.ts'
 import { forbidden } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
-import { apiPort, findMachineOf } from '../../model/network.ts'
+import { apiPort, parseMachineAddress } from '../../model/network.ts'
 import { findIdentity } from '../../store/app/identity.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 
@@ -12,7 +12,7 @@ export async function issueIdentity(
   address: string,
   request: IdentityWish,
 ): Promise<string> {
-  const location = findMachineOf(ctx.settings.homeNumber, address)
+  const location = parseMachineAddress(ctx.settings.homeNumber, address)
   const identity = location && (await findIdentity(ctx.db, location.networkNumber, location.slot))
   if (!identity)
     throw forbidden(`only machines have identities: ask at http://_api.internal:${apiPort} from inside of one`)

@@ -60,7 +60,7 @@ export async function openAppLog(
     const unsubscribe = ctx.machineFeed.subscribe(async (change) => {
       if (signal.aborted || (change && (change.appId !== app.id || known.has(change.machineId)))) return
       for (const machine of await listMachines(ctx.db, app.id, filter).catch(() => [])) {
-        if (!known.has(machine.id)) begin(machine, mostLines)
+        if (!known.has(machine.id)) begin(machine, maxLogLines)
       }
     })
     await new Promise<void>((resolve) => {
@@ -72,7 +72,7 @@ export async function openAppLog(
   }
 }
 
-export const mostLines = 1000
+export const maxLogLines = 1000
 
 export interface LogPageRequest {
   /** Returns lines printed after this time; null for the last lines. */
@@ -94,13 +94,13 @@ export async function readLogPage(ctx: LiveContext, appName: string, request: Lo
   const selected = machines.filter(({ id }) => instance === null || id === instance)
   const now = Date.now()
   const read = (id: string) =>
-    afterMs === null ? ctx.machines.readLog(id, defaultLines) : ctx.machines.readLogAfter(id, afterMs, mostLines)
+    afterMs === null ? ctx.machines.readLog(id, defaultLines) : ctx.machines.readLogAfter(id, afterMs, maxLogLines)
   const found = await Promise.all(
     selected.map(async (machine) => (await read(machine.id)).map((line) => withMachine(machine, line))),
   )
   const lines = found.flat().filter(({ at }) => at <= now - writeDelayMs)
   lines.sort((a, b) => a.at - b.at)
-  return afterMs === null ? lines.slice(-defaultLines) : takeWithTies(lines, mostLines)
+  return afterMs === null ? lines.slice(-defaultLines) : takeWithTies(lines, maxLogLines)
 }
 
 async function readLines(ctx: LiveContext, machine: MachineDetails, lines: number): Promise<AppLogLine[]> {

@@ -4,7 +4,7 @@ import type { MachineDetails } from '../../model/app/machine.ts'
 import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
 import { BerthError, preconditionFailed } from '../../model/errors.ts'
 import { signalName } from '../../model/signal.ts'
-import { getVisibleMachine, readSurroundings, type VisibleMachine } from '../../store/app/machine.ts'
+import { getVisibleMachine, readMachineEnvironment, type VisibleMachine } from '../../store/app/machine.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { startWithPipes } from '../process.ts'
 
@@ -90,7 +90,7 @@ async function buildExecTarget(
 ): Promise<ExecTarget> {
   const image = machine.image && (await ctx.images.findImage(machine.image.digest))
   if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not on this host')
-  const context = await readSurroundings(ctx.db, machine.id, ctx.encryptionKey)
+  const context = await readMachineEnvironment(ctx.db, machine.id, ctx.encryptionKey)
   const { homeNumber } = ctx.settings
   return execTarget(machine, image, { ...context, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
 }

@@ -1,5 +1,5 @@
 import { unavailable } from '../../model/errors.ts'
-import { findUnheld } from '../../store/app/network-policy.ts'
+import { findMachineWithOldPolicies } from '../../store/app/network-policy.ts'
 import type { LiveContext } from '../context.ts'
 import { resolveWithin } from './machine-wait.ts'
 
@@ -13,7 +13,7 @@ const timeoutMs = 10_000
 const pollMs = 1_000
 
 /** Waits until this version of the policies is applied to all running machines of the app. */
-export async function waitUntilHeld(
+export async function waitUntilApplied(
   ctx: LiveContext,
   { appId, version }: { appId: string; version: number },
 ): Promise<void> {
@@ -27,7 +27,7 @@ export async function waitUntilHeld(
       const changed = new Promise<void>((resolve) => {
         wake = resolve
       })
-      const pending = await findUnheld(ctx.db, appId, version)
+      const pending = await findMachineWithOldPolicies(ctx.db, appId, version)
       if (pending === undefined) return
       if (performance.now() > deadline)
         throw unavailable(`the change is stored, but has not been applied to the machine ${pending} yet`)

@@ -5,7 +5,7 @@ import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 
 /** Works in every state, because the log matters most for a cluster that does not start. */
-export async function readLogOf(ctx: LiveContext, clusterId: string, lines: number): Promise<string[]> {
+export async function readClusterLog(ctx: LiveContext, clusterId: string, lines: number): Promise<string[]> {
   const { cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   return ctx.readClusterLog(cluster.id, lines)
 }

@@ -29,7 +29,7 @@ export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, n
   await endPooledSessions(ctx, cluster, { database: name })
 }
 
-export async function listExtensionsOf(
+export async function listClusterExtensions(
   ctx: LiveContext,
   clusterId: string,
   database: string,
@@ -40,7 +40,7 @@ export async function listExtensionsOf(
   return extensions.filter((extension) => isOffered(cluster, extension.name))
 }
 
-export async function enableExtensionIn(
+export async function enableClusterExtension(
   ctx: LiveContext,
   clusterId: string,
   database: string,
@@ -55,7 +55,7 @@ export async function enableExtensionIn(
   await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
 }
 
-export async function disableExtensionIn(
+export async function disableClusterExtension(
   ctx: LiveContext,
   clusterId: string,
   database: string,
@@ -64,7 +64,7 @@ export async function disableExtensionIn(
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(database)
-  const installed = (await listExtensionsOf(ctx, clusterId, database)).find((extension) => extension.name === name)
+  const installed = (await listClusterExtensions(ctx, clusterId, database)).find((extension) => extension.name === name)
   if (!installed?.installed) throw notFound(`Extension ${name} is not enabled in ${database}`)
   const work = ctx.postgres.extensions.disable(cluster.id, database, name, { cascade: force })
   await withDeadline(conflictAsInvalid(work, 'force=true removes them too'), 'the cluster')

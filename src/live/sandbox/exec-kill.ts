@@ -17,7 +17,7 @@ export interface KillRequest {
   timeoutMs: number
 }
 
-export function readKillOrder(search: URLSearchParams): KillRequest {
+export function readKillRequest(search: URLSearchParams): KillRequest {
   const timeout = search.get('timeout') ?? undefined
   const signalOnly = timeout !== undefined && parseDuration(timeout) === 0
   return {

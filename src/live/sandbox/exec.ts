@@ -16,10 +16,10 @@ export interface PreparedExec {
 
 export async function prepareExec(ctx: LiveContext, name: string, search: URLSearchParams): Promise<PreparedExec> {
   const sandbox = await getSandbox(ctx, name, 'write')
-  return prepareIn(ctx, sandbox, search)
+  return prepareExecIn(ctx, sandbox, search)
 }
 
-export async function prepareIn(
+export async function prepareExecIn(
   ctx: LiveContext,
   sandbox: SandboxDetails,
   search: URLSearchParams,
@@ -28,7 +28,7 @@ export async function prepareIn(
   if (ctx.sessions.list(sandbox.id).length >= maxSessionsPerSandbox) {
     throw new BerthError('rate_limited', `a sandbox runs at most ${maxSessionsPerSandbox} commands at once`, {
       retryAfterSeconds: 1,
-      limit: { most: maxSessionsPerSandbox, windowSeconds: 0 },
+      limit: { max: maxSessionsPerSandbox, windowSeconds: 0 },
     })
   }
   if (request.tty) await loadTerminals()
@@ -48,10 +48,10 @@ export interface FoundSession {
 
 export async function getExecSession(ctx: LiveContext, name: string, id: string): Promise<FoundSession> {
   const sandbox = await getSandbox(ctx, name, 'write')
-  return { sandbox, session: findIn(ctx, sandbox, id) }
+  return { sandbox, session: getSessionIn(ctx, sandbox, id) }
 }
 
-export function findIn(ctx: LiveContext, sandbox: Sandbox, id: string): ExecSession {
+export function getSessionIn(ctx: LiveContext, sandbox: Sandbox, id: string): ExecSession {
   const session = ctx.sessions.find(sandbox.id, id)
   if (!session) throw notFound(`session not found: ${id}`)
   return session
@@ -61,5 +61,5 @@ export function findIn(ctx: LiveContext, sandbox: Sandbox, id: string): ExecSess
 export async function getSessionToKill(ctx: LiveContext, name: string, id: string): Promise<ExecSession> {
   const sandbox = await getSandbox(ctx, name, 'write')
   if (ctx.sessions.hasEnded(sandbox.id, id)) throw new BerthError('gone', `session has exited: ${id}`)
-  return findIn(ctx, sandbox, id)
+  return getSessionIn(ctx, sandbox, id)
 }

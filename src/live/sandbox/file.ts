@@ -20,7 +20,7 @@ import type { LiveContext } from '../context.ts'
 import { startFileWork, withFileErrors } from './file-helper.ts'
 import { getSandbox } from './sandbox.ts'
 
-export interface FilePlace {
+export interface FileLocation {
   path: string
   workingDir?: string
 }
@@ -33,7 +33,7 @@ const maxVisited = 1_000_000
 /** The number of paths in a response; the count includes all. */
 const maxNamed = 10_000
 
-function absolutePath({ path, workingDir }: FilePlace): string {
+function absolutePath({ path, workingDir }: FileLocation): string {
   return resolvePath(path, workingDir)
 }
 
@@ -52,7 +52,7 @@ export interface OpenFile {
 export async function openFile(
   ctx: LiveContext,
   name: string,
-  place: FilePlace,
+  place: FileLocation,
   chooseRange: (size: number) => ByteRange | undefined = () => undefined,
 ): Promise<OpenFile> {
   const sandbox = await getSandbox(ctx, name, 'read')
@@ -95,7 +95,7 @@ export interface WrittenFile {
 export async function writeFile(
   ctx: LiveContext,
   name: string,
-  place: FilePlace,
+  place: FileLocation,
   body: Readable,
   options: { mode?: string; mkdirParents: boolean },
 ): Promise<WrittenFile> {
@@ -126,7 +126,7 @@ export interface FileListing {
 export async function listFiles(
   ctx: LiveContext,
   name: string,
-  place: FilePlace,
+  place: FileLocation,
   options: { recursive: boolean; pattern?: string },
 ): Promise<FileListing> {
   const sandbox = await getSandbox(ctx, name, 'read')
@@ -195,7 +195,7 @@ async function runToEnd(ctx: LiveContext, sandbox: Sandbox, kind: string, words:
   }
 }
 
-export async function deleteFile(ctx: LiveContext, name: string, place: FilePlace, options: { recursive: boolean }) {
+export async function deleteFile(ctx: LiveContext, name: string, place: FileLocation, options: { recursive: boolean }) {
   const sandbox = await getSandbox(ctx, name, 'write')
   const path = absolutePath(place)
   if (path === '/') throw fileError('EINVAL', path, 'the root of a sandbox cannot be deleted; delete the sandbox')

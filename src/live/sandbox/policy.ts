@@ -4,7 +4,7 @@ import { type LiveContext, withDeadline } from '../context.ts'
 import { getSandbox } from './sandbox.ts'
 
 /** Rejects network rules on hosts that cannot enforce them. */
-export function refuseUnenforced(ctx: LiveContext, rules: unknown[]): void {
+export function requireEnforceable(ctx: LiveContext, rules: unknown[]): void {
   if (rules.length === 0 || ctx.boxes.policiesPossible()) return
   throw invalid('network rules cannot be enforced on this machine: the platform must run as root, with nft and dnsmasq')
 }

@@ -5,10 +5,10 @@ import { conflict, notFound } from '../../model/errors.ts'
 import { boxSpec } from '../../model/sandbox/box.ts'
 import type { SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import {
+  checkDefinition,
   isSameDefinition,
   type PutService,
   readDefinition,
-  refuseMisfit,
   type Service,
   startOrder,
 } from '../../model/sandbox/service.ts'
@@ -19,7 +19,7 @@ import type { LiveContext } from '../context.ts'
 import { getSandbox, openSandbox, wake } from './sandbox.ts'
 import { serviceNotFound } from './service.ts'
 import { streamLog, streamStart, streamStop } from './service-stream.ts'
-import { type Change, inTurn, type Telling } from './service-task.ts'
+import { type Change, inTurn, type ServiceEventStream } from './service-task.ts'
 
 /** Returns undefined when the service runs with the same definition already. */
 export async function changeService(
@@ -28,7 +28,7 @@ export async function changeService(
   name: string,
   body: PutService,
   durationMs: number,
-): Promise<Telling | undefined> {
+): Promise<ServiceEventStream | undefined> {
   const asked = await getSandbox(ctx, sandboxName, 'write')
   const definition = readDefinition(name, body)
   const sandbox = await wake(ctx, asked)
@@ -39,7 +39,7 @@ export async function changeService(
     const found = before && ctx.services.inspectService(sandbox.id, before)
     wasUp = found?.is === 'up'
     if (before?.wanted && found?.is === 'up' && found.wanted && isSameDefinition(before, definition)) return undefined
-    refuseMisfit(definition, known)
+    checkDefinition(definition, known)
     await putService(tx, sandbox.id, definition)
     return wantWithNeeds(tx, sandbox.id, name)
   })
@@ -53,7 +53,7 @@ export async function startService(
   sandboxName: string,
   name: string,
   durationMs: number,
-): Promise<Telling> {
+): Promise<ServiceEventStream> {
   const sandbox = await openSandbox(ctx, sandboxName, 'write')
   const services = await ctx.db.transaction(async (tx) => {
     const service = getOf(await lockServices(tx, sandbox.id), name)
@@ -71,7 +71,7 @@ export async function restartService(
   sandboxName: string,
   name: string,
   durationMs: number,
-): Promise<Telling> {
+): Promise<ServiceEventStream> {
   const sandbox = await openSandbox(ctx, sandboxName, 'write')
   const services = await ctx.db.transaction(async (tx) => {
     getOf(await lockServices(tx, sandbox.id), name)
@@ -89,7 +89,7 @@ export async function stopService(
   sandboxName: string,
   name: string,
   timeoutMs: number,
-): Promise<Telling> {
+): Promise<ServiceEventStream> {
   const sandbox = await getSandbox(ctx, sandboxName, 'write')
   const services = await ctx.db.transaction(async (tx) => {
     const known = await lockServices(tx, sandbox.id)
@@ -129,13 +129,13 @@ export async function deleteService(ctx: LiveContext, sandboxName: string, name:
 }
 
 /** Streams the output that is kept, and then new output for some time. */
-export async function tellLogOf(
+export async function streamServiceLog(
   ctx: LiveContext,
   sandboxName: string,
   name: string,
   lines: number | undefined,
   followMs: number,
-): Promise<Telling> {
+): Promise<ServiceEventStream> {
   const sandbox = await getSandbox(ctx, sandboxName, 'read')
   const services = await listServices(ctx.db, sandbox.id)
   return streamLog(changeOf(ctx, sandbox, services, name), lines, followMs)

@@ -4,7 +4,14 @@ import { serviceLogFiles } from '../../model/sandbox/inner-paths.ts'
 import { startOrder } from '../../model/sandbox/service.ts'
 import { stateOf } from '../../model/sandbox/service-state.ts'
 import { ServiceOutput } from './service-output.ts'
-import { type Change, inTurn, type ServiceEvent, serviceEvent, type Telling, type Watched } from './service-task.ts'
+import {
+  type Change,
+  inTurn,
+  type ServiceEvent,
+  type ServiceEventStream,
+  serviceEvent,
+  type Watched,
+} from './service-task.ts'
 
 /** The delay between polls grows from the first to the last value while nothing happens. */
 const firstPollMs = 1
@@ -22,7 +29,11 @@ interface StartOptions {
   tellsStop: boolean
 }
 
-export function streamStart(change: Change, options: StartOptions, start: (change: Change) => Promise<void>): Telling {
+export function streamStart(
+  change: Change,
+  options: StartOptions,
+  start: (change: Change) => Promise<void>,
+): ServiceEventStream {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const stopped = Promise.withResolvers<void>()
@@ -44,7 +55,7 @@ export function streamStart(change: Change, options: StartOptions, start: (chang
     })
 }
 
-export function streamStop(change: Change, timeoutMs: number): Telling {
+export function streamStop(change: Change, timeoutMs: number): ServiceEventStream {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const wasUp = driver.inspectService(box.id, service).is === 'up'
@@ -59,7 +70,7 @@ export function streamStop(change: Change, timeoutMs: number): Telling {
 }
 
 /** Sends the output that is kept, and then new output for some time. */
-export function streamLog(watched: Watched, lines: number | undefined, followMs: number): Telling {
+export function streamLog(watched: Watched, lines: number | undefined, followMs: number): ServiceEventStream {
   const { driver, box, service } = watched
   return async (send, gone) => {
     const log = await driver.openLog(box.id, service.name).fromBefore(lines)

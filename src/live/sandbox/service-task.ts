@@ -29,7 +29,7 @@ export interface ServiceEvent {
 export type SendEvents = (events: ServiceEvent[]) => Promise<void>
 
 /** Sends events to a client until there are no more or the client has gone. */
-export type Telling = (send: SendEvents, gone: AbortSignal) => Promise<void>
+export type ServiceEventStream = (send: SendEvents, gone: AbortSignal) => Promise<void>
 
 export function serviceEvent(type: ServiceEvent['type'], more: Partial<ServiceEvent> = {}): ServiceEvent {
   return { type, timestamp: Date.now(), ...more }

@@ -2,8 +2,8 @@ import { tmpdir } from 'node:os'
 import { checkBoxPart, listClosedUplinks } from '../../drivers/box/check.ts'
 import { inspectSwap } from '../../drivers/host/cgroup-support.ts'
 import { isRoot } from '../../drivers/host/process.ts'
-import { findPrivateGap } from '../../drivers/network/private.ts'
-import { findDiskGap } from '../../drivers/volume/lifecycle.ts'
+import { findPrivateNetworkProblem } from '../../drivers/network/private.ts'
+import { findMountProblem } from '../../drivers/volume/lifecycle.ts'
 import { type Check, type Finding, ok, warning } from './finding.ts'
 
 /** The host features that sandboxes and machines depend on. */
@@ -54,7 +54,7 @@ async function checkNetwork(): Promise<Finding> {
 }
 
 async function checkPrivateNetworks(): Promise<Finding> {
-  const why = await findPrivateGap()
+  const why = await findPrivateNetworkProblem()
   if (why === undefined) return ok('a bridge and firewall rules per network, over IPv6')
   return warning(
     `not possible: ${why}`,
@@ -64,7 +64,7 @@ async function checkPrivateNetworks(): Promise<Finding> {
 }
 
 async function checkVolumes(): Promise<Finding> {
-  const why = await findDiskGap(tmpdir())
+  const why = await findMountProblem(tmpdir())
   if (why === undefined) return ok('a disk image per volume')
   return warning(
     `directories, because disk images cannot be mounted: ${why}`,

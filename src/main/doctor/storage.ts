@@ -2,7 +2,7 @@ import { statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { hasSubvolumes } from '../../drivers/box/quota.ts'
 import {
-  areOnOneDevice,
+  areOnSameDevice,
   canWrite,
   measureDisk,
   nearestExisting,
@@ -81,7 +81,7 @@ export function checkSecretFile(file: string, cost: string): Finding {
 }
 
 export function checkRepository({ home, repository }: Config): Finding {
-  if (!areOnOneDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
+  if (!areOnSameDevice(nearestExisting(home), nearestExisting(repository))) return ok(repository)
   return warning(
     `${repository} is on the same disk as the home`,
     'If that disk fails, clusters are lost together with their backups.',

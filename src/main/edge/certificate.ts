@@ -30,7 +30,7 @@ export async function ensureOwnCertificate({ config, home, log }: CertificateCon
 }
 
 /** Checks every day whether the certificate has to be renewed, as the control plane may run for years. */
-export function keepCertificate(controlPlane: RenewalContext): { stop(): void } {
+export function startCertificateRenewal(controlPlane: RenewalContext): { stop(): void } {
   const timer = setInterval(() => {
     renewCertificate(controlPlane).catch((err) =>
       controlPlane.log.warn({ err }, 'renewing the certificate of the edge failed'),

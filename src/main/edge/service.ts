@@ -5,8 +5,8 @@ import { readOpenFileLimit } from '../../drivers/host/facts.ts'
 import { readTextIfPresent } from '../../drivers/host/file.ts'
 import type { Home } from '../../drivers/host/home.ts'
 import { isRoot } from '../../drivers/host/process.ts'
-import { accepts, canBind, localHost } from '../../drivers/network/port.ts'
-import { findPrivateGap } from '../../drivers/network/private.ts'
+import { canBind, isListening, reachableHost } from '../../drivers/network/port.ts'
+import { findPrivateNetworkProblem } from '../../drivers/network/private.ts'
 import { s6Supervisor } from '../../drivers/s6/supervisor.ts'
 import { type EdgeSettings, stopTimeoutMs } from '../../edge/settings.ts'
 import type { BoxNetwork } from '../../edge/types.ts'
@@ -50,7 +50,7 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   const ownTls = await ensureOwnCertificate(controlPlane)
   const boxes = await findBoxNetwork(controlPlane)
   const names = await findNameServer(controlPlane, boxes)
-  const databases = names && { homeNumber: names.homeNumber, host: localHost(config.pgListen) }
+  const databases = names && { homeNumber: names.homeNumber, host: reachableHost(config.pgListen) }
   const api = names && findApiSettings(controlPlane, listen)
   const settings = { ...createSettings(controlPlane, listen, boxes), ownTls: ownTls.files, names, databases, api }
   const text = `${JSON.stringify(settings)}\n`
@@ -78,7 +78,7 @@ async function findBoxNetwork({ home, world, log }: ControlPlane): Promise<BoxNe
 }
 
 async function findNameServer({ home, log }: ControlPlane, boxes: BoxNetwork): Promise<EdgeSettings['names']> {
-  const gap = typeof boxes === 'string' ? 'machines have no network of their own' : await findPrivateGap()
+  const gap = typeof boxes === 'string' ? 'machines have no network of their own' : await findPrivateNetworkProblem()
   if (gap === undefined) return { homeNumber: home.number, upstreams: findResolvers() }
   log.warn({ why: gap }, 'private networks are not available')
   return null
@@ -171,7 +171,7 @@ function writeSecret(file: string, text: string): void {
 }
 
 async function waitUntilListening({ supervisor }: ControlPlane, { host, port }: Listen): Promise<void> {
-  if (await waitUntil(() => accepts(host, port), startTimeoutSeconds)) return
+  if (await waitUntil(() => isListening(host, port), startTimeoutSeconds)) return
   const log = supervisor.readLog(service, 10).join('\n')
   throw new Error(`start the edge: it did not listen within ${startTimeoutSeconds} s. Its log ends with:\n${log}`)
 }

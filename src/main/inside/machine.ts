@@ -4,13 +4,13 @@ import type { MachineDriver } from '../../drivers/machine/driver.ts'
 import { listenInMachine } from '../../drivers/machine/inside.ts'
 import { machineAddress, machineHeader } from '../../model/network.ts'
 import type { World } from '../../reconcile/step.ts'
-import { listRunningMachines, type MachinePlace } from '../../store/app/inside.ts'
+import { listRunningMachines, type MachineSlot } from '../../store/app/inside.ts'
 import type { MachineFeed } from '../../store/app/machine-feed.ts'
 import type { Db } from '../../store/db.ts'
 import type { ControlPlane } from '../control-plane.ts'
 import { openSockets } from './sockets.ts'
 
-export interface MachineInside {
+export interface MachineSockets {
   /** Wraps the driver so that a machine has its socket before it starts. */
   machines: MachineDriver
   /** Opens the sockets of all running machines and follows changes from then on. */
@@ -26,10 +26,10 @@ type Parts = {
 }
 
 /** The sockets inside machines. A request over one is treated as coming from the private address of its machine. */
-export function openMachineInside({ home, db, world, log }: Parts, feed: MachineFeed): MachineInside {
+export function openMachineSockets({ home, db, world, log }: Parts, feed: MachineFeed): MachineSockets {
   let server: FastifyInstance | undefined
   let unsubscribe = () => {}
-  const sockets = openSockets<MachinePlace>(
+  const sockets = openSockets<MachineSlot>(
     (ids) => listRunningMachines(db, ids),
     ({ id, slot, networkNumber }) => {
       const address = machineAddress(home.number, networkNumber, slot)

@@ -11,7 +11,7 @@ import { listRunning, type RunningSandbox } from '../../store/sandbox/inside.ts'
 import type { ControlPlane } from '../control-plane.ts'
 import { openSockets } from './sockets.ts'
 
-export interface Inside {
+export interface SandboxSockets {
   /** Wraps the driver so that a box has its socket before it starts. */
   boxes: BoxDriver
   /** Opens the sockets of all running sandboxes and follows changes from then on. */
@@ -30,7 +30,7 @@ type Parts = {
  * The sockets inside sandboxes, one per running sandbox. A sandbox that this process starts gets its socket first; those
  * started or deleted by other processes are learned from the feed.
  */
-export function openInside({ home, db, world, log }: Parts, feed: SandboxFeed): Inside {
+export function openSandboxSockets({ home, db, world, log }: Parts, feed: SandboxFeed): SandboxSockets {
   let server: FastifyInstance | undefined
   let unsubscribe = () => {}
 

@@ -29,7 +29,7 @@ export interface AppOrg {
 }
 
 /** The response to a created app. */
-export type NewlyMade = Pick<App, 'id' | 'numericId' | 'name' | 'network' | 'createdAt'> & AppOrg
+export type CreatedAppRow = Pick<App, 'id' | 'numericId' | 'name' | 'network' | 'createdAt'> & AppOrg
 
 /** The fields of an app that the API shows, with its counters. */
 export interface AppSummary extends Pick<App, 'id' | 'numericId' | 'orgId' | 'name' | 'network'>, AppOrg {

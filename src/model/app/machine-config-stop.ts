@@ -1,4 +1,4 @@
-import { formatDuration, millisOf } from '../duration.ts'
+import { formatDuration, goDurationMs } from '../duration.ts'
 import { badRequest } from '../errors.ts'
 import { readSignal } from '../signal.ts'
 import type { MachineConfig } from './machine-config.ts'
@@ -12,7 +12,7 @@ export function normalizeStop(field: string, stop: StopConfig): StopConfig {
   if (stop.signal !== undefined) normalized.signal = checkSignal(`${field}.signal`, stop.signal)
   if (stop.timeout !== undefined) {
     normalized.timeout = normalizeDuration(`${field}.timeout`, stop.timeout)
-    if (millisOf(stop.timeout)! > maxStopMs) throw badRequest(`${field}.timeout must be at most 5m`)
+    if (goDurationMs(stop.timeout)! > maxStopMs) throw badRequest(`${field}.timeout must be at most 5m`)
   }
   return normalized
 }
@@ -28,7 +28,7 @@ export function checkSignal<T extends string | number>(field: string, signal: T)
 
 /** Text stays as it was sent; nanoseconds become text. */
 export function normalizeDuration(field: string, duration: string | number): string {
-  const ms = millisOf(duration)
+  const ms = goDurationMs(duration)
   if (ms === undefined || ms < 0) throw badRequest(`${field} must be a duration such as 15s or 1m30s`)
   return typeof duration === 'string' ? duration : formatDuration(ms)
 }

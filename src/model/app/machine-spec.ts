@@ -1,6 +1,6 @@
 // Combines a machine's row, its image and its app's secrets into the description that the driver starts it from.
 
-import { millisOf } from '../duration.ts'
+import { goDurationMs } from '../duration.ts'
 import type { ImageConfig } from '../image.ts'
 import { resolverAddress } from '../network.ts'
 import { signalName } from '../signal.ts'
@@ -121,7 +121,7 @@ export function stopOptions(
 function configuredStop({ stop_config }: MachineConfig, image?: Pick<ImageConfig, 'stopSignal'>): StopOptions {
   return {
     signal: signalName(stop_config?.signal ?? image?.stopSignal ?? defaultStop.signal),
-    timeoutMs: millisOf(stop_config?.timeout) ?? defaultStop.timeoutMs,
+    timeoutMs: goDurationMs(stop_config?.timeout) ?? defaultStop.timeoutMs,
   }
 }
 

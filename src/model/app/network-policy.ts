@@ -10,7 +10,7 @@ const maxMachines = 1000
 const maxRules = 100
 const maxPorts = 100
 /** Per app. */
-export const mostPolicies = 100
+export const maxPolicies = 100
 
 const Selector = Type.Object(
   {

@@ -80,7 +80,7 @@ export const snapshotIdPattern = /^vs_[a-z0-9]{16}$/
 const usableShare = 0.9
 
 /** The size to which auto-extend should grow the volume, or undefined. `bytesTotal` may lag behind an extension in progress. */
-export function sizeWhenFull(
+export function extendedSizeGb(
   { sizeGb }: Pick<Volume, 'sizeGb'>,
   mount: Pick<MachineMount, 'extend_threshold_percent' | 'add_size_gb' | 'size_gb_limit'>,
   { bytesUsed, bytesTotal }: { bytesUsed: number; bytesTotal: number },

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { askedRange, fileError, fileKind, parseMode, renderMode, renderTime, resolvePath } from './file.ts'
+import { fileError, fileKind, parseMode, renderMode, renderTime, requestedRange, resolvePath } from './file.ts'
 
 describe('a path', () => {
   test.each([
@@ -48,7 +48,7 @@ describe('a byte range', () => {
     [{}, 'bytes=99999999999999999999-', undefined],
     [{ start: 1 }, 'bytes=5-', { from: 1, length: 9 }],
   ])('%j with the header %j', (query, header, range) => {
-    expect(askedRange(10, query, header)).toEqual(range)
+    expect(requestedRange(10, query, header)).toEqual(range)
   })
 
   test.each([
@@ -57,7 +57,7 @@ describe('a byte range', () => {
     [{}, 'bytes=10-'],
     [{}, 'bytes=-0'],
   ])('%j with the header %j is rejected', (query, header) => {
-    expect(() => askedRange(10, query, header)).toThrow('the file has 10 bytes')
+    expect(() => requestedRange(10, query, header)).toThrow('the file has 10 bytes')
   })
 })
 

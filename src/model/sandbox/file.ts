@@ -96,7 +96,7 @@ export interface ByteRange {
 }
 
 /** The requested byte range, with both ends included; undefined for the whole file. Only a single range is supported. */
-export function askedRange(size: number, query: { start?: number; end?: number }, header?: string) {
+export function requestedRange(size: number, query: { start?: number; end?: number }, header?: string) {
   const { start, end } = query
   if (start !== undefined || end !== undefined) return cutRange(size, start ?? 0, end ?? size - 1)
   const match = /^bytes=(\d{0,15})-(\d{0,15})$/.exec(header ?? '')

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { readSignal } from '../signal.ts'
-import { readDefinition, refuseMisfit, type ServiceDefinition, startLevels, startOrder } from './service.ts'
+import { checkDefinition, readDefinition, type ServiceDefinition, startLevels, startOrder } from './service.ts'
 import { stateOf } from './service-state.ts'
 
 function service(name: string, needs: string[] = [], httpPort: number | null = null): ServiceDefinition {
@@ -31,19 +31,19 @@ describe('a service definition', () => {
 
   test('has existing dependencies without cycles', () => {
     const present = [service('a'), service('b', ['a']), service('c', ['b'])]
-    expect(() => refuseMisfit(service('d', ['c', 'a']), present)).not.toThrow()
-    expect(() => refuseMisfit(service('d', ['x']), present)).toThrow('needs: there is no service x')
-    expect(() => refuseMisfit(service('d', ['d']), present)).toThrow('service d cannot need itself')
-    expect(() => refuseMisfit(service('a', ['c']), present)).toThrow(
+    expect(() => checkDefinition(service('d', ['c', 'a']), present)).not.toThrow()
+    expect(() => checkDefinition(service('d', ['x']), present)).toThrow('needs: there is no service x')
+    expect(() => checkDefinition(service('d', ['d']), present)).toThrow('service d cannot need itself')
+    expect(() => checkDefinition(service('a', ['c']), present)).toThrow(
       'needs: a needs c needs b needs a is a dependency cycle',
     )
   })
 
   test('has the only HTTP port', () => {
-    expect(() => refuseMisfit(service('b', [], 81), [service('a', [], 80)])).toThrow(
+    expect(() => checkDefinition(service('b', [], 81), [service('a', [], 80)])).toThrow(
       'another service already has an HTTP port configured',
     )
-    expect(() => refuseMisfit(service('a', [], 81), [service('a', [], 80)])).not.toThrow()
+    expect(() => checkDefinition(service('a', [], 81), [service('a', [], 80)])).not.toThrow()
   })
 
   test('has one kind of health check, at a port', () => {

@@ -97,7 +97,7 @@ function refuseName(name: string): void {
 }
 
 /** Checks the definition against the other services of the sandbox. */
-export function refuseMisfit(definition: ServiceDefinition, present: readonly ServiceDefinition[]): void {
+export function checkDefinition(definition: ServiceDefinition, present: readonly ServiceDefinition[]): void {
   const others = present.filter((service) => service.name !== definition.name)
   const known = new Map([...others, definition].map((service) => [service.name, service]))
   for (const need of definition.needs) {

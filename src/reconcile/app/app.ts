@@ -2,8 +2,8 @@ import type { App, appStates } from '../../model/app/app.ts'
 import { snapshotStates, volumeStates } from '../../model/app/volume.ts'
 import { removeAppContents } from '../../store/app/app.ts'
 import { destroyMachine } from '../../store/app/machine-command.ts'
-import { hasMachines, machinesToRemove } from '../../store/app/machine-progress.ts'
-import { hasVolumes, snapshotsToRemove, volumesToRemove } from '../../store/app/volume.ts'
+import { hasMachines, listMachinesToDestroy } from '../../store/app/machine-progress.ts'
+import { hasVolumes, listVolumesToDestroy, snapshotsToRemove } from '../../store/app/volume.ts'
 import type { Query, Tx } from '../../store/db.ts'
 import { transition } from '../../store/transition.ts'
 import { advance, type Steps, wait } from '../step.ts'
@@ -30,7 +30,7 @@ type Save = (tx: Tx) => Promise<void>
 
 /** Returns the change that starts the removal of the next machines, or undefined when all are being removed. */
 async function machineRemoval(db: Query, appId: string): Promise<Save | undefined> {
-  const machines = await machinesToRemove(db, appId, maxRemovalsPerStep)
+  const machines = await listMachinesToDestroy(db, appId, maxRemovalsPerStep)
   if (machines.length === 0) return undefined
   return async (tx) => {
     for (const id of machines) await destroyMachine(tx, id, 'flyd')
@@ -39,7 +39,7 @@ async function machineRemoval(db: Query, appId: string): Promise<Save | undefine
 
 /** Returns the change that starts the removal of the next volumes and snapshots, or undefined when none are left. */
 async function volumeRemoval(db: Query, appId: string): Promise<Save | undefined> {
-  const volumes = await volumesToRemove(db, appId, maxRemovalsPerStep)
+  const volumes = await listVolumesToDestroy(db, appId, maxRemovalsPerStep)
   const snapshots = await snapshotsToRemove(db, appId, maxRemovalsPerStep)
   if (volumes.length === 0 && snapshots.length === 0) return undefined
   return async (tx) => {

@@ -5,9 +5,9 @@ import type { CheckResult, Machine } from '../../model/app/machine.ts'
 import type { NamedCheck } from '../../model/app/machine-check-list.ts'
 import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
 import { getSlot } from '../../model/app/machine-spec-context.ts'
-import { millisOf } from '../../model/duration.ts'
+import { goDurationMs } from '../../model/duration.ts'
 import { boxAddress } from '../../model/network.ts'
-import { readSurroundings } from '../../store/app/machine.ts'
+import { readMachineEnvironment } from '../../store/app/machine.ts'
 import type { World } from '../step.ts'
 
 export type CheckOutcome = Pick<CheckResult, 'status' | 'output'>
@@ -18,7 +18,7 @@ const maxOutputLength = 1_000
 
 /** Runs a check once. Failures are outcomes: it never throws. */
 export async function runCheck(world: World, machine: Machine, named: NamedCheck): Promise<CheckOutcome> {
-  const timeoutMs = Math.max(millisOf(named.check.timeout) ?? defaultTimeoutMs, minTimeoutMs)
+  const timeoutMs = Math.max(goDurationMs(named.check.timeout) ?? defaultTimeoutMs, minTimeoutMs)
   try {
     if (named.check.type === 'exec') return await runCommand(world, machine, named, timeoutMs)
     const { network } = await world.machines.isolation()
@@ -131,7 +131,7 @@ async function execTargetOf(machine: Machine, world: World): Promise<ExecTarget>
   if (cached) return cached
   const image = machine.image && (await world.images.findImage(machine.image.digest))
   if (!image) throw new Error('its image is not on this host')
-  const context = await readSurroundings(world.db, machine.id, world.encryptionKey)
+  const context = await readMachineEnvironment(world.db, machine.id, world.encryptionKey)
   const hasPrivateNetworks = await world.hasPrivateNetworks()
   const target = execTarget(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
   execTargets.set(machine, target)

@@ -2,7 +2,7 @@
 // while their result stays the same.
 import type { Machine } from '../../model/app/machine.ts'
 import { listChecks, type NamedCheck } from '../../model/app/machine-check-list.ts'
-import { millisOf } from '../../model/duration.ts'
+import { goDurationMs } from '../../model/duration.ts'
 import { listMachinesToCheck } from '../../store/app/machine.ts'
 import type { MachineFeed } from '../../store/app/machine-feed.ts'
 import { setCheck } from '../../store/app/machine-progress.ts'
@@ -94,8 +94,8 @@ function checkSchedule(world: World): { update(machines: Machine[]): void } {
   }
 
   function repeat(entry: Watched, named: NamedCheck, index: number): void {
-    const intervalMs = Math.max(millisOf(named.check.interval) ?? defaultIntervalMs, minIntervalMs)
-    const graceMs = millisOf(named.check.grace_period) ?? defaultGraceMs
+    const intervalMs = Math.max(goDurationMs(named.check.interval) ?? defaultIntervalMs, minIntervalMs)
+    const graceMs = goDurationMs(named.check.grace_period) ?? defaultGraceMs
     const startedAt = performance.now()
     let hasPassed = false
     const run = async () => {

@@ -1,7 +1,7 @@
 import type { MachineExit, MachineProcess } from '../../drivers/machine/driver.ts'
 import type { ExitEvent, Machine } from '../../model/app/machine.ts'
 import { insertMachineEvent } from '../../store/app/machine-event.ts'
-import { noteExits } from '../../store/app/machine-progress.ts'
+import { insertExits } from '../../store/app/machine-progress.ts'
 import type { Tx } from '../../store/db.ts'
 
 /** Returns the exits that have not become events yet. */
@@ -22,7 +22,7 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
     const restart = { restart_count: restarts }
     await insertMachineEvent(tx, machine.id, { type: 'restart', status: 'starting', source: 'flyd', request: restart })
   }
-  await noteExits(tx, machine.id, last.number, restarts - machine.restartCount)
+  await insertExits(tx, machine.id, last.number, restarts - machine.restartCount)
 }
 
 function exitEvent(exit: MachineExit): ExitEvent {

@@ -1,10 +1,10 @@
 import { type Image, ImageError } from '../../drivers/image/driver.ts'
 import type { ImageRef, Machine } from '../../model/app/machine.ts'
 import { formatImageReference, type ImageReference, parseImageReference } from '../../model/image.ts'
-import { noteProgress, setImage } from '../../store/app/machine-progress.ts'
+import { recordProgress, setImage } from '../../store/app/machine-progress.ts'
 import { enqueue } from '../../store/work.ts'
+import { runLongCall } from '../long-call.ts'
 import type { World } from '../step.ts'
-import { underway } from '../underway.ts'
 
 export type FoundImage =
   /** `machine` is the row with the resolved image. */
@@ -23,7 +23,7 @@ export async function ensureImage(machine: Machine, world: World): Promise<Found
   const reference = referenceOf(machine)
   try {
     const name = `pull ${formatImageReference(reference)}`
-    const pull = await underway(world.images, name, () => pullWithProgress(machine, reference, world), {
+    const pull = await runLongCall(world.images, name, () => pullWithProgress(machine, reference, world), {
       patienceMs,
       onEnd: () => wakeMachine(machine, world),
     })
@@ -61,7 +61,7 @@ function pullWithProgress(machine: Machine, reference: ImageReference, world: Wo
     recordedAt = performance.now()
     const megabytes = (bytes: number) => Math.round(bytes / 1e6)
     const note = `pulling the image: ${megabytes(done)} of ${megabytes(total)} MB`
-    noteProgress(world.db, machine.id, note).catch(() => {}) // the next progress is recorded instead
+    recordProgress(world.db, machine.id, note).catch(() => {}) // the next progress is recorded instead
   })
 }
 

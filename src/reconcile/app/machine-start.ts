@@ -5,10 +5,10 @@ import { checkNames } from '../../model/app/machine-check-list.ts'
 import { type MachineSpec, machineSpec } from '../../model/app/machine-spec.ts'
 import { SpecError } from '../../model/app/machine-spec-context.ts'
 import { trafficOf } from '../../model/app/network-policy.ts'
-import { readSurroundings } from '../../store/app/machine.ts'
-import { noteUp } from '../../store/app/machine-progress.ts'
+import { readMachineEnvironment } from '../../store/app/machine.ts'
+import { recordStarted } from '../../store/app/machine-progress.ts'
 import { listPolicies } from '../../store/app/network-policy.ts'
-import { volumesOfMachine } from '../../store/app/volume.ts'
+import { listMachineVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import type { World } from '../step.ts'
 import { newExits, recordExits } from './machine-exit.ts'
@@ -44,7 +44,7 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
     // Exits from before this start become events now, later ones at the next look.
     const save = async (tx: Tx) => {
       await recordExits(tx, machine, newExits(machine, before))
-      await noteUp(tx, machine.id, checkNames(machine.config))
+      await recordStarted(tx, machine.id, checkNames(machine.config))
     }
     return { is: 'up', save }
   }
@@ -62,7 +62,7 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   const found = await ensureImage(machine, world)
   if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: pullSeconds }
   if (found.is === 'refused') return found
-  const volumes = await volumesOfMachine(world.db, machine.id)
+  const volumes = await listMachineVolumes(world.db, machine.id)
   const failed = volumes.find(({ failure }) => failure !== null)
   if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
   const creating = volumes.find(({ state }) => state === 'creating')
@@ -81,7 +81,7 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
 
 async function buildSpec(machine: Machine, image: Image, world: World): Promise<MachineSpec> {
   const [context, { policies }] = await Promise.all([
-    readSurroundings(world.db, machine.id, world.encryptionKey),
+    readMachineEnvironment(world.db, machine.id, world.encryptionKey),
     listPolicies(world.db, machine.appId),
   ])
   const hasPrivateNetworks = await world.hasPrivateNetworks()

@@ -3,8 +3,8 @@ import type { Machine } from '../../model/app/machine.ts'
 import { stopOptions } from '../../model/app/machine-spec.ts'
 import { nowMicros } from '../../model/time.ts'
 import { findVersionBefore } from '../../store/app/machine.ts'
+import { runLongCall } from '../long-call.ts'
 import type { World } from '../step.ts'
-import { underway } from '../underway.ts'
 import { wakeMachine } from './machine-image.ts'
 
 /** Most programs stop within this time. */
@@ -23,7 +23,7 @@ export async function stopProgram(machine: Machine, world: World): Promise<boole
     await waitForEdge(machine)
     await world.machines.stopMachine(machine.id, how)
   }
-  const call = await underway(world.machines, name, stop, {
+  const call = await runLongCall(world.machines, name, stop, {
     patienceMs: stopPatienceMs,
     onEnd: () => wakeMachine(machine, world),
   })

@@ -1,7 +1,7 @@
 // Periodic work on machines: wakes the loop when programs exit, starts scheduled machines and removes old records.
 
 import { trimMachineEvents } from '../../store/app/machine-event.ts'
-import { forgetDestroyed } from '../../store/app/machine-progress.ts'
+import { deleteDestroyed } from '../../store/app/machine-progress.ts'
 import { startScheduled } from '../../store/app/machine-schedule.ts'
 import type { World } from '../step.ts'
 import { collectImages } from './image-collection.ts'
@@ -51,6 +51,6 @@ async function tick(world: World, count: number): Promise<void> {
 }
 
 export async function tidyMachines({ db }: Pick<World, 'db'>): Promise<void> {
-  await forgetDestroyed(db, destroyedSeconds)
+  await deleteDestroyed(db, destroyedSeconds)
   await trimMachineEvents(db, maxEventsPerMachine)
 }

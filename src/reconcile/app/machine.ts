@@ -1,8 +1,8 @@
 import type { Machine, machineStates } from '../../model/app/machine.ts'
 import { machineNetwork } from '../../model/app/machine-spec.ts'
 import { trafficOf } from '../../model/app/network-policy.ts'
-import { noteDown, releaseMachine } from '../../store/app/machine-progress.ts'
-import { listPolicies, noteHeld } from '../../store/app/network-policy.ts'
+import { recordStopped, releaseMachine } from '../../store/app/machine-progress.ts'
+import { listPolicies, recordAppliedPolicies } from '../../store/app/network-policy.ts'
 import { detachVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import { advance, type StepResult, type Steps, type World, wait } from '../step.ts'
@@ -44,7 +44,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
     const note = describeExit(last)
     const saveDown = async (tx: Tx) => {
       await save(tx)
-      await noteDown(tx, machine.id)
+      await recordStopped(tx, machine.id)
     }
     if (machine.config.auto_destroy) return advance('destroy itself', note, saveDown)
     const hasFailed = machine.config.restart?.policy !== 'no' && (last.exitCode !== 0 || last.signal !== 0)
@@ -105,7 +105,7 @@ function recordDown(machine: Machine, world: World): (tx: Tx) => Promise<void> {
   const exits = newExits(machine, world.machines.inspectMachine(machine.id, machine.instanceId))
   return async (tx) => {
     await recordExits(tx, machine, exits)
-    await noteDown(tx, machine.id)
+    await recordStopped(tx, machine.id)
   }
 }
 
@@ -134,7 +134,7 @@ async function applyPolicies(
   if (!isApplied) return wait(policyRetrySeconds, 'applying the network policies of its app')
   return wait(0, 'running', async (tx) => {
     await save(tx)
-    await noteHeld(tx, machine, version)
+    await recordAppliedPolicies(tx, machine, version)
   })
 }
 

@@ -1,9 +1,9 @@
 import type { VolumeDriver } from '../../drivers/volume/driver.ts'
 import type { MachineMount } from '../../model/app/machine-config.ts'
 import {
+  extendedSizeGb,
   gigabyte,
   type Snapshot,
-  sizeWhenFull,
   type snapshotStates,
   type Volume,
   type volumeStates,
@@ -105,7 +105,7 @@ function sizeIfFull(volume: Volume, mount: MachineMount, volumes: VolumeDriver):
   const measure = mount.extend_threshold_percent ? volumes.measureVolume(volume.id) : undefined
   if (!measure) return undefined
   const { blocks, blockSize, bytesUsed } = measure
-  return sizeWhenFull(volume, mount, { bytesUsed, bytesTotal: blocks * blockSize })
+  return extendedSizeGb(volume, mount, { bytesUsed, bytesTotal: blocks * blockSize })
 }
 
 /** Volumes that have been detached since their last snapshot have not changed and need no other. */

@@ -14,7 +14,7 @@ import {
   setBackupProgress,
   setBackupStarted,
 } from '../../store/postgres/backup.ts'
-import { findOrgSlug, isClusterBeingMade, loadCluster } from '../../store/postgres/cluster.ts'
+import { findOrgSlug, isClusterBeingCreated, loadCluster } from '../../store/postgres/cluster.ts'
 import { releaseBase } from '../../store/postgres/restore.ts'
 import { enqueue } from '../../store/work.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
@@ -38,7 +38,8 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     const cluster = await loadCluster(db, backup.clusterId)
     if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
     if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the time in its label')
-    if (isNew(backup) && (await isClusterBeingMade(db))) return wait(0.5, 'waiting for clusters that are being created')
+    if (isNew(backup) && (await isClusterBeingCreated(db)))
+      return wait(0.5, 'waiting for clusters that are being created')
     if ((await countRunningBackups(db)) >= maxRunning) return wait(1, 'waiting for other backups on this machine')
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')

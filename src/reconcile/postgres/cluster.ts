@@ -6,7 +6,7 @@ import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
 import { findRestore, releasePins } from '../../store/postgres/restore.ts'
-import { forgetKept, mustKeepDeleted } from '../../store/postgres/retention.ts'
+import { deleteBackupRows, mustKeepDeleted } from '../../store/postgres/retention.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
@@ -97,7 +97,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
       return wait(3600, 'keeping its backups')
     }
     await repository.removeCluster(cluster.id)
-    return advance('purged', '', (tx) => forgetKept(tx, cluster.id))
+    return advance('purged', '', (tx) => deleteBackupRows(tx, cluster.id))
   },
 }
 

@@ -6,9 +6,9 @@ import { listWindows } from '../../store/postgres/archive.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
 import {
   deleteScratch,
+  deleteScratchRows,
   findClusterFailure,
   findRunningDrill,
-  forgetScratch,
   setDrillDone,
   setDrillPassed,
   startDrill,
@@ -72,7 +72,7 @@ export const drillSteps: Steps<typeof drillStates, Drill> = {
     const scratch = await loadCluster(db, id)
     if (!scratch || scratch.state === 'purged') {
       return advance('cleaned', '', async (tx) => {
-        await forgetScratch(tx, id)
+        await deleteScratchRows(tx, id)
         await setDrillDone(tx, drill)
       })
     }

@@ -21,7 +21,7 @@ import {
   setRestoreProgress,
   setRestoreVerified,
 } from '../../store/postgres/restore.ts'
-import { isScrubbed, noteDamage } from '../../store/postgres/scrub.ts'
+import { isScrubbed, recordDamage } from '../../store/postgres/scrub.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
@@ -101,7 +101,7 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
 async function skipDamagedBackup(restore: Restore, reason: string, damage: string, { db, restores }: World) {
   const { clusterId } = restore
   const plan = restore.plan!
-  await db.transaction((tx) => noteDamage(tx, plan.backup, damage))
+  await db.transaction((tx) => recordDamage(tx, plan.backup, damage))
   if (!(await findOtherPlan(db, restore, plan))) return advance('failed', reason)
   // Otherwise the result of this copy would be taken for that of the next one.
   await restores.remove(clusterId)
@@ -179,7 +179,7 @@ export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   const seen = await restores.inspectVerification(cluster.id)
   if (seen.is === 'running') return undefined
   if (seen.is === 'failed') {
-    return advance('damaged', seen.reason, (tx) => noteDamage(tx, plan.backup, seen.damage ?? seen.reason))
+    return advance('damaged', seen.reason, (tx) => recordDamage(tx, plan.backup, seen.damage ?? seen.reason))
   }
   await restores.remove(cluster.id)
   return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))

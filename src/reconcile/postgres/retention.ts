@@ -5,8 +5,8 @@ import {
   type ArchiveNeed,
   listArchiveNeeds,
   listExpiredBackups,
+  markPinnedAlone,
   removeEpoch,
-  separatePinned,
 } from '../../store/postgres/retention.ts'
 import { transition } from '../../store/transition.ts'
 import type { World } from '../step.ts'
@@ -21,7 +21,7 @@ export async function applyRetention(cluster: Cluster, world: World): Promise<vo
       if (unneeded.length === 1) await transition(tx, 'backup', backupStates, id, 'expire')
     })
   }
-  await separatePinned(world.db, cluster.id, world.keep.pitrDays)
+  await markPinnedAlone(world.db, cluster.id, world.keep.pitrDays)
   for (const need of await listArchiveNeeds(world.db, cluster.id)) await trim(cluster, need, world)
 }
 

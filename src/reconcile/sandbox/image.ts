@@ -3,8 +3,8 @@ import { imageToPull, withPulled } from '../../model/sandbox/image.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import { setSandboxImage } from '../../store/sandbox/sandbox-change.ts'
 import { enqueue } from '../../store/work.ts'
+import { runLongCall } from '../long-call.ts'
 import { type StepResult, type World, wait } from '../step.ts'
-import { underway } from '../underway.ts'
 
 /** Long enough for a pull that finds all layers on this host. */
 const patienceMs = 400
@@ -20,7 +20,7 @@ export async function ensureSandboxImage(sandbox: Sandbox, world: World): Promis
   const { image } = sandbox
   if (!image || (image.digest !== null && (await world.images.findImage(image.digest)))) return { is: 'here', sandbox }
   try {
-    const pull = await underway(
+    const pull = await runLongCall(
       world.images,
       `pull for sandbox ${sandbox.id}`,
       () => world.images.pullImage(imageToPull(image)),

@@ -1,5 +1,5 @@
 import type { Caller } from '../../model/account/token.ts'
-import type { App, AppOrg, AppSummary, NewlyMade } from '../../model/app/app.ts'
+import type { App, AppOrg, AppSummary, CreatedAppRow } from '../../model/app/app.ts'
 import { appCallersCte, callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
 import { byPosition } from '../batch.ts'
 import type { Db, Query, Tx } from '../db.ts'
@@ -74,7 +74,7 @@ export interface InsertedApp {
   caller: Caller
   orgFound: boolean
   /** Undefined when the organization does not exist, the token may not write, or the name is taken. */
-  app: NewlyMade | undefined
+  app: CreatedAppRow | undefined
 }
 
 /** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
@@ -82,7 +82,7 @@ export function insertApp(db: Pick<Db, 'batch'>, tokenHash: Buffer, input: NewAp
   return db.batch(insertApps, { ...input, tokenHash })
 }
 
-type InsertedRow = Found<Pick<NewlyMade, 'numericId' | 'createdAt' | keyof AppOrg>>
+type InsertedRow = Found<Pick<CreatedAppRow, 'numericId' | 'createdAt' | keyof AppOrg>>
 
 async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[]): Promise<(InsertedApp | undefined)[]> {
   const { rows } = await db.query<InsertedRow & { position: number }>({
@@ -116,7 +116,7 @@ async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[])
 }
 
 function insertedOf(row: InsertedRow, { id, name, network }: NewApp): InsertedApp {
-  const app = row.numericId === null ? undefined : ({ ...row, id, name, network } as NewlyMade)
+  const app = row.numericId === null ? undefined : ({ ...row, id, name, network } as CreatedAppRow)
   return { caller: callerOf(row), orgFound: row.orgSlug !== null, app }
 }
 

@@ -1,6 +1,6 @@
 import type { Query } from '../db.ts'
 
-export interface MachinePlace {
+export interface MachineSlot {
   id: string
   slot: number
   networkNumber: number
@@ -9,8 +9,8 @@ export interface MachinePlace {
 const runningStates = `('starting', 'started', 'restarting', 'replacing', 'stopping', 'suspending', 'suspended')`
 
 /** Machines with a network namespace, all or those of `ids`. */
-export async function listRunningMachines(db: Query, ids: string[] | null): Promise<MachinePlace[]> {
-  const { rows } = await db.query<MachinePlace>({
+export async function listRunningMachines(db: Query, ids: string[] | null): Promise<MachineSlot[]> {
+  const { rows } = await db.query<MachineSlot>({
     name: ids ? 'some-running-machines' : 'all-running-machines',
     text: `select id, slot, network_number as "networkNumber" from machine
            where slot is not null and state in ${runningStates} ${ids ? 'and id = any($1)' : ''}`,
@@ -20,7 +20,7 @@ export async function listRunningMachines(db: Query, ids: string[] | null): Prom
 }
 
 /** Finds the machine with this slot in this private network. */
-export async function findItself(
+export async function findMachineBySlot(
   db: Query,
   networkNumber: number,
   slot: number,

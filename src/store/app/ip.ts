@@ -27,20 +27,20 @@ export interface NewIp {
 }
 
 /** Locks the app against deletion until the transaction ends. Returns false when it is gone. */
-export async function holdApp(tx: Tx, appId: string): Promise<boolean> {
+export async function lockAppForShare(tx: Tx, appId: string): Promise<boolean> {
   const { rowCount } = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
   return rowCount === 1
 }
 
 /** Allocates a dedicated address. Undefined when the pools are exhausted. */
-export async function giveIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip | undefined> {
+export async function allocateDedicatedIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip | undefined> {
   await lockAllocation(tx)
   const ip = await findFree(tx, pools)
   return ip === undefined ? undefined : insertIp(tx, ip, asked, false, null)
 }
 
 /** Assigns the shared address. Undefined when the pools are exhausted, null when the app already has it. */
-export async function shareIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip | null | undefined> {
+export async function assignSharedIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip | null | undefined> {
   await lockAllocation(tx)
   const ip = (await findShared(tx, pools)) ?? (await findFree(tx, pools))
   if (ip === undefined) return undefined
@@ -49,7 +49,7 @@ export async function shareIp(tx: Tx, pools: IpPool[], asked: NewIp): Promise<Ip
 }
 
 /** Allocates an address that is reachable from one private network only. */
-export async function givePrivateIp(
+export async function allocatePrivateIp(
   tx: Tx,
   homeNumber: number,
   from: { orgId: string; network: string },

@@ -43,7 +43,7 @@ const types: Record<string, string> = {
 const commands = new Set(['start', 'stop', 'restart', 'suspend', 'update', 'delete'])
 
 /** Records a state change as a machine event, and stores the failure if there is one. */
-export async function noteTransition(
+export async function recordTransition(
   tx: Tx,
   machineId: string,
   change: { event: string; to: string; note: string; source?: EventSource },

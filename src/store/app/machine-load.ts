@@ -55,7 +55,7 @@ export async function stopIdleMachine(tx: Tx, id: string, how: 'stop' | 'suspend
 const autostopLock = 0x73746f70
 
 /** Runs the body only if no other process runs it at the same time. */
-export async function whileAlone(db: Db, body: (tx: Tx) => Promise<void>): Promise<void> {
+export async function ifNotRunning(db: Db, body: (tx: Tx) => Promise<void>): Promise<void> {
   await db.transaction(async (tx) => {
     const { rows } = await tx.query('select pg_try_advisory_xact_lock($1) as held', [autostopLock])
     if (rows[0].held) await body(tx)

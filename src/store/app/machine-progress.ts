@@ -15,7 +15,7 @@ export async function setImage(db: Query, id: string, instanceId: string, image:
 }
 
 /** Restarts the deadline of the current state. The note is shown to the user. */
-export async function noteProgress(db: Query, id: string, note: string): Promise<void> {
+export async function recordProgress(db: Query, id: string, note: string): Promise<void> {
   await db.query({
     name: 'note-machine-progress',
     text: `with noted as (update machine set progress_at = now() where id = $1)
@@ -25,7 +25,7 @@ export async function noteProgress(db: Query, id: string, note: string): Promise
 }
 
 /** Marks the process exits up to `last` as recorded. */
-export async function noteExits(tx: Tx, id: string, last: number, restarts: number): Promise<void> {
+export async function insertExits(tx: Tx, id: string, last: number, restarts: number): Promise<void> {
   await tx.query({
     name: 'note-machine-exits',
     text: `update machine set exits_seen = $2, restart_count = restart_count + $3 where id = $1`,
@@ -34,13 +34,13 @@ export async function noteExits(tx: Tx, id: string, last: number, restarts: numb
 }
 
 /** Resets failures and checks after a start. */
-export async function noteUp(tx: Tx, id: string, checks: string[]): Promise<void> {
+export async function recordStarted(tx: Tx, id: string, checks: string[]): Promise<void> {
   await tx.query('update machine set launched = true, failure = null, progress_at = null where id = $1', [id])
   await resetChecks(tx, id, checks)
 }
 
 /** The program exited and its restart policy does not start it again. */
-export async function noteDown(tx: Tx, id: string): Promise<void> {
+export async function recordStopped(tx: Tx, id: string): Promise<void> {
   await tx.query('update machine set wanted = false where id = $1', [id])
   await resetChecks(tx, id, [])
 }
@@ -68,7 +68,7 @@ export async function releaseMachine(tx: Tx, id: string): Promise<void> {
 const leavingStates = `('destroying', 'launch_failed', 'destroyed')`
 
 /** Machines of a deleted app that still have to be destroyed. */
-export async function machinesToRemove(db: Query, appId: string, limit: number): Promise<string[]> {
+export async function listMachinesToDestroy(db: Query, appId: string, limit: number): Promise<string[]> {
   const { rows } = await db.query<{ id: string }>(
     `select id from machine where app_id = $1 and state not in ${leavingStates} order by id limit $2`,
     [appId, limit],
@@ -85,7 +85,7 @@ export async function hasMachines(db: Query, appId: string): Promise<boolean> {
 }
 
 /** Deletes rows of machines that were destroyed that long ago; until then the API still shows them. */
-export async function forgetDestroyed(db: Query, afterSeconds: number): Promise<number> {
+export async function deleteDestroyed(db: Query, afterSeconds: number): Promise<number> {
   const { rowCount } = await db.query(
     `delete from machine where ctid = any(array(
        select ctid from machine where destroyed_at < now() - interval '1 second' * $1 limit 500))`,

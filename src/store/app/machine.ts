@@ -154,7 +154,7 @@ export async function lockMachine(tx: Tx, id: string): Promise<MachineDetails | 
 }
 
 /** The app name and the decrypted secrets for the environment of its program. */
-export async function readSurroundings(
+export async function readMachineEnvironment(
   db: Query,
   id: string,
   encryptionKey: Buffer,

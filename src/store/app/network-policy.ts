@@ -80,7 +80,7 @@ export async function listForeignMachines(tx: Tx, appId: string, ids: string[]):
 }
 
 /** Makes the reconciler apply the current policies to running machines. Others get them when they start. */
-export async function wakeHeld(tx: Tx, appId: string): Promise<void> {
+export async function enqueuePolicyChange(tx: Tx, appId: string): Promise<void> {
   const { rows } = await tx.query<{ id: string }>(`select id from machine where app_id = $1 and state = 'started'`, [
     appId,
   ])
@@ -89,7 +89,11 @@ export async function wakeHeld(tx: Tx, appId: string): Promise<void> {
 }
 
 /** Records that this version of the policies is applied, unless a change of metadata may select others by now. */
-export async function noteHeld(tx: Tx, { id, config }: Pick<Machine, 'id' | 'config'>, version: number): Promise<void> {
+export async function recordAppliedPolicies(
+  tx: Tx,
+  { id, config }: Pick<Machine, 'id' | 'config'>,
+  version: number,
+): Promise<void> {
   await tx.query({
     name: 'note-held-machine',
     text: `update machine set policies_version = $2 where id = $1 and coalesce(config -> 'metadata', '{}') = $3`,
@@ -98,7 +102,11 @@ export async function noteHeld(tx: Tx, { id, config }: Pick<Machine, 'id' | 'con
 }
 
 /** A running machine to which this version is not applied yet. */
-export async function findUnheld(db: Pick<Db, 'read'>, appId: string, version: number): Promise<string | undefined> {
+export async function findMachineWithOldPolicies(
+  db: Pick<Db, 'read'>,
+  appId: string,
+  version: number,
+): Promise<string | undefined> {
   const rows = await db.read<{ id: string }>({
     name: 'find-unheld-machine',
     text: `select id from machine where app_id = $1 and state = 'started' and policies_version < $2 limit 1`,

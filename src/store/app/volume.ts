@@ -212,7 +212,7 @@ export async function detachVolumes(tx: Tx, machineId: string, except: string[] 
 }
 
 /** The volumes of a machine. It can start when none of them is `creating`. */
-export async function volumesOfMachine(
+export async function listMachineVolumes(
   db: Query,
   machineId: string,
 ): Promise<Pick<Volume, 'id' | 'state' | 'sizeGb' | 'failure'>[]> {
@@ -242,7 +242,7 @@ export async function findMount(db: Query, { id, machineId }: Volume): Promise<M
 }
 
 /** Volumes of a deleted app that still have to be destroyed. */
-export async function volumesToRemove(db: Query, appId: string, limit: number): Promise<string[]> {
+export async function listVolumesToDestroy(db: Query, appId: string, limit: number): Promise<string[]> {
   const { rows } = await db.query<{ id: string }>(
     `select id from volume where app_id = $1 and state not in ('destroying', 'destroyed') order by id limit $2`,
     [appId, limit],

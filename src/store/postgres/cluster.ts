@@ -288,7 +288,7 @@ function clusterOf<T extends Cluster>(row: { clusterOrgId: string | null }): T {
 }
 
 /** Whether a cluster began to be created within the last seconds. Longer creations are large restores, which do not count. */
-export async function isClusterBeingMade(db: Query): Promise<boolean> {
+export async function isClusterBeingCreated(db: Query): Promise<boolean> {
   const { rowCount } = await db.query(
     `select 1 from cluster
      where state in ('creating', 'initializing') and state_since > now() - interval '10 seconds' limit 1`,

@@ -144,7 +144,7 @@ export async function deleteScratch(tx: Tx, id: string): Promise<void> {
 }
 
 /** Removes all rows of the scratch cluster. */
-export async function forgetScratch(tx: Tx, id: string): Promise<void> {
+export async function deleteScratchRows(tx: Tx, id: string): Promise<void> {
   await tx.query('delete from restore where cluster_id = $1', [id])
   await tx.query(`delete from cluster where id = $1 and scratch and state = 'purged'`, [id])
 }

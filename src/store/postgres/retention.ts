@@ -24,7 +24,7 @@ export async function listExpiredBackups(db: Query, clusterId: string, days: num
 }
 
 /** Marks pinned backups that are older than the window, so that only the WAL they need themselves is kept. */
-export async function separatePinned(db: Query, clusterId: string, days: number): Promise<void> {
+export async function markPinnedAlone(db: Query, clusterId: string, days: number): Promise<void> {
   await db.query(
     `with ${edge}
      update backup set alone = true from edge
@@ -84,7 +84,7 @@ export async function mustKeepDeleted(db: Query, clusterId: string, days: number
 }
 
 /** Deletes the backup and archive rows of a purged cluster. */
-export async function forgetKept(tx: Tx, clusterId: string): Promise<void> {
+export async function deleteBackupRows(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('delete from sample where cluster_id = $1', [clusterId])
   await tx.query('delete from archive where cluster_id = $1', [clusterId])
   await tx.query(

@@ -78,7 +78,7 @@ export async function isScrubbed(db: Query, { clusterId, label }: Place): Promis
 }
 
 /** Records that a restore found the backup damaged, so that it is no longer used and the cluster makes a new one. */
-export async function noteDamage(tx: Tx, { clusterId, label }: Place, damage: string): Promise<void> {
+export async function recordDamage(tx: Tx, { clusterId, label }: Place, damage: string): Promise<void> {
   await tx.query(
     `update backup set damage = $3, damaged_at = now(), scrubbed_at = null
      where cluster_id = $1 and label = $2 and damage is null`,

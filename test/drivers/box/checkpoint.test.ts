@@ -263,7 +263,7 @@ describe('an interrupted copy', () => {
 
 test('without isolation it is a copy of the root directory', async () => {
   const bench = await openBoxBench({
-    way: 'none',
+    mode: 'none',
     network: false,
     isolation: { kind: 'none', network: 'host', gap: 'nothing is isolated' },
   })

@@ -9,9 +9,9 @@ import { boxPaths } from '../../../src/drivers/box/paths.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
-import { startBeside } from '../../support/beside.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
-import type { Ended } from '../../support/child.ts'
+import type { ExitResult } from '../../support/child.ts'
+import { startNeighbor } from '../../support/neighbor.ts'
 import { isRunning } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
@@ -28,7 +28,7 @@ beforeAll(async () => {
 })
 afterAll(() => bench?.remove())
 
-const sh = (script: string): Promise<Ended> => bench.sh(box, script)
+const sh = (script: string): Promise<ExitResult> => bench.sh(box, script)
 
 async function expectRefused(script: string): Promise<void> {
   const ended = await sh(script)
@@ -276,7 +276,7 @@ describe('the network', () => {
 async function startOutside() {
   const serve =
     'use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(8099, INADDR_ANY)); listen(S, 5); $| = 1; print "up"; while (accept(C, S)) { syswrite C, "reached"; close C }'
-  const { machine } = await startBeside(
+  const { machine } = await startNeighbor(
     ['203.0.113.1/25', '10.213.0.1/24'],
     ['203.0.113.2/25', '10.213.0.2/24'],
     ['perl', '-e', serve],

@@ -118,7 +118,7 @@ describe('without namespaces', () => {
   let bench: BoxBench
   beforeAll(async () => {
     const isolation = { kind: 'none' as const, network: 'host' as const, gap: 'Nothing is isolated.' }
-    bench = await openBoxBench({ way: 'none', network: false, isolation })
+    bench = await openBoxBench({ mode: 'none', network: false, isolation })
   })
   afterAll(() => bench?.remove())
 

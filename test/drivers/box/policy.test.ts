@@ -7,8 +7,8 @@ import { networkTable } from '../../../src/drivers/box/network.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import type { NetworkRule } from '../../../src/model/sandbox/policy.ts'
-import { startBeside } from '../../support/beside.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
+import { startNeighbor } from '../../support/neighbor.ts'
 import { until } from '../../support/until.ts'
 
 const names = '198.51.100.2'
@@ -147,7 +147,7 @@ async function resolve(name: string, server = names, seconds = inVain): Promise<
 
 async function startOutside() {
   const serve = `use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(${port}, INADDR_ANY)); listen(S, 5); $| = 1; print "up"; while (accept(C, S)) { syswrite C, "reached"; close C }`
-  const { machine, inside } = await startBeside(
+  const { machine, inside } = await startNeighbor(
     ['198.51.100.1/24', '10.214.0.1/24'],
     [names, ...Object.values(addressOf)].map((address) => `${address}/24`),
     ['perl', '-e', serve],

@@ -146,7 +146,7 @@ describe('a start', () => {
   it('is refused on hosts without isolation', async () => {
     const { home, supervisor, volumes } = bench
     const isolation = { kind: 'none', network: 'host' } as const
-    const ability = { way: 'none', network: false, isolation, why: 'the kernel does not let us' } as const
+    const ability = { mode: 'none', network: false, isolation, why: 'the kernel does not let us' } as const
     const machines = machineDriver({ home, supervisor, volumes, cgroups: cgroupDriver(), ability })
     await expect(machines.startMachine(bench.newSpec())).rejects.toThrow('Machines cannot run here')
     expect((await machines.isolation()).gap).toContain('the kernel does not let us')

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
-import { endFrozen } from '../../../src/drivers/host/cgroup-freezer.ts'
+import { killFrozenProcesses } from '../../../src/drivers/host/cgroup-freezer.ts'
 import { findProcess, killProcess, listProcesses } from '../../../src/drivers/host/process-list.ts'
 import { machinePaths } from '../../../src/drivers/machine/paths.ts'
 import { type MachineBench, openMachineBench, waiting } from '../../support/machine-bench.ts'
@@ -131,7 +131,7 @@ describe('supervision', () => {
     const frozen = hasGroups ? await bench.newMachine({ restart: always }) : undefined
     await bench.machines.stopMachine(stopped.id, stopped.stop)
     if (frozen) await bench.machines.freezeMachine(frozen.id)
-    await endFrozen(bench.home)
+    await killFrozenProcesses(bench.home)
     await bench.supervisor.stopTree({ timeoutSeconds: 30 })
     expect(bench.look(up)).toMatchObject({ is: 'waiting', exits: [{ requested: true, restarting: true }] })
     await bench.supervisor.ensureTree()

@@ -12,15 +12,15 @@ import { privateTable } from '../../../src/drivers/network/private-rules.ts'
 import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
 import type { TrafficPolicy } from '../../../src/model/app/network-policy.ts'
 import { boxAddress, machineAddress, resolverAddress, serviceAddress } from '../../../src/model/network.ts'
-import { type Beside, startBeside } from '../../support/beside.ts'
 import { type MachineBench, openMachineBench, waiting } from '../../support/machine-bench.ts'
+import { type Neighbor, startNeighbor } from '../../support/neighbor.ts'
 import { type Inside, insideOf } from '../../support/private-network.ts'
 import { until } from '../../support/until.ts'
 
 const internet = '203.0.113.130'
 const [open, closed] = [8080, 9090]
 
-let outside: Beside
+let outside: Neighbor
 let world: Inside
 let bench: MachineBench
 let left: Inside[] = []
@@ -29,7 +29,7 @@ const ports = (tcp: number[] = [], udp: number[] = []) => ({ tcp, udp })
 
 describe.runIf(isRoot())('a machine under network policies', () => {
   beforeAll(async () => {
-    outside = await startBeside(['203.0.113.129/25'], [`${internet}/25`], ['sh', '-c', 'echo up; exec cat'])
+    outside = await startNeighbor(['203.0.113.129/25'], [`${internet}/25`], ['sh', '-c', 'echo up; exec cat'])
     world = insideOf(outside.machine.pid!)
     for (const port of [open, closed]) await world.serve(port, `outside ${port}`)
     bench = await openMachineBench()

@@ -4,7 +4,7 @@ import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { afterAll, afterEach, expect, test } from 'vitest'
 import type { LocalSocket } from '../../../src/drivers/network/driver.ts'
-import { listenLed } from '../../../src/drivers/network/local-socket.ts'
+import { listenBehindProxy } from '../../../src/drivers/network/local-socket.ts'
 
 const directory = mkdtempSync(`${tmpdir()}/berth-local-`)
 const path = `${directory}/api.sock`
@@ -14,7 +14,7 @@ afterEach(() => socket?.close())
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
 const open = async () => {
-  socket = await listenLed(path, { mode: 0o600, maxConnections: 10 }, (request, response, from) => {
+  socket = await listenBehindProxy(path, { mode: 0o600, maxConnections: 10 }, (request, response, from) => {
     response.end(`${request.method} ${request.url} from ${from}`)
   })
 }

@@ -4,7 +4,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
   ensureResolverAddress,
-  findPrivateGap,
+  findPrivateNetworkProblem,
   removePrivateNetworks,
   removeUnusedBridges,
 } from '../../../src/drivers/network/private.ts'
@@ -43,7 +43,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
   })
 
   it('are available to root', async () => {
-    expect(await findPrivateGap()).toBeUndefined()
+    expect(await findPrivateNetworkProblem()).toBeUndefined()
   })
 
   it('reach each other within one network', async () => {

@@ -16,7 +16,7 @@ import { backupDriver } from '../../../src/drivers/postgres/backup/backup.ts'
 import type { BackupDriver, BackupFacts, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
 import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
-import { fileRepository } from '../../../src/drivers/repository/directory.ts'
+import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { BackupDescription, Repository } from '../../../src/drivers/repository/driver.ts'
 import type { JobDriver } from '../../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
@@ -37,7 +37,7 @@ let label = ''
 
 beforeAll(async () => {
   bench = await openBench()
-  repository = fileRepository(`${bench.home.path}/repository`)
+  repository = directoryRepository(`${bench.home.path}/repository`)
   jobs = jobDriver(bench.supervisor)
   backups = backupDriver({ home: bench.home, jobs, repository })
   for (const major of ['16', '17'] as const) clusters[major] = await bench.startCluster(major)

@@ -2,7 +2,7 @@ import { readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import type { ReceiverDriver, SlotState } from '../../../src/drivers/postgres/receiver/driver.ts'
 import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
-import { fileRepository } from '../../../src/drivers/repository/directory.ts'
+import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
 import {
@@ -23,7 +23,7 @@ let receivers: ReceiverDriver
 
 beforeAll(async () => {
   bench = await openBench()
-  repository = fileRepository(`${bench.home.path}/repository`)
+  repository = directoryRepository(`${bench.home.path}/repository`)
   receivers = receiverDriver({ ...bench, repository })
 })
 

@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, readdirSync, renameSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { afterAll, beforeEach, expect, it } from 'vitest'
-import { fileRepository } from '../../../src/drivers/repository/directory.ts'
+import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { BackupDescription, Repository } from '../../../src/drivers/repository/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
 import {
@@ -18,7 +18,7 @@ import { until } from '../../support/until.ts'
 
 const directory = temporaryDirectory()
 const root = `${directory}/repository`
-const repository = fileRepository(root)
+const repository = directoryRepository(root)
 const label = '20261115-100203F'
 let id = newId()
 

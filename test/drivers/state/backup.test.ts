@@ -3,7 +3,7 @@ import { gunzipSync } from 'node:zlib'
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest'
 import { type Home, openHome, readOrCreateKey } from '../../../src/drivers/host/home.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
-import { fileRepository } from '../../../src/drivers/repository/directory.ts'
+import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { JobDriver, Supervisor } from '../../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
@@ -59,7 +59,7 @@ afterAll(async () => {
 
 function driver(from: StateDatabase): StateDumpDriver {
   const findToolchain = () => ensureToolchain('17', home)
-  return stateDumpDriver({ home, jobs, repository: fileRepository(repository), database: from, findToolchain })
+  return stateDumpDriver({ home, jobs, repository: directoryRepository(repository), database: from, findToolchain })
 }
 
 function start(schedule: StateBackupOptions['schedule'] = {}): StateBackup {

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import pino from 'pino'
 import { afterAll, beforeEach, describe, expect, test } from 'vitest'
 import { machinePaths } from '../../../src/drivers/machine/paths.ts'
-import { openMachineInside } from '../../../src/main/inside/machine.ts'
+import { openMachineSockets } from '../../../src/main/inside/machine.ts'
 import { machineFeed } from '../../../src/store/app/machine-feed.ts'
 import { machinesOf } from '../../support/machine-platform.ts'
 import { type Method, usePlatform } from '../../support/platform.ts'
@@ -99,7 +99,7 @@ describe('the socket in a machine', () => {
 
   function open() {
     const world = platform.fake.world(platform.database.db)
-    return openMachineInside({ home, db: platform.database.db, log: pino({ level: 'silent' }), world }, feed)
+    return openMachineSockets({ home, db: platform.database.db, log: pino({ level: 'silent' }), world }, feed)
   }
 
   function ask(id: string, url: string, headers = {}): Promise<number> {

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import pino from 'pino'
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
-import { type Inside, openInside } from '../../../src/main/inside/sandbox.ts'
+import { openSandboxSockets, type SandboxSockets } from '../../../src/main/inside/sandbox.ts'
 import { insideToken } from '../../../src/model/account/token.ts'
 import { sandboxFeed } from '../../../src/store/sandbox/feed.ts'
 import { usePlatform } from '../../support/platform.ts'
@@ -17,7 +17,7 @@ const directory = mkdtempSync(`${tmpdir()}/berth-`)
 const home = { path: directory, uidStart: 300_000 }
 const feed = sandboxFeed(() => platform.database.config)
 const agent = new Agent({ keepAlive: true })
-let inside: Inside
+let inside: SandboxSockets
 
 beforeEach(async () => {
   inside = await start()
@@ -31,10 +31,10 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true })
 })
 
-async function start(): Promise<Inside> {
+async function start(): Promise<SandboxSockets> {
   await platform.sandboxServer.ready()
   const world = platform.fake.world(platform.database.db)
-  const made = openInside({ home, db: platform.database.db, log: pino({ level: 'silent' }), world }, feed)
+  const made = openSandboxSockets({ home, db: platform.database.db, log: pino({ level: 'silent' }), world }, feed)
   await made.start(platform.sandboxServer)
   return made
 }

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
 import type { BoxSpec } from '../../../model/sandbox/box.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
-import { discard, sweepTrash } from '../../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../../host/trash.ts'
 import { type BoxPaths, boxPaths } from '../paths.ts'
 import { type CopyHost, copyLayers, layersOf, removeCopyJobs } from './copy.ts'
 import type { CheckpointDriver } from './driver.ts'
@@ -55,7 +55,7 @@ function swapLayers(home: Home, paths: BoxPaths, kept: string): void {
     renameSync(keeping, `${parent}/${kept}`)
   }
   prepareViews(paths)
-  discard(home, prepared)
+  moveToTrash(home, prepared)
 }
 
 function keepAndReplace(home: Home, paths: BoxPaths, prepared: string, keeping: string): void {
@@ -63,7 +63,7 @@ function keepAndReplace(home: Home, paths: BoxPaths, prepared: string, keeping: 
   for (const layer of readdirSync(prepared)) {
     const own = `${paths.directory}/${layer}`
     // After a crash between the two renames, the box may have been started and have made an empty layer.
-    if (existsSync(own) && existsSync(`${keeping}/${layer}`)) discard(home, own)
+    if (existsSync(own) && existsSync(`${keeping}/${layer}`)) moveToTrash(home, own)
     if (existsSync(own)) renameSync(own, `${keeping}/${layer}`)
     renameSync(`${prepared}/${layer}`, own)
   }
@@ -73,17 +73,17 @@ async function abandonCopy(host: CopyHost, spec: BoxSpec, checkpoint: string): P
   const { home } = host
   const paths = boxPaths(home, spec.id)
   await removeCopyJobs(host, spec)
-  for (const name of [checkpoint, preparedName(checkpoint)]) discard(home, `${paths.checkpoints}/.new~${name}`)
-  sweepTrash(home)
+  for (const name of [checkpoint, preparedName(checkpoint)]) moveToTrash(home, `${paths.checkpoints}/.new~${name}`)
+  emptyTrash(home)
 }
 
 async function removeCheckpoint(home: Home, paths: BoxPaths, checkpoint: string): Promise<void> {
   const directory = `${paths.checkpoints}/${checkpoint}`
   hideCheckpoint(paths, checkpoint)
   if (existsSync(`${directory}/${subvolume}`)) await removeSnapshot(directory)
-  else discard(home, directory)
+  else moveToTrash(home, directory)
   await showCheckpoints(home, paths)
-  sweepTrash(home)
+  emptyTrash(home)
 }
 
 /** du follows no links and opens no files, so the box cannot redirect it. */

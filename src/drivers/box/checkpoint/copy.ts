@@ -5,15 +5,15 @@ import { spawn } from 'node:child_process'
 import { existsSync, globSync, readdirSync } from 'node:fs'
 import { basename } from 'node:path'
 import type { BoxSpec } from '../../../model/sandbox/box.ts'
+import { ensureDirectory } from '../../host/atomic-file.ts'
 import { cgroupName } from '../../host/cgroup.ts'
 import { findFreezer } from '../../host/cgroup-freezer.ts'
 import type { CgroupDriver } from '../../host/driver.ts'
-import { ensureDirectory } from '../../host/fresh.ts'
 import type { Home } from '../../host/home.ts'
 import { baseEnvironment, commandExists, findCommand, isRoot, run } from '../../host/process.ts'
 import { driverProgram } from '../../host/program.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
-import { withoutTime } from '../../s6/job.ts'
+import { stripLogTime } from '../../s6/job.ts'
 import { readIsolationMode } from '../disk.ts'
 import { type BoxPaths, boxPaths } from '../paths.ts'
 import type { CopyState } from './driver.ts'
@@ -130,7 +130,7 @@ function syncInBackground(directory: string): void {
 }
 
 function failureOf(state: JobState & { is: 'ended' }): string {
-  const words = state.log.slice(-3).map((line) => withoutTime(line).trim())
+  const words = state.log.slice(-3).map((line) => stripLogTime(line).trim())
   return ['the checkpoint could not be copied', ...words].join(': ')
 }
 

@@ -1,7 +1,7 @@
 // On btrfs the layers of a box are directories in one subvolume, which can be snapshotted and limited.
 import { existsSync, mkdirSync, renameSync, rmdirSync, symlinkSync } from 'node:fs'
 import { basename } from 'node:path'
-import { ensureDirectory } from '../../host/fresh.ts'
+import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
 import type { BoxDriver } from '../driver.ts'

@@ -2,7 +2,7 @@
 // `start.pl` mounts it when the box starts, and `view.pl` while it runs. When the directory is removed, the kernel removes
 // the mounts on it in every mount namespace, so nothing has to be unmounted.
 import { existsSync, mkdirSync, readdirSync, rmdirSync, statSync } from 'node:fs'
-import { ensureDirectory } from '../../host/fresh.ts'
+import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
 import { driverProgram } from '../../host/program.ts'

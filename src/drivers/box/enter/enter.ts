@@ -6,7 +6,7 @@ import { driverProgram } from '../../host/program.ts'
 import type { BoxCommand, BoxEntry } from '../driver.ts'
 
 export interface Entrance {
-  way: IsolationMode
+  mode: IsolationMode
   /** The service directory of the box in the supervision tree of the host. */
   service: string
   /** The uid of the first process. */
@@ -45,7 +45,7 @@ export function enterRequest(entrance: Entrance, command: BoxCommand, terminal: 
   const environment = { ...defaults, ...command.env, ...entrance.env }
   return {
     machine: [process.arch],
-    way: [entrance.way],
+    way: [entrance.mode],
     service: [entrance.service],
     uid: [String(entrance.uid)],
     ...(entrance.machine && { first: ['bwrap'], user: [entrance.machine.user] }),

@@ -13,9 +13,9 @@ import {
 import { dirname } from 'node:path'
 import type { BoxImage } from '../../../model/sandbox/box.ts'
 import { type ServiceDefinition, startLevels } from '../../../model/sandbox/service.ts'
+import { ensureDirectory, temporaryPath } from '../../host/atomic-file.ts'
 import { readTextIfPresent } from '../../host/file.ts'
-import { ensureDirectory, freshName } from '../../host/fresh.ts'
-import { quote } from '../../host/shell.ts'
+import { shellQuote } from '../../host/shell.ts'
 import { readIsolationMode } from '../disk.ts'
 import { boxPath, defaultEnvironment } from '../enter/enter.ts'
 import { type BoxPaths, innerPathsOf, type ScriptPaths } from '../paths.ts'
@@ -101,7 +101,7 @@ function ensureEntry(
 }
 
 function makeEntry(box: ServiceBox, directory: string, files: ServiceFiles, leaves: string[]): void {
-  const fresh = freshName(dirname(directory))
+  const fresh = temporaryPath(dirname(directory))
   try {
     for (const path of new Set([...leaves, ...Object.keys(files)].map((part) => dirname(`${fresh}/${part}`)))) {
       mkdirSync(path, { recursive: true })
@@ -128,7 +128,7 @@ function writeHostFile(box: ServiceBox, file: string, text: string): void {
 }
 
 function replaceFile(box: ServiceBox, file: string, text: string): void {
-  const fresh = freshName(dirname(file))
+  const fresh = temporaryPath(dirname(file))
   writeHostFile(box, fresh, text)
   renameSync(fresh, file)
 }
@@ -153,11 +153,16 @@ export function ensureShutdown(box: ServiceBox, services: readonly ServiceDefini
   const inner = scriptPaths(box)
   const levels = startLevels(services).slice(1).reverse()
   const steps = levels.flatMap((names) => [
-    ...names.map((name) => `s6-svc -d ${quote(name)}`),
+    ...names.map((name) => `s6-svc -d ${shellQuote(name)}`),
     // A service that takes longer is stopped together with the last ones.
-    `s6-svwait -D -t 3000 ${names.map(quote).join(' ')}`,
+    `s6-svwait -D -t 3000 ${names.map(shellQuote).join(' ')}`,
   ])
-  const lines = [`#!${inner.shell}`, `export PATH=${quote(inner.path)}`, `cd ${quote(inner.service)}`, ...steps]
+  const lines = [
+    `#!${inner.shell}`,
+    `export PATH=${shellQuote(inner.path)}`,
+    `cd ${shellQuote(inner.service)}`,
+    ...steps,
+  ]
   const script = `${paths.service}/.shutdown`
   const text = `${[...lines, 'exec s6-svscanctl -t .'].join('\n')}\n`
   if (readTextIfPresent(script) !== text) replaceFile(box, script, text)

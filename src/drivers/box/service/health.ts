@@ -1,5 +1,5 @@
 import type { Health } from '../../../model/sandbox/service-health.ts'
-import { quote } from '../../host/shell.ts'
+import { shellQuote } from '../../host/shell.ts'
 import type { ScriptPaths } from '../paths.ts'
 import { scriptText } from './script-text.ts'
 
@@ -13,8 +13,8 @@ export function renderHealth(health: Health, state: string, { shell, path, prefi
   return [
     `#!${shell}`,
     // The script has the environment of the service, whose PATH may lack the programs used here.
-    ...(prefix === '' ? [`export PATH="$PATH:"${quote(path)}`] : []),
-    `file=${quote(`${state}/health`)} prefix=${quote(prefix)}`,
+    ...(prefix === '' ? [`export PATH="$PATH:"${shellQuote(path)}`] : []),
+    `file=${shellQuote(`${state}/health`)} prefix=${shellQuote(prefix)}`,
     `interval=${seconds} first_interval=${Math.min(firstIntervalSeconds, seconds)} threshold=${health.threshold}`,
     `check() { ${timeout} ${renderCheck(health.check, `${prefix}bash`)} </dev/null >/dev/null 2>&1 3>&-; }`,
     scriptText('health.sh'),
@@ -22,7 +22,7 @@ export function renderHealth(health: Health, state: string, { shell, path, prefi
 }
 
 function renderCheck(check: Health['check'], bash: string): string {
-  if ('command' in check) return check.command.map(quote).join(' ')
+  if ('command' in check) return check.command.map(shellQuote).join(' ')
   const { port, path } = check.http
-  return [bash, '-c', scriptText('http-check.sh'), 'bash', String(port), path].map(quote).join(' ')
+  return [bash, '-c', scriptText('http-check.sh'), 'bash', String(port), path].map(shellQuote).join(' ')
 }

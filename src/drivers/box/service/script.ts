@@ -1,6 +1,6 @@
 // Renders the scripts with which s6 runs the services of a box. Values from users are always quoted.
 import type { ServiceDefinition } from '../../../model/sandbox/service.ts'
-import { quote } from '../../host/shell.ts'
+import { shellQuote } from '../../host/shell.ts'
 import type { ScriptPaths } from '../paths.ts'
 import { renderHealth } from './health.ts'
 import { scriptText } from './script-text.ts'
@@ -38,7 +38,7 @@ export function renderService(
 }
 
 export function renderErrorLog(name: string, inner: ScriptPaths): ServiceFiles {
-  const pipe = quote(`${stateDirectory(inner, name)}/stderr`)
+  const pipe = shellQuote(`${stateDirectory(inner, name)}/stderr`)
   const ensurePipe = `[ -p ${pipe} ] || mkfifo -m 600 ${pipe} 2>/dev/null`
   // It is opened for writing as well, so that there is no end of file and writers never get SIGPIPE.
   return { run: renderLog(inner, `${inner.log}/${name}/stderr`, [ensurePipe, `exec 0<>${pipe}`]) }
@@ -51,8 +51,8 @@ function stateDirectory(inner: ScriptPaths, name: string): string {
 // Keeps up to 4 files of 8 MiB. With -b the logger does not read faster than it can write, so a full disk or a busy one
 // blocks the service instead of filling memory.
 function renderLog({ shell, path }: ScriptPaths, directory: string, before: string[] = []): string {
-  const setup = [`#!${shell}`, `export PATH=${quote(path)}`, ...before, 'export TZ=UTC0']
-  const lines = [...setup, `exec s6-log -b -- n3 s8388608 T ${quote(directory)}`]
+  const setup = [`#!${shell}`, `export PATH=${shellQuote(path)}`, ...before, 'export TZ=UTC0']
+  const lines = [...setup, `exec s6-log -b -- n3 s8388608 T ${shellQuote(directory)}`]
   return `${lines.join('\n')}\n`
 }
 
@@ -73,13 +73,13 @@ function renderRun(definition: ServiceDefinition, environment: Record<string, st
   }
   return [
     `#!${inner.shell}`,
-    `export PATH=${quote(inner.path)}`,
-    ...Object.entries(parameters).map(([key, value]) => `${key}=${quote(value)}`),
-    `set -- ${[cmd, ...args].map(quote).join(' ')}`,
+    `export PATH=${shellQuote(inner.path)}`,
+    ...Object.entries(parameters).map(([key, value]) => `${key}=${shellQuote(value)}`),
+    `set -- ${[cmd, ...args].map(shellQuote).join(' ')}`,
     scriptText('run.sh'),
-    ...Object.entries(variables).map(([key, value]) => `export ${key}=${quote(value)}`),
+    ...Object.entries(variables).map(([key, value]) => `export ${key}=${shellQuote(value)}`),
     // The check is orphaned by the subshell, because a service must not have a child that it did not start.
-    health ? `( ${quote(`${inner.service}/${name}/health`)} >/dev/null 2>&1 & )` : 'echo >&3',
+    health ? `( ${shellQuote(`${inner.service}/${name}/health`)} >/dev/null 2>&1 & )` : 'echo >&3',
     'exec 3>&-',
     'exec "$@"',
     '',
@@ -94,8 +94,8 @@ function oneLine(text: string): string {
 function renderFinish({ name }: ServiceDefinition, inner: ScriptPaths): string {
   return [
     `#!${inner.shell}`,
-    `export PATH=${quote(inner.path)}`,
-    `state=${quote(stateDirectory(inner, name))}`,
+    `export PATH=${shellQuote(inner.path)}`,
+    `state=${shellQuote(stateDirectory(inner, name))}`,
     scriptText('finish.sh'),
   ].join('\n')
 }

@@ -4,7 +4,7 @@ import { existsSync, readdirSync, rmSync, unlinkSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxSpec } from '../../../model/sandbox/box.ts'
 import type { Home } from '../../host/home.ts'
-import { discard, sweepTrash } from '../../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../../host/trash.ts'
 import type { SupervisedStatus } from '../../s6/status.ts'
 import type { BoxDriver } from '../driver.ts'
 import { boxPaths, boxUid } from '../paths.ts'
@@ -22,7 +22,7 @@ import {
 import { openServiceLog } from './log.ts'
 import { defaultStopMs } from './script.ts'
 import { scriptText } from './script-text.ts'
-import { inspectProcess, lifeOf, type RunPaths, readStatus, runPaths, writePipe } from './status.ts'
+import { inspectProcess, type RunPaths, readStartId, readStatus, runPaths, writePipe } from './status.ts'
 
 interface Host {
   home: Home
@@ -107,12 +107,12 @@ async function startService(target: Target): Promise<void> {
   const { box, name, run } = target
   markDown(box, name, false)
   await ensureSupervised(target)
-  const before = isUp(readStatus(run)) ? '' : lifeOf(run)
+  const before = isUp(readStatus(run)) ? '' : readStartId(run)
   resetRestarts(run)
   if (!writePipe(run.control, 'u')) throw new Error(`start service ${name}: its supervisor is gone`)
   const hasStarted = () => {
     const status = readStatus(run)
-    if (!status || lifeOf(run) !== before || isUp(status)) return true
+    if (!status || readStartId(run) !== before || isUp(status)) return true
     // Its finish script waits before the next start.
     if (status.finishing) writePipe(run.wake, '\n')
     return false
@@ -204,9 +204,9 @@ async function removeService(target: Target): Promise<void> {
   await stopService(target, { stay: true })
   for (const entry of scannedEntries(name)) rmSync(`${paths.service}/${entry}`, { force: true })
   await endSupervision(paths.run, name)
-  for (const entry of scannedEntries(name)) discard(host.home, `${paths.run}/${entry}`)
-  discard(host.home, `${paths.log}/${name}`)
-  sweepTrash(host.home)
+  for (const entry of scannedEntries(name)) moveToTrash(host.home, `${paths.run}/${entry}`)
+  moveToTrash(host.home, `${paths.log}/${name}`)
+  emptyTrash(host.home)
 }
 
 async function endSupervision(runDirectory: string, name: string): Promise<void> {

@@ -13,7 +13,7 @@ import {
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { exitCodeOf, inspectProcess, readLeaf, readStatus, runPaths, writePipe } from './status.ts'
+import { exitCodeOf, inspectProcess, readStatus, readUntrustedFile, runPaths, writePipe } from './status.ts'
 
 let directory: string
 beforeEach(() => {
@@ -50,19 +50,19 @@ test('the exit code of a signal is 128 plus its number', () => {
 
 test('only the first bytes of regular files are read, and symlinks are not followed', () => {
   writeFileSync(`${directory}/long`, 'x'.repeat(100_000))
-  expect(readLeaf(`${directory}/long`)!.bytes.length).toBe(1024)
+  expect(readUntrustedFile(`${directory}/long`)!.bytes.length).toBe(1024)
   symlinkSync('/etc/passwd', `${directory}/link`)
   mkdirSync(`${directory}/directory`)
-  for (const name of ['link', 'directory', 'absent']) expect(readLeaf(`${directory}/${name}`)).toBeUndefined()
+  for (const name of ['link', 'directory', 'absent']) expect(readUntrustedFile(`${directory}/${name}`)).toBeUndefined()
   utimesSync(`${directory}/long`, 1, 1)
-  expect(readLeaf(`${directory}/long`)!.changedAtMs).toBe(1000)
+  expect(readUntrustedFile(`${directory}/long`)!.changedAtMs).toBe(1000)
 })
 
 test('only pipes are written to', () => {
   writeFileSync(`${directory}/file`, '')
   symlinkSync('file', `${directory}/link`)
   for (const name of ['file', 'link', 'absent']) expect(writePipe(`${directory}/${name}`, 'u')).toBe(false)
-  expect(readLeaf(`${directory}/file`)!.bytes.length).toBe(0)
+  expect(readUntrustedFile(`${directory}/file`)!.bytes.length).toBe(0)
 })
 
 test('every file of a service is in its directory', () => {

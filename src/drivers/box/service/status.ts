@@ -19,13 +19,13 @@ const maxTimeMs = 8.64e15
 /** Shared by all reads: services are inspected often. */
 const buffer = Buffer.alloc(maxBytes)
 
-export interface LeafFile {
+export interface UntrustedFile {
   bytes: Buffer
   changedAtMs: number
 }
 
 /** Reads the first bytes of a regular file that the box owns. The bytes are valid until the next call. */
-export function readLeaf(path: string): LeafFile | undefined {
+export function readUntrustedFile(path: string): UntrustedFile | undefined {
   const descriptor = openLeaf(path, readFlags)
   if (descriptor === undefined) return undefined
   try {
@@ -103,8 +103,8 @@ export function readStatus(paths: RunPaths): SupervisedStatus | undefined {
 }
 
 /** Returns a text that differs for every start of the service. */
-export function lifeOf(paths: RunPaths): string {
-  const file = readLeaf(paths.group)
+export function readStartId(paths: RunPaths): string {
+  const file = readUntrustedFile(paths.group)
   return file ? `${file.bytes.toString('latin1')}${file.changedAtMs}` : ''
 }
 
@@ -120,7 +120,7 @@ export function inspectProcess(paths: RunPaths, hasHealth: boolean): ServiceProc
     const is = status.finishing ? 'ending' : 'down'
     return { is, wanted, sinceMs: Number(status.since / 1000n), end, restarts: last?.count ?? 0, nextRestartAtMs }
   }
-  const begun = parseBegun(readLeaf(paths.begun))
+  const begun = parseBegun(readUntrustedFile(paths.begun))
   const isOurs = begun?.pid === status.pid
   return {
     is: 'up',
@@ -129,11 +129,11 @@ export function inspectProcess(paths: RunPaths, hasHealth: boolean): ServiceProc
     pid: status.pid,
     begunAtMs: isOurs ? begun.atMs : undefined,
     restarts: begun?.restarts ?? 0,
-    health: hasHealth && isOurs ? parseHealth(readLeaf(paths.health)) : undefined,
+    health: hasHealth && isOurs ? parseHealth(readUntrustedFile(paths.health)) : undefined,
   }
 }
 
-function parseBegun(file: LeafFile | undefined) {
+function parseBegun(file: UntrustedFile | undefined) {
   const match = file && /^(\d{1,10}) (\d{1,9})\n/.exec(file.bytes.toString('latin1'))
   return match ? { pid: Number(match[1]), restarts: Number(match[2]), atMs: file.changedAtMs } : undefined
 }
@@ -145,7 +145,7 @@ interface Restarts {
 }
 
 function readRestarts(paths: RunPaths): Restarts | undefined {
-  const file = readLeaf(paths.restarts)
+  const file = readUntrustedFile(paths.restarts)
   const match = file && /^(\d{1,9}) \d{1,9} (\d{1,4}) ?(.*)\n/.exec(file.bytes.toString())
   if (!match) return undefined
   return { count: Number(match[1]), nextAtMs: file.changedAtMs + Number(match[2]) * 1000, problem: match[3]! }
@@ -155,7 +155,7 @@ function endOf({ waitStatus }: SupervisedStatus, last: Restarts | undefined): Se
   return { code: exitCodeOf(waitStatus), problem: last?.problem || undefined }
 }
 
-function parseHealth(file: LeafFile | undefined) {
+function parseHealth(file: UntrustedFile | undefined) {
   const status = file?.bytes.toString('latin1').trim()
   if (file && (status === 'healthy' || status === 'unhealthy')) return { status, sinceMs: file.changedAtMs } as const
   return undefined

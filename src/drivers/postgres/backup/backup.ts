@@ -6,7 +6,7 @@ import { toRfc3339 } from '../../../model/time.ts'
 import type { Home } from '../../host/home.ts'
 import type { BackupDescription, Repository } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
-import { withoutTime } from '../../s6/job.ts'
+import { stripLogTime } from '../../s6/job.ts'
 import { clusterPaths } from '../paths.ts'
 import { scriptCommand } from '../script.ts'
 import { superuser } from '../sql/platform-role.ts'
@@ -116,7 +116,7 @@ const progressPattern = /^\s*(\d+)\/(\d+) kB \(\d+%\)( verified)?/
 const progressLines = 5
 
 function progressOf(log: string[]): BackupState {
-  const line = log.map(withoutTime).findLast((each) => progressPattern.test(each))
+  const line = log.map(stripLogTime).findLast((each) => progressPattern.test(each))
   const [, done = 0, total = 0, verified] = line?.match(progressPattern) ?? []
   const [bytes, bytesTotal] = [Number(done) * 1024, Number(total) * 1024]
   // Verification starts after the whole copy.
@@ -132,7 +132,7 @@ function reasonOf(state: JobState & { is: 'ended' }, known: Record<number, strin
   const ending = state.signal ?? (state.exitCode === undefined ? 'a crash' : `exit code ${state.exitCode}`)
   const summary = (state.exitCode !== undefined && known[state.exitCode]) || `It ended with ${ending}`
   const lines = state.log
-    .map((line) => withoutTime(line).trim())
+    .map((line) => stripLogTime(line).trim())
     .filter((line) => !progressPattern.test(line) && !irrelevant.test(line))
   // The message of an error may continue on further lines.
   const error = lines.findLastIndex((line) => /^\S+: error: /.test(line))

@@ -2,11 +2,11 @@
 // indexes and the query of the owner, on a server that accepts no other clients. Both are jobs that run as the user of
 // the cluster.
 import { defaultDatabase, defaultUser } from '../../../model/postgres/cluster.ts'
-import { ensureDirectory } from '../../host/fresh.ts'
+import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
-import { withoutTime } from '../../s6/job.ts'
+import { stripLogTime } from '../../s6/job.ts'
 import { clusterPaths } from '../paths.ts'
 import { scriptCommand } from '../script.ts'
 import { sessionOptions } from '../sql/connection.ts'
@@ -99,7 +99,7 @@ function stateOf(job: JobState): PagesState {
   if (job.is !== 'ended') return { is: job.is }
   if (job.exitCode === 0) return { is: 'passed' }
   const failure = failures[job.exitCode ?? 0]
-  const lines = job.log.map((line) => withoutTime(line).trim()).filter((line) => line !== '')
+  const lines = job.log.map((line) => stripLogTime(line).trim()).filter((line) => line !== '')
   if (!failure) return { is: 'failed', reason: ['the check was interrupted', ...lines.slice(-1)].join(': ') }
   const matching = lines.filter((line) => failure.pattern?.test(line))
   const reasons = (matching.length > 0 ? matching : lines).slice(-failure.lines)

@@ -1,7 +1,7 @@
 // The admin console of PgBouncer, which is reached as a database named `pgbouncer`.
 import { readFileSync } from 'node:fs'
 import { unavailable } from '../../../model/errors.ts'
-import { localHost } from '../../network/port.ts'
+import { reachableHost } from '../../network/port.ts'
 import type { ClusterPaths } from '../paths.ts'
 import { queryOnce } from '../sql/connection.ts'
 import type { Row } from '../sql/driver.ts'
@@ -18,7 +18,7 @@ export async function queryConsole<R extends Row>(
   command: string,
 ): Promise<R[]> {
   const password = /" "(\w+)"/.exec(readFileSync(userFile(paths), 'utf8'))![1]!
-  const target = { host: localHost(listen), port, user: poolerUser, password, database: 'pgbouncer' }
+  const target = { host: reachableHost(listen), port, user: poolerUser, password, database: 'pgbouncer' }
   try {
     return await queryOnce<R>(target, command)
   } catch (cause) {

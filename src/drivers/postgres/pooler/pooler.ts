@@ -4,12 +4,12 @@ import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { waitUntil } from '../../../model/poll.ts'
 import type { PoolerSpec } from '../../../model/postgres/spec.ts'
-import { ensureDirectory, ensureFile } from '../../host/fresh.ts'
+import { ensureDirectory, ensureFile } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { findCommand, run } from '../../host/process.ts'
-import { accepts } from '../../network/port.ts'
+import { isListening } from '../../network/port.ts'
 import type { Supervisor } from '../../s6/driver.ts'
-import { forgetReload, needsReload, writeConfiguration } from '../../s6/reload.ts'
+import { clearReload, needsReload, writeReloadableFiles } from '../../s6/reload.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import { inspectProcess } from '../service.ts'
 import { poolerUser } from '../sql/platform-role.ts'
@@ -32,7 +32,7 @@ export function poolerDriver({ home, supervisor }: { home: Home; supervisor: Sup
     endSessions: async (id, address, sessions) => {
       const state = await supervisor.inspectService(serviceOf(id))
       // A pooler that does not listen yet has no clients.
-      if (state.is !== 'up' || !(await accepts(address.listen, address.port))) return
+      if (state.is !== 'up' || !(await isListening(address.listen, address.port))) return
       await endPooledSessions(clusterPaths(home, id), state.pid, address, sessions)
     },
     removePooler: (id) => supervisor.removeService(serviceOf(id)),
@@ -46,7 +46,7 @@ async function ensurePooler(home: Home, supervisor: Supervisor, id: string, spec
   const file = `${paths.pooler}/pgbouncer.ini`
   ensureDirectory(paths.pooler, { mode: 0o711 })
   ensureConsolePassword(paths, spec.uid)
-  writeConfiguration(paths.pooler, { [file]: renderPooler(paths, spec, await findVersion(pgbouncer)) })
+  writeReloadableFiles(paths.pooler, { [file]: renderPooler(paths, spec, await findVersion(pgbouncer)) })
   await supervisor.ensureService(paths.poolerService, {
     command: [pgbouncer, file],
     uid: spec.uid,
@@ -58,9 +58,9 @@ async function ensurePooler(home: Home, supervisor: Supervisor, id: string, spec
     cgroup: spec.cgroup,
   })
   // SIGHUP would terminate it before it listens. The note about the reload stays until the next call.
-  if (!needsReload(paths.pooler) || !(await accepts(spec.listen, spec.port))) return
+  if (!needsReload(paths.pooler) || !(await isListening(spec.listen, spec.port))) return
   await supervisor.signalService(paths.poolerService, 'SIGHUP')
-  forgetReload(paths.pooler)
+  clearReload(paths.pooler)
   await waitUntil(() => hasReloaded(paths, spec), reloadTimeoutSeconds)
 }
 

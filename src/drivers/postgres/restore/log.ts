@@ -2,7 +2,7 @@
 // settings put a random mark into the log prefix that identifies the lines of the current attempt.
 import { randomBytes } from 'node:crypto'
 import type { RestorePlan } from '../../../model/postgres/restore.ts'
-import { withoutTime } from '../../s6/job.ts'
+import { stripLogTime } from '../../s6/job.ts'
 import { renderSettings } from '../settings.ts'
 
 /**
@@ -45,7 +45,7 @@ export interface LogLine {
 export function recoveryLines(log: string[], mark: string): LogLine[] {
   const pattern = new RegExp(`^\\[\\d+\\] ${mark} startup\\s*: ([A-Z]+): +(.*)$`)
   return log
-    .map((line) => pattern.exec(withoutTime(line)))
+    .map((line) => pattern.exec(stripLogTime(line)))
     .filter((match) => match !== null)
     .map((match) => ({ level: match[1]!, text: match[2]! }))
 }

@@ -4,13 +4,13 @@ import { existsSync, readdirSync, rmSync } from 'node:fs'
 import { isDiskFull } from '../../../model/disk-full.ts'
 import { waitUntil } from '../../../model/poll.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
+import { ensureFile } from '../../host/atomic-file.ts'
 import { readTextIfPresent } from '../../host/file.ts'
-import { ensureFile } from '../../host/fresh.ts'
 import { run } from '../../host/process.ts'
-import { discard, sweepTrash } from '../../host/trash.ts'
+import { emptyTrash, moveToTrash } from '../../host/trash.ts'
 import type { Repository } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
-import { withoutTime } from '../../s6/job.ts'
+import { stripLogTime } from '../../s6/job.ts'
 import { ensureClusterDirectory } from '../data.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import { ensureTools } from '../toolchain/tools.ts'
@@ -173,7 +173,7 @@ function failureOf(job: EndedJob): RestoreFailure {
 }
 
 function explainEnd(job: EndedJob): string {
-  const lines = job.log.map(withoutTime)
+  const lines = job.log.map(stripLogTime)
   if (lines.some(isDiskFull)) return 'the disk is full'
   if (wasInterrupted(job)) return 'the copy was interrupted'
   return lines.at(-1) ?? `the copy ended with exit code ${job.exitCode}`
@@ -185,9 +185,9 @@ async function removeCopy({ home, jobs }: RestoreParts, id: string): Promise<voi
   await jobs.removeJob(paths.copyJob)
   if (!existsSync(paths.directory)) return
   for (const entry of readdirSync(paths.directory).filter((name) => name.startsWith(temporaryPrefix))) {
-    discard(home, `${paths.directory}/${entry}`)
+    moveToTrash(home, `${paths.directory}/${entry}`)
   }
   rmSync(planFile(paths), { force: true })
   rmSync(verifierLogFile(paths), { force: true })
-  sweepTrash(home)
+  emptyTrash(home)
 }

@@ -7,7 +7,7 @@ import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { PostgresMajor } from '../../../model/postgres/cluster.ts'
 import type { Toolchain } from '../../../model/postgres/toolchain.ts'
-import { freshName, removeAbandoned } from '../../host/fresh.ts'
+import { removeAbandonedFiles, temporaryPath } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { isExecutable, run } from '../../host/process.ts'
 import { toolsDirectory } from './tools.ts'
@@ -101,8 +101,8 @@ function manifestOf(directory: string): string {
 }
 
 async function installCopy(from: Package, directory: string): Promise<void> {
-  await removeAbandoned(dirname(directory))
-  const fresh = freshName(dirname(directory))
+  await removeAbandonedFiles(dirname(directory))
+  const fresh = temporaryPath(dirname(directory))
   try {
     await fillCopy(from, fresh)
     // A directory without a manifest is the remains of a removal.
@@ -203,7 +203,7 @@ function readLink(path: string): string | undefined {
 
 // Renamed first, so that no process starts from a half-deleted copy; running processes keep their open files.
 async function removeCopy(directory: string): Promise<void> {
-  const removed = freshName(dirname(directory))
+  const removed = temporaryPath(dirname(directory))
   await rename(directory, removed).catch((error: NodeJS.ErrnoException) => {
     // Another process may have found the same damage and removed the copy.
     if (error.code !== 'ENOENT') throw error

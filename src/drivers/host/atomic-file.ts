@@ -13,7 +13,7 @@ export interface Ownership {
   uid?: number | undefined
 }
 
-export function freshName(directory: string): string {
+export function temporaryPath(directory: string): string {
   return `${directory}/${temporaryPrefix}${randomBytes(6).toString('hex')}`
 }
 
@@ -21,7 +21,7 @@ export function freshName(directory: string): string {
  * Deletes what killed processes left behind. Creating anything takes seconds, so an unchanged hour is enough. The age
  * is taken from the ctime, because a copy keeps the mtime of its original.
  */
-export async function removeAbandoned(directory: string, olderThanMs = 3_600_000): Promise<void> {
+export async function removeAbandonedFiles(directory: string, olderThanMs = 3_600_000): Promise<void> {
   for (const entry of (await readdir(directory)).filter((name) => name.startsWith(temporaryPrefix))) {
     const found = await stat(`${directory}/${entry}`).catch(() => undefined)
     if (found && Date.now() - found.ctimeMs >= olderThanMs)
@@ -40,7 +40,7 @@ export function ensureDirectory(path: string, { mode, uid }: Ownership): void {
 /** Returns true if it wrote the file, false if the content, mode and owner were already right. */
 export function ensureFile(file: string, content: string, ownership: Ownership): boolean {
   if (fileMatches(file, content, ownership)) return false
-  const fresh = freshName(dirname(file))
+  const fresh = temporaryPath(dirname(file))
   try {
     writeFileSync(fresh, content, { flag: 'wx', mode: 0o600 })
     if (ownership.uid !== undefined) chownSync(fresh, ownership.uid, ownership.uid)

@@ -1,5 +1,5 @@
 /** The platform answered with an error status. `body` is the parsed answer. */
-export class Refusal extends Error {
+export class ApiError extends Error {
   override readonly name = 'Refusal'
   readonly status: number
   readonly body: unknown
@@ -12,17 +12,17 @@ export class Refusal extends Error {
 }
 
 /** The command line is not valid. Nothing was sent to the platform. */
-export class Misuse extends Error {
+export class UsageError extends Error {
   override readonly name = 'Misuse'
 }
 
 /** Ctrl-C ended the wait; the operation itself continues on the platform. */
-export class Interruption extends Error {
+export class InterruptedError extends Error {
   override readonly name = 'Interruption'
 }
 
 /** The command was valid but did not succeed: for example, the platform is not reachable or an operation failed. */
-export class Failure extends Error {
+export class CommandError extends Error {
   override readonly name = 'Failure'
   /** Lines to show below the message. */
   readonly details: string[]

@@ -6,7 +6,7 @@ interface Call {
   hasEnded: boolean
 }
 
-export type Underway<T> = { is: 'running' } | { is: 'done'; value: T }
+export type LongCall<T> = { is: 'running' } | { is: 'done'; value: T }
 
 /** Keyed by the driver that makes the calls, so that several worlds in one process do not share them. */
 const calls = new WeakMap<object, Map<string, Call>>()
@@ -18,12 +18,12 @@ const resultLifetimeMs = 300_000
  * Starts the call unless one with this name is running, and waits for it for `patienceMs`. Throws what the call throws.
  * When it ends later, `onEnd` is called, and the next caller gets the result, once.
  */
-export async function underway<T>(
+export async function runLongCall<T>(
   owner: object,
   name: string,
   start: () => Promise<T>,
   { patienceMs, onEnd }: { patienceMs: number; onEnd: () => void },
-): Promise<Underway<T>> {
+): Promise<LongCall<T>> {
   const ownCalls = calls.get(owner) ?? new Map<string, Call>()
   calls.set(owner, ownCalls)
   const call = ownCalls.get(name) ?? begin(ownCalls, name, start)

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { type RunOutput, run } from '../../src/drivers/host/process.ts'
 
-export interface Beside {
+export interface Neighbor {
   machine: ChildProcess
   inside(command: string, ...args: string[]): Promise<RunOutput>
 }
@@ -12,7 +12,11 @@ export interface Beside {
  * exists while the program runs, which must print something once it is ready. Test files run concurrently, so each must
  * use addresses in networks of its own.
  */
-export async function startBeside(ours: string[], theirs: string[], program: [string, ...string[]]): Promise<Beside> {
+export async function startNeighbor(
+  ours: string[],
+  theirs: string[],
+  program: [string, ...string[]],
+): Promise<Neighbor> {
   const machine = spawn('unshare', ['-n', ...program])
   await new Promise((resolve) => machine.stdout.once('data', resolve))
   const link = `bxpol${machine.pid}`
