@@ -35,7 +35,6 @@ const registries = [
   'src/live/context.ts',
   'src/model/settings.ts',
   'src/reconcile/loop.ts',
-  'src/reconcile/step.ts',
   'src/store/transition.ts',
 ]
 
