@@ -60,7 +60,7 @@ describe('a platform', () => {
     const berth = newBerth()
     const control = await berth.up()
     const worker = berth.spawn('worker')
-    await until(() => berth.output.includes('"msg":"working"'))
+    await until(() => berth.output.includes('"msg":"worker started"'))
     await berth.cli('down')
     await until(() => control.exitCode === 0 && worker.exitCode === 0)
     await until(() => processesUnder(berth.home).length === 0)
