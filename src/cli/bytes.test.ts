@@ -1,7 +1,7 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { formatBytes } from './bytes.ts'
 
-it.each([
+test.each([
   [0, '0 bytes'],
   [1023, '1023 bytes'],
   [1024, '1 kB'],

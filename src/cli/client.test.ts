@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, test } from 'vitest'
 import { encodeSegment, request, requestIfPresent, type Session } from './client.ts'
 import { ApiError } from './errors.ts'
 
@@ -23,7 +23,7 @@ async function serve(status: number, body: string, seen: (request: IncomingMessa
 }
 
 describe('request', () => {
-  it('sends the token and the body and returns the answer', async () => {
+  test('sends the token and the body and returns the answer', async () => {
     const seen: unknown[] = []
     const session = await serve(201, '{"id":"1"}', ({ method, url, headers }, text) => {
       seen.push(method, url, headers.authorization, JSON.parse(text))
@@ -32,11 +32,11 @@ describe('request', () => {
     expect(seen).toEqual(['POST', '/v1/things', 'Bearer berth_x', { name: 'a' }])
   })
 
-  it('returns an empty object for an answer without a body', async () => {
+  test('returns an empty object for an answer without a body', async () => {
     expect(await request(await serve(202, ''), 'DELETE', '/v1/things/1')).toEqual({})
   })
 
-  it('throws the message of an error answer with its status and body', async () => {
+  test('throws the message of an error answer with its status and body', async () => {
     const session = await serve(422, '{"error":"that is taken","status":"name_taken"}')
     const refusal = await request(session, 'POST', '/v1/things', {}).catch((error) => error)
     expect(refusal).toBeInstanceOf(ApiError)
@@ -47,7 +47,7 @@ describe('request', () => {
     })
   })
 
-  it('replaces names of request fields by those of options in messages', async () => {
+  test('replaces names of request fields by those of options in messages', async () => {
     const body = { error: 'machines are still running: 1; stop them first or delete with force=true' }
     const refusal = await request(await serve(422, JSON.stringify(body)), 'DELETE', '/').catch((error) => error)
     expect(refusal).toMatchObject({
@@ -56,16 +56,16 @@ describe('request', () => {
     })
   })
 
-  it('finds the message in answers of the sandbox API', async () => {
+  test('finds the message in answers of the sandbox API', async () => {
     const session = await serve(404, '{"error":"not_found","message":"no such sandbox"}')
     await expect(request(session, 'GET', '/')).rejects.toThrow(/^no such sandbox$/)
   })
 
-  it('reports an answer that does not come from a platform', async () => {
+  test('reports an answer that does not come from a platform', async () => {
     await expect(request(await serve(200, '<html>'), 'GET', '/')).rejects.toThrow('not with JSON')
   })
 
-  it('says how to start a platform when none answers', async () => {
+  test('says how to start a platform when none answers', async () => {
     const session = await serve(200, '')
     await new Promise((resolve) => server!.close(resolve))
     await expect(request(session, 'GET', '/')).rejects.toThrow(
@@ -75,7 +75,7 @@ describe('request', () => {
 })
 
 describe('requestIfPresent', () => {
-  it('returns undefined for a 404 and throws other refusals', async () => {
+  test('returns undefined for a 404 and throws other refusals', async () => {
     expect(await requestIfPresent(await serve(404, '{"error":"gone"}'), '/')).toBeUndefined()
     server?.close()
     await expect(requestIfPresent(await serve(403, '{"error":"not yours"}'), '/')).rejects.toThrow('not yours')
@@ -83,11 +83,11 @@ describe('requestIfPresent', () => {
 })
 
 describe('encodeSegment', () => {
-  it('encodes a name as one segment of the path', () => {
+  test('encodes a name as one segment of the path', () => {
     expect(encodeSegment('a/b?c#d')).toBe('a%2Fb%3Fc%23d')
   })
 
-  it.each(['', '.', '..'])('rejects %j', (name) => {
+  test.each(['', '.', '..'])('rejects %j', (name) => {
     expect(() => encodeSegment(name)).toThrow('is not a name')
   })
 })

@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { Argument, Command, Option } from 'commander'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { completionScript } from './completion.ts'
 
 function sampleProgram(): Command {
@@ -30,7 +30,7 @@ printf '%s\\n' "\${COMPREPLY[@]}"`
 describe.each(['bash', 'zsh', 'fish'] as const)('the script for %s', (shell) => {
   const script = completionScript(sampleProgram(), shell)
 
-  it.each(['apps', 'create', 'list', 'shell', 'help', 'org', 'flag', 'kind', 'json', 'url', 'small', 'large'])(
+  test.each(['apps', 'create', 'list', 'shell', 'help', 'org', 'flag', 'kind', 'json', 'url', 'small', 'large'])(
     'knows %s',
     (word) => {
       expect(script).toContain(word)
@@ -38,7 +38,7 @@ describe.each(['bash', 'zsh', 'fish'] as const)('the script for %s', (shell) => 
   )
 })
 
-it('gives bash a script it accepts', () => {
+test('gives bash a script it accepts', () => {
   const { status, stderr } = spawnSync('bash', ['-n'], {
     input: completionScript(sampleProgram(), 'bash'),
     encoding: 'utf8',
@@ -47,34 +47,34 @@ it('gives bash a script it accepts', () => {
 })
 
 describe('completing in bash', () => {
-  it('offers commands at the start, and options after a dash', () => {
+  test('offers commands at the start, and options after a dash', () => {
     expect(completeInBash('')).toEqual(['apps', 'shell', 'help'])
     expect(completeInBash('--')).toEqual(['--json', '--url', '--version', '--help'])
     expect(completeInBash('a')).toEqual(['apps'])
   })
 
-  it('offers what belongs to the command the words name', () => {
+  test('offers what belongs to the command the words name', () => {
     expect(completeInBash('apps', 'c')).toEqual(['create'])
     expect(completeInBash('apps', 'create', '')).toEqual(['-o', '--org', '--flag', '-h', '--help', '--json', '--url'])
     expect(completeInBash('apps', 'create', '--')).toEqual(['--org', '--flag', '--help', '--json', '--url'])
   })
 
-  it('follows aliases', () => {
+  test('follows aliases', () => {
     expect(completeInBash('app', 'ls', '--k')).toEqual(['--kind'])
   })
 
-  it('does not take the value of an option for a command', () => {
+  test('does not take the value of an option for a command', () => {
     expect(completeInBash('--url', 'apps', 'sh')).toEqual(['shell'])
     expect(completeInBash('--json', 'apps', 'l')).toEqual(['list'])
   })
 
-  it('offers the values an option or an argument may have', () => {
+  test('offers the values an option or an argument may have', () => {
     expect(completeInBash('apps', 'list', '--kind', '')).toEqual(['small', 'large'])
     expect(completeInBash('apps', 'create', '--org', '')).toEqual([])
     expect(completeInBash('shell', 'z')).toEqual(['zsh'])
   })
 
-  it('offers commands after help', () => {
+  test('offers commands after help', () => {
     expect(completeInBash('help', '')).toEqual(['apps', 'shell'])
     expect(completeInBash('apps', 'help', '')).toEqual(['create', 'list'])
   })

@@ -1,7 +1,7 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { parseDurationOption, parseSeconds } from './duration.ts'
 
-it.each([
+test.each([
   ['90s', 90],
   ['30m', 1800],
   ['12h', 43_200],
@@ -15,14 +15,14 @@ it.each([
   expect(parseDurationOption(text)).toBe(seconds)
 })
 
-it.each(['', '30', 'd', '0d', '-1d', '-1h', '1 d', '1D', '12h1d', '1.5s', 'forever', '99999999999d', '999999y'])(
+test.each(['', '30', 'd', '0d', '-1d', '-1h', '1 d', '1D', '12h1d', '1.5s', 'forever', '99999999999d', '999999y'])(
   'rejects %j as the value of an option',
   (text) => {
     expect(() => parseDurationOption(text)).toThrow('Write a number and a unit')
   },
 )
 
-it('accepts zero and fractions of a second where no option needs whole seconds', () => {
+test('accepts zero and fractions of a second where no option needs whole seconds', () => {
   expect(parseSeconds('0s')).toBe(0)
   expect(parseSeconds('1500ms')).toBe(1.5)
 })

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { block, confirm, formatCount, formatTime, printResult, sanitize, type Terminal, table } from './output.ts'
 
 function fakeTerminal(changes: Partial<Terminal> = {}) {
@@ -14,7 +14,7 @@ function fakeTerminal(changes: Partial<Terminal> = {}) {
 }
 
 describe('table', () => {
-  it('aligns columns and leaves no blanks at the end of a line', () => {
+  test('aligns columns and leaves no blanks at the end of a line', () => {
     const rows = [
       ['web', 'deployed', 12],
       ['a-longer-name', 'pending', 0],
@@ -26,28 +26,28 @@ describe('table', () => {
     ])
   })
 
-  it('shows a missing value as a dash, but not zero and false', () => {
+  test('shows a missing value as a dash, but not zero and false', () => {
     expect(table(['A', 'B', 'C', 'D', 'E'], [[null, undefined, '', 0, false]], false)).toBe(
       'A  B  C  D  E\n-  -  -  0  no',
     )
   })
 
-  it('dims the headers alone, and only with colours', () => {
+  test('dims the headers alone, and only with colours', () => {
     expect(table(['NAME'], [['web']], true)).toBe('\u001b[2mNAME\u001b[22m\nweb')
   })
 
-  it('aligns by characters, not by UTF-16 units', () => {
+  test('aligns by characters, not by UTF-16 units', () => {
     expect(table(['NAME', 'X'], [['héllo😀', 'y']], false)).toBe('NAME    X\nhéllo😀  y')
   })
 
-  it('does not let a name control the terminal', () => {
+  test('does not let a name control the terminal', () => {
     const text = table(['NAME'], [['\u001b[31mred\nline']], false)
     expect(text).toBe('NAME\n\u{fffd}[31mred\u{fffd}line')
   })
 })
 
 describe('block', () => {
-  it('aligns the values', () => {
+  test('aligns the values', () => {
     const pairs: [string, string | number][] = [
       ['name', 'web'],
       ['machines', 2],
@@ -57,7 +57,7 @@ describe('block', () => {
 })
 
 describe('printAnswer', () => {
-  it('prints the answer with --json and text without', () => {
+  test('prints the answer with --json and text without', () => {
     const answer = { id: 'x', nested: { list: [1, null] } }
     const json = fakeTerminal({ json: true })
     printResult(json.terminal, answer, () => 'text')
@@ -69,33 +69,33 @@ describe('printAnswer', () => {
 })
 
 describe('confirm', () => {
-  it.each(['y', 'Y', 'yes', ' yes '])('accepts %j as yes', async (answer) => {
+  test.each(['y', 'Y', 'yes', ' yes '])('accepts %j as yes', async (answer) => {
     const { terminal } = fakeTerminal({ ask: async () => answer })
     await expect(confirm(terminal, 'Sure?')).resolves.toBeUndefined()
   })
 
-  it.each(['', 'n', 'yesterday', 'no'])('accepts %j as no', async (answer) => {
+  test.each(['', 'n', 'yesterday', 'no'])('accepts %j as no', async (answer) => {
     const { terminal } = fakeTerminal({ ask: async () => answer })
     await expect(confirm(terminal, 'Sure?')).rejects.toThrow('nothing was changed')
   })
 
-  it('throws when there is no terminal to ask', async () => {
+  test('throws when there is no terminal to ask', async () => {
     await expect(confirm(fakeTerminal().terminal, 'Sure?')).rejects.toThrow('use --yes')
   })
 })
 
 describe('texts', () => {
-  it('cuts times to the second', () => {
+  test('cuts times to the second', () => {
     expect(formatTime('2025-01-02T03:04:05.678901Z')).toBe('2025-01-02T03:04:05Z')
     expect(formatTime('2025-01-02T03:04:05Z')).toBe('2025-01-02T03:04:05Z')
     expect(formatTime(null)).toBe('')
   })
 
-  it('counts', () => {
+  test('counts', () => {
     expect([0, 1, 2].map((count) => formatCount(count, 'machine'))).toEqual(['0 machines', '1 machine', '2 machines'])
   })
 
-  it('keeps ordinary text as it is', () => {
+  test('keeps ordinary text as it is', () => {
     expect(sanitize('Ünïcode, "quotes" & 日本')).toBe('Ünïcode, "quotes" & 日本')
   })
 })

@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, test } from 'vitest'
 import { pollUntil, startProgress } from './progress.ts'
 
 let written: string
@@ -15,7 +15,7 @@ function start(isTTY: boolean, json = false, columns = 80) {
 }
 
 describe('progress', () => {
-  it('rewrites one line on a terminal and clears it at the end', () => {
+  test('rewrites one line on a terminal and clears it at the end', () => {
     const progress = start(true)
     progress.show('creating')
     millis += 1999
@@ -24,14 +24,14 @@ describe('progress', () => {
     expect(written).toBe('\r\u001b[2Kcreating (0 s)\r\u001b[2Kcreating (1 s)\r\u001b[2K')
   })
 
-  it('keeps to the width of the terminal', () => {
+  test('keeps to the width of the terminal', () => {
     start(true, false, 9).show('initializing')
     expect(written).toBe('\r\u001b[2Kinitiali')
     start(true, false, 0).show('initializing')
     expect(written).toContain('initializing (0 s)')
   })
 
-  it('writes a line for each status elsewhere', () => {
+  test('writes a line for each status elsewhere', () => {
     const progress = start(false)
     for (const status of ['creating', 'creating', 'initializing', 'initializing']) {
       progress.show(status)
@@ -41,7 +41,7 @@ describe('progress', () => {
     expect(written).toBe('creating (0 s)\ninitializing (2 s)\n')
   })
 
-  it('prints nothing with --json', () => {
+  test('prints nothing with --json', () => {
     for (const isTTY of [true, false]) {
       const progress = start(isTTY, true)
       progress.show('creating')
@@ -52,7 +52,7 @@ describe('progress', () => {
 })
 
 describe('pollUntil', () => {
-  it('polls until nothing is pending', async () => {
+  test('polls until nothing is pending', async () => {
     const states = ['creating', 'ready']
     const seen = await pollUntil(
       start(false),
@@ -62,7 +62,7 @@ describe('pollUntil', () => {
     expect({ seen, written }).toEqual({ seen: 'ready', written: 'creating (0 s)\n' })
   })
 
-  it('clears its line when polling fails', async () => {
+  test('clears its line when polling fails', async () => {
     const look = () => Promise.reject(new Error('no answer'))
     await expect(pollUntil(start(true), look, () => 'creating')).rejects.toThrow('no answer')
     expect(written).toBe('\r\u001b[2K')

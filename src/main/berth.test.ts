@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { completionScript } from '../cli/completion.ts'
 import { buildProgram } from './berth.ts'
 
@@ -16,7 +16,7 @@ function helpOf(command: Command): string {
   return text
 }
 
-it.each(commands.map((command) => [command.name(), command] as const))(
+test.each(commands.map((command) => [command.name(), command] as const))(
   '%s has a description, examples and described options',
   (_, command) => {
     expect(command.description()).not.toBe('')
@@ -29,7 +29,7 @@ it.each(commands.map((command) => [command.name(), command] as const))(
 describe.each(['bash', 'zsh', 'fish'] as const)('completion in %s', (shell) => {
   const script = completionScript(program, shell)
 
-  it('contains every command and every option', () => {
+  test('contains every command and every option', () => {
     for (const command of commands) {
       expect(script).toContain(command.name())
       for (const alias of command.aliases()) expect(script).toContain(` ${alias}'`)

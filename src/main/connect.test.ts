@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { findPsql, psqlEnvironment } from './connect.ts'
 
 let directory: string
@@ -21,14 +21,14 @@ function putPsql(path: string, mode = 0o755): string {
 }
 
 describe('findPsql', () => {
-  it('prefers the newest psql of the home over those in PATH', () => {
+  test('prefers the newest psql of the home over those in PATH', () => {
     putPsql('toolchain/tools-0.1.1/bin')
     const newest = putPsql('toolchain/tools-0.1.2/bin')
     putPsql('usr')
     expect(findPsql(directory, join(directory, 'usr'))).toBe(newest)
   })
 
-  it('uses the first one in PATH when the home has none', () => {
+  test('uses the first one in PATH when the home has none', () => {
     mkdirSync(join(directory, 'toolchain/tools-0.1.2/bin'), { recursive: true })
     putPsql('one', 0o644)
     const second = putPsql('two')
@@ -37,7 +37,7 @@ describe('findPsql', () => {
     expect(findPsql(directory, `:${path}`)).toBe(second)
   })
 
-  it('returns undefined when there is none', () => {
+  test('returns undefined when there is none', () => {
     expect(findPsql(join(directory, 'no-home'), '')).toBeUndefined()
   })
 })
@@ -45,7 +45,7 @@ describe('findPsql', () => {
 describe('psqlEnvironment', () => {
   const target = { host: 'db', port: 15_000, user: 'fly-user', password: 'secret', database: 'fly-db' }
 
-  it('adds the target and keeps other variables', () => {
+  test('adds the target and keeps other variables', () => {
     expect(psqlEnvironment({ PAGER: 'less', PGSSLMODE: 'verify-full', PGHOST: 'elsewhere' }, target)).toEqual({
       PAGER: 'less',
       PGSSLMODE: 'verify-full',
@@ -57,7 +57,7 @@ describe('psqlEnvironment', () => {
     })
   })
 
-  it.each(['PGHOSTADDR', 'PGSERVICE', 'PGSERVICEFILE', 'PGPASSFILE'])('removes %s', (name) => {
+  test.each(['PGHOSTADDR', 'PGSERVICE', 'PGSERVICEFILE', 'PGPASSFILE'])('removes %s', (name) => {
     expect(psqlEnvironment({ [name]: 'x' }, target)).not.toHaveProperty(name)
   })
 })

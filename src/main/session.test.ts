@@ -1,7 +1,7 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { readConfig } from './config.ts'
 import { openSandboxSession, openSession } from './session.ts'
 
@@ -30,12 +30,12 @@ function startPlatform(): void {
   writeFileSync(join(home, 'token'), 'berth_local\n')
 }
 
-it('finds the URL and the token in the home', () => {
+test('finds the URL and the token in the home', () => {
   startPlatform()
   expect(open()).toEqual({ url: 'http://10.0.0.1:4280', token: 'berth_local' })
 })
 
-it('prefers the option over the environment and the environment over the home', () => {
+test('prefers the option over the environment and the environment over the home', () => {
   startPlatform()
   const environment = { BERTH_URL: 'https://b.example/', BERTH_TOKEN: 'berth_given' }
   expect(open(environment)).toEqual({ url: 'https://b.example', token: 'berth_given' })
@@ -45,47 +45,47 @@ it('prefers the option over the environment and the environment over the home', 
   })
 })
 
-it('names the command that starts a platform when none runs in the home', () => {
+test('names the command that starts a platform when none runs in the home', () => {
   expect(() => open()).toThrow(`no platform runs in ${home}; start one with "berth up"`)
 })
 
-it('names the sources of a token when there is none', () => {
+test('names the sources of a token when there is none', () => {
   expect(() => open({ BERTH_URL: 'http://127.0.0.1:1' })).toThrow(
     `no token: set BERTH_TOKEN, or start a platform with "berth up", which writes one to ${home}/token`,
   )
 })
 
-it('uses the token of the home for local URLs only', () => {
+test('uses the token of the home for local URLs only', () => {
   startPlatform()
   expect(open({}, 'http://localhost:9999').token).toBe('berth_local')
   expect(open({}, 'http://10.0.0.1:4280').token).toBe('berth_local')
   expect(() => open({}, 'https://b.example')).toThrow('no token for https://b.example: set BERTH_TOKEN')
 })
 
-it.each(['berth', 'ftp://x', 'http://user:secret@x', 'http://x/?q=1'])('rejects the URL %s', (url) => {
+test.each(['berth', 'ftp://x', 'http://user:secret@x', 'http://x/?q=1'])('rejects the URL %s', (url) => {
   expect(() => open({ BERTH_TOKEN: 'berth_x' }, url)).toThrow('--url must be an address such as')
 })
 
-it('rejects a token with invalid characters', () => {
+test('rejects a token with invalid characters', () => {
   expect(() => open({ BERTH_URL: 'http://x', BERTH_TOKEN: 'berth_a\nberth_b' })).toThrow('copied whole')
 })
 
 describe('the URL of the sandbox API', () => {
   const given = { BERTH_TOKEN: 'berth_given' }
 
-  it('is the one of the home, also when the URL of its platform is given', () => {
+  test('is the one of the home, also when the URL of its platform is given', () => {
     startPlatform()
     expect(openSandboxes()).toBe('http://10.0.0.1:4281')
     expect(openSandboxes({}, 'http://10.0.0.1:4280/')).toBe('http://10.0.0.1:4281')
     expect(openSandboxes({ BERTH_URL: 'http://10.0.0.1:4281' })).toBe('http://10.0.0.1:4281')
   })
 
-  it('is at the default port of the host of another platform', () => {
+  test('is at the default port of the host of another platform', () => {
     expect(openSandboxes({ ...given, BERTH_URL: 'https://b.example/' })).toBe('https://b.example:4281')
     expect(openSandboxes(given, 'http://b.example:4280')).toBe('http://b.example:4281')
   })
 
-  it('is the one that is set, unless --url is given', () => {
+  test('is the one that is set, unless --url is given', () => {
     const environment = { ...given, BERTH_URL: 'https://b.example', BERTH_SANDBOX_URL: 'https://s.example/base/' }
     expect(openSandboxes(environment)).toBe('https://s.example/base')
     expect(openSandboxes(environment, 'https://c.example')).toBe('https://c.example:4281')
@@ -94,7 +94,7 @@ describe('the URL of the sandbox API', () => {
     )
   })
 
-  it('does not get the local token when it is on another host', () => {
+  test('does not get the local token when it is on another host', () => {
     startPlatform()
     expect(() => openSandboxes({ BERTH_SANDBOX_URL: 'https://s.example' })).toThrow('no token for https://s.example')
   })

@@ -1,17 +1,17 @@
-import { describe, expect, it, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { BerthError, describeError, errorTable, unavailable, wrongState } from './errors.ts'
 
 describe('describeError', () => {
-  it('joins the messages of the whole cause chain', () => {
+  test('joins the messages of the whole cause chain', () => {
     const error = new Error('start cluster a', { cause: new Error('spawn postgres', { cause: new Error('ENOENT') }) })
     expect(describeError(error)).toBe('start cluster a: spawn postgres: ENOENT')
   })
 
-  it('ignores causes that are not errors', () => {
+  test('ignores causes that are not errors', () => {
     expect(describeError(new Error('failed', { cause: 'text' }))).toBe('failed')
   })
 
-  it('converts thrown values that are not errors', () => {
+  test('converts thrown values that are not errors', () => {
     expect(describeError('text')).toBe('text')
     expect(describeError(undefined)).toBe('undefined')
   })

@@ -1,11 +1,11 @@
 import fc from 'fast-check'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { BerthError } from './errors.ts'
 import { formatImageReference, type ImageReference, parseImageReference } from './image.ts'
 
 const digest = `sha256:${'0123456789abcdef'.repeat(4)}`
 
-it.each<[string, ImageReference]>([
+test.each<[string, ImageReference]>([
   ['nginx', { kind: 'registry', registry: 'docker.io', repository: 'library/nginx', tag: 'latest' }],
   ['nginx:1.25', { kind: 'registry', registry: 'docker.io', repository: 'library/nginx', tag: '1.25' }],
   ['team/app', { kind: 'registry', registry: 'docker.io', repository: 'team/app', tag: 'latest' }],
@@ -25,7 +25,7 @@ it.each<[string, ImageReference]>([
   expect(parseImageReference(text, true)).toEqual(reference)
 })
 
-it.each([
+test.each([
   ...['', ' ', 'UPPER', 'a b', 'a//b', '/a', 'a/', 'a:', 'a:-x', '-a', 'a@', 'a@sha256:12', `a@${digest}@${digest}`],
   ...[
     'https://example.com/a',
@@ -45,12 +45,12 @@ it.each([
   expect(() => parseImageReference(text, true)).toThrow(/config\.image/)
 })
 
-it('rejects host paths unless they are allowed', () => {
+test('rejects host paths unless they are allowed', () => {
   for (const text of ['oci:/var/images', 'oci:/var/images:v1', 'tar:/etc/shadow', 'oci:../x', 'tar:x/y'])
     expect(() => parseImageReference(text, false)).toThrow(/config\.image/)
 })
 
-it('parses arbitrary text or rejects it with a reason, and never yields a host path', () => {
+test('parses arbitrary text or rejects it with a reason, and never yields a host path', () => {
   const words = fc.constantFrom(
     'oci:',
     'tar:',
@@ -83,7 +83,7 @@ it('parses arbitrary text or rejects it with a reason, and never yields a host p
   )
 })
 
-it('parses what it formats', () => {
+test('parses what it formats', () => {
   const part = fc.stringMatching(/^[a-z0-9]{1,8}([._-][a-z0-9]{1,8}){0,2}$/)
   const reference = fc.record(
     {

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import {
   databaseAddress,
   gatewayAddress,
@@ -13,12 +13,12 @@ import {
 } from './network.ts'
 
 describe('isLoopback', () => {
-  it.each(['localhost', '127.0.0.1', '127.1.2.3', '::1', '[::1]', '::ffff:127.0.0.1', '[::ffff:127.0.0.1]'])(
+  test.each(['localhost', '127.0.0.1', '127.1.2.3', '::1', '[::1]', '::ffff:127.0.0.1', '[::ffff:127.0.0.1]'])(
     'accepts %s',
     (host) => expect(isLoopback(host)).toBe(true),
   )
 
-  it.each([
+  test.each([
     '',
     '0.0.0.0',
     '::',
@@ -34,7 +34,7 @@ describe('isLoopback', () => {
 })
 
 describe('private addresses', () => {
-  it('derive from the home, the network and the slot', () => {
+  test('derive from the home, the network and the slot', () => {
     expect(networkPrefix(0, 1)).toBe('fdaa:0:1::/48')
     expect(machineAddress(0, 1, 1023)).toBe('fdaa:0:1:0:1:0:3ff:2')
     expect(machineAddress(62, 0x12345, 7)).toBe('fdaa:3e01:2345:0:1:0:7:2')
@@ -45,12 +45,12 @@ describe('private addresses', () => {
     expect([resolverAddress(0), resolverAddress(5)]).toEqual(['fdaa::3', 'fdaa:500::3'])
   })
 
-  it('exist only for valid network numbers and slots', () => {
+  test('exist only for valid network numbers and slots', () => {
     for (const number of [0, -1, 1.5, 2 ** 24]) expect(() => networkPrefix(0, number)).toThrow('not a network number')
     for (const slot of [0, 1024, -1]) expect(() => machineAddress(0, 1, slot)).toThrow('not a box slot')
   })
 
-  it('can be parsed back into network and slot', () => {
+  test('can be parsed back into network and slot', () => {
     const number = fc.integer({ min: 1, max: 2 ** 24 - 1 })
     fc.assert(
       fc.property(fc.nat(62), number, fc.integer({ min: 1, max: 1023 }), (home, networkNumber, slot) => {
@@ -61,7 +61,7 @@ describe('private addresses', () => {
     )
   })
 
-  it('are the only addresses that parse as a machine', () => {
+  test('are the only addresses that parse as a machine', () => {
     for (const address of ['::1', '::', 'fdaa::3', 'fe80::1', '127.0.0.1', '::ffff:127.0.0.1', gatewayAddress(0, 1)]) {
       expect(parseMachineAddress(0, address)).toBeUndefined()
     }

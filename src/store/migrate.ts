@@ -22,18 +22,19 @@ export async function migrate(db: Database): Promise<string[]> {
     )
     const { rows } = await tx.query<{ name: string; sha256: string }>('select name, sha256 from migration')
     const applied = new Map(rows.map((row) => [row.name, row.sha256]))
-    rejectNewerSchema(applied, files)
+    rejectUnknownSchema(applied, files)
     const pending: string[] = []
     for (const name of files) if (await applyOnce(tx, name, applied.get(name))) pending.push(name)
     return pending
   })
 }
 
-function rejectNewerSchema(applied: Map<string, string>, files: string[]): void {
+function rejectUnknownSchema(applied: Map<string, string>, files: string[]): void {
   const unknown = [...applied.keys()].filter((name) => !files.includes(name))
   if (unknown.length > 0) {
     throw new Error(
-      `the state database was created by a newer version of Berth (it has ${unknown.join(', ')}); use that version`,
+      `the state database has migrations that this version does not know (${unknown.join(', ')}): it was created by a ` +
+        'newer version of Berth, or by a checkout from before the first release',
     )
   }
 }

@@ -3,7 +3,7 @@ import { chmodSync, copyFileSync, existsSync, mkdtempSync, openSync, readFileSyn
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 
 const launcher = resolve(import.meta.dirname, '../../berth')
 const startSeconds = 150
@@ -98,7 +98,7 @@ afterAll(async () => {
 
 describe('help', () => {
   // The unit test of the program checks the help of every command.
-  it.each([[[]], [['apps']], [['apps', 'create']], [['sandbox', 'services', 'put']], [['up']]])(
+  test.each([[[]], [['apps']], [['apps', 'create']], [['sandbox', 'services', 'put']], [['up']]])(
     'is there for %j, with examples',
     async (path) => {
       const { code, out, err } = await berth(...path, '--help')
@@ -108,17 +108,17 @@ describe('help', () => {
     },
   )
 
-  it('is printed for "help" as for "--help"', async () => {
+  test('is printed for "help" as for "--help"', async () => {
     expect(await berth('help', 'apps')).toEqual(await berth('apps', '--help'))
   })
 
-  it('tells the version', async () => {
+  test('tells the version', async () => {
     expect((await berth('--version')).out).toMatch(/^\d+\.\d+\.\d+\n$/)
   })
 })
 
 describe('a command that cannot be run as given', () => {
-  it.each([
+  test.each([
     [['frobnicate'], "unknown command 'frobnicate'"],
     [['toknes'], 'Did you mean tokens?'],
     [['apps', 'creat', 'x'], 'Did you mean create?'],
@@ -139,7 +139,7 @@ describe('a command that cannot be run as given', () => {
     expect(err).toContain(sentence)
   })
 
-  it.each([
+  test.each([
     [['apps', 'list', '--jsno'], "unknown option '--jsno' (Did you mean --json?)"],
     [['apps', 'create'], "missing required argument 'name'"],
     [['postgres'], 'a command is missing; --help lists them'],
@@ -148,14 +148,14 @@ describe('a command that cannot be run as given', () => {
     expect({ code, out, err: JSON.parse(err) }).toEqual({ code: 2, out: '', err: { error: sentence } })
   })
 
-  it('is also one with a setting that is not valid', async () => {
+  test('is also one with a setting that is not valid', async () => {
     const { code, err } = await run(['apps', 'list'], { env: { BERTH_LOG_LEVEL: 'loud' } })
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('BERTH_LOG_LEVEL must be one of') })
   })
 })
 
 describe('apps', () => {
-  it('are created, listed, shown and destroyed for people', async () => {
+  test('are created, listed, shown and destroyed for people', async () => {
     expect(await berth('apps', 'create', 'cli-people')).toEqual({
       code: 0,
       out: 'Created app cli-people in organization personal.\n',
@@ -172,7 +172,7 @@ describe('apps', () => {
     expect(await berth('apps', 'show', 'cli-people')).toEqual({ code: 1, out: '', err: 'error: app not found\n' })
   })
 
-  it('are created, listed, shown and destroyed with --json', async () => {
+  test('are created, listed, shown and destroyed with --json', async () => {
     await json('orgs', 'create', 'cli-apps')
     const created = await json(
       'apps',
@@ -195,14 +195,14 @@ describe('apps', () => {
     expect(await json('apps', 'list', '--org', 'cli-apps')).toEqual({ total_apps: 0, apps: [] })
   })
 
-  it('say so when there are none', async () => {
+  test('say so when there are none', async () => {
     await json('orgs', 'create', 'cli-empty')
     const { code, out, err } = await berth('apps', 'ls', '--org', 'cli-empty')
     expect({ code, out }).toEqual({ code: 0, out: '' })
     expect(err).toContain('No apps in cli-empty')
   })
 
-  it("are refused with the platform's own sentence", async () => {
+  test("are refused with the platform's own sentence", async () => {
     await json('apps', 'create', 'cli-taken')
     const sentence = 'Validation failed: Name has already been taken'
     expect(await berth('apps', 'create', 'cli-taken')).toEqual({ code: 1, out: '', err: `error: ${sentence}\n` })
@@ -211,14 +211,14 @@ describe('apps', () => {
     expect(JSON.parse(refused.err)).toEqual({ error: sentence, status: 'name_taken' })
   })
 
-  it('are not destroyed without a word when there is no terminal to ask at', async () => {
+  test('are not destroyed without a word when there is no terminal to ask at', async () => {
     await json('apps', 'create', 'cli-kept')
     const { code, err } = await berth('apps', 'destroy', 'cli-kept')
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('use --yes') })
     expect(await json('apps', 'show', 'cli-kept')).toMatchObject({ name: 'cli-kept' })
   })
 
-  it('are destroyed at a terminal after yes, and only then', async () => {
+  test('are destroyed at a terminal after yes, and only then', async () => {
     await json('apps', 'create', 'cli-asked')
     const no = await berthAtTerminal('apps destroy cli-asked', { input: 'n\n' })
     expect(no.code).toBe(1)
@@ -232,7 +232,7 @@ describe('apps', () => {
 })
 
 describe('organizations', () => {
-  it('are created and listed', async () => {
+  test('are created and listed', async () => {
     expect((await berth('orgs', 'create', 'cli-people', '--name', 'For People')).out).toContain('cli-people')
     expect((await berth('org', 'list')).out).toMatch(/^cli-people +For People +[a-z0-9]{16} +\d{4}-/m)
     const created = await json('orgs', 'create', 'cli-machine')
@@ -242,7 +242,7 @@ describe('organizations', () => {
     expect(organizations).toContainEqual(expect.objectContaining({ slug: 'personal' }))
   })
 
-  it('are shown, and changed', async () => {
+  test('are shown, and changed', async () => {
     await json('orgs', 'create', 'cli-apart')
     const shown = async () => (await berth('orgs', 'show', 'cli-apart')).out
     expect(await shown()).toMatch(/^slug +cli-apart\nname +cli-apart\n[\s\S]*\ncross-network replays +on\n/)
@@ -257,7 +257,7 @@ describe('organizations', () => {
 })
 
 describe('tokens', () => {
-  it('work until they are revoked', async () => {
+  test('work until they are revoked', async () => {
     await json('orgs', 'create', 'cli-tokens')
     const issued = await json(
       'tokens',
@@ -285,14 +285,14 @@ describe('tokens', () => {
     expect((await berth('token', 'list')).out).toMatch(new RegExp(`^${issued.id} .* revoked$`, 'm'))
   })
 
-  it('are for the organization personal unless another is named', async () => {
+  test('are for the organization personal unless another is named', async () => {
     const issued = await json('tokens', 'create', '--kind', 'read')
     const asReader = (...args: string[]) => run(args, { env: { BERTH_TOKEN: issued.token } })
     expect((await asReader('apps', 'list')).code).toBe(0)
     expect(await asReader('apps', 'create', 'cli-reader')).toMatchObject({ code: 1, out: '' })
   })
 
-  it('are alone on standard output, with the warning beside it', async () => {
+  test('are alone on standard output, with the warning beside it', async () => {
     const { code, out, err } = await berth('tokens', 'create', '--kind', 'root')
     expect(code).toBe(0)
     expect(out).toMatch(/^berth_[A-Za-z0-9]{43}\n$/)
@@ -301,7 +301,7 @@ describe('tokens', () => {
 })
 
 describe('finding the platform', () => {
-  it('takes the address from --url, then from BERTH_URL', async () => {
+  test('takes the address from --url, then from BERTH_URL', async () => {
     const { api } = JSON.parse(readFileSync(join(home, 'run/addresses.json'), 'utf8'))
     const nowhere = 'http://127.0.0.1:2'
     expect(await run(['orgs', 'list', '--url', api], { env: { BERTH_URL: nowhere } })).toMatchObject({ code: 0 })
@@ -312,7 +312,7 @@ describe('finding the platform', () => {
     expect(JSON.parse(missedJson.err)).toEqual({ error: sentence })
   })
 
-  it('says what to do when the home has no platform or no token', async () => {
+  test('says what to do when the home has no platform or no token', async () => {
     const empty = join(elsewhere, 'no-home')
     const noPlatform = await run(['apps', 'list'], { env: { BERTH_HOME: empty } })
     expect(noPlatform).toMatchObject({
@@ -326,7 +326,7 @@ describe('finding the platform', () => {
 })
 
 describe('the process commands', () => {
-  it('show what runs', async () => {
+  test('show what runs', async () => {
     expect(await json('status')).toMatchObject({
       home,
       tree: 'up',
@@ -336,13 +336,13 @@ describe('the process commands', () => {
     expect((await berth('status')).out).toMatch(/^answering +yes$/m)
   })
 
-  it('exit with 1 for the status of a platform that is not there', async () => {
+  test('exit with 1 for the status of a platform that is not there', async () => {
     const { code, out } = await run(['status', '--json'], { env: { BERTH_HOME: join(elsewhere, 'no-home') } })
     expect(code).toBe(1)
     expect(JSON.parse(out)).toMatchObject({ answering: false, tree: 'down', api: null })
   })
 
-  it('show the configuration without its secrets', async () => {
+  test('show the configuration without its secrets', async () => {
     const env = { BERTH_TOKEN: 'berth_verysecret', BERTH_DATABASE_URL: 'postgres://me:verysecret@db/x' }
     for (const args of [['config'], ['config', '--json']]) {
       const { code, out, err } = await run(args, { env })
@@ -359,7 +359,7 @@ describe('the process commands', () => {
 describe('at a terminal', () => {
   const dim = '\u001b[2m'
 
-  it('headers are dim unless NO_COLOR is set', async () => {
+  test('headers are dim unless NO_COLOR is set', async () => {
     const env = { TERM: 'xterm-256color' }
     expect((await berthAtTerminal('orgs list', { env })).out).toContain(`${dim}SLUG`)
     expect((await berthAtTerminal('orgs list', { env: { ...env, NO_COLOR: '1' } })).out).not.toContain(dim)
@@ -368,7 +368,7 @@ describe('at a terminal', () => {
 })
 
 describe('completion', () => {
-  it('prints a script bash accepts, and others for zsh and fish', async () => {
+  test('prints a script bash accepts, and others for zsh and fish', async () => {
     const bash = await berth('completion', 'bash')
     expect(await run(['-n'], { program: 'bash', input: bash.out })).toEqual({ code: 0, out: '', err: '' })
     expect((await berth('completion', 'zsh')).out).toMatch(/^#compdef berth\n/)
@@ -377,20 +377,20 @@ describe('completion', () => {
 })
 
 describe('the launcher', () => {
-  it('works through links', async () => {
+  test('works through links', async () => {
     symlinkSync(launcher, join(elsewhere, 'first'))
     symlinkSync('first', join(elsewhere, 'second'))
     expect(await run(['--version'], { program: join(elsewhere, 'second') })).toEqual(await berth('--version'))
   })
 
-  it('says what to do when nothing is installed', async () => {
+  test('says what to do when nothing is installed', async () => {
     const copy = join(elsewhere, 'berth')
     copyFileSync(launcher, copy)
     const { code, err } = await run(['--help'], { program: copy })
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('run "make up" (or npm ci) first') })
   })
 
-  it('keeps compiled code beside the code', async () => {
+  test('keeps compiled code beside the code', async () => {
     await berth('--version')
     expect(existsSync(join(dirname(launcher), '.cache/node'))).toBe(true)
   })

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { chmodSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, expect, it } from 'vitest'
+import { afterAll, expect, test } from 'vitest'
 import { platformPorts } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
@@ -43,7 +43,7 @@ function traces(pid: string): string[] {
   }
 }
 
-it('restores a dropped table and leaves nothing behind', { timeout: 300_000 }, async () => {
+test('restores a dropped table and leaves nothing behind', { timeout: 300_000 }, async () => {
   const { code, out, err } = await runDemo()
   expect({ code, out, err }).toMatchObject({ code: 0 })
   const [story, restored] = out.split('The new cluster has every row:')

@@ -1,6 +1,6 @@
 // The routes of flyctl and GraphQL on a real platform, with a token in the format that flyctl requires.
 import pg from 'pg'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth } from '../support/berth.ts'
 import { busyboxImage } from '../support/image.ts'
 import { pushImage, startRegistry } from '../support/registry.ts'
@@ -37,7 +37,7 @@ beforeAll(async () => {
 
 afterAll(() => platform.destroy())
 
-it('prints a token in the format of flyctl', () => {
+test('prints a token in the format of flyctl', () => {
   expect(token).toMatch(/^fm2_[A-Za-z0-9+/]+=*$/)
 })
 
@@ -50,7 +50,7 @@ async function fromHere(uri: string): Promise<string> {
   return url.href
 }
 
-it('shows a cluster with a connection string that works', async () => {
+test('shows a cluster with a connection string that works', async () => {
   const { credentials } = (await call('GET', `/api/v1/postgresv2/${clusterId}`)).body
   const client = new pg.Client(await fromHere(credentials.pgbouncer_uri))
   await client.connect()
@@ -62,7 +62,7 @@ it('shows a cluster with a connection string that works', async () => {
   }
 })
 
-it('creates and changes users and databases', async () => {
+test('creates and changes users and databases', async () => {
   const base = `/api/v1/postgresv2/${clusterId}`
   const made = await call('POST', `${base}/users`, { username: 'ann', role: 'writer' })
   expect(made).toMatchObject({ status: 201, body: { data: { name: 'ann', role: 'writer' } } })
@@ -82,7 +82,7 @@ it('creates and changes users and databases', async () => {
   expect((await call('DELETE', `${base}/users/ann`)).status).toBe(204)
 })
 
-it('enables and disables extensions', async () => {
+test('enables and disables extensions', async () => {
   const base = `/api/v1/postgresv2/${clusterId}/databases/fly-db/extensions`
   const find = async (name: string) =>
     (await call('GET', base)).body.data.find((extension: { name: string }) => extension.name === name)
@@ -100,7 +100,7 @@ it('enables and disables extensions', async () => {
   expect(await find('citext')).toMatchObject({ installed: null })
 })
 
-it('resolves an image in its registry without pulling it', async () => {
+test('resolves an image in its registry without pulling it', async () => {
   const registry = await startRegistry()
   try {
     const image = await pushImage(registry, { repository: 'box', ...busyboxImage({ Cmd: ['true'] }) })

@@ -3,7 +3,7 @@ import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { globSync, readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
 import { destroy, readyCluster } from '../support/client.ts'
 import { busyboxImage } from '../support/image.ts'
@@ -47,7 +47,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     await destroy(berth)
   })
 
-  it('an attached app connects with its secret and verifies the server', async () => {
+  test('an attached app connects with its secret and verifies the server', async () => {
     const url = await attach('web')
     expect(url.host).toBe(`${cluster}.pg.internal:5432`)
     expect(await ask(machines.web, url)).toBe('fly-user fly-db')
@@ -56,14 +56,14 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     expect(shown).toContain(`@direct.${cluster}.pg.internal:5432/`)
   })
 
-  it('the server is reachable directly too', async () => {
+  test('the server is reachable directly too', async () => {
     const url = await secretOf('web')
     url.hostname = `direct.${cluster}.pg.internal`
     expect(await ask(machines.web, url)).toBe('fly-user fly-db')
     expect(await lookUp(machines.web, url.hostname)).not.toBe(await lookUp(machines.web, `${cluster}.pg.internal`))
   })
 
-  it('other organizations can neither resolve the name nor connect', async () => {
+  test('other organizations can neither resolve the name nor connect', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await lets(known, url)
@@ -83,7 +83,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     expect(await tryAsk(undefined, url, known)).toBe('')
   })
 
-  it('a sandbox can neither resolve the name nor connect', async () => {
+  test('a sandbox can neither resolve the name nor connect', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await berth.cli('sandbox', 'create', 'box')
@@ -95,7 +95,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     expect((await inside('perl', '-e', knock, known)).stdout).toBe('0')
   })
 
-  it('a segmented network resolves it while an app in it is attached', async () => {
+  test('a segmented network resolves it while an app in it is attached', async () => {
     expect(await lookUp(machines.apart, `${cluster}.pg.internal`)).toBeUndefined()
     const url = await attach('apart')
     expect(await ask(machines.apart, url)).toBe('fly-user fly-db')
@@ -116,7 +116,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     await until(async () => !(await run('ip', ['-6', 'addr', 'show', 'dev', 'lo'])).stdout.includes(`${known}/`))
   })
 
-  it('works without the control plane', async () => {
+  test('works without the control plane', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await Promise.all(berth.children.map((child) => end(child)))
@@ -130,7 +130,7 @@ describe.runIf(process.getuid?.() === 0)('machines and clusters', () => {
     await berth.up()
   })
 
-  it('the name disappears with the cluster', async () => {
+  test('the name disappears with the cluster', async () => {
     const url = await secretOf('web')
     const known = (await lookUp(machines.web, url.hostname))!
     await berth.cli('postgres', 'destroy', 'shop', '--yes')

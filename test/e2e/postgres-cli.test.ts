@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import pg from 'pg'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
 import { until } from '../support/until.ts'
 
@@ -64,14 +64,14 @@ beforeAll(async () => {
 afterAll(() => platform.destroy())
 
 describe('creating', () => {
-  it('tells people how it comes along, where the cluster is and how to connect', () => {
+  test('tells people how it comes along, where the cluster is and how to connect', () => {
     const { code, out, err } = created[0]!
     expect({ code, err }).toEqual({ code: 0, err: expect.stringMatching(/^(Cluster seventeen is \w+ \(\d+ s\)\n)+$/) })
     expect(out).toMatch(/^name +seventeen\nid +[a-z0-9]{16}\ndirect +localhost:\d+\npooler +localhost:\d+\n/)
     expect(out).toContain('berth postgres connect seventeen')
   })
 
-  it('prints nothing but the finished cluster with --json', () => {
+  test('prints nothing but the finished cluster with --json', () => {
     const { code, out, err } = created[1]!
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(JSON.parse(out)).toMatchObject({
@@ -79,7 +79,7 @@ describe('creating', () => {
     })
   })
 
-  it('rewrites one line at a terminal', async () => {
+  test('rewrites one line at a terminal', async () => {
     const { code, out } = await run(['-qec', `${launcher} pg create brief`, '/dev/null'], 'script')
     expect(code).toBe(0)
     const [before, ...rewritten] = out.split('\r\u001b[2K')
@@ -89,7 +89,7 @@ describe('creating', () => {
     expect(await said('destroy', 'brief', '--yes', '--json')).toBe('{}\n')
   })
 
-  it('goes on after Ctrl-C, which is said', async () => {
+  test('goes on after Ctrl-C, which is said', async () => {
     // The cluster of this fake platform never becomes ready.
     const data = { id: '0123456789abcdef', name: 'left', status: 'creating', organization: { slug: 'personal' } }
     const slow = createServer((_, reply) => void reply.end(JSON.stringify({ data }))).listen(0, '127.0.0.1')
@@ -107,7 +107,7 @@ describe('creating', () => {
     }
   })
 
-  it("is refused with the platform's own sentence", async () => {
+  test("is refused with the platform's own sentence", async () => {
     const [huge, taken, wide, big] = await Promise.all([
       postgres('create', '--plan', 'huge'),
       postgres('create', 'seventeen'),
@@ -123,7 +123,7 @@ describe('creating', () => {
 })
 
 describe('looking', () => {
-  it('lists clusters', async () => {
+  test('lists clusters', async () => {
     const lines = (await said('list')).split('\n')
     expect(lines[0]).toMatch(/^NAME +ID +STATUS +PLAN +REGION +APPS +CREATED$/)
     expect(lines).toContainEqual(expect.stringMatching(/^seventeen +[a-z0-9]{16} +ready +basic +local +- /))
@@ -132,7 +132,7 @@ describe('looking', () => {
     expect((await run(['pg', 'ls', '--deleted'])).out).toMatch(/^brief .* deleted /m)
   })
 
-  it('shows all of a cluster, its password only when asked', async () => {
+  test('shows all of a cluster, its password only when asked', async () => {
     const { id, endpoints } = await json('show', 'sixteen')
     const { direct, pooler } = endpoints.primary
     const { password } = await json('users', 'credentials', id, 'fly-user')
@@ -146,7 +146,7 @@ describe('looking', () => {
     expect(revealed).toContain(`postgresql://fly-user:${password}@localhost:${pooler.port}/fly-db\n`)
   })
 
-  it('does not find what is not there', async () => {
+  test('does not find what is not there', async () => {
     const named = await postgres('show', 'eighteen')
     expect(named).toEqual({
       code: 1,
@@ -160,7 +160,7 @@ describe('looking', () => {
 })
 
 describe('connecting', () => {
-  it.each(['seventeen', 'sixteen'])('opens psql on both endpoints of %s', async (name) => {
+  test.each(['seventeen', 'sixteen'])('opens psql on both endpoints of %s', async (name) => {
     const question = ['--', '-XAtc', 'select session_user, current_database(), current_setting($$server_version_num$$)']
     const answer = expect.stringMatching(name === 'sixteen' ? /^fly-user\|fly-db\|16/ : /^fly-user\|fly-db\|17/)
     const asked = ['--direct', '--pooler'].map((endpoint) => postgres('connect', name, endpoint, ...question))
@@ -168,7 +168,7 @@ describe('connecting', () => {
     expect(await Promise.all(asked)).toEqual([answered, answered])
   })
 
-  it('passes on the exit code of psql', async () => {
+  test('passes on the exit code of psql', async () => {
     const [failed, lost, stranger] = await Promise.all([
       postgres('connect', 'seventeen', '--', '-Xc', 'select 1/0'),
       postgres('connect', 'seventeen', '--database', 'nowhere', '--', '-Xc', 'select 1'),
@@ -180,7 +180,7 @@ describe('connecting', () => {
     expect(stranger).toMatchObject({ code: 1, err: expect.stringContaining('seventeen has no user stranger') })
   })
 
-  it('shows the password to nobody but psql', async () => {
+  test('shows the password to nobody but psql', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'berth-psql-'))
     try {
       writeFileSync(
@@ -206,7 +206,7 @@ describe('connecting', () => {
     }
   })
 
-  it('verifies the server with the certificate that "ca" prints', async () => {
+  test('verifies the server with the certificate that "ca" prints', async () => {
     const ca = await said('ca')
     expect(ca).toBe((await json('ca')).certificate)
     const { endpoints } = await json('show', 'seventeen')
@@ -224,7 +224,7 @@ describe('connecting', () => {
 describe('what belongs to a cluster', () => {
   const whoAmI = ['--', '-XAtc', 'select session_user']
 
-  it('has users', async () => {
+  test('has users', async () => {
     const name = 'a"b; drop'
     expect(await said('users', 'create', 'seventeen', name, '--role', 'reader')).toContain(`Created user ${name}`)
     expect(await said('users', 'list', 'seventeen')).toMatch(/^a"b; drop +reader$/m)
@@ -247,7 +247,7 @@ describe('what belongs to a cluster', () => {
     expect(dots).toEqual({ code: 1, out: '', err: `error: ${sentence}\n` })
   })
 
-  it('has databases with extensions', async () => {
+  test('has databases with extensions', async () => {
     expect(await said('databases', 'create', 'sixteen', 'orders')).toBe('Created database orders.\n')
     expect(await json('databases', 'list', 'sixteen')).toContainEqual({ name: 'orders' })
     const orders = ['sixteen', '--database', 'orders']
@@ -263,7 +263,7 @@ describe('what belongs to a cluster', () => {
     expect(await said('databases', 'list', 'sixteen')).toBe('DATABASE\nfly-db\n')
   })
 
-  it('has apps attached', async () => {
+  test('has apps attached', async () => {
     await platform.call('POST', '/v1/apps', { app_name: 'web', org_slug: 'personal' })
     expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
     expect(await said('show', 'seventeen')).toMatch(/^apps +web$/m)
@@ -288,7 +288,7 @@ describe('what belongs to a cluster', () => {
     expect(unknown).toEqual({ code: 1, out: '', err: 'error: app not found\n' })
   })
 
-  it('has a log, which can be followed', async () => {
+  test('has a log, which can be followed', async () => {
     expect(await said('logs', 'seventeen')).toContain('database system is ready to accept connections')
     expect((await json('logs', 'seventeen', '-n', '1')).lines).toHaveLength(1)
     expect((await postgres('logs', 'seventeen', '-n', '0')).err).toBe('error: lines must be from 1 to 1000\n')
@@ -310,7 +310,7 @@ describe('what belongs to a cluster', () => {
 })
 
 describe('destroying', () => {
-  it('leaves nothing, and says so', async () => {
+  test('leaves nothing, and says so', async () => {
     const { id } = await json('show', 'sixteen')
     expect((await postgres('destroy', 'sixteen')).err).toContain('use --yes')
     const following = startPostgres('logs', 'sixteen', '-f', '--json')

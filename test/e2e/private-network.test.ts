@@ -3,7 +3,7 @@ import { execFile, execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { request } from 'node:http'
 import { promisify } from 'node:util'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../support/berth.ts'
 import { busyboxImage } from '../support/image.ts'
 import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
@@ -41,7 +41,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await registry?.close()
   })
 
-  it('resolve each other by name and reach each other', async () => {
+  test('resolve each other by name and reach each other', async () => {
     const { front, back } = machines
     expect(await lookUp(front, 'back.internal')).toContain(back.address)
     expect(await lookUp(back, `${front.id}.vm.front.internal`)).toContain(front.address)
@@ -50,7 +50,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await exec(front, 'cat', '/etc/hosts')).toContain(`${front.address} fly-local-6pn`)
   })
 
-  it('of other networks and organizations cannot be resolved or reached', async () => {
+  test('of other networks and organizations cannot be resolved or reached', async () => {
     const { front, apart, foreign } = machines
     for (const stranger of [apart, foreign]) {
       expect(await lookUp(front, `${stranger.app}.internal`)).not.toContain('fdaa:')
@@ -60,7 +60,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
-  it('cannot be reached over their other interface either', async () => {
+  test('cannot be reached over their other interface either', async () => {
     const { front, back, foreign } = machines
     for (const machine of [back, foreign]) {
       const address = await ownAddress(machine)
@@ -69,7 +69,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
-  it('reach the services of an app at its address in their network only', async () => {
+  test('reach the services of an app at its address in their network only', async () => {
     const { front, apart, foreign } = machines
     const { body } = await berth.call('POST', '/v1/apps/apart/ip_assignments', {
       type: 'private_v6',
@@ -83,7 +83,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     }
   })
 
-  it('follow the network policies of their apps, and the platform still reaches them', async () => {
+  test('follow the network policies of their apps, and the platform still reaches them', async () => {
     const { front, back, apart } = machines
     const { ips } = await berth.ok('GET', '/v1/apps/apart/ip_assignments')
     const policy = (direction: string, ...ports: number[]) => ({
@@ -116,7 +116,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await reach(front, back.address)).toBe('back\n')
   })
 
-  it('reach the API by its name, with an ordinary token', async () => {
+  test('reach the API by its name, with an ordinary token', async () => {
     const { front, apart, foreign } = machines
     const ask = (machine: Machine, path: string, ...headers: string[]) =>
       exec(
@@ -155,7 +155,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     expect(await exec(front, 'rm', '/.fly/api')).toContain('Read-only')
   })
 
-  it('can be resolved only while they run', async () => {
+  test('can be resolved only while they run', async () => {
     const { front, back } = machines
     await berth.call('POST', `/v1/apps/back/machines/${back.id}/stop`)
     await until(async () => !(await lookUp(front, 'back.internal')).includes(back.address))
@@ -165,7 +165,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await until(async () => (await tryReach(front, back.address)) === 'back\n')
   })
 
-  it('keep names and networks while the control plane is down', async () => {
+  test('keep names and networks while the control plane is down', async () => {
     const { front, back } = machines
     await Promise.all(berth.children.map((child) => end(child)))
     const inside = ['-t', hostPid(front)!, '-n', '-m', '/bin/busybox', 'nslookup', '-type=AAAA', 'back.internal']
@@ -179,7 +179,7 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     await berth.up()
   })
 
-  it('leave no network behind', async () => {
+  test('leave no network behind', async () => {
     const number = readFileSync(`${berth.home}/number`, 'utf8').trim()
     const ours = () => readdirSync('/sys/class/net').filter((name) => new RegExp(`^b[mn]${number}-`).test(name))
     expect(ours()).not.toEqual([])

@@ -2,7 +2,7 @@
 import { createSocket, type Socket as PacketSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Server } from 'node:net'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../src/drivers/host/process.ts'
 import { ensureResolverAddress } from '../../src/drivers/network/private.ts'
 import { frameMessage, readFrame } from '../../src/edge/dns/frame.ts'
@@ -58,7 +58,7 @@ describe.runIf(isRoot())('the name server', () => {
     await bench?.remove()
   })
 
-  it('resolves names for getaddrinfo', async () => {
+  test('resolves names for getaddrinfo', async () => {
     const out = await resolve(machines[0]!, 'web.internal')
     expect(out).toContain(machineAddress(bench.home.number, networks[0]!, 2))
     expect(out).toContain(machineAddress(bench.home.number, networks[0]!, 1))
@@ -66,19 +66,19 @@ describe.runIf(isRoot())('the name server', () => {
     expect(await resolve(machines[2]!, 'apart.internal')).toContain(machineAddress(bench.home.number, networks[1]!, 3))
   })
 
-  it('answers over TCP', async () => {
+  test('answers over TCP', async () => {
     const message = question('_apps.internal', 16)
     expect(await ask(machines[0]!, message, 'tcp')).toContain('\x03web')
     expect(await ask(machines[2]!, message, 'tcp')).toContain('\x05apart')
   })
 
-  it('forwards other names to the next resolver that answers', async () => {
+  test('forwards other names to the next resolver that answers', async () => {
     expect(await ask(machines[0]!, question('example.com', 1), 'udp')).toContain('answered upstream')
     expect(await ask(machines[0]!, question('example.com', 1), 'tcp')).toContain('answered upstream')
     expect(upstream.asked.every((message) => message.includes('example'))).toBe(true)
   })
 
-  it('shares its port with other processes', async () => {
+  test('shares its port with other processes', async () => {
     const other = await startNameServer(
       { homeNumber: bench.home.number, upstreams: [] },
       bindNameServer(resolverAddress(bench.home.number)),
@@ -90,7 +90,7 @@ describe.runIf(isRoot())('the name server', () => {
     expect(await ask(machines[0]!, question('_apps.internal', 16), 'udp')).toContain('\x03web')
   })
 
-  it('follows the state of machines', async () => {
+  test('follows the state of machines', async () => {
     await database.db.query(`update machine set state = 'stopped' where id = 'm2'`)
     await names.reload(database.db, ['a1'])
     expect(await resolve(machines[0]!, 'web.internal')).not.toContain(
@@ -101,7 +101,7 @@ describe.runIf(isRoot())('the name server', () => {
     expect(await resolve(machines[0]!, 'web.internal')).toContain(machineAddress(bench.home.number, networks[0]!, 2))
   })
 
-  it('answers while another machine floods it', async () => {
+  test('answers while another machine floods it', async () => {
     const flood = await machines[1]!.start(floodScript, resolverAddress(bench.home.number))
     for (let round = 0; round < 20; round++) {
       expect(await ask(machines[0]!, question('_apps.internal', 16), 'udp')).toContain('\x03web')

@@ -14,7 +14,7 @@ import { machineFeed } from '../../src/store/app/machine-feed.ts'
 import type { Db } from '../../src/store/db.ts'
 import { sandboxFeed } from '../../src/store/sandbox/feed.ts'
 import { useDatabase } from './db.ts'
-import { FakeWorld } from './fake-world.ts'
+import { FakeWorld } from './fake/world.ts'
 
 export interface Reply {
   status: number

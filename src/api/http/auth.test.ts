@@ -1,24 +1,24 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { hashToken } from '../../model/account/token.ts'
 import { readTokenHash } from './auth.ts'
 
-it('reads the same token from every form of the header, cached or not', () => {
+test('reads the same token from every form of the header, cached or not', () => {
   const hash = hashToken('berth_a')
   for (const header of ['Bearer berth_a', 'bearer  berth_a', 'FlyV1 berth_a', 'Bearer FlyV1 berth_a', 'Bearer berth_a'])
     expect(readTokenHash(header)).toEqual(hash)
 })
 
-it('returns the right hash for each of more tokens than the cache holds', () => {
+test('returns the right hash for each of more tokens than the cache holds', () => {
   for (let round = 0; round < 2; round++)
     for (let n = 0; n < 1500; n++) expect(readTokenHash(`Bearer berth_${n}`)).toEqual(hashToken(`berth_${n}`))
 })
 
-it('rejects an invalid header every time', () => {
+test('rejects an invalid header every time', () => {
   for (const header of [undefined, '', 'berth_a', 'Bearer a b'])
     for (let round = 0; round < 2; round++) expect(() => readTokenHash(header)).toThrow(/token/)
 })
 
-it('reads tokens that are too long for the cache', () => {
+test('reads tokens that are too long for the cache', () => {
   const token = `berth_${'a'.repeat(5000)}`
   for (let round = 0; round < 2; round++) expect(readTokenHash(`Bearer ${token}`)).toEqual(hashToken(token))
 })

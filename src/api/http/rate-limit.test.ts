@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { BerthError } from '../../model/errors.ts'
 import { problemBody, problemHeaders } from './problem.ts'
 import { rateLimiter } from './rate-limit.ts'
@@ -13,7 +13,7 @@ function refusalOf(attempt: () => void): BerthError | undefined {
   }
 }
 
-it('allows a burst and then the rate, per key', () => {
+test('allows a burst and then the rate, per key', () => {
   let now = 0
   const take = rateLimiter(() => now)
   const rate = { perSecond: 1, burst: 3 }
@@ -24,7 +24,7 @@ it('allows a burst and then the rate, per key', () => {
   expect(attempts('one')).toEqual([undefined, 'rate_limited', 'rate_limited', 'rate_limited'])
 })
 
-it('reports the limit in the fields and headers that clients read', () => {
+test('reports the limit in the fields and headers that clients read', () => {
   const take = rateLimiter(() => 0)
   const refusal = refusalOf(() => {
     for (;;) take('key', { perSecond: 0.5, burst: 2 }, 'sprite_creation_rate_limited')

@@ -1,9 +1,9 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { tokenState } from './token.ts'
 
 const now = Date.parse('2025-06-01T00:00:00Z')
 
-it.each([
+test.each([
   ['active', null, null],
   ['active', '2025-06-01T00:00:01Z', null],
   ['expired', '2025-06-01T00:00:00Z', null],

@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { addAppCommands } from './app.ts'
 
 type Answer = [status: number, body: object]
@@ -41,7 +41,7 @@ const app = (name: string, id = name) => ({
   organization: { name: 'Personal', slug: 'personal' },
 })
 
-it('follows pages and shows them as one', async () => {
+test('follows pages and shows them as one', async () => {
   const first: Answer = [200, { total_apps: 2, apps: [app('a')], next_cursor: 'c/1' }]
   const second: Answer = [200, { total_apps: 2, apps: [app('b')] }]
   await berth(['apps', 'list', '--org', 'acme'], true, first, second)
@@ -49,7 +49,7 @@ it('follows pages and shows them as one', async () => {
   expect(JSON.parse(printed.join(''))).toEqual({ total_apps: 2, apps: [app('a'), app('b')] })
 })
 
-it('shows the URL of an app once it has an address', async () => {
+test('shows the URL of an app once it has an address', async () => {
   const show = ['apps', 'show', 'a']
   await berth(show, false, [200, app('a')], [200, { ips: [{ type: 'private_v6' }] }])
   expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" allocates an address')
@@ -61,19 +61,19 @@ it('shows the URL of an app once it has an address', async () => {
   expect(JSON.parse(printed.at(-1)!)).toEqual(app('a'))
 })
 
-it('waits until a destroyed app is gone', async () => {
+test('waits until a destroyed app is gone', async () => {
   const there: Answer = [200, app('a')]
   await berth(['apps', 'destroy', 'a', '--force', '--yes'], false, there, [202, {}], there, [404, { error: 'gone' }])
   expect(asked).toEqual(['GET /v1/apps/a', 'DELETE /v1/apps/a?force=true', 'GET /v1/apps/a', 'GET /v1/apps/a'])
   expect(printed).toEqual(['Destroyed app a.'])
 })
 
-it('treats an app with the same name and another id as proof of the deletion', async () => {
+test('treats an app with the same name and another id as proof of the deletion', async () => {
   await berth(['apps', 'destroy', 'a', '-y'], false, [200, app('a', 'old')], [202, {}], [200, app('a', 'new')])
   expect(printed).toEqual(['Destroyed app a.'])
 })
 
-it('does not destroy anything without confirmation', async () => {
+test('does not destroy anything without confirmation', async () => {
   await expect(berth(['apps', 'destroy', 'a'], false, [200, app('a')])).rejects.toThrow('use --yes')
   expect(asked).toEqual(['GET /v1/apps/a'])
 })

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { UsageError } from '../errors.ts'
 import { parseDeployFile } from './deploy-config.ts'
 
@@ -8,7 +8,7 @@ const groups = (text: string) => Object.fromEntries(parse(text).groups)
 const only = (text: string) => parse(text).groups.get('app')
 
 describe('a deployment file', () => {
-  it('may be empty', () => {
+  test('may be empty', () => {
     expect(parse('')).toEqual({
       app: undefined,
       region: undefined,
@@ -22,7 +22,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('sets the configuration shared by all machines', () => {
+  test('sets the configuration shared by all machines', () => {
     const text = `
       app = "web"
       primary_region = "fra"
@@ -57,7 +57,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('turns an HTTP service into two ports', () => {
+  test('turns an HTTP service into two ports', () => {
     const text = `
       image = "web"
       [http_service]
@@ -104,7 +104,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('combines the settings of a group with those for all groups', () => {
+  test('combines the settings of a group with those for all groups', () => {
     const text = `
       [processes]
         web = "serve --port 80"
@@ -171,7 +171,7 @@ describe('a deployment file', () => {
     })
   })
 
-  it('accepts UDP services', () => {
+  test('accepts UDP services', () => {
     const text = `
       [[services]]
         protocol = "udp"
@@ -200,13 +200,13 @@ describe('a deployment file', () => {
     ])
   })
 
-  it('reports each setting that has no effect once', () => {
+  test('reports each setting that has no effect once', () => {
     const text =
       'console_command = "sh"\n[build]\ndockerfile = "D"\n[http_service]\nodd = 1\n[[statics]]\nguest_path = "/x"'
     expect(parse(text).unused.sort()).toEqual(['build.dockerfile', 'console_command', 'http_service.odd', 'statics'])
   })
 
-  it.each([
+  test.each([
     ['a = ', /^berth\.toml: line 1: /],
     ['app = 1', 'app must be a string'],
     ['[env]\nA = []', 'env.A must be a string, a number, or true or false'],
@@ -236,7 +236,7 @@ describe('a deployment file', () => {
     expect(() => parse(text)).toThrow(message)
   })
 
-  it.each([
+  test.each([
     ['', 1],
     ['max_unavailable = 3', 3],
     ['max_unavailable = 0.5', 0.5],
@@ -245,7 +245,7 @@ describe('a deployment file', () => {
     expect(parse(`[deploy]\n${text}`).maxUnavailable).toBe(expected)
   })
 
-  it('is parsed or rejected, whatever values it contains', () => {
+  test('is parsed or rejected, whatever values it contains', () => {
     const names = ['app', 'env', 'build', 'deploy', 'processes', 'services', 'http_service', 'checks', 'mounts', 'vm']
     const keys = [...names, 'restart', 'ports', 'internal_port', 'size', 'headers', 'kill_timeout', '__proto__', 'a']
     const scalar = fc.oneof(
@@ -271,7 +271,7 @@ describe('a deployment file', () => {
     )
   })
 
-  it('is parsed or rejected, even when it is not TOML', () => {
+  test('is parsed or rejected, even when it is not TOML', () => {
     fc.assert(fc.property(fc.string({ unit: 'binary' }), expectReadOrRefused))
   })
 })

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { batchSizeFor, type Deployment, makePlan } from './deploy-run.ts'
 import type { Machine, MachineConfig } from './machine-find.ts'
 import { machinesToDestroy, parseCounts } from './scale.ts'
@@ -51,7 +51,7 @@ function plan(change: Partial<Deployment>, ...machines: Machine[]) {
 }
 
 describe('a plan', () => {
-  it('creates two machines for a group with a service, unless it has a volume or high availability is off', () => {
+  test('creates two machines for a group with a service, unless it has a volume or high availability is off', () => {
     const groups = new Map([
       ['web', { services: [service] }],
       ['disk', { services: [service], mounts: [{ name: 'd', path: '/d' }] }],
@@ -64,7 +64,7 @@ describe('a plan', () => {
     expect(plan({ groups }).missing[0]!.config).toEqual({ services: [service], image: 'new', metadata: noted('web') })
   })
 
-  it('changes only the image of existing machines without a file', () => {
+  test('changes only the image of existing machines without a file', () => {
     const config = { env: { A: '1' }, services: [service] }
     const { changes, missing, obsolete: leftOver } = plan({ env: { B: '2' } }, machine('1', 'web', config))
     expect([missing, leftOver]).toEqual([[], []])
@@ -79,7 +79,7 @@ describe('a plan', () => {
     ])
   })
 
-  it('keeps the volumes and sizes of machines', () => {
+  test('keeps the volumes and sizes of machines', () => {
     const guest = { cpus: 2 }
     const before = { guest, mounts: [{ volume: 'vol_1', path: '/old' }], env: { OLD: '1' } }
     const groups = new Map([['app', { mounts: [{ name: 'd', path: '/new' }] }]])
@@ -94,13 +94,13 @@ describe('a plan', () => {
     expect(plan({ groups: sized }, machine('1', 'app', before)).changes[0]!.config.guest).toEqual({ cpus: 4 })
   })
 
-  it('destroys machines whose group no longer exists', () => {
+  test('destroys machines whose group no longer exists', () => {
     const { changes, missing, obsolete: leftOver } = plan({ groups: new Map([['new', {}]]) }, machine('1', 'old'))
     expect([changes.length, missing.length, leftOver.map(({ id }) => id)]).toEqual([0, 1, ['1']])
   })
 })
 
-it.each([
+test.each([
   [1, 5, 1],
   [3, 5, 3],
   [0.5, 5, 2],
@@ -112,7 +112,7 @@ it.each([
 })
 
 describe('numbers of machines', () => {
-  it('apply to a process group', () => {
+  test('apply to a process group', () => {
     expect(parseCounts(['3'], ['app'])).toEqual(new Map([['app', 3]]))
     expect(parseCounts(['3'], ['a', 'b'], 'b')).toEqual(new Map([['b', 3]]))
     expect(parseCounts(['a=1', 'b=0'], ['a', 'b'])).toEqual(
@@ -123,7 +123,7 @@ describe('numbers of machines', () => {
     )
   })
 
-  it.each([
+  test.each([
     [['x'], 'is neither a number'],
     [['3'], 'name the process group with --process: a, b'],
     [['c=1'], 'there is no process group "c"; the app has a, b'],
@@ -132,7 +132,7 @@ describe('numbers of machines', () => {
     expect(() => parseCounts(words, ['a', 'b'])).toThrow(message)
   })
 
-  it('destroy stopped machines first, then the newest', () => {
+  test('destroy stopped machines first, then the newest', () => {
     const machines = [machine('1', 'a'), machine('2', 'a', {}, { state: 'stopped' }), machine('3', 'a')]
     expect(machinesToDestroy(machines, 1).map(({ id }) => id)).toEqual(['2', '3'])
     expect(machinesToDestroy(machines, 3)).toEqual([])

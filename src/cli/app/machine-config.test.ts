@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { UsageError } from '../errors.ts'
 import { changedConfig } from './machine-change.ts'
 import { parseGuest, parseMemory, parseMount, parsePort, parseServices } from './machine-config.ts'
@@ -8,7 +8,7 @@ import { readConfig } from './machine-run.ts'
 const nothing = { cpu_kind: undefined, cpus: undefined, memory_mb: undefined }
 
 describe('sizes', () => {
-  it.each([
+  test.each([
     [undefined, {}, {}],
     [undefined, { memory_mb: 512 }, { guest: { memory_mb: 512 } }],
     ['shared-cpu-2x', {}, { guest: { cpu_kind: 'shared', cpus: 2 } }],
@@ -18,7 +18,7 @@ describe('sizes', () => {
     expect(parseGuest(size, { ...nothing, ...wish })).toEqual(expected)
   })
 
-  it.each([
+  test.each([
     ['256', 256],
     ['512mb', 512],
     ['2GB', 2048],
@@ -29,7 +29,7 @@ describe('sizes', () => {
 })
 
 describe('ports', () => {
-  it('with the same internal port form one service', () => {
+  test('with the same internal port form one service', () => {
     expect(parseServices(['80:8080/tcp:http', '443:8080/tcp:tls:http', '53:53/udp', '5432'])).toEqual([
       {
         protocol: 'tcp',
@@ -44,7 +44,7 @@ describe('ports', () => {
     ])
   })
 
-  it('are parsed or rejected', () => {
+  test('are parsed or rejected', () => {
     fc.assert(
       fc.property(fc.string(), (text) => {
         try {
@@ -57,13 +57,13 @@ describe('ports', () => {
   })
 })
 
-it('mounts refer to volumes by id or by name', () => {
+test('mounts refer to volumes by id or by name', () => {
   expect(parseMount('vol_1:/data')).toEqual({ volume: 'vol_1', path: '/data' })
   expect(parseMount('data:/var/lib')).toEqual({ name: 'data', path: '/var/lib' })
   expect(() => parseMount('data')).toThrow(UsageError)
 })
 
-it('a configuration contains only the given options', () => {
+test('a configuration contains only the given options', () => {
   expect(readConfig({}, [])).toEqual({})
   const options = { env: ['A=b=c'], metadata: ['role=web'], entrypoint: '/init', restart: 'no', rm: true as const }
   expect(readConfig(options, ['serve'])).toEqual({
@@ -75,7 +75,7 @@ it('a configuration contains only the given options', () => {
   })
 })
 
-it('an update keeps the settings that are not given', () => {
+test('an update keeps the settings that are not given', () => {
   const before = {
     image: 'a',
     env: { A: '1' },

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { ApiError, CommandError } from '../errors.ts'
 import type { Machine } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
@@ -73,7 +73,7 @@ const stepsOf = (id: string) => [
 ]
 
 describe('new versions', () => {
-  it('are rolled out one after another, each under a lease', async () => {
+  test('are rolled out one after another, each under a lease', async () => {
     expect(await roll([machine('a'), machine('b')])).toEqual([
       'Updating machine a (1 of 2)',
       'Updating machine b (2 of 2)',
@@ -81,19 +81,19 @@ describe('new versions', () => {
     expect(asked).toEqual([...stepsOf('a'), ...stepsOf('b')])
   })
 
-  it('are rolled out together when several machines may be unavailable', async () => {
+  test('are rolled out together when several machines may be unavailable', async () => {
     await roll([machine('a'), machine('b')], { batchSize: 2 })
     expect(asked.slice(0, 2)).toEqual(['POST /a/lease', 'POST /b/lease'])
     expect(asked.toSorted()).toEqual([...stepsOf('a'), ...stepsOf('b')].toSorted())
   })
 
-  it('do not start a machine that was stopped', async () => {
+  test('do not start a machine that was stopped', async () => {
     answers['GET /a'] = () => [200, machine('a', { state: 'stopped' })]
     await roll([machine('a', { state: 'stopped' })])
     expect(asked).toEqual(stepsOf('a').toSpliced(4, 3))
   })
 
-  it.each([
+  test.each([
     { state: 'failed', failure: 'there is no such image' },
     { state: 'stopped', failure: 'it was started again and again' },
   ] as const)('start a machine that was $state because of a failure', async (before) => {
@@ -107,13 +107,13 @@ describe('new versions', () => {
     expect(asked).toEqual(stepsOf('a').toSpliced(4, 0, 'POST /a/start n-a'))
   })
 
-  it('stop when another caller holds a lease', async () => {
+  test('stop when another caller holds a lease', async () => {
     answers['POST /a/lease'] = () => [409, { error: 'lease held' }]
     await expect(roll([machine('a'), machine('b')])).rejects.toThrow(ApiError)
     expect(asked).toEqual(['POST /a/lease'])
   })
 
-  it('stop when a machine does not start, and release the lease', async () => {
+  test('stop when a machine does not start, and release the lease', async () => {
     answers['GET /a'] = () => [200, machine('a', { state: 'failed', failure: 'no such program' })]
     await expect(roll([machine('a'), machine('b')])).rejects.toThrow(
       'machine a is failed, not started: no such program',
@@ -122,7 +122,7 @@ describe('new versions', () => {
     expect(asked.join()).not.toContain('/b')
   })
 
-  it('stop when a check does not pass in time', async () => {
+  test('stop when a check does not pass in time', async () => {
     const checks = [
       { name: 'up', status: 'critical' as const, output: 'refused', updated_at: '' },
       { name: 'other', status: 'passing' as const, output: '', updated_at: '' },
@@ -133,7 +133,7 @@ describe('new versions', () => {
     )
   })
 
-  it('stop when a program without checks exits right after the start', async () => {
+  test('stop when a program without checks exits right after the start', async () => {
     const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
     const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
     const events = [
@@ -146,7 +146,7 @@ describe('new versions', () => {
     await expect(failure).rejects.toThrow('the program of machine a exited with code 3 right after it was started')
   })
 
-  it('ignore the exit of the previous version', async () => {
+  test('ignore the exit of the previous version', async () => {
     const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
     const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
     const events = [
@@ -157,7 +157,7 @@ describe('new versions', () => {
     expect(await roll([machine('a')])).toContain('Machine a is started')
   })
 
-  it('are waited for longer than the timeout of one request', async () => {
+  test('are waited for longer than the timeout of one request', async () => {
     let looks = 0
     answers['GET /a/wait'] = () => (++looks < 3 ? [408, { error: 'timeout' }] : [200, {}])
     await roll([machine('a')])

@@ -1,12 +1,12 @@
 import { Command } from 'commander'
 import fc from 'fast-check'
-import { afterEach, expect, it, vi } from 'vitest'
+import { afterEach, expect, test, vi } from 'vitest'
 import { UsageError } from '../errors.ts'
 import { addSecretCommands, parseVariables } from './secret.ts'
 
 afterEach(() => vi.unstubAllGlobals())
 
-it.each([
+test.each([
   ['A=1\nB=2', { A: '1', B: '2' }],
   ['# a comment\n\n  export A = 1 \r\n', { A: '1' }],
   [`A="one two"\nB='x'\nC=a"b"`, { A: 'one two', B: 'x', C: 'a"b"' }],
@@ -18,7 +18,7 @@ it.each([
   expect(parseVariables(text)).toEqual(values)
 })
 
-it.each([
+test.each([
   ['A=1\nB', 'line 2 is not of the form NAME=VALUE'],
   ['1A=2', 'line 1 is not of the form NAME=VALUE'],
   ['A="""x\ny', 'line 1: the closing """ is missing'],
@@ -26,7 +26,7 @@ it.each([
   expect(() => parseVariables(text)).toThrow(message)
 })
 
-it('round-trips any value in triple quotes', () => {
+test('round-trips any value in triple quotes', () => {
   const name = fc.stringMatching(/^[A-Z_][A-Z0-9_]{0,9}$/)
   const value = fc.string({ unit: 'binary' }).filter((text) => !text.includes('"') && !text.includes('\r'))
   fc.assert(
@@ -37,7 +37,7 @@ it('round-trips any value in triple quotes', () => {
   )
 })
 
-it('parses or rejects any input', () => {
+test('parses or rejects any input', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'binary' }), (text) => {
       try {
@@ -66,7 +66,7 @@ async function secrets(input: string, ...args: string[]): Promise<unknown> {
   return sent
 }
 
-it('takes values from arguments and one from standard input', async () => {
+test('takes values from arguments and one from standard input', async () => {
   expect(await secrets('a key\n', 'set', 'A=b=-', 'KEY=-', '__proto__=x')).toEqual({
     values: { A: 'b=-', KEY: 'a key', ['__proto__']: 'x' },
   })
@@ -74,7 +74,7 @@ it('takes values from arguments and one from standard input', async () => {
   expect(await secrets('', 'unset', 'A', 'B')).toEqual({ values: { A: null, B: null } })
 })
 
-it('rejects text that is not a pair, two values from one input, and no pairs', async () => {
+test('rejects text that is not a pair, two values from one input, and no pairs', async () => {
   await expect(secrets('', 'set', 'A')).rejects.toThrow('of the form NAME=VALUE')
   await expect(secrets('', 'set', '=hidden')).rejects.not.toThrow('hidden')
   await expect(secrets('x', 'set', 'A=-', 'B=-')).rejects.toThrow('only one value')

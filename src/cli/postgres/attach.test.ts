@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import {
   type Answer,
   asked,
@@ -17,7 +17,7 @@ const credentials = ok({ username: 'fly-user', password: 'p@ss' })
 const databases = ok([{ name: 'fly-db' }, { name: 'orders' }])
 const attached: Answer = [201, { data: { app_name: 'web' } }]
 
-it('attaches an app with a secret', async () => {
+test('attaches an app with a secret', async () => {
   await berth(
     ['attach', 'shop', 'web'],
     false,
@@ -40,7 +40,7 @@ it('attaches an app with a secret', async () => {
   expect(printed.join('')).toContain('see DATABASE_URL')
 })
 
-it('puts the private endpoint into the secret', async () => {
+test('puts the private endpoint into the secret', async () => {
   const inside = (host: string) => ({ host, port: 5432 })
   const reached = { ...cluster(), private_endpoints: { direct: inside('direct.x'), pooler: inside('x.pg') } }
   for (const [way, host] of [
@@ -54,7 +54,7 @@ it('puts the private endpoint into the secret', async () => {
   }
 })
 
-it('attaches an app with another variable and user', async () => {
+test('attaches an app with another variable and user', async () => {
   const args = ['attach', 'shop', 'web', '--variable', 'ORDERS', '--user', 'a', '--database', 'orders', '--direct']
   await berth(args, true, listed(summary), ok(cluster()), [200, { secrets: [] }], credentials, databases, attached)
   const secret = { name: 'ORDERS', value: 'postgresql://a:p%40ss@db:15000/orders' }
@@ -62,7 +62,7 @@ it('attaches an app with another variable and user', async () => {
   expect(JSON.parse(printed.join(''))).toEqual(attached[1])
 })
 
-it('does not attach an app to a database that does not exist', async () => {
+test('does not attach an app to a database that does not exist', async () => {
   const answers: Answer[] = [ok(cluster()), [200, { secrets: [] }], credentials, databases]
   await expect(
     berth(['attach', 'shop', 'web', '--database', 'gone'], false, listed(summary), ...answers),
@@ -72,7 +72,7 @@ it('does not attach an app to a database that does not exist', async () => {
   expect(bodies).toEqual([])
 })
 
-it('does not overwrite an existing secret', async () => {
+test('does not overwrite an existing secret', async () => {
   const taken: Answer = [200, { secrets: [{ name: 'DATABASE_URL' }] }]
   await expect(berth(['attach', 'shop', 'web'], false, listed(summary), ok(cluster()), taken)).rejects.toThrow(
     '--variable',
@@ -82,7 +82,7 @@ it('does not overwrite an existing secret', async () => {
   expect(bodies).toEqual([])
 })
 
-it.each([
+test.each([
   [['A'], '. Machines created or updated from now on no longer see B.', ['B']],
   [['A', 'B'], '. No secret of the app was removed.', []],
 ])('names the secrets that detach removed when %j remain of A and B', async (left, says, removed) => {

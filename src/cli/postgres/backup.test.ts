@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import type { PostgresBackup } from '../api-types.ts'
 import { addBackupCommands, formatSpan } from './backup.ts'
 
@@ -55,7 +55,7 @@ async function berth(args: string[], json: boolean, ...lists: PostgresBackup[][]
 }
 
 describe('backups', () => {
-  it('are listed with size and duration', async () => {
+  test('are listed with size and duration', async () => {
     await berth(['backups', 'shop'], false, [completed])
     expect(printed.join('\n')).toBe(
       [
@@ -65,17 +65,17 @@ describe('backups', () => {
     )
   })
 
-  it('are listed with their failure', async () => {
+  test('are listed with their failure', async () => {
     await berth(['backups', 'shop'], false, [failed, completed])
     expect(printed.join('\n')).toMatch(/VERIFIED +FAILURE\n.* failed +- .* disk full\n.* completed .* -$/s)
   })
 
-  it('are listed as pinned', async () => {
+  test('are listed as pinned', async () => {
     await berth(['backups', 'shop'], false, [{ ...completed, pinned: true }])
     expect(printed.join('\n')).toContain('20261115-090000F  completed, pinned  42 MB')
   })
 
-  it('are announced when there are none yet', async () => {
+  test('are announced when there are none yet', async () => {
     await berth(['backups', 'shop'], false, [])
     expect(printed).toEqual(['Cluster shop has no backups yet; the first one starts automatically.'])
     await berth(['backups', 'shop'], true, [])
@@ -84,7 +84,7 @@ describe('backups', () => {
 })
 
 describe('backup', () => {
-  it('shows progress until it is completed', async () => {
+  test('shows progress until it is completed', async () => {
     await berth(['backup', 'shop'], false, [running], [running], [completed])
     expect(asked).toContain(`POST /${id}/backups`)
     expect(shown).toContain('Backup 20261115-090000F is running, 42 MB so far (0 s)')
@@ -96,19 +96,19 @@ describe('backup', () => {
     )
   })
 
-  it('fails with the reason', async () => {
+  test('fails with the reason', async () => {
     await expect(berth(['backup', 'shop'], false, [running], [failed])).rejects.toThrow(
       'backup 20261115-090000F failed: disk full',
     )
     expect(printed).toEqual([])
   })
 
-  it('prints only the final backup with --json', async () => {
+  test('prints only the final backup with --json', async () => {
     await berth(['backup', 'shop'], true, [running], [running], [completed])
     expect({ shown, answer: JSON.parse(printed.join('')) }).toEqual({ shown: '', answer: { data: completed } })
   })
 
-  it('waits for a backup that is already in progress', async () => {
+  test('waits for a backup that is already in progress', async () => {
     begins = () => new Response('{"error": "backup already in progress"}', { status: 409 })
     await berth(['backup', 'shop'], false, [running], [completed])
     expect(printed[0]).toBe('A backup is already in progress; waiting for it.')
@@ -116,13 +116,13 @@ describe('backup', () => {
     await expect(berth(['backup', 'shop', '--no-wait'], false)).rejects.toThrow('backup already in progress')
   })
 
-  it('does not wait with --no-wait', async () => {
+  test('does not wait with --no-wait', async () => {
     await berth(['backup', 'shop', '--no-wait'], false, [running])
     expect(printed.join('')).toContain('is running. Check its progress with: berth postgres backups shop')
   })
 })
 
-it.each([
+test.each([
   [-1, '0 s'],
   [2.13, '2.1 s'],
   [9.96, '10 s'],
@@ -135,7 +135,7 @@ it.each([
   expect(formatSpan(seconds)).toBe(text)
 })
 
-it.each([
+test.each([
   ['pin', 'Backup 20261115-090000F is kept permanently.'],
   ['unpin', 'Backup 20261115-090000F is removed when the recovery window has passed it.'],
 ])('%s prints its effect', async (command, text) => {

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import {
   type Answer,
   asked,
@@ -17,7 +17,7 @@ import {
 } from '../../../test/support/postgres-cli.ts'
 
 describe('create', () => {
-  it('shows progress and finally the endpoints of the cluster', async () => {
+  test('shows progress and finally the endpoints of the cluster', async () => {
     const created: Answer = [201, { data: starting('creating') }]
     await berth(['create', 'shop', '--disk', '20'], false, created, ok(starting('initializing')), ok(cluster()))
     expect(asked).toEqual(['POST /postgres', `GET /postgres/${id}`, `GET /postgres/${id}`])
@@ -34,13 +34,13 @@ Connect with:            berth postgres connect shop
 See connection strings:  berth postgres show shop --reveal`)
   })
 
-  it('prints only the final cluster with --json', async () => {
+  test('prints only the final cluster with --json', async () => {
     await berth(['create'], true, [201, { data: starting('creating') }], ok(cluster()))
     expect(JSON.parse(printed.join(''))).toEqual({ data: cluster() })
     expect(shown).toBe('')
   })
 
-  it('fails with the reason from the platform', async () => {
+  test('fails with the reason from the platform', async () => {
     const failed = { ...starting('failed'), failure: 'no free ports in 15000-15001' }
     const made: Answer = [201, { data: starting('creating') }]
     await expect(berth(['create'], false, made, ok(failed))).rejects.toThrow(
@@ -54,19 +54,19 @@ See connection strings:  berth postgres show shop --reveal`)
     expect(JSON.parse(printed.join(''))).toEqual({ data: failed })
   })
 
-  it('fails when the cluster is deleted in the meantime', async () => {
+  test('fails when the cluster is deleted in the meantime', async () => {
     const made: Answer = [201, { data: starting('creating') }]
     const gone: Answer = [404, { error: 'Cluster not found' }]
     await expect(berth(['create'], false, made, ok(starting('deleting')))).rejects.toThrow('cluster shop is deleting')
     await expect(berth(['create'], false, made, gone)).rejects.toThrow('cluster shop is deleted')
   })
 
-  it('rejects an empty name', async () => {
+  test('rejects an empty name', async () => {
     await expect(berth(['create', ' '], false)).rejects.toThrow('the name is empty')
     expect(asked).toEqual([])
   })
 
-  it('does not wait with --no-wait', async () => {
+  test('does not wait with --no-wait', async () => {
     const created = { ...starting('creating'), organization: { slug: 'acme' } }
     await berth(['create', '--no-wait', '--org', 'acme'], false, [201, { data: created }])
     expect(asked).toEqual(['POST /postgres'])
@@ -75,19 +75,19 @@ See connection strings:  berth postgres show shop --reveal`)
 })
 
 describe('list', () => {
-  it('explains how to create the first cluster', async () => {
+  test('explains how to create the first cluster', async () => {
     await berth(['list', '--org', 'acme'], false, listed())
     expect(printed).toEqual(['No clusters in acme; "berth postgres create --org acme" creates one.'])
   })
 })
 
 describe('naming a cluster', () => {
-  it('finds it by name in the organization', async () => {
+  test('finds it by name in the organization', async () => {
     await berth(['users', 'list', 'shop', '--org', 'acme'], true, listed(summary), ok([]))
     expect(asked).toEqual(['GET /postgres?org_slug=acme', `GET /postgres/${id}/users`])
   })
 
-  it('accepts the id of a cluster in another organization, even one that the token may not list', async () => {
+  test('accepts the id of a cluster in another organization, even one that the token may not list', async () => {
     const refused: Answer = [404, { error: 'organization not found' }]
     for (const list of [listed(), refused]) {
       asked.length = 0
@@ -97,13 +97,13 @@ describe('naming a cluster', () => {
     await expect(berth(['users', 'list', 'shop'], true, refused)).rejects.toThrow('organization not found')
   })
 
-  it('fails when there is no such cluster', async () => {
+  test('fails when there is no such cluster', async () => {
     await expect(berth(['show', 'other'], false, listed(summary))).rejects.toThrow(
       'cluster other not found in organization personal',
     )
   })
 
-  it('rejects an id that is also the name of another cluster', async () => {
+  test('rejects an id that is also the name of another cluster', async () => {
     const namesake = { ...summary, id: 'fedcba9876543210', name: id }
     await expect(berth(['destroy', id, '-y'], false, listed(summary, namesake))).rejects.toThrow(
       `"${id}" is the id of one cluster and the name of another; write shop or fedcba9876543210`,
@@ -114,7 +114,7 @@ describe('naming a cluster', () => {
 describe('show', () => {
   const known = (changes?: object) => [listed(summary), ok(cluster(changes))]
 
-  it('prints everything except the password', async () => {
+  test('prints everything except the password', async () => {
     const storage = { storage_provisioned_bytes: 10 * 1024 ** 3, storage_used_bytes: 40_000_000 }
     await berth(['show', 'shop'], false, ...known(storage))
     const text = printed.join('\n')
@@ -125,13 +125,13 @@ describe('show', () => {
     expect(text).toMatch(/^pooler +postgresql:\/\/fly-user:\*\*\*@db:15001\/fly-db$/m)
   })
 
-  it('prints the password when asked to', async () => {
+  test('prints the password when asked to', async () => {
     await berth(['show', 'shop', '--reveal'], false, ...known(), ok({ username: 'fly-user', password: 'p/w' }))
     expect(asked.at(-1)).toBe(`GET /postgres/${id}/users/fly-user/credentials`)
     expect(printed.join('\n')).toContain('postgresql://fly-user:p%2Fw@db:15001/fly-db')
   })
 
-  it('accepts another user, and explains how to choose one when the default user is gone', async () => {
+  test('accepts another user, and explains how to choose one when the default user is gone', async () => {
     await berth(['show', 'shop', '--user', 'a b', '--reveal'], false, ...known(), ok({ password: 'pw' }))
     expect(printed.join('\n')).toContain('postgresql://a%20b:pw@db:15001/fly-db')
     const gone: Answer = [404, { error: 'User not found' }]
@@ -146,7 +146,7 @@ describe('show', () => {
     )
   })
 
-  it('shows why a cluster is unhealthy or failed', async () => {
+  test('shows why a cluster is unhealthy or failed', async () => {
     const health = { status: 'down', reason: 'PostgreSQL is stopped', since: '2026-01-02T03:04:06.000Z' }
     await berth(['show', 'shop'], false, ...known({ health }))
     expect(printed.join('\n')).toContain('down since 2026-01-02T03:04:06Z: PostgreSQL is stopped')
@@ -154,18 +154,18 @@ describe('show', () => {
     expect(printed.join('\n')).toMatch(/^failure +full$/m)
   })
 
-  it('does not combine --reveal with --json', async () => {
+  test('does not combine --reveal with --json', async () => {
     await expect(berth(['show', 'shop', '--reveal'], true)).rejects.toThrow('users credentials')
   })
 })
 
 describe('destroy', () => {
-  it('asks for confirmation', async () => {
+  test('asks for confirmation', async () => {
     await expect(berth(['destroy', 'shop'], false, listed(summary), ok(cluster()))).rejects.toThrow('use --yes')
     expect(asked.some((line) => line.startsWith('DELETE'))).toBe(false)
   })
 
-  it('waits until it is gone', async () => {
+  test('waits until it is gone', async () => {
     const gone: Answer = [404, { error: 'Cluster not found' }]
     const deleting = ok(cluster({ status: 'deleting' }))
     await berth(['destroy', 'shop', '--yes'], false, listed(summary), ok(cluster()), [202, {}], deleting, gone)
@@ -177,20 +177,20 @@ describe('destroy', () => {
 describe('connect', () => {
   const answersTo = () => [listed(summary), ok(cluster()), ok({ username: 'fly-user', password: 'secret' })]
 
-  it('runs psql on the server, with what follows the dashes', async () => {
+  test('runs psql on the server, with what follows the dashes', async () => {
     await berth(['connect', 'shop', '--', '-c', 'select 1', '--json'], false, ...answersTo())
     const target = { host: 'db', port: 15_000, user: 'fly-user', password: 'secret', database: 'fly-db' }
     expect(ran).toEqual([[target, ['-c', 'select 1', '--json']]])
   })
 
-  it('runs psql on the pooler, as another user, in another database', async () => {
+  test('runs psql on the pooler, as another user, in another database', async () => {
     const options = ['--pooler', '--user', 'a/b', '--database', 'orders']
     await berth(['connect', ...options, 'shop', '--', '-c', 'select 1'], false, ...answersTo())
     expect(asked.at(-1)).toBe(`GET /postgres/${id}/users/a%2Fb/credentials`)
     expect(ran).toMatchObject([[{ port: 15_001, user: 'a/b', database: 'orders' }, ['-c', 'select 1']]])
   })
 
-  it('names a missing database when psql cannot connect', async () => {
+  test('names a missing database when psql cannot connect', async () => {
     exitPsqlWith(2)
     const missing =
       'cluster shop has no database gone; choose one with --database, "berth postgres databases list shop" shows all'
@@ -203,7 +203,7 @@ describe('connect', () => {
     expect(printed).toEqual([missing])
   })
 
-  it('rejects both endpoints at once, and a cluster without endpoints', async () => {
+  test('rejects both endpoints at once, and a cluster without endpoints', async () => {
     await expect(berth(['connect', 'shop', '--pooler', '--direct'], false)).rejects.toThrow('cannot be used with')
     await expect(berth(['connect', 'shop'], false, listed(summary), ok(starting('creating')))).rejects.toThrow(
       'cluster shop is creating; it accepts connections once it is ready',
@@ -217,7 +217,7 @@ describe('connect', () => {
 })
 
 describe('users, databases and extensions of a cluster', () => {
-  it.each([
+  test.each([
     [['users', 'create', 'shop', 'a', '--role', 'reader'], 'POST users', { username: 'a', role: 'reader' }],
     [['users', 'role', 'shop', 'a"b', 'writer'], 'PATCH users/a%22b', { role: 'writer' }],
     [['users', 'delete', 'shop', 'a', '-y'], 'DELETE users/a', undefined],
@@ -240,7 +240,7 @@ describe('users, databases and extensions of a cluster', () => {
     expect(printed).toEqual(['{}'])
   })
 
-  it.each([
+  test.each([
     [
       ['users', 'rotate', 'shop', 'a', '--kill-sessions'],
       'POST users/a/rotate_password',
@@ -254,12 +254,12 @@ describe('users, databases and extensions of a cluster', () => {
     expect(JSON.parse(printed.join(''))).toEqual({ data })
   })
 
-  it('removes control characters from the log', async () => {
+  test('removes control characters from the log', async () => {
     await berth(['logs', 'shop'], false, listed(summary), ok({ lines: ['a\u001b[2J', '\tb'] }))
     expect(printed).toEqual(['a\u{fffd}[2J\n    b'])
   })
 
-  it.each([
+  test.each([
     ['databases', 'drop'],
     ['users', 'delete'],
   ])('%s %s asks for confirmation', async (...words) => {

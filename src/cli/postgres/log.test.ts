@@ -1,7 +1,7 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { linesAfter } from './log.ts'
 
-it.each([
+test.each([
   ['nothing was seen', [], ['a', 'b'], ['a', 'b']],
   ['nothing is new', ['a', 'b'], ['a', 'b'], []],
   ['nothing is new in a longer view', ['b', 'c'], ['a', 'b', 'c'], []],

@@ -1,10 +1,10 @@
 import { Command } from 'commander'
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import type { RestoreProgress } from '../api-types.ts'
 import { addRestoreCommands, formatPhase, parseRestoreTarget, resolveRestoreTarget } from './restore.ts'
 
 describe('a restore target', () => {
-  it.each([
+  test.each([
     ['2026-11-15T10:02:03Z', '2026-11-15T10:02:03Z'],
     ['2026-11-15 10:02:03+01:00', '2026-11-15 10:02:03+01:00'],
     ['2026-11-15t10:02:03.1234567-05:45', '2026-11-15t10:02:03.1234567-05:45'],
@@ -14,7 +14,7 @@ describe('a restore target', () => {
     expect(parseRestoreTarget(text)).toEqual({ is: 'at', time })
   })
 
-  it.each([
+  test.each([
     ['0s-ago', 0],
     ['30s-ago', 30],
     ['5m-ago', 300],
@@ -26,7 +26,7 @@ describe('a restore target', () => {
     expect(parseRestoreTarget(text)).toEqual({ is: 'ago', seconds })
   })
 
-  it.each([
+  test.each([
     '',
     '-ago',
     'ago',
@@ -51,12 +51,12 @@ describe('a restore target', () => {
   const latest = '2026-11-15T10:02:01.123456Z'
   const now = Date.parse('2026-11-15T10:02:03Z')
 
-  it('is relative to the clock of the platform', () => {
+  test('is relative to the clock of the platform', () => {
     const moment = { is: 'ago', seconds: 5400 } as const
     expect(resolveRestoreTarget(moment, latest, now)).toEqual({ time: '2026-11-15T08:32:03.000Z', isClamped: false })
   })
 
-  it('is limited to the end of the window', () => {
+  test('is limited to the end of the window', () => {
     expect(resolveRestoreTarget({ is: 'ago', seconds: 1 }, latest, now)).toEqual({ time: latest, isClamped: true })
     expect(resolveRestoreTarget({ is: 'ago', seconds: 2 }, latest, now)).toMatchObject({ isClamped: false })
     expect(resolveRestoreTarget({ is: 'latest' }, latest, now)).toEqual({ time: latest, isClamped: false })
@@ -81,7 +81,7 @@ describe('the progress', () => {
     restore({ phase: 'copying', bytes_done: done, bytes_total: total })
   const replaying = restore({ phase: 'replaying', replayed_until: '2026-11-15T10:02:03.123456Z' })
 
-  it.each([
+  test.each([
     [undefined, 'waiting'],
     [restore({}), 'waiting'],
     [copying(0, null), 'copying'],
@@ -97,7 +97,7 @@ describe('the progress', () => {
     expect(formatPhase(seen, true)).toBe(text)
   })
 
-  it.each([
+  test.each([
     [copying(1.2 * gigabyte, 3.4 * gigabyte), 'copying 3.4 GB, 30 %'],
     [replaying, 'replaying, until 10:02 UTC'],
   ])('of %j is %s elsewhere', (seen, text) => {
@@ -157,7 +157,7 @@ describe('the commands', () => {
     await program.parseAsync(args, { from: 'user' })
   }
 
-  it('restore a time and finally print the endpoints', async () => {
+  test('restore a time and finally print the endpoints', async () => {
     const replaying: Answer = [200, { data: made({ restore: { phase: 'replaying', replayed_until: null } }) }]
     const time = '2026-11-15 10:02:03+01:00'
     const answers = [listed, shownSource, created, replaying, ready]
@@ -177,13 +177,13 @@ Connect with:            berth postgres connect new
 All passwords are new:   berth postgres show new --reveal`)
   })
 
-  it('restore a backup', async () => {
+  test('restore a backup', async () => {
     await berth(['restore', 'shop', '--backup', '20261115-100000F'], true, listed, created, ready)
     expect(bodies).toEqual([{ backup_id: '20261115-100000F' }])
     expect({ shown, answer: JSON.parse(printed.join('')) }).toEqual({ shown: '', answer: ready[1] })
   })
 
-  it.each([
+  test.each([
     ['latest', latest, 0],
     ['0s-ago', latest, 1],
     ['3s-ago', '2026-11-15T10:02:00.000Z', 0],
@@ -196,7 +196,7 @@ All passwords are new:   berth postgres show new --reveal`)
 
   const young: Answer = [200, { data: { ...source, recovery_window: null } }]
 
-  it('explain why there is no recovery window', async () => {
+  test('explain why there is no recovery window', async () => {
     const args = ['restore', 'shop', '--to', '5m-ago', '--no-wait']
     const attempt = berth(args, false, listed, young, [200, { data: [] }])
     await expect(attempt).rejects.toThrow('its first backup has not started yet')
@@ -206,14 +206,14 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(bodies).toEqual([])
   })
 
-  it('wait for the first backup', async () => {
+  test('wait for the first backup', async () => {
     const answers: Answer[] = [young, [200, { data: [] }], young, [200, { data: [{ id: 'x', status: 'running' }] }]]
     await berth(['restore', 'shop', '--to', 'latest'], false, listed, ...answers, shownSource, created, ready)
     expect(shown).toContain('Cluster shop is waiting for its first backup')
     expect(bodies).toEqual([{ pitr_time: latest }])
   })
 
-  it.each([
+  test.each([
     ['2026-11-15T11:02:02.5+01:00', '2026-11-15T11:02:02.5+01:00'],
     ['1s-ago', '2026-11-15T10:02:02.000Z'],
   ])('wait until the archive has %s', async (to, time) => {
@@ -224,13 +224,13 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(bodies).toEqual([{ pitr_time: time }])
   })
 
-  it('do not wait for a time in the future', async () => {
+  test('do not wait for a time in the future', async () => {
     const refused: Answer = [422, { error: 'pitr_time is outside the recovery window' }]
     const attempt = berth(['restore', 'shop', '--to', '2026-11-15T10:02:04Z'], false, listed, shownSource, refused)
     await expect(attempt).rejects.toThrow('outside the recovery window')
   })
 
-  it('fail with the reason from the platform', async () => {
+  test('fail with the reason from the platform', async () => {
     const args = ['restore', 'shop', '--backup', 'x']
     const reason = `cluster new (${newId}) failed: backup x is damaged`
     await expect(berth(args, false, listed, created, failed)).rejects.toThrow(reason)
@@ -239,7 +239,7 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(JSON.parse(printed[1]!)).toEqual(failed[1])
   })
 
-  it('require either a backup or a time', async () => {
+  test('require either a backup or a time', async () => {
     await expect(berth(['restore', 'shop'], false)).rejects.toThrow('--backup <id> or --to <time>')
     await expect(berth(['restore', 'shop', '--backup', 'x', '--to', 'latest'], false)).rejects.toThrow(
       'cannot be used with',
@@ -248,12 +248,12 @@ All passwords are new:   berth postgres show new --reveal`)
     expect(asked).toEqual([])
   })
 
-  it('fork', async () => {
+  test('fork', async () => {
     await berth(['fork', 'shop', '--name', 'new'], true, listed, created, ready)
     expect([asked[1], bodies]).toEqual([`POST /${id}/fork`, [{ name: 'new' }]])
   })
 
-  it('undelete by id, and by a name that is not ambiguous', async () => {
+  test('undelete by id, and by a name that is not ambiguous', async () => {
     await berth(['undelete', id], true, created, ready)
     expect([asked[0], bodies]).toEqual([`POST /${id}/undelete`, [{}]])
     const deleted = { ...source, status: 'deleted', deleted_at: latest }

@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { afterEach, describe, expect, it, vi } from 'vitest'
+import { afterEach, describe, expect, test, vi } from 'vitest'
 import type { PostgresBackup } from '../api-types.ts'
 import { addWindowCommand, drawWindow, formatNoWindow } from './window.ts'
 
@@ -26,7 +26,7 @@ function line(...args: Parameters<typeof drawWindow>): string {
 }
 
 describe('the line', () => {
-  it('is as wide as the terminal, with the times of its ends above', () => {
+  test('is as wide as the terminal, with the times of its ends above', () => {
     expect(drawWindow([window('10:00:00', '11:00:00.5')], [backup('10:30:00')], 60)).toBe(
       ['2026-11-15 10:00:00 UTC              2026-11-15 11:00:00 UTC', `├${'─'.repeat(28)}●${'─'.repeat(29)}┤`].join(
         '\n',
@@ -34,46 +34,46 @@ describe('the line', () => {
     )
   })
 
-  it('has the times above and below where there is no room for both', () => {
+  test('has the times above and below where there is no room for both', () => {
     expect(drawWindow([window('10:00:00', '11:00:00')], [], 30)).toBe(
       ['2026-11-15 10:00:00 UTC', `├${'─'.repeat(28)}┤`, '       2026-11-15 11:00:00 UTC'].join('\n'),
     )
   })
 
-  it('leaves gaps where nothing can be restored', () => {
+  test('leaves gaps where nothing can be restored', () => {
     const windows = [window('10:00:00', '10:30:00'), window('11:00:00', '12:00:00')]
     expect(line(windows, [backup('10:15:00'), backup('11:30:00')], 48)).toBe(
       '├─────●────┤    (gap)    ├──────────●──────────┤',
     )
   })
 
-  it('shows a gap that is shorter than a column', () => {
+  test('shows a gap that is shorter than a column', () => {
     const windows = [window('00:00:00', '11:59:59'), window('12:00:00', '23:59:59')]
     expect(line(windows, [], 11)).toBe('├───┤ ├───┤')
   })
 
-  it('marks backups at the edges of a window on its edges', () => {
+  test('marks backups at the edges of a window on its edges', () => {
     const backups = [backup('11:00:00'), backup('10:00:00')]
     expect(line([window('10:00:00', '11:00:00')], backups, 12)).toBe('●──────────●')
   })
 
-  it('keeps a backup that was verified after the edge of its window at that edge', () => {
+  test('keeps a backup that was verified after the edge of its window at that edge', () => {
     const windows = [window('10:00:00', '10:30:00'), window('11:00:00', '12:00:00')]
     expect(line(windows, [backup('10:40:00'), backup('12:00:09')], 16)).toBe('├──●     ├─────●')
     expect(line([window('10:00:00', '11:00:00')], [backup('11:00:01')], 5)).toBe('├───●')
   })
 
-  it('marks only backups that can be restored', () => {
+  test('marks only backups that can be restored', () => {
     const backups = [backup('10:30:00', { status: 'failed' }), backup('', { status: 'running', finished_at: null })]
     expect(line([window('10:00:00', '11:00:00')], [...backups, backup('09:00:00')], 6)).toBe('├────┤')
   })
 
-  it('draws a window of a single moment', () => {
+  test('draws a window of a single moment', () => {
     expect(line([window('10:00:00', '10:00:00')], [backup('10:00:00')], 6)).toBe('●────┤')
     expect(line([window('10:00:00', '10:00:00'), window('10:00:00', '10:00:00')], [], 7)).toBe('├┤   ├┤')
   })
 
-  it.each([1, 2, 3, 4, 5, 6, 7])('keeps to %d columns, and to the newest windows that fit', (width) => {
+  test.each([1, 2, 3, 4, 5, 6, 7])('keeps to %d columns, and to the newest windows that fit', (width) => {
     const windows = [window('10:00:00', '10:30:00'), window('10:31:00', '11:00:00'), window('11:10:00', '12:00:00')]
     const drawn = line(windows, [backup('12:00:00')], width)
     expect([...drawn]).toHaveLength(width)
@@ -83,7 +83,7 @@ describe('the line', () => {
 })
 
 describe('without a window', () => {
-  it.each([
+  test.each([
     ['creating', [], 'it is creating'],
     ['ready', [], 'its first backup has not started yet'],
     ['ready', [backup('', { status: 'running' })], 'its backup 20261115-090000F is running'],
@@ -124,7 +124,7 @@ describe('the command', () => {
     return printed
   }
 
-  it('names the gaps, the newest backup, and how long ago the window ended', async () => {
+  test('names the gaps, the newest backup, and how long ago the window ended', async () => {
     const backups = [backup('11:00:01'), backup('10:00:01', { id: '20261115-100000F' })]
     const lines = (await run(false, windows, backups)).split('\n')
     expect(lines[1]).toHaveLength(50)
@@ -134,16 +134,16 @@ describe('the command', () => {
     ])
   })
 
-  it('reports a window that comes from backups of another cluster', async () => {
+  test('reports a window that comes from backups of another cluster', async () => {
     const lines = (await run(false, windows.slice(1), [])).split('\n')
     expect(lines[2]).toBe('● no backup of this cluster yet; the window ended 2 s ago')
   })
 
-  it('explains why there is no window', async () => {
+  test('explains why there is no window', async () => {
     expect(await run(false, [], [])).toContain('its first backup has not started yet')
   })
 
-  it('prints windows and backups with --json', async () => {
+  test('prints windows and backups with --json', async () => {
     const backups = [backup('11:00:01')]
     const data = { recovery_window: windows[1], recovery_windows: windows, backups }
     expect(JSON.parse(await run(true, windows, backups))).toEqual({ data })

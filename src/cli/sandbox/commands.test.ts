@@ -2,7 +2,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { PassThrough, Readable } from 'node:stream'
 import { Command } from 'commander'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { NetworkPolicy } from '../api-types.ts'
 import { sanitizeOutput } from '../output.ts'
 import { readLines } from '../stream.ts'
@@ -76,7 +76,7 @@ const demo = {
 }
 
 describe('sandboxes', () => {
-  it('are created with only the given options', async () => {
+  test('are created with only the given options', async () => {
     await berth(['create', 'demo', '--cpus', '0.5', '--env', 'A=b=c', '--env', 'D=', '--public'], true, [201, demo])
     expect(asked).toEqual([
       {
@@ -93,13 +93,13 @@ describe('sandboxes', () => {
     await expect(berth(['create', 'demo', '--cpus', 'many'], true)).rejects.toThrow('Write a number')
   })
 
-  it('warn when they are not isolated', async () => {
+  test('warn when they are not isolated', async () => {
     const open = { ...demo, isolation: { kind: 'none', network: 'host', gap: 'nothing is isolated' } }
     await berth(['create', 'demo'], false, [201, open])
     expect(noted).toEqual(['warning: nothing is isolated'])
   })
 
-  it('are listed across all pages', async () => {
+  test('are listed across all pages', async () => {
     const page = (name: string, next: string | null): Answer => [
       200,
       { sprites: [{ ...demo, name }], has_more: next !== null, next_continuation_token: next },
@@ -112,14 +112,14 @@ describe('sandboxes', () => {
     expect(JSON.parse(printed[0]!).sprites).toMatchObject([{ name: 'a' }, { name: 'b' }])
   })
 
-  it('are watched without printing keep-alive messages', async () => {
+  test('are watched without printing keep-alive messages', async () => {
     const change = { name: 'demo', status: 'running', timestamp: '2026-01-02T03:04:05.123456Z' }
     const stream = events(change, { type: 'heartbeat', timestamp: '2026-01-02T03:04:06Z' })
     await berth(['list', '--watch'], false, stream)
     expect(printed).toEqual(['2026-01-02T03:04:05Z  running   demo'])
   })
 
-  it('are not destroyed without confirmation', async () => {
+  test('are not destroyed without confirmation', async () => {
     await expect(berth(['destroy', 'demo'], false, [200, demo])).rejects.toThrow('use --yes')
     expect(asked).toHaveLength(1)
   })
@@ -128,7 +128,7 @@ describe('sandboxes', () => {
 describe('services', () => {
   const service = { name: 'web', cmd: 'x', args: [], needs: [], state: { name: 'web', status: 'running', pid: 9 } }
 
-  it('are defined with everything that was given', async () => {
+  test('are defined with everything that was given', async () => {
     const put = ['services', 'put', 'demo', 'web', '--http-port', '80', '--needs', 'a', '--needs', 'b', '--dir', '/srv']
     const health = ['--health-command', 'test -e up', '--health-interval', '1s']
     await berth([...put, ...health, '--', 'python3', '-m', 'http'], false, events({ type: 'started' }), [200, service])
@@ -146,14 +146,14 @@ describe('services', () => {
     expect(printed).toEqual(['Service web is running (pid 9).'])
   })
 
-  it('have their output printed to the matching stream', async () => {
+  test('have their output printed to the matching stream', async () => {
     const lines = events({ type: 'stdout', data: 'o\n' }, { type: 'stderr', data: 'e\n' }, { type: 'complete' })
     await berth(['logs', 'demo', 'web', '-n', '5', '-f'], false, lines)
     expect(asked[0]?.call).toBe('GET /v1/sandboxes/demo/services/web/logs?lines=5&duration=24h')
     expect([String(written.output.read()), String(written.errors.read())]).toEqual(['o\n', 'e\n'])
   })
 
-  it('fail the command when they fail', async () => {
+  test('fail the command when they fail', async () => {
     const start = berth(['services', 'start', 'demo', 'web'], false, events({ type: 'exit', exit_code: 3 }), [
       200,
       service,
@@ -161,14 +161,14 @@ describe('services', () => {
     await expect(start).rejects.toThrow('service web failed: exited with code 3')
   })
 
-  it('are listed with the name of the sandbox alone', async () => {
+  test('are listed with the name of the sandbox alone', async () => {
     await berth(['services', 'demo'], false, [200, [service]])
     expect(printed[0]).toMatch(/^web +running +9 /m)
   })
 })
 
 describe('checkpoints', () => {
-  it('are followed to their end, and fail with their reason', async () => {
+  test('are followed to their end, and fail with their reason', async () => {
     const info = { type: 'info', data: 'Creating checkpoint v1' }
     await berth(
       ['checkpoint', 'demo', '-m', 'x'],
@@ -186,14 +186,14 @@ describe('checkpoints', () => {
 describe('commands that take the sandbox first', () => {
   const list: Answer = [200, { path: '/', entries: [], count: 0 }]
 
-  it('accept both orders', async () => {
+  test('accept both orders', async () => {
     await berth(['files', 'ls', 'demo', '-r', '/etc'], false, list)
     await berth(['files', 'demo', 'ls', '-r', '/etc'], false, list)
     expect(asked[1]).toEqual(asked[0])
     expect(asked[0]?.call).toBe('GET /v1/sandboxes/demo/fs/list?path=%2Fetc&workingDir=%2Fhome%2Fsprite&recursive=true')
   })
 
-  it('list the possible commands', async () => {
+  test('list the possible commands', async () => {
     await expect(berth(['files', 'demo', 'frob'], false)).rejects.toThrow('unknown command "frob"; use one of ls, cat')
     await expect(berth(['policy'], false)).rejects.toThrow('name one of the commands show')
     await expect(berth(['files', 'demo', 'ls', '--frob'], false)).rejects.toThrow("unknown option '--frob'")
@@ -201,14 +201,14 @@ describe('commands that take the sandbox first', () => {
 })
 
 describe('helpers', () => {
-  it('read ports', () => {
+  test('read ports', () => {
     expect(parsePortPair('8080')).toEqual({ local: 8080, remote: 8080 })
     expect(parsePortPair('0:80')).toEqual({ local: 0, remote: 80 })
     for (const odd of ['', 'x', '0', '70000', '1:2:3', '80:'])
       expect(() => parsePortPair(odd)).toThrow('must be a port')
   })
 
-  it('plan copies as cp does', () => {
+  test('plan copies as cp does', () => {
     expect(planCopy(undefined, 'a/b', '/x')).toEqual({ path: 'b' })
     expect(planCopy('to/', 'a/b/', '/x')).toEqual({ path: 'to/b' })
     expect(planCopy('to', 'b', '/x')).toEqual({ path: 'to', nameInDirectory: 'b' })
@@ -217,19 +217,19 @@ describe('helpers', () => {
     expect(planCopy(undefined, '/', '/x')).toEqual({ path: '.' })
   })
 
-  it('write permissions as ls does', () => {
+  test('write permissions as ls does', () => {
     expect(formatMode({ type: 'file', mode: '0644' })).toBe('-rw-r--r--')
     expect(formatMode({ type: 'directory', mode: '1777' })).toBe('drwxrwxrwt')
     expect(formatMode({ type: 'file', mode: '6744' })).toBe('-rwsr-Sr--')
   })
 
-  it('read owners', () => {
+  test('read owners', () => {
     expect(parseOwner('www-data:33')).toEqual({ uid: 'www-data', gid: 33 })
     expect(parseOwner('0')).toEqual({ uid: 0 })
     expect(parseOwner(':staff')).toEqual({ gid: 'staff' })
   })
 
-  it('replace rules for the same domain', () => {
+  test('replace rules for the same domain', () => {
     const rules: NetworkPolicy['rules'] = [{ domain: 'a', action: 'deny' }, { include: 'defaults' }]
     expect(withRules(rules, 'allow', ['a', 'defaults'])).toEqual([
       { domain: 'a', action: 'allow' },
@@ -243,13 +243,13 @@ describe('helpers', () => {
     expect(withRules([], 'deny', ['*'])).toEqual([{ domain: '*', action: 'deny' }])
   })
 
-  it('keep line breaks and colours of a log and remove other control characters', () => {
+  test('keep line breaks and colours of a log and remove other control characters', () => {
     expect(sanitizeOutput('a\tb\n')).toBe('a\tb\n')
     expect(sanitizeOutput('a\u001b[2Jb\u0007\r\n')).toBe('a\u{fffd}[2Jb\u{fffd}\n')
     expect(sanitizeOutput('\u001b[31mred\n')).toBe('\u001b[31mred\u001b[0m\n')
   })
 
-  it('split lines only at line feeds', async () => {
+  test('split lines only at line feeds', async () => {
     async function* pieces() {
       for (const piece of ['{"a":"ü\u2028', '"}\n{"b"', ':1}\n\n{"c":2}']) yield Buffer.from(piece)
     }

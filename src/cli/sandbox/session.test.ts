@@ -1,7 +1,7 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { PassThrough } from 'node:stream'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { type WebSocket, WebSocketServer } from 'ws'
 import type { Session } from '../client.ts'
 import type { Streams } from './find.ts'
@@ -63,7 +63,7 @@ const frame = (stream: number, text: string) => Buffer.concat([Buffer.from([stre
 const inputSeen = () => Buffer.concat(received.filter((each) => typeof each !== 'string')).toString('latin1')
 
 describe('a command without a terminal', () => {
-  it('keeps output, errors and exit code separate', async () => {
+  test('keeps output, errors and exit code separate', async () => {
     serve = (socket) => {
       begin(socket, false)
       socket.send(frame(1, 'out'))
@@ -75,7 +75,7 @@ describe('a command without a terminal', () => {
     expect([String(output.read()), String(errors.read())]).toEqual(['out', 'err'])
   })
 
-  it('reads piped input to its end', async () => {
+  test('reads piped input to its end', async () => {
     serve = (socket) => {
       begin(socket, false)
       socket.on('message', (data: Buffer) => {
@@ -87,7 +87,7 @@ describe('a command without a terminal', () => {
     expect(inputSeen()).toBe('\0some\0bytes\u0004')
   })
 
-  it('receives the signals of this process until it ends', async () => {
+  test('receives the signals of this process until it ends', async () => {
     const before = process.listenerCount('SIGINT')
     serve = (socket) => {
       begin(socket, false)
@@ -102,7 +102,7 @@ describe('a command without a terminal', () => {
     expect(process.listenerCount('SIGINT')).toBe(before)
   })
 
-  it('pauses while its output is not read', async () => {
+  test('pauses while its output is not read', async () => {
     const all = 6 * 1024 * 1024
     let sentAll = false
     serve = (socket) => {
@@ -137,7 +137,7 @@ describe('a command at a terminal', () => {
     output.rows = 30
   })
 
-  it('receives raw keys and the terminal size, and restores the terminal', async () => {
+  test('receives raw keys and the terminal size, and restores the terminal', async () => {
     serve = (socket) => {
       begin(socket, true)
       socket.send(Buffer.from('prompt \u001b[?1049h'))
@@ -153,7 +153,7 @@ describe('a command at a terminal', () => {
     expect(String(output.read())).toMatch(/^prompt .*\?1049l/)
   })
 
-  it('is told when the size changes', async () => {
+  test('is told when the size changes', async () => {
     serve = (socket) => {
       begin(socket, true)
       socket.on('message', (data) => {
@@ -168,7 +168,7 @@ describe('a command at a terminal', () => {
     expect(received.at(-1)).toBe('{"type":"resize","cols":55,"rows":30}')
   })
 
-  it.each(['\u001c', '\u001b[92;5u'])('is left with %j, unless that is for the command', async (key) => {
+  test.each(['\u001c', '\u001b[92;5u'])('is left with %j, unless that is for the command', async (key) => {
     serve = (socket) => begin(socket, true)
     input.write(key)
     expect(await run()).toEqual({ is: 'detached', id: '7' })
@@ -182,7 +182,7 @@ describe('a command at a terminal', () => {
     expect(await run(true, false)).toMatchObject({ is: 'ended' })
   })
 
-  it('is left when this process is told to end', async () => {
+  test('is left when this process is told to end', async () => {
     serve = (socket) => {
       begin(socket, true)
       socket.once('message', () => process.kill(process.pid, 'SIGTERM'))
@@ -190,7 +190,7 @@ describe('a command at a terminal', () => {
     expect(await run()).toEqual({ is: 'detached', id: '7', signal: 'SIGTERM' })
   })
 
-  it('is put back also when the connection is lost, and says so', async () => {
+  test('is put back also when the connection is lost, and says so', async () => {
     serve = (socket) => {
       begin(socket, true)
       socket.once('message', () => socket.terminate())
@@ -201,7 +201,7 @@ describe('a command at a terminal', () => {
 })
 
 describe('what is refused', () => {
-  it('is said in the words of the platform', async () => {
+  test('is said in the words of the platform', async () => {
     const streams = { input, output, errors } as Streams
     const joined = { streams, takesInput: false, canDetach: false }
     await expect(runSession(session, '/refused', joined)).rejects.toMatchObject({
@@ -210,7 +210,7 @@ describe('what is refused', () => {
     })
   })
 
-  it('is a platform that is not there', async () => {
+  test('is a platform that is not there', async () => {
     await new Promise((resolve) => server.close(resolve))
     await expect(run()).rejects.toThrow(`no platform answers at ${session.url}`)
   })

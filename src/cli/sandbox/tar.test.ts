@@ -12,7 +12,7 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { safePath, unpack } from './tar.ts'
 
 let work: string
@@ -70,7 +70,7 @@ function forge(...entries: Forged[]): Buffer {
 const unpackForged = (...entries: Forged[]) => unpack(chunked(forge(...entries), 1000), at('to'))
 
 describe('an honest archive', () => {
-  it.each(['gnu', 'pax', 'ustar'])('of the form %s comes out as it went in', async (form) => {
+  test.each(['gnu', 'pax', 'ustar'])('of the form %s comes out as it went in', async (form) => {
     const long = `deep/${form === 'ustar' ? 'l'.repeat(90) : 'l'.repeat(200)}`
     const big = Buffer.alloc(300_001, 'x')
     writeFileSync(at(`from/${long}`), big)
@@ -86,7 +86,7 @@ describe('an honest archive', () => {
     expect(readlinkSync(at('to/link'))).toBe('deep')
   })
 
-  it('may arrive in pieces of any size', async () => {
+  test('may arrive in pieces of any size', async () => {
     const archive = forge({ path: 'a', contents: 'x'.repeat(700) }, { path: 'b', contents: 'y' })
     for (const size of [1, 7, 511, 513]) {
       await unpack(chunked(archive, size), at(`to-${size}`))
@@ -94,7 +94,7 @@ describe('an honest archive', () => {
     }
   })
 
-  it('takes the place of what was there', async () => {
+  test('takes the place of what was there', async () => {
     mkdirSync(at('to'))
     writeFileSync(at('to/a'), 'old and longer')
     await unpackForged({ path: 'a', contents: 'new' })
@@ -103,7 +103,7 @@ describe('an honest archive', () => {
 })
 
 describe('a malicious archive', () => {
-  it('does not leave the directory', async () => {
+  test('does not leave the directory', async () => {
     await expect(unpackForged({ path: '../out', contents: 'x' })).rejects.toThrow('unsafe path')
     await expect(unpackForged({ path: 'a', kind: '1', target: '../from/run.sh' })).rejects.toThrow()
     await unpackForged({ path: '/abs/file', contents: 'x' })
@@ -111,7 +111,7 @@ describe('a malicious archive', () => {
     expect(readFileSync(at('to/abs/file'), 'utf8')).toBe('x')
   })
 
-  it('does not write through a link of its own', async () => {
+  test('does not write through a link of its own', async () => {
     mkdirSync(at('victim'))
     await unpackForged({ path: 'way', kind: '2', target: at('victim') }, { path: 'way/file', contents: 'x' }).catch(
       () => undefined,
@@ -119,7 +119,7 @@ describe('a malicious archive', () => {
     expect(existsSync(at('victim/file'))).toBe(false)
   })
 
-  it('does not write through a link that an earlier one left', async () => {
+  test('does not write through a link that an earlier one left', async () => {
     mkdirSync(at('victim'))
     writeFileSync(at('victim/file'), 'mine')
     await unpackForged(
@@ -131,7 +131,7 @@ describe('a malicious archive', () => {
     expect(readFileSync(at('to/way/file'), 'utf8')).toBe('x')
   })
 
-  it('makes no devices and gives no rights of others', async () => {
+  test('makes no devices and gives no rights of others', async () => {
     const entries = [
       { path: 'disk', kind: '3' },
       { path: 'root', mode: 0o6755, contents: 'x' },
@@ -141,7 +141,7 @@ describe('a malicious archive', () => {
     expect(statSync(at('to/root')).mode & 0o7000).toBe(0)
   })
 
-  it('is refused when it is damaged or truncated', async () => {
+  test('is refused when it is damaged or truncated', async () => {
     const archive = forge({ path: 'a', contents: 'x'.repeat(700) })
     await expect(unpack(chunked(archive.subarray(0, 900), 100), at('to'))).rejects.toThrow('truncated')
     archive[0] = 0x7a
@@ -150,7 +150,7 @@ describe('a malicious archive', () => {
   })
 })
 
-it('a path inside has no dots', () => {
+test('a path inside has no dots', () => {
   expect(safePath('./a//b/./c/')).toBe('a/b/c')
   expect(safePath('./')).toBe('')
   expect(() => safePath('a/../../b')).toThrow()

@@ -1,7 +1,7 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { boxNetwork, networkTable } from './network.ts'
 
-it('gives each slot of each home four addresses of its own', () => {
+test('gives each slot of each home four addresses of its own', () => {
   expect(boxNetwork({ number: 0 }, 1)).toEqual({
     link: 'bx0-1',
     hostAddress: '100.64.0.5',
@@ -14,12 +14,12 @@ it('gives each slot of each home four addresses of its own', () => {
   for (const key of ['link', 'address', 'mac'] as const) expect(new Set(seen.map((one) => one[key])).size).toBe(12)
 })
 
-it('has interface names that the kernel accepts, and no prefix that matches another home', () => {
+test('has interface names that the kernel accepts, and no prefix that matches another home', () => {
   expect(boxNetwork({ number: 62 }, 1023).link.length).toBeLessThanOrEqual(15)
   expect(boxNetwork({ number: 11 }, 1).link.startsWith(boxNetwork({ number: 1 }, 1).link.slice(0, -1))).toBe(false)
   expect(networkTable({ number: 3 })).toBe('berth-3')
 })
 
-it.each([-1, 1024, 1.5, Number.NaN])('rejects the slot %s', (slot) => {
+test.each([-1, 1024, 1.5, Number.NaN])('rejects the slot %s', (slot) => {
   expect(() => boxNetwork({ number: 0 }, slot)).toThrow('not the slot of a box')
 })

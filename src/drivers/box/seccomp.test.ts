@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { type Machine, seccompFilter } from './seccomp.ts'
 
 const allow = 0x7fff_0000
@@ -58,7 +58,7 @@ const calls = {
   },
 }
 
-it.each(['x64', 'arm64'] as const)('allows, refuses and kills on %s', (machine) => {
+test.each(['x64', 'arm64'] as const)('allows, refuses and kills on %s', (machine) => {
   const of = calls[machine]
   expect(decide(machine, of.read)).toBe(allow)
   expect(decide(machine, of.ptrace)).toBe(allow)
@@ -69,7 +69,7 @@ it.each(['x64', 'arm64'] as const)('allows, refuses and kills on %s', (machine) 
   expect(decide(machine, of.read, [], 0x4000_0003)).toBe(kill)
 })
 
-it.each(['x64', 'arm64'] as const)('allows threads and children but no namespaces on %s', (machine) => {
+test.each(['x64', 'arm64'] as const)('allows threads and children but no namespaces on %s', (machine) => {
   const { clone, unshare } = calls[machine]
   const thread = 0x3d_0f00
   expect(decide(machine, clone, [thread])).toBe(allow)
@@ -83,7 +83,7 @@ it.each(['x64', 'arm64'] as const)('allows threads and children but no namespace
   expect(decide(machine, unshare, [0x80])).toBe(refusedWith(1))
 })
 
-it.each(['x64', 'arm64'] as const)('checks arguments on %s', (machine) => {
+test.each(['x64', 'arm64'] as const)('checks arguments on %s', (machine) => {
   const { socket, personality, ioctl } = calls[machine]
   for (const family of [1, 2, 10, 16]) expect(decide(machine, socket, [family])).toBe(allow)
   for (const family of [0, 3, 17, 38, 40]) expect(decide(machine, socket, [family])).toBe(refusedWith(97))
@@ -93,7 +93,7 @@ it.each(['x64', 'arm64'] as const)('checks arguments on %s', (machine) => {
   expect(decide(machine, ioctl, [0, 0x5412])).toBe(refusedWith(1))
 })
 
-it('refuses the x32 system calls', () => {
+test('refuses the x32 system calls', () => {
   expect(decide('x64', 0x4000_0000)).toBe(refusedWith(38))
   expect(decide('x64', 0xffff_ffff)).toBe(refusedWith(38))
 })

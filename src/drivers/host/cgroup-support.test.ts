@@ -1,7 +1,7 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { inspectControlGroups, inspectSwap } from './cgroup-support.ts'
 
 let directory: string
@@ -25,19 +25,19 @@ function inspect(name: string, mounts: string, own: string) {
   return inspectControlGroups(join(directory, name))
 }
 
-it('reports no control groups without mounts', () => {
+test('reports no control groups without mounts', () => {
   expect(inspect('none', 'tmpfs / tmpfs rw 0 0\n', '0::/\n')).toEqual({ kind: 'none', controllers: [], writable: [] })
   expect(inspectControlGroups('/nonexistent').kind).toBe('none')
 })
 
-it('reports version 2 with the controllers of the own group', () => {
+test('reports version 2 with the controllers of the own group', () => {
   write('unified/a/b/cgroup.controllers', 'cpu memory pids\n')
   write('unified/a/b/cgroup.procs', '')
   const found = inspect('v2', `cgroup2 ${directory}/unified cgroup2 rw 0 0\n`, '0::/a/b\n')
   expect(found).toEqual({ kind: 'v2', controllers: ['cpu', 'memory', 'pids'], writable: ['cpu', 'memory', 'pids'] })
 })
 
-it('reports version 1 on a hybrid host, with a separate group for each controller', () => {
+test('reports version 1 on a hybrid host, with a separate group for each controller', () => {
   mkdirSync(join(directory, 'memory/own'), { recursive: true })
   const mounts = `cgroup ${directory}/memory cgroup rw,memory 0 0
 cgroup /nonexistent cgroup rw,cpu,cpuacct 0 0
@@ -47,11 +47,11 @@ cgroup2 ${directory}/unified cgroup2 rw 0 0
   expect(found).toEqual({ kind: 'v1', controllers: ['cpu', 'memory'], writable: ['memory'] })
 })
 
-it('inspects the control groups of this host', () => {
+test('inspects the control groups of this host', () => {
   expect(['v1', 'v2', 'none']).toContain(inspectControlGroups().kind)
 })
 
-it.each([
+test.each([
   ['without swap', '', { present: false, limited: false }],
   ['with swap that is not accounted', '/dev/sda2 partition 1024 0 -2\n', { present: true, limited: false }],
 ])('inspects a host %s', (name, swaps, expected) => {

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import {
   findLibrary,
   inspectCommand,
@@ -22,7 +22,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-it.each([
+test.each([
   ['PgBouncer 1.18.0\nlibevent 2.1.12-stable', '1.18.0'],
   ['bubblewrap 0.8.0', '0.8.0'],
   ['ip utility, iproute2-6.1.0, libbpf 1.1.2', '6.1.0'],
@@ -33,20 +33,20 @@ it.each([
   expect(parseVersion(text)).toBe(version)
 })
 
-it('finds an installed program with its path', async () => {
+test('finds an installed program with its path', async () => {
   expect(await inspectCommand('s6-svscan')).toMatchObject({ path: expect.stringMatching(/^\/.*\/s6-svscan$/) })
 })
 
-it('does not find a library that does not exist', () => {
+test('does not find a library that does not exist', () => {
   expect(findLibrary('libberth-is-no-library.so.8')).toBeUndefined()
 })
 
-it('reports whether user namespaces are usable, and why not', async () => {
+test('reports whether user namespaces are usable, and why not', async () => {
   const state = await inspectUserNamespaces()
   expect(state.usable ? state.by : state.why).not.toBe('')
 })
 
-it('measures memory', () => {
+test('measures memory', () => {
   const memory = measureMemory()
   expect(memory.totalBytes).toBeGreaterThan(memory.availableBytes)
   expect(memory.availableBytes).toBeGreaterThan(0)
@@ -64,24 +64,24 @@ describe('an address', () => {
 
   afterAll(() => server.close())
 
-  it('is not free while a server listens on it, and is free afterwards', async () => {
+  test('is not free while a server listens on it, and is free afterwards', async () => {
     expect(await tryBind('127.0.0.1', port)).toEqual({ free: false, code: 'EADDRINUSE' })
     await new Promise((resolve) => server.close(resolve))
     expect(await tryBind('127.0.0.1', port)).toEqual({ free: true })
     expect(await tryBind('127.0.0.1', port)).toEqual({ free: true })
   })
 
-  it('of another host cannot be bound', async () => {
+  test('of another host cannot be bound', async () => {
     expect(await tryBind('192.0.2.1', 0)).toEqual({ free: false, code: 'EADDRNOTAVAIL' })
   })
 })
 
-it('recognizes a clock that must be wrong', () => {
+test('recognizes a clock that must be wrong', () => {
   expect(isClockPlausible()).toBe(true)
   expect(isClockPlausible(0)).toBe(false)
 })
 
-it('reads the limit of open files', () => {
+test('reads the limit of open files', () => {
   const line = (hard: string) => {
     const file = join(directory, 'limits')
     writeFileSync(file, `Limit   Soft Limit  Hard Limit  Units\nMax open files  1024   ${hard}   files\n`)

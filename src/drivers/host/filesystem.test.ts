@@ -1,7 +1,7 @@
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { areOnSameDevice, canWrite, measureDisk, nearestExisting, supportsReflink } from './filesystem.ts'
 
 let directory: string
@@ -12,7 +12,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-it('finds out whether copies share blocks, and removes its probe', async () => {
+test('finds out whether copies share blocks, and removes its probe', async () => {
   const copies = join(directory, 'copies')
   mkdirSync(copies)
   expect(typeof (await supportsReflink(copies))).toBe('boolean')
@@ -20,19 +20,19 @@ it('finds out whether copies share blocks, and removes its probe', async () => {
   expect(await supportsReflink('/proc')).toBeUndefined()
 })
 
-it('measures the disk of a path', async () => {
+test('measures the disk of a path', async () => {
   const disk = await measureDisk(directory)
   expect(disk!.totalBytes).toBeGreaterThan(disk!.freeBytes)
   expect(await measureDisk('/nonexistent')).toBeUndefined()
 })
 
-it('compares the devices of two paths', () => {
+test('compares the devices of two paths', () => {
   expect(areOnSameDevice(directory, '/proc')).toBe(false)
   expect(areOnSameDevice(directory, nearestExisting(join(directory, 'not/there')))).toBe(true)
   expect(areOnSameDevice(directory, '/nonexistent')).toBeUndefined()
 })
 
-it('finds the nearest directory that exists', () => {
+test('finds the nearest directory that exists', () => {
   const file = join(directory, 'file')
   writeFileSync(file, '')
   expect(nearestExisting(join(directory, 'a/b/c'))).toBe(directory)
@@ -40,7 +40,7 @@ it('finds the nearest directory that exists', () => {
   expect(nearestExisting('/nonexistent/at/all')).toBe('/')
 })
 
-it('reports whether a path is writable', () => {
+test('reports whether a path is writable', () => {
   expect(canWrite(directory)).toBe(true)
   expect(canWrite('/nonexistent')).toBe(false)
 })

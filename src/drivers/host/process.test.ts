@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 
-it('throws a clear error when no file descriptor is left', () => {
+test('throws a clear error when no file descriptor is left', () => {
   const script = `
     import { openSync } from 'node:fs'
     import { run } from '${new URL('process.ts', import.meta.url).pathname}'

@@ -1,7 +1,7 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { classifyAddress } from './address.ts'
 
-it.each([
+test.each([
   ['127.0.0.1', 'private'],
   ['10.1.2.3', 'private'],
   ['172.31.0.1', 'private'],

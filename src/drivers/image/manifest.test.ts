@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import type { ImageSource } from './blob.ts'
 import { readConfig } from './config.ts'
 import { ImageError } from './driver.ts'
@@ -19,7 +19,7 @@ function entry(name: string, platform?: Record<string, unknown>) {
   return { digest: digestOf(Buffer.from(name)), size: 1, ...(platform && { platform }) }
 }
 
-it('prefers the platform without a variant, and never chooses another platform', () => {
+test('prefers the platform without a variant, and never chooses another platform', () => {
   const plain = entry('plain', { os: 'linux', architecture })
   const entries = [
     entry('other', { os: 'linux', architecture: 's390x' }),
@@ -33,7 +33,7 @@ it('prefers the platform without a variant, and never chooses another platform',
   expect(choosePlatform([entry('silent')], limits).digest).toBe(entry('silent').digest)
 })
 
-it('reads configurations with missing fields', () => {
+test('reads configurations with missing fields', () => {
   expect(readConfig({})).toEqual({
     entrypoint: [],
     cmd: [],
@@ -59,7 +59,7 @@ it('reads configurations with missing fields', () => {
   expect(() => readConfig({ config: { Cmd: ['a\0b'] } })).toThrow(ImageError)
 })
 
-it('accepts any manifest and configuration or refuses it with an ImageError', async () => {
+test('accepts any manifest and configuration or refuses it with an ImageError', async () => {
   const value = fc.jsonValue({ maxDepth: 3 })
   const known = fc.constantFrom(
     2,

@@ -1,9 +1,9 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { sharedWork } from './share.ts'
 
 const never = new AbortController().signal
 
-it('runs the work of a key once at a time', async () => {
+test('runs the work of a key once at a time', async () => {
   const share = sharedWork<number>()
   let runs = 0
   const work = async () => {
@@ -15,7 +15,7 @@ it('runs the work of a key once at a time', async () => {
   expect(await share('a', work, ignore, never)).toBe(2)
 })
 
-it('reports progress and errors to all callers', async () => {
+test('reports progress and errors to all callers', async () => {
   const share = sharedWork<void>()
   const reported: string[] = []
   const work = async (_: AbortSignal, report: (progress: number) => void) => {
@@ -28,7 +28,7 @@ it('reports progress and errors to all callers', async () => {
   expect(reported).toEqual(['a7', 'b7'])
 })
 
-it('aborts the work when the last caller leaves, and not before', async () => {
+test('aborts the work when the last caller leaves, and not before', async () => {
   const share = sharedWork<void>()
   let stopped = false
   const work = (signal: AbortSignal) =>

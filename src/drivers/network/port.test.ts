@@ -1,9 +1,9 @@
 import { createServer } from 'node:net'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { freePort } from '../../../test/support/port.ts'
 import { canBind, isListening, reachableHost } from './port.ts'
 
-it('distinguishes a free port from a taken one', async () => {
+test('distinguishes a free port from a taken one', async () => {
   const server = createServer()
   const port = await freePort()
   await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
@@ -17,11 +17,11 @@ it('distinguishes a free port from a taken one', async () => {
   expect(await isListening('127.0.0.1', port)).toBe(false)
 })
 
-it('cannot bind an address of another host', async () => {
+test('cannot bind an address of another host', async () => {
   expect(await canBind('192.0.2.1', 0)).toBe(false)
 })
 
-it.each([
+test.each([
   ['*', '127.0.0.1'],
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],

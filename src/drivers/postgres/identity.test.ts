@@ -1,14 +1,14 @@
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, expect, it } from 'vitest'
+import { afterAll, expect, test } from 'vitest'
 import { crc32c } from '../../model/postgres/crc32c.ts'
 import { readIdentifier, reidentify } from './identity.ts'
 
 const data = mkdtempSync(join(tmpdir(), 'berth-identity-'))
 afterAll(() => rmSync(data, { recursive: true, force: true }))
 
-it('writes the identifier into the control file and the first page of each WAL file', () => {
+test('writes the identifier into the control file and the first page of each WAL file', () => {
   mkdirSync(`${data}/global`)
   mkdirSync(`${data}/pg_wal/archive_status`, { recursive: true })
   const control = Buffer.alloc(8192, 0)
@@ -29,7 +29,7 @@ it('writes the identifier into the control file and the first page of each WAL f
   expect(reidentify(data)).not.toBe(reidentify(data))
 })
 
-it('refuses a control file whose checksum does not match', () => {
+test('refuses a control file whose checksum does not match', () => {
   writeFileSync(`${data}/global/pg_control`, Buffer.alloc(8192, 3))
   expect(() => reidentify(data)).toThrow('no valid checksum')
 })

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
 import { clusterSettings, renderAccess, renderSettings, type SettingsInput, splitSettings } from './settings.ts'
 
@@ -20,7 +20,7 @@ function settingsOf(plan: string, change: Partial<SettingsInput> = {}) {
   return clusterSettings({ ...input, plan: findPlan(plan)!, ...change })
 }
 
-it('derives memory from the plan', () => {
+test('derives memory from the plan', () => {
   expect(settingsOf('basic')).toMatchObject({
     shared_buffers: '192MB',
     effective_cache_size: '768MB',
@@ -31,7 +31,7 @@ it('derives memory from the plan', () => {
   expect(settingsOf('launch')).toMatchObject({ shared_buffers: '1984MB', work_mem: '17MB', max_connections: '188' })
 })
 
-it('gives a small plan small tables, because PostgreSQL touches all of them at start', () => {
+test('gives a small plan small tables, because PostgreSQL touches all of them at start', () => {
   const small = { wal_buffers: '1MB', 'pg_stat_statements.max': '1024', max_prepared_transactions: '25' }
   expect(settingsOf('basic')).toMatchObject(small)
   expect(settingsOf('scale')).toMatchObject({ wal_buffers: '16MB', 'pg_stat_statements.max': '5000' })
@@ -39,7 +39,7 @@ it('gives a small plan small tables, because PostgreSQL touches all of them at s
   expect(splitSettings(settingsOf('basic')).fixed).toMatchObject(small)
 })
 
-it('limits the settings on a small host', () => {
+test('limits the settings on a small host', () => {
   expect(settingsOf('Performance', { hostMemoryMb: 2048 })).toMatchObject({
     shared_buffers: '192MB',
     effective_cache_size: '768MB',
@@ -48,13 +48,13 @@ it('limits the settings on a small host', () => {
   expect(settingsOf('basic', { hostMemoryMb: 64 }).shared_buffers).toBe('32MB')
 })
 
-it('limits the WAL that an inactive slot retains', () => {
+test('limits the WAL that an inactive slot retains', () => {
   expect(settingsOf('basic', { diskSizeGb: 4 }).max_slot_wal_keep_size).toBe('1024MB')
   expect(settingsOf('basic', { diskSizeGb: 500 }).max_slot_wal_keep_size).toBe('4096MB')
   expect(settingsOf('Performance', { diskSizeGb: 10 }).max_wal_size).toBe('1280MB')
 })
 
-it('never has a minimum above the maximum', () => {
+test('never has a minimum above the maximum', () => {
   for (const plan of plans) {
     for (const diskSizeGb of [1, 10, 500]) {
       const { min_wal_size, max_wal_size } = clusterSettings({ ...input, plan, diskSizeGb })
@@ -63,7 +63,7 @@ it('never has a minimum above the maximum', () => {
   }
 })
 
-it('enables only what the installation supports', () => {
+test('enables only what the installation supports', () => {
   expect(settingsOf('basic')).toMatchObject({ shared_preload_libraries: 'pg_stat_statements', jit: 'off' })
   expect(settingsOf('basic', { hasStatements: false, hasJit: true })).toMatchObject({
     shared_preload_libraries: '',
@@ -71,24 +71,24 @@ it('enables only what the installation supports', () => {
   })
 })
 
-it('lets the caller override settings', () => {
+test('lets the caller override settings', () => {
   expect(settingsOf('basic', { overrides: { jit: 'on', hot_standby: 'off' } })).toMatchObject({
     jit: 'on',
     hot_standby: 'off',
   })
 })
 
-it('separates settings that require a restart', () => {
+test('separates settings that require a restart', () => {
   const { fixed, reloadable } = splitSettings({ port: '1', work_mem: '4MB', ssl: 'on' })
   expect(fixed).toEqual({ port: '1' })
   expect(reloadable).toEqual({ work_mem: '4MB', ssl: 'on' })
 })
 
-it('quotes literals', () => {
+test('quotes literals', () => {
   expect(renderSettings({ cluster_name: `it's \\ odd` })).toBe(`cluster_name = 'it''s \\\\ odd'\n`)
 })
 
-it('rejects platform roles before it accepts users from the network', () => {
+test('rejects platform roles before it accepts users from the network', () => {
   const lines = renderAccess().trimEnd().split('\n')
   expect(lines.findIndex((line) => line.endsWith('reject'))).toBeLessThan(
     lines.findIndex((line) => line.endsWith('scram-sha-256')),
@@ -97,7 +97,7 @@ it('rejects platform roles before it accepts users from the network', () => {
   expect(lines.filter((line) => line.includes('replication'))).toEqual(['local replication postgres trust'])
 })
 
-it('accepts no connections from the network to a closed cluster', () => {
+test('accepts no connections from the network to a closed cluster', () => {
   expect(renderAccess({ closed: true }).trimEnd().split('\n')).toEqual([
     'local all all trust',
     'local replication postgres trust',

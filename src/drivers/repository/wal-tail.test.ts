@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { crc32c } from '../../model/postgres/crc32c.ts'
 import { segmentBytes, segmentStart } from '../../model/postgres/wal.ts'
 import { findTail } from './wal-tail.ts'
@@ -76,25 +76,25 @@ const tailOf = (segments: Buffer[]) =>
   findTail(async (number) => segments[Number(number - first)]!, first, first + BigInt(segments.length) - 1n)
 
 describe('the end of archived WAL', () => {
-  it('is the end of its last record, with the latest commit timestamp', async () => {
+  test('is the end of its last record, with the latest commit timestamp', async () => {
     const { segments, ends } = writeLog([filler(100), commit(5_000n), filler(20_000), commit(4_000n), filler(1)])
     expect(await tailOf(segments)).toEqual({ end: ends.at(-1), newestCommit: 5_000n })
   })
 
-  it('is before an incomplete record', async () => {
+  test('is before an incomplete record', async () => {
     const { segments, ends } = writeLog([commit(1_000n), filler(30_000)])
     segments[0]!.fill(0, 16_384)
     expect(await tailOf(segments)).toEqual({ end: ends[0], newestCommit: 1_000n })
   })
 
-  it('is before a damaged record', async () => {
+  test('is before a damaged record', async () => {
     const { segments, ends } = writeLog([commit(1_000n), filler(100), filler(100)])
     const place = Number(ends[1]! - segmentStart(first)) + 60
     segments[0]![place]! ^= 1
     expect(await tailOf(segments)).toEqual({ end: ends[1], newestCommit: 1_000n })
   })
 
-  it('is found when the last segment is still empty', async () => {
+  test('is found when the last segment is still empty', async () => {
     const { segments, ends } = writeLog([commit(1_000n)])
     expect(await tailOf([...segments, Buffer.alloc(Number(segmentBytes))])).toEqual({
       end: ends[0],
@@ -102,13 +102,13 @@ describe('the end of archived WAL', () => {
     })
   })
 
-  it('is found when the last segment contains only the rest of a record', async () => {
+  test('is found when the last segment contains only the rest of a record', async () => {
     const { segments, ends } = writeLog([commit(1_000n), filler(Number(segmentBytes))])
     expect(segments).toHaveLength(2)
     expect(await tailOf(segments)).toEqual({ end: ends[1], newestCommit: 1_000n })
   })
 
-  it('is undefined in WAL of zeros', async () => {
+  test('is undefined in WAL of zeros', async () => {
     expect(await tailOf([Buffer.alloc(Number(segmentBytes))])).toBeUndefined()
   })
 })

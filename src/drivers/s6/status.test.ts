@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { decodeStatus, parseStatusFile, parseStatusLine } from './status.ts'
 
 interface Fields {
@@ -35,7 +35,7 @@ function uint(value: bigint, bytes: number): number[] {
   return Array.from({ length: bytes }, (_, index) => Number((value >> BigInt(8 * (bytes - 1 - index))) & 0xffn))
 }
 
-it('reads a file that s6-supervise 2.11.3 wrote', () => {
+test('reads a file that s6-supervise 2.11.3 wrote', () => {
   // s6-svstat showed this process as "up (pid 8367), ready".
   const bytes = Buffer.from('400000006af945e6385015de400000006af945e6385a667000000000000020af00000c', 'hex')
   expect(decodeStatus(bytes)).toEqual({
@@ -53,16 +53,16 @@ describe.each([
   ['35 bytes (s6 2.12 and older, 2.14 and newer)', 35, {}],
   ['43 bytes (s6 2.13)', 43, { processGroup: 0x0102030405060708n }],
 ])('a file of %s', (_, size, layout) => {
-  it('has this size', () => {
+  test('has this size', () => {
     expect(pack(layout).length).toBe(size)
   })
 
-  it('holds the time, the pid and the wait status', () => {
+  test('holds the time, the pid and the wait status', () => {
     const bytes = pack({ ...layout, since: [label, 123_456_789], pid: 0x0304n, waitStatus: 0x0700 })
     expect(decodeStatus(bytes)).toMatchObject({ since: sinceMicros + 123_456n, pid: 0x0304, waitStatus: 0x0700 })
   })
 
-  it.each([
+  test.each([
     [0, {}],
     [paused, { paused: true }],
     [finishing, { finishing: true }],
@@ -73,7 +73,7 @@ describe.each([
     expect(decodeStatus(pack({ ...layout, flags }))).toMatchObject({ ...none, ...set })
   })
 
-  it.each([
+  test.each([
     ['a running process', { pid: 7n, flags: wanted | ready }, { is: 'up', pid: 7, wanted: true, ready: true }],
     ['an exit code', { waitStatus: 0x0300, flags: wanted }, { is: 'down', wanted: true, exitCode: 3 }],
     ['a signal', { waitStatus: 9 }, { is: 'down', wanted: false, signal: 'SIGKILL' }],
@@ -88,7 +88,7 @@ describe.each([
     expect(parseStatusFile(pack({ ...layout, ...fields }))).toEqual({ ...summary, since: sinceMicros })
   })
 
-  it('round-trips any values that s6 can write', () => {
+  test('round-trips any values that s6 can write', () => {
     const fields = fc.record({
       seconds: fc.bigInt(0n, 10n ** 10n),
       nanoseconds: fc.nat(999_999_999),
@@ -112,7 +112,7 @@ describe.each([
     )
   })
 
-  it('is rejected when truncated or followed by other bytes', () => {
+  test('is rejected when truncated or followed by other bytes', () => {
     const bytes = pack(layout)
     for (let length = 0; length < size; length++) {
       // The first 35 bytes of the longer layout are a file of the shorter one.
@@ -121,14 +121,14 @@ describe.each([
     expect(decodeStatus(Buffer.concat([bytes, Buffer.alloc(1)]))).toBeUndefined()
   })
 
-  it('is rejected with a pid or a time that the kernel cannot have', () => {
+  test('is rejected with a pid or a time that the kernel cannot have', () => {
     expect(decodeStatus(pack({ ...layout, pid: 4_194_305n }))).toBeUndefined()
     expect(decodeStatus(pack({ ...layout, pid: 0xffff_ffff_ffff_ffffn }))).toBeUndefined()
     expect(decodeStatus(pack({ ...layout, since: [0n, 0] }))).toBeUndefined()
     expect(decodeStatus(pack({ ...layout, since: [2n ** 64n - 1n, 0] }))).toBeUndefined()
   })
 
-  it('never throws on garbage, and what it accepts is a valid date', () => {
+  test('never throws on garbage, and what it accepts is a valid date', () => {
     fc.assert(
       fc.property(fc.uint8Array({ minLength: size, maxLength: size }), (bytes) => {
         const status = decodeStatus(Buffer.from(bytes))
@@ -138,7 +138,7 @@ describe.each([
   })
 })
 
-it('rejects files of any other size', () => {
+test('rejects files of any other size', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 80 }), (bytes) => {
       fc.pre(bytes.length !== 35 && bytes.length !== 43)
@@ -148,7 +148,7 @@ it('rejects files of any other size', () => {
   )
 })
 
-it.each([
+test.each([
   ['true true 7 true -1 NA', { is: 'up', pid: 7, wanted: true, ready: true }],
   ['false true -1 false 3 NA', { is: 'down', wanted: true, exitCode: 3 }],
   ['false false -1 false -1 SIGKILL', { is: 'down', wanted: false, signal: 'SIGKILL' }],

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import type { NamedApp, NamedMachine } from '../../store/app/name.ts'
 import { createDatabaseRoutes } from '../routing/database.ts'
 import { readFrame } from './frame.ts'
@@ -52,7 +52,7 @@ describe('the name table', () => {
   const addresses = (name: string, network = 1) => table.answer(network, name, AAAA)?.addresses
   const text = (name: string, network = 1) => table.answer(network, name, TXT)?.text
 
-  it('resolves an app to its started machines', () => {
+  test('resolves an app to its started machines', () => {
     expect(addresses('web.internal')).toEqual(at(1, 2))
     expect(addresses('global.web.internal')).toEqual(at(1, 2))
     expect(addresses('fra.web.internal')).toEqual(at(2))
@@ -64,7 +64,7 @@ describe('the name table', () => {
     expect(addresses('1.2.v.kv._metadata.web.internal')).toEqual(at(1))
   })
 
-  it('lists apps, machines and regions', () => {
+  test('lists apps, machines and regions', () => {
     expect(text('vms.web.internal')).toBe('m1 ams,m2 fra')
     expect(text('all.vms.web.internal')).toBe('m1 ams,m2 fra,m3 lhr')
     expect(text('regions.web.internal')).toBe('ams,fra')
@@ -78,7 +78,7 @@ describe('the name table', () => {
     expect(text('all._instances.internal')).toContain('instance=m3')
   })
 
-  it('resolves clusters in the networks that may use them', () => {
+  test('resolves clusters in the networks that may use them', () => {
     const named = tableOf(app('pg', [machine(1)]))
     const cluster = { id: 'abcdefghij012345', number: 1, directPort: 2, poolerPort: 3, networks: [1] }
     named.fillDatabases(createDatabaseRoutes(cluster, 0))
@@ -94,14 +94,14 @@ describe('the name table', () => {
     expect(find('abcdefghij012345.pg.internal')?.code).toBe(answerCode.noSuchName)
   })
 
-  it('resolves flycast names to the address in the network of the client', () => {
+  test('resolves flycast names to the address in the network of the client', () => {
     expect(addresses('db.flycast')).toEqual(['fdaa:0:1:0:0:0:1:3'])
     expect(addresses('db.flycast', 2)).toEqual(['fdaa:0:2:0:0:0:1:3'])
     expect(table.answer(1, 'web.flycast', AAAA)?.code).toBe(answerCode.noSuchName)
     expect(table.answer(3, 'db.flycast', AAAA)?.code).toBe(answerCode.noSuchName)
   })
 
-  it('hides the names of other networks', () => {
+  test('hides the names of other networks', () => {
     expect(addresses('db.internal', 2)).toEqual(['fdaa:0:2:0:1:0:9:2'])
     for (const name of ['db.internal', 'vms.db.internal', 'm9.vm.db.internal', 'm9.vm.web.internal']) {
       expect(table.answer(1, name, ANY)).toEqual({ code: answerCode.noSuchName, zone: 'internal' })
@@ -110,31 +110,31 @@ describe('the name table', () => {
     expect(table.answer(3, '_apps.internal', TXT)?.text).toBe('')
   })
 
-  it('answers NXDOMAIN for unknown names', () => {
+  test('answers NXDOMAIN for unknown names', () => {
     const unknown = ['internal', 'nobody.internal', 'xyz.web.internal', 'm3.vm.web.internal', 'a.b.c.web.internal']
     for (const name of [...unknown, 'top0.nearest.of.web.internal', '_x.internal', 'x._apps.internal']) {
       expect(table.answer(1, name, AAAA)).toEqual({ code: answerCode.noSuchName, zone: 'internal' })
     }
   })
 
-  it('answers a known name without the requested record type with an empty response', () => {
+  test('answers a known name without the requested record type with an empty response', () => {
     expect(table.answer(1, 'web.internal', A)).toEqual({ code: answerCode.ok, zone: 'internal' })
     expect(table.answer(1, 'idle.internal', AAAA)).toEqual({ code: answerCode.ok, zone: 'internal' })
     expect(table.answer(1, '_apps.internal', AAAA)).toEqual({ code: answerCode.ok, zone: 'internal' })
   })
 
-  it('leaves public names to other resolvers, except reverse names of private addresses', () => {
+  test('leaves public names to other resolvers, except reverse names of private addresses', () => {
     for (const name of ['', 'example.com', 'internal.example.com', 'xinternal']) {
       expect(table.answer(1, name, AAAA)).toBeUndefined()
     }
     expect(table.answer(1, '3.0.0.a.a.d.f.ip6.arpa', 12)?.code).toBe(answerCode.noSuchName)
   })
 
-  it('does not answer NXDOMAIN before it is filled', () => {
+  test('does not answer NXDOMAIN before it is filled', () => {
     expect(new NameTable(0).answer(1, 'web.internal', AAAA)).toEqual({ code: answerCode.failed })
   })
 
-  it('follows changes', () => {
+  test('follows changes', () => {
     const changing = tableOf(web, db)
     changing.change(['id-web', 'id-db'], [app('renamed', [machine(5)], { id: 'id-web' })])
     expect(changing.answer(1, 'renamed.internal', AAAA)?.addresses).toEqual(at(5))
@@ -145,7 +145,7 @@ describe('the name table', () => {
     }
   })
 
-  it('accepts any name', () => {
+  test('accepts any name', () => {
     const label = fc.oneof(
       fc.constantFrom('web', 'kv', '_metadata', 'vm', 'process', 'all', 'vms', '', '_apps'),
       fc.string(),
@@ -167,13 +167,13 @@ describe('DNS messages', () => {
   }
   const options = Buffer.from([0, 0, 41, 0x10, 0, 0, 0, 0, 0, 0, 0])
 
-  it('are parsed', () => {
+  test('are parsed', () => {
     const question = readQuestion(ask('WEB.internal', AAAA))!
     expect(question).toMatchObject({ id: 0x1234, name: 'web.internal', type: AAAA, isInternet: true, maxBytes: 512 })
     expect(readQuestion(ask('a.b', TXT, options))).toMatchObject({ hasOptions: true, maxBytes: 1232 })
   })
 
-  it('are answered with the question repeated', () => {
+  test('are answered with the question repeated', () => {
     const question = readQuestion(ask('Web.internal', AAAA))!
     const answer = writeAnswer(question, { code: 0, addresses: ['fdaa::3'] }, 512)
     expect(answer.subarray(0, 12).toString('hex')).toBe('123485800001000100000000')
@@ -181,12 +181,12 @@ describe('DNS messages', () => {
     expect(answer.subarray(-18).toString('hex')).toBe(`0010fdaa${'0'.repeat(26)}03`.slice(0, 36))
   })
 
-  it('have an SOA record when the name is unknown', () => {
+  test('have an SOA record when the name is unknown', () => {
     const answer = writeAnswer(readQuestion(ask('x.internal', AAAA))!, { code: 3, zone: 'internal' }, 512)
     expect([answer[3]! & 15, answer.readUInt16BE(6), answer.readUInt16BE(8)]).toEqual([3, 0, 1])
   })
 
-  it('are truncated to the size that the client accepts', () => {
+  test('are truncated to the size that the client accepts', () => {
     const addresses = Array<string>(100).fill('fdaa::3')
     const question = readQuestion(ask('web.internal', AAAA))!
     const cut = writeAnswer(question, { code: 0, addresses }, question.maxBytes)
@@ -195,7 +195,7 @@ describe('DNS messages', () => {
     expect(writeAnswer(question, { code: 0, addresses }, 65_535).readUInt16BE(6)).toBe(100)
   })
 
-  it('split long texts into strings', () => {
+  test('split long texts into strings', () => {
     const answer = writeAnswer(readQuestion(ask('x', TXT))!, { code: 0, text: 'a'.repeat(600) }, 65_535)
     expect(
       answer
@@ -205,14 +205,14 @@ describe('DNS messages', () => {
     ).toEqual([255, 255, 90])
   })
 
-  it('are ignored if they are responses or too short', () => {
+  test('are ignored if they are responses or too short', () => {
     const answer = ask('web.internal', AAAA)
     answer[2]! |= 0x80
     expect(readQuestion(answer)).toBeUndefined()
     expect(readQuestion(Buffer.alloc(11))).toBeUndefined()
   })
 
-  it('with random bytes are parsed without an error', () => {
+  test('with random bytes are parsed without an error', () => {
     const bytes = fc.uint8Array({ maxLength: 600 }).map((array) => Buffer.from(array))
     const mangled = fc.tuple(bytes, fc.nat(60)).map(([noise, at]) => {
       const message = ask('web.internal', AAAA, options)

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import type { BackupDescription } from '../../drivers/repository/driver.ts'
 import { formatLsn, type Lsn, parseLsn, segmentBytes } from '../../model/postgres/wal.ts'
 import { readEpoch } from './adopt-epoch.ts'
@@ -46,7 +46,7 @@ const micros = (time: string) => BigInt(Date.parse(time)) * 1000n
 const damages = (backups: { label: string; damage: string | null }[]) =>
   backups.map(({ label, damage }) => [label.slice(9, 13), damage === null])
 
-it('a gapless archive covers its oldest backup up to a second before its newest commit', async () => {
+test('a gapless archive covers its oldest backup up to a second before its newest commit', async () => {
   const commit = micros('2026-11-15T10:30:00Z')
   const { epoch, backups } = await readEpoch(
     archive([2, 3, 4, 5], 0x5000n, commit),
@@ -67,14 +67,14 @@ it('a gapless archive covers its oldest backup up to a second before its newest 
   ])
 })
 
-it('an idle cluster can be restored to the end of its backup', async () => {
+test('an idle cluster can be restored to the end of its backup', async () => {
   for (const commit of [undefined, micros('2026-11-15T09:00:00Z')]) {
     const { epoch } = await readEpoch(archive([2], 0x5000n, commit), [backup(2, 1)], none)
     expect(epoch).toMatchObject({ latestAt: micros('2026-11-15T10:01:05Z'), latestLsn: '0/2005000' })
   }
 })
 
-it('a pinned backup before a gap is usable alone if its own WAL is complete', async () => {
+test('a pinned backup before a gap is usable alone if its own WAL is complete', async () => {
   const [first, second, third] = [backup(2, 1), backup(4, 10), backup(6, 20)]
   const pinned = new Set([first.label, second.label])
   const { epoch, backups } = await readEpoch(archive([2, 6], 0x5000n), [first, second, third], pinned)
@@ -86,7 +86,7 @@ it('a pinned backup before a gap is usable alone if its own WAL is complete', as
   ])
 })
 
-it('a backup before a gap is damaged', async () => {
+test('a backup before a gap is damaged', async () => {
   const { epoch, backups } = await readEpoch(archive([2, 4, 5], 0x5000n), [backup(2, 1), backup(4, 20)], none)
   expect(epoch).toMatchObject({ startLsn: '0/4000028', latestLsn: '0/5005000' })
   expect(damages(backups)).toEqual([
@@ -95,7 +95,7 @@ it('a backup before a gap is damaged', async () => {
   ])
 })
 
-it('a backup without its complete WAL is damaged', async () => {
+test('a backup without its complete WAL is damaged', async () => {
   const { epoch, backups } = await readEpoch(archive([2, 3, 4], 0x80n), [backup(2, 1), backup(4, 20)], none)
   expect(epoch).toMatchObject({ startLsn: '0/2000028', latestLsn: '0/4000080' })
   expect(parseLsn(epoch!.latestLsn)).toBeLessThan(parseLsn(backup(4, 20).stopLsn))
@@ -105,6 +105,6 @@ it('a backup without its complete WAL is damaged', async () => {
   ])
 })
 
-it('there is no epoch without WAL', async () => {
+test('there is no epoch without WAL', async () => {
   expect((await readEpoch(archive([], 0n), [backup(2, 1)], none)).epoch).toBeUndefined()
 })

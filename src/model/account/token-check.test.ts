@@ -1,8 +1,8 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { checkAccess, readAction, type TokenAccess } from './token-check.ts'
 
 describe('the access to check', () => {
-  it.each([
+  test.each([
     [undefined, ''],
     ['', ''],
     [0, ''],
@@ -16,7 +16,7 @@ describe('the access to check', () => {
     expect(readAction(action)).toBe(letters)
   })
 
-  it.each<[TokenAccess]>([
+  test.each<[TokenAccess]>([
     [{ org_slug: 'a' }],
     [{ app_name: 'a' }],
     [{ machine_id: 'a' }],
@@ -28,7 +28,7 @@ describe('the access to check', () => {
     expect(() => checkAccess(access)).not.toThrow()
   })
 
-  it.each<[TokenAccess, string]>([
+  test.each<[TokenAccess, string]>([
     [{}, 'must name'],
     [{ action: 'r', source_machine: 'a' }, 'must name'],
     [{ machine_id: 'a', app_feature: 'b' }, 'access.app_feature requires access.app_name'],

@@ -1,5 +1,5 @@
 import { createPublicKey, generateKeyPairSync, verify } from 'node:crypto'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { identityClaims, publicJwk, signToken, thumbprint } from './identity.ts'
 
 const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
@@ -17,7 +17,7 @@ const identity = {
 }
 const about = { issuer: 'https://berth.example', now: 1_000, id: 'j1' }
 
-it('a token can be verified with the public key', () => {
+test('a token can be verified with the public key', () => {
   const [header, claims, signature] = signToken(privateKey, { sub: 'x' }).split('.') as [string, string, string]
   const jwk = publicJwk(privateKey)
   expect(JSON.parse(Buffer.from(header, 'base64url').toString())).toEqual({ alg: 'RS256', kid: jwk.kid, typ: 'JWT' })
@@ -27,13 +27,13 @@ it('a token can be verified with the public key', () => {
 })
 
 // The example of RFC 7638.
-it('the key id is the thumbprint of RFC 7638', () => {
+test('the key id is the thumbprint of RFC 7638', () => {
   const n =
     '0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw'
   expect(thumbprint({ kty: 'RSA', n, e: 'AQAB' })).toBe('NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs')
 })
 
-it('the claims contain machine, audience and expiry', () => {
+test('the claims contain machine, audience and expiry', () => {
   expect(identityClaims(identity, {}, about)).toEqual({
     iss: 'https://berth.example',
     sub: 'acme:shop:web',

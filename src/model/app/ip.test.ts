@@ -1,10 +1,10 @@
 import { BlockList } from 'node:net'
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { defaultPools, parsePools } from './ip.ts'
 
 describe('address pools', () => {
-  it.each([
+  test.each([
     ['127.100.0.0/16', '127.100.0.1', '127.100.255.254'],
     ['10.0.0.0/30', '10.0.0.1', '10.0.0.2'],
     ['10.0.0.4/31', '10.0.0.4', '10.0.0.5'],
@@ -15,7 +15,7 @@ describe('address pools', () => {
     expect(parsePools([text])).toMatchObject([{ text, first, last }])
   })
 
-  it.each([
+  test.each([
     ['10.0.0.0', /not an address range/],
     ['10.0.0.0/', /not an address range/],
     ['10.0.0.0/x', /not an address range/],
@@ -36,12 +36,12 @@ describe('address pools', () => {
     expect(() => parsePools([text])).toThrow(reason)
   })
 
-  it('reject overlapping ranges', () => {
+  test('reject overlapping ranges', () => {
     expect(() => parsePools(['10.0.0.0/16', 'fd00::/64', '10.0.7.0/24'])).toThrow('10.0.7.0/24 and 10.0.0.0/16 overlap')
     expect(parsePools(['10.0.0.0/24', '10.0.1.0/24', 'fd00::/64'])).toHaveLength(3)
   })
 
-  it('parse ranges like the kernel', () => {
+  test('parse ranges like the kernel', () => {
     const v4 = fc.tuple(fc.nat({ max: 255 }), fc.nat({ max: 255 }), fc.integer({ min: 8, max: 16 }))
     fc.assert(
       fc.property(v4, ([a, b, bits]) => {
@@ -55,7 +55,7 @@ describe('address pools', () => {
     )
   })
 
-  it('reject arbitrary text with an error message', () => {
+  test('reject arbitrary text with an error message', () => {
     fc.assert(
       fc.property(
         fc.oneof(
@@ -69,7 +69,7 @@ describe('address pools', () => {
     )
   })
 
-  it('differ between homes', () => {
+  test('differ between homes', () => {
     const all = Array.from({ length: 63 }, (_, home) => defaultPools(home)).flat()
     expect(parsePools(all)).toHaveLength(126)
   })

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { openBox, openSecret, publicKeyOf, sealBox, sealSecret, sharedKey } from './secret-key-nacl.ts'
 
 const bytes = (hex: string) => Buffer.from(hex.replaceAll(/\s/g, ''), 'hex')
@@ -18,18 +18,18 @@ describe('the ciphers of NaCl', () => {
     7c98dce87b4da7f011ec48c97271d2c20f9b928fe2270d6fb863d51738b48eeee314a7cc8ab932164548e526ae90224368517acfeabd6bb373
     2bc0e9da99832b61ca01b6de56244a9e88d5f9b37973f622a43d14a6599b1f654cb45a74e355a5`)
 
-  it('compute the shared secret of two keys', () => {
+  test('compute the shared secret of two keys', () => {
     expect(publicKeyOf(bob).toString('hex')).toBe('de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f')
     expect(sharedKey(bob, alicePublic).toString('hex')).toBe(shared)
   })
 
-  it('seal and open the published test vectors', () => {
+  test('seal and open the published test vectors', () => {
     expect(sealSecret(bytes(shared), text, nonce)).toEqual(Buffer.concat([nonce, sealed]))
     expect(openSecret(bytes(shared), Buffer.concat([nonce, sealed]))).toEqual(text)
   })
 
   // Made with libsodium.
-  it('seal and open anonymous boxes', () => {
+  test('seal and open anonymous boxes', () => {
     const [key, message] = [Buffer.alloc(32, 1), Buffer.alloc(64, 3)]
     const box =
       bytes(`50a61409b1ddd0325e9b16b700e719e9772c07000b1bd7786e907c653d20495d2af1697137a53b1b1dfc9befc49b6eeb38f86be720
@@ -39,7 +39,7 @@ describe('the ciphers of NaCl', () => {
     expect(openBox(key, box)).toEqual(message)
   })
 
-  it('reject low-order public keys', () => {
+  test('reject low-order public keys', () => {
     expect(() => openBox(bob, Buffer.alloc(64))).toThrow('not made with this key')
   })
 })

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import {
   decryptText,
   encryptText,
@@ -15,7 +15,7 @@ const nothing = Buffer.alloc(0)
 
 describe('keys', () => {
   // The vectors of c2sp.org/XAES-256-GCM.
-  it.each([
+  test.each([
     [1, '', 'ce546ef63c9cc60765923609b33a9a1974e96e52daf2fcf7075e2271'],
     [3, 'c2sp.org/XAES-256-GCM', '986ec1832593df5443a179437fd083bf3fdb41abd740a21f71eb769d'],
   ])('encrypt the published test vectors (%i)', (byte, associated, expected) => {
@@ -26,7 +26,7 @@ describe('keys', () => {
 
   const encrypting = ['xaes256gcm', 'nacl_secretbox', 'nacl_box'] as const
 
-  it.each(encrypting)('of type %s decrypt what they encrypted, and reject modified ciphertext', async (type) => {
+  test.each(encrypting)('of type %s decrypt what they encrypted, and reject modified ciphertext', async (type) => {
     const { key, publicKey } = await generateKey(type)
     expect(await openKey(type, key)).toEqual({ key, publicKey })
     const { key: other } = await generateKey(type)
@@ -48,14 +48,14 @@ describe('keys', () => {
     await expect(openKey(type, Buffer.alloc(31))).rejects.toThrow('value must have 32 bytes')
   })
 
-  it.each(['nacl_secretbox', 'nacl_box'] as const)('of type %s reject associated data', async (type) => {
+  test.each(['nacl_secretbox', 'nacl_box'] as const)('of type %s reject associated data', async (type) => {
     const { key } = await generateKey(type)
     for (const use of [encryptText, decryptText])
       await expect(use(type, key, nothing, Buffer.from('more'))).rejects.toThrow('associated_data goes with')
   })
 
   const signing = secretKeyTypes.filter((type) => !(encrypting as readonly string[]).includes(type))
-  it.each(signing)('of type %s sign and verify', async (type) => {
+  test.each(signing)('of type %s sign and verify', async (type) => {
     const { key, publicKey } = await generateKey(type)
     expect(await openKey(type, key)).toEqual({ key, publicKey })
     const text = Buffer.from('text')
@@ -70,7 +70,7 @@ describe('keys', () => {
     await expect(openKey(type, Buffer.from('short'))).rejects.toThrow('value must')
   })
 
-  it('are rejected as keys of another type', async () => {
+  test('are rejected as keys of another type', async () => {
     const [es256, sign] = [await generateKey('es256'), await generateKey('nacl_sign')]
     await expect(openKey('es256', sign.key)).rejects.toThrow('PKCS #8')
     await expect(openKey('nacl_sign', es256.key)).rejects.toThrow('PKCS #8')

@@ -1,11 +1,11 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { crc32c } from './crc32c.ts'
 
-it('computes the checksum that PostgreSQL uses', () => {
+test('computes the checksum that PostgreSQL uses', () => {
   expect(crc32c(Buffer.from('123456789'))).toBe(0xe3069283)
   expect(crc32c(Buffer.alloc(32))).toBe(0x8a9136aa)
 })
 
-it('continues from the checksum of earlier bytes', () => {
+test('continues from the checksum of earlier bytes', () => {
   expect(crc32c(Buffer.from('56789'), crc32c(Buffer.from('1234')))).toBe(0xe3069283)
 })

@@ -1,13 +1,13 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { findPlan, plans } from './plan.ts'
 
-it('finds a plan by name, ignoring case', () => {
+test('finds a plan by name, ignoring case', () => {
   expect(findPlan('performance')?.name).toBe('Performance')
   expect(findPlan('BASIC')?.name).toBe('basic')
   expect(findPlan('huge')).toBeUndefined()
 })
 
-it('has the documented sizes and connection limits', () => {
+test('has the documented sizes and connection limits', () => {
   const rows = plans.map((plan) => Object.values(plan).join(' '))
   expect(rows).toEqual([
     'basic shared 2 1024 200 50 10',

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { type NetworkRule, nameRules, readNetworkPolicy } from './policy.ts'
 
 const allow = (domain: string): NetworkRule => ({ domain, action: 'allow' })
@@ -16,14 +16,14 @@ function isAllowed(rules: NetworkRule[], name: string): boolean {
 }
 
 describe('the names of a policy', () => {
-  it('are denied unless a rule matches', () => {
+  test('are denied unless a rule matches', () => {
     expect(isAllowed([allow('example.com')], 'example.com')).toBe(true)
     expect(isAllowed([allow('example.com')], 'www.example.com')).toBe(false)
     expect(isAllowed([allow('example.com')], 'example.org')).toBe(false)
     expect(isAllowed([allow('*')], 'example.org')).toBe(true)
   })
 
-  it('follow the most specific rule', () => {
+  test('follow the most specific rule', () => {
     const rules = [allow('*'), deny('*.evil.org'), allow('good.evil.org'), deny('deny.com')]
     expect(isAllowed(rules, 'evil.org')).toBe(true)
     expect(isAllowed(rules, 'a.evil.org')).toBe(false)
@@ -33,17 +33,17 @@ describe('the names of a policy', () => {
     expect(isAllowed(rules, 'www.deny.com')).toBe(true)
   })
 
-  it('follow the later of two rules for the same name', () => {
+  test('follow the later of two rules for the same name', () => {
     expect(isAllowed([allow('a.com'), deny('a.com')], 'a.com')).toBe(false)
   })
 
-  it('include those of package registries with defaults', () => {
+  test('include those of package registries with defaults', () => {
     expect(isAllowed([{ include: 'defaults' }], 'github.com')).toBe(true)
     expect(isAllowed([{ include: 'defaults' }], 'example.com')).toBe(false)
     expect(isAllowed([{ include: 'defaults' }, deny('github.com')], 'github.com')).toBe(false)
   })
 
-  it.each(['', '*.', 'a..b', 'a b', 'a/b', 'a\nserver=1', '*.*', 'exa*mple.com', `${'a'.repeat(64)}.com`])(
+  test.each(['', '*.', 'a..b', 'a b', 'a/b', 'a\nserver=1', '*.*', 'exa*mple.com', `${'a'.repeat(64)}.com`])(
     'cannot be %j',
     (domain) => {
       expect(() => readNetworkPolicy({ rules: [{ domain, action: 'allow' }] })).toThrow('domain must be a name')

@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { constants } from 'node:os'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findCommandPath, findCommandPid, signalCommand } from '../../../src/drivers/box/enter/command.ts'
 import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
 import { boxNetwork, networkTable } from '../../../src/drivers/box/network.ts'
@@ -26,13 +26,13 @@ beforeAll(async () => {
 afterAll(() => bench?.remove())
 
 describe('commands', () => {
-  it('return their output and exit code', async () => {
+  test('return their output and exit code', async () => {
     expect(await bench.sh(spec, 'echo out; echo err >&2; exit 7')).toEqual({ code: 7, out: 'out\n', err: 'err\n' })
     expect(await bench.run(spec, ['true'])).toEqual({ code: 0, out: '', err: '' })
     expect(await bench.run(spec, ['cat'], { input: 'through' })).toMatchObject({ code: 0, out: 'through' })
   })
 
-  it('exit with 127 for a missing program and 126 for one that cannot be executed', async () => {
+  test('exit with 127 for a missing program and 126 for one that cannot be executed', async () => {
     const missing = { code: 127, out: '', err: 'exec: "no-such-program": not found\n' }
     expect(await bench.run(spec, ['no-such-program'])).toEqual(missing)
     expect((await bench.run(spec, ['/no/such'])).code).toBe(127)
@@ -44,7 +44,7 @@ describe('commands', () => {
     })
   })
 
-  it.each([
+  test.each([
     ['TERM', 143],
     ['KILL', 137],
     ['SEGV', 139],
@@ -52,7 +52,7 @@ describe('commands', () => {
     expect((await bench.sh(spec, `kill -${signal} $$`)).code).toBe(code)
   })
 
-  it('get their arguments unchanged', async () => {
+  test('get their arguments unchanged', async () => {
     const words = ['', ' ', '$HOME', "it's", 'a%00b%25', 'ü\n', 'x'.repeat(100_000)]
     const { out } = await bench.run(spec, ['printf', '%s|', ...words])
     expect(out).toBe(words.map((word) => `${word}|`).join(''))
@@ -60,7 +60,7 @@ describe('commands', () => {
     expect((await bench.run(spec, many)).out).toBe('3000\n')
   })
 
-  it('get a clean environment plus the variables of the caller', async () => {
+  test('get a clean environment plus the variables of the caller', async () => {
     const { out } = await bench.run(spec, ['env'], { env: { TERM: 'xterm', EMPTY: '', EQUALS: 'a=b', USER: 'me' } })
     expect(
       Object.fromEntries(
@@ -80,7 +80,7 @@ describe('commands', () => {
     })
   })
 
-  it('start in the home directory with umask 022, as root, in a session of their own', async () => {
+  test('start in the home directory with umask 022, as root, in a session of their own', async () => {
     const { out } = await bench.sh(spec, 'pwd; umask; id -u; id -G; hostname; ps -o sid= -p $$ | tr -d " "; echo $$')
     const [dir, mask, uid, groups, hostname, session, pid] = out.split('\n')
     expect([dir, mask, uid, groups, hostname]).toEqual(['/home/sprite', '0022', '0', '0', spec.hostname])
@@ -88,7 +88,7 @@ describe('commands', () => {
     expect((await bench.run(spec, ['pwd'], { dir: '/var/lib' })).out).toBe('/var/lib\n')
   })
 
-  it('get the signals that are sent to the process on the host', async () => {
+  test('get the signals that are sent to the process on the host', async () => {
     const child = bench.boxes.spawnInBox(spec, {
       argv: [
         'sh',
@@ -108,7 +108,7 @@ describe('commands', () => {
     expect(out).toContain('term')
   })
 
-  it('get every kind of signal, also SIGSTOP and SIGCONT', async () => {
+  test('get every kind of signal, also SIGSTOP and SIGCONT', async () => {
     const names = [
       'SIGABRT',
       'SIGPIPE',
@@ -147,7 +147,7 @@ describe('commands', () => {
     expect(await new Promise((resolve) => child.on('close', resolve))).toBe(143)
   })
 
-  it('show the full path of their program, also for a relative one', async () => {
+  test('show the full path of their program, also for a relative one', async () => {
     await bench.sh(spec, 'mkdir -p /srv/deep && ln -sf /usr/bin/sleep /srv/deep/nap')
     const paths: [string, string][] = [
       ['sleep', '/usr/bin/sleep'],
@@ -162,7 +162,7 @@ describe('commands', () => {
     }
   })
 
-  it('get signals that were sent while they were starting', async () => {
+  test('get signals that were sent while they were starting', async () => {
     for (let round = 0; round < 20; round += 1) {
       const child = bench.boxes.spawnInBox(spec, { argv: ['sleep', '100'] })
       child.kill('SIGTERM')
@@ -172,7 +172,7 @@ describe('commands', () => {
     }
   })
 
-  it('start at once in a spare process, which ends when it is not used', async () => {
+  test('start at once in a spare process, which ends when it is not used', async () => {
     const spares = enterSpares(1000)
     const own = listProcesses().map(({ pid }) => pid)
     const started = () => listProcesses().filter(({ pid, parent }) => parent === process.pid && !own.includes(pid))
@@ -183,7 +183,7 @@ describe('commands', () => {
     await until(() => started().length === 0)
   })
 
-  it('start even when the spare process was killed', async () => {
+  test('start even when the spare process was killed', async () => {
     const children = () => listProcesses().filter(({ parent, name }) => parent === process.pid && name === 'perl')
     await bench.run(spec, ['true'])
     await until(() => children().length > 0)
@@ -192,7 +192,7 @@ describe('commands', () => {
     expect((await bench.run(spec, ['echo', 'here'])).out).toBe('here\n')
   })
 
-  it('end with their process group when the process on the host is killed', async () => {
+  test('end with their process group when the process on the host is killed', async () => {
     const child = bench.boxes.spawnInBox(spec, { argv: ['sh', '-c', 'sleep 987 & echo ready; wait'] })
     await new Promise((resolve) => child.stdout!.once('data', resolve))
     const listed = () => bench.sh(spec, 'pgrep -f "sleep 98[7]" | wc -l')
@@ -201,7 +201,7 @@ describe('commands', () => {
     await until(async () => (await listed()).out.trim() === '0')
   })
 
-  it('keep their terminal', async () => {
+  test('keep their terminal', async () => {
     const { program, args, env } = bench.boxes.entry(spec, {
       argv: [
         'sh',
@@ -225,7 +225,7 @@ describe('commands', () => {
     expect([session, foreground]).toEqual([pid, pid])
   })
 
-  it('report that the box is not running', async () => {
+  test('report that the box is not running', async () => {
     const stopped = await bench.newBox()
     await bench.boxes.stopBox(stopped.id)
     expect(await bench.run(stopped, ['true'])).toMatchObject({ code: 126, err: 'the sandbox is not running\n' })
@@ -233,7 +233,7 @@ describe('commands', () => {
 })
 
 describe('the filesystem', () => {
-  it('is that of a complete system and writable everywhere', async () => {
+  test('is that of a complete system and writable everywhere', async () => {
     const places = [
       '/etc/x',
       '/usr/local/bin/x',
@@ -251,7 +251,7 @@ describe('the filesystem', () => {
     )
   })
 
-  it.runIf(isFull)('allows changes of programs without changing the host', async () => {
+  test.runIf(isFull)('allows changes of programs without changing the host', async () => {
     const before = readFileSync('/usr/bin/tty')
     expect(
       (await bench.sh(spec, 'chown 33:33 /usr/bin/tty && echo changed > /usr/bin/tty && stat -c %u /usr/bin/tty')).out,
@@ -261,7 +261,7 @@ describe('the filesystem', () => {
     expect(existsSync('/usr/bin/link')).toBe(true)
   })
 
-  it.runIf(isFull)('allows the installation of a package', async () => {
+  test.runIf(isFull)('allows the installation of a package', async () => {
     const script = `
       mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin && cd /tmp &&
       printf 'Package: berth-probe\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n' > p/DEBIAN/control &&
@@ -271,7 +271,7 @@ describe('the filesystem', () => {
     expect(existsSync('/usr/bin/berth-probe')).toBe(false)
   })
 
-  it('survives a stop, as does the host name', async () => {
+  test('survives a stop, as does the host name', async () => {
     await bench.sh(spec, 'echo kept > /etc/kept; echo kept > /usr/local/kept')
     await bench.boxes.stopBox(spec.id)
     expect(await bench.boxes.inspectBox(spec.id)).toEqual({ is: 'down' })
@@ -280,11 +280,11 @@ describe('the filesystem', () => {
     expect((await bench.sh(spec, 'ls /run')).out).toBe('lock\n')
   })
 
-  it('does not reveal paths of the host in the list of mounts', async () => {
+  test('does not reveal paths of the host in the list of mounts', async () => {
     expect((await bench.sh(spec, 'cat /proc/mounts')).out).not.toContain(bench.directory)
   })
 
-  it('shows files of the platform read-only', async () => {
+  test('shows files of the platform read-only', async () => {
     expect((await bench.sh(spec, 'ls -A /.sprite /.sprite/logs')).out).toMatch(
       /api.sock\nbin\ncheckpoints\ninside\nllm.txt\nlogs\npolicy\nversion.txt\n[\s\S]*services\n/,
     )
@@ -302,7 +302,7 @@ describe('the filesystem', () => {
       expect((await bench.sh(spec, attempt)).code, attempt).not.toBe(0)
   })
 
-  it('cannot redirect a mount of the next start with a link', async () => {
+  test('cannot redirect a mount of the next start with a link', async () => {
     const broken = await bench.newBox()
     await bench.sh(broken, 'cp -a /etc /etc2; rm -rf /etc 2>/dev/null; mv /etc /etc3; ln -s /oldroot/tmp /etc')
     await bench.boxes.stopBox(broken.id)
@@ -312,19 +312,19 @@ describe('the filesystem', () => {
 })
 
 describe('supervision', () => {
-  it('starts no process when the box is running', async () => {
+  test('starts no process when the box is running', async () => {
     const pid = await bench.pidOf(spec)
     await Promise.all([bench.boxes.ensureBox(spec), bench.boxes.ensureBox(spec)])
     expect(await bench.pidOf(spec)).toBe(pid)
   })
 
-  it('tolerates operations on an unknown box', async () => {
+  test('tolerates operations on an unknown box', async () => {
     expect(await bench.boxes.inspectBox('unknown')).toEqual({ is: 'absent' })
     await bench.boxes.stopBox('unknown')
     await bench.boxes.removeBox(bench.newSpec())
   })
 
-  it.each(['the first process', 'bwrap', 'the process that s6 supervises', 's6-supervise'])(
+  test.each(['the first process', 'bwrap', 'the process that s6 supervises', 's6-supervise'])(
     'brings it back when %s is killed',
     async (victim) => {
       await bench.sh(spec, `echo '${victim}' > /etc/victim`)
@@ -346,7 +346,7 @@ describe('supervision', () => {
     },
   )
 
-  it('ends all processes inside when it stops', async () => {
+  test('ends all processes inside when it stops', async () => {
     const box = await bench.newBox()
     const command = bench.run(box, ['sleep', '1000'])
     await until(async () => (await bench.sh(box, 'pgrep -x sleep')).code === 0)
@@ -354,7 +354,7 @@ describe('supervision', () => {
     expect((await command).code).toBe(137)
   })
 
-  it.runIf(isFull)('starts the box again when only its disk is left, as after a reboot', async () => {
+  test.runIf(isFull)('starts the box again when only its disk is left, as after a reboot', async () => {
     const group = cgroupName(bench.home, `sandbox-${spec.id}`)
     await bench.supervisor.stopTree()
     await removeCgroups(bench.home)
@@ -371,14 +371,14 @@ describe('supervision', () => {
   })
 })
 
-it('has both loopback addresses', async () => {
+test('has both loopback addresses', async () => {
   const talk = `use Socket qw(:DEFAULT pack_sockaddr_in6 inet_pton); my $at = pack_sockaddr_in6(81, inet_pton(10, '::1'));
     socket(S, 10, 1, 6); bind(S, $at) && listen(S, 1) or die $!; socket(C, 10, 1, 6); connect(C, $at) or die $!; print "own"`
   expect(await bench.run(spec, ['perl', '-e', talk])).toMatchObject({ out: 'own', err: '' })
 })
 
 describe.runIf(isFull)('the network', () => {
-  it('lets the host reach listeners inside, also those on loopback', async () => {
+  test('lets the host reach listeners inside, also those on loopback', async () => {
     const serve = (family: number, address: string) =>
       bench.run(spec, [
         'perl',
@@ -399,7 +399,7 @@ describe.runIf(isFull)('the network', () => {
     }
   })
 
-  it('allows low ports and answers pings', async () => {
+  test('allows low ports and answers pings', async () => {
     expect(
       (
         await bench.run(spec, [
@@ -411,7 +411,7 @@ describe.runIf(isFull)('the network', () => {
     ).toBe(0)
   })
 
-  it('cannot be changed from inside', async () => {
+  test('cannot be changed from inside', async () => {
     for (const attempt of [
       'ip link set eth0 down',
       'ip addr add 100.64.0.1/10 dev eth0',
@@ -434,7 +434,7 @@ function readFrom(host: string, port: number): Promise<string> {
   })
 }
 
-it('is removed with the box', async () => {
+test('is removed with the box', async () => {
   const box = await bench.newBox()
   await bench.sh(box, 'touch /etc/x; mkdir -m 0 /opt/closed; setsid sleep 1000 > /dev/null 2>&1 &')
   const first = await bench.pidOf(box)
@@ -463,12 +463,12 @@ function ownerOf(pid: number): string | undefined {
   }
 }
 
-it('passes no descriptor of the platform into a box', async () => {
+test('passes no descriptor of the platform into a box', async () => {
   const { out } = await bench.sh(spec, 'ls /proc/self/fd; ls /proc/1/fd | wc -l')
   expect(out.split('\n').slice(0, 4)).toEqual(['0', '1', '2', '3']) // the last one belongs to ls itself
 })
 
-it('stops in order when it is told to right after its start', async () => {
+test('stops in order when it is told to right after its start', async () => {
   const box = bench.newSpec()
   for (let turn = 0; turn < 15; turn++) {
     await bench.boxes.ensureBox(box)

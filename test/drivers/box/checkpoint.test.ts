@@ -1,5 +1,5 @@
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs'
-import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
 import { stopCopies } from '../../../src/drivers/box/checkpoint/copy.ts'
 import type { CheckpointDriver, CopyState } from '../../../src/drivers/box/checkpoint/driver.ts'
@@ -74,7 +74,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     await place.remove()
   })
 
-  it('restores files that were changed, removed or hidden', async () => {
+  test('restores files that were changed, removed or hidden', async () => {
     await sh(`
       mkdir d && cd d && echo one > file && ln file hard && ln -s /etc/shadow link && truncate -s 1G sparse
       mkdir closed && echo x > closed/secret && chmod 0 closed closed/secret
@@ -100,7 +100,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect(await look()).toBe(before)
   })
 
-  it('contains the files of one moment and thaws the processes', async () => {
+  test('contains the files of one moment and thaws the processes', async () => {
     // Files are copied in the order of creation, so the copy of these two is far apart.
     await sh(`mkdir many && cd many && echo 0 > a-first
       for i in $(seq 400); do head -c 20000 /dev/zero > f$i; done; echo 0 > z-last
@@ -115,7 +115,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     if (cgroupDriver().cgroupsAvailable()) expect([first, first! - 1]).toContain(last ?? first)
   })
 
-  it('measures the blocks that were written, not the size of sparse files', async () => {
+  test('measures the blocks that were written, not the size of sparse files', async () => {
     const before = await driver.measureLayers(spec.id)
     await sh('head -c 3000000 /dev/urandom > counted; truncate -s 5G hole; sync counted')
     expect((await driver.measureLayers(spec.id)) - before).toSatisfy(
@@ -123,7 +123,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     )
   })
 
-  it('is not made again when it is requested twice', async () => {
+  test('is not made again when it is requested twice', async () => {
     await sh('echo 1 > again')
     await make('v3')
     await sh('echo 2 > again')
@@ -135,7 +135,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect(await sh('cat again')).toBe('1')
   })
 
-  it('is swapped in completely, wherever an earlier attempt was interrupted', async () => {
+  test('is swapped in completely, wherever an earlier attempt was interrupted', async () => {
     await sh('echo old > cut')
     await make('v4')
     await sh('echo new > cut')
@@ -165,7 +165,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     }
   })
 
-  it('is readable inside while it is one of the last five, and read-only', async () => {
+  test('is readable inside while it is one of the last five, and read-only', async () => {
     await sh('echo seen > seen; chown 1234:5678 seen; mkdir -p /usr/local/seen; rm -f /usr/bin/tac')
     await make('v20')
     await sh('echo later > seen; touch /usr/bin/tac')
@@ -202,7 +202,7 @@ describe.each(Object.entries(places))('on %s', (_name, open) => {
     expect((await bench.sh(spec, 'grep -c " /.sprite/checkpoints/" /proc/mounts')).out.trim()).toBe('10')
   })
 
-  it('is removed, and with the sandbox nothing is left', async () => {
+  test('is removed, and with the sandbox nothing is left', async () => {
     await make('v5')
     await driver.removeCheckpoint(spec.id, 'v5')
     await driver.removeCheckpoint(spec.id, 'v5')
@@ -223,7 +223,7 @@ describe('an interrupted copy', () => {
   })
   afterAll(() => bench?.remove())
 
-  it('leaves no files and no frozen processes', async () => {
+  test('leaves no files and no frozen processes', async () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
     const jobs = jobDriver(bench.supervisor)
@@ -246,7 +246,7 @@ describe('an interrupted copy', () => {
     expect(await ended(() => driver.makeCheckpoint(spec, 'v2'))).toEqual({ is: 'done' })
   })
 
-  it('does not block the shutdown, and is made when it is requested again', async () => {
+  test('does not block the shutdown, and is made when it is requested again', async () => {
     const spec = await bench.newBox()
     const driver = openDriver(bench)
     await bench.sh(spec, 'echo all > f')

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { networkInterfaces } from 'node:os'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { boxNetwork } from '../../../src/drivers/box/network.ts'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
@@ -48,7 +48,7 @@ async function errorOf(call: string): Promise<string> {
 }
 
 describe('files of the host', () => {
-  it('are not visible: passwords, the token, the home directory of root', async () => {
+  test('are not visible: passwords, the token, the home directory of root', async () => {
     const { out } = await sh('cat /etc/shadow')
     expect(out).toMatch(/^root:\*:/)
     expect(out.split('\n').filter((line) => line !== '' && !/^[^:]+:\*:/.test(line))).toEqual([])
@@ -58,7 +58,7 @@ describe('files of the host', () => {
     expect((await sh('ls /etc/ssh /etc/ssl/private /usr/src 2>/dev/null')).out.replace('/usr/src:\n', '')).toBe('')
   })
 
-  it('cannot be reached through the first process or through commands', async () => {
+  test('cannot be reached through the first process or through commands', async () => {
     await sh('touch /etc/in-the-box')
     expect((await sh('ls /proc/1/root/etc/in-the-box /proc/self/root/etc/in-the-box')).code).toBe(0)
     await expectRefused(`cat /proc/1/root${bench.home.tokenFile}`)
@@ -67,24 +67,24 @@ describe('files of the host', () => {
     )
   })
 
-  it('cannot be reached by escaping a chroot', async () => {
+  test('cannot be reached by escaping a chroot', async () => {
     const attempt = `mkdir -p /tmp/jail; chroot /tmp/jail / 2>/dev/null
       perl -e 'mkdir "/tmp/j"; opendir(D, "/"); chroot "/tmp/j"; chdir D; chdir ".." for 1 .. 50; chroot "."; exec "cat", "${bench.home.tokenFile}"'`
     await expectRefused(attempt)
   })
 
-  it('cannot be opened by file handles', async () => {
+  test('cannot be opened by file handles', async () => {
     expect(await errorOf(`${numbers.open_by_handle_at}, 3, my $h = pack("LLx128", 8, 1), 0`)).toBe('1')
   })
 
-  it('cannot be read from devices', async () => {
+  test('cannot be read from devices', async () => {
     await expectRefused('mknod /tmp/disk b 254 0')
     await expectRefused('mknod /tmp/memory c 1 1')
     expect((await sh('ls /dev')).out.split('\n')).not.toContain('vda')
     await expectRefused('head -c 1 /dev/mem 2>/dev/null')
   })
 
-  it('cannot be changed through the layers', async () => {
+  test('cannot be changed through the layers', async () => {
     const before = readFileSync('/etc/passwd', 'utf8')
     await sh('echo x >> /etc/passwd; echo x >> /usr/bin/env')
     expect(readFileSync('/etc/passwd', 'utf8')).toBe(before)
@@ -93,7 +93,7 @@ describe('files of the host', () => {
 })
 
 describe('processes of the host', () => {
-  it('are not visible', async () => {
+  test('are not visible', async () => {
     const witness = bench.run(other, ['sleep', '4242'])
     await until(async () => (await bench.sh(other, 'pgrep -x sleep')).code === 0)
     const { out } = await sh('cat /proc/[0-9]*/cmdline | tr "\\0" " "')
@@ -103,7 +103,7 @@ describe('processes of the host', () => {
     await witness
   })
 
-  it('cannot be signalled', async () => {
+  test('cannot be signalled', async () => {
     const witness = spawn('sleep', ['1000'])
     await sh(`kill -9 ${witness.pid} ${process.pid}; kill -9 -1`)
     expect(isRunning(witness.pid!)).toBe(true)
@@ -112,7 +112,7 @@ describe('processes of the host', () => {
     expect((await bench.boxes.inspectBox(other.id)).is).toBe('up')
   })
 
-  it('cannot be traced, while those inside can', async () => {
+  test('cannot be traced, while those inside can', async () => {
     const attach = (pid: number | string) => errorOf(`${numbers.ptrace}, 16, ${pid}, 0, 0`)
     expect(await attach(process.pid)).toBe('3')
     const { out } = await sh(
@@ -121,14 +121,14 @@ describe('processes of the host', () => {
     expect(out).toBe('allowed')
   })
 
-  it('do not leak their environment into the box', async () => {
+  test('do not leak their environment into the box', async () => {
     await expectRefused('cat /proc/1/environ | tr "\\0" "\\n" | grep BERTH')
     await expectRefused('cat /proc/self/environ | tr "\\0" "\\n" | grep BERTH')
   })
 })
 
 describe('the kernel', () => {
-  it.each([
+  test.each([
     'mount -t tmpfs none /mnt',
     'mount --bind /etc /mnt',
     'mount -o remount,rw /.berth',
@@ -147,7 +147,7 @@ describe('the kernel', () => {
     'swapon /etc/passwd',
   ])('refuses: %s', expectRefused)
 
-  it.each([
+  test.each([
     '/proc/sys/kernel/core_pattern',
     '/proc/sys/kernel/hostname',
     '/proc/sys/kernel/panic',
@@ -163,11 +163,11 @@ describe('the kernel', () => {
     if (isSetting) expect(readFileSync(file, 'utf8')).toBe(before)
   })
 
-  it.each(['/proc/kcore', '/proc/kmsg', '/proc/1/mem', '/proc/vmallocinfo'])('does not show %s', (file) =>
+  test.each(['/proc/kcore', '/proc/kmsg', '/proc/1/mem', '/proc/vmallocinfo'])('does not show %s', (file) =>
     expectRefused(`timeout 2 head -c 1 ${file}`),
   )
 
-  it('refuses keyrings, bpf, perf events, userfaultfd and io_uring', async () => {
+  test('refuses keyrings, bpf, perf events, userfaultfd and io_uring', async () => {
     expect(await errorOf(`${numbers.keyctl}, 0, -3, 0`)).toBe('1')
     expect(await errorOf(`${numbers.add_key}, my $t = "user", my $d = "x", my $v = "x", 1, -3`)).toBe('1')
     expect(await errorOf(`${numbers.bpf}, 0, my $a = "\\0" x 64, 64`)).toBe('1')
@@ -176,11 +176,11 @@ describe('the kernel', () => {
     expect(await errorOf(`${numbers.uring}, 1, my $a = "\\0" x 128`)).toBe('38')
   })
 
-  it.runIf(process.arch === 'x64')('refuses system calls of other ABIs', async () => {
+  test.runIf(process.arch === 'x64')('refuses system calls of other ABIs', async () => {
     expect(await errorOf('0x40000000 + 39')).toBe('38')
   })
 
-  it('refuses vsock and packet sockets', async () => {
+  test('refuses vsock and packet sockets', async () => {
     const open = (family: number, type: number) =>
       bench.run(box, ['perl', '-e', `print socket(S, ${family}, ${type}, 0) ? "allowed" : $! + 0`])
     expect((await open(40, 1)).out).toBe('97')
@@ -190,7 +190,7 @@ describe('the kernel', () => {
     expect((await open(2, 1)).out).toBe('allowed')
   })
 
-  it('does not honour setuid bits', async () => {
+  test('does not honour setuid bits', async () => {
     const script =
       'cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id && setpriv --reuid 33 --regid 33 --clear-groups /tmp/id -u'
     if (isFull) expect((await sh(script)).out).toBe('33\n')
@@ -198,7 +198,7 @@ describe('the kernel', () => {
     expect((await sh('grep -E "NoNewPrivs|Seccomp:" /proc/1/status')).out).toBe('NoNewPrivs:\t1\nSeccomp:\t2\n')
   })
 
-  it('gives the first process and commands the same few capabilities', async () => {
+  test('gives the first process and commands the same few capabilities', async () => {
     const { out } = await sh('grep -hE "Cap(Prm|Bnd|Eff)" /proc/1/status /proc/self/status | cut -f2 | sort -u')
     expect(out).toBe('00000000800405fb\n')
   })
@@ -228,7 +228,7 @@ describe('the network', () => {
 
   const patient = 30
 
-  it('does not reach listeners of the host on any of its addresses', async () => {
+  test('does not reach listeners of the host on any of its addresses', async () => {
     const own = Object.values(networkInterfaces()).flatMap((list) => list ?? [])
     const addresses = own.filter(({ family }) => family === 'IPv4').map(({ address }) => address)
     const { hostAddress } = boxNetwork(bench.home, box.slot)
@@ -236,7 +236,7 @@ describe('the network', () => {
     expect(await Promise.all(all.map((address) => reach(box, address)))).toEqual(all.map(() => ''))
   })
 
-  it('does not reach another box, which the host can reach', async () => {
+  test('does not reach another box, which the host can reach', async () => {
     const serve = `use Socket; socket(S, 2, 1, 6); setsockopt(S, 1, 2, 1); bind(S, sockaddr_in(8080, INADDR_ANY)); listen(S, 5); while (accept(C, S)) { syswrite C, "reached"; close C }`
     const server = bench.run(other, ['perl', '-e', serve])
     await until(async () => (await bench.sh(other, 'grep -q ":1F90 00000000:0000 0A" /proc/net/tcp')).code === 0)
@@ -246,7 +246,7 @@ describe('the network', () => {
     await server
   })
 
-  it('does not reach abstract sockets of the host', async () => {
+  test('does not reach abstract sockets of the host', async () => {
     const server = createServer((socket) => socket.end('reached'))
     servers.push(server)
     const name = `\0berth-${process.pid}`
@@ -255,7 +255,7 @@ describe('the network', () => {
     expect((await bench.run(box, ['perl', '-e', attempt])).out).toBe('111')
   })
 
-  it.runIf(isFull)('reaches public addresses, and no private ones or those of the host', async () => {
+  test.runIf(isFull)('reaches public addresses, and no private ones or those of the host', async () => {
     const outside = await startOutside()
     try {
       expect(await reach(box, outside.publicAddress, outside.port, patient)).toBe('reached')
@@ -291,7 +291,7 @@ async function startOutside() {
 }
 
 describe.runIf(cgroupDriver().cgroupsAvailable())('limits', () => {
-  it('stop a fork bomb and leave the box usable', async () => {
+  test('stop a fork bomb and leave the box usable', async () => {
     const small = await bench.newBox({ pids: 40 })
     const bomb = await bench.run(small, [
       'perl',
@@ -308,7 +308,7 @@ describe.runIf(cgroupDriver().cgroupsAvailable())('limits', () => {
     expect(out).toBe('stopped')
   })
 
-  it('kill the program that uses too much memory, and no other', async () => {
+  test('kill the program that uses too much memory, and no other', async () => {
     const small = await bench.newBox({ memoryMb: 64 })
     const first = await bench.pidOf(small)
     expect((await bench.run(small, ['perl', '-e', 'my $x = "x" x (200 << 20); print length $x'])).code).toBe(137)

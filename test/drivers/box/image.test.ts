@@ -1,7 +1,7 @@
 // Sandboxes made from an image that contains only busybox, so that programs of the host cannot run in it by accident.
 import { chmodSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
 import { boxPaths } from '../../../src/drivers/box/paths.ts'
 import type { BoxServices } from '../../../src/drivers/box/service/driver.ts'
@@ -77,7 +77,7 @@ beforeAll(async () => {
 afterAll(() => bench?.remove())
 
 describe('commands', () => {
-  it('run in the image, with its environment and working directory', async () => {
+  test('run in the image, with its environment and working directory', async () => {
     const { out, err } = await bench.sh(
       spec,
       'pwd; echo $COLOUR $PATH $HOME; ls /; cat /etc/passwd; hostname; cat /etc/hostname',
@@ -90,7 +90,7 @@ describe('commands', () => {
     expect((await bench.run(spec, ['env'], { env: { COLOUR: 'red' }, dir: '/tmp' })).out).toContain('COLOUR=red\n')
   })
 
-  it('see nothing of the host except the read-only tools that supervise services', async () => {
+  test('see nothing of the host except the read-only tools that supervise services', async () => {
     expect((await bench.sh(spec, 'ls /usr /lib /lib64 /sbin 2>/dev/null; cat /etc/debian_version')).out).toBe('/usr:\n')
     expect((await bench.run(spec, ['perl', '-v'])).code).toBe(127)
     const change = await bench.sh(spec, 'touch /.berth/x; rm /.berth/bin/sh; echo > /.berth/lib/libc.so.6; ls /.berth')
@@ -98,7 +98,7 @@ describe('commands', () => {
     expect((await bench.sh(spec, 'cat /proc/mounts; cat /proc/[0-9]*/environ')).out).not.toContain(bench.directory)
   })
 
-  it('keep their files over a restart and do not change the image', async () => {
+  test('keep their files over a restart and do not change the image', async () => {
     await bench.sh(spec, 'echo kept > /www/kept; rm /etc/passwd; mkdir -p /opt/new')
     await bench.boxes.stopBox(spec.id)
     await bench.boxes.ensureBox(spec)
@@ -113,7 +113,7 @@ describe('commands', () => {
 describe('services', () => {
   const loop = 'echo "$COLOUR $HOME $PATH $LD_LIBRARY_PATH"; pwd; echo oops >&2; while :; do sleep 0.1; done'
 
-  it('run, are logged, signalled, stopped and started again', async () => {
+  test('run, are logged, signalled, stopped and started again', async () => {
     const one = service('one', ['sh', '-c', `trap 'echo heard; ' USR2; ${loop}`], { env: { COLOUR: 'green' } })
     await start(one)
     await until(() => isUp(one) !== undefined && logOf('one', 'stderr').includes('oops'))
@@ -132,7 +132,7 @@ describe('services', () => {
     await services.removeService(spec, 'one')
   })
 
-  it('wait for their dependencies, whose health is checked with tools of the host', async () => {
+  test('wait for their dependencies, whose health is checked with tools of the host', async () => {
     const web = service('web', ['httpd', '-f', '-p', '127.0.0.1:8080', '-h', '/www'], {
       httpPort: 8080,
       health: { check: { http: { path: '/index.html', port: 8080 } }, intervalMs: 200, timeoutMs: 2000, threshold: 1 },
@@ -162,7 +162,7 @@ describe('services', () => {
     for (const name of ['asked', 'web']) await services.removeService(spec, name)
   })
 
-  it('report why they cannot run', async () => {
+  test('report why they cannot run', async () => {
     const none = service('none', ['no-such-program'])
     await start(none)
     await until(() => {
@@ -184,7 +184,7 @@ function get(host: string, port: number): Promise<string> {
   })
 }
 
-it('a checkpoint restores the files that were written over the image', async () => {
+test('a checkpoint restores the files that were written over the image', async () => {
   const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
   const ended = async (look: () => Promise<{ is: string }>) => {
     for (;;) {
@@ -221,7 +221,7 @@ async function seesCheckpoint(name: string): Promise<void> {
 describe('an image', () => {
   const busybox = () => busyboxImage().layers[0]!.files
 
-  it('may have links at the mount points of a sandbox, and no home directory', async () => {
+  test('may have links at the mount points of a sandbox, and no home directory', async () => {
     const links = ['proc', 'dev', '.berth', '.sprite', 'run', 'tmp'].map((name) => ({
       name,
       type: 'symlink' as const,
@@ -241,7 +241,7 @@ describe('an image', () => {
     await bench.boxes.removeBox(odd)
   })
 
-  it('starts without any program, and a service in it can be an uploaded file', async () => {
+  test('starts without any program, and a service in it can be an uploaded file', async () => {
     const empty = {
       ...bench.newSpec(),
       image: await pull('empty', { layers: [{ files: [{ name: 'etc/', type: 'directory' }] }] }),
@@ -252,14 +252,14 @@ describe('an image', () => {
     await bench.boxes.removeBox(empty)
   })
 
-  it('that has not been pulled keeps its sandbox from starting', async () => {
+  test('that has not been pulled keeps its sandbox from starting', async () => {
     const away = { ...bench.newSpec(), image: { digest: `sha256:${'0'.repeat(64)}`, env: {}, workingDir: '' } }
     await expect(bench.boxes.ensureBox(away)).rejects.toThrow('has not been pulled')
     await expect(bench.boxes.ensureBox({ ...away, image: { ...away.image, digest: null } })).rejects.toThrow('pulled')
   })
 })
 
-it('works in a sandbox with minimal privileges', async () => {
+test('works in a sandbox with minimal privileges', async () => {
   const minimal = { ...bench.newSpec(), image: spec.image!, isMinimal: true }
   await bench.boxes.ensureBox(minimal)
   expect((await bench.sh(minimal, 'pwd; echo x > /data/file && cat /data/file')).out).toBe('/srv/work\nx\n')
@@ -316,7 +316,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
     console.log(JSON.stringify(seen))
   `
 
-  it('a sandbox can be made from an image', async () => {
+  test('a sandbox can be made from an image', async () => {
     const file = `${directory}/image.tar`
     writeArchive(file, busyboxImage({ WorkingDir: '/data' }))
     const seen = JSON.parse(await firstLine(startProgram(program(file), ordinary)))

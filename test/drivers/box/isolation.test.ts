@@ -1,6 +1,6 @@
 // Boxes on hosts with less isolation: without root, without networks, and without namespaces.
 import { existsSync, rmSync } from 'node:fs'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
 import { canRunAs, firstLine, processesBelow, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
@@ -60,7 +60,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
   const directory = temporaryDirectory(ordinary)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  it('a box has one user and no network, and is isolated otherwise', async () => {
+  test('a box has one user and no network, and is isolated otherwise', async () => {
     const commands = [
       [
         'sh',
@@ -92,7 +92,7 @@ describe.runIf(isRoot())('as root without the permission to create networks', ()
   const directory = temporaryDirectory()
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  it('a box has only a loopback interface, and everything else', async () => {
+  test('a box has only a loopback interface, and everything else', async () => {
     const commands = [
       ['sh', '-c', 'id -u; cat /etc/kept; chown 33 /etc/kept && stat -c %u /etc/kept'],
       ['sh', '-c', 'grep -v lo: /proc/net/dev | grep -c :'],
@@ -122,11 +122,11 @@ describe('without namespaces', () => {
   })
   afterAll(() => bench?.remove())
 
-  it('reports the gap', async () => {
+  test('reports the gap', async () => {
     expect(await bench.boxes.isolation()).toMatchObject({ kind: 'none', gap: 'Nothing is isolated.' })
   })
 
-  it('runs commands as plain processes with their own home directory', async () => {
+  test('runs commands as plain processes with their own home directory', async () => {
     const box = await bench.newBox()
     const home = `${bench.home.path}/sandbox/${box.id}/root/home/sprite`
     expect((await bench.sh(box, 'pwd; echo $HOME; echo kept > kept')).out).toBe(`${home}\n${home}\n`)
@@ -140,7 +140,7 @@ describe('without namespaces', () => {
     expect((await bench.sh(box, 'cat kept')).out).toBe('kept\n')
   })
 
-  it('ends all commands when the box stops', async () => {
+  test('ends all commands when the box stops', async () => {
     const box = await bench.newBox()
     const command = bench.run(box, ['sh', '-c', 'setsid sleep 1000 & wait'])
     await until(() => processesBelow(bench.home.path).some(({ name }) => name === 'sleep'))

@@ -2,7 +2,7 @@
 // every name to one of its addresses, and greets every client.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { networkTable } from '../../../src/drivers/box/network.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
@@ -32,12 +32,12 @@ describe.runIf(isRoot())('a box with a policy', () => {
     outside?.machine.kill('SIGKILL')
   })
 
-  it('reaches all public addresses without rules', async () => {
+  test('reaches all public addresses without rules', async () => {
     expect(await reached('198.51.100.10')).toBe('reached')
     expect(await shown()).toEqual({ rules: [] })
   })
 
-  it('resolves and reaches only allowed names', async () => {
+  test('resolves and reaches only allowed names', async () => {
     await setRules({ domain: 'good.example', action: 'allow' })
     expect(await resolved('good.example')).toBe('198.51.100.10')
     expect(await reached('198.51.100.10')).toBe('reached')
@@ -46,12 +46,12 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reach('198.51.100.11')).toBe('')
   })
 
-  it('gets policy-filtered DNS answers from any name server', async () => {
+  test('gets policy-filtered DNS answers from any name server', async () => {
     expect(await resolve('bad.example', names)).toBe('')
     expect(await resolved('good.example', '9.9.9.9')).toBe('198.51.100.10')
   })
 
-  it('is subject to a changed policy at once', async () => {
+  test('is subject to a changed policy at once', async () => {
     await setRules({ domain: '*', action: 'allow' }, { domain: 'good.example', action: 'deny' })
     expect(await reach('198.51.100.10')).toBe('')
     expect(await resolve('good.example')).toBe('')
@@ -59,7 +59,7 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reached('198.51.100.11')).toBe('reached')
   })
 
-  it('is subject to the later of two simultaneous policies', async () => {
+  test('is subject to the later of two simultaneous policies', async () => {
     const [first, second] = (['allow', 'deny'] as const).map((action) => {
       const rules: NetworkRule[] = [
         { domain: '*', action: 'allow' },
@@ -72,16 +72,16 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await resolve('good.example')).toBe('')
   })
 
-  it('does not reach private addresses, even by an allowed name', async () => {
+  test('does not reach private addresses, even by an allowed name', async () => {
     await resolve('near.example')
     expect(await reach('10.214.0.2')).toBe('')
   })
 
-  it('shows the policy in a file', async () => {
+  test('shows the policy in a file', async () => {
     expect((await shown()).rules).toHaveLength(2)
   })
 
-  it('is still subject to it after a restart without rules in the kernel', async () => {
+  test('is still subject to it after a restart without rules in the kernel', async () => {
     await bench.boxes.stopBox(box.id)
     await run('nft', ['delete', 'table', 'inet', networkTable(bench.home)])
     await bench.supervisor.startService(`sandbox-${box.id}`)
@@ -91,14 +91,14 @@ describe.runIf(isRoot())('a box with a policy', () => {
     expect(await reached('198.51.100.11')).toBe('reached')
   })
 
-  it('reaches everything again when the rules are removed', async () => {
+  test('reaches everything again when the rules are removed', async () => {
     await setRules()
     expect(await reached('198.51.100.10')).toBe('reached')
     expect(bench.supervisor.listServices()).not.toContain(`sandbox-${box.id}-names`)
     expect(await shown()).toEqual({ rules: [] })
   })
 
-  it('leaves nothing behind when it is removed', async () => {
+  test('leaves nothing behind when it is removed', async () => {
     await setRules({ domain: 'good.example', action: 'allow' })
     await bench.boxes.removeBox(box)
     const { stdout } = await run('nft', ['list', 'table', 'inet', networkTable(bench.home)])

@@ -1,5 +1,5 @@
 // A sandbox that has used up its disk quota, on btrfs.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { checkpointDriver } from '../../../src/drivers/box/checkpoint/checkpoint.ts'
 import { withSubvolumes } from '../../../src/drivers/box/checkpoint/subvolume.ts'
 import { type BoxDriver, BoxFileError } from '../../../src/drivers/box/driver.ts'
@@ -72,7 +72,7 @@ describe.runIf(isRoot())('a full disk quota', () => {
     }
   }
 
-  it('fails further writes of commands and uploads, and ends no process', async () => {
+  test('fails further writes of commands and uploads, and ends no process', async () => {
     expect((await boxes.isolation()).limitsStorage).toBe(true)
     const before = services.inspectService(spec.id, loop)
     expect(await write(100)).toMatchObject({ code: expect.any(Number), err: expect.stringContaining('quota exceeded') })
@@ -81,14 +81,14 @@ describe.runIf(isRoot())('a full disk quota', () => {
     expect(services.inspectService(spec.id, loop)).toEqual(before)
   })
 
-  it('allows writes again when space is freed or the limit is raised', async () => {
+  test('allows writes again when space is freed or the limit is raised', async () => {
     expect((await bench.sh(spec, 'rm big && sync -f .')).code).toBe(0)
     await until(async () => (await put('/home/sprite/other', 8)) !== 'EDQUOT')
     await boxes.ensureBox({ ...spec, storageGb: 256 * megabyte })
     expect((await write(100)).code).toBe(0)
   })
 
-  it('is in force after a restore', async () => {
+  test('is in force after a restore', async () => {
     const driver = checkpointDriver({ home: bench.home, jobs: jobDriver(bench.supervisor), cgroups: cgroupDriver() })
     await bench.sh(spec, 'rm -f big other')
     expect(await driver.makeCheckpoint(spec, 'v1')).toEqual({ is: 'done' })

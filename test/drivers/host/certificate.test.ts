@@ -1,6 +1,6 @@
 import { createHash, createPrivateKey, X509Certificate } from 'node:crypto'
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ensureAuthority, ensureServerCertificate, issueCertificate } from '../../../src/drivers/host/certificate.ts'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
@@ -22,7 +22,7 @@ afterAll(() => removeTemporaryHome(path))
 const make = (hosts = ['db.example.org', '192.0.2.7']) => ensureServerCertificate({ home, directory, hosts, uid })
 const current = () => new X509Certificate(readFileSync(`${directory}/server.crt`))
 
-it('creates one authority for ten years, even for concurrent requests', async () => {
+test('creates one authority for ten years, even for concurrent requests', async () => {
   const program = `
     import { readFileSync } from 'node:fs'
     import { ensureAuthority } from 'drivers/host/certificate.ts'
@@ -43,7 +43,7 @@ it('creates one authority for ten years, even for concurrent requests', async ()
   expect(readdirSync(home.path).filter((entry) => entry.startsWith('.new'))).toEqual([])
 })
 
-it('signs a certificate for the given names and those of the host', async () => {
+test('signs a certificate for the given names and those of the host', async () => {
   expect(await make()).toBe(true)
   const { certificateFile } = await ensureAuthority(home)
   await run('openssl', ['verify', '-purpose', 'sslserver', '-CAfile', certificateFile, `${directory}/server.crt`])
@@ -56,19 +56,19 @@ it('signs a certificate for the given names and those of the host', async () => 
   if (uid !== undefined) expect(key.uid).toBe(uid)
 })
 
-it('keeps a valid certificate', async () => {
+test('keeps a valid certificate', async () => {
   const before = current().fingerprint256
   expect(await make()).toBe(false)
   expect(current().fingerprint256).toBe(before)
 })
 
-it('issues a new certificate when the names change', async () => {
+test('issues a new certificate when the names change', async () => {
   expect(await make(['db.example.com'])).toBe(true)
   expect(current().checkHost('db.example.org')).toBeUndefined()
   expect(await make(['db.example.com'])).toBe(false)
 })
 
-it('issues a new certificate when the key does not match, as after a crash between the two writes', async () => {
+test('issues a new certificate when the key does not match, as after a crash between the two writes', async () => {
   const other = `${home.path}/other`
   await ensureServerCertificate({ home, directory: other, hosts: [], uid })
   writeFileSync(`${directory}/server.key`, readFileSync(`${other}/server.key`))
@@ -76,7 +76,7 @@ it('issues a new certificate when the key does not match, as after a crash betwe
   expect(await make()).toBe(false)
 })
 
-it('issues a new certificate thirty days before expiry', async () => {
+test('issues a new certificate thirty days before expiry', async () => {
   const { certificateFile, keyFile } = await ensureAuthority(home)
   const names = 'subjectAltName=DNS:db.example.org,IP:192.0.2.7,DNS:localhost,IP:127.0.0.1,IP:::1'
   const files = ['-key', `${directory}/server.key`, '-out', `${directory}/server.crt`]
@@ -89,13 +89,13 @@ it('issues a new certificate thirty days before expiry', async () => {
   expect(await make()).toBe(false)
 })
 
-it('refuses an invalid host name', async () => {
+test('refuses an invalid host name', async () => {
   for (const host of ['a\nb', 'a,DNS:evil', '-x', '']) {
     await expect(make([host]), host).rejects.toThrow('make a certificate')
   }
 })
 
-it('issues one for a single name or wildcard on request, and leaves no files', async () => {
+test('issues one for a single name or wildcard on request, and leaves no files', async () => {
   const before = readdirSync(home.path)
   const authority = new X509Certificate(readFileSync((await ensureAuthority(home)).certificateFile))
   for (const name of ['www.example.com', '*.example.com', `${'long.'.repeat(30)}example.com`]) {
@@ -108,7 +108,7 @@ it('issues one for a single name or wildcard on request, and leaves no files', a
   expect(readdirSync(home.path)).toEqual(before)
 })
 
-it('renews the certificate of the edge and tells it to reload', async () => {
+test('renews the certificate of the edge and tells it to reload', async () => {
   const signals: string[] = []
   const ground = {
     config: { domain: 'berth.localhost', sandboxDomain: 'box.localhost' },

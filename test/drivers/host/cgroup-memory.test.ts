@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { readGroupMemory, reclaimMemory, setMemoryLimit } from '../../../src/drivers/host/cgroup-memory.ts'
 import { newId } from '../../../src/model/ids.ts'
@@ -41,14 +41,14 @@ describe.runIf(cgroups.cgroupsAvailable())('the memory of processes', () => {
     await cgroups.removeCgroup(name)
   })
 
-  it('is measured without the page cache', () => {
+  test('is measured without the page cache', () => {
     const { limitBytes, usedBytes } = readGroupMemory(group)!
     expect(limitBytes).toBe(128 * megabyte)
     expect(usedBytes).toBeGreaterThan(24 * megabyte)
     expect(usedBytes).toBeLessThan(48 * megabyte)
   })
 
-  it('is reclaimed as far as possible, and the limit stays', async () => {
+  test('is reclaimed as far as possible, and the limit stays', async () => {
     const freed = await reclaimMemory(group, 8 * megabyte)
     expect(freed).toBeGreaterThan(4 * megabyte)
     expect(freed).toBeLessThan(20 * megabyte)
@@ -58,7 +58,7 @@ describe.runIf(cgroups.cgroupsAvailable())('the memory of processes', () => {
     expect(child.exitCode).toBeNull()
   })
 
-  it('gets another limit unless the processes need more', async () => {
+  test('gets another limit unless the processes need more', async () => {
     expect(await setMemoryLimit(group, 256 * megabyte)).toBe(true)
     expect(readGroupMemory(group)!.limitBytes).toBe(256 * megabyte)
     expect(await setMemoryLimit(group, 40 * megabyte)).toBe(true)
@@ -83,7 +83,7 @@ describe('memory in version 2', () => {
     write('memory.reclaim', '')
   })
 
-  it('is measured, reclaimed and limited', async () => {
+  test('is measured, reclaimed and limited', async () => {
     expect(readGroupMemory(group)).toEqual({ limitBytes: 256 * megabyte, usedBytes: 70 * megabyte })
     expect(await reclaimMemory(group, 5 * megabyte)).toBe(0)
     expect(readFileSync(`${group}/memory.reclaim`, 'utf8')).toBe(String(5 * megabyte))
@@ -94,7 +94,7 @@ describe('memory in version 2', () => {
     expect(readGroupMemory(group)!.limitBytes).toBe(128 * megabyte)
   })
 
-  it('is unknown for a group that does not exist', async () => {
+  test('is unknown for a group that does not exist', async () => {
     expect(readGroupMemory(`${directory}/none`)).toBeUndefined()
     expect(await reclaimMemory(`${directory}/none`, 1)).toBe(0)
     expect(await setMemoryLimit(`${directory}/none`, 1)).toBe(false)

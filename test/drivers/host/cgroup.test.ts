@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { cgroupDriver, cgroupName } from '../../../src/drivers/host/cgroup.ts'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import type { Supervisor } from '../../../src/drivers/s6/driver.ts'
@@ -40,7 +40,7 @@ async function runningPid(service: string): Promise<number> {
 }
 
 describe.runIf(cgroups.cgroupsAvailable())('control groups of this host', () => {
-  it('limit a service from its start, and hold only its process', async () => {
+  test('limit a service from its start, and hold only its process', async () => {
     const name = cgroupName(home, newId())
     const files = cgroups.ensureCgroup(name, limits)
     cgroups.ensureCgroup(name, limits)
@@ -55,7 +55,7 @@ describe.runIf(cgroups.cgroupsAvailable())('control groups of this host', () => 
     expect(files.filter((file) => existsSync(dirname(file)))).toEqual([])
   })
 
-  it('limit swap in addition to memory, when either changes', async () => {
+  test('limit swap in addition to memory, when either changes', async () => {
     const name = cgroupName(home, newId())
     const read = (group: string, file: string) =>
       existsSync(`${group}/${file}`) ? Number(readFileSync(`${group}/${file}`, 'utf8')) / 1024 ** 2 : undefined
@@ -78,7 +78,7 @@ describe.runIf(cgroups.cgroupsAvailable())('control groups of this host', () => 
     await cgroups.removeCgroup(name)
   })
 
-  it('are created again when a service starts after a reboot, and get their limits later', async () => {
+  test('are created again when a service starts after a reboot, and get their limits later', async () => {
     const name = cgroupName(home, newId())
     const files = cgroups.ensureCgroup(name, limits)
     await cgroups.removeCgroup(name)
@@ -93,7 +93,7 @@ describe.runIf(cgroups.cgroupsAvailable())('control groups of this host', () => 
   })
 })
 
-it('starts a service that cannot join its groups, and logs that', async () => {
+test('starts a service that cannot join its groups, and logs that', async () => {
   await supervisor.ensureService('free', { command: ['sleep', '1000'], cgroup: ['/proc/nowhere/cgroup.procs'] })
   await runningPid('free')
   await until(() => supervisor.readLog('free', 5).join().includes('without the limits of /proc/nowhere/cgroup.procs'))
@@ -109,7 +109,7 @@ describe('in version 2', () => {
     return directory
   }
 
-  it('writes the limits whose controllers are enabled', () => {
+  test('writes the limits whose controllers are enabled', () => {
     const root = unified(`${path}/v2`, 'cpu io memory', 'cpu memory')
     writeFileSync(membership, '0::/user.slice\n')
     const files = cgroupDriver(root, membership).ensureCgroup('berth-1-x', limits)
@@ -119,14 +119,14 @@ describe('in version 2', () => {
     expect(readFileSync(`${root}/berth-1-x/cpu.weight`, 'utf8')).toBe('150')
   })
 
-  it('finds no groups if memory cannot be limited', () => {
+  test('finds no groups if memory cannot be limited', () => {
     const root = unified(`${path}/v2-bare`, 'hugetlb', '')
     const found = cgroupDriver(root, membership)
     expect(found.cgroupsAvailable()).toBe(false)
     expect(found.ensureCgroup('berth-1-x', limits)).toEqual([])
   })
 
-  it('uses the delegated part of the hierarchy', () => {
+  test('uses the delegated part of the hierarchy', () => {
     const root = unified(`${path}/v2-user`, 'memory', '')
     const delegated = unified(`${root}/user.slice/app.slice`, 'cpu memory pids', 'cpu memory pids')
     writeFileSync(membership, '0::/user.slice/app.slice/berth.service\n')

@@ -4,7 +4,7 @@ import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, rmSync, write
 import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, test } from 'vitest'
 import { openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
@@ -58,7 +58,7 @@ async function listen(): Promise<number> {
 }
 
 describe('the report', () => {
-  it('changes nothing, and names the consequence and the fix of each finding', async () => {
+  test('changes nothing, and names the consequence and the fix of each finding', async () => {
     const { checks } = await doctor(readConfig(settings()))
     expect(readdirSync(home)).toEqual([])
     expect(new Set(checks.map(({ name }) => name)).size).toBe(checks.length)
@@ -69,7 +69,7 @@ describe('the report', () => {
     }
   })
 
-  it('shows what would be used before there is a home, and creates none', async () => {
+  test('shows what would be used before there is a home, and creates none', async () => {
     const missing = join(home, 'not/yet')
     const { checks } = await doctor(readConfig(settings({ BERTH_HOME: missing })))
     const found = Object.fromEntries(checks.map((one) => [one.name, one.found]))
@@ -79,7 +79,7 @@ describe('the report', () => {
     expect(existsSync(join(home, 'not'))).toBe(false)
   })
 
-  it('shows the PostgreSQL of an existing home without adding to it', async () => {
+  test('shows the PostgreSQL of an existing home without adding to it', async () => {
     const opened = await openHome(home, { uidBase: 300_000, registry: join(home, 'registry') })
     const { bin, version } = await ensureToolchain('17', opened)
     const before = readdirSync(opened.toolchain)
@@ -88,7 +88,7 @@ describe('the report', () => {
     expect(readdirSync(opened.toolchain)).toEqual(before)
   })
 
-  it('does not wait for a database that never answers', async () => {
+  test('does not wait for a database that never answers', async () => {
     const port = await listen()
     const found = await check('state database', { BERTH_DATABASE_URL: `postgresql://u:pw@127.0.0.1:${port}/x` })
     expect(found).toMatchObject({ level: 'problem' })
@@ -97,14 +97,14 @@ describe('the report', () => {
 })
 
 describe('a listener address', () => {
-  it('that another program uses is a problem', async () => {
+  test('that another program uses is a problem', async () => {
     const port = await listen()
     const found = await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })
     expect(found).toMatchObject({ level: 'problem', found: `127.0.0.1:${port} is in use by another program` })
     expect(found.fix).toContain('BERTH_API_LISTEN')
   })
 
-  it('that this platform uses is fine', async () => {
+  test('that this platform uses is fine', async () => {
     const port = await listen()
     mkdirSync(join(home, 'run'))
     writeFileSync(join(home, 'run/addresses.json'), JSON.stringify({ sandbox: `http://127.0.0.1:${port}` }))
@@ -112,7 +112,7 @@ describe('a listener address', () => {
     expect(await check('platform API', { BERTH_API_LISTEN: `127.0.0.1:${port}` })).toMatchObject({ level: 'problem' })
   })
 
-  it('that the edge still uses while the control plane is stopped is fine', async () => {
+  test('that the edge still uses while the control plane is stopped is fine', async () => {
     const port = await listen()
     const environment = { BERTH_EDGE_LISTEN: `127.0.0.1:${port}` }
     writeFileSync(join(home, 'edge.json'), JSON.stringify({ port }))
@@ -134,12 +134,12 @@ describe('a listener address', () => {
     expect(await check('edge', environment)).toMatchObject({ level: 'problem' })
   })
 
-  it('of another machine is a problem', async () => {
+  test('of another machine is a problem', async () => {
     const found = await check('platform API', { BERTH_API_LISTEN: '192.0.2.1:4280', BERTH_INSECURE: 'on' })
     expect(found).toMatchObject({ level: 'problem', found: '192.0.2.1:4280 is not an address of this machine' })
   })
 
-  it('beyond loopback needs TLS', async () => {
+  test('beyond loopback needs TLS', async () => {
     expect(await check('TLS', { BERTH_API_LISTEN: '0.0.0.0:0' })).toMatchObject({ level: 'problem' })
     const open = { BERTH_API_LISTEN: '0.0.0.0:0', BERTH_INSECURE: 'on' }
     expect(await check('TLS', open)).toMatchObject({ level: 'ok' })
@@ -147,7 +147,7 @@ describe('a listener address', () => {
 })
 
 describe('secrets in the home', () => {
-  it.each(['token', 'key'])('are a problem when others can read the %s', async (name) => {
+  test.each(['token', 'key'])('are a problem when others can read the %s', async (name) => {
     const file = join(home, name)
     writeFileSync(file, 'secret', { mode: 0o600 })
     expect(await check(name)).toMatchObject({ level: 'ok', found: `${file}, mode 600` })
@@ -159,17 +159,17 @@ describe('secrets in the home', () => {
 describe('control groups of an unprivileged user', () => {
   const groups = { kind: 'v2' as const, controllers: ['cpu', 'memory', 'pids'], writable: [] as string[] }
 
-  it('are delegated to the installed units', () => {
+  test('are delegated to the installed units', () => {
     const install = /^\.\/berth install && systemctl .*daemon-reload && systemctl .*enable --now berth-tree berth/
     expect(delegateCommands(groups, true)).toMatch(install)
   })
 
-  it('with a missing controller need a delegation for all sessions of the user', () => {
+  test('with a missing controller need a delegation for all sessions of the user', () => {
     const fix = delegateCommands({ ...groups, writable: ['memory', 'pids'] }, true)
     expect(fix).toMatch(/systemctl edit user@\.service.*Delegate=cpu memory pids/)
   })
 
-  it('need root without systemd delegation', () => {
+  test('need root without systemd delegation', () => {
     expect(delegateCommands(groups, false)).toBe('run Berth as root')
     expect(delegateCommands({ ...groups, kind: 'v1' }, true)).toBe('run Berth as root')
   })
@@ -184,7 +184,7 @@ describe.runIf(canRunAs(nameless))('a user without a name', () => {
     return spawnSync(launcher, [command], { uid: nameless, gid: nameless, env, encoding: 'utf8' })
   }
 
-  it('is asked to add one, and nothing is started', () => {
+  test('is asked to add one, and nothing is started', () => {
     chownSync(home, nameless, nameless)
     const { status, stderr } = berth('up')
     expect(stderr).toContain(`(sudo useradd --uid ${nameless} berth)`)
@@ -195,14 +195,14 @@ describe.runIf(canRunAs(nameless))('a user without a name', () => {
 })
 
 describe('a home', () => {
-  it('that is a file is a problem', async () => {
+  test('that is a file is a problem', async () => {
     const file = join(home, 'file')
     writeFileSync(file, '')
     expect(await check('home', { BERTH_HOME: file })).toMatchObject({ level: 'problem' })
     expect(await check('home', { BERTH_HOME: join(file, 'below') })).toMatchObject({ level: 'problem' })
   })
 
-  it.runIf(isRoot())('below a directory that is closed to other users is a problem', async () => {
+  test.runIf(isRoot())('below a directory that is closed to other users is a problem', async () => {
     const closed = join(home, 'closed')
     mkdirSync(closed, { mode: 0o700 })
     const found = await check('home', { BERTH_HOME: join(closed, 'home') })
@@ -210,7 +210,7 @@ describe('a home', () => {
     expect(found.fix).toContain(`chmod o+x ${closed}`)
   })
 
-  it.runIf(canRunAs(65_534))('that is not writable is a problem', async () => {
+  test.runIf(canRunAs(65_534))('that is not writable is a problem', async () => {
     const { checks } = await doctorElsewhere([], 65_534)
     expect(checks.find(({ name }) => name === 'home')).toMatchObject({ level: 'problem' })
     expect(checks.find(({ name }) => name === 'copy on write')!.found).toBe(`unknown: ${home} is not writable`)
@@ -218,12 +218,12 @@ describe('a home', () => {
 })
 
 describe('a repository', () => {
-  it('on the disk of the home is a warning', async () => {
+  test('on the disk of the home is a warning', async () => {
     const found = await check('repository', { BERTH_REPOSITORY: join(home, 'kept') })
     expect(found).toMatchObject({ level: 'warning', found: `${home}/kept is on the same disk as the home` })
   })
 
-  it('on another disk is fine', async () => {
+  test('on another disk is fine', async () => {
     expect(await check('repository', { BERTH_REPOSITORY: '/proc/kept' })).toMatchObject({ level: 'ok' })
   })
 })
@@ -236,11 +236,11 @@ describe('TLS files', () => {
     return files
   }
 
-  it('that are valid are fine', async () => {
+  test('that are valid are fine', async () => {
     expect(await check('TLS', writePair([-1, 60]))).toMatchObject({ level: 'ok' })
   })
 
-  it.each([
+  test.each([
     ['expired', [-30, -1], 'problem', 'expired at'],
     ['are not valid yet', [1, 30], 'problem', 'is not valid before'],
     ['expire soon', [-30, 5], 'warning', 'valid until'],
@@ -249,7 +249,7 @@ describe('TLS files', () => {
     expect(found).toMatchObject({ level, found: expect.stringContaining(text) })
   })
 
-  it('that are missing, broken or do not match are a problem', async () => {
+  test('that are missing, broken or do not match are a problem', async () => {
     const files = writePair([-1, 60])
     const missing = join(home, 'missing.pem')
     expect((await check('TLS', { ...files, BERTH_TLS_CERT: missing })).found).toBe(`${missing} cannot be read: ENOENT`)
@@ -265,7 +265,7 @@ describe('TLS files', () => {
 })
 
 describe('an external state database', () => {
-  it('that answers is fine', async () => {
+  test('that answers is fine', async () => {
     const { host, port, user } = inject('server')
     const url = `postgresql://${user}:hidden@/postgres?host=${encodeURIComponent(host!)}&port=${port}`
     const found = await check('state database', { BERTH_DATABASE_URL: url })
@@ -273,7 +273,7 @@ describe('an external state database', () => {
     expect(found.found).not.toContain('hidden')
   })
 
-  it('that does not respond is a problem', async () => {
+  test('that does not respond is a problem', async () => {
     const found = await check('state database', { BERTH_DATABASE_URL: 'postgresql://u:hidden@127.0.0.1:1/x' })
     expect(found).toMatchObject({ level: 'problem', found: expect.stringContaining('127.0.0.1:1/x does not answer') })
     expect(JSON.stringify(found)).not.toContain('hidden')
@@ -292,7 +292,7 @@ describe.runIf(canMount)('a machine', () => {
     'dnsmasq-base': 'dnsmasq',
   }
 
-  it('without the programs gets the purpose of each', async () => {
+  test('without the programs gets the purpose of each', async () => {
     const hide = Object.values(programs).map((program) => {
       return `for f in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do if [ -e $f/${program} ]; then mount --bind /dev/null $f/${program}; fi; done`
     })
@@ -309,7 +309,7 @@ describe.runIf(canMount)('a machine', () => {
     }
   })
 
-  it.each([
+  test.each([
     ['64m', 'problem'],
     ['2g', 'warning'],
     ['6g', 'ok'],

@@ -1,5 +1,5 @@
 import { chmodSync, cpSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs'
-import { afterAll, expect, it } from 'vitest'
+import { afterAll, expect, test } from 'vitest'
 import { openHome, readOrCreateKey, readOrCreateToken, uidsPerHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { canRunAs, firstLine, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
@@ -24,7 +24,7 @@ function open(path: string, options: { registry?: string } = {}) {
   return openHome(path, { uidBase, registry, ...options })
 }
 
-it('creates the directories of a home and opens them again', async () => {
+test('creates the directories of a home and opens them again', async () => {
   const path = `${newDirectory()}/home`
   const home = await open(path)
   expect(home).toMatchObject({ path, tree: `${path}/tree`, addressesFile: `${path}/run/addresses.json` })
@@ -34,11 +34,11 @@ it('creates the directories of a home and opens them again', async () => {
   expect(await open(path)).toEqual(home)
 })
 
-it('keeps the uids of all homes below the limit of the kernel', () => {
+test('keeps the uids of all homes below the limit of the kernel', () => {
   expect(uidBase + 63 * uidsPerHome).toBeLessThan(2 ** 32)
 })
 
-it.runIf(isRoot())('gives each home of a machine its own number, also when they are opened at once', async () => {
+test.runIf(isRoot())('gives each home of a machine its own number, also when they are opened at once', async () => {
   const own = `${newDirectory()}/registry`
   const paths = Array.from({ length: 8 }, () => `${newDirectory()}/home`)
   const homes = await Promise.all([...paths, ...paths].map((path) => open(path, { registry: own })))
@@ -46,7 +46,7 @@ it.runIf(isRoot())('gives each home of a machine its own number, also when they 
   expect(homes.slice(0, 8).map((home) => home.number)).toEqual(homes.slice(8).map((home) => home.number))
 })
 
-it.runIf(isRoot())('takes the number of a home that is gone', async () => {
+test.runIf(isRoot())('takes the number of a home that is gone', async () => {
   const own = `${newDirectory()}/registry`
   const first = await open(`${newDirectory()}/home`, { registry: own })
   rmSync(first.path, { recursive: true })
@@ -55,7 +55,7 @@ it.runIf(isRoot())('takes the number of a home that is gone', async () => {
   expect(readFileSync(`${own}/${second.number}`, 'utf8')).toBe(second.path)
 })
 
-it.runIf(isRoot())('keeps the number of a home that was moved, and refuses a copy beside the original', async () => {
+test.runIf(isRoot())('keeps the number of a home that was moved, and refuses a copy beside the original', async () => {
   const own = `${newDirectory()}/registry`
   const parent = newDirectory()
   await open(`${parent}/other`, { registry: own })
@@ -66,25 +66,25 @@ it.runIf(isRoot())('keeps the number of a home that was moved, and refuses a cop
   expect((await open(`${parent}/moved`, { registry: own })).number).toBe(home.number)
 })
 
-it.runIf(isRoot())('says so when all numbers are taken', async () => {
+test.runIf(isRoot())('says so when all numbers are taken', async () => {
   const own = `${newDirectory()}/registry`
   const parent = newDirectory()
   for (let i = 0; i < 63; i++) await open(`${parent}/${i}`, { registry: own })
   await expect(open(`${parent}/one-more`, { registry: own })).rejects.toThrow('All 63 numbers')
 })
 
-it('rejects a path that is too long for Unix sockets below it', async () => {
+test('rejects a path that is too long for Unix sockets below it', async () => {
   await expect(open(`${newDirectory()}/${'long'.repeat(20)}`)).rejects.toThrow('choose a shorter one')
 })
 
-it.runIf(isRoot())('refuses a home below a directory that others cannot traverse', async () => {
+test.runIf(isRoot())('refuses a home below a directory that others cannot traverse', async () => {
   const closed = `${newDirectory()}/closed`
   mkdirSync(closed)
   chmodSync(closed, 0o700)
   await expect(open(`${closed}/home`)).rejects.toThrow(`run chmod o+x ${closed}`)
 })
 
-it('keeps the key and the token it created first, readable only by the owner', async () => {
+test('keeps the key and the token it created first, readable only by the owner', async () => {
   const home = await open(newDirectory())
   const key = readOrCreateKey(home)
   expect(key.length).toBe(32)
@@ -94,7 +94,7 @@ it('keeps the key and the token it created first, readable only by the owner', a
   for (const file of [home.keyFile, home.tokenFile]) expect(statSync(file).mode & 0o777).toBe(0o600)
 })
 
-it('gives the same key to concurrent processes', async () => {
+test('gives the same key to concurrent processes', async () => {
   const path = newDirectory()
   const programs = Array.from({ length: 6 }, () =>
     startProgram(`
@@ -109,7 +109,7 @@ it('gives the same key to concurrent processes', async () => {
   expect(readdirSync(path).filter((entry) => entry.startsWith('.new'))).toEqual([])
 })
 
-it.runIf(canRunAs(nobody))('opens a home as an ordinary user without the registry of the machine', async () => {
+test.runIf(canRunAs(nobody))('opens a home as an ordinary user without the registry of the machine', async () => {
   const path = `${newDirectory(nobody)}/home`
   const program = startProgram(
     `

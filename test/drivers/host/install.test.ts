@@ -13,7 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { promisify } from 'node:util'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { baseEnvironment, findCommand, isRoot } from '../../../src/drivers/host/process.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { readConfig } from '../../../src/main/config.ts'
@@ -48,7 +48,7 @@ function unit(name: 'berth' | 'berth-tree'): string[] {
 }
 
 describe('the units', () => {
-  it('keep workloads running over a restart of the control plane', async () => {
+  test('keep workloads running over a restart of the control plane', async () => {
     expect(await installUnits()).toEqual([`${units}/berth-tree.service`, `${units}/berth.service`])
     const tree = unit('berth-tree')
     expect(tree).toContain(`ExecStart=${findCommand('s6-svscan')} -c 20000 ${home}/tree`)
@@ -66,7 +66,7 @@ describe('the units', () => {
     )
   })
 
-  it('contain every setting that is set, with secrets in a separate file', async () => {
+  test('contain every setting that is set, with secrets in a separate file', async () => {
     const token = 'to"k\\en$with`all'
     const given: Record<string, string> = {
       BERTH_HOME: home,
@@ -100,14 +100,14 @@ describe('the units', () => {
     }
   })
 
-  it('contain absolute paths', async () => {
+  test('contain absolute paths', async () => {
     const paths = ['BERTH_TLS_CERT', 'BERTH_TLS_KEY', 'BERTH_REPOSITORY', 'BERTH_PG16_BIN', 'BERTH_PG17_BIN']
     await installUnits(Object.fromEntries(paths.map((name) => [name, `here/${name}`])))
     const lines = unit('berth')
     for (const name of paths) expect(lines).toContain(`Environment=${name}=${process.cwd()}/here/${name}`)
   })
 
-  it('quote characters that are special to systemd', async () => {
+  test('quote characters that are special to systemd', async () => {
     home = `${directory}/a b"c%d`
     await installUnits()
     const quoted = home.replace('"', '\\"').replace('%', '%%')
@@ -118,12 +118,12 @@ describe('the units', () => {
     verifyUnits()
   })
 
-  it('are accepted by systemd', async () => {
+  test('are accepted by systemd', async () => {
     await installUnits({ BERTH_TOKEN: 'x' })
     verifyUnits()
   })
 
-  it('can be written again, keep an existing file of secrets, and never replace those of another home', async () => {
+  test('can be written again, keep an existing file of secrets, and never replace those of another home', async () => {
     await installUnits({ BERTH_TOKEN: 'kept' })
     expect(await installUnits({ BERTH_LOG_LEVEL: 'warn' })).toHaveLength(2)
     expect(readFileSync(`${home}/environment`, 'utf8')).toBe('BERTH_TOKEN="kept"\n')
@@ -135,7 +135,7 @@ describe('the units', () => {
     expect(readdirSync(units).sort()).toEqual(['berth-tree.service', 'berth.service'])
   })
 
-  it('are only returned with print, without secrets', async () => {
+  test('are only returned with print, without secrets', async () => {
     const texts = await installUnits({ BERTH_TOKEN: 'hidden' }, true)
     expect(texts).toHaveLength(2)
     expect(texts[0]).toMatch(/^# .*\/berth-tree\.service\n\[Unit\]\n/)
@@ -143,14 +143,14 @@ describe('the units', () => {
     expect(readdirSync(directory)).toEqual([])
   })
 
-  it.skipIf(existsSync('/run/systemd/system'))('are refused where systemd does not run', async () => {
+  test.skipIf(existsSync('/run/systemd/system'))('are refused where systemd does not run', async () => {
     const config = readConfig({ BERTH_HOME: home })
     await expect(install(config, { print: false })).rejects.toThrow('systemd does not run on this machine')
     expect(await install(config, { print: true })).toHaveLength(2)
     expect(existsSync(home)).toBe(false)
   })
 
-  it('come with the commands that enable them', () => {
+  test('come with the commands that enable them', () => {
     expect(nextCommands).toContain(`systemctl ${isRoot() ? '' : '--user '}enable --now berth-tree berth`)
   })
 })
@@ -173,7 +173,7 @@ describe('the tree that systemd starts', () => {
       .split(' ')
   }
 
-  it('is the one that the platform uses', async () => {
+  test('is the one that the platform uses', async () => {
     await installUnits()
     const [command = '', ...args] = commandOf('berth-tree', 'ExecStart')
     const tree = spawn(command, args, { stdio: 'ignore', env: baseEnvironment, cwd: '/' })
@@ -193,7 +193,7 @@ describe('the tree that systemd starts', () => {
     expect(processesBelow(home)).toEqual([])
   })
 
-  it('replaces one that was started by hand', async () => {
+  test('replaces one that was started by hand', async () => {
     await installUnits()
     const supervisor = s6Supervisor({ treeDirectory: `${home}/tree`, logDirectory: `${home}/log` })
     const [, script] = /^ExecStartPre=\/bin\/sh -c "(.*)" end-other-tree/m.exec(unit('berth-tree').join('\n')) ?? []
@@ -244,7 +244,7 @@ describe('scripts/setup.sh', () => {
     chmodSync(file, 0o755)
   }
 
-  it.each(['check', 'run', 'test', 'bench'])(
+  test.each(['check', 'run', 'test', 'bench'])(
     'does nothing and prints nothing for %s when nothing is missing',
     (purpose) => {
       const { setup, calls } = makeCheckout()
@@ -254,7 +254,7 @@ describe('scripts/setup.sh', () => {
     },
   )
 
-  it('prints the exact command for an unprivileged user', () => {
+  test('prints the exact command for an unprivileged user', () => {
     const { setup, calls } = makeCheckout(['s6-svscan'])
     const { status, stderr } = setup('test', nobody)
     expect(status).toBe(1)
@@ -263,14 +263,14 @@ describe('scripts/setup.sh', () => {
     expect(setup('check', nobody)).toMatchObject({ status: 0, stderr: '' })
   })
 
-  it('lists the missing programs on a system without apt-get', () => {
+  test('lists the missing programs on a system without apt-get', () => {
     const { setup } = makeCheckout(['s6-svscan', 'apt-get'])
     const { status, stderr } = setup('run', nobody)
     expect(status).toBe(1)
     expect(stderr).toContain('which were not found: s6-svscan')
   })
 
-  it('installs npm packages once for a changed lockfile', () => {
+  test('installs npm packages once for a changed lockfile', () => {
     const { setup, calls } = makeCheckout()
     setup('check')
     writeFileSync(`${directory}/package-lock.json`, '{"changed":true}')
@@ -280,14 +280,14 @@ describe('scripts/setup.sh', () => {
     expect(calls()).toMatch(/^npm ci .*\n$/)
   })
 
-  it('installs npm packages again when the lockfile is newer', () => {
+  test('installs npm packages again when the lockfile is newer', () => {
     const { setup, calls } = makeCheckout()
     utimesSync(`${directory}/node_modules/.package-lock.json`, 0, 0)
     expect(setup('check')).toMatchObject({ status: 0, stderr: '' })
     expect(calls()).toMatch(/^npm ci /)
   })
 
-  it('falls back to npm install when the lockfile lacks packages of this platform', () => {
+  test('falls back to npm install when the lockfile lacks packages of this platform', () => {
     const { setup, calls, writeProgram: replace } = makeCheckout()
     rmSync(`${directory}/node_modules/.package-lock.json`)
     replace(
@@ -298,7 +298,7 @@ describe('scripts/setup.sh', () => {
     expect(calls()).toMatch(/^npm ci .*\nnpm install --no-save .*\n$/)
   })
 
-  it('shows the output of npm when it fails, and retries the next time', () => {
+  test('shows the output of npm when it fails, and retries the next time', () => {
     const { setup, writeProgram: replace } = makeCheckout()
     rmSync(`${directory}/node_modules/.package-lock.json`)
     replace('npm', 'echo "the network is away" >&2; exit 1')
@@ -308,7 +308,7 @@ describe('scripts/setup.sh', () => {
     }
   })
 
-  it('rejects an unknown purpose', () => {
+  test('rejects an unknown purpose', () => {
     expect(makeCheckout().setup('')).toMatchObject({ status: 1, stderr: expect.stringContaining('Usage') })
   })
 })

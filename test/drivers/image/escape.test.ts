@@ -1,7 +1,7 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import fc from 'fast-check'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { imageStore } from '../../../src/drivers/image/store.ts'
@@ -36,7 +36,7 @@ function expectUntouched(): void {
 
 const up = '../'.repeat(20)
 
-it.each<[string, TarEntry[]]>([
+test.each<[string, TarEntry[]]>([
   ['a name with ..', [{ name: `${up}${outside}/new`, content: 'x' }]],
   ['a name with .. in the middle', [{ name: 'a/../../b', content: 'x' }]],
   ['a directory with ..', [{ name: `${up}${outside}/new/`, type: 'directory' }]],
@@ -69,7 +69,7 @@ it.each<[string, TarEntry[]]>([
   expectUntouched()
 })
 
-it.each<[string, TarEntry[], string]>([
+test.each<[string, TarEntry[], string]>([
   ['an absolute name', [{ name: `${outside}/new`, content: 'in' }], `${outside}/new`],
   [
     'a link to a directory of the host',
@@ -120,7 +120,7 @@ it.each<[string, TarEntry[], string]>([
   expectUntouched()
 })
 
-it('refuses to create files through a link that leads out of the layer', async () => {
+test('refuses to create files through a link that leads out of the layer', async () => {
   const entries: TarEntry[] = [
     { name: 'link', type: 'symlink', link: outside },
     { name: 'link/new', content: 'x' },
@@ -129,12 +129,12 @@ it('refuses to create files through a link that leads out of the layer', async (
   expectUntouched()
 })
 
-it('leaves no files of a refused layer', async () => {
+test('leaves no files of a refused layer', async () => {
   await expect(unpack(makeTar([{ name: 'a/b/c', content: 'x' }, { name: '../x' }]))).rejects.toThrow()
   expect(readdirSync(`${home.path}/image/layer`).filter((name) => name.startsWith('.'))).toEqual([])
 })
 
-it('unpacks or refuses any bytes, and touches nothing outside', async () => {
+test('unpacks or refuses any bytes, and touches nothing outside', async () => {
   const good = makeTar([
     { name: 'a/b', content: 'x'.repeat(600), extended: { mtime: '1.5' } },
     { name: 'l', type: 'symlink', link: '/a' },
@@ -182,7 +182,7 @@ function unpackBytes(tar: Buffer) {
   return spawnSync('perl', args, { input: tar, encoding: 'utf8' })
 }
 
-it('exits when its input ends', async () => {
+test('exits when its input ends', async () => {
   const place = `${directory}/ended`
   mkdirSync(place)
   const child = spawn('perl', [`${drivers}image/unpack.pl`, process.arch, place, '1000', '1000000'])
@@ -192,7 +192,7 @@ it('exits when its input ends', async () => {
   expect(await ended).toBe(20)
 })
 
-it.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who can delete the files again', async () => {
+test.runIf(isRoot() && canRunAs(nobody))('works for an ordinary user, who can delete the files again', async () => {
   const place = `${directory}/ordinary`
   mkdirSync(place)
   chownSync(place, nobody, nobody)

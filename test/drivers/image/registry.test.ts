@@ -1,7 +1,7 @@
 import { chmodSync, readdirSync, writeFileSync } from 'node:fs'
 import type { ServerResponse } from 'node:http'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
-import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import type { Image } from '../../../src/drivers/image/driver.ts'
 import type { ImageLimits } from '../../../src/drivers/image/limits.ts'
@@ -46,7 +46,7 @@ function pull({ host }: { host: string }, limits: Partial<ImageLimits> = {}): Pr
   return imageStore({ home, limits }).pullImage(parseImageReference(`${host}/app`, false))
 }
 
-it('gets a token when the registry asks for one, and sends it to no other host', async () => {
+test('gets a token when the registry asks for one, and sends it to no other host', async () => {
   const image = newImage()
   const elsewhere = await serve(image)
   const registry = await serve(image, (request, response, path) => {
@@ -69,7 +69,7 @@ it('gets a token when the registry asks for one, and sends it to no other host',
   expect(elsewhere.requests.map(({ headers }) => headers.authorization)).toEqual([undefined, undefined])
 })
 
-it('gets a new token when the old one has expired', async () => {
+test('gets a new token when the old one has expired', async () => {
   const image = newImage()
   let valid = 0
   const registry = await serve(image, (request, response, path) => {
@@ -82,7 +82,7 @@ it('gets a new token when the old one has expired', async () => {
   expect(valid).toBe(2)
 })
 
-it('uses credentials only from a file that other users cannot read', async () => {
+test('uses credentials only from a file that other users cannot read', async () => {
   const image = newImage()
   const wanted = `Basic ${Buffer.from('me:secret').toString('base64')}`
   const registry = await serve(image, (request, response) => {
@@ -101,7 +101,7 @@ it('uses credentials only from a file that other users cannot read', async () =>
   expect((await pull(registry)).digest).toBe(image.manifest.digest)
 })
 
-it('gives up when the token is refused', async () => {
+test('gives up when the token is refused', async () => {
   const registry = await serve(newImage(), (request, response, path) => {
     if (path.startsWith('/token')) return json(response, 200, { token: 'useless' })
     return json(response, 401, {}, { 'www-authenticate': `Bearer realm="http://${request.headers.host}/token"` })
@@ -109,7 +109,7 @@ it('gives up when the token is refused', async () => {
   await expect(pull(registry)).rejects.toMatchObject({ code: 'unauthorized' })
 })
 
-it.each(['http://example.com/token', 'file:///etc/passwd', 'not a url', 'http://169.254.169.254/token'])(
+test.each(['http://example.com/token', 'file:///etc/passwd', 'not a url', 'http://169.254.169.254/token'])(
   'refuses to get a token from %s',
   async (realm) => {
     const registry = await serve(newImage(), (_, response) =>
@@ -119,7 +119,7 @@ it.each(['http://example.com/token', 'file:///etc/passwd', 'not a url', 'http://
   },
 )
 
-it.each([
+test.each([
   'http://example.com/blob',
   'https://169.254.169.254/blob',
   'ftp://127.0.0.1/x',
@@ -133,13 +133,13 @@ it.each([
   await expect(pull(registry)).rejects.toMatchObject({ code: 'unreachable' })
 })
 
-it('gives up on redirect loops', async () => {
+test('gives up on redirect loops', async () => {
   const registry = await serve(newImage(), (_, response, path) => json(response, 302, {}, { location: `${path}x` }))
   await expect(pull(registry)).rejects.toMatchObject({ code: 'unreachable' })
   expect(registry.requests.length).toBeLessThan(10)
 })
 
-it('resumes a download after a broken connection', async () => {
+test('resumes a download after a broken connection', async () => {
   const image = newImage(500_000)
   const layer = image.layers[0]!
   let cuts = 0
@@ -161,7 +161,7 @@ it('resumes a download after a broken connection', async () => {
   expect(ranges.slice(1).every((range) => /^bytes=[1-9]\d*-$/.test(range!))).toBe(true)
 })
 
-it('resumes even if the registry ignores the range', async () => {
+test('resumes even if the registry ignores the range', async () => {
   const image = newImage(500_000)
   const layer = image.layers[0]!
   let asked = 0
@@ -175,7 +175,7 @@ it('resumes even if the registry ignores the range', async () => {
   expect((await pull(registry)).bytes).toBe(500_000)
 })
 
-it('gives up after three broken connections or server errors', async () => {
+test('gives up after three broken connections or server errors', async () => {
   const image = newImage(500_000)
   const cutting = await serve(image, (_, response, path) => {
     if (!path.includes(image.layers[0]!.digest)) return false
@@ -192,7 +192,7 @@ it('gives up after three broken connections or server errors', async () => {
   await expect(pull(failing)).rejects.toMatchObject({ code: 'unreachable' })
 })
 
-it('gives up on a registry that stalls before or during an answer', async () => {
+test('gives up on a registry that stalls before or during an answer', async () => {
   const image = newImage(500_000)
   const layer = image.layers[0]!
   const silent = await serve(image, () => true)
@@ -209,7 +209,7 @@ it('gives up on a registry that stalls before or during an answer', async () => 
   await expect(pull(stopping, { stallSeconds: 0.3 })).rejects.toMatchObject({ code: 'unreachable' })
 })
 
-it('gives up on a registry that is too slow', async () => {
+test('gives up on a registry that is too slow', async () => {
   const image = newImage(500_000)
   const drops: NodeJS.Timeout[] = []
   const registry = await serve(image, (_, response, path) => {
@@ -223,7 +223,7 @@ it('gives up on a registry that is too slow', async () => {
   await until(() => readdirSync(`${home.path}/image/layer`).every((name) => /^[0-9a-f]{64}$/.test(name)))
 })
 
-it('stops when it is aborted', async () => {
+test('stops when it is aborted', async () => {
   const image = newImage()
   const silent = await serve(image, () => true)
   const calling = new AbortController()
@@ -236,7 +236,7 @@ it('stops when it is aborted', async () => {
   await expect(pulling).rejects.toThrow()
 })
 
-it.each<[string, (image: MadeImage) => Blob[]]>([
+test.each<[string, (image: MadeImage) => Blob[]]>([
   [
     'another content',
     ({ config, layers: [layer] }) => [config, { ...layer!, content: Buffer.alloc(layer!.content.length) }],
@@ -261,7 +261,7 @@ it.each<[string, (image: MadeImage) => Blob[]]>([
   await expect(pull(registry)).rejects.toMatchObject({ code })
 })
 
-it('refuses manifests that do not match their digest or size', async () => {
+test('refuses manifests that do not match their digest or size', async () => {
   const image = newImage()
   const other = newImage()
   const index = makeIndex([
@@ -278,7 +278,7 @@ it('refuses manifests that do not match their digest or size', async () => {
   await expect(imageStore({ home }).pullImage(reference)).rejects.toMatchObject({ code: 'damaged' })
 })
 
-it.each<[string, unknown, string]>([
+test.each<[string, unknown, string]>([
   ['no JSON', undefined, 'damaged'],
   ['a list', [], 'damaged'],
   ['an old schema', { schemaVersion: 1, fsLayers: [] }, 'not_supported'],
@@ -320,12 +320,12 @@ it.each<[string, unknown, string]>([
   await expect(pull(registry)).rejects.toMatchObject({ code })
 })
 
-it('refuses an endless manifest', async () => {
+test('refuses an endless manifest', async () => {
   const registry = await serve(newImage(), (_, response) => endless(response))
   await expect(pull(registry)).rejects.toMatchObject({ code: 'too_large' })
 })
 
-it('refuses an endless layer', async () => {
+test('refuses an endless layer', async () => {
   const image = newImage()
   const registry = await serve(
     image,
@@ -334,7 +334,7 @@ it('refuses an endless layer', async () => {
   await expect(pull(registry)).rejects.toMatchObject({ code: 'damaged' })
 })
 
-it.each([
+test.each([
   ['gzip', gzipSync],
   ['zstd', zstdCompressSync],
 ] as const)('refuses a bomb in %s', async (_, compress) => {
@@ -356,7 +356,7 @@ it.each([
   await expect(pull(registry, { maxUnguardedBytes: 2 ** 20 })).rejects.toMatchObject({ code: 'too_large' })
 })
 
-it('refuses a layer that cannot be decompressed', async () => {
+test('refuses a layer that cannot be decompressed', async () => {
   for (const magic of ['1f8b08', '28b52ffd']) {
     const image = newImage()
     const content = Buffer.concat([Buffer.from(magic, 'hex'), Buffer.alloc(1000, 'x')])

@@ -9,7 +9,7 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { type Image, ImageError } from '../../../src/drivers/image/driver.ts'
@@ -57,7 +57,7 @@ function file(image: Image, path: string, layer = 0): string {
   return readFileSync(`${image.layers[layer]}/${path}`, 'utf8')
 }
 
-it('pulls an image from a registry, by tag and by digest', async () => {
+test('pulls an image from a registry, by tag and by digest', async () => {
   const { reference, digest } = await pushImage(registry, {
     repository: 'team/app',
     layers: [
@@ -107,7 +107,7 @@ it('pulls an image from a registry, by tag and by digest', async () => {
   expect(statSync(`${home.path}/image`).mode & 0o777).toBe(0o700)
 })
 
-it('chooses the image of this platform from an index', async () => {
+test('chooses the image of this platform from an index', async () => {
   const [ours, theirs] = ['amd64', 'arm64'].map((architecture) =>
     makeImage({ layers: [{ files: [{ name: 'which', content: architecture }] }], architecture }),
   )
@@ -132,7 +132,7 @@ it('chooses the image of this platform from an index', async () => {
   await expect(pull(`${registry.host}/other`)).rejects.toMatchObject({ code: 'not_supported' })
 })
 
-it('reads manifests in the format of Docker', async () => {
+test('reads manifests in the format of Docker', async () => {
   const image = makeImage({ layers: [{ files: [{ name: 'docker' }] }] })
   const type = 'application/vnd.docker.distribution.manifest.v2+json'
   const manifest = jsonBlob(
@@ -152,7 +152,7 @@ it('reads manifests in the format of Docker', async () => {
   expect((await pull(`${registry.host}/docker:v2`)).digest).toBe(manifest.digest)
 })
 
-it('reports what was not found', async () => {
+test('reports what was not found', async () => {
   await expect(pull(`${registry.host}/nothing/here:v1`)).rejects.toMatchObject({
     code: 'not_found',
     message: expect.stringContaining('nothing/here:v1'),
@@ -161,7 +161,7 @@ it('reports what was not found', async () => {
   await expect(pull(`oci:${directory}/nothing`)).rejects.toMatchObject({ code: 'not_found' })
 })
 
-it('unpacks a layer of two images once, and shares downloads of concurrent pulls', async () => {
+test('unpacks a layer of two images once, and shares downloads of concurrent pulls', async () => {
   const shared = { files: [{ name: 'shared', content: 'x'.repeat(300_000) }] }
   const references = []
   for (const name of ['one', 'two'])
@@ -175,7 +175,7 @@ it('unpacks a layer of two images once, and shares downloads of concurrent pulls
   expect(new Set(images.map((image) => image.layers[0])).size).toBe(1)
 })
 
-it('aborts one pull while another continues with the same download', async () => {
+test('aborts one pull while another continues with the same download', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'left',
     layers: [{ files: [{ name: 'left', content: Buffer.alloc(5_000_000, 'ab') }], compression: 'none' }],
@@ -192,7 +192,7 @@ it('aborts one pull while another continues with the same download', async () =>
   expect(statSync(`${(await second).layers[0]}/left`).size).toBe(5_000_000)
 })
 
-it('writes whiteouts in the form of overlayfs', async () => {
+test('writes whiteouts in the form of overlayfs', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'marks',
     layers: [
@@ -239,7 +239,7 @@ function showMerged(layers: string[]): string[] {
     .split('\n')
 }
 
-it('keeps links, permissions and attributes, and creates no devices', async () => {
+test('keeps links, permissions and attributes, and creates no devices', async () => {
   const capability = Buffer.from('0100000200040000000000000000000000000000', 'hex')
   const { reference } = await pushImage(registry, {
     repository: 'kinds',
@@ -305,7 +305,7 @@ function attributes(path: string): string[] {
     .filter((name) => name !== '')
 }
 
-it('reads an OCI layout', async () => {
+test('reads an OCI layout', async () => {
   const place = `${directory}/layout`
   const image = makeImage({ layers: [{ files: [{ name: 'from', content: 'layout' }] }] })
   writeLayout(place, [{ blob: image.manifest, name: 'v1' }], [image.manifest, image.config, ...image.layers])
@@ -328,7 +328,7 @@ function writeLayout(place: string, manifests: { blob: Blob; name: string }[], b
   for (const { digest, content } of blobs) writeFileSync(`${place}/blobs/${digest.replace(':', '/')}`, content)
 }
 
-it('reads the tar of a root filesystem, compressed or not, as the same image', async () => {
+test('reads the tar of a root filesystem, compressed or not, as the same image', async () => {
   const tar = makeTar([
     { name: 'bin/', type: 'directory' },
     { name: 'bin/app', content: 'app', mode: 0o755 },
@@ -346,7 +346,7 @@ it('reads the tar of a root filesystem, compressed or not, as the same image', a
   expect(readdirSync(`${home.path}/image/scratch`)).toEqual([])
 })
 
-it('reads the archives of Docker and OCI tools', async () => {
+test('reads the archives of Docker and OCI tools', async () => {
   const image = makeImage({
     layers: [{ files: [{ name: 'saved', content: 'yes' }], compression: 'none' }, { files: [{ name: 'too' }] }],
     config: { Cmd: ['/saved'] },
@@ -397,7 +397,7 @@ it('reads the archives of Docker and OCI tools', async () => {
   }
 })
 
-it('removes exactly the layers that no image needs', async () => {
+test('removes exactly the layers that no image needs', async () => {
   const own = await openHome(`${directory}/collected`, { uidBase: 300_000, registry: `${directory}/homes` })
   const store = imageStore({ home: own })
   const common = { files: [{ name: 'common', content: 'x'.repeat(1000) }] }
@@ -426,7 +426,7 @@ it('removes exactly the layers that no image needs', async () => {
   expect(readdirSync(`${own.path}/image/layer`)).toEqual([])
 })
 
-it('does not remove what is being pulled', async () => {
+test('does not remove what is being pulled', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'spared',
     layers: [
@@ -444,7 +444,7 @@ it('does not remove what is being pulled', async () => {
   expect(image.layers.every((layer) => existsSync(layer))).toBe(true)
 })
 
-it('never takes a partial layer for complete, whenever it is killed', async () => {
+test('never takes a partial layer for complete, whenever it is killed', async () => {
   const { reference } = await pushImage(registry, {
     repository: 'killed',
     layers: [
@@ -472,7 +472,7 @@ it('never takes a partial layer for complete, whenever it is killed', async () =
   expect(readFileSync(`${image.layers[0]}/f/399`, 'utf8').length).toBe(20_000)
 })
 
-it('unpacks an image of busybox that runs', async () => {
+test('unpacks an image of busybox that runs', async () => {
   const image = await pull((await pushImage(registry, { repository: 'busybox', ...busyboxImage() })).reference)
   const args = isRoot() ? [] : ['-r']
   expect(
@@ -484,7 +484,7 @@ it('unpacks an image of busybox that runs', async () => {
   ).toBe('0 /bin/busybox\n')
 })
 
-it('refuses an image that is larger than allowed', async () => {
+test('refuses an image that is larger than allowed', async () => {
   const layers = [1, 2, 3].map((number) => makeLayer({ files: [{ name: `n${number}`, content: 'x'.repeat(1000) }] }))
   const image = assemble(layers)
   await pushBlobs(registry, 'large', image)
@@ -503,7 +503,7 @@ it('refuses an image that is larger than allowed', async () => {
   expect((await pull(`${registry.host}/large`)).bytes).toBe(3000)
 })
 
-it('refuses a layer that does not match its configuration', async () => {
+test('refuses a layer that does not match its configuration', async () => {
   const honest = makeImage({ layers: [{ files: [{ name: 'x' }] }] })
   const swapped = assemble([{ ...layerOf(makeTar([{ name: 'other' }])), diffId: honest.layers[0]!.diffId }])
   await pushBlobs(registry, 'swapped', swapped)

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { findProcess, listProcesses } from '../../../src/drivers/host/process-list.ts'
 import { machinePaths } from '../../../src/drivers/machine/paths.ts'
@@ -32,7 +32,7 @@ async function outputOf(script: string, parts: Partial<MachineSpec> = {}): Promi
 }
 
 describe('the root filesystem', () => {
-  it('is the image with upper layers over lower ones, and fresh for each start', async () => {
+  test('is the image with upper layers over lower ones, and fresh for each start', async () => {
     const layers = [
       ...plain.layers,
       bench.newLayer({ 'etc/passwd': 'root:x:0:0::/:/bin/sh\n', 'opt/data': 'from above\n' }),
@@ -50,7 +50,7 @@ describe('the root filesystem', () => {
     expect(readFileSync(`${layers.at(-1)}/opt/data`, 'utf8')).toBe('from above\n')
   })
 
-  it('keeps changes over a stop if it is persistent', async () => {
+  test('keeps changes over a stop if it is persistent', async () => {
     const spec = await bench.newMachine({ keepsRoot: true, script: `cat /left; echo kept > /left; ${waiting}` })
     await bench.untilPrinted(spec, 'ready')
     await bench.machines.stopMachine(spec.id, spec.stop)
@@ -58,7 +58,7 @@ describe('the root filesystem', () => {
     await bench.untilPrinted(spec, 'kept')
   })
 
-  it('shows nothing of the host', async () => {
+  test('shows nothing of the host', async () => {
     const { out } = await bench.sh(plain, 'ls /; ls /dev; ls -A /sys /run 2>/dev/null; hostname; cat /proc/mounts')
     expect(out).not.toMatch(/usr|sprite|berth/)
     expect(out).not.toContain(bench.directory)
@@ -67,7 +67,7 @@ describe('the root filesystem', () => {
     expect((await bench.sh(plain, `cat ${bench.home.tokenFile} /proc/1/root${bench.home.tokenFile}`)).out).toBe('')
   })
 
-  it('has the files of the platform, even where the image has links that lead outside', async () => {
+  test('has the files of the platform, even where the image has links that lead outside', async () => {
     const outside = `${bench.directory}/outside`
     mkdirSync(outside, { recursive: true, mode: 0o777 })
     execFileSync('chmod', ['777', outside])
@@ -91,7 +91,7 @@ describe('the root filesystem', () => {
     expect(execFileSync('ls', ['-A', outside], { encoding: 'utf8' })).toBe('')
   })
 
-  it('follows links only within the image', async () => {
+  test('follows links only within the image', async () => {
     const outside = `${bench.directory}/led-here`
     mkdirSync(outside)
     execFileSync('chmod', ['777', outside])
@@ -107,7 +107,7 @@ describe('the root filesystem', () => {
     expect(execFileSync('ls', ['-A', outside], { encoding: 'utf8' })).toBe('')
   })
 
-  it('has the configured files, byte for byte, before the program starts', async () => {
+  test('has the configured files, byte for byte, before the program starts', async () => {
     const content = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
     const files = [
       { path: '/a/new/place/%00', mode: 0o600, content },
@@ -124,7 +124,7 @@ describe('the root filesystem', () => {
       expect(execFileSync('stat', ['-c', '%a', file], { encoding: 'utf8' }).trim()).toBe('600')
   })
 
-  it.each(['relative', '/../../etc/x/../y'])('never writes a file at %j outside of it', async (path) => {
+  test.each(['relative', '/../../etc/x/../y'])('never writes a file at %j outside of it', async (path) => {
     const spec = bench.newSpec({ files: [{ path, mode: 0o644, content: Buffer.from('x') }] })
     const started = await bench.machines.startMachine(spec).catch((error) => error.message)
     if (path === 'relative') expect(started).toContain('absolute')
@@ -133,7 +133,7 @@ describe('the root filesystem', () => {
 })
 
 describe('the program', () => {
-  it('gets only its own environment, which no other process of the host can read', async () => {
+  test('gets only its own environment, which no other process of the host can read', async () => {
     const env = {
       PATH: '/bin',
       SECRET: 'hush',
@@ -160,7 +160,7 @@ describe('the program', () => {
     expect((await bench.sh(spec, 'echo $SECRET $HOME')).out).toBe('hush /root\n')
   })
 
-  it.runIf(isFull).each([
+  test.runIf(isFull).each([
     ['', '0 0 /root'],
     ['guest', '405 100 /home/guest'],
     ['405', '405 100 /home/guest'],
@@ -183,7 +183,7 @@ describe('the program', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
   })
 
-  it.runIf(isFull)('belongs to all groups that list its user', async () => {
+  test.runIf(isFull)('belongs to all groups that list its user', async () => {
     expect(await outputOf('id -G', { user: 'guest' })).toMatch(/\b10\b/)
     await expect(bench.machines.startMachine(bench.newSpec({ user: '70000' }))).rejects.toThrow('0 to 65535')
     await expect(bench.machines.startMachine(bench.newSpec({ user: 'guest:nobody' }))).rejects.toThrow(
@@ -191,7 +191,7 @@ describe('the program', () => {
     )
   })
 
-  it('starts in its working directory, which is created if missing', async () => {
+  test('starts in its working directory, which is created if missing', async () => {
     expect(await outputOf('pwd', { workingDir: '/srv/app/deep' })).toBe('/srv/app/deep')
     const spec = await bench.newMachine({ workingDir: '/etc', argv: ['../bin/sh', '-c', `pwd; ${waiting}`] })
     await bench.untilPrinted(spec, 'ready')
@@ -199,21 +199,21 @@ describe('the program', () => {
     expect((await bench.sh(spec, 'pwd')).out).toBe('/etc\n')
   })
 
-  it('can open its output by name, as any user', async () => {
+  test('can open its output by name, as any user', async () => {
     const script = 'echo out > /dev/stdout; echo err > /dev/stderr; echo again >> /proc/self/fd/1'
     const spec = await bench.newMachine({ user: isFull ? 'guest' : '', script })
     await bench.untilPrinted(spec, 'again')
     await bench.untilPrinted(spec, 'err')
   })
 
-  it('has its orphans reaped', async () => {
+  test('has its orphans reaped', async () => {
     const { out } = await bench.sh(plain, 'sleep 0.01 & echo $!')
     await until(async () => (await bench.sh(plain, `[ -e /proc/${out.trim()} ]`)).code === 1)
   })
 })
 
 describe('commands', () => {
-  it('run with the environment and user of the machine and return the exit code', async () => {
+  test('run with the environment and user of the machine and return the exit code', async () => {
     expect(await bench.sh(plain, 'echo out; echo err >&2; exit 7')).toEqual({ code: 7, out: 'out\n', err: 'err\n' })
     expect((await bench.run(plain, ['cat'], 'through')).out).toBe('through')
     expect((await bench.run(plain, ['no-such'])).code).toBe(127)
@@ -222,7 +222,7 @@ describe('commands', () => {
     expect(await bench.run(stopped, ['true'])).toMatchObject({ code: 126, err: 'the machine is not running\n' })
   })
 
-  it('are killed when the machine stops', async () => {
+  test('are killed when the machine stops', async () => {
     const spec = await bench.newMachine()
     const child = bench.machines.spawnInMachine(spec, { argv: ['sh', '-c', 'echo ready; sleep 999'] })
     await new Promise((resolve) => child.stdout!.once('data', resolve))
@@ -239,7 +239,7 @@ describe.runIf(isFull)('a volume', () => {
     return id
   }
 
-  it('keeps its content over stops and machines, and enforces its size', async () => {
+  test('keeps its content over stops and machines, and enforces its size', async () => {
     const volumeId = await newVolume()
     const mounts = [{ volumeId, path: '/data' }]
     const script = `echo kept > /data/x; chown 33:44 /data/x; df -k /data | tail -n 1; ${waiting}`
@@ -265,7 +265,7 @@ describe.runIf(isFull)('a volume', () => {
     await until(() => !loops().includes(volumeId))
   })
 
-  it('is mounted inside the image even if the path has links', async () => {
+  test('is mounted inside the image even if the path has links', async () => {
     const volumeId = await newVolume()
     const layers = [...plain.layers, bench.newLayer({ data: `-> ${bench.directory}` })]
     const refused = bench.newSpec({ layers, mounts: [{ volumeId, path: '/data' }] })
@@ -286,7 +286,7 @@ describe('privileges', () => {
     expect({ script, code: ended.code }).not.toEqual({ script, code: 0 })
   }
 
-  it('do not include access to the kernel', async () => {
+  test('do not include access to the kernel', async () => {
     for (const script of [
       'mount -t tmpfs none /tmp',
       'unshare -U true',
@@ -308,7 +308,7 @@ describe('privileges', () => {
     }
   })
 
-  it.runIf(isFull)('on the host are those of an unprivileged user', async () => {
+  test.runIf(isFull)('on the host are those of an unprivileged user', async () => {
     const pid = (bench.look(plain) as { pid: number }).pid
     const uid = Number(/^Uid:\t(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1])
     expect(uid).toBe(bench.home.uidStart + plain.slot * 65_536)

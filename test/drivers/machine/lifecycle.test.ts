@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { boxNetwork } from '../../../src/drivers/box/network.ts'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
@@ -49,7 +49,7 @@ function readProc(pid: number, file: string): string {
 }
 
 describe('a start', () => {
-  it('runs the program of the image, and does nothing if it is already running', async () => {
+  test('runs the program of the image, and does nothing if it is already running', async () => {
     const spec = await bench.newMachine()
     const pid = await bench.pidOf(spec)
     expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, exits: [] })
@@ -60,7 +60,7 @@ describe('a start', () => {
     expect(bench.machines.inspectMachine('00000000000000', 'first')).toEqual({ is: 'absent' })
   })
 
-  it('of another version stops the previous one and forgets its exits', async () => {
+  test('of another version stops the previous one and forgets its exits', async () => {
     const spec = await bench.newMachine({ script: `${waiting}; exit 7` })
     await bench.machines.stopMachine(spec.id, spec.stop)
     expect(bench.exits(spec)).toHaveLength(1)
@@ -74,7 +74,7 @@ describe('a start', () => {
     await bench.untilPrinted(spec, 'second')
   })
 
-  it('succeeds when the program exits at once, and records the exit', async () => {
+  test('succeeds when the program exits at once, and records the exit', async () => {
     const spec = await bench.newMachine({ script: 'echo done; exit 3' })
     await until(() => bench.look(spec).is === 'down')
     expect(bench.exits(spec)).toMatchObject([
@@ -84,7 +84,7 @@ describe('a start', () => {
     await bench.untilPrinted(spec, 'exited with code 3')
   })
 
-  it.each([
+  test.each([
     [['no-such-program'], 127, 'exec: "no-such-program": not found'],
     [['/no/such'], 127, 'exec: "/no/such": not found'],
     [['/etc/passwd'], 126, 'exec: "/etc/passwd": permission denied'],
@@ -97,7 +97,7 @@ describe('a start', () => {
     expect((await bench.machines.readLog(spec.id, 10)).find(({ text }) => text === line)?.stream).toBe('platform')
   })
 
-  it('writes its host names and resolver configuration', async () => {
+  test('writes its host names and resolver configuration', async () => {
     const plain = await bench.newMachine()
     expect((await bench.sh(plain, 'cat /etc/hosts')).out).toMatch(/^127\.0\.0\.1 localhost machine-\d+$/m)
     const dns = {
@@ -114,7 +114,7 @@ describe('a start', () => {
       )
   })
 
-  it.each([undefined, '-> etc', '-> /proc/1', 'a file'])(
+  test.each([undefined, '-> etc', '-> /proc/1', 'a file'])(
     'shows it the place of a socket that it cannot change, although the image has %j there',
     async (link) => {
       const spec = bench.newSpec()
@@ -128,7 +128,7 @@ describe('a start', () => {
     },
   )
 
-  it('that cannot succeed reports why and leaves no process', async () => {
+  test('that cannot succeed reports why and leaves no process', async () => {
     const missing = bench.newSpec({ user: 'nobody-of-this-name' })
     await expect(bench.machines.startMachine(missing)).rejects.toThrow('there is no user nobody-of-this-name')
     expect(bench.look(missing)).toEqual({ is: 'down', exits: [] })
@@ -143,7 +143,7 @@ describe('a start', () => {
     expect(bench.look(missing).is).toBe('up')
   })
 
-  it('is refused on hosts without isolation', async () => {
+  test('is refused on hosts without isolation', async () => {
     const { home, supervisor, volumes } = bench
     const isolation = { kind: 'none', network: 'host' } as const
     const ability = { mode: 'none', network: false, isolation, why: 'the kernel does not let us' } as const
@@ -152,7 +152,7 @@ describe('a start', () => {
     expect((await machines.isolation()).gap).toContain('the kernel does not let us')
   })
 
-  it('can be stopped and removed while it is in progress', async () => {
+  test('can be stopped and removed while it is in progress', async () => {
     const spec = bench.newSpec()
     const starting = bench.machines.startMachine(spec).catch(() => 'refused')
     await bench.machines.stopMachine(spec.id, spec.stop)
@@ -167,7 +167,7 @@ describe('a start', () => {
 })
 
 describe('a stop', () => {
-  it('signals the program and ends every process', async () => {
+  test('signals the program and ends every process', async () => {
     const script =
       'trap "echo interrupted; exit 4" INT; sleep 999 & setsid sleep 998 & echo ready; while :; do sleep 0.02; done'
     const spec = await bench.newMachine({ script, stop: { signal: 'SIGINT', timeoutMs: 20_000 } })
@@ -181,7 +181,7 @@ describe('a stop', () => {
     expect(bench.exits(spec)).toHaveLength(1)
   })
 
-  it('kills a program that ignores the signal after the timeout', async () => {
+  test('kills a program that ignores the signal after the timeout', async () => {
     const spec = await bench.newMachine({ script: 'trap "" TERM INT; echo ready; while :; do sleep 0.02; done' })
     await bench.untilPrinted(spec, 'ready')
     const pid = await bench.pidOf(spec)
@@ -193,7 +193,7 @@ describe('a stop', () => {
     expect(bench.look(spec).is).toBe('down')
   })
 
-  it('signals a program that has changed its user', async () => {
+  test('signals a program that has changed its user', async () => {
     const files = [{ path: '/run.sh', mode: 0o755, content: Buffer.from(`#!/bin/sh\n${waiting}\n`) }]
     const spec = await bench.newMachine({ files, argv: isFull ? ['su', 'guest', '-c', '/run.sh'] : ['/run.sh'] })
     await bench.untilPrinted(spec, 'ready')
@@ -201,7 +201,7 @@ describe('a stop', () => {
     expect(bench.exits(spec)[0]!.exitCode).not.toBe(137)
   })
 
-  it('of many machines at once works', async () => {
+  test('of many machines at once works', async () => {
     const specs = await Promise.all([1, 2, 3].map(() => bench.newMachine()))
     await Promise.all(specs.map((spec) => bench.machines.stopMachine(spec.id, spec.stop)))
     expect(specs.map((spec) => bench.look(spec).is)).toEqual(['down', 'down', 'down'])
@@ -210,7 +210,7 @@ describe('a stop', () => {
 })
 
 describe('signals', () => {
-  it('reach the program by name and by number', async () => {
+  test('reach the program by name and by number', async () => {
     const script = 'trap "echo hup" HUP; trap "echo usr1" USR1; echo ready; while :; do sleep 0.02; done'
     const spec = await bench.newMachine({ script })
     await bench.untilPrinted(spec, 'ready')
@@ -224,7 +224,7 @@ describe('signals', () => {
 })
 
 describe.runIf(hasGroups)('limits', () => {
-  it('kill a program that uses too much memory, and record it', async () => {
+  test('kill a program that uses too much memory, and record it', async () => {
     const script = 'x=1; while :; do x=$x$x; done'
     const spec = await bench.newMachine({ script, limits: { memoryMb: 32, cpus: 1, pids: 50 } })
     await until(() => bench.look(spec).is === 'down')
@@ -236,14 +236,14 @@ describe.runIf(hasGroups)('limits', () => {
     expect(bench.exits(calm)).toMatchObject([{ oomKilled: false, exitCode: 1 }])
   })
 
-  it('are visible inside at /sys/fs/cgroup', async () => {
+  test('are visible inside at /sys/fs/cgroup', async () => {
     const spec = await bench.newMachine({ limits: { memoryMb: 64, cpus: 1, pids: 50 } })
     const script = 'cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null'
     expect((await bench.sh(spec, script)).out.trim()).toBe(String(64 * 1024 * 1024))
     expect((await bench.sh(spec, 'echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes')).code).not.toBe(0)
   })
 
-  it('of memory can be changed while it runs, and are reset by the next start', async () => {
+  test('of memory can be changed while it runs, and are reset by the next start', async () => {
     const megabyte = 1024 ** 2
     const { machines } = bench
     const spec = await bench.newMachine({ limits: { memoryMb: 64, swapMb: 16, cpus: 1, pids: 50 } })
@@ -277,7 +277,7 @@ describe.runIf(hasGroups)('a frozen machine', () => {
     return readFileSync(file, 'utf8')
   }
 
-  it('does not run until it is thawed, and continues where it was', async () => {
+  test('does not run until it is thawed, and continues where it was', async () => {
     const spec = await bench.newMachine({ script })
     const pid = await bench.pidOf(spec)
     await counted(spec)
@@ -293,7 +293,7 @@ describe.runIf(hasGroups)('a frozen machine', () => {
     expect(bench.look(spec)).toMatchObject({ is: 'up', frozen: false, pid })
   })
 
-  it('is killed when it is stopped or removed', async () => {
+  test('is killed when it is stopped or removed', async () => {
     const spec = await bench.newMachine({ script })
     await bench.machines.freezeMachine(spec.id)
     await bench.machines.stopMachine(spec.id, { signal: 'SIGTERM', timeoutMs: 5000 })
@@ -307,7 +307,7 @@ describe.runIf(hasGroups)('a frozen machine', () => {
 })
 
 describe('logs', () => {
-  it('keep both streams in order, over a stop and a start', async () => {
+  test('keep both streams in order, over a stop and a start', async () => {
     // Each stream has its own logger, which writes the timestamps.
     const script = 'trap "echo two >&2" USR1; trap "printf three; exit 0" USR2; echo one; while :; do sleep 0.02; done'
     const spec = bench.newSpec({ script })
@@ -333,7 +333,7 @@ describe('logs', () => {
     expect(await bench.machines.readLog('00000000000000', 5)).toEqual([])
   })
 
-  it('can be followed, starting with the last lines', async () => {
+  test('can be followed, starting with the last lines', async () => {
     const script = 'echo old; echo last; trap "echo fresh" USR1; echo ready; while :; do sleep 0.02; done'
     const spec = await bench.newMachine({ script })
     await bench.untilPrinted(spec, 'ready')
@@ -350,7 +350,7 @@ describe('logs', () => {
     expect(heard.map(({ text }) => text)).toEqual(['last', 'ready', 'fresh'])
   })
 
-  it('take limited space when a program floods them', async () => {
+  test('take limited space when a program floods them', async () => {
     const spec = await bench.newMachine({ script: 'yes "$(head -c 500 /dev/zero | tr "\\0" x)"' })
     const { log } = machinePaths(bench.home, spec.id)
     await until(() => readdirSync(`${log}/stdout`).filter((name) => name.startsWith('@')).length === 3, 60)
@@ -364,7 +364,7 @@ describe('logs', () => {
 })
 
 describe('processes', () => {
-  it('are listed with their listening sockets', async () => {
+  test('are listed with their listening sockets', async () => {
     const script = 'httpd -f -p 127.0.0.1:8080 & sleep 997 & cd /tmp; echo ready; wait'
     const spec = await bench.newMachine({ script })
     await bench.untilPrinted(spec, 'ready')
@@ -387,7 +387,7 @@ describe('processes', () => {
 })
 
 describe.runIf(isFull)('the network', () => {
-  it('lets the host reach ports of the machine, even on loopback, but not a machine the host or another machine', async () => {
+  test('lets the host reach ports of the machine, even on loopback, but not a machine the host or another machine', async () => {
     const [one, other] = [
       await bench.newMachine({ script: 'echo hello > /tmp/index.html; exec httpd -f -h /tmp -p 127.0.0.1:8080' }),
       await bench.newMachine(),
@@ -414,7 +414,7 @@ function connects(host: string, port: number): Promise<boolean> {
 }
 
 describe('a removed machine', () => {
-  it('leaves nothing behind', async () => {
+  test('leaves nothing behind', async () => {
     const spec = await bench.newMachine({ script: `echo x > /tmp/x; ${waiting}` })
     await bench.untilPrinted(spec, 'ready')
     const pid = await bench.pidOf(spec)

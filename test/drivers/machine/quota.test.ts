@@ -1,5 +1,5 @@
 // Size limits of root filesystems, on a disk that can enforce them.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
 import { btrfs } from '../../support/btrfs.ts'
@@ -27,7 +27,7 @@ describe.runIf(isRoot())('the size of the root of a machine', () => {
     await bench.machines.startMachine(spec)
   }
 
-  it('is enforced after every start', async () => {
+  test('is enforced after every start', async () => {
     const spec = await bench.newMachine({ rootGb: 16 * megabyte })
     for (let life = 0; life < 2; life++) {
       expect((await write(spec, 4, '/small')).code).toBe(0)
@@ -42,7 +42,7 @@ describe.runIf(isRoot())('the size of the root of a machine', () => {
     expect(await bench.printed(spec)).not.toContain('ubvolume')
   })
 
-  it('can change for a persistent root', async () => {
+  test('can change for a persistent root', async () => {
     const spec = await bench.newMachine({ rootGb: 16 * megabyte, keepsRoot: true })
     expect((await write(spec, 8, '/kept')).code).toBe(0)
     const larger = { ...spec, instanceId: 'second', rootGb: 64 * megabyte }
@@ -54,7 +54,7 @@ describe.runIf(isRoot())('the size of the root of a machine', () => {
     expect((await write(unlimited, 64, '/bigger')).code).toBe(0)
   })
 
-  it('is unlimited by default', async () => {
+  test('is unlimited by default', async () => {
     const spec = await bench.newMachine()
     expect((await write(spec, 64, '/big')).code).toBe(0)
   })

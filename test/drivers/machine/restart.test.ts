@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { cgroupDriver } from '../../../src/drivers/host/cgroup.ts'
 import { killFrozenProcesses } from '../../../src/drivers/host/cgroup-freezer.ts'
 import { findProcess, killProcess, listProcesses } from '../../../src/drivers/host/process-list.ts'
@@ -27,7 +27,7 @@ function commandOf(pid: number): string {
 }
 
 describe('the restart policy', () => {
-  it('restarts a failed program with growing delays up to the limit, and then gives up', async () => {
+  test('restarts a failed program with growing delays up to the limit, and then gives up', async () => {
     const spec = bench.newSpec({ script: 'echo life; exit 1', restart: { policy: 'on-failure', maxRetries: 2 } })
     const changes: string[] = []
     const stop = bench.machines.onChange((id) => changes.push(id))
@@ -46,7 +46,7 @@ describe('the restart policy', () => {
     await until(async () => (await bench.printed(spec)).match(/^life$/gm)?.length === 3)
   })
 
-  it('does not restart a program that exited with 0, unless the policy is always', async () => {
+  test('does not restart a program that exited with 0, unless the policy is always', async () => {
     const onFailure = await bench.newMachine({ script: 'exit 0', restart: { policy: 'on-failure', maxRetries: 5 } })
     const always = await bench.newMachine({ script: 'exit 0', restart: { policy: 'always', maxRetries: 0 } })
     await until(() => bench.look(onFailure).is === 'down')
@@ -55,7 +55,7 @@ describe('the restart policy', () => {
     expect(bench.exits(always)[0]).toMatchObject({ exitCode: 0, restarting: true })
   })
 
-  it('ends with a stop during the delay before a restart, and starts over with a start', async () => {
+  test('ends with a stop during the delay before a restart, and starts over with a start', async () => {
     const spec = await bench.newMachine({ script: 'exit 1', restart: { policy: 'always', maxRetries: 0 } })
     await until(() => bench.exits(spec).length >= 3)
     await until(() => bench.look(spec).is === 'waiting')
@@ -66,7 +66,7 @@ describe('the restart policy', () => {
     await until(() => bench.exits(spec).length > count)
   })
 
-  it('counts a signal as a failure and records its number', async () => {
+  test('counts a signal as a failure and records its number', async () => {
     const spec = await bench.newMachine({ script: waiting, restart: { policy: 'on-failure', maxRetries: 3 } })
     const pid = await bench.pidOf(spec)
     expect(await bench.machines.signalMachine(spec.id, 'KILL')).toBe(true)
@@ -79,7 +79,7 @@ describe('the restart policy', () => {
 describe('supervision', () => {
   const always = { policy: 'always', maxRetries: 0 } as const
 
-  it.each([
+  test.each([
     ['what buries its orphans', (pid: number) => parentOf(pid)],
     ['bwrap', (pid: number) => parentOf(parentOf(pid))],
     ['the process that s6 watches', (pid: number) => parentOf(parentOf(parentOf(pid)))],
@@ -93,7 +93,7 @@ describe('supervision', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
   })
 
-  it('does not take a process that outlives the program for the program', async () => {
+  test('does not take a process that outlives the program for the program', async () => {
     const spec = await bench.newMachine({ script: 'sleep 100 & wait', restart: always })
     const program = await bench.pidOf(spec)
     const first = parentOf(program)
@@ -109,7 +109,7 @@ describe('supervision', () => {
     await bench.machines.removeMachine(spec.id, spec.slot)
   })
 
-  it('restarts killed loggers', async () => {
+  test('restarts killed loggers', async () => {
     const spec = await bench.newMachine({
       script: 'trap "echo out; echo err >&2" USR1; echo ready; while :; do sleep 0.02; done',
     })
@@ -126,7 +126,7 @@ describe('supervision', () => {
     await bench.untilPrinted(spec, 'err')
   })
 
-  it('restarts running machines after a reboot, but not stopped or frozen ones', async () => {
+  test('restarts running machines after a reboot, but not stopped or frozen ones', async () => {
     const [up, stopped] = [await bench.newMachine({ restart: always }), await bench.newMachine({ restart: always })]
     const frozen = hasGroups ? await bench.newMachine({ restart: always }) : undefined
     await bench.machines.stopMachine(stopped.id, stopped.stop)

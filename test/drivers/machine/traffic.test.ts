@@ -3,7 +3,7 @@
 import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { connect } from 'node:net'
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { networkTable } from '../../../src/drivers/box/network.ts'
 import { removeCgroups } from '../../../src/drivers/host/cgroup.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
@@ -46,7 +46,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     outside?.machine.kill('SIGKILL')
   })
 
-  it('sends to allowed ports and replies to allowed clients', async () => {
+  test('sends to allowed ports and replies to allowed clients', async () => {
     const friend = await start()
     const held = await start({ egress: ports([open]) })
     expect(await held.reach(internet, open)).toBe(`outside ${open}`)
@@ -58,7 +58,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await friend.reach(internet, closed)).toBe(`outside ${closed}`)
   })
 
-  it('is reachable at allowed ports, and by the platform at all ports', async () => {
+  test('is reachable at allowed ports, and by the platform at all ports', async () => {
     const friend = await start()
     const held = await start({ ingress: ports([open]) })
     for (const port of [open, closed]) await held.serve(port, `held ${port}`)
@@ -72,7 +72,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await held.reach('::1', closed)).toBe(`held ${closed}`)
   })
 
-  it('reaches the platform under any policy', async () => {
+  test('reaches the platform under any policy', async () => {
     const held = await start({ egress: ports(), ingress: ports() })
     const here = insideOf(process.pid)
     left.push(here)
@@ -85,7 +85,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     for (const address of addresses) await run('ip', ['-6', 'addr', 'del', `${address}/128`, 'dev', 'lo'])
   })
 
-  it('is restricted by protocol too', async () => {
+  test('is restricted by protocol too', async () => {
     const [asked, held] = [await start(), await start({ egress: ports([closed], [open]) })]
     for (const port of [open, closed]) await asked.start(hearDatagrams, String(port))
     await asked.serve(open, 'asked')
@@ -94,7 +94,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await held.tryReach(asked.address, open)).toBe('')
   })
 
-  it('follows a changed policy at once, and is unrestricted without one', async () => {
+  test('follows a changed policy at once, and is unrestricted without one', async () => {
     const [friend, held] = [await start(), await start()]
     for (const port of [open, closed]) await held.serve(port, `held ${port}`)
     expect(await friend.reach(held.address, closed)).toBe(`held ${closed}`)
@@ -111,7 +111,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await friend.reach(held.address, open)).toBe(`held ${open}`)
   })
 
-  it('keeps the connections that a new policy allows, and loses the others', async () => {
+  test('keeps the connections that a new policy allows, and loses the others', async () => {
     const [friend, held] = [await start(), await start()]
     const [kept, lost] = [await converse(friend, held, open), await converse(friend, held, closed)]
     await until(() => kept.ticks() > 0 && lost.ticks() > 0)
@@ -124,7 +124,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(lost.heard()).toBe('')
   })
 
-  it('is restricted from its first packet', async () => {
+  test('is restricted from its first packet', async () => {
     const rules = `table ip seen { chain packets { type filter hook prerouting priority -400; tcp dport ${closed} counter; }; }`
     await outside.inside('nft', rules)
     const seen = async () =>
@@ -138,7 +138,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await seen()).not.toBe('0')
   })
 
-  it('is restricted after a restart of its program', async () => {
+  test('is restricted after a restart of its program', async () => {
     const held = await start({ egress: ports([open]) }, { restart: { policy: 'always', maxRetries: 0 } })
     const pid = await bench.pidOf(held.spec)
     await hold(held, { egress: ports([closed]) })
@@ -149,7 +149,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await again.reach(internet, closed)).toBe(`outside ${closed}`)
   })
 
-  it('follows a policy that changed while it was stopped or suspended', async () => {
+  test('follows a policy that changed while it was stopped or suspended', async () => {
     const held = await start({ egress: ports([open]) })
     await bench.machines.freezeMachine(held.spec.id)
     await bench.machines.startMachine({ ...held.spec, policy: { egress: ports([closed]) } })
@@ -162,7 +162,7 @@ describe.runIf(isRoot())('a machine under network policies', () => {
     expect(await (await enter(free)).reach(internet, open)).toBe(`outside ${open}`)
   })
 
-  it('is restricted after a reboot', async () => {
+  test('is restricted after a reboot', async () => {
     const [friend, held] = [await start(), await start({ ingress: ports([open]), egress: ports([closed]) })]
     for (const inside of left.splice(0)) await inside.leave()
     await bench.supervisor.stopTree()

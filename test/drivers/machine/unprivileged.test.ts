@@ -1,7 +1,7 @@
 // Runs machines as an ordinary user, who can use fewer features of the host.
 import { execFileSync } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs'
-import { afterAll, describe, expect, it } from 'vitest'
+import { afterAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { canRunAs, firstLine, processesBelow, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
@@ -63,7 +63,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
   const directory = temporaryDirectory(ordinary)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  it('a machine has one user and no network, and otherwise works the same', async () => {
+  test('a machine has one user and no network, and otherwise works the same', async () => {
     makeLayer(`${directory}/layer`)
     mkdirSync(`${directory}/volume`)
     // Unpacked files belong to the user who unpacks them.

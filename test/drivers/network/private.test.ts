@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { createServer, type Server } from 'node:net'
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
   ensureResolverAddress,
@@ -42,11 +42,11 @@ describe.runIf(isRoot())('machines of private networks', () => {
     await bench.remove()
   })
 
-  it('are available to root', async () => {
+  test('are available to root', async () => {
     expect(await findPrivateNetworkProblem()).toBeUndefined()
   })
 
-  it('reach each other within one network', async () => {
+  test('reach each other within one network', async () => {
     const [first, second] = [await start(1, 1), await start(1, 2)]
     await first.serve(80, 'first')
     await second.serve(80, 'second')
@@ -54,7 +54,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await second.reach(first.address, 80)).toBe('first')
   })
 
-  it('reach no machine of another network', async () => {
+  test('reach no machine of another network', async () => {
     const [first, stranger] = [await start(1, 1), await start(2, 2)]
     await first.serve(80, 'first')
     await stranger.serve(80, 'stranger')
@@ -63,7 +63,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await first.tryReach(stranger.address, 80)).toBe('')
   })
 
-  it('reach no machine of another network on a host that forwards packets', async () => {
+  test('reach no machine of another network on a host that forwards packets', async () => {
     const host = spawn('unshare', ['-n', 'sh', '-c', 'echo up; exec cat'])
     await new Promise((resolve) => host.stdout.once('data', resolve))
     const onHost = (...argv: string[]) => run('nsenter', ['-t', String(host.pid), '-n', ...argv])
@@ -89,7 +89,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('reach only the resolver and services with an address in their network on the host', async () => {
+  test('reach only the resolver and services with an address in their network on the host', async () => {
     const home = bench.home.number
     const [first, stranger] = [await start(1, 1), await start(2, 2)]
     const service = serviceAddress(home, 1, 1)
@@ -113,13 +113,13 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('are reachable from the host', async () => {
+  test('are reachable from the host', async () => {
     const first = await start(1, 1)
     await first.serve(80, 'first')
     await until(async () => (await hostReaches(first.address, 80)) === 'first')
   })
 
-  it('cannot send from the address of another machine', async () => {
+  test('cannot send from the address of another machine', async () => {
     const [first, second, third] = [await start(1, 1), await start(1, 2), await start(1, 3)]
     await second.serve(80, 'second')
     // A failed neighbor discovery would be cached, and nothing else would be sent.
@@ -140,7 +140,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await countPackets(second, first.address, () => first.reach(second.address, 80))).toBeGreaterThan(0)
   })
 
-  it('send only IPv6 over the link', async () => {
+  test('send only IPv6 over the link', async () => {
     const [first, second] = [await start(1, 1), await start(1, 2)]
     await second.serve(80, 'second')
     await first.run('ip', 'addr', 'add', '10.99.0.1/24', 'dev', 'eth1')
@@ -148,7 +148,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await first.tryReach('10.99.0.2', 80)).toBe('')
   })
 
-  it('are reachable at once when they take over an address', async () => {
+  test('are reachable at once when they take over an address', async () => {
     const first = await start(1, 1)
     for (let round = 0; round < 5; round++) {
       const again = await start(1, 2)
@@ -158,7 +158,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('start concurrently in a network that does not exist yet', async () => {
+  test('start concurrently in a network that does not exist yet', async () => {
     await removeUnusedBridges(bench.home)
     const machines = await Promise.all([1, 2, 3, 4, 5, 6].map((slot) => start(3, slot)))
     await machines[0]!.serve(80, 'first')
@@ -166,7 +166,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(new Set(words)).toEqual(new Set(['first']))
   })
 
-  it('can start while unused networks are removed', async () => {
+  test('can start while unused networks are removed', async () => {
     let over = false
     const sweeping = (async () => {
       while (!over) await removeUnusedBridges(bench.home)
@@ -179,7 +179,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     }
   })
 
-  it('stay isolated when the rules were removed', async () => {
+  test('stay isolated when the rules were removed', async () => {
     const [first, second] = [await start(1, 1), await start(1, 2)]
     await first.serve(80, 'first')
     for (const family of ['inet', 'bridge']) await run('nft', ['delete', 'table', family, privateTable(bench.home)])
@@ -189,7 +189,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await second.tryReach(first.address, 80, third.address)).toBe('')
   })
 
-  it('can move to another network with the same slot', async () => {
+  test('can move to another network with the same slot', async () => {
     const first = await start(1, 1)
     await first.stop()
     const [moved, friend] = [await start(2, 1), await start(2, 2)]
@@ -204,7 +204,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     )
   })
 
-  it('and sandboxes do not reach each other', async () => {
+  test('and sandboxes do not reach each other', async () => {
     const machine = await start(1, 1000)
     await machine.serve(80, 'machine')
     const [box, other] = [await bench.newBox(), await bench.newBox()]
@@ -218,7 +218,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
     expect(await machine.tryReach(at, 80)).toBe('')
   })
 
-  it('leave no interfaces or rules', async () => {
+  test('leave no interfaces or rules', async () => {
     for (const machine of [await start(1, 1), await start(2, 2)]) await machine.stop()
     const ours = () =>
       listLinks().filter((link) => /^b[mn]/.test(link) && link.slice(2).startsWith(`${bench.home.number}-`))

@@ -10,7 +10,7 @@ import {
   writeFileSync,
   writeSync,
 } from 'node:fs'
-import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
 import { backupDriver } from '../../../src/drivers/postgres/backup/backup.ts'
 import type { BackupDriver, BackupFacts, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
@@ -114,7 +114,7 @@ async function writeUntil(cluster: TestCluster): Promise<() => Promise<number>> 
   }
 }
 
-it.each(['16', '17'] as const)(
+test.each(['16', '17'] as const)(
   'makes a verified backup of PostgreSQL %s during writes, with its WAL positions',
   async (major) => {
     const cluster = clusters[major]
@@ -158,7 +158,7 @@ it.each(['16', '17'] as const)(
   },
 )
 
-it.each(['16', '17'] as const)('finds a flipped byte in a kept backup of PostgreSQL %s', async (major) => {
+test.each(['16', '17'] as const)('finds a flipped byte in a kept backup of PostgreSQL %s', async (major) => {
   const cluster = clusters[major]
   await keep(cluster)
   damage(`${repository.backupData(cluster.id, label)}/base/1/1259`)
@@ -167,7 +167,7 @@ it.each(['16', '17'] as const)('finds a flipped byte in a kept backup of Postgre
   expect(JSON.stringify(state)).toContain('base/1/1259')
 })
 
-it('finds a missing file in a kept backup, and a missing backup', async () => {
+test('finds a missing file in a kept backup, and a missing backup', async () => {
   const cluster = clusters['17']
   await keep(cluster)
   rmSync(`${repository.backupData(cluster.id, label)}/base/1/1259`)
@@ -176,7 +176,7 @@ it('finds a missing file in a kept backup, and a missing backup', async () => {
   expect(await scrub(cluster)).toMatchObject({ is: 'failed', reason: expect.stringContaining('is gone') })
 })
 
-it('fails if the copy differs from what the server sent', async () => {
+test('fails if the copy differs from what the server sent', async () => {
   const cluster = clusters['17']
   const tools = await ensureTools(cluster.spec.toolchain)
   const place = `${bench.home.path}/bad-tools`
@@ -192,7 +192,7 @@ it('fails if the copy differs from what the server sent', async () => {
   await backups.abandonBackup(cluster.id, label)
 })
 
-it('fails if the server is down', async () => {
+test('fails if the server is down', async () => {
   const cluster = clusters['17']
   await backups.startBackup(cluster.id, label, { toolchain: cluster.spec.toolchain, port: 1 })
   const state = await untilNot('running', cluster)
@@ -203,7 +203,7 @@ it('fails if the server is down', async () => {
   await backups.abandonBackup(cluster.id, label)
 })
 
-it('fails if the copy is killed, and leaves nothing behind when it is abandoned', async () => {
+test('fails if the copy is killed, and leaves nothing behind when it is abandoned', async () => {
   const cluster = clusters['17']
   const { id } = cluster
   await start(cluster, { maxRateKb: 4096 })
@@ -229,7 +229,7 @@ it('fails if the copy is killed, and leaves nothing behind when it is abandoned'
   )
 })
 
-it('ends a running backup when it is abandoned or replaced', async () => {
+test('ends a running backup when it is abandoned or replaced', async () => {
   const cluster = clusters['17']
   const { id } = cluster
   const running = () => processesBelow(bench.home.path).filter((found) => found.name === 'pg_basebackup').length

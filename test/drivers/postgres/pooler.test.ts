@@ -1,6 +1,6 @@
 import { readFileSync, statSync } from 'node:fs'
 import type pg from 'pg'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { ask, type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
@@ -24,12 +24,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.startPooler(cluster)
   })
 
-  it('accepts the default user and rejects a wrong password', async () => {
+  test('accepts the default user and rejects a wrong password', async () => {
     expect(await ask(port, 'select session_user::text as name')).toEqual([{ name: 'fly-user' }])
     await expect(ask(port, 'select 1', { password: 'wrong' })).rejects.toThrow('authentication failed')
   })
 
-  it.each([
+  test.each([
     ['postgres', ''],
     ['postgres', 'postgres'],
     ['berth_pooler', ''],
@@ -42,20 +42,20 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(ask(port, 'show users', { user, password: guess, database: 'pgbouncer' })).rejects.toThrow()
   })
 
-  it('does not give tenants access to the console', async () => {
+  test('does not give tenants access to the console', async () => {
     await expect(ask(port, 'show users', { database: 'pgbouncer' })).rejects.toThrow()
     await bench.addUser(cluster, 'pgbouncer', 'schema_admin')
     await expect(ask(port, 'show users', { user: 'pgbouncer', database: 'pgbouncer' })).rejects.toThrow()
   })
 
-  it('accepts a new user at once, whatever the name', async () => {
+  test('accepts a new user at once, whatever the name', async () => {
     for (const name of ['late', 'a"b; drop', `o'clock`, 'Üser name']) {
       await bench.addUser(cluster, name, 'reader')
       expect(await ask(port, 'select session_user::text as name', { user: name })).toEqual([{ name }])
     }
   })
 
-  it('accepts a changed password at once and rejects the old one', async () => {
+  test('accepts a changed password at once and rejects the old one', async () => {
     await bench.addUser(cluster, 'changing', 'reader')
     await ask(port, 'select 1', { user: 'changing' })
     await bench.postgres.users.setPassword(cluster.id, 'changing', 'another one')
@@ -63,13 +63,13 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(ask(port, 'select 1', { user: 'changing' })).rejects.toThrow('authentication failed')
   })
 
-  it('rejects an expired password', async () => {
+  test('rejects an expired password', async () => {
     await bench.addUser(cluster, 'expired', 'reader')
     await bench.postgres.query(cluster.id, 'postgres', `alter role expired valid until '2020-01-01'`)
     await expect(ask(port, 'select 1', { user: 'expired' })).rejects.toThrow()
   })
 
-  it('runs admins as their group, even in a reused server session', async () => {
+  test('runs admins as their group, even in a reused server session', async () => {
     const who = 'select current_user::text as acting, pg_backend_pid() as pid'
     await ask(port, 'create table pooled (id int)')
     // A session that is still being reset is not reused yet, so the next client may get another one.
@@ -86,7 +86,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await ask(port, 'alter table pooled add name text; drop table pooled', { user: 'other admin' })
   })
 
-  it('applies a changed role to the next session', async () => {
+  test('applies a changed role to the next session', async () => {
     await bench.addUser(cluster, 'rising', 'reader')
     await expect(ask(port, 'create schema risen', { user: 'rising' })).rejects.toThrow('permission denied')
     await bench.postgres.users.setRole(cluster.id, { name: 'rising', role: 'schema_admin' })
@@ -95,7 +95,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(ask(port, 'drop schema risen', { user: 'rising' })).rejects.toThrow('must be owner')
   })
 
-  it.each(['another', 'a new "one"'])(
+  test.each(['another', 'a new "one"'])(
     'rejects an unknown database, serves it once created, and allows its deletion',
     async (database) => {
       await expect(ask(port, 'select 1', { database })).rejects.toThrow('authentication failed')
@@ -110,7 +110,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     },
   )
 
-  it('serves a database whose owner revoked CONNECT from PUBLIC', async () => {
+  test('serves a database whose owner revoked CONNECT from PUBLIC', async () => {
     await bench.postgres.databases.create(cluster.id, 'closed')
     await ask(cluster.spec.port, 'revoke all on database closed from public', { database: 'closed' })
     await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
@@ -119,7 +119,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.startPooler(cluster)
   })
 
-  it('rejects a dropped user', async () => {
+  test('rejects a dropped user', async () => {
     await bench.addUser(cluster, 'going', 'writer')
     const client = await connect(port, { user: 'going' })
     await client.query('select 1')
@@ -129,7 +129,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await client.end().catch(() => undefined)
   })
 
-  it.each(['session', 'transaction'] as const)(
+  test.each(['session', 'transaction'] as const)(
     'ends the sessions of a user in %s mode, and no others',
     async (mode) => {
       const name = `ending in ${mode}`
@@ -151,7 +151,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     },
   )
 
-  it('ends the sessions in a database', async () => {
+  test('ends the sessions in a database', async () => {
     const [there, other] = await Promise.all([connect(port), connect(port)])
     await bench.poolers.endSessions(cluster.id, cluster.pooler, { database: 'another one' })
     expect((await there.query('select 1 as one')).rows).toEqual([{ one: 1 }])
@@ -160,7 +160,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await ended
   })
 
-  it('offers TLS with a certificate that clients can verify', async () => {
+  test('offers TLS with a certificate that clients can verify', async () => {
     const ca = readFileSync(`${bench.home.path}/ca/ca.crt`, 'utf8')
     for (const at of [port, cluster.spec.port]) {
       const checked = { host: 'localhost', ssl: { ca, servername: 'pg.test' } }
@@ -172,7 +172,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  it('runs as the user of its cluster, with files that only the platform can change', async () => {
+  test('runs as the user of its cluster, with files that only the platform can change', async () => {
     const state = await bench.poolers.inspectPooler(cluster.id)
     if (state.is !== 'running') throw new Error('not running')
     const file = statSync(`${bench.home.path}/clusters/${cluster.id}/pooler/pgbouncer.ini`)
@@ -198,20 +198,20 @@ describe('one pooler', () => {
     return state.is === 'running' ? state.pid : 0
   }
 
-  it('does not restart without a change', async () => {
+  test('does not restart without a change', async () => {
     const before = await pid()
     await bench.startPooler(cluster)
     expect(await pid()).toBe(before)
   })
 
-  it('restarts after it is killed', async () => {
+  test('restarts after it is killed', async () => {
     const before = await pid()
     process.kill(before, 'SIGKILL')
     await until(async () => ![0, before].includes(await pid()))
     await bench.startPooler(cluster)
   })
 
-  it('that does not answer is reported as unavailable', async () => {
+  test('that does not answer is reported as unavailable', async () => {
     const stopped = await pid()
     process.kill(stopped, 'SIGSTOP')
     try {
@@ -222,7 +222,7 @@ describe('one pooler', () => {
     }
   })
 
-  it('applies a new pool mode without ending sessions, and a new port with a restart', async () => {
+  test('applies a new pool mode without ending sessions, and a new port with a restart', async () => {
     const before = await pid()
     await until(async () => {
       await bench.poolers.ensurePooler(cluster.id, { ...cluster.pooler, poolMode: 'transaction' })
@@ -243,7 +243,7 @@ describe('one pooler', () => {
   const pendingReload = async () =>
     statSync(`${bench.home.path}/clusters/${cluster.id}/pooler/reload`, { throwIfNoEntry: false }) !== undefined
 
-  it('is gone after its removal, which can be repeated', async () => {
+  test('is gone after its removal, which can be repeated', async () => {
     await bench.poolers.removePooler(cluster.id)
     expect(await bench.poolers.inspectPooler(cluster.id)).toEqual({ is: 'absent' })
     await bench.poolers.removePooler(cluster.id)

@@ -1,5 +1,5 @@
 import type pg from 'pg'
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { ask, type ClusterBench, connect, openBench, password, type TestCluster } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
 
@@ -50,25 +50,28 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
 
     describe.each(Object.entries(operations))('%s', (_what, operate) => {
-      it.each(Object.values(changes))('while an open transaction of the user contains %s', async (change) => {
+      test.each(Object.values(changes))('while an open transaction of the user contains %s', async (change) => {
         const client: pg.Client = await connect(port, { user: 'stubborn' })
         await client.query(`begin; ${change}`)
         await operate()
         await expect(client.query('select 1')).rejects.toThrow()
       })
 
-      it.each(Object.values(changes))('despite a prepared %s', async (change) => {
+      test.each(Object.values(changes))('despite a prepared %s', async (change) => {
         await asUser(`begin; ${change}; prepare transaction 'his "own" \\ words'`)
         await operate()
       })
 
-      it.each(Object.values(changes))('despite a transaction that was prepared as a group, with %s', async (change) => {
-        await asUser(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
-        await operate()
-      })
+      test.each(Object.values(changes))(
+        'despite a transaction that was prepared as a group, with %s',
+        async (change) => {
+          await asUser(`begin; ${change}; set local role reader; prepare transaction 'of all'`)
+          await operate()
+        },
+      )
     })
 
-    it('is dropped although new sessions keep starting', async () => {
+    test('is dropped although new sessions keep starting', async () => {
       let isOut = false
       const comeBack = async () => {
         while (!isOut) {
@@ -89,7 +92,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
-    it('is dropped despite a prepared transaction in a closed database, which stays closed', async () => {
+    test('is dropped despite a prepared transaction in a closed database, which stays closed', async () => {
       await bench.postgres.databases.create(id, 'closed')
       await ask(port, `begin; ${changes.setting}; prepare transaction 'far'`, { user: 'stubborn', database: 'closed' })
       await ask(port, 'alter database closed allow_connections false')
@@ -99,7 +102,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await bench.postgres.databases.drop(id, 'closed')
     })
 
-    it('takes along its prepared transactions in every database, and no others', async () => {
+    test('takes along its prepared transactions in every database, and no others', async () => {
       await ask(port, `begin; insert into number values (2); prepare transaction 'of an admin'`)
       await asUser(`begin; lock table number in access share mode; prepare transaction 'his'`)
       await bench.postgres.users.setPassword(id, 'stubborn', password, { killSessions: true })
@@ -109,7 +112,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
-  it('clears passwords of unmanaged roles despite a prepared change of one', async () => {
+  test('clears passwords of unmanaged roles despite a prepared change of one', async () => {
     await bench.postgres.query(id, 'postgres', `create role stubborn login password 'old'`)
     await ask(port, `begin; ${changes.password}; prepare transaction 'of nobody'`, {
       user: 'stubborn',

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { ReceiverDriver, SlotState } from '../../../src/drivers/postgres/receiver/driver.ts'
 import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
@@ -94,7 +94,7 @@ async function listDifferences(cluster: TestCluster): Promise<{ same: number; di
   return { same: names.length - different.length, different }
 }
 
-it.each(['16', '17'] as const)('archives every commit of PostgreSQL %s at once, byte for byte', async (major) => {
+test.each(['16', '17'] as const)('archives every commit of PostgreSQL %s at once, byte for byte', async (major) => {
   const cluster = await startArchived(major)
   await receivers.ensureSlot(cluster.id, slot)
   await query(cluster, "INSERT INTO public.line VALUES ('first')")
@@ -120,7 +120,7 @@ it.each(['16', '17'] as const)('archives every commit of PostgreSQL %s at once, 
   expect(statSync(await archiveOf(cluster)).mode & 0o777).toBe(0o700)
 })
 
-it('continues without a gap after it is killed', async () => {
+test('continues without a gap after it is killed', async () => {
   const cluster = await startArchived('17')
   await query(cluster, "INSERT INTO public.line VALUES ('page')")
   await query(cluster, "INSERT INTO public.line VALUES ('before-kill')")
@@ -138,7 +138,7 @@ it('continues without a gap after it is killed', async () => {
   expect((await listDifferences(cluster)).different).toEqual([])
 })
 
-it('replaces a segment that a full disk left truncated', async () => {
+test('replaces a segment that a full disk left truncated', async () => {
   const cluster = await startArchived('17')
   const archive = await archiveOf(cluster)
   for (const bytes of [5_000_000, 0]) {
@@ -153,7 +153,7 @@ it('replaces a segment that a full disk left truncated', async () => {
   }
 })
 
-it('uses a new directory and slot for a new epoch', async () => {
+test('uses a new directory and slot for a new epoch', async () => {
   const cluster = await startArchived('17')
   await untilArchived(cluster)
   const pid = await pidOf(cluster)
@@ -171,7 +171,7 @@ it('uses a new directory and slot for a new epoch', async () => {
   expect(await receivers.inspectSlot(cluster.id, 'berth_2')).toEqual({ is: 'absent' })
 })
 
-it.each(['16', '17'] as const)('detects that PostgreSQL %s removed WAL before it was archived', async (major) => {
+test.each(['16', '17'] as const)('detects that PostgreSQL %s removed WAL before it was archived', async (major) => {
   const cluster = await startArchived(major)
   await untilArchived(cluster)
   await receivers.removeReceiver(cluster.id)
@@ -192,7 +192,7 @@ it.each(['16', '17'] as const)('detects that PostgreSQL %s removed WAL before it
   expect(await receivers.inspectSlot(cluster.id, 'berth_2')).toMatchObject({ is: 'ok', active: false })
 })
 
-it('follows the cluster to a new timeline and archives its history', async () => {
+test('follows the cluster to a new timeline and archives its history', async () => {
   const cluster = await startArchived('17')
   const { restartLsn: from } = await inspect(cluster)
   await query(cluster, "INSERT INTO public.line VALUES ('on one')")

@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, rmSync, writeFileSync, writeSync } from 'node:fs'
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
 import type { RestoreSpec } from '../../../src/drivers/postgres/restore/driver.ts'
@@ -77,7 +77,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     return bench.restores.inspectVerification(id)
   }
 
-  it('is usable before the checksums are verified', async () => {
+  test('is usable before the checksums are verified', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     const spec = specFor(target, { toolchain })
@@ -93,7 +93,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     )
   })
 
-  it('is found damaged after it was made', async () => {
+  test('is found damaged after it was made', async () => {
     const target = await bench.newTarget(source)
     const file = 'global/pg_control'
     const damaged = damagedBackup((data) => {
@@ -115,7 +115,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(await bench.restores.inspectVerification(target.id)).toEqual(failed)
   })
 
-  it.each([
+  test.each([
     ['missing', (file: string) => rmSync(file)],
     ['too short', (file: string) => spawnSync('truncate', ['-s', '-1', file])],
   ])('is not made when a file is %s', async (_name, change) => {
@@ -130,7 +130,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(existsSync(clusterPaths(bench.home, target.id).data)).toBe(false)
   })
 
-  it('is verified after the verification was killed, even without the WAL it was made with', async () => {
+  test('is verified after the verification was killed, even without the WAL it was made with', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     const spec = specFor(target, { toolchain })
@@ -151,14 +151,14 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(await untilVerified(target.id, later)).toEqual({ is: 'passed' })
   })
 
-  it('is not made before an untrusted backup is verified', async () => {
+  test('is not made before an untrusted backup is verified', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = patientVerifier(target)
     await bench.restores.startCopy(target.id, specFor(target, { toolchain, trusted: false }))
     await expectVerifiedFirst(target.id, release)
   })
 
-  it('is a regular copy on another file system', async () => {
+  test('is a regular copy on another file system', async () => {
     const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)

@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
@@ -82,7 +82,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     return { id, path, change: { backup: { ...backup, clusterId: id }, pieces: [ownPiece(id, end)] } }
   }
 
-  it.each([
+  test.each([
     ['an exact commit time, which counts', () => at[4]!, [1, 2, 3, 4]],
     ['the microsecond before a commit', () => moved(at[4]!, -1), [1, 2, 3]],
     ['a time with an offset', () => withOffset(at[3]!), [1, 2, 3]],
@@ -98,13 +98,13 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     return `${moved(time, 20_700_000_000).slice(0, 26)}+05:45`
   }
 
-  it('restores to the end of a backup and nothing later', async () => {
+  test('restores to the end of a backup and nothing later', async () => {
     const { id, restored } = await restore({ kind: 'end' }, { pieces: [ownPiece(source.id, backup.stopLsn)] })
     expect(restored).toEqual({ is: 'promoted', timeline: 2, endLsn: backup.stopLsn, replayedUntil: null })
     expect(await numbers(bench, id)).toEqual([1])
   })
 
-  it('restores to the end of the plan, with prepared transactions, and leaves no recovery settings', async () => {
+  test('restores to the end of the plan, with prepared transactions, and leaves no recovery settings', async () => {
     await bench.postgres.query(
       source.id,
       'fly-db',
@@ -130,7 +130,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readFileSync(`${data}/postgresql.auto.conf`, 'utf8')).toContain('5MB')
   })
 
-  it('accepts no clients before it is finished, and then without a restart', async () => {
+  test('accepts no clients before it is finished, and then without a restart', async () => {
     const target = await bench.newTarget(source)
     const spec = specFor(target, { kind: 'end' })
     await bench.restores.startCopy(target.id, spec)
@@ -150,7 +150,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await untilReady(bench.postgres, target.id)).toBe(pid)
   })
 
-  it('restores a restored cluster, before and after its first own backup', async () => {
+  test('restores a restored cluster, before and after its first own backup', async () => {
     const child = await restore({ kind: 'time', time: at[3]! })
     if (child.restored.is !== 'promoted') throw new Error(child.restored.reason)
     await startArchive(bench, child)
@@ -183,7 +183,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     ])
   })
 
-  it('ends at the end of the plan while the source keeps writing', async () => {
+  test('ends at the end of the plan while the source keeps writing', async () => {
     let n = 1000
     let writing = true
     const write = async () => {
@@ -208,7 +208,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  it('rejects a backup with a flipped byte or a missing file', async () => {
+  test('rejects a backup with a flipped byte or a missing file', async () => {
     const flipped = copyOfSource()
     flip(`${flipped.path}/backups/first/data/base/1/1255`, 5000)
     const lacking = copyOfSource()
@@ -231,7 +231,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(readdirSync(clusterPaths(bench.home, one.id).directory)).toEqual(['copy.plan'])
   })
 
-  it('rejects WAL with a flipped byte before the target and names the position', async () => {
+  test('rejects WAL with a flipped byte before the target and names the position', async () => {
     const damaged = copyOfSource()
     const archive = `${damaged.path}/archive/${epoch}`
     const file = readdirSync(archive).find((name) => readFileSync(`${archive}/${name}`).includes('needle 5'))!
@@ -251,7 +251,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await numbers(bench, id)).toEqual([1, 2, 3])
   })
 
-  it('rejects WAL with a missing segment or one of another cluster', async () => {
+  test('rejects WAL with a missing segment or one of another cluster', async () => {
     const segment = '000000010000000000000003'
     const lacking = copyOfSource()
     rmSync(`${lacking.path}/archive/${epoch}/${segment}`)
@@ -273,7 +273,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(restored).toMatchObject({ is: 'failed', reason: expect.stringMatching(/^the write-ahead log is damaged/) })
   })
 
-  it('does not change the source', async () => {
+  test('does not change the source', async () => {
     const [row] = await bench.postgres.query(
       source.id,
       'fly-db',
@@ -329,7 +329,7 @@ describe('A copy', () => {
       .map((found) => found.pid)
   }
 
-  it('is made once for concurrent callers and reports its progress', async () => {
+  test('is made once for concurrent callers and reports its progress', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     const spec = { ...specFor(target), toolchain }
@@ -347,7 +347,7 @@ describe('A copy', () => {
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
   })
 
-  it('that finishes late does no harm', async () => {
+  test('that finishes late does no harm', async () => {
     const target = await bench.newTarget(source)
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
@@ -361,7 +361,7 @@ describe('A copy', () => {
     expect(readdirSync(directory).sort()).toEqual(['copy.plan', 'data'])
   })
 
-  it('that is killed is repeated, and its removal leaves nothing behind', async () => {
+  test('that is killed is repeated, and its removal leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const from = newId()
     spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])
@@ -388,7 +388,7 @@ describe('A copy', () => {
     expect(bench.supervisor.listServices().filter((name) => name.includes(target.id))).toEqual([])
   })
 
-  it.runIf(isRoot())('that does not fit on the disk reports that and leaves nothing behind', async () => {
+  test.runIf(isRoot())('that does not fit on the disk reports that and leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const { directory } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)
@@ -411,7 +411,7 @@ describe('A copy', () => {
     }
   })
 
-  it.runIf(isRoot())('that leaves no space for the replay fails because of a full disk', async () => {
+  test.runIf(isRoot())('that leaves no space for the replay fails because of a full disk', async () => {
     const target = await bench.newTarget(source)
     const { directory, data } = clusterPaths(bench.home, target.id)
     mkdirSync(directory)

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { ask, type ClusterBench, openBench, password, type TestCluster } from '../../support/cluster.ts'
 
 let bench: ClusterBench
@@ -26,7 +26,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   const admin = (sql: string, database = 'fly-db') => bench.postgres.query(cluster.id, database, sql)
 
   describe('a tenant', () => {
-    it.each([
+    test.each([
       'select rolname, rolpassword from pg_authid',
       'select usename, passwd from pg_shadow',
       'select umoptions from pg_user_mapping',
@@ -70,7 +70,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       }
     })
 
-    it('has only the system rights of PUBLIC and pg_monitor', async () => {
+    test('has only the system rights of PUBLIC and pg_monitor', async () => {
       const rights = ['select', 'insert', 'update', 'delete', 'truncate']
       const beyond = (role: string) =>
         admin(
@@ -82,7 +82,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       for (const role of roles) expect(await beyond(role), role).toEqual([])
     })
 
-    it('does not see statements of the platform', async () => {
+    test('does not see statements of the platform', async () => {
       await bench.postgres.users.setPassword(cluster.id, 'a reader', password)
       await expect(
         bench.postgres.users.create(cluster.id, { name: 'a reader', role: 'reader', password }),
@@ -97,7 +97,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       expect(bench.supervisor.readLog(`pg-${cluster.id}`, 1000).join('\n')).not.toContain('SCRAM-SHA-256$')
     })
 
-    it("cannot read another user's password for a foreign server", async () => {
+    test("cannot read another user's password for a foreign server", async () => {
       await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'postgres_fdw')
       await ask(
         port,
@@ -128,7 +128,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant('create schema apart; create extension cube schema apart')
     })
 
-    it('that PostgreSQL trusts belongs to the admins', async () => {
+    test('that PostgreSQL trusts belongs to the admins', async () => {
       await enable('citext')
       expect(await placeOf('citext')).toEqual({ schema: 'public', owner: 'schema_admin' })
       await tenant(`drop extension citext; revoke create on database ${database} from schema_admin`)
@@ -136,7 +136,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant(`grant create on database ${database} to schema_admin`)
     })
 
-    it('does not call functions that a tenant planted in its schema', async () => {
+    test('does not call functions that a tenant planted in its schema', async () => {
       await tenant(
         `create function public.spring(apart.cube) returns bool language plpgsql as $$ begin raise 'ran as %', current_user; end $$;
          create domain public.cube as apart.cube check (public.spring(value));
@@ -153,7 +153,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant('drop domain public.cube cascade')
     })
 
-    it('fails without remains if a tenant has objects of the same name', async () => {
+    test('fails without remains if a tenant has objects of the same name', async () => {
       await tenant(
         `create function public.dblink_get_connections() returns text[] language sql as 'select null::text[]'`,
       )
@@ -164,7 +164,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       expect(await tenant('select links.dblink_get_connections() as open')).toEqual([{ open: null }])
     })
 
-    it('that cannot be moved gets a schema of its own, owned by the admins', async () => {
+    test('that cannot be moved gets a schema of its own, owned by the admins', async () => {
       await expect(enable('xml2', { schema: 'public' })).rejects.toMatchObject({ code: 'conflict' })
       await enable('xml2')
       expect(await placeOf('xml2')).toEqual({ schema: 'xml2', owner: 'postgres' })
@@ -172,7 +172,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await tenant('create table xml2.mine (id int)')
     })
 
-    it.each(['pg_catalog', 'pg_berth', 'pg_toast', 'information_schema'])(
+    test.each(['pg_catalog', 'pg_berth', 'pg_toast', 'information_schema'])(
       'is not installed into %s',
       async (schema) => {
         for (const name of ['hstore', 'pageinspect']) {
@@ -181,7 +181,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       },
     )
 
-    it.each(['a"b', "it's", '$1', 'a\\b'])(
+    test.each(['a"b', "it's", '$1', 'a\\b'])(
       'is not installed where PostgreSQL allows none, such as %s',
       async (schema) => {
         await bench.postgres.databases.create(cluster.id, 'quoted')
@@ -193,7 +193,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       },
     )
 
-    it('leaves nothing in the schema of the platform', async () => {
+    test('leaves nothing in the schema of the platform', async () => {
       expect(
         await admin(
           `select proname from pg_proc where pronamespace = 'pg_berth'::regnamespace and proname !~ '^(lookup|share|share_new)$'`,
@@ -211,7 +211,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       'the platform': (sql: string) => admin(sql),
     }
 
-    it.each(Object.entries(makers))('by %s is shared with all users', async (_name, make) => {
+    test.each(Object.entries(makers))('by %s is shared with all users', async (_name, make) => {
       await ask(
         port,
         'create schema made; grant create on schema made to writer; grant create, usage on schema made to "a schema_admin"',
@@ -242,7 +242,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await admin('drop schema made cascade')
     })
 
-    it('in one statement with its schema, or in a new database, is shared too', async () => {
+    test('in one statement with its schema, or in a new database, is shared too', async () => {
       await bench.postgres.databases.create(cluster.id, 'another')
       for (const database of ['fly-db', 'another']) {
         const make = 'create schema "To gether" create table t (id int) create view v as select id from t'
@@ -254,7 +254,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await bench.postgres.databases.drop(cluster.id, 'another')
     })
 
-    it('of an extension is shared, and so is the schema of the extension', async () => {
+    test('of an extension is shared, and so is the schema of the extension', async () => {
       await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'pg_buffercache', {
         schema: 'seen',
         createSchema: true,
@@ -265,7 +265,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'drop extension hstore')
     })
 
-    it('whose grants were revoked keeps them revoked when it is replaced', async () => {
+    test('whose grants were revoked keeps them revoked when it is replaced', async () => {
       const replace = 'create or replace view public.narrow as select n, n * 2 as twice from public.wide'
       await as(
         'schema_admin',
@@ -283,7 +283,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await as('schema_admin', 'drop table public.wide cascade')
     })
 
-    it('that is a large object can be created only by writers', async () => {
+    test('that is a large object can be created only by writers', async () => {
       await bench.postgres.databases.create(cluster.id, 'another')
       for (const database of ['fly-db', 'another']) {
         for (const make of ['lo_creat(-1)', 'lo_create(0)', `lo_from_bytea(0, 'x')`]) {
@@ -294,11 +294,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       await bench.postgres.databases.drop(cluster.id, 'another')
     })
 
-    it('that is temporary is not shared', async () => {
+    test('that is temporary is not shared', async () => {
       await as('reader', 'create temp table mine (id int); insert into mine values (1)')
     })
 
-    it('of a dropped user stays shared', async () => {
+    test('of a dropped user stays shared', async () => {
       await bench.addUser(cluster, 'leaving', 'schema_admin')
       await ask(port, 'set role none; create schema left_over; create table left_over.t (id int)', { user: 'leaving' })
       await bench.postgres.users.drop(cluster.id, 'leaving')
@@ -308,7 +308,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
-  it('upgrades the grants of an older cluster and revokes excessive ones', async () => {
+  test('upgrades the grants of an older cluster and revokes excessive ones', async () => {
     await bench.postgres.databases.create(cluster.id, 'old')
     for (const database of ['fly-db', 'old', 'template1']) {
       await admin(

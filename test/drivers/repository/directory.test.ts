@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readdirSync, renameSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { open } from 'node:fs/promises'
-import { afterAll, beforeEach, expect, it } from 'vitest'
+import { afterAll, beforeEach, expect, test } from 'vitest'
 import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { BackupDescription, Repository } from '../../../src/drivers/repository/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
@@ -39,7 +39,7 @@ async function stage(name = label): Promise<string> {
   return staged
 }
 
-it('shows a backup only after it is committed', async () => {
+test('shows a backup only after it is committed', async () => {
   const staged = await stage()
   expect(staged).toBe(repository.stagedBackup(id, label))
   expect(await repository.findBackup(id, label)).toBeUndefined()
@@ -52,7 +52,7 @@ it('shows a backup only after it is committed', async () => {
   expect(await repository.listClusters()).toContain(id)
 })
 
-it('keeps the last description of a cluster until the cluster is removed', async () => {
+test('keeps the last description of a cluster until the cluster is removed', async () => {
   expect(await repository.findDescription(id)).toBeUndefined()
   await repository.describeCluster(id, { drillQuery: null, pinned: [label] })
   await repository.describeCluster(id, { drillQuery: 'select 1', pinned: [] })
@@ -62,7 +62,7 @@ it('keeps the last description of a cluster until the cluster is removed', async
   expect(await repository.findDescription(id)).toBeUndefined()
 })
 
-it('accepts a repeated commit, but never another backup under the same label', async () => {
+test('accepts a repeated commit, but never another backup under the same label', async () => {
   await stage()
   await repository.commitBackup(describe())
   await repository.commitBackup(describe())
@@ -74,7 +74,7 @@ it('accepts a repeated commit, but never another backup under the same label', a
   expect(await repository.findBackup(id, label)).toEqual(describe())
 })
 
-it('starts with an empty directory after an attempt that died before its commit', async () => {
+test('starts with an empty directory after an attempt that died before its commit', async () => {
   await stage()
   const again = await repository.stageBackup(id, label)
   expect(readdirSync(again)).toEqual([])
@@ -84,7 +84,7 @@ it('starts with an empty directory after an attempt that died before its commit'
   expect(readdirSync(`${root}/${id}/backups`)).toEqual([])
 })
 
-it('contains only complete backups after a process is killed during commits', async () => {
+test('contains only complete backups after a process is killed during commits', async () => {
   const program = startProgram(`
     import { mkdirSync, writeFileSync } from 'node:fs'
     import { fileRepository } from 'drivers/repository/directory.ts'
@@ -115,7 +115,7 @@ it('contains only complete backups after a process is killed during commits', as
   }
 })
 
-it('is accessible only to the platform', async () => {
+test('is accessible only to the platform', async () => {
   await stage()
   await repository.commitBackup(describe())
   const archive = await repository.ensureArchive(id, 1)
@@ -125,7 +125,7 @@ it('is accessible only to the platform', async () => {
   }
 })
 
-it('rejects names that could leave their directory', async () => {
+test('rejects names that could leave their directory', async () => {
   const calls: ((name: string) => unknown)[] = [
     (name) => repository.ensureArchive(name, 1),
     (name) => repository.listArchive(name, 1),
@@ -144,7 +144,7 @@ it('rejects names that could leave their directory', async () => {
   }
 })
 
-it('removes backups, archives and clusters at once and empties the trash', async () => {
+test('removes backups, archives and clusters at once and empties the trash', async () => {
   await stage()
   await repository.commitBackup(describe())
   await repository.ensureArchive(id, 1)
@@ -196,7 +196,7 @@ async function plan(pieces: WalPiece[], from: string, of: Repository = repositor
   return (await of.planWal(pieces, parseLsn(from))).map(({ name, bytes }) => [name, bytes])
 }
 
-it('finds the end of the gapless part of the archive', async () => {
+test('finds the end of the gapless part of the archive', async () => {
   const end = (timeline: number, from: string) => repository.archiveEnd(id, 1, timeline, parseLsn(from))
   expect(await end(1, '0/3000028')).toBeUndefined()
   for (const number of [3, 4, 6]) await writeSegment(id, { number })
@@ -210,7 +210,7 @@ it('finds the end of the gapless part of the archive', async () => {
   expect(await end(1, '0/6000000')).toBe(parseLsn('0/8000000'))
 })
 
-it('removes only the segments that end before a position', async () => {
+test('removes only the segments that end before a position', async () => {
   for (const number of [3, 4, 5]) await writeSegment(id, { number })
   await writeSegment(id, { number: 6, partial: true })
   const archive = await repository.ensureArchive(id, 1)
@@ -224,7 +224,7 @@ it('removes only the segments that end before a position', async () => {
   ])
 })
 
-it('leaves the segments in kept ranges', async () => {
+test('leaves the segments in kept ranges', async () => {
   for (const number of [3, 4, 5, 6, 7]) await writeSegment(id, { number })
   const kept = [{ from: parseLsn('0/4000028'), to: parseLsn('0/5000100') }]
   expect(await repository.removeWalBefore(id, 1, parseLsn('0/7000000'), kept)).toBe(2)
@@ -232,7 +232,7 @@ it('leaves the segments in kept ranges', async () => {
   expect(names).toEqual([4n, 5n, 7n].map((number) => segmentName(1, number)))
 })
 
-it('plans every segment up to the end, and only part of the last one', async () => {
+test('plans every segment up to the end, and only part of the last one', async () => {
   for (const number of [254, 255, 256]) await writeSegment(id, { number })
   const last = '00000001000000010000000'
   expect(await plan([piece('1/100')], '0/FE000028')).toEqual([
@@ -244,7 +244,7 @@ it('plans every segment up to the end, and only part of the last one', async () 
   expect(await plan([piece('1/0')], '0/FF000028')).toEqual([['0000000100000000000000FF', 16_777_216]])
 })
 
-it('plans a partial segment under its final name', async () => {
+test('plans a partial segment under its final name', async () => {
   await writeSegment(id, { number: 3 })
   const path = await writeSegment(id, { number: 4, partial: true, pages: 3 })
   const planned = await repository.planWal([piece('0/4005000')], parseLsn('0/3000028'))
@@ -254,7 +254,7 @@ it('plans a partial segment under its final name', async () => {
   )
 })
 
-it('retries if a segment was completed after it was listed', async () => {
+test('retries if a segment was completed after it was listed', async () => {
   const partial = await writeSegment(id, { number: 3, partial: true })
   const planned = repository.planWal([piece('0/4000000')], parseLsn('0/3000028'))
   // At this point the directory has been listed, but the files have not been opened.
@@ -264,7 +264,7 @@ it('retries if a segment was completed after it was listed', async () => {
   ])
 })
 
-it('names the segment that is missing, truncated, damaged or foreign', async () => {
+test('names the segment that is missing, truncated, damaged or foreign', async () => {
   for (const number of [3, 5]) await writeSegment(id, { number })
   const pieces = [piece('0/5000100')]
   const name = segmentName(1, 4n)
@@ -281,7 +281,7 @@ it('names the segment that is missing, truncated, damaged or foreign', async () 
   await expect(plan(pieces, '0/3000028')).rejects.toThrow(`${name} of ${id} is damaged or belongs to another cluster`)
 })
 
-it('continues in the archive of a child where its timeline branched off', async () => {
+test('continues in the archive of a child where its timeline branched off', async () => {
   const child = newId()
   for (const number of [3, 4, 5, 6]) await writeSegment(id, { number })
   for (const number of [5, 6]) await writeSegment(child, { number, timeline: 2 })

@@ -1,5 +1,5 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
 import type { JobState } from '../../../src/drivers/s6/driver.ts'
@@ -51,7 +51,7 @@ function markedProcesses(name: string, tree = place.treeDirectory) {
   return listProcesses().filter((found) => readEnvironment(found.pid).includes(`BERTH_SERVICE=${tree}/${name}`))
 }
 
-it('runs a job and keeps its exit code and log', async () => {
+test('runs a job and keeps its exit code and log', async () => {
   expect(await jobs.inspectJob('plain')).toEqual({ is: 'absent' })
   await jobs.ensureJob('plain', shell('echo first; echo last >&2; exit 7'))
   const ended = await untilEnded('plain')
@@ -60,12 +60,12 @@ it('runs a job and keeps its exit code and log', async () => {
   expect(ended).not.toHaveProperty('signal')
 })
 
-it('keeps the signal that ended a job', async () => {
+test('keeps the signal that ended a job', async () => {
   await jobs.ensureJob('signalled', shell('kill -9 $$'))
   expect(await untilEnded('signalled')).toMatchObject({ is: 'ended', signal: 'SIGKILL' })
 })
 
-it('does not run a job again while it runs or after it has ended, even with another spec', async () => {
+test('does not run a job again while it runs or after it has ended, even with another spec', async () => {
   const script = 'echo line >> "$1/twice"; while [ ! -e "$1/go" ]; do sleep 0.02; done'
   await jobs.ensureJob('twice', shell(script))
   await until(() => existsSync(`${directory}/twice`))
@@ -80,20 +80,20 @@ it('does not run a job again while it runs or after it has ended, even with anot
   expect(readFileSync(`${directory}/twice`, 'utf8')).toBe('line\n')
 })
 
-it('runs one job for concurrent requests', async () => {
+test('runs one job for concurrent requests', async () => {
   const ask = () => jobs.ensureJob('crowd', shell('echo line >> "$1/crowd"'))
   await Promise.all(Array.from({ length: 5 }, ask))
   await untilEnded('crowd')
   expect(readFileSync(`${directory}/crowd`, 'utf8')).toBe('line\n')
 })
 
-it('runs a job as its user and with its niceness', async () => {
+test('runs a job as its user and with its niceness', async () => {
   await jobs.ensureJob('user', { ...shell('id -u; nice'), niceness: 7, ...(isRoot() && { uid: 300_123 }) })
   const { log } = await untilEnded('user')
   expect(log.map((line) => line.split('  ')[1])).toEqual([String(isRoot() ? 300_123 : process.getuid!()), '7'])
 })
 
-it('removes a job with its children, and can be repeated', async () => {
+test('removes a job with its children, and can be repeated', async () => {
   await jobs.ensureJob('gone', shell('trap "" TERM; sleep 1000 & setsid sleep 1000 & wait'))
   await until(() => markedProcesses('gone').length === 3)
   const pids = markedProcesses('gone').map((found) => found.pid)
@@ -107,7 +107,7 @@ it('removes a job with its children, and can be repeated', async () => {
   expect(await untilEnded('gone')).toMatchObject({ exitCode: 4 })
 })
 
-it('keeps running when the process that started it is killed', async () => {
+test('keeps running when the process that started it is killed', async () => {
   const own = newSupervisor()
   const starter = startProgram(`
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
@@ -131,7 +131,7 @@ it('keeps running when the process that started it is killed', async () => {
   expect(await untilEnded('survivor', own.jobs)).toMatchObject({ exitCode: 5 })
 })
 
-it.each(['stopped', 'killed'])('after the tree was %s, only jobs that had not ended start again', async (how) => {
+test.each(['stopped', 'killed'])('after the tree was %s, only jobs that had not ended start again', async (how) => {
   const own = newSupervisor()
   const script = 'echo line >> "$1/$2"; [ ! -e "$1/wait" ] || sleep 1000; exit 6'
   const job = (name: string) => ({ command: ['/bin/sh', '-c', script, 'job', own.directory, name] })

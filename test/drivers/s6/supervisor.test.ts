@@ -1,5 +1,5 @@
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
   findWorkingDirectory,
@@ -54,7 +54,7 @@ function eventually(holds: () => boolean | Promise<boolean>): Promise<boolean> {
   return waitUntil(holds, 45)
 }
 
-it('starts a service and reports its process', async () => {
+test('starts a service and reports its process', async () => {
   await supervisor.ensureService('plain', sleeper)
   const pid = await pidOf('plain')
   const state = await supervisor.inspectService('plain')
@@ -65,14 +65,14 @@ it('starts a service and reports its process', async () => {
   expect(supervisor.listServices()).toContain('plain')
 })
 
-it('does not restart a service whose spec is unchanged', async () => {
+test('does not restart a service whose spec is unchanged', async () => {
   await supervisor.ensureService('same', sleeper)
   const pid = await pidOf('same')
   await supervisor.ensureService('same', { ...sleeper })
   expect(await pidOf('same')).toBe(pid)
 })
 
-it('restarts a service whose spec has changed', async () => {
+test('restarts a service whose spec has changed', async () => {
   await supervisor.ensureService('changed', sleeper)
   const pid = await pidOf('changed')
   await supervisor.ensureService('changed', { command: ['sleep', '2000'] })
@@ -81,7 +81,7 @@ it('restarts a service whose spec has changed', async () => {
   expect(await eventually(() => readFileSync(`/proc/${next}/cmdline`, 'utf8') === 'sleep\x002000\0')).toBe(true)
 })
 
-it('restarts a service whose new definition was written by a process that then died', async () => {
+test('restarts a service whose new definition was written by a process that then died', async () => {
   await supervisor.ensureService('interrupted', sleeper)
   const pid = await pidOf('interrupted')
   writeFileSync(`${place.treeDirectory}/interrupted/changed`, '')
@@ -91,7 +91,7 @@ it('restarts a service whose new definition was written by a process that then d
   expect(existsSync(`${place.treeDirectory}/interrupted/changed`)).toBe(false)
 })
 
-it('restarts a crashed service', async () => {
+test('restarts a crashed service', async () => {
   await supervisor.ensureService('crash', sleeper)
   const pid = await pidOf('crash')
   process.kill(pid, 'SIGKILL')
@@ -103,7 +103,7 @@ it('restarts a crashed service', async () => {
   ).toBe(true)
 })
 
-it('kills the children of a crashed service before it starts again', async () => {
+test('kills the children of a crashed service before it starts again', async () => {
   const script = 'sleep 1000 & setsid sleep 1000 & echo $!; wait'
   await supervisor.ensureService('children', { command: ['/bin/sh', '-c', script] })
   const pid = await pidOf('children')
@@ -116,7 +116,7 @@ it('kills the children of a crashed service before it starts again', async () =>
   expect(await eventually(() => living().length === 3)).toBe(true)
 })
 
-it('keeps one process of a service when s6-supervise is killed', async () => {
+test('keeps one process of a service when s6-supervise is killed', async () => {
   await supervisor.ensureService('orphan', sleeper)
   const pid = await pidOf('orphan')
   const watcher = Number(readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[1])
@@ -132,7 +132,7 @@ function supervisorOf(directory: string): number {
   return listProcesses().find((found) => /^s6-s/.test(found.name) && watches(found))!.pid
 }
 
-it('continues a service and its logger that were stopped with SIGSTOP', async () => {
+test('continues a service and its logger that were stopped with SIGSTOP', async () => {
   await supervisor.ensureService('still', sleeper)
   const both = [await pidOf('still')]
   await eventually(async () => {
@@ -146,7 +146,7 @@ it('continues a service and its logger that were stopped with SIGSTOP', async ()
   expect(await eventually(() => !both.some(isStopped))).toBe(true)
 })
 
-it('restarts a service that ended while its supervisor was stopped with SIGSTOP', async () => {
+test('restarts a service that ended while its supervisor was stopped with SIGSTOP', async () => {
   await supervisor.ensureService('unnoticed', sleeper)
   const pid = await pidOf('unnoticed')
   process.kill(supervisorOf(`${place.treeDirectory}/unnoticed`), 'SIGSTOP')
@@ -156,7 +156,7 @@ it('restarts a service that ended while its supervisor was stopped with SIGSTOP'
   expect(await eventually(async () => (await pidOf('unnoticed')) !== pid)).toBe(true)
 })
 
-it('removes a service whose supervisor is stopped with SIGSTOP', async () => {
+test('removes a service whose supervisor is stopped with SIGSTOP', async () => {
   await supervisor.ensureService('deaf', { ...sleeper, stopTimeoutSeconds: 1 })
   const pid = await pidOf('deaf')
   const watcher = supervisorOf(`${place.treeDirectory}/deaf`)
@@ -166,13 +166,13 @@ it('removes a service whose supervisor is stopped with SIGSTOP', async () => {
   expect(await supervisor.inspectService('deaf')).toEqual({ is: 'absent' })
 })
 
-it('starts a new service while s6-svscan is stopped with SIGSTOP', async () => {
+test('starts a new service while s6-svscan is stopped with SIGSTOP', async () => {
   process.kill(supervisorOf(place.treeDirectory), 'SIGSTOP')
   await supervisor.ensureService('new', sleeper)
   expect(isRunning(await pidOf('new'))).toBe(true)
 })
 
-it('creates a service again whose log directory was removed', async () => {
+test('creates a service again whose log directory was removed', async () => {
   await supervisor.ensureService('half', { command: ['sh', '-c', 'echo said; exec sleep 1000'] })
   const pid = await pidOf('half')
   const logger = supervisorOf(`${place.treeDirectory}/half/log`)
@@ -183,7 +183,7 @@ it('creates a service again whose log directory was removed', async () => {
   expect(await eventually(() => supervisor.readLog('half', 1)[0]?.endsWith('said') ?? false)).toBe(true)
 })
 
-it('keeps a stopped service down until it is started again', async () => {
+test('keeps a stopped service down until it is started again', async () => {
   await supervisor.ensureService('sticky', sleeper)
   const pid = await pidOf('sticky')
   await supervisor.stopService('sticky')
@@ -193,14 +193,14 @@ it('keeps a stopped service down until it is started again', async () => {
   expect(await pidOf('sticky')).not.toBe(pid)
 })
 
-it('starts a stopped service when it is ensured', async () => {
+test('starts a stopped service when it is ensured', async () => {
   await supervisor.ensureService('ensured', sleeper)
   await supervisor.stopService('ensured')
   await supervisor.ensureService('ensured', sleeper)
   expect(await pidOf('ensured')).toBeGreaterThan(0)
 })
 
-it('kills a service that ignores its stop signal', async () => {
+test('kills a service that ignores its stop signal', async () => {
   const script = 'trap "" TERM; echo ready; while :; do sleep 1; done'
   await supervisor.ensureService('stubborn', { command: ['/bin/sh', '-c', script] })
   const pid = await pidOf('stubborn')
@@ -210,7 +210,7 @@ it('kills a service that ignores its stop signal', async () => {
   expect(await supervisor.inspectService('stubborn')).toMatchObject({ is: 'down', wanted: false, signal: 'SIGKILL' })
 })
 
-it('stops a service with its stop signal and keeps the exit code', async () => {
+test('stops a service with its stop signal and keeps the exit code', async () => {
   const script = 'trap "exit 7" INT; echo ready; while :; do sleep 0.02; done'
   await supervisor.ensureService('polite', { command: ['/bin/sh', '-c', script], stopSignal: 'SIGINT' })
   expect(await eventually(() => supervisor.readLog('polite', 1).length === 1)).toBe(true)
@@ -218,7 +218,7 @@ it('stops a service with its stop signal and keeps the exit code', async () => {
   expect(await supervisor.inspectService('polite')).toMatchObject({ is: 'down', exitCode: 7 })
 })
 
-it('reads the same state from the status file as s6-svstat', async () => {
+test('reads the same state from the status file as s6-svstat', async () => {
   const directory = `${place.treeDirectory}/compared`
   const expectSame = async () => {
     const { stdout } = await run('s6-svstat', ['-o', statusFields, directory])
@@ -236,7 +236,7 @@ it('reads the same state from the status file as s6-svstat', async () => {
   await expectSame()
 })
 
-it('sends signals to a service', async () => {
+test('sends signals to a service', async () => {
   const script = 'trap "echo again" HUP; echo ready; while :; do sleep 0.02; done'
   await supervisor.ensureService('signalled', { command: ['/bin/sh', '-c', script] })
   expect(await eventually(() => supervisor.readLog('signalled', 1).length === 1)).toBe(true)
@@ -244,7 +244,7 @@ it('sends signals to a service', async () => {
   expect(await eventually(() => supervisor.readLog('signalled', 1)[0]?.endsWith('  again') ?? false)).toBe(true)
 })
 
-it('passes arguments and variables unchanged, and no other variables', async () => {
+test('passes arguments and variables unchanged, and no other variables', async () => {
   const odd = ['two words', `it's "quoted"`, '$HOME `id` $(id)', 'back\\slash', '', '*', 'line\nbreak', 'ü~!#;&|<>']
   const file = `${place.directory}/seen.json`
   const script = 'require("fs").writeFileSync(process.argv[1], JSON.stringify([process.argv.slice(2), process.env]))'
@@ -259,7 +259,7 @@ it('passes arguments and variables unchanged, and no other variables', async () 
   expect(Object.keys(env).sort()).toEqual(['BERTH_SERVICE', 'LANG', 'ODD', 'PATH', 'TZ'])
 })
 
-it.runIf(isRoot())('runs a service and the commands before it as its user', async () => {
+test.runIf(isRoot())('runs a service and the commands before it as its user', async () => {
   await supervisor.ensureService('user', {
     command: ['/bin/sh', '-c', 'id -u; id -G; pwd; sleep 1000'],
     beforeStart: [['/bin/sh', '-c', 'echo before $(id -u)']],
@@ -272,7 +272,7 @@ it.runIf(isRoot())('runs a service and the commands before it as its user', asyn
   expect(lines).toEqual(['before 300123', '300123', '300124', '/tmp'])
 })
 
-it('removes a service with its processes and files, and can be repeated', async () => {
+test('removes a service with its processes and files, and can be repeated', async () => {
   await supervisor.ensureService('gone', { command: ['/bin/sh', '-c', 'setsid sleep 1000 & sleep 1000'] })
   await pidOf('gone')
   await supervisor.removeService('gone')
@@ -286,18 +286,18 @@ it('removes a service with its processes and files, and can be repeated', async 
   expect(await pidOf('gone')).toBeGreaterThan(0)
 })
 
-it('rejects names that could leave the directory', async () => {
+test('rejects names that could leave the directory', async () => {
   for (const name of ['', '../x', '.hidden', 'UPPER', 'a/b', 'a b', 'x\n'])
     await expect(supervisor.ensureService(name, sleeper)).rejects.toThrow('not a service name')
 })
 
-it('ensures one service from several callers at once', async () => {
+test('ensures one service from several callers at once', async () => {
   await Promise.all(Array.from({ length: 5 }, () => supervisor.ensureService('crowd', sleeper)))
   await pidOf('crowd')
   expect(readdirSync(place.treeDirectory).filter((entry) => entry.includes('crowd'))).toEqual(['crowd'])
 })
 
-it('keeps a service running when the process that started it is killed', async () => {
+test('keeps a service running when the process that started it is killed', async () => {
   const { treeDirectory, logDirectory, directory } = newDirectories()
   const starter = startProgram(`
     import { s6Supervisor } from 'drivers/s6/supervisor.ts'
@@ -321,7 +321,7 @@ it('keeps a service running when the process that started it is killed', async (
   expect(processesBelow(directory)).toEqual([])
 })
 
-it('starts one tree when several processes start it at once', async () => {
+test('starts one tree when several processes start it at once', async () => {
   const { treeDirectory, logDirectory, directory } = newDirectories()
   const starters = Array.from({ length: 4 }, () =>
     startProgram(`
@@ -339,7 +339,7 @@ it('starts one tree when several processes start it at once', async () => {
   )
 })
 
-it('starts every service but the stopped ones after a reboot', async () => {
+test('starts every service but the stopped ones after a reboot', async () => {
   const { treeDirectory, logDirectory, directory } = newDirectories()
   const tree = s6Supervisor({ treeDirectory, logDirectory })
   await tree.ensureTree()
@@ -363,7 +363,7 @@ function killAll(directory: string) {
     killProcess(pid, 'SIGKILL')
 }
 
-it('keeps services running when only s6-svscan is killed, and can still stop them', async () => {
+test('keeps services running when only s6-svscan is killed, and can still stop them', async () => {
   const { treeDirectory, logDirectory, directory } = newDirectories()
   const tree = s6Supervisor({ treeDirectory, logDirectory })
   await tree.ensureTree()
@@ -382,7 +382,7 @@ it('keeps services running when only s6-svscan is killed, and can still stop the
   expect(processesBelow(directory)).toEqual([])
 })
 
-it('leaves no process behind when the tree stops, and starts the services again with the next tree', async () => {
+test('leaves no process behind when the tree stops, and starts the services again with the next tree', async () => {
   const { treeDirectory, logDirectory, directory } = newDirectories()
   const tree = s6Supervisor({ treeDirectory, logDirectory })
   await tree.ensureTree()
@@ -400,7 +400,7 @@ it('leaves no process behind when the tree stops, and starts the services again 
   expect(await pidOf('one', tree)).toBeGreaterThan(0)
 })
 
-it('reads the last lines of a log across rotated files', async () => {
+test('reads the last lines of a log across rotated files', async () => {
   await supervisor.ensureService('talkative', {
     command: ['/bin/sh', '-c', 'seq -f "%.0f ----------------------------------------" 1 60000; sleep 1000'],
   })

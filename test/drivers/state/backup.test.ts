@@ -1,6 +1,6 @@
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
-import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
 import { type Home, openHome, readOrCreateKey } from '../../../src/drivers/host/home.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
@@ -78,7 +78,7 @@ const kept = (): string[] => {
 }
 const isDump = (name: string) => /^state-\d{8}-\d{6}F-[0-9a-f]{8}\.sql\.gz$/.test(name)
 
-it('keeps a dump and the key, for their owner alone, soon after something came into being', async () => {
+test('keeps a dump and the key, for their owner alone, soon after something came into being', async () => {
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => kept().some(isDump))
   await until(() => !supervisor.listServices().includes('state-dump'))
@@ -96,7 +96,7 @@ it('keeps a dump and the key, for their owner alone, soon after something came i
   expect(errors).toEqual([])
 })
 
-it('does nothing about turns that bring nothing into being', async () => {
+test('does nothing about turns that bring nothing into being', async () => {
   const running = start()
   for (const turn of [
     { kind: 'cluster', result: 'wait' },
@@ -108,7 +108,7 @@ it('does nothing about turns that bring nothing into being', async () => {
   expect(kept()).toEqual([])
 })
 
-it('makes one dump of what happens together, and the next after a rest', async () => {
+test('makes one dump of what happens together, and the next after a rest', async () => {
   const begun: number[] = []
   const made = dumps
   dumps = {
@@ -127,12 +127,12 @@ it('makes one dump of what happens together, and the next after a rest', async (
   expect(begun[1]! - begun[0]!).toBeGreaterThanOrEqual(3_000)
 })
 
-it('makes one again when the newest is older than the interval', async () => {
+test('makes one again when the newest is older than the interval', async () => {
   start({ intervalMs: 1_500 })
   await until(() => kept().filter(isDump).length >= 2)
 })
 
-it('keeps the newest seven of this home, and what another home left', async () => {
+test('keeps the newest seven of this home, and what another home left', async () => {
   mkdirSync(place(), { recursive: true })
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => kept().some(isDump))
@@ -154,7 +154,7 @@ it('keeps the newest seven of this home, and what another home left', async () =
   expect(left.slice(0, -made)).toEqual(own.slice(made))
 })
 
-it('says why it failed, keeps nothing of it, and tries again', async () => {
+test('says why it failed, keeps nothing of it, and tries again', async () => {
   dumps = driver({ ...database, host: `${directory}/nowhere` })
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => errors.length >= 2)
@@ -162,7 +162,7 @@ it('says why it failed, keeps nothing of it, and tries again', async () => {
   expect(kept()).toEqual([])
 })
 
-it('keeps what a process before it left unfinished', async () => {
+test('keeps what a process before it left unfinished', async () => {
   await dumps.startDump()
   start({ intervalMs: 3_600_000 })
   await until(() => kept().some(isDump))

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import pg from 'pg'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
@@ -56,7 +56,7 @@ async function postmaster(): Promise<number> {
   return state.is === 'up' ? state.pid : 0
 }
 
-it('has its own database, checksums and durable commits, and listens on a socket only', async () => {
+test('has its own database, checksums and durable commits, and listens on a socket only', async () => {
   expect(await query('select current_database() as name')).toEqual([{ name: 'berth' }])
   const settings = ['data_checksums', 'fsync', 'synchronous_commit', 'listen_addresses', 'jit', 'TimeZone']
   const rows = await query(
@@ -65,7 +65,7 @@ it('has its own database, checksums and durable commits, and listens on a socket
   expect(rows.map((row) => row.setting)).toEqual(['on', 'on', 'on', '', 'off', 'UTC'])
 })
 
-it('can be reached by its owner and root only', async () => {
+test('can be reached by its owner and root only', async () => {
   const socketDirectory = statSync(database.host)
   expect(socketDirectory.mode & 0o777).toBe(0o700)
   expect(readFileSync(`${home.state}/data/pg_hba.conf`, 'utf8')).toBe('local all all trust\n')
@@ -74,13 +74,13 @@ it('can be reached by its owner and root only', async () => {
   expect(statSync(`/proc/${await postmaster()}`).uid).toBe(home.uidStart)
 })
 
-it('does not restart a running database', async () => {
+test('does not restart a running database', async () => {
   const pid = await postmaster()
   await ensureStateDatabase({ home, supervisor, toolchain })
   expect(await postmaster()).toBe(pid)
 })
 
-it('restarts with all committed data after its server is killed', async () => {
+test('restarts with all committed data after its server is killed', async () => {
   await query('create table kept (id int); insert into kept values (1)')
   const pid = await postmaster()
   process.kill(pid, 'SIGKILL')
@@ -90,7 +90,7 @@ it('restarts with all committed data after its server is killed', async () => {
   expect(await query('select id from kept')).toEqual([{ id: 1 }])
 })
 
-it('starts on an existing home with all committed data, without creating it again', async () => {
+test('starts on an existing home with all committed data, without creating it again', async () => {
   const control = statSync(`${home.state}/data/PG_VERSION`).ino
   await supervisor.stopTree()
   await supervisor.ensureTree()
@@ -99,7 +99,7 @@ it('starts on an existing home with all committed data, without creating it agai
   expect(await query('select id from kept')).toEqual([{ id: 1 }])
 })
 
-it('starts after a reboot although its lock file names another process of the same user', async () => {
+test('starts after a reboot although its lock file names another process of the same user', async () => {
   await supervisor.stopTree()
   const unrelated = spawn('sleep', ['1000'], isRoot() ? { uid: home.uidStart, gid: home.uidStart } : {})
   unrelatedProcesses.push(unrelated)
@@ -114,7 +114,7 @@ it('starts after a reboot although its lock file names another process of the sa
   expect(await query('select id from kept')).toEqual([{ id: 1 }])
 })
 
-it('starts when a crash left its lock file empty', async () => {
+test('starts when a crash left its lock file empty', async () => {
   await supervisor.stopTree()
   writeFileSync(`${home.state}/data/postmaster.pid`, '')
   await supervisor.ensureTree()
@@ -137,7 +137,7 @@ function starter(path: string, owner?: number) {
   return firstLine(startProgram(program, owner))
 }
 
-it('is created once by concurrent processes', async () => {
+test('is created once by concurrent processes', async () => {
   const path = temporaryDirectory()
   others.push(path)
   const [first, second, third] = await Promise.all([starter(path), starter(path), starter(path)])
@@ -146,7 +146,7 @@ it('is created once by concurrent processes', async () => {
   expect(await query('select 1 as one', JSON.parse(first ?? ''))).toEqual([{ one: 1 }])
 })
 
-it.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
+test.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
   const path = temporaryDirectory(nobody)
   others.push(path)
   const config = JSON.parse(await starter(path, nobody))

@@ -1,5 +1,5 @@
 import pg from 'pg'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { useDatabase } from '../../support/db.ts'
 import { until } from '../../support/until.ts'
 
@@ -18,7 +18,7 @@ async function cutConnections(): Promise<void> {
   }
 }
 
-it('reports the database as unavailable when a connection is lost between two statements of a transaction', async () => {
+test('reports the database as unavailable when a connection is lost between two statements of a transaction', async () => {
   const change = database.db.transaction(async (tx) => {
     await tx.query('select 1')
     await cutConnections()
@@ -31,7 +31,7 @@ it('reports the database as unavailable when a connection is lost between two st
   ])
 })
 
-it('reports the database as unavailable when its disk is full', async () => {
+test('reports the database as unavailable when its disk is full', async () => {
   const full = `do $$ begin raise exception 'no room' using errcode = 'disk_full'; end $$`
   await expect(database.db.query(full)).rejects.toMatchObject({ code: 'unavailable' })
 })

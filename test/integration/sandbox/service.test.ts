@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
-import type { FakeService } from '../../support/fake-services.ts'
+import type { FakeService } from '../../support/fake/services.ts'
 import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()

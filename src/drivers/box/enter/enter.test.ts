@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { renderRequest } from './enter.ts'
 
 /** Decodes a request like `lib.pl`. */
@@ -17,7 +17,7 @@ function read(env: Record<string, string>): Record<string, string[]> {
 
 const word = fc.string({ unit: 'binary' }).filter((text) => !text.includes('\0') && text.isWellFormed())
 
-it('preserves every word', () => {
+test('preserves every word', () => {
   fc.assert(
     fc.property(fc.array(word), fc.array(word), (argv, env) => {
       expect(read(renderRequest({ argv, none: [], env }))).toEqual({ argv, none: [], env })
@@ -25,13 +25,13 @@ it('preserves every word', () => {
   )
 })
 
-it('stays below the kernel limit for one variable and splits no character', () => {
+test('stays below the kernel limit for one variable and splits no character', () => {
   const argv = ['ü'.repeat(99_999), 'x', '€%'.repeat(60_000)]
   const env = renderRequest({ argv })
   for (const value of Object.values(env)) expect(Buffer.byteLength(value)).toBeLessThan(131_000)
   expect(read(env)).toEqual({ argv })
 })
 
-it('rejects a zero byte, which no argument can hold', () => {
+test('rejects a zero byte, which no argument can hold', () => {
   expect(() => renderRequest({ argv: ['a\0b'] })).toThrow('zero byte')
 })

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { findPlan } from '../../../model/postgres/plan.ts'
 import type { PoolerSpec } from '../../../model/postgres/spec.ts'
 import type { ClusterPaths } from '../paths.ts'
@@ -17,7 +17,7 @@ const spec: PoolerSpec = {
 const linesOf = (change: Partial<PoolerSpec> = {}, version = [1, 18]) =>
   renderPooler(paths, { ...spec, ...change }, version).split('\n')
 
-it('takes its limits from the plan', () => {
+test('takes its limits from the plan', () => {
   expect(linesOf()).toEqual(
     expect.arrayContaining([
       'max_client_conn = 500',
@@ -29,7 +29,7 @@ it('takes its limits from the plan', () => {
   )
 })
 
-it('lists each database, and allows all names only if the file cannot contain one of them', () => {
+test('lists each database, and allows all names only if the file cannot contain one of them', () => {
   const server = "host='/run/it''s' port=15000 auth_user=berth_pooler"
   expect(linesOf().slice(0, 4)).toEqual(['[databases]', `fly-db = ${server}`, `shop = ${server}`, ''])
   expect(linesOf({ databases: ['fly-db', 'a b', 'ü'] }).slice(1, 4)).toEqual([
@@ -39,7 +39,7 @@ it('lists each database, and allows all names only if the file cannot contain on
   ])
 })
 
-it('enables prepared statements if PgBouncer supports them', () => {
+test('enables prepared statements if PgBouncer supports them', () => {
   expect(linesOf({}, [1, 18]).join()).not.toContain('max_prepared_statements')
   expect(linesOf({}, [1, 21])).toContain('max_prepared_statements = 200')
 })

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import {
   findFatal,
   findMark,
@@ -15,14 +15,14 @@ function line(mark: string, text: string): string {
   return `2026-11-15 03:32:42.013821102  [3806] ${mark} ${text}`
 }
 
-it('renders only the settings that the target needs', () => {
+test('renders only the settings that the target needs', () => {
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_time = '${time}'\n`)
   expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_timeline = '3'\n`)
   expect(hasTimeTarget(recoverySettings({ kind: 'time', time }, 1))).toBe(true)
   expect(recoverySettings({ kind: 'end' }, 1)).not.toMatch(/recovery_target(_time|_action)? =/)
 })
 
-it('separates the attempts of a server, and its recovery from its clients', () => {
+test('separates the attempts of a server, and its recovery from its clients', () => {
   const first = findMark(recoverySettings({ kind: 'time', time }, 1))!
   const second = findMark(recoverySettings({ kind: 'end' }, 1))!
   expect(first).not.toBe(second)
@@ -37,7 +37,7 @@ it('separates the attempts of a server, and its recovery from its clients', () =
   expect(findReplayedLsn(recoveryLines(log, first))).toBeUndefined()
 })
 
-it('returns the reason of a failure with its detail', () => {
+test('returns the reason of a failure with its detail', () => {
   const detail = 'max_connections = 10 is a lower setting than on the primary server, where its value was 68.'
   const failed = ['startup: FATAL:  recovery aborted', `startup: DETAIL:  ${detail}`, 'startup: HINT:  Change it.']
   const paused = ['startup: WARNING:  hot standby is not possible', `startup: DETAIL:  ${detail}`]
@@ -50,7 +50,7 @@ it('returns the reason of a failure with its detail', () => {
   expect(findFatal(lines(paused))).toBe(`hot standby is not possible: ${detail}`)
 })
 
-it('finds the read error that ended the replay', () => {
+test('finds the read error that ended the replay', () => {
   const done = { level: 'LOG', text: 'redo done at 0/3000C68 system usage: …' }
   const complaint = 'incorrect resource manager data checksum in record at 0/3000C90'
   expect(findReadError([{ level: 'LOG', text: complaint }, done])).toBe(complaint)

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
 import { findShortfall, manifestBytes, planBytes, readTimelineStart, renderPlan } from './wal.ts'
@@ -18,7 +18,7 @@ function endedAt(lsn: string, reason = 'no recovery target specified') {
   return { timeline: 3, parent: 2, lsn: parseLsn(lsn), reason }
 }
 
-it('reads the start of a timeline from the end of its history', () => {
+test('reads the start of a timeline from the end of its history', () => {
   const history = '1\t0/2800000\tbefore 2026-11-15 03:00:00+00\n\n2\t16/B374D848\tno recovery target specified\n'
   expect(readTimelineStart(3, history)).toEqual({
     timeline: 3,
@@ -29,7 +29,7 @@ it('reads the start of a timeline from the end of its history', () => {
   expect(() => readTimelineStart(3, '\n')).toThrow('empty')
 })
 
-it('requires a replay up to the end of the plan', () => {
+test('requires a replay up to the end of the plan', () => {
   expect(findShortfall(endedAt('0/3002028'), expected)).toBeUndefined()
   // One commit is missing.
   expect(findShortfall(endedAt('0/3002000'), expected)).toBe(
@@ -37,7 +37,7 @@ it('requires a replay up to the end of the plan', () => {
   )
 })
 
-it.each([
+test.each([
   ['0/3002018', '0/3002000', '0/3001FF8'],
   ['0/4000028', '0/4000000', '0/3FFFFF8'],
 ])('does not want the header of an empty page before %s', (cut, whole, short) => {
@@ -46,20 +46,20 @@ it.each([
   expect(findShortfall(endedAt(short), behindHeader)).toContain('damaged')
 })
 
-it('accepts a target time only if PostgreSQL stopped at it', () => {
+test('accepts a target time only if PostgreSQL stopped at it', () => {
   const timed: Expected = { ...expected, target: { kind: 'time', time: '2026-11-15 03:00:00.000000+00' } }
   expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), timed)).toBeUndefined()
   expect(findShortfall(endedAt('0/2900000'), timed)).toContain('damaged')
   expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), expected)).toContain('damaged')
 })
 
-it('detects another timeline', () => {
+test('detects another timeline', () => {
   expect(findShortfall({ ...endedAt('0/3002028'), parent: 1 }, expected)).toBe(
     'replay followed timeline 1 instead of 2',
   )
 })
 
-it('counts the bytes of the copy', () => {
+test('counts the bytes of the copy', () => {
   const bytes = manifestBytes('{ "Path": "a", "Size": 100, … }, { "Path": "b", "Size": 23 }')
   expect(bytes).toBe(123)
   const plan = renderPlan([{ path: '/r/with space/0001.partial', name: '0001', bytes: 77 }], bytes)

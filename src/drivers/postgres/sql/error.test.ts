@@ -1,9 +1,9 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { explainError } from './error.ts'
 
 const refused = (code: string, message: string) => explainError(Object.assign(new Error(message), { code }), 'ask')
 
-it('passes on the message of PostgreSQL without directories of the host', () => {
+test('passes on the message of PostgreSQL without directories of the host', () => {
   const message =
     'could not load library "/home/of/berth/lib/plperl.so": libperl.so.5.26: cannot open shared object file'
   expect(refused('58P01', message)).toMatchObject({
@@ -13,7 +13,7 @@ it('passes on the message of PostgreSQL without directories of the host', () => 
   expect(refused('42P04', 'database "a/b" already exists').message).toBe('Database "a/b" already exists')
 })
 
-it('reports a race of two requests in words of our own', () => {
+test('reports a race of two requests in words of our own', () => {
   const message = 'duplicate key value violates unique constraint "pg_database_datname_index"'
   expect(refused('23505', message)).toMatchObject({
     code: 'conflict',
@@ -21,7 +21,7 @@ it('reports a race of two requests in words of our own', () => {
   })
 })
 
-it('distinguishes temporary errors from internal ones', () => {
+test('distinguishes temporary errors from internal ones', () => {
   expect(refused('57P03', 'the database system is starting up')).toMatchObject({ code: 'unavailable' })
   expect(refused('40P01', 'deadlock detected')).toMatchObject({ code: 'unavailable' })
   expect(refused('XX000', 'what is that')).toMatchObject({ message: 'ask' })

@@ -1,19 +1,19 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { quoteIdentifier, quoteLiteral } from './quote.ts'
 
-it('quotes identifiers', () => {
+test('quotes identifiers', () => {
   expect(quoteIdentifier('plain')).toBe('"plain"')
   expect(quoteIdentifier('a"b; drop')).toBe('"a""b; drop"')
 })
 
-it('rejects names that PostgreSQL would change', () => {
+test('rejects names that PostgreSQL would change', () => {
   expect(() => quoteIdentifier('a\0b')).toThrow('zero byte')
   expect(() => quoteIdentifier('')).toThrow('empty')
   expect(() => quoteIdentifier('ä'.repeat(32))).toThrow('63 bytes')
   expect(() => quoteIdentifier('a\ud83d')).toThrow('surrogate')
 })
 
-it('quotes literals', () => {
+test('quotes literals', () => {
   expect(quoteLiteral(`it's`)).toBe(`'it''s'`)
   expect(quoteLiteral(`a\\'`)).toBe(` E'a\\\\'''`)
   expect(() => quoteLiteral('\0')).toThrow('zero byte')

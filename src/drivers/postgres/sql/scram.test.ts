@@ -1,7 +1,7 @@
-import { expect, it } from 'vitest'
+import { expect, test } from 'vitest'
 import { isVerifierOf, scramVerifier } from './scram.ts'
 
-it('computes the verifier that PostgreSQL stores', () => {
+test('computes the verifier that PostgreSQL stores', () => {
   // Password, salt and keys are those of the example in RFC 7677.
   const verifier = scramVerifier('pencil', Buffer.from('W22ZaJ0SNY7soEsUEjb6gQ==', 'base64'))
   expect(verifier).toBe(
@@ -9,17 +9,17 @@ it('computes the verifier that PostgreSQL stores', () => {
   )
 })
 
-it('uses a random salt', () => {
+test('uses a random salt', () => {
   expect(scramVerifier('pencil')).not.toBe(scramVerifier('pencil'))
 })
 
-it('checks a password against its verifier', () => {
+test('checks a password against its verifier', () => {
   expect(isVerifierOf(scramVerifier('pencil'), 'pencil')).toBe(true)
   expect(isVerifierOf(scramVerifier('pencil'), 'Pencil')).toBe(false)
   expect(isVerifierOf('md5a8f3d1f0a3a2e5a0e6f0a3a2e5a0e6f0', 'pencil')).toBe(false)
 })
 
-it('rejects passwords that clients would normalize differently', () => {
+test('rejects passwords that clients would normalize differently', () => {
   expect(() => scramVerifier('pässword')).toThrow('ASCII')
   expect(() => scramVerifier('')).toThrow('ASCII')
 })

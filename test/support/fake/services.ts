@@ -1,5 +1,5 @@
-import type { BoxServices, LogItem, LogReader } from '../../src/drivers/box/service/driver.ts'
-import type { ServiceProcess } from '../../src/model/sandbox/service-state.ts'
+import type { BoxServices, LogItem, LogReader } from '../../../src/drivers/box/service/driver.ts'
+import type { ServiceProcess } from '../../../src/model/sandbox/service-state.ts'
 
 export interface FakeService {
   process: ServiceProcess

@@ -1,10 +1,10 @@
 import { spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Image, ImageError, type ImageStore } from '../../src/drivers/image/driver.ts'
-import type { LogLine, MachineDriver, MachineExit } from '../../src/drivers/machine/driver.ts'
-import { takeWithTies } from '../../src/model/app/machine-log.ts'
-import type { MachineSpec } from '../../src/model/app/machine-spec.ts'
-import { formatImageReference, type ImageConfig } from '../../src/model/image.ts'
+import { type Image, ImageError, type ImageStore } from '../../../src/drivers/image/driver.ts'
+import type { LogLine, MachineDriver, MachineExit } from '../../../src/drivers/machine/driver.ts'
+import { takeWithTies } from '../../../src/model/app/machine-log.ts'
+import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
+import { formatImageReference, type ImageConfig } from '../../../src/model/image.ts'
 
 export interface FakeMachine {
   spec: MachineSpec

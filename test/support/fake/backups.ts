@@ -1,0 +1,130 @@
+import type { BackupDriver, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
+import type { DrillDriver } from '../../../src/drivers/postgres/drill/driver.ts'
+import type { CopyState, RecoveryState, RestoreDriver } from '../../../src/drivers/postgres/restore/driver.ts'
+import { FakePostgres } from './postgres.ts'
+
+/** Backups, restores and drills in memory. */
+export class FakeBackups extends FakePostgres {
+  readonly staged = new Map<string, string>()
+  backupProblem: string | undefined
+  copyProblem: string | undefined
+  /** What is seen of them while they are on their way. */
+  backupSeen: BackupState | undefined
+  copySeen: CopyState | undefined
+  recoverySeen: RecoveryState | undefined
+  readonly recovered = { endLsn: '0/3000000', timeline: 2, replayedUntil: '2026-11-01 10:59:00.123+00' }
+  /** Whether copies share the blocks of the backup, and what is wrong with those. */
+  reflinks = false
+  readonly unverified = new Set<string>()
+  verificationRuns = false
+  blockProblem: string | undefined
+  readonly scrubs = new Map<string, string>()
+  scrubProblem: string | undefined
+  pagesProblem: string | undefined
+  contentsProblem: string | undefined
+  readonly drillJobs = new Map<string, string>()
+  drillIntervalSeconds: number | null = 86_400
+
+  get backups(): BackupDriver {
+    const nothing = () => this.called(undefined)
+    return {
+      startBackup: (id, label) => {
+        this.staged.set(id, label)
+        return nothing()
+      },
+      inspectBackup: (id, label) => {
+        if (this.backupSeen) return this.called(this.backupSeen)
+        if (this.backupProblem) return this.called({ is: 'failed', reason: this.backupProblem })
+        if (this.staged.get(id) !== label) return this.called({ is: 'absent' })
+        const times = { startedAt: new Date().toISOString(), stoppedAt: new Date(Date.now() - 60_000).toISOString() }
+        return this.called({
+          is: 'done',
+          timeline: 1,
+          startLsn: '0/2000028',
+          stopLsn: '0/2000100',
+          sizeBytes: 40,
+          ...times,
+        })
+      },
+      finishBackup: (description) => {
+        this.kept.add(`${description.clusterId}/${description.label}`)
+        return nothing()
+      },
+      abandonBackup: (id) => {
+        this.staged.delete(id)
+        return nothing()
+      },
+      startScrub: (id, label) => {
+        this.scrubs.set(id, label)
+        return nothing()
+      },
+      inspectScrub: (id) => {
+        if (!this.scrubs.has(id)) return this.called({ is: 'absent' })
+        return this.called(this.scrubProblem ? { is: 'failed', reason: this.scrubProblem } : { is: 'passed' })
+      },
+      removeScrub: (id) => {
+        this.scrubs.delete(id)
+        return nothing()
+      },
+    }
+  }
+
+  get restores(): RestoreDriver {
+    return {
+      startCopy: (id, { trusted }) => {
+        if (!this.clusters.has(id)) {
+          this.clusters.set(id, { process: { is: 'stopped', log: [] }, password: false })
+          this.created++
+          if (trusted && this.reflinks) this.unverified.add(id)
+        }
+        return this.called(undefined)
+      },
+      startVerification: (id) => {
+        if (!this.verificationRuns && !this.blockProblem) this.unverified.delete(id)
+        return this.called(undefined)
+      },
+      inspectVerification: (id) => {
+        if (!this.unverified.has(id)) return this.called({ is: 'passed' })
+        if (this.verificationRuns || !this.blockProblem) return this.called({ is: 'running' })
+        return this.called({ is: 'failed', reason: this.blockProblem })
+      },
+      inspectCopy: () => {
+        if (this.copySeen) return this.called(this.copySeen)
+        return this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' })
+      },
+      inspectRecovery: () => this.called(this.recoverySeen ?? { is: 'promoted', ...this.recovered }),
+      continueToEnd: () => this.called(undefined),
+      finish: () => this.called(50_000_000),
+      remove: () => this.called(undefined),
+    }
+  }
+
+  get drills(): DrillDriver {
+    return {
+      startPages: async (id) => {
+        if (this.clusters.get(id)?.process.is !== 'stopped') throw new Error('the server writes to the pages')
+        this.drillJobs.set(`pages ${id}`, '')
+        return this.called(undefined)
+      },
+      inspectPages: (id) => {
+        if (!this.drillJobs.has(`pages ${id}`)) return this.called({ is: 'absent' })
+        return this.called(this.pagesProblem ? { is: 'failed', reason: this.pagesProblem } : { is: 'passed' })
+      },
+      startContents: async (id, { query }) => {
+        if (this.clusters.get(id)?.process.is === 'stopped') throw new Error('the server does not run')
+        this.drillJobs.set(`contents ${id}`, query ?? '')
+        return this.called(undefined)
+      },
+      inspectContents: (id, { query }) => {
+        if (!this.drillJobs.has(`contents ${id}`)) return this.called({ is: 'absent' })
+        if (this.contentsProblem) return this.called({ is: 'failed', reason: this.contentsProblem })
+        return this.called({ is: 'passed', answer: query === null ? null : `answer to ${query}` })
+      },
+      remove: (id) => {
+        this.drillJobs.delete(`pages ${id}`)
+        this.drillJobs.delete(`contents ${id}`)
+        return this.called(undefined)
+      },
+    }
+  }
+}

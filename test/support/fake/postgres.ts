@@ -1,0 +1,241 @@
+import type { ClusterProcess, Hosting, PostgresDriver } from '../../../src/drivers/postgres/driver.ts'
+import type { PoolerDriver } from '../../../src/drivers/postgres/pooler/driver.ts'
+import type { ReceiverDriver } from '../../../src/drivers/postgres/receiver/driver.ts'
+import { sqlAdmin } from '../../../src/drivers/postgres/sql/admin.ts'
+import type {
+  BackupDescription,
+  ClusterDescription,
+  Repository,
+  WalTail,
+} from '../../../src/drivers/repository/driver.ts'
+import { unavailable } from '../../../src/model/errors.ts'
+import { formatLsn } from '../../../src/model/postgres/wal.ts'
+import { FakeCalls } from './calls.ts'
+
+/** Clusters, their archives and the repository in memory. */
+export class FakePostgres extends FakeCalls {
+  readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
+  readonly verifiers = new Map<string, string>()
+  readonly poolers = new Set<string>()
+  readonly slots = new Map<string, string>()
+  readonly receivers = new Set<string>()
+  readonly kept = new Set<string>()
+  /** What the repository was told of clusters. */
+  readonly descriptions = new Map<string, ClusterDescription>()
+  describeProblem: string | undefined
+  /** Backups that are there to be adopted, and where the log behind them ends. */
+  readonly described: BackupDescription[] = []
+  archiveTail: WalTail | undefined
+  receiverProblem = false
+  readonly receiverLog = [
+    '2026-11-15 15:37:38.5  pg_receivewal: error: could not write 4 bytes to file "7.partial": No space left on device',
+    '2026-11-15 15:37:38.6  pg_receivewal: error: disconnected',
+  ]
+  archiveEnd: bigint | undefined
+  readonly limits = new Set<string>()
+  readonly logs = new Map<string, string[]>()
+  freeBytes = 10 ** 12
+  repositoryFreeBytes = 10 ** 12
+  /** What was removed of archives. */
+  readonly trimmed: { before: string; kept: string[] }[] = []
+  usedBytes = 40_000_000
+  ports = { first: 15_000, last: 15_999 }
+  boundPorts = new Set<number>()
+  toolchainProblem: string | undefined
+  dataProblem: string | undefined
+  startProblem: string | undefined
+  neverStarts = false
+  poolerNeverStarts = false
+  poolerSilent = false
+  poolerProblem: string | undefined
+  probeProblem: string | undefined
+  /** What PostgreSQL would say with the problem. */
+  probeCode: string | undefined
+  databases = ['fly-db']
+  readOnly = 'off'
+  created = 0
+
+  /** Ends the server of a cluster, as SIGKILL would, with these last lines in its log. */
+  kill(id: string, ...log: string[]): void {
+    this.clusters.get(id)!.process = { is: 'stopped', log }
+  }
+
+  get hosting(): Hosting {
+    return {
+      listen: '127.0.0.1',
+      localHost: '127.0.0.1',
+      hosts: ['localhost'],
+      ports: this.ports,
+      uids: { first: 300_001, last: 365_535 },
+      findToolchain: async (major) => {
+        if (this.toolchainProblem) throw new Error(this.toolchainProblem)
+        return this.called({
+          major,
+          version: `${major}.1`,
+          source: 'npm',
+          bin: '/bin',
+          share: '/share',
+          tools: '/tools',
+        })
+      },
+      isInstalled: () => false,
+      canBind: (port) => this.called(!this.boundPorts.has(port)),
+      freeBytes: () => this.called(this.freeBytes),
+      ensureLimits: (id) => {
+        this.limits.add(id)
+        return []
+      },
+      removeLimits: (id) => {
+        this.limits.delete(id)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get postgres(): PostgresDriver {
+    const query = (async (id: string, _database: string, text: string) => {
+      const verifier = /ALTER ROLE .* PASSWORD '(.*)'/.exec(text)?.[1]
+      if (verifier) {
+        this.clusters.get(id)!.password = true
+        this.verifiers.set(id, verifier)
+      }
+      if (/alter system set/.test(text)) this.readOnly = 'on'
+      if (/alter system reset/.test(text)) this.readOnly = 'off'
+      if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
+      if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
+      if (/from pg_database/.test(text)) return this.called(this.databases.map((name) => ({ name, open: true })))
+      if (/pg_read_all_data/.test(text)) return this.called([])
+      if (/pg_prepared_xacts/.test(text)) return this.called([])
+      if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
+      if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
+      if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
+      if (/rolpassword as verifier/.test(text)) return this.called([{ verifier: this.verifiers.get(id) }])
+      if (/from pg_authid/.test(text)) return this.called([])
+      return this.called([{ name: 'fly-user', role: 'schema_admin' }])
+    }) as unknown as PostgresDriver['query']
+    const client = { query, closeConnections: () => this.called(undefined) }
+    return {
+      ...client,
+      ...sqlAdmin(client),
+      list: () => [...this.clusters.keys()],
+      ensureData: async (id) => {
+        if (this.dataProblem) throw new Error('create the data directory', { cause: new Error(this.dataProblem) })
+        if (!this.clusters.has(id)) {
+          this.clusters.set(id, { process: { is: 'stopped', log: [] }, password: false })
+          this.created++
+        }
+        return this.called(undefined)
+      },
+      ensureRunning: async (id) => {
+        const cluster = this.clusters.get(id)
+        if (!cluster) throw new Error('it has no data directory')
+        if (this.startProblem) throw new Error(this.startProblem)
+        if (cluster.process.is === 'stopped' && !this.neverStarts) cluster.process = { is: 'starting', pid: 7 }
+        return this.called(undefined)
+      },
+      inspect: (id) => {
+        const cluster = this.clusters.get(id)
+        const seen = cluster?.process ?? { is: 'absent' as const }
+        if (cluster?.process.is === 'starting') cluster.process = { is: 'ready', pid: 7 }
+        return this.called(seen)
+      },
+      waitUntilReady: async (id) => {
+        await this.postgres.inspect(id)
+        return this.postgres.inspect(id)
+      },
+      watch: (() => this.called([])) as unknown as PostgresDriver['watch'],
+      probe: ({ database }) => {
+        const problem = this.probeProblem ?? (this.databases.includes(database) ? undefined : 'no such database')
+        if (problem === undefined) return this.called(undefined)
+        return Promise.reject(new Error(problem, { cause: { code: this.probeCode } }))
+      },
+      measure: () => this.called(this.usedBytes),
+      stop: (id) => {
+        const cluster = this.clusters.get(id)
+        if (cluster) cluster.process = { is: 'stopped', log: [] }
+        return this.called(undefined)
+      },
+      remove: (id) => {
+        this.clusters.delete(id)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get pooler(): PoolerDriver {
+    const nothing = () => this.called(undefined)
+    return {
+      ensurePooler: (id) => {
+        if (this.poolerProblem) return Promise.reject(new Error(this.poolerProblem))
+        if (!this.poolerNeverStarts) this.poolers.add(id)
+        return nothing()
+      },
+      inspectPooler: (id) => this.called(this.poolers.has(id) ? { is: 'running', pid: 8 } : { is: 'stopped', log: [] }),
+      endSessions: () => (this.poolerSilent ? Promise.reject(unavailable('no answer')) : nothing()),
+      removePooler: (id) => {
+        this.poolers.delete(id)
+        return nothing()
+      },
+    }
+  }
+
+  get receiver(): ReceiverDriver {
+    return {
+      ensureSlot: (id, slot) => {
+        this.slots.set(id, slot)
+        return this.called(undefined)
+      },
+      inspectSlot: (id, slot) => {
+        if (this.slots.get(id) !== slot) return this.called({ is: 'absent' })
+        return this.called({ is: 'ok', active: !this.receiverProblem, restartLsn: 0x3000000n, flushLsn: 0x3000000n })
+      },
+      dropSlot: (id) => {
+        this.slots.delete(id)
+        return this.called(undefined)
+      },
+      ensureReceiver: (id) => {
+        this.receivers.add(id)
+        return this.called(undefined)
+      },
+      inspectReceiver: (id) => {
+        if (this.receiverProblem) return this.called({ is: 'stopped', log: this.receiverLog })
+        return this.called(this.receivers.has(id) ? { is: 'running', pid: 9 } : { is: 'absent' })
+      },
+      removeReceiver: (id) => {
+        this.receivers.delete(id)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get repository(): Repository {
+    return {
+      removeBackup: (id: string, label: string) => {
+        this.kept.delete(`${id}/${label}`)
+        return this.called(undefined)
+      },
+      removeWalBefore: (_id: string, _epoch: number, before: bigint, kept: { from: bigint; to: bigint }[] = []) => {
+        const words = kept.map(({ from, to }) => `${formatLsn(from)} to ${formatLsn(to)}`)
+        this.trimmed.push({ before: formatLsn(before), kept: words })
+        return this.called(0)
+      },
+      freeBytes: () => this.called(this.repositoryFreeBytes),
+      removeArchive: () => this.called(undefined),
+      archiveEnd: () => this.called(this.archiveEnd),
+      archiveTail: () => this.called(this.archiveTail),
+      findDescription: (id: string) => this.called(this.descriptions.get(id)),
+      listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
+      describeCluster: (id: string, description: ClusterDescription) => {
+        if (this.describeProblem) throw new Error(this.describeProblem)
+        this.descriptions.set(id, description)
+        return this.called(undefined)
+      },
+      listClusters: () => this.called([...new Set(this.described.map(({ clusterId }) => clusterId))]),
+      removeCluster: (id: string) => {
+        for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
+        this.descriptions.delete(id)
+        return this.called(undefined)
+      },
+    } as unknown as Repository
+  }
+}

@@ -1,0 +1,55 @@
+import { generateKeyPairSync, randomBytes } from 'node:crypto'
+import type { LiveContext } from '../../../src/live/context.ts'
+import type { World } from '../../../src/reconcile/step.ts'
+import { FakeApps } from './apps.ts'
+import { FakeImages, FakeMachines } from './machines.ts'
+import { fakeServices } from './services.ts'
+
+/** Every driver in memory. The areas share one flat object, so that a test finds each switch by its name. */
+export class FakeWorld extends FakeApps {
+  readonly encryptionKey = randomBytes(32)
+
+  reset(): void {
+    const { encryptionKey, machines, images, machineDrivers } = this
+    Object.assign(machines, new FakeMachines())
+    Object.assign(images, new FakeImages())
+    Object.assign(this, { ...new FakeWorld(), encryptionKey, machines, images, machineDrivers })
+  }
+
+  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'> {
+    return {
+      readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
+      readAuthority: () => this.called('-----BEGIN CERTIFICATE-----\n'),
+      makeCertificate: () => this.called(this.certificate),
+      identityKey: async () => {
+        this.key ??= generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey
+        return this.key
+      },
+      lookUpName: () => this.called({ a: [], aaaa: [], cname: [] }),
+      db,
+      encryptionKey: this.encryptionKey,
+      hosting: this.hosting,
+      postgres: this.postgres,
+      pooler: this.pooler,
+      repository: this.repository,
+      receiver: this.receiver,
+      backups: this.backups,
+      restores: this.restores,
+      drills: this.drills,
+      boxes: this.boxes,
+      services: fakeServices(() => this.services),
+      checkpoints: this.checkpoints,
+      ...this.drivenMachines,
+      hasPrivateNetworks: async () => true,
+      homeNumber: 0,
+      volumes: this.volumes,
+      keep: {
+        backupIntervalSeconds: 86_400,
+        scrubIntervalSeconds: 604_800,
+        drillIntervalSeconds: this.drillIntervalSeconds,
+        pitrDays: 7,
+        deletedDays: 7,
+      },
+    }
+  }
+}
