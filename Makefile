@@ -3,7 +3,7 @@
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
 
-up: ## install what is missing and start the platform; Ctrl-C stops the control plane, ./berth down the rest
+up: ## install what is missing and start the platform; Ctrl-C stops the control plane, ./berth down everything
 	@scripts/setup.sh run
 	@exec ./berth up
 
@@ -20,11 +20,11 @@ check: ## check types, lint and format of TypeScript, shell and Perl, without te
 	@scripts/setup.sh check
 	@npm run --silent check
 
-demo: ## the story of the product in one minute
+demo: ## play a restore session in one minute
 	@scripts/setup.sh run
 	@exec scripts/demo.sh
 
-soak: ## hundreds of restores to random moments, held against the log
+soak: ## hundreds of restores to random moments, compared with the log
 	@scripts/setup.sh test
 	@BERTH_SOAK_TARGETS=200 BERTH_SOAK_SECONDS=60 npm test --silent -- test/e2e/oracle.test.ts
 
@@ -32,8 +32,8 @@ bench: ## run the benchmarks
 	@scripts/setup.sh bench
 	@exec node_modules/.bin/node bench/run.ts
 
-generate: ## write the generated files anew
-	@scripts/setup.sh check
+generate: ## regenerate the derived files
+	@scripts/setup.sh npm
 	@npm run --silent generate
 
 durations: ## run every test and note how long each file took, so that the longest start first
@@ -44,5 +44,5 @@ dist: ## build a release tarball with checksum in dist/
 	@scripts/setup.sh npm
 	@scripts/dist.sh
 
-clean: ## remove npm packages and caches; what the platform keeps in its home stays
+clean: ## remove npm packages, caches and releases, but not the platform's home
 	@rm -rf node_modules .cache dist

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the npm packages and, on systems with apt-get, the system packages that a purpose needs.
 # Prints nothing and returns quickly when nothing is missing.
-# Usage: scripts/setup.sh check|run|test|bench
+# Usage: scripts/setup.sh npm|quick|check|run|test|bench
 set -eu
 
 # Debian packages by purpose. `provides` maps a package to its program or library where the names differ.

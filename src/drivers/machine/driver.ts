@@ -38,7 +38,7 @@ export interface MachineProcessEntry {
   listen_sockets: { proto: string; address: string }[]
 }
 
-export interface MachineMemory {
+interface MachineMemory {
   limitBytes: number
   /** Excludes the page cache, which the kernel can give up. */
   usedBytes: number

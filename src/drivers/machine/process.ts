@@ -64,7 +64,7 @@ function readStatusBytes(paths: MachinePaths): Buffer | undefined {
 }
 
 /** Skips a last line without a line break, which is still being written. */
-export function readExits(paths: MachinePaths): MachineExit[] {
+function readExits(paths: MachinePaths): MachineExit[] {
   const lines = (readTextIfPresent(paths.exits) ?? '').split('\n').slice(0, -1)
   return lines.map(parseExit).filter((exit) => exit !== undefined)
 }

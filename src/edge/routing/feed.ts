@@ -23,7 +23,7 @@ export interface FeedOptions extends AppOptions {
   onError(error: unknown): void
 }
 
-export interface NameSink {
+interface NameSink {
   /** Reloads the names of these apps; null reloads all. */
   reload(db: Query, appIds: string[] | null): Promise<void>
   fillDatabases(routes: DatabaseRoute[]): void

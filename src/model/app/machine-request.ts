@@ -43,9 +43,3 @@ export const UpdateMachine = Type.Object(
   { title: 'UpdateMachine', examples: [{ config: { image: 'docker.io/library/nginx:1.29' } }] },
 )
 export type UpdateMachine = Static<typeof UpdateMachine>
-
-export interface MachineQuery {
-  include_deleted?: boolean
-  region?: string
-  state?: string
-}

@@ -76,7 +76,7 @@ export const NetworkPolicyView = Type.Object(
   { title: 'NetworkPolicy' },
 )
 
-export interface PolicySelector {
+interface PolicySelector {
   all?: true
   machines?: { id: string }[]
   metadata?: Record<string, string>

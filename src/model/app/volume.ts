@@ -24,7 +24,7 @@ export const volumeStates = defineStates({
   destroying: { outcomes: { gone: 'destroyed' } },
   destroyed: {},
 })
-export type VolumeState = State<typeof volumeStates>
+type VolumeState = State<typeof volumeStates>
 
 export const snapshotStates = defineStates({
   creating: { commands: { remove: 'removing' }, outcomes: { done: 'created', failed: 'failed' }, deadlineMinutes: 240 },
@@ -33,7 +33,7 @@ export const snapshotStates = defineStates({
   removing: { outcomes: { gone: 'removed' } },
   removed: {},
 })
-export type SnapshotState = State<typeof snapshotStates>
+type SnapshotState = State<typeof snapshotStates>
 
 export interface Volume {
   id: string

@@ -61,7 +61,7 @@ export function privateNames(id: string): Record<ClusterEndpoint, string> {
 
 export const privatePort = 5432
 
-export type HealthStatus = 'ok' | 'degraded' | 'down' | 'read_only'
+type HealthStatus = 'ok' | 'degraded' | 'down' | 'read_only'
 
 export interface Health {
   status: HealthStatus

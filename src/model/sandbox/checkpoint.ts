@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import type { Micros } from '../time.ts'
 
-export type CheckpointState = 'making' | 'ready' | 'failed' | 'removing'
+type CheckpointState = 'making' | 'ready' | 'failed' | 'removing'
 
 export interface Checkpoint {
   sandboxId: string

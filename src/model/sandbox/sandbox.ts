@@ -4,8 +4,6 @@ import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
 import type { NetworkPolicy, PrivilegesPolicy, ResourcesPolicy } from './policy.ts'
 
-export type { NetworkPolicy, NetworkRule } from './policy.ts'
-
 export const sandboxStates = defineStates({
   cold: { commands: { use: 'running', delete: 'deleting' } },
   running: { commands: { delete: 'deleting' }, keeps: 'up' },

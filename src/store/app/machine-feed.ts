@@ -1,7 +1,7 @@
 import type pg from 'pg'
 import { type ChangeFeed, changeFeed } from '../change-feed.ts'
 
-export interface MachineChange {
+interface MachineChange {
   appId: string
   machineId: string
 }

@@ -30,7 +30,7 @@ const relatedColumns = `
   case when machine.lease_until > now() then json_build_object('nonce', machine.lease_nonce, 'owner', machine.lease_owner,
     'description', machine.lease_description, 'expiresAt', extract(epoch from machine.lease_until)::bigint) end as lease`
 
-export const machineDetails = `${machineColumns}, ${relatedColumns}`
+const machineDetails = `${machineColumns}, ${relatedColumns}`
 
 /** The app of a machine request. */
 export interface MachineApp {

@@ -274,14 +274,6 @@ export async function setStorage(tx: Tx, id: string, { provisioned, used, publis
   )
 }
 
-export async function markProgress(db: Query, id: string): Promise<Micros> {
-  const { rows } = await db.query<{ at: Micros }>(
-    'update cluster set progress_at = now() where id = $1 returning progress_at as at',
-    [id],
-  )
-  return rows[0]!.at
-}
-
 /** The row holds the organizations of both caller and cluster; only the cluster's becomes `orgId`. */
 function clusterOf<T extends Cluster>(row: { clusterOrgId: string | null }): T {
   return { ...row, orgId: row.clusterOrgId } as unknown as T

@@ -12,7 +12,7 @@ export interface DrillSpec {
 
 export type PagesState = { is: 'absent' } | { is: 'running' } | { is: 'passed' } | { is: 'failed'; reason: string }
 
-export type ContentsState =
+type ContentsState =
   | Exclude<PagesState, { is: 'passed' }>
   /** The answer is null if the owner has no query. */
   | { is: 'passed'; answer: string | null }
