@@ -11,7 +11,6 @@ import {
   type PostgresMajor,
   type RecordedToolchain,
 } from '../../model/postgres/cluster.ts'
-import type { Micros } from '../../model/time.ts'
 import { callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
 import { byPosition } from '../batch.ts'
 import type { Db, Query, Tx } from '../db.ts'
