@@ -1,4 +1,5 @@
 import pg from 'pg'
+import { expect } from 'vitest'
 import { type Home, openHome } from '../../src/drivers/host/home.ts'
 import { isRoot } from '../../src/drivers/host/process.ts'
 import type { PostgresDriver } from '../../src/drivers/postgres/driver.ts'
@@ -101,8 +102,8 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
 
 export async function untilReady(postgres: PostgresDriver, id: string): Promise<number> {
   const state = await postgres.waitUntilReady(id, 60)
-  if (state.is !== 'ready') throw new Error(`not ready: ${JSON.stringify(state)}`)
-  return state.pid
+  expect(state).toMatchObject({ is: 'ready', pid: expect.any(Number) })
+  return (state as { pid: number }).pid
 }
 
 export function flyUser(port: number): ProbeTarget {
