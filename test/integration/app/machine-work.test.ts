@@ -21,7 +21,7 @@ const commands: Record<
     ask(id: string): Promise<unknown>
     ends: string
     up: boolean
-    /** The step only writes down what it sees, and changes nothing outside. */
+    /** The step only records the observed state and calls no driver that changes something. */
     onlyRecords?: true
   }
 > = {

@@ -10,7 +10,7 @@ export interface FakeService {
 
 let pids = 100
 
-/** Services in memory, by `<box>/<name>`. */
+/** Keeps services in memory, by `<box>/<name>`. */
 export function fakeServices(services: () => Map<string, FakeService>): BoxServices {
   const at = (boxId: string, name: string): FakeService => {
     const key = `${boxId}/${name}`
