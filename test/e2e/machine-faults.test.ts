@@ -62,7 +62,7 @@ function insideOf(id: string): number[] {
     try {
       return readFileSync(file, 'utf8').includes(`FLY_MACHINE_ID=${id}\0`) ? [Number(file.split('/')[2])] : []
     } catch {
-      return [] // it ended meanwhile
+      return [] // the process has ended
     }
   })
 }

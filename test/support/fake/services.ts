@@ -3,7 +3,7 @@ import type { ServiceProcess } from '../../../src/model/sandbox/service-state.ts
 
 export interface FakeService {
   process: ServiceProcess
-  /** What happens after a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
+  /** The result of a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
   life?: { lines?: string[]; code?: number; problem?: string; isBack?: boolean }
   log: LogItem[]
 }
