@@ -1,4 +1,4 @@
-// Machines as their users see them, from an image that is on the host already.
+// Machines over the public API, from an image that the host has already pulled.
 import { busyboxImage } from '../test/support/image.ts'
 import { pushImage, startRegistry } from '../test/support/registry.ts'
 import { millisOf, openBoxHost } from './box.ts'
@@ -28,7 +28,7 @@ export const machines = [
     benchmarks: [
       timed(
         'machine-create',
-        'create a machine from an image that is here until it is started',
+        'time to create a machine from a local image until it is started',
         120,
         30,
         async (host) => {
@@ -41,7 +41,7 @@ export const machines = [
           return millis
         },
       ),
-      timed('machine-stop', 'stop a machine whose program ends at once', 60, 30, async (host) => {
+      timed('machine-stop', 'time to stop a machine whose program exits at once', 60, 30, async (host) => {
         const made = await create(host)
         await waitFor(host, made, 'started')
         const millis = await millisOf(async () => {
@@ -53,7 +53,7 @@ export const machines = [
       }),
       {
         name: 'machine-memory',
-        title: `memory of a machine beyond its program, ${machineCount} of them running`,
+        title: `memory of a machine without its program, ${machineCount} running`,
         target: { atMost: 3 },
         run: measureMemory,
       },
@@ -68,7 +68,7 @@ async function setUp(scope: Scope): Promise<Fixture> {
   const { reference } = await pushImage(registry, { repository: 'bench', ...busyboxImage() })
   const host = { platform, image: reference }
   await call(host, 'POST', '/v1/apps', { app_name: 'bench', org_slug: 'personal' })
-  // The first pulls the image.
+  // The first machine pulls the image.
   const first = await create(host)
   await waitFor(host, first, 'started')
   await destroy(host, first)
@@ -102,7 +102,10 @@ async function waitFor(host: Fixture, { id, instance_id }: Made, state: string):
 
 async function destroy(host: Fixture, made: Made): Promise<void> {
   await ask(host, 'DELETE', `/${made.id}?force=true`)
-  await until(async () => (await ask<{ state: string }>(host, 'GET', `/${made.id}`)).state === 'destroyed', 'its end')
+  await until(
+    async () => (await ask<{ state: string }>(host, 'GET', `/${made.id}`)).state === 'destroyed',
+    'the machine to be destroyed',
+  )
 }
 
 async function measureMemory(host: Fixture): Promise<Measurement> {
@@ -115,8 +118,7 @@ async function measureMemory(host: Fixture): Promise<Measurement> {
   const sizes = boxMemoryMb('machine', ids, longRunning)
   const kernel = kernelMemoryMb('machine', ids)
   for (const one of made) await destroy(host, one)
-  const beside =
-    kernel.length > 0 ? `; beside it the kernel holds ${mean(kernel).toFixed(1)} MB for all its processes` : ''
-  const note = `PSS of the supervisors, the log, the watching shell and bwrap; ${rangeText(sizes, 2)} MB${beside}`
+  const beside = kernel.length > 0 ? `; plus ${mean(kernel).toFixed(1)} MB of kernel memory for all its processes` : ''
+  const note = `PSS of the supervisors, the log, the monitoring shell and bwrap; ${rangeText(sizes, 2)} MB${beside}`
   return { value: mean(sizes), unit: 'MB', reference: '', note, disturbed: false }
 }

@@ -1,5 +1,5 @@
-// What the platform is held against: Fastify, pg, one statement, and nothing else. It is given every advantage the
-// platform has, such as named statements.
+// The server that the platform is compared with: Fastify, pg and one statement per request. It uses the same
+// optimizations as the platform, such as named statements.
 import { randomBytes } from 'node:crypto'
 import Fastify from 'fastify'
 import pg from 'pg'

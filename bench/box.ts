@@ -1,4 +1,4 @@
-// Sandboxes of a platform as their users see them, and what is beside them on the disk for those who measure.
+// Sandboxes over the public API, and the files and database rows that benchmarks read directly.
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import type pg from 'pg'
 import { WebSocket } from 'ws'
@@ -10,9 +10,9 @@ export interface BoxHost {
   scope: Scope
   platform: Platform
   home: string
-  /** Where the sandbox interface answers. */
+  /** The URL of the sandbox API. */
   url: string
-  /** The state database. */
+  /** A connection to the state database. */
   state: pg.Client
 }
 
@@ -26,7 +26,7 @@ export async function openBoxHost(scope: Scope, parent?: string): Promise<BoxHos
   await platform.start()
   const home = platform.environment.BERTH_HOME!
   const file = `${home}/run/addresses.json`
-  // It appears when everything answers, a moment after the first does.
+  // The file is written once all listeners answer, a moment after the first one.
   await until(() => existsSync(file), 'the platform to say where it answers')
   const url = `${JSON.parse(readFileSync(file, 'utf8')).sandbox}/v1/sandboxes`
   return { scope, platform, home, url, state: await connect(scope, platform) }
@@ -51,7 +51,7 @@ export async function makeSandbox(host: BoxHost, name: string): Promise<string> 
   return JSON.parse(await askText(host, 'POST', '', { name })).id
 }
 
-/** Until also its files are gone, whose removal would fall on the next measurement. */
+/** Waits for the removal of the files too, because it would slow down the next measurement. */
 export async function removeSandbox(host: BoxHost, name: string): Promise<void> {
   await askText(host, 'DELETE', `/${name}`)
   const isGone = async () => {
@@ -62,7 +62,7 @@ export async function removeSandbox(host: BoxHost, name: string): Promise<void> 
   await until(isGone, `sandbox ${name} to be gone`, 60)
 }
 
-/** Runs a command over a WebSocket, from the opening of the connection to its end. */
+/** Runs a command over a WebSocket and returns when the connection is closed. */
 export function execute({ url, platform }: BoxHost, name: string, ...argv: string[]): Promise<void> {
   const query = argv.map((word) => `cmd=${encodeURIComponent(word)}`).join('&')
   const socket = new WebSocket(`${url.replace(/^http/, 'ws')}/${name}/exec?${query}`, {
@@ -73,7 +73,7 @@ export function execute({ url, platform }: BoxHost, name: string, ...argv: strin
   let code: number | undefined
   return new Promise((resolve, reject) => {
     socket.on('message', (data: Buffer, isBinary) => {
-      // A byte that says which stream it is, and for the end the exit code.
+      // The first byte is the number of the stream; the last frame contains the exit code.
       if (isBinary && data[0] === 3) code = data[1]
       else if (isBinary) said += data.subarray(1)
     })
@@ -82,14 +82,14 @@ export function execute({ url, platform }: BoxHost, name: string, ...argv: strin
   })
 }
 
-/** Defines a service and returns when it was told that its program was started. */
+/** Defines a service and returns when the API reports that its program has started. */
 export async function putService(host: BoxHost, sandbox: string, name: string, argv: string[]): Promise<void> {
   const [cmd, ...args] = argv
   const answer = await ask(host, 'PUT', `/${sandbox}/services/${name}?duration=1s`, { cmd, args })
   let text = ''
   for await (const part of answer.body!.pipeThrough(new TextDecoderStream())) {
     text += part
-    if (text.includes('"type":"started"')) return // which also ends the stream
+    if (text.includes('"type":"started"')) return // leaving the loop also cancels the stream
     if (text.includes('"type":"error"')) break
   }
   throw new Error(`service ${name} was not started: ${text}`)

@@ -1,4 +1,4 @@
-// What the platform does for its users, done by hand instead, to hold it against that.
+// Manual setups of PostgreSQL and PgBouncer, which the platform is compared with.
 import { execFile, spawn } from 'node:child_process'
 import { chownSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ import type { Scope } from './scope.ts'
 const run = promisify(execFile)
 const nobody = 65_534
 
-/** Seconds that plain initdb and the start of its server take. */
+/** Returns the seconds that initdb and the start of the server take. */
 export async function timePlainServer(scope: Scope, home: string, bin: string): Promise<number> {
   const [directory, remove] = ownDirectory(scope, home, nobody)
   const data = join(directory, 'data')
@@ -39,7 +39,7 @@ export async function timePlainServer(scope: Scope, home: string, bin: string): 
   return seconds
 }
 
-/** Until the server says that it is ready. The answer stops it. */
+/** Returns once the server is ready; the returned function stops it. */
 export async function startServer(
   scope: Scope,
   bin: string,
@@ -62,7 +62,7 @@ export async function startServer(
 
 const poolSettings = /^(pool_mode|max_client_conn|default_pool_size|reserve_pool_\w+|max_db_connections) = .*$/gm
 
-/** As the user of the cluster, so that it too goes through the socket. The answer is its port. */
+/** Runs PgBouncer as the user of the cluster, so that it uses the Unix socket too. Returns its port. */
 export async function startPlainPooler({ scope, home }: ClusterHost, cluster: Cluster): Promise<number> {
   const [directory] = ownDirectory(scope, home, cluster.uid)
   const port = await freePort()
@@ -100,7 +100,7 @@ function answers(port: number, password: string): Promise<boolean> {
   )
 }
 
-/** The server of a cluster once more, on a copy of its data and with its own command line. The answer is its port. */
+/** Starts the server again on a copy of the data, with the command line of the cluster. Returns its port. */
 export async function startCopy(host: ClusterHost, cluster: Cluster): Promise<number> {
   const { scope, home } = host
   const [directory] = ownDirectory(scope, home, cluster.uid)

@@ -1,4 +1,4 @@
-// Checkpoints of a sandbox that has written much, held against a plain copy of what it has written.
+// Checkpoints of a sandbox with many files, compared with a plain copy of these files.
 import { spawnSync } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -26,7 +26,7 @@ const plain = group<Fixture>({
   benchmarks: [
     {
       name: 'checkpoint-500mb',
-      title: 'checkpoint of 500 MB in 10,000 files, time',
+      title: 'time of a checkpoint of 500 MB in 10,000 files',
       target: { atMost: 1.2 },
       async run(host) {
         const ratio = await inTurn(
@@ -48,7 +48,7 @@ const btrfs = group<Fixture>({
   benchmarks: [
     {
       name: 'checkpoint-btrfs',
-      title: 'checkpoint of 500 MB in 10,000 files on btrfs, median',
+      title: 'time of a checkpoint of 500 MB in 10,000 files on btrfs, median',
       target: { atMost: 100 },
       async run(host) {
         const disturbed = await isDisturbed()
@@ -77,7 +77,7 @@ async function makeFull(host: BoxHost): Promise<Fixture> {
   return { ...host, id }
 }
 
-/** Milliseconds from the request to the line that says it is there. It is removed again. */
+/** Returns the milliseconds from the request to the `complete` line, and removes the checkpoint. */
 async function timeCheckpoint(host: Fixture): Promise<number> {
   await settle(host)
   let answer = ''
@@ -92,7 +92,7 @@ async function timeCheckpoint(host: Fixture): Promise<number> {
   return millis
 }
 
-/** Seconds. */
+/** Returns seconds. */
 async function timeCopy(host: Fixture): Promise<number> {
   const directory = join(host.home, 'sandbox', host.id)
   const copy = join(host.home, 'bench-copy')
@@ -114,7 +114,7 @@ async function mountBtrfs(scope: Scope): Promise<string> {
   await timeProgram('truncate', ['-s', `${imageGigabytes}G`, image])
   await timeProgram('mkfs.btrfs', ['-q', image])
   await timeProgram('mount', ['-o', 'loop', image, mountPoint])
-  // Lazily: what deletes in the background may still be at it.
+  // Unmounts lazily, because a background process may still be deleting files.
   scope.defer(() => void spawnSync('umount', ['-l', mountPoint]))
   for (const path of [directory, mountPoint]) chmodSync(path, 0o711)
   return mountPoint

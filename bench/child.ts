@@ -20,7 +20,7 @@ export async function endChild(child: ChildProcess, signal: NodeJS.Signals): Pro
   await ended
 }
 
-/** A directory of a user, removed again by the function beside it. */
+/** Creates a directory owned by this user, and returns it with a function that removes it. */
 export function ownDirectory(scope: Scope, parent: string, uid: number): [path: string, remove: () => void] {
   const path = mkdtempSync(join(parent, 'bench-'))
   const remove = () => rmSync(path, { recursive: true, force: true })

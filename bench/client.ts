@@ -1,4 +1,4 @@
-// Stands in for wrk where that is not installed: the same plan, the same number of connections, the same answer.
+// Replaces wrk where it is not installed, with the same plan, number of connections and output.
 import { readFileSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 import { connections, type LoadResult } from './load.ts'

@@ -1,4 +1,4 @@
-// Clusters of a platform as its users see them, and what is beside them on the disk for those who measure.
+// Clusters over the public API, and the files and database rows that benchmarks read directly.
 import { execFile, spawn } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -14,7 +14,7 @@ export interface ClusterHost {
   scope: Scope
   platform: Platform
   home: string
-  /** The state database. */
+  /** A connection to the state database. */
   state: pg.Client
 }
 
@@ -53,7 +53,7 @@ const commandMillis = 180_000
 
 export async function openClusterHost(scope: Scope, parent?: string): Promise<ClusterHost> {
   const platform = await openPlatform(scope, parent)
-  // A drill is a restore in the middle of another measurement.
+  // A drill would run a restore during another measurement.
   platform.environment.BERTH_DRILL_INTERVAL = 'off'
   await platform.start()
   return { scope, platform, home: platform.environment.BERTH_HOME!, state: await connect(scope, platform) }
@@ -104,7 +104,7 @@ export async function isVerified({ platform }: ClusterHost, id: string): Promise
   return (await getView(platform, id)).restore?.verified ?? false
 }
 
-/** Throws unless a client gets an answer through both endpoints. */
+/** Throws unless both endpoints answer a query. */
 export async function askBothEndpoints(host: ClusterHost, id: string): Promise<void> {
   const { primary } = (await getView(host.platform, id)).endpoints
   const password = await getPassword(host, id)
@@ -150,7 +150,7 @@ async function getCluster(host: ClusterHost, id: string): Promise<Cluster> {
   }
 }
 
-/** Until also its files are gone, whose removal would fall on the next measurement. */
+/** Waits for the removal of the files too, because it would slow down the next measurement. */
 export async function removeCluster(host: ClusterHost, id: string): Promise<void> {
   await call(host.platform, 'DELETE', `/v1/postgres/${id}`)
   const trash = `${host.home}/trash`
@@ -164,7 +164,7 @@ export async function removeCluster(host: ClusterHost, id: string): Promise<void
 
 export async function connectAsSuperuser(scope: Scope, cluster: Cluster): Promise<pg.Client> {
   const client = new pg.Client({ host: cluster.sockets, port: cluster.directPort, user: 'postgres', database })
-  client.on('error', () => {}) // the cluster goes down before this does
+  client.on('error', () => {}) // the cluster stops before this connection is closed
   await client.connect()
   scope.defer(() => client.end())
   return client
@@ -178,7 +178,7 @@ export async function startBackup({ platform }: ClusterHost, id: string): Promis
   await call(platform, 'POST', `/v1/postgres/${id}/backups`, {})
 }
 
-/** The newest one, once it is completed. */
+/** Returns the newest backup once it is completed. */
 export async function waitForBackup(host: ClusterHost, id: string): Promise<Backup> {
   let newest: Backup | undefined
   const look = async () => {
@@ -194,13 +194,13 @@ export function backupDirectory({ home }: ClusterHost, { id }: Cluster, backup: 
   return `${home}/repository/${id}/backups/${backup.id}/data`
 }
 
-/** Fills the database with about 15 MB for each step of the scale. */
+/** Fills the database with about 15 MB per unit of the pgbench scale. */
 export async function fill({ tools, directPort, password }: Cluster, scale: number): Promise<void> {
   const args = ['-i', '-q', '-s', String(scale), ...clientArguments(directPort)]
   await run(`${tools}/pgbench`, args, { env: clientEnvironment(password), timeout: commandMillis })
 }
 
-/** Transactions per second. */
+/** Returns transactions per second. */
 export async function queryRate(cluster: Cluster, port: number, seconds: number): Promise<number> {
   const args = ['-S', '-n', '-c', '8', '-j', '2', '-T', String(seconds), ...clientArguments(port)]
   const options = { env: clientEnvironment(cluster.password), timeout: (seconds + 30) * 1000 }
@@ -209,14 +209,14 @@ export async function queryRate(cluster: Cluster, port: number, seconds: number)
 }
 
 export interface WriteLoad {
-  /** Transactions per second, and when the second they stand for was over. */
+  /** The transactions in each second, and the time at its end. */
   seconds: { at: number; rate: number }[]
   stop(): Promise<void>
 }
 
 const longestLoadSeconds = 90
 
-/** pgbench as it comes, until it is stopped. */
+/** Runs the default pgbench script until it is stopped. */
 export function startWriteLoad(scope: Scope, cluster: Cluster): WriteLoad {
   const args = ['-n', '-c', '4', '-j', '2', '-P', '1', '-T', String(longestLoadSeconds)]
   const child = spawn(`${cluster.tools}/pgbench`, [...args, ...clientArguments(cluster.directPort)], {
@@ -238,18 +238,18 @@ function clientArguments(port: number): string[] {
   return ['-h', '127.0.0.1', '-p', String(port), '-U', user, database]
 }
 
-// Without TLS on both sides, because a server set up by hand has none.
+// Neither side uses TLS, because the manually started server has no certificate.
 function clientEnvironment(password: string): NodeJS.ProcessEnv {
   return { PATH: process.env.PATH, PGPASSWORD: password, PGSSLMODE: 'disable' }
 }
 
-/** What earlier work left for the disk to do would fall on the next measurement. */
+/** Flushes pending writes, which would slow down the next measurement. */
 export async function settle({ home }: Pick<ClusterHost, 'home'>): Promise<void> {
   await run('sync', ['-f', home], { timeout: commandMillis })
   await pause(200)
 }
 
-/** Seconds. */
+/** Returns seconds. */
 export async function timeProgram(program: string, args: string[]): Promise<number> {
   const started = performance.now()
   await run(program, args, { timeout: commandMillis, maxBuffer: 2 ** 26 })

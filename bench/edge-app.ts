@@ -59,12 +59,12 @@ const edgeApp = group({
       async run({ ours, haproxy }) {
         const { ratio, note } = await compare(ours, haproxy)
         const { median: value, disturbed } = ratio
-        return { value, unit: '×', reference: 'HAProxy before the same machine', note, disturbed }
+        return { value, unit: '×', reference: 'HAProxy in front of the same machine', note, disturbed }
       },
     },
     {
       name: 'edge-apps-p99',
-      title: 'The slowest hundredth of requests at half of what the edge carries',
+      title: '99th percentile latency at half of the maximum rate of the edge',
       target: { atMost: 3 },
       async run({ ours, haproxy }) {
         const most = await askSteadily(ours, { rate: 100_000, seconds: 0.2 })
@@ -92,18 +92,18 @@ const edgeApp = group({
     },
     {
       name: 'edge-apps-latency',
-      title: 'What the edge adds to a request, ms',
+      title: 'latency that the edge adds to a request',
       target: { atMost: 1 },
       async run({ ours, direct }) {
         const added: number[] = []
         for (let round = 0; round < 5; round++) added.push((await oneByOne(ours)) - (await oneByOne(direct)))
-        const note = `medians of ${latencyRequests} requests one after the other, less those without the edge; rounds ${rangeText(added, 2)}`
+        const note = `medians of ${latencyRequests} sequential requests, minus the medians without the edge; rounds ${rangeText(added, 2)}`
         return { value: median(added), unit: 'ms', reference: '', note }
       },
     },
     {
       name: 'edge-apps-update',
-      title: 'Failed requests over a rolling update and restarts of the control plane',
+      title: 'failed requests during rolling updates and restarts of the control plane',
       target: { atMost: 0 },
       async run({ platform, ours, config, machines }) {
         machines.push(await startMachine(platform, config))
@@ -138,7 +138,7 @@ const edgeApp = group({
 
 export const edgeApps = [edgeApp]
 
-/** A root file system with the fastest server that is at hand. */
+/** Creates a root file system with HAProxy as the server, because it is fast. */
 async function makeRoot(scope: Scope): Promise<string> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-root-'))
   scope.defer(() => rmSync(directory, { recursive: true, force: true }))
@@ -161,7 +161,7 @@ function machineConfig(root: string): object {
   return {
     image: `tar:${root}`,
     init: { exec: ['/usr/sbin/haproxy', '-db', '-f', '/etc/haproxy.cfg'] },
-    // It lets requests end that are under way.
+    // HAProxy finishes running requests on this signal.
     stop_config: { signal: 'SIGUSR1', timeout: '10s' },
     services: [
       {
@@ -198,7 +198,7 @@ async function call(platform: Platform, method: string, path: string, body?: obj
   return JSON.parse(text)
 }
 
-/** Apps with an address and a machine each; only one of them is asked for. */
+/** Inserts apps with an address and a machine each; they get no requests. */
 async function seedApps(platform: Platform): Promise<void> {
   await query(
     platform,
@@ -222,7 +222,7 @@ async function addressOf(platform: Platform, id: string): Promise<string> {
   return boxAddress(home, slot)
 }
 
-/** The median of requests that wait for each other. */
+/** Returns the median latency of sequential requests. */
 async function oneByOne({ url, host }: Side): Promise<number> {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
   const times: number[] = []

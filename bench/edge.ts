@@ -21,7 +21,7 @@ export const servicePort = 8080
 
 export interface Side {
   url: string
-  /** What is asked for. */
+  /** The Host field of the requests. */
   host: string
   processes(): number[]
 }
@@ -45,7 +45,7 @@ const edge = group({
       async run({ ours, haproxy }: { ours: Side; haproxy: Side }) {
         const { ratio, note } = await compare(ours, haproxy)
         const { median: value, disturbed } = ratio
-        return { value, unit: '×', reference: 'HAProxy before the same service', note, disturbed }
+        return { value, unit: '×', reference: 'HAProxy in front of the same service', note, disturbed }
       },
     },
   ],
@@ -53,7 +53,7 @@ const edge = group({
 
 export const edges = [edge]
 
-/** Requests per second of both, with the processor time of each request. */
+/** Compares the requests per second of both sides; the note contains the CPU time per request. */
 export async function compare(ours: Side, haproxy: Side): Promise<{ ratio: Ratio; note: string }> {
   for (const side of [ours, haproxy]) await load(side, warmUpSeconds)
   const micros: Record<'ours' | 'theirs', number[]> = { ours: [], theirs: [] }
@@ -62,17 +62,17 @@ export async function compare(ours: Side, haproxy: Side): Promise<{ ratio: Ratio
     () => loadAndNote(haproxy, micros.theirs),
   )
   const rates = `${ratio.measured.toFixed(0)} and ${ratio.reference.toFixed(0)} requests/s`
-  const cost = `${middle(micros.ours)} and ${middle(micros.theirs)} µs of processor time each`
-  const note = `${rates} with ${cores} workers and threads, wrk of 32 connections, 1,000 routes; ${cost}; ${ratio.note}`
+  const cost = `${middle(micros.ours)} and ${middle(micros.theirs)} µs of CPU time per request`
+  const note = `${rates} with ${cores} workers and threads, wrk with 32 connections, 1,000 routes; ${cost}; ${ratio.note}`
   return { ratio, note }
 }
 
-/** The file appears when everything answers, a moment after the first does. */
+/** Waits for the file, which is written once all listeners answer. */
 export async function readAddresses(platform: Platform): Promise<{ api: string; sandbox: string; edge: string }> {
   const file = `${platform.environment.BERTH_HOME}/run/addresses.json`
   for (const deadline = Date.now() + 30_000; ; await pause(20)) {
     if (existsSync(file)) return JSON.parse(readFileSync(file, 'utf8'))
-    if (Date.now() > deadline) throw new Error('the platform does not say where it answers')
+    if (Date.now() > deadline) throw new Error('the platform has not written its addresses')
   }
 }
 
@@ -96,7 +96,7 @@ function middle(values: number[]): string {
   return values.toSorted((a, b) => a - b)[values.length >> 1]!.toFixed(0)
 }
 
-// The fastest server that is at hand in a sandbox, so that the edge is what is measured.
+// HAProxy is the service, because it is fast enough for the edge to be the bottleneck.
 export const serviceConfig = `global
   nbthread 1
 defaults
@@ -126,7 +126,7 @@ async function startService(platform: Platform, sandboxUrl: string): Promise<voi
   await call('PUT', `/${name}/services/web?duration=1s`, JSON.stringify(definition))
 }
 
-/** As many routes as a home can hold; only one of them is asked for. */
+/** Inserts as many routes as a home can have; they get no requests. */
 async function seedRoutes(platform: Platform): Promise<void> {
   await query(
     platform,

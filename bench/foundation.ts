@@ -7,7 +7,7 @@ import { type BareServer, connect, openPlatform, type Platform, startBareServer,
 import type { Scope } from './scope.ts'
 
 const warmUpSeconds = 2
-const loadSeconds = 1 // many short rounds tell a disturbance from the rest
+const loadSeconds = 1 // many short rounds make disturbed ones easy to tell apart
 
 const requests = group({
   async setUp(scope) {
@@ -62,7 +62,7 @@ const size = group({
   benchmarks: [
     {
       name: 'app-get-among-many',
-      title: 'get by name with 100,000 apps, time',
+      title: 'time of GET by name with 100,000 apps',
       target: { atMost: 1.3 },
       async run({ few, many }) {
         const ofSize = (platform: Platform, apps: number) => readsOf(platform, someOf(apps).map(getPath))
@@ -71,17 +71,17 @@ const size = group({
     },
     {
       name: 'app-list-among-many',
-      title: 'list by organization, limit=100, with 100,000 apps in it, time',
+      title: 'time of a list by organization (limit=100) with 100,000 apps in it',
       target: { atMost: 1.3 },
       async run({ few, many }) {
-        // Pages from anywhere in the list. The few have one page only.
+        // The pages are spread over the whole list; 100 apps fit on one page.
         const pages = someOf(100_000 - 100).map((n) => `${pageOf('personal')}&cursor=${cursorAfter(n)}`)
         return timeAmongMany(readsOf(few, [pageOf('personal')]), readsOf(many, pages))
       },
     },
     {
       name: 'app-list-beside-many',
-      title: 'list by organization, limit=100, with 100,000 apps in another one, time',
+      title: 'time of a list by organization (limit=100) with 100,000 apps in another one',
       target: { atMost: 1.3 },
       async run({ few, many }) {
         return timeAmongMany(readsOf(few, [pageOf('personal')]), readsOf(many, [pageOf('beside')]))
@@ -101,13 +101,13 @@ const start = group({
   benchmarks: [
     {
       name: 'memory-first-start',
-      title: 'resident memory of API and worker, idle, first start of a home',
+      title: 'idle resident memory of API and worker after the first start of a home',
       target: { atMost: 150 },
       run: idleMemory,
     },
     {
       name: 'memory',
-      title: 'resident memory of API and worker, idle',
+      title: 'idle resident memory of API and worker',
       target: { atMost: 150 },
       async run(platform) {
         await platform.stop()
@@ -117,7 +117,7 @@ const start = group({
     },
     {
       name: 'up',
-      title: 'berth up until the API answers, state database running',
+      title: 'time from berth up until the API answers, with the state database running',
       target: { atMost: 2 },
       async run(platform) {
         return startTimes(platform, () => platform.stop())
@@ -125,7 +125,7 @@ const start = group({
     },
     {
       name: 'up-after-down',
-      title: 'berth up until the API answers, after berth down',
+      title: 'time from berth up until the API answers, after berth down',
       target: { atMost: 2 },
       async run(platform) {
         return startTimes(platform, async () => {
@@ -136,7 +136,7 @@ const start = group({
     },
     {
       name: 'help',
-      title: 'berth --help',
+      title: 'time of berth --help',
       target: { atMost: 250 },
       async run({ environment }) {
         await timeCommand(environment, '--help')
@@ -158,7 +158,7 @@ const work = group({
   benchmarks: [
     {
       name: 'work-rate',
-      title: 'trivial resources brought to rest by one worker process',
+      title: 'trivial resources that one worker process reconciles',
       target: { atLeast: 300 },
       async run(client) {
         await bringToRest(client, batch / 4)
@@ -169,11 +169,11 @@ const work = group({
     },
     {
       name: 'work-wake',
-      title: 'commit of the enqueue until the step was done, idle worker',
+      title: 'time from the commit of the enqueue to the end of the step, idle worker',
       target: { atMost: 20 },
       async run(client) {
         const times = await repeat(50, () => wakeMillis(client))
-        const note = `50 wake-ups, ${rangeText(times, 1)} ms; holds the commit, the wake-up, the lease and the whole step`
+        const note = `50 wake-ups, ${rangeText(times, 1)} ms; includes the commit, the wake-up, the lease and the whole step`
         return { value: median(times), unit: 'ms', reference: '', note }
       },
     },
@@ -185,7 +185,7 @@ export const foundation = [requests, size, start, work]
 type Side = [server: BareServer, load: Load]
 
 interface LoadRatio extends Ratio {
-  /** Medians of the rates, and what the disturbances of a shared machine change least: the processor time. */
+  /** The median rates and the CPU time per request, which other load on the machine affects least. */
   detail: string
 }
 
@@ -198,12 +198,12 @@ async function compareLoads(measured: Side, reference: Side): Promise<LoadRatio>
   )
   const rates = `${ratio.measured.toFixed(0)} and ${ratio.reference.toFixed(0)} requests/s with ${loadGenerator()}`
   const micros = [median(costs.measured), median(costs.reference)] as const
-  const time = `${micros[0].toFixed(0)} and ${micros[1].toFixed(0)} µs of processor time each`
+  const time = `${micros[0].toFixed(0)} and ${micros[1].toFixed(0)} µs of CPU time per request`
   const share = `(${(micros[1] / micros[0]).toFixed(2)} ×)`
   return { ...ratio, detail: `${rates}; ${time} ${share}; ${ratio.note}` }
 }
 
-/** Requests per second; the processor time of server and state database per request goes to `costs`. */
+/** Returns requests per second; adds the CPU time of server and state database per request to `costs`. */
 async function applyAndNoteCost([server, load]: Side, costs: number[]): Promise<number> {
   const processes = server.processes()
   const before = processorMillis(processes)
@@ -216,7 +216,7 @@ function rateRatio({ median, detail, disturbed }: LoadRatio, reference: string):
   return { value: median, unit: '×', reference, note: detail, disturbed }
 }
 
-/** How many times longer a request takes among many apps than among few: the rate of the few over that of the many. */
+/** The slowdown of a request by many apps: the rate with few apps divided by the rate with many. */
 async function timeAmongMany(few: Side, many: Side): Promise<Measurement> {
   const { median, detail, disturbed } = await compareLoads(few, many)
   return { value: median, unit: '×', reference: 'the same with 100 apps', note: `few and many: ${detail}`, disturbed }
@@ -230,8 +230,8 @@ async function openSeeded(scope: Scope, apps: number): Promise<Platform> {
 }
 
 /**
- * Ids are random as those of the platform are, so that the index is as scattered. The count is written once instead of
- * by the trigger: versions of one row that a single transaction leaves behind make each further one slower.
+ * Ids are random like those of the platform, so that the index is equally scattered. The count is written once instead
+ * of by the trigger, because each row version that a transaction leaves behind slows down its next update of that row.
  */
 async function seedApps(
   client: pg.Client,
@@ -256,7 +256,7 @@ function readsOf(platform: Platform, paths: string[]): Side {
   return [platform, { method: 'GET', token: platform.token, paths }]
 }
 
-/** A thousand numbers spread over 1 to `most`, in an order without pattern. */
+/** Returns a thousand random numbers from 1 to `most`. */
 function someOf(most: number): number[] {
   return Array.from({ length: 1000 }, () => 1 + Math.floor(Math.random() * most))
 }
@@ -295,7 +295,7 @@ async function startTimes(platform: Platform, before: () => Promise<void>): Prom
 
 let made = 0
 
-/** Apps to delete that own nothing, with their work, in the caller's transaction. */
+/** Inserts apps without resources in the state `deleting`, and their work rows, in the caller's transaction. */
 async function insertWork(client: pg.Client, count: number): Promise<void> {
   await client.query(
     `with fresh as (
@@ -315,7 +315,7 @@ async function workLeft(client: pg.Client): Promise<boolean> {
   return rows[0].left
 }
 
-/** Resources per second. */
+/** Returns resources per second. */
 async function bringToRest(client: pg.Client, count: number): Promise<number> {
   await client.query('begin')
   await insertWork(client, count)
@@ -326,11 +326,11 @@ async function bringToRest(client: pg.Client, count: number): Promise<number> {
 }
 
 /**
- * Milliseconds on the clock of the database, from just before the commit to the start of the transaction that records
- * what the step did. The step starts earlier, so this is never too low.
+ * Returns the milliseconds on the database clock from just before the commit to the start of the transaction that
+ * records the result of the step. The step starts before that transaction, so the value is never too low.
  */
 async function wakeMillis(client: pg.Client): Promise<number> {
-  await pause(50 + Math.random() * 100) // at no fixed distance from the poll of the worker
+  await pause(50 + Math.random() * 100) // independent of the worker's poll interval
   await client.query('begin')
   await insertWork(client, 1)
   const { rows } = await client.query<{ at: string }>('select extract(epoch from clock_timestamp())::text as at')

@@ -1,7 +1,7 @@
 import { shareOfOthers } from './machine.ts'
 import { openScope, type Scope } from './scope.ts'
 
-/** Above what an idle platform uses for its polls. */
+/** Above the CPU share that an idle platform needs for polling. */
 const quietShare = 0.2
 
 export type Target = { atLeast: number } | { atMost: number }
@@ -9,10 +9,10 @@ export type Target = { atLeast: number } | { atMost: number }
 export interface Measurement {
   value: number
   unit: string
-  /** What the value is held against; empty when it stands for itself. */
+  /** What a ratio compares with; empty for absolute values. */
   reference: string
   note: string
-  /** Other programs kept the machine busy, so the value says little. */
+  /** Whether other programs kept the machine busy, which makes the value unreliable. */
   disturbed?: boolean
 }
 
@@ -23,13 +23,13 @@ export interface Benchmark<Fixture> {
   run(fixture: Fixture): Promise<Measurement>
 }
 
-/** Benchmarks that share what they are run on. They run in the order given. */
+/** Benchmarks that share a fixture. They run in the given order. */
 export interface Group<Fixture> {
   setUp(scope: Scope): Promise<Fixture>
   benchmarks: Benchmark<Fixture>[]
 }
 
-/** A group whose fixture only its own benchmarks know. */
+/** A group without the type of its fixture, so that groups can be kept in one list. */
 export interface OpenGroup {
   names: string[]
   run(wanted: (name: string) => boolean, scope: Scope, report: (outcome: Outcome) => void): Promise<void>
@@ -39,7 +39,7 @@ export interface Outcome {
   name: string
   title: string
   target: Target
-  /** Undefined when the benchmark could not be run to its end. */
+  /** Undefined if the benchmark failed. */
   measurement?: Measurement
   error?: Error
 }
@@ -60,7 +60,7 @@ export function group<Fixture>({ setUp, benchmarks }: Group<Fixture>): OpenGroup
   }
 }
 
-/** Says whether others kept the machine busy before or after, for a benchmark that does not watch for it itself. */
+/** Checks before and after whether other programs keep the machine busy; a benchmark may override the result. */
 async function watched<Fixture>({ run }: Benchmark<Fixture>, fixture: Fixture): Promise<Measurement> {
   const before = await shareOfOthers()
   const measurement = await run(fixture)
@@ -82,7 +82,7 @@ function unwrap<T>(result: Attempt<T>): T {
   return result.measurement
 }
 
-/** Runs what is wanted, group after group, and leaves nothing behind however it ends. */
+/** Runs the wanted benchmarks group by group, and cleans up even after a failure or a signal. */
 export async function runGroups(
   groups: OpenGroup[],
   wanted: (name: string) => boolean,
@@ -92,7 +92,7 @@ export async function runGroups(
   const stopped = onStopSignal(() => scope.close())
   for (const each of groups) {
     scope = openScope()
-    // What fails because everything was taken down under it is no result.
+    // Failures caused by the cleanup after a signal are not reported.
     const unlessStopped = (outcome: Outcome) => (stopped.aborted ? undefined : report(outcome))
     try {
       await each.run((name) => wanted(name) && !stopped.aborted, scope, unlessStopped)
@@ -103,11 +103,11 @@ export async function runGroups(
   if (stopped.aborted) await new Promise(() => {})
 }
 
-/** Takes everything down and ends the process; the answer tells meanwhile that this is so. */
+/** Cleans up and exits on a signal. The returned signal is aborted while that happens. */
 function onStopSignal(clean: () => Promise<void>): AbortSignal {
   const stopping = new AbortController()
   const stop = () => {
-    // Cleaning up is bounded, and to break it off is to leave a database running.
+    // A second signal does not interrupt the cleanup, which takes limited time; otherwise databases would keep running.
     if (stopping.signal.aborted) return
     stopping.abort()
     console.error('\nstopping')
@@ -129,10 +129,10 @@ export function verdictOf({ measurement, target }: Outcome): Verdict {
 
 export interface Ratio {
   median: number
-  /** Medians of the two sides on their own. */
+  /** The median of each side. */
   measured: number
   reference: number
-  /** The spread of the ratio, and whether the machine was left to us. */
+  /** The range of the ratio and the number of undisturbed rounds. */
   note: string
   disturbed: boolean
 }
@@ -142,8 +142,8 @@ const mostRounds = 15
 type Pair = [measured: number, reference: number]
 
 /**
- * Measures two sides in turn and compares within each round, so that a slow machine falls on both. Rounds that begin or
- * end while others use the processors are made up for by further ones, as long as there is time.
+ * Measures two sides alternately and compares them within each round, so that a slow machine affects both. Rounds that
+ * begin or end while other programs use the CPUs are repeated as long as there is time.
  */
 export async function interleave(measured: () => Promise<number>, reference: () => Promise<number>): Promise<Ratio> {
   const all: Pair[] = []

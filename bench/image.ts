@@ -1,4 +1,4 @@
-// Pulling an image from a registry on loopback, held against the tools that people would use by hand.
+// Pulling an image from a registry on loopback, compared with skopeo and tar.
 import { spawnSync } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -23,7 +23,7 @@ interface Fixture {
 }
 
 const rounds = 5
-// Libraries and texts of a system compress to about a third of this.
+// The libraries and text files of a system compress to about a third of this.
 const plainBytes = 180e6
 
 export const images = [
@@ -32,7 +32,7 @@ export const images = [
     benchmarks: [
       {
         name: 'image-pull',
-        title: 'pull and unpack an image of about 60 MB, time',
+        title: 'time to pull and unpack an image of about 60 MB',
         target: { atMost: 1.3 },
         async run(fixture) {
           const ratio = await inTurn(
@@ -41,7 +41,7 @@ export const images = [
             () => timeByHand(fixture),
           )
           const times = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s for ${fixture.megabytes}`
-          const reference = 'skopeo copy to a layout, then tar -x'
+          const reference = 'skopeo copy to an OCI layout, then tar -x'
           return {
             value: ratio.median,
             unit: '×',
@@ -53,7 +53,7 @@ export const images = [
       },
       {
         name: 'image-again',
-        title: 'pull of an image that is there, time',
+        title: 'time to pull an image that is already present',
         target: { atMost: 50 },
         async run(fixture) {
           const { home, store } = await fixture.openStore()
@@ -76,7 +76,7 @@ export const images = [
 async function setUp(scope: Scope): Promise<Fixture> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-image-'))
   scope.defer(() => rmSync(directory, { recursive: true, force: true }))
-  // A home lies where every user can pass.
+  // The users of a home must be able to traverse its parent.
   chmodSync(directory, 0o711)
   const registry = await startRegistry()
   scope.defer(() => registry.close())
@@ -89,7 +89,7 @@ async function setUp(scope: Scope): Promise<Fixture> {
   return {
     directory,
     name: `${registry.host}/bench`,
-    megabytes: `${Math.round(packed / 1e6)} MB with ${tar.files} files in ${Math.round(tar.content.length / 1e6)} MB`,
+    megabytes: `${Math.round(packed / 1e6)} MB, unpacked ${Math.round(tar.content.length / 1e6)} MB in ${tar.files} files`,
     async openStore() {
       const home = await openHome(`${directory}/home-${homes++}`, { uidBase: 300_000, registry: `${directory}/homes` })
       return { home, store: imageStore({ home }) }
@@ -97,13 +97,13 @@ async function setUp(scope: Scope): Promise<Fixture> {
   }
 }
 
-/** Of the files of this system, which is as real as an image can be. */
+/** Packs files of this system, so that sizes and compression are realistic. */
 function makeSystemTar(directory: string): { content: Buffer; files: number } {
   const script = `find /usr/lib /usr/share -xdev -type f -size -4M -printf '%s %p\\n' | sort -k2 |
     awk -v most=${plainBytes} '{ total += $1 } total < most { sub(/^[0-9]+ /, ""); print }' >files &&
     tar -cf system.tar --files-from files 2>/dev/null && wc -l <files`
   const { stdout, status } = spawnSync('sh', ['-c', script], { cwd: directory, encoding: 'utf8' })
-  if (status !== 0) throw new Error('tar could not be made')
+  if (status !== 0) throw new Error('tar failed')
   const content = readFileSync(`${directory}/system.tar`)
   rmSync(`${directory}/system.tar`)
   return { content, files: Number(stdout) }

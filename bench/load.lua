@@ -1,5 +1,5 @@
--- One script for every load of wrk. Its argument is the file that bench/load.ts writes, in lines: method, authorization,
--- a prefix that makes names unique, a body with {n} for a number, and the paths to ask for in turn.
+-- The wrk script of all loads. Its argument is the plan that bench/load.ts writes, one value per line: method,
+-- authorization, a prefix that makes names unique, a body with {n} for a number, and the paths to request in turn.
 local requests = {}
 local turn = 0
 local body, prefix

@@ -7,9 +7,9 @@ import { promisify } from 'node:util'
 export interface Load {
   method: 'GET' | 'POST'
   token: string
-  /** Asked for in turn. */
+  /** The paths to request in turn. */
   paths: string[]
-  /** `{n}` in it becomes a text that no other request has. */
+  /** `{n}` is replaced by a unique text in each request. */
   body?: string
 }
 
@@ -19,14 +19,14 @@ export interface LoadResult {
   failed: number
 }
 
-/** Above the ten connections of a pool, so that a server never waits for its clients. */
+/** More than the ten connections of a database pool, so that the server is always busy. */
 export const connections = 16
 
 const client = new URL('client.ts', import.meta.url).pathname
 const script = new URL('load.lua', import.meta.url).pathname
 const run = promisify(execFile)
 
-/** A request that is refused fails the measurement. */
+/** Throws if any request fails. */
 export async function applyLoad(url: string, load: Load, seconds: number): Promise<LoadResult> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-load-'))
   try {
@@ -58,7 +58,7 @@ function command(url: string, plan: string, seconds: number): string[] {
 
 let plans = 0
 
-/** Read by load.lua and client.ts. */
+/** The format is read by load.lua and client.ts. */
 function planText({ method, token, paths, body = '' }: Load): string {
   plans += 1
   const prefix = `${process.pid}-${plans}-`

@@ -14,7 +14,7 @@ export function describeLoad(): string {
 
 const sampleMillis = 120
 
-/** Which share of the processors others use, seen while the benchmark itself does nothing. */
+/** Returns the CPU share of other programs, measured while the benchmark itself is idle. */
 export async function shareOfOthers(): Promise<number> {
   const before = readProcessorTimes()
   await pause(sampleMillis)
@@ -22,7 +22,7 @@ export async function shareOfOthers(): Promise<number> {
   return 1 - (after.idle - before.idle) / Math.max(1, after.all - before.all)
 }
 
-/** Processor time that processes have used so far; of those that are gone, nothing. */
+/** Returns the CPU time that these processes have used so far; ended processes count as zero. */
 export function processorMillis(processes: number[]): number {
   return processes.reduce((sum, pid) => sum + threadsOf(pid).reduce((all, thread) => all + thread, 0), 0)
 }

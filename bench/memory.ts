@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 
-/** Proportional set size of the server, the pooler, the receiver and their supervisors and logs, for each cluster. */
+/** Returns, per cluster, the PSS of the server, the pooler, the receiver and their supervisors and loggers. */
 export function clusterMemoryMb(ids: string[]): number[] {
   const processes = listProcesses()
   return ids.map((id) => {
@@ -10,7 +10,7 @@ export function clusterMemoryMb(ids: string[]): number[] {
   })
 }
 
-/** Of everything that runs for a sandbox or a machine, outside and inside, except the one program that it is for. */
+/** Returns the PSS of all processes of a sandbox or machine, outside and inside, except its program. */
 export function boxMemoryMb(kind: 'sandbox' | 'machine', ids: string[], service: string[]): number[] {
   const processes = listProcesses()
   const isService = ({ command }: Process) => command.join(' ').trimEnd() === service.join(' ')
@@ -24,7 +24,7 @@ export function boxMemoryMb(kind: 'sandbox' | 'machine', ids: string[], service:
   })
 }
 
-/** What the kernel holds for the processes in the control group of each, where it counts it: stacks, tables, inodes. */
+/** Returns the kernel memory of each control group (stacks, page tables, inodes), if the kernel accounts for it. */
 export function kernelMemoryMb(kind: 'sandbox' | 'machine', ids: string[]): number[] {
   const parents = ['/sys/fs/cgroup/memory', '/sys/fs/cgroup'].filter((directory) => existsSync(directory))
   const groups = parents.flatMap((parent) => readdirSync(parent).map((name) => `${parent}/${name}`))
@@ -43,10 +43,10 @@ function findSupervisors(processes: Process[], service: RegExp): Process[] {
   return processes.filter(({ command }) => command[0]!.endsWith('s6-supervise') && service.test(command[1] ?? ''))
 }
 
-/** With all that come from them. */
+/** Returns these processes and all their descendants. */
 function findFamily(processes: Process[], roots: Process[]): Process[] {
   const family = new Set(roots.map(({ pid }) => pid))
-  // A parent may have the higher number, so children are looked for until there are no more.
+  // A parent may have a higher pid than its child, so this repeats until no more children are found.
   for (let size = 0; size < family.size; ) {
     size = family.size
     for (const { pid, parent } of processes) if (family.has(parent)) family.add(pid)
@@ -72,7 +72,7 @@ function listProcesses(): Process[] {
       const parent = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1])
       return [{ pid: Number(pid), parent, command: readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0') }]
     } catch {
-      return [] // it ended meanwhile
+      return [] // the process has ended
     }
   })
 }
@@ -81,6 +81,6 @@ function proportionalMb(pid: number): number {
   try {
     return Number(/^Pss:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))![1]) / 1024
   } catch {
-    return 0 // it ended meanwhile
+    return 0 // the process has ended
   }
 }

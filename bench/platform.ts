@@ -13,21 +13,21 @@ const launcher = new URL('../berth', import.meta.url).pathname
 const bareServer = new URL('bare-server.ts', import.meta.url).pathname
 const run = promisify(execFile)
 
-/** A real platform with a home of its own, driven from outside. */
+/** A real platform with its own home, controlled through its commands and its API. */
 export interface Platform {
   url: string
   readonly token: string
   database: pg.ClientConfig
-  /** Milliseconds until the API answered; the launcher is part of it. */
+  /** Returns the milliseconds until the API answers, including the launcher. */
   start(): Promise<number>
-  /** The control plane; what it supervises goes on. */
+  /** Stops the control plane; supervised processes keep running. */
   stop(): Promise<void>
   down(): Promise<void>
-  /** A process that only works in the background. */
+  /** Starts a worker process without the API. */
   startWorker(): Promise<void>
-  /** The process that was started last and those of the state database. */
+  /** The pids of the last started process and of the state database. */
   processes(): number[]
-  /** Resident memory of the process that was started last. */
+  /** The resident memory of the last started process. */
   memoryMb(): number
   environment: Record<string, string>
 }
@@ -35,7 +35,7 @@ export interface Platform {
 export async function openPlatform(scope: Scope, parent = tmpdir()): Promise<Platform> {
   const home = mkdtempSync(join(parent, 'berth-bench-'))
   scope.defer(() => rmSync(home, { recursive: true, force: true }))
-  chmodSync(home, 0o711) // the state database runs as a user of its own
+  chmodSync(home, 0o711) // the state database runs as another user
   const port = await freePort()
   const environment = {
     PATH: process.env.PATH ?? '',
@@ -84,7 +84,7 @@ export async function openPlatform(scope: Scope, parent = tmpdir()): Promise<Pla
 
 export type BareServer = Pick<Platform, 'url' | 'processes'>
 
-/** A bare server on the state database of a platform. */
+/** Starts the bare server on the state database of a platform. */
 export async function startBareServer(scope: Scope, platform: Platform): Promise<BareServer> {
   const { database, environment } = platform
   const port = await freePort()
@@ -98,20 +98,20 @@ export async function startBareServer(scope: Scope, platform: Platform): Promise
 
 export async function connect(scope: Scope, { database }: Platform): Promise<pg.Client> {
   const client = new pg.Client(database)
-  client.on('error', () => {}) // the database goes down before this does
+  client.on('error', () => {}) // the database stops before this connection is closed
   await client.connect()
   scope.defer(() => client.end())
   return client
 }
 
-/** Milliseconds that a command took from start to end. */
+/** Returns the milliseconds that a command takes. */
 export async function timeCommand(environment: Record<string, string>, ...args: string[]): Promise<number> {
   const started = performance.now()
   await run(launcher, args, { env: environment })
   return performance.now() - started
 }
 
-// In a process group of its own: Ctrl-C is for the run, which then takes everything down in order.
+// The child gets its own process group, so that Ctrl-C reaches only the benchmark, which then cleans up in order.
 function spawnLogged(program: string, args: string[], log: string, env: Record<string, string>): ChildProcess {
   const file = openSync(log, 'a')
   const child = spawn(program, args, { env, stdio: ['ignore', file, file], detached: true })
@@ -136,7 +136,7 @@ async function until(child: ChildProcess, log: string, holds: () => Promise<bool
   }
 }
 
-/** Any answer counts. */
+/** Any response counts. */
 function answers(url: string): Promise<boolean> {
   return new Promise((resolve) => {
     get(url, { agent: false }, (reply) => {

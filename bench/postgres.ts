@@ -25,7 +25,7 @@ import { compareRates, openSeeded, type Side } from './rate.ts'
 import { inTurn, isDisturbed } from './turn.ts'
 
 interface Fixture extends ClusterHost {
-  /** Made by the first benchmark that needs them, and kept. */
+  /** Created by the first benchmark that needs them, and kept. */
   queried?: Promise<Cluster>
   many?: Promise<Many>
 }
@@ -37,7 +37,7 @@ interface Many {
 }
 
 const clusterCount = 20
-const idleSeconds = 65 // above the minute after which the pooler closes what nobody uses
+const idleSeconds = 65 // above the minute after which the pooler closes idle connections
 const querySeconds = 3
 const queryRounds = 5
 
@@ -70,36 +70,36 @@ const clusters = group<Fixture>({
         const cluster = await queriedCluster(fixture)
         const port = await startPlainPooler(fixture, cluster)
         const ratio = await compareQueries(cluster, cluster.poolerPort, port)
-        return queryRatio(ratio, 'PgBouncer set up by hand in front of the same cluster, through the same socket')
+        return queryRatio(ratio, 'manually configured PgBouncer for the same cluster, through the same socket')
       },
     },
     {
       name: 'postgres-direct',
-      title: 'pgbench -S on the cluster itself, 8 clients, queries/s',
+      title: 'pgbench -S directly on the server, 8 clients, queries/s',
       target: { atLeast: 0.95 },
       async run(fixture) {
         const cluster = await queriedCluster(fixture)
         const port = await startCopy(fixture, cluster)
         const ratio = await compareQueries(cluster, cluster.directPort, port)
-        return queryRatio(ratio, 'the same binaries started by hand on a copy, with the same settings')
+        return queryRatio(ratio, 'the same binaries started manually on a copy, with the same settings')
       },
     },
     {
       name: 'postgres-create-20',
-      title: `${clusterCount} clusters created at once until all are ready and answer, time`,
+      title: `time to create ${clusterCount} clusters at once until all answer`,
       target: { atMost: 8 },
       async run(fixture) {
-        await timeCreation(fixture, '17') // the first of a version also makes its template
+        await timeCreation(fixture, '17') // the first cluster of a version also creates its template
         const single = await repeat(5, () => timeCreation(fixture, '17'))
         const disturbed = await isDisturbed()
         const { seconds } = await manyClusters(fixture)
-        const note = `${seconds.toFixed(2)} s for ${clusterCount}; one alone ${rangeText(single, 2)} s`
-        return { value: seconds / median(single), unit: '×', reference: 'one alone, median of 5', note, disturbed }
+        const note = `${seconds.toFixed(2)} s for ${clusterCount}; one cluster ${rangeText(single, 2)} s`
+        return { value: seconds / median(single), unit: '×', reference: 'one cluster, median of 5', note, disturbed }
       },
     },
     {
       name: 'postgres-create-20-by-hand',
-      title: `${clusterCount} clusters created at once until all are ready and answer, time`,
+      title: `time to create ${clusterCount} clusters at once until all answer`,
       target: { atMost: 1 },
       async run(fixture) {
         const { bin } = await queriedCluster(fixture)
@@ -108,7 +108,7 @@ const clusters = group<Fixture>({
         const byHand = () => timePlainServer(fixture.scope, fixture.home, bin)
         const reference = Math.max(...(await Promise.all(Array.from({ length: clusterCount }, byHand))))
         const note = `${seconds.toFixed(2)} and ${reference.toFixed(2)} s`
-        const against = `${clusterCount} times plain initdb and start of the same binaries, at once`
+        const against = `initdb and start of ${clusterCount} servers at once, with the same binaries`
         return { value: seconds / reference, unit: '×', reference: against, note, disturbed: await isDisturbed() }
       },
     },
@@ -134,7 +134,7 @@ const amongMany = group({
   benchmarks: [
     {
       name: 'postgres-get-among-many',
-      title: 'GET /v1/postgres/{id} with 10,000 clusters, time',
+      title: 'time of GET /v1/postgres/{id} with 10,000 clusters',
       target: { atMost: 1.3 },
       async run({ few, many }) {
         const { median, detail, disturbed } = await compareRates(few, many)
@@ -150,10 +150,10 @@ export const postgres = [clusters, amongMany]
 function creation(major: Major): Benchmark<Fixture> {
   return {
     name: `postgres-create-${major}`,
-    title: `create until ready and both endpoints answer a query, PostgreSQL ${major}, time`,
+    title: `time to create a PostgreSQL ${major} cluster until both endpoints answer a query`,
     target: { atMost: 1 },
     async run(host) {
-      // The first of a version also makes its template, once in the life of a home.
+      // The first cluster of a version also creates its template, once per home.
       const { id, bin } = await createCluster(host, major)
       await removeCluster(host, id)
       const ratio = await inTurn(
@@ -162,13 +162,13 @@ function creation(major: Major): Benchmark<Fixture> {
         () => timePlainServer(host.scope, host.home, bin),
       )
       const note = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s; ${ratio.note}`
-      const reference = 'plain initdb and start of the same binaries'
+      const reference = 'initdb and server start with the same binaries'
       return { value: ratio.median, unit: '×', reference, note, disturbed: ratio.disturbed }
     },
   }
 }
 
-/** Seconds. The cluster is removed before its first backup gets far. */
+/** Returns seconds. Removes the cluster before its first backup takes much time. */
 async function timeCreation(host: ClusterHost, major: Major): Promise<number> {
   const started = performance.now()
   const id = await requestCluster(host, major)

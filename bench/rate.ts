@@ -7,9 +7,9 @@ import type { Scope } from './scope.ts'
 
 export type Side = [server: BareServer, load: Load]
 
-/** Requests per second of both, with the processor time of each request, which a busy machine changes least. */
+/** Compares the rates of both sides; the detail contains the CPU time per request, which other load affects least. */
 export async function compareRates(ours: Side, theirs: Side): Promise<Ratio & { detail: string }> {
-  // Until what is used often is compiled.
+  // Warms up the JIT compiler.
   for (const [server, load] of [ours, theirs]) await applyLoad(server.url, load, 5)
   const costs: [number[], number[]] = [[], []]
   const ratio = await interleave(
@@ -18,7 +18,7 @@ export async function compareRates(ours: Side, theirs: Side): Promise<Ratio & { 
   )
   const rates = `${ratio.measured.toFixed(0)} and ${ratio.reference.toFixed(0)} requests/s with ${loadGenerator()}`
   const [first, second] = [median(costs[0]), median(costs[1])]
-  const time = `${first.toFixed(0)} and ${second.toFixed(0)} µs of processor time each (${(second / first).toFixed(2)} ×)`
+  const time = `${first.toFixed(0)} and ${second.toFixed(0)} µs of CPU time per request (${(second / first).toFixed(2)} ×)`
   return { ...ratio, detail: `${rates}; ${time}; ${ratio.note}` }
 }
 
@@ -38,7 +38,7 @@ export async function openSeeded(scope: Scope, count: number): Promise<Side> {
   return [platform, { method: 'GET', token: platform.token, paths }]
 }
 
-/** Ready, with ports, a backup and a recovery window. Their archive has ended, because nobody could look at one. */
+/** Inserts ready clusters with ports, a backup and a recovery window. Their archives have ended, as they have no receiver. */
 async function seedClusters(client: pg.Client, count: number): Promise<string[]> {
   const { rows } = await client.query<{ id: string }>(
     `insert into cluster (id, org_id, name, state, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode)

@@ -1,4 +1,4 @@
-// Restores on a filesystem whose files can share blocks, where they take as long as there are files and no longer.
+// Restores on a filesystem with reflinks, where the time depends on the number of files and not on their size.
 import { execFile, spawnSync } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -16,13 +16,13 @@ interface Fixture extends ClusterHost {
   small: Source
 }
 
-// Scales of pgbench, at about 15 MB each.
+// Scales of pgbench; each unit is about 15 MB.
 const bigScale = 130
 const smallScale = 11
 const rounds = 5
 
 const run = promisify(execFile)
-/** Takes up what is written to it. */
+/** The image file is sparse. */
 const imageGigabytes = 32
 
 export const reflink = [
@@ -31,7 +31,7 @@ export const reflink = [
     benchmarks: [
       {
         name: 'restore-reflink',
-        title: 'restore of a scrubbed backup of about 2 GB by reflink until ready, time',
+        title: 'time to restore a scrubbed backup of about 2 GB by reflink until ready',
         target: { atMost: 1.3 },
         async run(host) {
           const { big, small } = host
@@ -59,7 +59,7 @@ async function setUp(scope: Scope): Promise<Fixture> {
   return { ...host, small, big }
 }
 
-/** A mount point with room for several copies. */
+/** Returns a mount point with space for several copies. */
 async function mountXfs(scope: Scope): Promise<string> {
   const directory = mkdtempSync(join(tmpdir(), 'berth-xfs-'))
   scope.defer(() => rmSync(directory, { recursive: true, force: true }))
@@ -68,13 +68,13 @@ async function mountXfs(scope: Scope): Promise<string> {
   await run('truncate', ['-s', `${imageGigabytes}G`, image])
   await run('mkfs.xfs', ['-q', '-m', 'reflink=1', image])
   await run('mount', ['-o', 'loop', image, mountPoint])
-  // Lazily: what deletes in the background may still be at it.
+  // Unmounts lazily, because a background process may still be deleting files.
   scope.defer(() => void spawnSync('umount', ['-l', mountPoint]))
   for (const path of [directory, mountPoint]) chmodSync(path, 0o711)
   return mountPoint
 }
 
-/** Lets its time have come, and waits until every checksum was read from the disk. */
+/** Makes a scrub of the backup due, and waits until it has verified all checksums. */
 async function scrub({ state }: ClusterHost, { cluster, backup }: Source): Promise<void> {
   const place = [cluster.id, backup.id]
   await state.query(
@@ -88,7 +88,7 @@ async function scrub({ state }: ClusterHost, { cluster, backup }: Source): Promi
   await until(isScrubbed, `a scrub of ${cluster.id}`, 120, 100)
 }
 
-/** Seconds from ready until the checksums behind it were read. */
+/** Returns the seconds from ready until all checksums are verified. */
 async function timeVerification(host: ClusterHost, source: Source): Promise<number> {
   const id = await requestRestore(host, source)
   await waitUntilReady(host, id)

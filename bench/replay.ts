@@ -1,4 +1,4 @@
-// Replay of the log, from the start of a server until it takes writes: of a restored cluster, and of PostgreSQL alone.
+// WAL replay from the start of a server until it accepts writes, in a restored cluster and in PostgreSQL alone.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -22,7 +22,7 @@ import {
 const loadScale = 30
 const loadSeconds = 5
 
-/** A moment behind a few hundred megabytes of log that the newest backup does not have, all of it archived. */
+/** Writes and archives a few hundred megabytes of WAL after the newest backup, and returns a time at its end. */
 export async function writeLog(host: ClusterHost, cluster: Cluster): Promise<{ target: string; megabytes: number }> {
   const client = await connectAsSuperuser(host.scope, cluster)
   const ask = async (text: string) => (await client.query(text)).rows[0].answer as string
@@ -33,7 +33,7 @@ export async function writeLog(host: ClusterHost, cluster: Cluster): Promise<{ t
   await load.stop()
   const target = await ask('select to_json(clock_timestamp()) #>> array[]::text[] as answer')
   const bytes = Number(await ask(`select pg_current_wal_lsn() - '${start}'::pg_lsn as answer`))
-  // Recovery to a time ends at the first commit behind it. PostgreSQL alone finds whole segments only.
+  // Recovery to a time ends at the first later commit. PostgreSQL alone can only fetch complete segments.
   await pause(100)
   await client.query('create table if not exists bench_target ()')
   await client.query('select pg_switch_wal()')
@@ -47,7 +47,7 @@ async function isInWindow({ platform }: ClusterHost, { id }: Cluster, target: st
   return view.recovery_window !== null && Date.parse(view.recovery_window.latest) > Date.parse(target)
 }
 
-/** Seconds. */
+/** Returns seconds. */
 export async function timeReplay(host: ClusterHost, source: Cluster, target: string): Promise<number> {
   const body = { pitr_time: target }
   const { id } = await call<{ id: string }>(host.platform, 'POST', `/v1/postgres/${source.id}/restore`, body)

@@ -36,11 +36,11 @@ interface Fixture extends ClusterHost {
   big: Source
   busy: Source
   small: Source
-  /** Taken by the first benchmark that needs them. */
+  /** Measured by the first benchmark that needs them. */
   lags?: Promise<number[]>
 }
 
-// Scales of pgbench, at about 15 MB each.
+// Scales of pgbench; each unit is about 15 MB.
 const bigScale = 65
 const busyScale = 16
 const smallScale = 2
@@ -56,7 +56,7 @@ export const restore = [
     benchmarks: [
       {
         name: 'restore-1gb',
-        title: `restore of about 1 GB until ready, less ${fixedSeconds} s, time`,
+        title: `time to restore about 1 GB until ready, minus ${fixedSeconds} s`,
         target: { atMost: 1.3 },
         async run(host) {
           const ratio = await inTurn(
@@ -70,7 +70,7 @@ export const restore = [
       },
       {
         name: 'restore-50mb',
-        title: 'restore of about 50 MB until ready',
+        title: 'time to restore about 50 MB until ready',
         target: { atMost: 1.2 },
         async run(host) {
           const disturbed = await isDisturbed()
@@ -81,7 +81,7 @@ export const restore = [
       },
       {
         name: 'backup-1gb',
-        title: 'backup of about 1 GB until completed and verified, idle source, time',
+        title: 'time to back up about 1 GB of an idle cluster until completed and verified',
         target: { atMost: 1.35 },
         async run(host) {
           const ratio = await inTurn(
@@ -89,24 +89,24 @@ export const restore = [
             () => timeBackup(host, host.big),
             () => timePlainBackup(host, host.big),
           )
-          return timeRatio(ratio, host.big, 'pg_basebackup alone, with its own sync')
+          return timeRatio(ratio, host.big, 'pg_basebackup with its own sync')
         },
       },
       {
         name: 'restore-answer',
-        title: `POST restore until its answer, ${restoresBeside} restores of 1 GB running`,
+        title: `response time of POST restore while ${restoresBeside} restores of 1 GB run`,
         target: { atMost: 50 },
         run: restoreAnswers,
       },
       {
         name: 'archive-lag',
-        title: 'commit until durable in the repository, under pgbench, median',
+        title: 'time from a commit until it is durable in the repository, under pgbench, median',
         target: { atMost: 5 },
         run: async (host) => lagMeasurement(await commitLags(host), 0.5),
       },
       {
         name: 'archive-lag-p99',
-        title: 'commit until durable in the repository, under pgbench, 99th percentile',
+        title: 'time from a commit until it is durable in the repository, under pgbench, 99th percentile',
         target: { atMost: 50 },
         run: async (host) => lagMeasurement(await commitLags(host), 0.99),
       },
@@ -118,7 +118,7 @@ export const restore = [
       },
       {
         name: 'restore-replay',
-        title: 'replay of the log in a restore, rate',
+        title: 'rate of WAL replay in a restore',
         target: { atLeast: 0.8 },
         run: compareReplay,
       },
@@ -147,7 +147,7 @@ export async function requestRestore({ platform }: ClusterHost, { cluster, backu
   return (await call<{ id: string }>(platform, 'POST', path, { backup_id: backup.id })).id
 }
 
-/** Seconds. */
+/** Returns seconds. */
 export async function timeRestore(host: ClusterHost, source: Source): Promise<number> {
   await settle(host)
   const started = performance.now()
@@ -210,7 +210,7 @@ async function restoreAnswers(host: Fixture): Promise<Measurement> {
   const phases = await Promise.all(running.map((id) => restorePhase(host, id)))
   for (const id of running) await removeCluster(host, id)
   const unfinished = phases.filter((phase) => phase !== 'done' && phase !== 'failed').length
-  const note = `20 requests, ${rangeText(times, 1)} ms; ${unfinished} of ${restoresBeside} still ran after the last`
+  const note = `20 requests, ${rangeText(times, 1)} ms; ${unfinished} of ${restoresBeside} were still running after the last one`
   return { value: median(times), unit: 'ms', reference: '', note, disturbed }
 }
 
@@ -239,7 +239,7 @@ async function takeLags({ scope, busy }: Fixture): Promise<number[]> {
   }
 }
 
-/** From the answer to the commit until the slot of the archive has moved past it; the poll itself is part of it. */
+/** Returns the time from the response to the commit until the archive slot has moved past it, including the poll. */
 async function lagMillis(client: pg.Client): Promise<number> {
   await pause(10 + Math.random() * 20)
   await client.query('insert into bench_commit values (clock_timestamp())')
@@ -257,7 +257,7 @@ async function lagMillis(client: pg.Client): Promise<number> {
 function lagMeasurement(lags: number[], share: number): Measurement {
   const sorted = lags.toSorted((a, b) => a - b)
   const value = sorted[Math.ceil(sorted.length * share) - 1]!
-  const note = `${lags.length} commits, ${rangeText(lags, 1)} ms; pgbench with 4 clients beside it`
+  const note = `${lags.length} commits, ${rangeText(lags, 1)} ms; measured while pgbench runs with 4 clients`
   return { value, unit: 'ms', reference: '', note }
 }
 
@@ -280,7 +280,7 @@ async function loadDuringBackup(host: Fixture): Promise<Measurement> {
     const [rate, reference] = [meanRate(during), meanRate(before)]
     const seconds = ((completed - asked) / 1000).toFixed(1)
     const note = `${rate.toFixed(0)} and ${reference.toFixed(0)} transactions/s; the backup of ${megabytes(busy)} MB took ${seconds} s`
-    return { value: rate / reference, unit: '×', reference: 'the seconds before', note, disturbed }
+    return { value: rate / reference, unit: '×', reference: 'the seconds before the backup', note, disturbed }
   } finally {
     await load.stop()
   }
@@ -295,8 +295,8 @@ async function compareReplay(host: Fixture): Promise<Measurement> {
     () => timePlainReplay(host, cluster, target),
     (ours, theirs) => theirs / ours,
   )
-  const times = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s for ${megabytes} MB of log`
-  const reference = 'PostgreSQL alone with cp as its restore_command'
+  const times = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s for ${megabytes} MB of WAL`
+  const reference = 'PostgreSQL with cp as its restore_command'
   return { value: ratio.median, unit: '×', reference, note: `${times}; ${ratio.note}`, disturbed: ratio.disturbed }
 }
 

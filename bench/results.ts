@@ -26,7 +26,7 @@ export function printRow({ name, measured, target, result, note }: Row): void {
   console.log(`${result.padEnd(7)}${name.padEnd(24)}${measured.padEnd(12)}${target.padEnd(14)}${note}`)
 }
 
-/** Rows of benchmarks that were not run stay as they were; `order` also says which still exist. */
+/** Keeps the rows of benchmarks that were not run. Rows that are not in `order` are dropped. */
 export function writeResults(run: string, rows: Row[], order: string[]): void {
   const all = new Map([...readRows(), ...rows].map((row) => [row.name, row]))
   const kept = order.flatMap((name) => all.get(name) ?? [])
@@ -37,9 +37,10 @@ function documentText(run: string, rows: Row[]): string {
   return [
     '# Benchmarks',
     '',
-    'Written by `make bench`. A ratio is the median over rounds in which both sides were measured in turn; a round is',
-    'disturbed when other programs used the processors at its beginning or end. A question mark stands where most were:',
-    'such a value says little, and the processor time per request says more.',
+    'This file is written by `make bench`. A ratio (×) compares the platform with the setup in the column "against"; it is',
+    'the median over rounds that measure both sides one after the other. A round is disturbed if other programs used the',
+    'CPUs when it began or ended. A question mark after a result means that most rounds were disturbed: the value is then',
+    'unreliable, and the CPU time per request is the better indicator.',
     '',
     `Last run: ${run}`,
     '',

@@ -26,7 +26,7 @@ async function main(names: string[]): Promise<void> {
   const known = groups.flatMap((group) => group.names)
   const unknown = names.filter((name) => !known.includes(name))
   if (unknown.length > 0) {
-    console.error(`no such benchmark: ${unknown.join(', ')}; there are ${known.join(', ')}`)
+    console.error(`no such benchmark: ${unknown.join(', ')}; known benchmarks: ${known.join(', ')}`)
     process.exit(2)
   }
   const run = runText()

@@ -24,13 +24,13 @@ const longRunning = ['sleep', '100000']
 const sandboxes = group<BoxHost>({
   async setUp(scope) {
     const host = await openBoxHost(scope)
-    // The first sandbox of a home also makes the base of all.
+    // The first sandbox of a home also creates the base that all of them share.
     await makeSandbox(host, 'first')
     await execute(host, 'first', 'true')
     return host
   },
   benchmarks: [
-    timed('sandbox-create', 'create a sandbox and finish a first command in it', 60, 30, async (host, round) => {
+    timed('sandbox-create', 'time to create a sandbox and run a first command in it', 60, 30, async (host, round) => {
       const name = `fresh-${round}`
       const millis = await millisOf(async () => {
         await makeSandbox(host, name)
@@ -41,12 +41,12 @@ const sandboxes = group<BoxHost>({
     }),
     timed(
       'sandbox-exec',
-      'run `true` over a WebSocket, from the upgrade to the end of the connection',
+      'time to run `true` over a WebSocket, from the upgrade to the end of the connection',
       15,
       100,
       (host) => millisOf(() => execute(host, 'first', 'true')),
     ),
-    timed('service-put', 'PUT of a new service until it runs', 60, 30, async (host, round) => {
+    timed('service-put', 'time from PUT of a new service until it runs', 60, 30, async (host, round) => {
       const name = `new-${round}`
       const isRunning = async () => (await getService(host, 'first', name)).state.status === 'running'
       const millis = await millisOf(async () => {
@@ -56,20 +56,26 @@ const sandboxes = group<BoxHost>({
       await askText(host, 'DELETE', `/first/services/${name}`)
       return millis
     }),
-    timed('service-crash', 'first crash of a service until it runs again', 1200, 5, async (host, round) => {
-      const name = `crashing-${round}`
-      await putService(host, 'first', name, longRunning)
-      const isBack = async () => {
-        const { status, restart_count } = (await getService(host, 'first', name)).state
-        return status === 'running' && restart_count === 1
-      }
-      const millis = await millisOf(async () => {
-        await askText(host, 'POST', '/first/services/signal', { name, signal: 'KILL' })
-        await until(isBack, `service ${name} to be back`)
-      })
-      await askText(host, 'DELETE', `/first/services/${name}`)
-      return millis
-    }),
+    timed(
+      'service-crash',
+      'time from the first crash of a service until it runs again',
+      1200,
+      5,
+      async (host, round) => {
+        const name = `crashing-${round}`
+        await putService(host, 'first', name, longRunning)
+        const isBack = async () => {
+          const { status, restart_count } = (await getService(host, 'first', name)).state
+          return status === 'running' && restart_count === 1
+        }
+        const millis = await millisOf(async () => {
+          await askText(host, 'POST', '/first/services/signal', { name, signal: 'KILL' })
+          await until(isBack, `service ${name} to be back`)
+        })
+        await askText(host, 'DELETE', `/first/services/${name}`)
+        return millis
+      },
+    ),
     {
       name: 'service-get',
       title: 'GET /v1/sandboxes/{name}/services/{service_name}, requests/s',
@@ -78,7 +84,7 @@ const sandboxes = group<BoxHost>({
     },
     {
       name: 'sandbox-memory',
-      title: `memory of a sandbox beyond its service, ${sandboxCount} of them running one each`,
+      title: `memory of a sandbox without its service, ${sandboxCount} running with one service each`,
       target: { atMost: 3 },
       run: measureMemory,
     },
@@ -117,9 +123,8 @@ async function measureMemory(host: BoxHost): Promise<Measurement> {
   const kernel = kernelMemoryMb('sandbox', ids)
   for (const name of names) await askText(host, 'DELETE', `/${name}`)
   const counted =
-    'PSS of the supervisors and logs outside and inside, the watching shell and bwrap, without the service'
-  const beside =
-    kernel.length > 0 ? `; beside it the kernel holds ${mean(kernel).toFixed(1)} MB for all its processes` : ''
+    'PSS of the supervisors and loggers outside and inside, the monitoring shell and bwrap, without the service'
+  const beside = kernel.length > 0 ? `; plus ${mean(kernel).toFixed(1)} MB of kernel memory for all its processes` : ''
   const note = `${counted}; ${rangeText(sizes, 2)} MB${beside}`
   return { value: mean(sizes), unit: 'MB', reference: '', note, disturbed: false }
 }

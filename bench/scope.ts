@@ -1,7 +1,7 @@
-/** Gathers what has to be undone, so that a failure and Ctrl-C leave as little behind as a good end. */
+/** Collects cleanup functions, so that a failure or Ctrl-C leaves nothing behind. */
 export interface Scope {
   defer(undo: () => Promise<void> | void): void
-  /** Undoes everything, last first. A second call waits for the first. */
+  /** Runs the cleanup functions in reverse order. A second call waits for the first. */
   close(): Promise<void>
 }
 
@@ -9,7 +9,7 @@ export function openScope(): Scope {
   const undos: (() => Promise<void> | void)[] = []
   let closing: Promise<void> | undefined
 
-  // Taken one by one, so that what is made meanwhile goes the same way.
+  // Functions are taken one by one, so that those added during the cleanup run too.
   async function undoAll(): Promise<void> {
     const failures: unknown[] = []
     for (let undo = undos.pop(); undo; undo = undos.pop()) {
@@ -17,7 +17,7 @@ export function openScope(): Scope {
         .then(undo)
         .catch((error) => failures.push(error))
     }
-    if (failures.length > 0) throw new AggregateError(failures, 'cleaning up')
+    if (failures.length > 0) throw new AggregateError(failures, 'cleanup failed')
   }
 
   return {

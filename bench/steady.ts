@@ -2,21 +2,21 @@ import { connect, type Socket } from 'node:net'
 import { setTimeout as pause } from 'node:timers/promises'
 
 export interface SteadyResult {
-  /** Of answers, from the time at which each was due to be asked for, in milliseconds and in order. */
+  /** Milliseconds from the time each request was due until its response, sorted. */
   latencies: number[]
   failed: number
 }
 
 interface Line {
   socket: Socket
-  /** When its answer was due to be asked for; undefined while it is free. */
+  /** The time at which its request was due; undefined while the connection is free. */
   due: number | undefined
   text: string
 }
 
 const end = '\r\n\r\n'
 
-/** Asks at a fixed rate whatever the answers take, so that one that is slow makes the next ones wait and is seen. */
+/** Sends requests at a fixed rate, so that a slow response also delays later requests and shows in their latency. */
 export async function askSteadily(
   { url, host }: { url: string; host: string },
   { rate, seconds, connections = 32 }: { rate: number; seconds: number; connections?: number },

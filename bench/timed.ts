@@ -1,7 +1,7 @@
 import { type Benchmark, median, rangeText, repeat } from './framework.ts'
 import { isDisturbed } from './turn.ts'
 
-/** A time in milliseconds, after one that does not count. */
+/** Measures a time in milliseconds, after one warm-up round. */
 export function timed<F>(
   name: string,
   title: string,

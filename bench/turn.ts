@@ -4,15 +4,15 @@ import { shareOfOthers } from './machine.ts'
 const quietShare = 0.2
 const quietTries = 15
 
-/** Whether others keep the machine busy, after some time for our own background work to end. */
+/** Whether other programs keep the machine busy. Waits some time for our own background work to end. */
 export async function isDisturbed(): Promise<boolean> {
   for (let tries = 0; tries < quietTries; tries++) if ((await shareOfOthers()) < quietShare) return false
   return true
 }
 
 /**
- * Like `interleave`, for measurements that take longer and leave work behind: each waits for rest before it, and every
- * round counts.
+ * Like `interleave`, for longer measurements that leave background work behind: each one waits for an idle machine, and
+ * all rounds count.
  */
 export async function inTurn(
   rounds: number,

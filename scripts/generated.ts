@@ -10,7 +10,7 @@ import { sandboxStates } from '../src/model/sandbox/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
 import { apiTypesSource } from './api-types.ts'
 
-/** Path → text of every file that is derived from the code. */
+/** Maps the path of every generated file to its text. */
 export function generatedFiles(): Record<string, string> {
   const platform = openApiDocument('platform', platformRoutes)
   const sandbox = openApiDocument('sandbox', sandboxRoutes)
@@ -39,8 +39,10 @@ function statesPage(tables: Record<string, StateTable>): string {
   const sections = Object.entries(tables).map(([name, table]) => `## ${name}\n\n${diagram(table)}\n\n${legend(table)}`)
   return `# States
 
-What can happen to each resource, and when. Solid arrows are commands of a caller; dotted ones are reported by the
-background loop. Derived from the state tables in \`src/model\` by \`make generate\`.
+This page shows the states of each resource and the transitions between them. Solid arrows are commands of API clients;
+dotted arrows are results that the background loop records. The column "work" lists the possible results of the loop in
+this state, or the condition that it maintains; "fails after" is the time without progress after which the loop records
+\`failed\`. The page is generated from the state tables in \`src/model\` by \`make generate\`.
 
 ${sections.join('\n\n')}
 `

@@ -1,4 +1,4 @@
-// Machines and what belongs to them, from the command line.
+// The commands for machines, volumes, secrets, addresses and certificates.
 import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,7 +12,7 @@ import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
 import { until } from '../support/until.ts'
 
 const berth = new Berth()
-// Commands find the app in the file there.
+// Commands read the name of the app from the file in this directory.
 const directory = mkdtempSync(join(tmpdir(), 'berth-shop-'))
 let registry: Registry
 let image: string
@@ -46,7 +46,7 @@ const json = async (...args: string[]) => JSON.parse(await said(...args.slice(0,
 const inside = (id: string, ...words: string[]) => said('machine', 'exec', id, '--', ...words)
 
 describe('a machine', () => {
-  test('is run, looked at, stopped, started, changed, copied and destroyed', async () => {
+  test('can be run, shown, stopped, started, updated, cloned and destroyed', async () => {
     const shown = await run('machine', 'run', image, '--name', 'one', '--env', 'COLOUR=blue')
     expect(shown.err).toMatch(/^Machine [0-9a-f]{14} is starting \(\d+ s\)\n$/)
     const [, id = ''] = /^Machine ([0-9a-f]{14}) \(one\) is started\.\n$/.exec(shown.out) ?? []
@@ -84,7 +84,7 @@ describe('a machine', () => {
     expect((await run('machine', 'list')).err).toContain('App shop has no machines')
   }, 120_000)
 
-  test('tells how its commands and its program end', async () => {
+  test('reports the exit of its commands and of its program', async () => {
     const { id } = await json('machine', 'run', image)
     const failed = await run('machine', 'exec', id, '--', 'sh', '-c', 'echo out; echo err >&2; exit 3')
     expect(failed).toEqual({ code: 3, out: 'out\n', err: 'err\n' })
@@ -102,7 +102,7 @@ describe('a machine', () => {
     await machine('destroy', id, '--force', '--yes')
   }, 120_000)
 
-  test('is heard, also while it speaks', async () => {
+  test('has logs that can be shown and followed', async () => {
     const { id } = await json('machine', 'run', image)
     await until(async () => (await machine('logs', id)).includes(`hello from ${id}`))
     const follower = spawn(new URL('../../berth', import.meta.url).pathname, ['logs', '-f', '-n', '5'], {
@@ -127,8 +127,8 @@ describe('a machine', () => {
   }, 120_000)
 })
 
-describe('what belongs to an app', () => {
-  test('volumes are made, mounted, extended, kept by snapshots and destroyed', async () => {
+describe('the resources of an app', () => {
+  test('volumes can be created, mounted, extended, snapshotted and destroyed', async () => {
     const { id: volume } = await json('volumes', 'create', 'data', '--size', '1')
     await until(async () => (await json('volumes', 'show', volume)).state === 'created')
     const { id } = await json('machine', 'run', image, '--volume', 'data:/data')
@@ -146,7 +146,7 @@ describe('what belongs to an app', () => {
     expect(await said('volumes', 'destroy', volume, '--yes')).toContain(`Volume ${volume} is`)
   }, 120_000)
 
-  test('secrets reach machines one after the other, or with their next version', async () => {
+  test('secrets are deployed to machines at once, or staged until the next deployment', async () => {
     const { id } = await json('machine', 'run', image)
     const value = () => inside(id, 'sh', '-c', 'echo "$WORD/$FILE"')
     const set = await run('secrets', 'set', 'WORD=open')
@@ -164,7 +164,7 @@ describe('what belongs to an app', () => {
     await machine('destroy', id, '--force', '--yes')
   }, 120_000)
 
-  test('addresses and host names are given and taken', async () => {
+  test('addresses and host names can be added and removed', async () => {
     expect(await said('ips', 'allocate-v4', '--shared')).toMatch(/^App shop has the address [\d.]+\.$/m)
     const { ip } = await json('ips', 'allocate-v6', '--private')
     expect(await said('ips', 'list')).toMatch(/^[\d.]+ +shared_v4 +\S+ .*^fd[0-9a-f:]+ +private_v6 /ms)

@@ -1,4 +1,4 @@
-// The sandbox commands as people use them: the real launcher, a real platform, and a terminal where one is needed.
+// The sandbox commands with the real launcher, a real platform, and a terminal where one is needed.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -130,7 +130,7 @@ test('a sandbox is created, listed, shown, changed and destroyed', async () => {
 })
 
 describe('exec', () => {
-  test('keeps output, errors and the code of a command apart', async () => {
+  test('returns stdout, stderr and the exit code of a command separately', async () => {
     const script = 'echo out; echo err >&2; pwd; echo $A; exit 7'
     const done = await sandbox('exec', 'demo', '--dir', '/tmp', '--env', 'A=b=c', '--', 'sh', '-c', script)
     expect(done).toEqual({ code: 7, out: 'out\n/tmp\nb=c\n', err: 'err\n' })
@@ -143,14 +143,14 @@ describe('exec', () => {
     expect((await sandbox('exec', 'demo')).code).toBe(2)
   })
 
-  test('carries any bytes in any number, both ways', async () => {
+  test('transfers binary data of any size in both directions', async () => {
     const data = randomBytes(8 * 1024 * 1024)
     const { code, bytes } = await finish(start('exec', 'demo', '--', 'cat'), data)
     expect(code).toBe(0)
     expect(createHash('sha256').update(bytes).digest()).toEqual(createHash('sha256').update(data).digest())
   })
 
-  test('waits for those who read slowly, and ends although nobody ends its input', async () => {
+  test('waits for a slow reader, and exits although its input stays open', async () => {
     const child = start('exec', 'demo', '--', 'sh', '-c', 'head -c 5000000 /dev/zero; echo end >&2')
     let err = ''
     child.stderr!.on('data', (data) => {
@@ -165,7 +165,7 @@ describe('exec', () => {
     expect({ code, length, err }).toEqual({ code: 0, length: 5_000_000, err: 'end\n' })
   })
 
-  test('hands signals on', async () => {
+  test('forwards signals to the command', async () => {
     const script = 'trap "echo got it; exit 9" INT; echo ready; while :; do sleep 0.1; done'
     const child = start('exec', 'demo', '--', 'sh', '-c', script)
     const [ready] = await once(child.stdout!, 'data')
@@ -181,7 +181,7 @@ describe('exec', () => {
 })
 
 describe('console', () => {
-  test('is a terminal: size, resize, Ctrl-C, a login shell, its exit code', async () => {
+  test('provides a terminal with a login shell, resizing, Ctrl-C and the exit code', async () => {
     const console = new Console(['console', 'demo'])
     await console.sees(/[#$] /)
     console.type('stty size; shopt -q login_shell && echo log"in"\r')
@@ -199,7 +199,7 @@ describe('console', () => {
     expect(await console.exit()).toBe(5)
   })
 
-  test('is left running with Ctrl-\\, returned to, and ended', async () => {
+  test('can be detached with Ctrl-\\, attached again, and ended', async () => {
     const first = new Console(['console', 'demo', '--', 'bash', '--norc'])
     first.type('printf \'\\033[?25l\'; MARK=here; echo rea"dy"\r')
     await first.sees('ready')
@@ -223,7 +223,7 @@ describe('console', () => {
     expect(await third.exit()).toBe(1)
   })
 
-  test('gives the terminal back as it was when it is told to end', async () => {
+  test('restores the terminal settings when it is terminated', async () => {
     const shell = new Console(['exec', '-it', 'demo', '--', 'cat'])
     shell.type('hel"lo\r')
     await shell.sees(/hel"lo\r\nhel"lo/)
@@ -231,7 +231,7 @@ describe('console', () => {
     expect(await shell.exit()).toBe(143)
   })
 
-  test('is refused without a terminal', async () => {
+  test('fails without a terminal', async () => {
     expect(await sandbox('console', 'demo')).toMatchObject({
       code: 2,
       err: expect.stringContaining('needs a terminal'),
@@ -239,7 +239,7 @@ describe('console', () => {
   })
 })
 
-test('services are defined, watched, stopped and deleted', async () => {
+test('services can be defined, watched, stopped and deleted', async () => {
   const script = 'echo hello; echo oops >&2; exec sleep 1000'
   const put = await sandbox('services', 'put', 'demo', 'web', '--watch', '5s', '--env', 'A=b', '--', 'sh', '-c', script)
   expect(put).toMatchObject({ code: 0, err: 'oops\n' })
@@ -267,7 +267,7 @@ test('services are defined, watched, stopped and deleted', async () => {
 })
 
 describe('files', () => {
-  test('go in and come back, also as directories and through pipes', async () => {
+  test('can be uploaded and downloaded, also as directories and through pipes', async () => {
     const big = randomBytes(3_000_000)
     mkdirSync(join(here, 'project/deep/er'), { recursive: true })
     writeFileSync(join(here, 'project/deep/big.bin'), big)
@@ -288,14 +288,14 @@ describe('files', () => {
     expect((await finish(start('files', 'get', 'demo', 'piped.bin', '-'))).bytes.equals(big)).toBe(true)
   })
 
-  test('go in also when packing them is done before the sandbox listens', async () => {
+  test('can be uploaded even if packing ends before the upload starts', async () => {
     mkdirSync(join(here, 'tiny'))
     writeFileSync(join(here, 'tiny/one.txt'), 'a word')
     expect(await sandbox('files', 'put', 'demo', 'tiny', '/srv/tiny')).toMatchObject({ code: 0 })
     expect((await sandbox('files', 'cat', 'demo', '/srv/tiny/one.txt')).out).toBe('a word')
   })
 
-  test('are renamed, copied, changed, made and deleted', async () => {
+  test('can be renamed, copied, changed, created and deleted', async () => {
     expect((await finish(start('files', 'put', 'demo', '-', 'a.txt'), 'text')).code).toBe(0)
     for (const args of [
       ['mv', 'demo', 'a.txt', 'b.txt'],
@@ -316,7 +316,7 @@ describe('files', () => {
   })
 })
 
-test('checkpoints are made, listed, restored and deleted', async () => {
+test('checkpoints can be created, listed, restored and deleted', async () => {
   await finish(start('files', 'put', 'demo', '-', 'state.txt'), 'before')
   const made = await sandbox('checkpoint', 'demo', '-m', 'a good state')
   expect(made).toMatchObject({ code: 0, out: expect.stringMatching(/^Checkpoint v\d+ created\.\n$/) })
@@ -330,7 +330,7 @@ test('checkpoints are made, listed, restored and deleted', async () => {
   expect(await sandbox('checkpoint-delete', 'demo', id!, '-y')).toMatchObject({ code: 0 })
 })
 
-test('a proxy leads to ports inside, and says when nothing is there', async () => {
+test('a proxy forwards to ports inside, and reports ports without a listener', async () => {
   const echo =
     'use Socket; socket(S, 2, 1, 6); bind(S, sockaddr_in(7007, INADDR_LOOPBACK)); listen(S, 5); while (accept(C, S)) { sysread C, $x, 9; syswrite C, scalar reverse $x; close C }'
   expect((await sandbox('services', 'put', 'demo', 'echo', '--watch', '1ms', '--', 'perl', '-e', echo)).code).toBe(0)
@@ -363,7 +363,7 @@ test('a proxy leads to ports inside, and says when nothing is there', async () =
   await until(() => err.includes('port 7008'))
 })
 
-test('what a sandbox may reach is shown and changed', async () => {
+test('the network policy of a sandbox can be shown and changed', async () => {
   expect((await sandbox('policy', 'demo', 'allow', 'example.com', '*.debian.org')).code).toBe(0)
   expect((await sandbox('policy', 'deny', 'demo', 'example.com')).out).toMatch(/^deny +example.com$/m)
   expect((await json('policy', 'show', 'demo')).rules).toEqual([

@@ -99,7 +99,7 @@ afterAll(async () => {
 describe('help', () => {
   // The unit test of the program checks the help of every command.
   test.each([[[]], [['apps']], [['apps', 'create']], [['sandbox', 'services', 'put']], [['up']]])(
-    'is there for %j, with examples',
+    'of %j is printed with examples',
     async (path) => {
       const { code, out, err } = await berth(...path, '--help')
       expect({ code, err }).toEqual({ code: 0, err: '' })
@@ -112,12 +112,12 @@ describe('help', () => {
     expect(await berth('help', 'apps')).toEqual(await berth('apps', '--help'))
   })
 
-  test('tells the version', async () => {
+  test('"--version" prints the version', async () => {
     expect((await berth('--version')).out).toMatch(/^\d+\.\d+\.\d+\n$/)
   })
 })
 
-describe('a command that cannot be run as given', () => {
+describe('an invalid command', () => {
   test.each([
     [['frobnicate'], "unknown command 'frobnicate'"],
     [['toknes'], 'Did you mean tokens?'],
@@ -133,7 +133,7 @@ describe('a command that cannot be run as given', () => {
     [['sandbox', 'exec', 'demo', 'ls', '-l'], 'Write -- before options of the program'],
     [['postgres', 'connect', 'shop', '-c', 'select 1'], 'Write -- before options of the program'],
     [['--url', 'nowhere', 'apps', 'list'], '--url must be an address such as'],
-  ])('%j exits with 2 and says why', async (args, sentence) => {
+  ])('%j exits with 2 and prints the reason', async (args, sentence) => {
     const { code, out, err } = await run(args)
     expect({ code, out }).toEqual({ code: 2, out: '' })
     expect(err).toContain(sentence)
@@ -143,19 +143,19 @@ describe('a command that cannot be run as given', () => {
     [['apps', 'list', '--jsno'], "unknown option '--jsno' (Did you mean --json?)"],
     [['apps', 'create'], "missing required argument 'name'"],
     [['postgres'], 'a command is missing; --help lists them'],
-  ])('%j says why as JSON with --json', async (args, sentence) => {
+  ])('%j prints the reason as JSON with --json', async (args, sentence) => {
     const { code, out, err } = await berth(...args, '--json')
     expect({ code, out, err: JSON.parse(err) }).toEqual({ code: 2, out: '', err: { error: sentence } })
   })
 
-  test('is also one with a setting that is not valid', async () => {
+  test('exits with 2 if a setting is invalid', async () => {
     const { code, err } = await run(['apps', 'list'], { env: { BERTH_LOG_LEVEL: 'loud' } })
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('BERTH_LOG_LEVEL must be one of') })
   })
 })
 
 describe('apps', () => {
-  test('are created, listed, shown and destroyed for people', async () => {
+  test('can be created, listed, shown and destroyed with text output', async () => {
     expect(await berth('apps', 'create', 'cli-people')).toEqual({
       code: 0,
       out: 'Created app cli-people in organization personal.\n',
@@ -172,7 +172,7 @@ describe('apps', () => {
     expect(await berth('apps', 'show', 'cli-people')).toEqual({ code: 1, out: '', err: 'error: app not found\n' })
   })
 
-  test('are created, listed, shown and destroyed with --json', async () => {
+  test('can be created, listed, shown and destroyed with --json', async () => {
     await json('orgs', 'create', 'cli-apps')
     const created = await json(
       'apps',
@@ -195,14 +195,14 @@ describe('apps', () => {
     expect(await json('apps', 'list', '--org', 'cli-apps')).toEqual({ total_apps: 0, apps: [] })
   })
 
-  test('say so when there are none', async () => {
+  test('print a message when the list is empty', async () => {
     await json('orgs', 'create', 'cli-empty')
     const { code, out, err } = await berth('apps', 'ls', '--org', 'cli-empty')
     expect({ code, out }).toEqual({ code: 0, out: '' })
     expect(err).toContain('No apps in cli-empty')
   })
 
-  test("are refused with the platform's own sentence", async () => {
+  test('print the error of the platform when the creation is rejected', async () => {
     await json('apps', 'create', 'cli-taken')
     const sentence = 'Validation failed: Name has already been taken'
     expect(await berth('apps', 'create', 'cli-taken')).toEqual({ code: 1, out: '', err: `error: ${sentence}\n` })
@@ -211,14 +211,14 @@ describe('apps', () => {
     expect(JSON.parse(refused.err)).toEqual({ error: sentence, status: 'name_taken' })
   })
 
-  test('are not destroyed without a word when there is no terminal to ask at', async () => {
+  test('are not destroyed without --yes if there is no terminal for the question', async () => {
     await json('apps', 'create', 'cli-kept')
     const { code, err } = await berth('apps', 'destroy', 'cli-kept')
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('use --yes') })
     expect(await json('apps', 'show', 'cli-kept')).toMatchObject({ name: 'cli-kept' })
   })
 
-  test('are destroyed at a terminal after yes, and only then', async () => {
+  test('are destroyed at a terminal only after confirmation', async () => {
     await json('apps', 'create', 'cli-asked')
     const no = await berthAtTerminal('apps destroy cli-asked', { input: 'n\n' })
     expect(no.code).toBe(1)
@@ -232,7 +232,7 @@ describe('apps', () => {
 })
 
 describe('organizations', () => {
-  test('are created and listed', async () => {
+  test('can be created and listed', async () => {
     expect((await berth('orgs', 'create', 'cli-people', '--name', 'For People')).out).toContain('cli-people')
     expect((await berth('org', 'list')).out).toMatch(/^cli-people +For People +[a-z0-9]{16} +\d{4}-/m)
     const created = await json('orgs', 'create', 'cli-machine')
@@ -242,7 +242,7 @@ describe('organizations', () => {
     expect(organizations).toContainEqual(expect.objectContaining({ slug: 'personal' }))
   })
 
-  test('are shown, and changed', async () => {
+  test('can be shown and changed', async () => {
     await json('orgs', 'create', 'cli-apart')
     const shown = async () => (await berth('orgs', 'show', 'cli-apart')).out
     expect(await shown()).toMatch(/^slug +cli-apart\nname +cli-apart\n[\s\S]*\ncross-network replays +on\n/)
@@ -285,14 +285,14 @@ describe('tokens', () => {
     expect((await berth('token', 'list')).out).toMatch(new RegExp(`^${issued.id} .* revoked$`, 'm'))
   })
 
-  test('are for the organization personal unless another is named', async () => {
+  test('belong to the organization personal by default', async () => {
     const issued = await json('tokens', 'create', '--kind', 'read')
     const asReader = (...args: string[]) => run(args, { env: { BERTH_TOKEN: issued.token } })
     expect((await asReader('apps', 'list')).code).toBe(0)
     expect(await asReader('apps', 'create', 'cli-reader')).toMatchObject({ code: 1, out: '' })
   })
 
-  test('are alone on standard output, with the warning beside it', async () => {
+  test('are printed alone on standard output, with the warning on standard error', async () => {
     const { code, out, err } = await berth('tokens', 'create', '--kind', 'root')
     expect(code).toBe(0)
     expect(out).toMatch(/^berth_[A-Za-z0-9]{43}\n$/)
@@ -312,7 +312,7 @@ describe('finding the platform', () => {
     expect(JSON.parse(missedJson.err)).toEqual({ error: sentence })
   })
 
-  test('says what to do when the home has no platform or no token', async () => {
+  test('prints what to do when the home has no platform or no token', async () => {
     const empty = join(elsewhere, 'no-home')
     const noPlatform = await run(['apps', 'list'], { env: { BERTH_HOME: empty } })
     expect(noPlatform).toMatchObject({
@@ -326,7 +326,7 @@ describe('finding the platform', () => {
 })
 
 describe('the process commands', () => {
-  test('show what runs', async () => {
+  test('show the running services', async () => {
     expect(await json('status')).toMatchObject({
       home,
       tree: 'up',
@@ -336,7 +336,7 @@ describe('the process commands', () => {
     expect((await berth('status')).out).toMatch(/^answering +yes$/m)
   })
 
-  test('exit with 1 for the status of a platform that is not there', async () => {
+  test('exit with 1 for the status of a platform that does not run', async () => {
     const { code, out } = await run(['status', '--json'], { env: { BERTH_HOME: join(elsewhere, 'no-home') } })
     expect(code).toBe(1)
     expect(JSON.parse(out)).toMatchObject({ answering: false, tree: 'down', api: null })
@@ -368,7 +368,7 @@ describe('at a terminal', () => {
 })
 
 describe('completion', () => {
-  test('prints a script bash accepts, and others for zsh and fish', async () => {
+  test('prints a script that bash accepts, and scripts for zsh and fish', async () => {
     const bash = await berth('completion', 'bash')
     expect(await run(['-n'], { program: 'bash', input: bash.out })).toEqual({ code: 0, out: '', err: '' })
     expect((await berth('completion', 'zsh')).out).toMatch(/^#compdef berth\n/)
@@ -377,20 +377,20 @@ describe('completion', () => {
 })
 
 describe('the launcher', () => {
-  test('works through links', async () => {
+  test('works through symbolic links', async () => {
     symlinkSync(launcher, join(elsewhere, 'first'))
     symlinkSync('first', join(elsewhere, 'second'))
     expect(await run(['--version'], { program: join(elsewhere, 'second') })).toEqual(await berth('--version'))
   })
 
-  test('says what to do when nothing is installed', async () => {
+  test('prints what to do when the dependencies are not installed', async () => {
     const copy = join(elsewhere, 'berth')
     copyFileSync(launcher, copy)
     const { code, err } = await run(['--help'], { program: copy })
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('run "make up" (or npm ci) first') })
   })
 
-  test('keeps compiled code beside the code', async () => {
+  test('caches compiled code in the checkout', async () => {
     await berth('--version')
     expect(existsSync(join(dirname(launcher), '.cache/node'))).toBe(true)
   })

@@ -532,7 +532,7 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       ['POST', 'databases', {}, 'name'],
       ['POST', 'databases', { name: 5 }, 'name'],
       ['POST', 'databases/fly-db/extensions', {}, 'name'],
-    ])('%s %s with %j answers 422 naming the field', async (method, path, body, field) => {
+    ])('%s %s with %j answers 422 and names the field', async (method, path, body, field) => {
       expect(await cluster.call(method, path, body)).toMatchObject({
         status: 422,
         body: { error: expect.stringContaining(field) },

@@ -39,7 +39,7 @@ function traces(pid: string): string[] {
     const files = ['cmdline', 'environ'].map((file) => readFileSync(`/proc/${pid}/${file}`, 'utf8'))
     return [...files, readlinkSync(`/proc/${pid}/cwd`)]
   } catch {
-    return [] // it has ended, or is somebody else's
+    return [] // the process has ended or belongs to another user
   }
 }
 

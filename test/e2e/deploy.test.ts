@@ -99,7 +99,7 @@ function startTraffic(app: string) {
       const reply = await ask(app, each).catch((error) => ({ status: 0, body: String(error) }))
       if (reply.status === 200) bodies.add(reply.body.trim())
       else failures.push(`${reply.status} ${reply.body}`)
-      await new Promise((resolve) => setTimeout(resolve, 5)) // not to load the machine, nothing waits for it
+      await new Promise((resolve) => setTimeout(resolve, 5)) // limits the load; no result depends on it
     }
   }
   const turns = [turn(agent), turn(false)]

@@ -375,7 +375,7 @@ describe('escapes', () => {
     expect(await sh('readlink /tmp/out/copy/victim; stat -c %a /tmp/victim/f')).toBe('/tmp/victim\n640')
   })
 
-  test('a directory that is replaced by a link meanwhile is not followed', async () => {
+  test('a directory that is replaced by a link during an operation is not followed', async () => {
     await sh('mkdir -p /tmp/race/target; for i in $(seq 50); do echo keep > /tmp/race/target/$i; done')
     const swapping = sprite.spawn('perl', [
       '-e',

@@ -62,7 +62,7 @@ function insideOf(id: string): number[] {
     try {
       return readFileSync(file, 'utf8').includes(`FLY_MACHINE_ID=${id}\0`) ? [Number(file.split('/')[2])] : []
     } catch {
-      return [] // it ended meanwhile
+      return [] // the process has ended
     }
   })
 }
@@ -368,7 +368,7 @@ test('killed processes are restarted, and so is everything after a reboot', asyn
   for (const id of [holding, stopped, suspended]) await expectNothingLeft(id)
 })
 
-test('a stranger is refused on all routes of an app', async () => {
+test('all routes of an app reject tokens of another organization', async () => {
   await ok('POST', '/v1/orgs', { name: 'Other', slug: 'other' })
   const { token } = await ok('POST', '/v1/tokens', { kind: 'org', org_slug: 'other' })
   const headers = { authorization: `Bearer ${token}` }

@@ -36,7 +36,7 @@ function pidOf(id: string): number {
       const line = readFileSync(file.replace('environ', 'cmdline'), 'utf8')
       return line.startsWith('sh\0-c\0') && readFileSync(file, 'utf8').includes(`FLY_MACHINE_ID=${id}\0`)
     } catch {
-      return false // it ended meanwhile
+      return false // the process has ended
     }
   })
   if (found === undefined) throw new Error(`nothing runs of ${id}`)

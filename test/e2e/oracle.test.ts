@@ -52,7 +52,7 @@ async function rowsOf(id: string): Promise<string[]> {
     const { rows } = await client.query(`select writer || '/' || n || '@' || xid as row from log order by writer, n`)
     return rows.map((row) => row.row)
   } catch (err) {
-    if ((err as { code?: string }).code === '42P01') return [] // before the table was made
+    if ((err as { code?: string }).code === '42P01') return [] // the target is before the creation of the table
     throw err
   } finally {
     await client.end()

@@ -305,6 +305,6 @@ function speaksOf(pid: string, home: string): boolean {
     const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8') + readlinkSync(`/proc/${pid}/cwd`)
     return !isZombie && words.includes(home)
   } catch {
-    return false // ended meanwhile
+    return false // the process has ended
   }
 }

@@ -63,15 +63,15 @@ beforeAll(async () => {
 
 afterAll(() => platform.destroy())
 
-describe('creating', () => {
-  test('tells people how it comes along, where the cluster is and how to connect', () => {
+describe('creating a cluster', () => {
+  test('prints the progress, the endpoints and how to connect', () => {
     const { code, out, err } = created[0]!
     expect({ code, err }).toEqual({ code: 0, err: expect.stringMatching(/^(Cluster seventeen is \w+ \(\d+ s\)\n)+$/) })
     expect(out).toMatch(/^name +seventeen\nid +[a-z0-9]{16}\ndirect +localhost:\d+\npooler +localhost:\d+\n/)
     expect(out).toContain('berth postgres connect seventeen')
   })
 
-  test('prints nothing but the finished cluster with --json', () => {
+  test('prints only the finished cluster with --json', () => {
     const { code, out, err } = created[1]!
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(JSON.parse(out)).toMatchObject({
@@ -89,7 +89,7 @@ describe('creating', () => {
     expect(await said('destroy', 'brief', '--yes', '--json')).toBe('{}\n')
   })
 
-  test('goes on after Ctrl-C, which is said', async () => {
+  test('continues after Ctrl-C, and a message says so', async () => {
     // The cluster of this fake platform never becomes ready.
     const data = { id: '0123456789abcdef', name: 'left', status: 'creating', organization: { slug: 'personal' } }
     const slow = createServer((_, reply) => void reply.end(JSON.stringify({ data }))).listen(0, '127.0.0.1')
@@ -107,7 +107,7 @@ describe('creating', () => {
     }
   })
 
-  test("is refused with the platform's own sentence", async () => {
+  test('prints the error of the platform when it is rejected', async () => {
     const [huge, taken, wide, big] = await Promise.all([
       postgres('create', '--plan', 'huge'),
       postgres('create', 'seventeen'),
@@ -122,7 +122,7 @@ describe('creating', () => {
   })
 })
 
-describe('looking', () => {
+describe('showing clusters', () => {
   test('lists clusters', async () => {
     const lines = (await said('list')).split('\n')
     expect(lines[0]).toMatch(/^NAME +ID +STATUS +PLAN +REGION +APPS +CREATED$/)
@@ -132,7 +132,7 @@ describe('looking', () => {
     expect((await run(['pg', 'ls', '--deleted'])).out).toMatch(/^brief .* deleted /m)
   })
 
-  test('shows all of a cluster, its password only when asked', async () => {
+  test('shows the details of a cluster, and its password only with --reveal', async () => {
     const { id, endpoints } = await json('show', 'sixteen')
     const { direct, pooler } = endpoints.primary
     const { password } = await json('users', 'credentials', id, 'fly-user')
@@ -146,7 +146,7 @@ describe('looking', () => {
     expect(revealed).toContain(`postgresql://fly-user:${password}@localhost:${pooler.port}/fly-db\n`)
   })
 
-  test('does not find what is not there', async () => {
+  test('reports unknown clusters and organizations', async () => {
     const named = await postgres('show', 'eighteen')
     expect(named).toEqual({
       code: 1,
@@ -159,7 +159,7 @@ describe('looking', () => {
   })
 })
 
-describe('connecting', () => {
+describe('connecting to a cluster', () => {
   test.each(['seventeen', 'sixteen'])('opens psql on both endpoints of %s', async (name) => {
     const question = ['--', '-XAtc', 'select session_user, current_database(), current_setting($$server_version_num$$)']
     const answer = expect.stringMatching(name === 'sixteen' ? /^fly-user\|fly-db\|16/ : /^fly-user\|fly-db\|17/)
@@ -168,7 +168,7 @@ describe('connecting', () => {
     expect(await Promise.all(asked)).toEqual([answered, answered])
   })
 
-  test('passes on the exit code of psql', async () => {
+  test('exits with the exit code of psql', async () => {
     const [failed, lost, stranger] = await Promise.all([
       postgres('connect', 'seventeen', '--', '-Xc', 'select 1/0'),
       postgres('connect', 'seventeen', '--database', 'nowhere', '--', '-Xc', 'select 1'),
@@ -180,7 +180,7 @@ describe('connecting', () => {
     expect(stranger).toMatchObject({ code: 1, err: expect.stringContaining('seventeen has no user stranger') })
   })
 
-  test('shows the password to nobody but psql', async () => {
+  test('passes the password to psql only, and not as an argument', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'berth-psql-'))
     try {
       writeFileSync(
@@ -221,10 +221,10 @@ describe('connecting', () => {
   })
 })
 
-describe('what belongs to a cluster', () => {
+describe('the resources of a cluster', () => {
   const whoAmI = ['--', '-XAtc', 'select session_user']
 
-  test('has users', async () => {
+  test('users can be managed', async () => {
     const name = 'a"b; drop'
     expect(await said('users', 'create', 'seventeen', name, '--role', 'reader')).toContain(`Created user ${name}`)
     expect(await said('users', 'list', 'seventeen')).toMatch(/^a"b; drop +reader$/m)
@@ -247,7 +247,7 @@ describe('what belongs to a cluster', () => {
     expect(dots).toEqual({ code: 1, out: '', err: `error: ${sentence}\n` })
   })
 
-  test('has databases with extensions', async () => {
+  test('databases and extensions can be managed', async () => {
     expect(await said('databases', 'create', 'sixteen', 'orders')).toBe('Created database orders.\n')
     expect(await json('databases', 'list', 'sixteen')).toContainEqual({ name: 'orders' })
     const orders = ['sixteen', '--database', 'orders']
@@ -263,7 +263,7 @@ describe('what belongs to a cluster', () => {
     expect(await said('databases', 'list', 'sixteen')).toBe('DATABASE\nfly-db\n')
   })
 
-  test('has apps attached', async () => {
+  test('apps can be attached and detached', async () => {
     await platform.call('POST', '/v1/apps', { app_name: 'web', org_slug: 'personal' })
     expect(await json('attach', 'seventeen', 'web')).toMatchObject({ app_name: 'web' })
     expect(await said('show', 'seventeen')).toMatch(/^apps +web$/m)
@@ -288,7 +288,7 @@ describe('what belongs to a cluster', () => {
     expect(unknown).toEqual({ code: 1, out: '', err: 'error: app not found\n' })
   })
 
-  test('has a log, which can be followed', async () => {
+  test('the log can be shown and followed', async () => {
     expect(await said('logs', 'seventeen')).toContain('database system is ready to accept connections')
     expect((await json('logs', 'seventeen', '-n', '1')).lines).toHaveLength(1)
     expect((await postgres('logs', 'seventeen', '-n', '0')).err).toBe('error: lines must be from 1 to 1000\n')
@@ -309,8 +309,8 @@ describe('what belongs to a cluster', () => {
   })
 })
 
-describe('destroying', () => {
-  test('leaves nothing, and says so', async () => {
+describe('destroying a cluster', () => {
+  test('removes it completely and prints a message', async () => {
     const { id } = await json('show', 'sixteen')
     expect((await postgres('destroy', 'sixteen')).err).toContain('use --yes')
     const following = startPostgres('logs', 'sixteen', '-f', '--json')

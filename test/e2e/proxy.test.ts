@@ -250,7 +250,7 @@ describe('a proxy refuses', () => {
     expect(await dial(host, 7001)).toMatchObject({ answer: { status: 'error' }, code: 1011 })
   })
 
-  test('a read-only token, a stranger, and a missing token', async () => {
+  test('a read-only token, a token of another organization, and a missing token', async () => {
     const refused = async (token: string) => {
       const socket = socketTo('proxy', token)
       socket.on('error', () => {})

@@ -124,7 +124,7 @@ test.each(encodings)('a stream is flushed piece by piece in %s', async (encoding
 })
 
 test.each(encodings)(
-  'a client that reads slowly gets all of a large answer in %s, and holds the program up',
+  'a client that reads slowly gets a complete large response in %s, and the program is slowed down',
   async (encoding) => {
     const noise = Buffer.from(
       Array.from({ length: 400_000 }, (_, n) => `${Math.imul(n, 2_654_435_761) >>> 0}\n`).join(''),

@@ -173,7 +173,7 @@ function question(name: string, type: number): Buffer {
 }
 
 interface Upstream {
-  /** As `address#port`. */
+  /** The address of the server, as `address#port`. */
   resolver: string
   asked: string[]
   close(): void

@@ -30,7 +30,7 @@ async function ask(host: string, path = '/', address = '127.0.0.1', port = edge.
   return { status: reply.statusCode!, body, names: certificate.subjectAltName }
 }
 
-test('one port serves HTTP and HTTPS, and tells the program which', async () => {
+test('one port serves HTTP and HTTPS, and the program learns the protocol', async () => {
   const app = await edge.app()
   await edge.backendOf(app, (request, reply) => reply.end(JSON.stringify(request.headers)))
   const secure = await ask(`${app}.app.test`)

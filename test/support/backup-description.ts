@@ -1,6 +1,6 @@
 import type { BackupDescription } from '../../src/drivers/repository/driver.ts'
 
-/** A description of a backup as in the repository. */
+/** The description of a backup in the repository format. */
 export function describedBackup(
   change: Partial<BackupDescription> & Pick<BackupDescription, 'clusterId' | 'label'>,
 ): BackupDescription {

@@ -18,7 +18,7 @@ export interface Answer {
   headers: Headers
 }
 
-/** A real platform with a home of its own, driven from outside as a user would. */
+/** A real platform with its own home, used only through its commands and its API. */
 export class Berth {
   readonly home: string
   private readonly launcher: string
@@ -28,13 +28,13 @@ export class Berth {
 
   constructor(
     environment: Record<string, string> = {},
-    /** The `berth` to run, when it is not that of this checkout. */
+    /** The `berth` program to run instead of that of this checkout. */
     launcher = checkout,
   ) {
     this.launcher = launcher
     this.home = mkdtempSync(join(tmpdir(), 'berth-e2e-'))
     chmodSync(this.home, 0o711)
-    // Links instead of copies: the files are only read.
+    // The files are only read, so links are enough.
     execFileSync('cp', ['-al', inject('toolchain'), `${this.home}/toolchain`])
     this.environment = {
       PATH: process.env.PATH ?? '',
@@ -60,7 +60,7 @@ export class Berth {
     return child
   }
 
-  /** The control plane, once it answers. */
+  /** Starts the control plane and waits until it answers. */
   async up(): Promise<ChildProcess> {
     const child = this.spawn('up')
     await until(() => {
@@ -93,7 +93,7 @@ export class Berth {
     return { status: reply.status, body: isJson ? JSON.parse(text) : text, headers: reply.headers }
   }
 
-  /** The body of an answer that must be a good one. */
+  /** Returns the body of a response that must be successful. */
   async ok(method: string, path: string, body?: object): Promise<Answer['body']> {
     const reply = await this.call(method, path, body)
     if (reply.status >= 300) throw new Error(`${method} ${path}: ${reply.status} ${JSON.stringify(reply.body)}`)

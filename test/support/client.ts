@@ -1,4 +1,4 @@
-// What a user of clusters does, with a platform of its own and the client everybody has. Knows nothing of the source.
+// Uses clusters as a tenant would, through the API of a real platform and with the pg client, without imports from src.
 import { execFileSync } from 'node:child_process'
 import { existsSync, globSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
 import { createServer, type Socket } from 'node:net'
@@ -46,7 +46,7 @@ export async function readyCluster(berth: Berth, extra: object = {}): Promise<st
   return id
 }
 
-/** Both endpoints, and the words to get in. */
+/** Returns both endpoints and the credentials of a user. */
 export async function accessOf(berth: Berth, id: string, user = 'fly-user'): Promise<Access> {
   const cluster = await berth.call('GET', `/v1/postgres/${id}`)
   const name = encodeURIComponent(user)
@@ -56,7 +56,7 @@ export async function accessOf(berth: Berth, id: string, user = 'fly-user'): Pro
   return { direct, pooler, user, password: credentials.body.data.password }
 }
 
-/** A session. It may be ended from outside at any time, which its next query reports. */
+/** Opens a session. Tests may terminate it on the server; the next query then fails. */
 export async function connect(access: Access, way: Way, change: pg.ClientConfig = {}): Promise<pg.Client> {
   const { user, password } = access
   const client = new pg.Client({
@@ -72,14 +72,14 @@ export async function connect(access: Access, way: Way, change: pg.ClientConfig 
   try {
     await client.connect()
   } catch (error) {
-    // A client that gives up half-way leaves the server waiting for the rest.
+    // After a failed login pg leaves the socket open, and the server would keep waiting.
     ;(client as unknown as { connection: { stream: Socket } }).connection.stream.destroy()
     throw error
   }
   return client
 }
 
-/** Asks in a session of its own. */
+/** Runs a query in a new session. */
 export async function ask(
   access: Access,
   way: Way,
@@ -91,7 +91,7 @@ export async function ask(
   return (Array.isArray(result) ? result.at(-1)! : result).rows
 }
 
-/** True, or the sentence with which it was refused. */
+/** Returns true, or the message of the error. */
 export async function attempt(
   access: Access,
   way: Way,
@@ -110,12 +110,12 @@ export function stateDatabase(berth: Berth): pg.Client {
   return client
 }
 
-/** The platform looks at the disk and the endpoints of a cluster every minute; this makes it look now. */
+/** Makes the platform check the disk and the endpoints of a cluster now, instead of once a minute. */
 export async function lookClosely(berth: Berth, id: string): Promise<void> {
   const db = stateDatabase(berth)
   await db.connect()
   try {
-    // The first look may have begun before; the second one has not, because there is one at a time.
+    // The first check may have begun earlier. The second one has not, because checks of one cluster do not overlap.
     for (let looks = 0; looks < 2; looks++) {
       await db.query('update cluster set quota_checked_at = null where id = $1', [id])
       await until(async () => {
@@ -138,11 +138,11 @@ export function isRunning(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
   } catch {
-    return false // it may end while it is being looked at
+    return false // the process may end during the check
   }
 }
 
-/** Every process whose command line or working directory mentions the text, such as a home or the id of a cluster. */
+/** Lists processes whose command line or working directory contains the text, such as a home or a cluster id. */
 export function processesOf(text: string): { pid: number; line: string }[] {
   const listing = execFileSync('ps', ['-eo', 'pid=,args='], { encoding: 'utf8' })
   const named = listing
@@ -155,13 +155,13 @@ export function processesOf(text: string): { pid: number; line: string }[] {
   return [...named, ...inside].filter(({ pid }) => pid !== process.pid && isRunning(pid))
 }
 
-/** One server for the cluster and no other: a session has the command line of its server before it has its own. */
+/** Waits until there is one server process. A new backend briefly has the command line of its postmaster. */
 export function untilOneServer(berth: Berth, id: string): Promise<void> {
   const servers = () => processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))
   return until(() => servers().length === 1)
 }
 
-/** Empty for a process that is gone meanwhile. */
+/** Returns an empty string if the process has ended. */
 function readLink(link: string): string {
   try {
     return readlinkSync(link)
@@ -170,7 +170,7 @@ function readLink(link: string): string {
   }
 }
 
-/** The control groups of one platform, or of one of its clusters. */
+/** Lists the control groups of a platform, or of one of its clusters. */
 export function controlGroups(berth: Berth, id = ''): string[] {
   const number = readFileSync(`${berth.home}/number`, 'utf8').trim()
   return globSync(`/sys/fs/cgroup/{,*/}berth-${number}-${id}*`)
@@ -184,7 +184,7 @@ export function canListen({ port }: Endpoint): Promise<boolean> {
   })
 }
 
-/** Ends the platform and takes away what outlives its processes, whatever state the test left it in. */
+/** Stops the platform in whatever state it is, and removes its control groups, which outlive its processes. */
 export async function destroy(berth: Berth): Promise<void> {
   const groups = existsSync(`${berth.home}/number`) ? controlGroups(berth) : []
   await berth.destroy()
@@ -200,14 +200,14 @@ export async function destroy(berth: Berth): Promise<void> {
   }
 }
 
-/** Nothing of the cluster is on this machine any more. */
+/** Expects that no process, port, file or control group of the cluster is left. */
 export async function expectNoTrace(berth: Berth, id: string, ports: Endpoint[]): Promise<void> {
   await until(() => processesOf(id).length === 0)
   for (const port of ports) expect(await canListen(port)).toBe(true)
   expect(existsSync(`${berth.home}/clusters/${id}`)).toBe(false)
   expect(existsSync(`${berth.home}/run/${id}`)).toBe(false)
   await until(() => controlGroups(berth, id).length === 0)
-  // A backup that ran ends in its own time, when it sees that its cluster is gone.
+  // A running backup ends later, when it notices that its cluster is deleted.
   await until(() => readdirSync(`${berth.home}/tree`).every((name) => !name.includes(id)))
   await until(() => !existsSync(`${berth.home}/trash`) || readdirSync(`${berth.home}/trash`).length === 0)
 }

@@ -4,7 +4,7 @@ import { until } from './until.ts'
 export interface Heard {
   text: string
   bytes: number
-  /** As `address port`. */
+  /** The sender, as `address port`. */
   from: string
 }
 

@@ -6,20 +6,20 @@ import { type Database, openDatabase } from '../../src/store/db.ts'
 declare module 'vitest' {
   interface ProvidedContext {
     server: pg.ClientConfig
-    /** A directory with everything of PostgreSQL that a home needs. */
+    /** A directory with the PostgreSQL installations and templates that a home needs. */
     toolchain: string
   }
 }
 
 export const templateDatabase = 'berth_template'
 
-/** A database of its own for one test file, copied from a migrated template in milliseconds. */
+/** Provides a separate database for one test file, copied from a migrated template in milliseconds. */
 export function useDatabase(): { db: Database; config: pg.ClientConfig } {
   const handle = {} as { db: Database; config: pg.ClientConfig }
   const name = `test_${randomBytes(6).toString('hex')}`
   beforeAll(async () => {
     await admin(`create database ${name} template ${templateDatabase} strategy file_copy`)
-    // However busy the machine is: a connection that comes late is no database that is away.
+    // The timeout is generous, so that a slow connection on a busy host does not look like an unavailable database.
     handle.config = { ...inject('server'), database: name, connectionTimeoutMillis: 30_000 }
     handle.db = openDatabase(handle.config)
   })

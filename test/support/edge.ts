@@ -56,7 +56,7 @@ export interface NewApp {
   orgId?: string
   network?: string
   subdomains?: boolean
-  /** Null means no address. */
+  /** With null the app has no address. */
   ip?: { ip: string; shared?: boolean; type?: string } | null
 }
 

@@ -35,12 +35,12 @@ export type Method = 'GET' | 'HEAD' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'OPT
 
 export interface PlatformChanges {
   settings?: Partial<PlatformSettings>
-  /** In place of what the fake world does. */
+  /** Overrides of the fake box driver. */
   boxes?: Partial<BoxDriver>
   sessions?: ExecSessions
 }
 
-/** The whole platform in this process, empty before each test: real routes, real Postgres, the loop turned by hand. */
+/** Runs the platform in this process with real routes and a real database, emptied before each test. Tests run the loop. */
 export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = {}) {
   const database = useDatabase()
   const feed = sandboxFeed(() => database.config)
@@ -53,7 +53,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
   const platform = {
     rootToken,
     database,
-    /** Stands between the loop and the database, so that tests can make calls fail. */
+    /** The database of the loop, if a test replaces it to make statements fail. */
     loopDb: undefined as Db | undefined,
 
     get server() {
@@ -67,12 +67,12 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     call: (method: Method, url: string, options: CallOptions = {}) => call(server, method, url, options),
     callSandbox: (method: Method, url: string, options: CallOptions = {}) => call(sandboxServer, method, url, options),
 
-    /** Clusters in memory, none before each test. */
+    /** All drivers in memory, reset before each test. */
     fake: new FakeWorld(),
 
     turn: () => runNextStep(platform.fake.world(platform.loopDb ?? database.db)),
 
-    /** Turns the crank instead of sleeping: everything waiting is made due, then run. */
+    /** Runs all work at once, without waiting until it is due. */
     async work(turns = 50) {
       for (let i = 0; i < turns; i++) {
         await database.db.query('update work set run_at = now(), leased_until = null')
@@ -81,7 +81,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       throw new Error(`still work to do after ${turns} turns`)
     },
 
-    /** Turns the crank until every row is in this state: clusters and machines are looked at for ever. */
+    /** Runs steps until every row is in this state. Work on clusters and machines never ends, so `work` cannot be used. */
     async workUntil(table: 'backup' | 'cluster' | 'machine' | 'volume', state: string, turns = 100) {
       for (let i = 0; i < turns; i++) {
         if ((await platform.sql(`select 1 from ${table} where state <> $1`, [state])).length === 0) return
@@ -93,7 +93,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       )
     },
 
-    /** As on the first day. */
+    /** Empties the database and sets it up as at the first start. */
     async clear() {
       await database.db.query(await emptyEverything())
       await prepareFirstUse(database.db, rootToken)
@@ -164,7 +164,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
 
   let emptying: string | undefined
 
-  /** Rows are deleted, not truncated: that would make every file of every table anew. Triggers and keys stand aside. */
+  /** Deletes rows, because truncating creates new files for every table. Triggers and foreign keys are disabled. */
   async function emptyEverything(): Promise<string> {
     if (emptying) return emptying
     const rows = await platform.sql(

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { connect } from 'node:tls'
 
-/** A key, and a certificate for this name that it has signed itself. */
+/** Creates a key and a self-signed certificate for this name. */
 export function makePair(host: string): { cert: string; key: string } {
   const directory = mkdtempSync(join(tmpdir(), 'berth-tls-'))
   try {
@@ -20,7 +20,7 @@ export function makePair(host: string): { cert: string; key: string } {
   }
 }
 
-/** To a port of this machine, whoever vouches for it. */
+/** Connects to a local port without verifying its certificate. */
 export function openHttp2(host: string, port: number): ClientHttp2Session {
   const session = connectHttp2(`https://${host}:${port}`, {
     createConnection: () => connect({ port, servername: host, ALPNProtocols: ['h2'], rejectUnauthorized: false }),

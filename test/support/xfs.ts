@@ -3,14 +3,14 @@ import { chmodSync, mkdirSync, rmSync } from 'node:fs'
 import { temporaryDirectory } from './temporary-home.ts'
 
 export interface Filesystem {
-  /** Empty, and other users can pass through it. */
+  /** An empty directory that other users can traverse. */
   directory: string
   remove(): void
 }
 
 const megabytes = 1024
 
-/** A filesystem whose files can share blocks, in a file of its own. Undefined where nothing can be mounted. */
+/** Mounts an XFS with reflinks from an image file. Returns undefined if this host cannot mount it. */
 export function mountXfs(): Filesystem | undefined {
   const outer = temporaryDirectory()
   const [image, mountPoint] = [`${outer}/image`, `${outer}/m`]
@@ -21,7 +21,7 @@ export function mountXfs(): Filesystem | undefined {
     ['mount', '-o', 'loop', image, mountPoint],
   ]
   const remove = () => {
-    // Lazily: what deletes in the background may still be at it.
+    // A background process may still be deleting files, so this unmounts lazily.
     spawnSync('umount', ['-l', mountPoint])
     rmSync(outer, { recursive: true, force: true })
   }

@@ -325,7 +325,7 @@ describe('supervision', () => {
   })
 
   test.each(['the first process', 'bwrap', 'the process that s6 supervises', 's6-supervise'])(
-    'brings it back when %s is killed',
+    'restarts the box when %s is killed',
     async (victim) => {
       await bench.sh(spec, `echo '${victim}' > /etc/victim`)
       const first = await bench.pidOf(spec)
@@ -468,12 +468,12 @@ test('passes no descriptor of the platform into a box', async () => {
   expect(out.split('\n').slice(0, 4)).toEqual(['0', '1', '2', '3']) // the last one belongs to ls itself
 })
 
-test('stops in order when it is told to right after its start', async () => {
+test('shuts down cleanly when it is stopped right after its start', async () => {
   const box = bench.newSpec()
   for (let turn = 0; turn < 15; turn++) {
     await bench.boxes.ensureBox(box)
     await bench.boxes.stopBox(box.id)
-    // If it had been killed, there would be a signal.
+    // After a kill the state would contain a signal.
     const state = await bench.supervisor.inspectService(boxPaths(bench.home, box.id).supervisedName)
     expect(state).toMatchObject({ is: 'down', exitCode: 0 })
   }

@@ -134,7 +134,7 @@ async function resolve(name: string, server = names, seconds = inVain): Promise<
   const script = `
     use Socket; alarm ${seconds}; $x = ''; socket(S, 2, 2, 17); connect(S, sockaddr_in(53, inet_aton('${server}')));
     my $question = pack('n6', 7, 0x100, 1, 0, 0, 0) . join('', map { pack('C/a*', $_) } split /\\./, '${name}') . pack('Cnn', 0, 1, 1);
-    # As every resolver does: a question that was lost, or that nobody has listened to yet, is asked again.
+    # A query is repeated like in any resolver, because it may be lost or sent before the server listens.
     until (length $x) {
       syswrite S, $question;
       vec(my $ready = '', fileno S, 1) = 1;

@@ -46,7 +46,7 @@ test.runIf(isRoot())('gives each home of a machine its own number, also when the
   expect(homes.slice(0, 8).map((home) => home.number)).toEqual(homes.slice(8).map((home) => home.number))
 })
 
-test.runIf(isRoot())('takes the number of a home that is gone', async () => {
+test.runIf(isRoot())('reuses the number of a deleted home', async () => {
   const own = `${newDirectory()}/registry`
   const first = await open(`${newDirectory()}/home`, { registry: own })
   rmSync(first.path, { recursive: true })
@@ -66,7 +66,7 @@ test.runIf(isRoot())('keeps the number of a home that was moved, and refuses a c
   expect((await open(`${parent}/moved`, { registry: own })).number).toBe(home.number)
 })
 
-test.runIf(isRoot())('says so when all numbers are taken', async () => {
+test.runIf(isRoot())('fails with a message when all numbers are taken', async () => {
   const own = `${newDirectory()}/registry`
   const parent = newDirectory()
   for (let i = 0; i < 63; i++) await open(`${parent}/${i}`, { registry: own })

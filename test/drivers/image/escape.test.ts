@@ -44,10 +44,10 @@ test.each<[string, TarEntry[]]>([
   ['a hard link to a file of the host', [{ name: 'link', type: 'link', link: '/etc/passwd' }]],
   ['a hard link to a lower layer', [{ name: 'link', type: 'link', link: 'bin/of-the-layer-below' }]],
   ['a hard link to the root', [{ name: 'link', type: 'link', link: '/' }]],
-  ['a mark for the parent', [{ name: '.wh...' }]],
-  ['a mark for nothing', [{ name: 'a/.wh.' }]],
-  ['a mark with ..', [{ name: `${up}.wh.etc` }]],
-  ['a file as the root', [{ name: './', type: 'symlink', link: outside }]],
+  ['a whiteout of the parent', [{ name: '.wh...' }]],
+  ['a whiteout without a name', [{ name: 'a/.wh.' }]],
+  ['a whiteout with ..', [{ name: `${up}.wh.etc` }]],
+  ['a link as the root', [{ name: './', type: 'symlink', link: outside }]],
   [
     'a loop of links',
     [
@@ -59,9 +59,9 @@ test.each<[string, TarEntry[]]>([
   ['an extended name with ..', [{ name: 'x', extended: { path: `a/${up}${outside}/new` }, content: 'x' }]],
   ['an extended name with a zero byte', [{ name: 'x', extended: { path: 'a\0b' } }]],
   ['a name that is too long', [{ name: 'x', extended: { path: 'a/'.repeat(400_000) } }]],
-  ['a part of a name that is too long', [{ name: 'n'.repeat(300) }]],
-  ['a size that is no number', [{ name: 'x', extended: { size: 'many' } }]],
-  ['more content than there is', [{ name: 'x', size: 1_000_000, content: 'x' }]],
+  ['a path component that is too long', [{ name: 'n'.repeat(300) }]],
+  ['a size that is not a number', [{ name: 'x', extended: { size: 'many' } }]],
+  ['a size larger than the content', [{ name: 'x', size: 1_000_000, content: 'x' }]],
 ])('refuses %s', async (_, entries) => {
   await expect(unpack(makeTar([{ name: 'first', content: 'x' }, ...entries]))).rejects.toMatchObject({
     code: 'damaged',

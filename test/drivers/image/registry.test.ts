@@ -30,7 +30,7 @@ afterEach(async () => {
 
 afterAll(() => removeTemporaryHome(directory))
 
-/** Each with content of its own, so that nothing of it is there already. */
+/** Creates an image with new content, so that no layer is already in the store. */
 function newImage(bytes = 1000): MadeImage {
   const content = Buffer.alloc(bytes, `${number++} `)
   return makeImage({ layers: [{ files: [{ name: 'file', content }], compression: 'none' }] })
@@ -279,16 +279,16 @@ test('refuses manifests that do not match their digest or size', async () => {
 })
 
 test.each<[string, unknown, string]>([
-  ['no JSON', undefined, 'damaged'],
+  ['invalid JSON', undefined, 'damaged'],
   ['a list', [], 'damaged'],
   ['an old schema', { schemaVersion: 1, fsLayers: [] }, 'not_supported'],
   ['no configuration', { schemaVersion: 2, layers: [] }, 'damaged'],
   [
-    'another kind of digest',
+    'an unsupported digest algorithm',
     { schemaVersion: 2, layers: [], config: { digest: `sha512:${'a'.repeat(128)}`, size: 2 } },
     'not_supported',
   ],
-  ['a path for a digest', { schemaVersion: 2, layers: [], config: { digest: '../../x', size: 2 } }, 'not_supported'],
+  ['a path as a digest', { schemaVersion: 2, layers: [], config: { digest: '../../x', size: 2 } }, 'not_supported'],
   [
     'a negative size',
     { schemaVersion: 2, layers: [], config: { digest: digestOf(Buffer.alloc(0)), size: -1 } },

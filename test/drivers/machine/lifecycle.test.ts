@@ -89,7 +89,7 @@ describe('a start', () => {
     [['/no/such'], 127, 'exec: "/no/such": not found'],
     [['/etc/passwd'], 126, 'exec: "/etc/passwd": permission denied'],
     [['/bin'], 126, 'exec: "/bin": permission denied'],
-  ])('of %j ends with %i and says why', async (argv, code, line) => {
+  ])('of %j exits with %i and logs the reason', async (argv, code, line) => {
     const spec = await bench.newMachine({ argv })
     await until(() => bench.look(spec).is === 'down')
     expect(bench.exits(spec)).toMatchObject([{ exitCode: code, signal: 0 }])
@@ -115,7 +115,7 @@ describe('a start', () => {
   })
 
   test.each([undefined, '-> etc', '-> /proc/1', 'a file'])(
-    'shows it the place of a socket that it cannot change, although the image has %j there',
+    'mounts the socket directory read-only, although the image has %j at its path',
     async (link) => {
       const spec = bench.newSpec()
       const layers = link === undefined ? spec.layers : [...spec.layers, bench.newLayer({ '.fly': link })]

@@ -80,11 +80,11 @@ describe('supervision', () => {
   const always = { policy: 'always', maxRetries: 0 } as const
 
   test.each([
-    ['what buries its orphans', (pid: number) => parentOf(pid)],
+    ['the process that reaps orphans', (pid: number) => parentOf(pid)],
     ['bwrap', (pid: number) => parentOf(parentOf(pid))],
-    ['the process that s6 watches', (pid: number) => parentOf(parentOf(parentOf(pid)))],
+    ['the process that s6 supervises', (pid: number) => parentOf(parentOf(parentOf(pid)))],
     ['s6-supervise', (pid: number) => parentOf(parentOf(parentOf(parentOf(pid))))],
-  ])('brings it back when %s is killed', async (_, find) => {
+  ])('restarts the machine when %s is killed', async (_, find) => {
     const spec = await bench.newMachine({ restart: always })
     const pid = await bench.pidOf(spec)
     killProcess(find(pid), 'SIGKILL')

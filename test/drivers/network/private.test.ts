@@ -250,7 +250,7 @@ async function linkAddress(machine: PlainMachine): Promise<string> {
   return /link\/ether (\S+)/.exec(await machine.run('ip', '-o', 'link', 'show', 'eth1'))![1]!
 }
 
-/** Counts the packets from this address that arrive at a machine meanwhile. */
+/** Counts the packets from this address that arrive at a machine while the function runs. */
 async function countPackets(machine: PlainMachine, from: string, work: () => Promise<unknown>): Promise<number> {
   const rules = `table ip6 seen { chain packets { type filter hook prerouting priority -400; ip6 saddr ${from} counter; }; }`
   await machine.run('nft', rules)

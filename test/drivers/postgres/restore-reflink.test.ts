@@ -98,7 +98,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     const file = 'global/pg_control'
     const damaged = damagedBackup((data) => {
       const handle = openSync(`${data}/${file}`, 'r+')
-      writeSync(handle, 'x', 4000) // behind what the server reads of it
+      writeSync(handle, 'x', 4000) // after the part that the server reads
       closeSync(handle)
     })
     const spec = specFor(target, { backup: damaged })
@@ -138,7 +138,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
     const later = { ...spec, pieces: [{ ...spec.pieces[0]!, epoch: 9 }] }
     let job = await bench.jobs.inspectJob(`copy-${target.id}`)
-    await until(async () => (await bench.jobs.inspectJob(`copy-${target.id}`)).is === 'ended') // that of the copy
+    await until(async () => (await bench.jobs.inspectJob(`copy-${target.id}`)).is === 'ended') // the copy job
     await bench.restores.startVerification(target.id, later)
     await until(async () => {
       job = await bench.jobs.inspectJob(`copy-${target.id}`)

@@ -83,11 +83,11 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   }
 
   test.each([
-    ['an exact commit time, which counts', () => at[4]!, [1, 2, 3, 4]],
+    ['an exact commit time, inclusively', () => at[4]!, [1, 2, 3, 4]],
     ['the microsecond before a commit', () => moved(at[4]!, -1), [1, 2, 3]],
     ['a time with an offset', () => withOffset(at[3]!), [1, 2, 3]],
     ['the last commit before the cut', () => at[6]!, [1, 2, 3, 4, 5, 6]],
-    ['the idle time after it, though the source went on', () => longAfter, [1, 2, 3, 4, 5, 6]],
+    ['an idle time, although the source has written since', () => longAfter, [1, 2, 3, 4, 5, 6]],
   ])('restores to %s', async (_name, time, expected) => {
     const { id, restored } = await restore({ kind: 'time', time: time() })
     expect(restored).toMatchObject({ is: 'promoted', timeline: 2 })

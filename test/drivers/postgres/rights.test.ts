@@ -182,7 +182,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     )
 
     test.each(['a"b', "it's", '$1', 'a\\b'])(
-      'is not installed where PostgreSQL allows none, such as %s',
+      'is not installed into schemas that PostgreSQL rejects, such as %s',
       async (schema) => {
         await bench.postgres.databases.create(cluster.id, 'quoted')
         const options = { schema, createSchema: true }

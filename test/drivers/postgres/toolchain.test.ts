@@ -85,6 +85,6 @@ test('uses the configured installation if its version matches', async () => {
   )
 })
 
-test('says what to install if there is none', async () => {
+test('names the package to install if there is no installation', async () => {
   await expect(ensureToolchain('9' as PostgresMajor, home)).rejects.toThrow('install the package postgresql-9')
 })

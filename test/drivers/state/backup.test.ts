@@ -78,7 +78,7 @@ const kept = (): string[] => {
 }
 const isDump = (name: string) => /^state-\d{8}-\d{6}F-[0-9a-f]{8}\.sql\.gz$/.test(name)
 
-test('keeps a dump and the key, for their owner alone, soon after something came into being', async () => {
+test('stores a dump and the key, readable only by their owner, soon after a resource is created', async () => {
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => kept().some(isDump))
   await until(() => !supervisor.listServices().includes('state-dump'))
@@ -96,7 +96,7 @@ test('keeps a dump and the key, for their owner alone, soon after something came
   expect(errors).toEqual([])
 })
 
-test('does nothing about turns that bring nothing into being', async () => {
+test('ignores steps that create nothing', async () => {
   const running = start()
   for (const turn of [
     { kind: 'cluster', result: 'wait' },
@@ -108,7 +108,7 @@ test('does nothing about turns that bring nothing into being', async () => {
   expect(kept()).toEqual([])
 })
 
-test('makes one dump of what happens together, and the next after a rest', async () => {
+test('makes one dump for many events, and the next after the minimum interval', async () => {
   const begun: number[] = []
   const made = dumps
   dumps = {
@@ -127,12 +127,12 @@ test('makes one dump of what happens together, and the next after a rest', async
   expect(begun[1]! - begun[0]!).toBeGreaterThanOrEqual(3_000)
 })
 
-test('makes one again when the newest is older than the interval', async () => {
+test('makes another dump when the newest is older than the interval', async () => {
   start({ intervalMs: 1_500 })
   await until(() => kept().filter(isDump).length >= 2)
 })
 
-test('keeps the newest seven of this home, and what another home left', async () => {
+test('keeps the newest seven dumps of this home, and all files of other homes', async () => {
   mkdirSync(place(), { recursive: true })
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => kept().some(isDump))
@@ -149,12 +149,12 @@ test('keeps the newest seven of this home, and what another home left', async ()
   expect(kept()).toEqual(expect.arrayContaining(others))
   const left = kept().filter((name) => name.startsWith('state-') && name.includes(mark))
   expect(left).toHaveLength(7)
-  // Two dumps of one second have one name.
+  // Two dumps within the same second have the same name.
   const made = left.filter((name) => !own.includes(name)).length
   expect(left.slice(0, -made)).toEqual(own.slice(made))
 })
 
-test('says why it failed, keeps nothing of it, and tries again', async () => {
+test('reports a failure, stores nothing, and tries again', async () => {
   dumps = driver({ ...database, host: `${directory}/nowhere` })
   start().note({ kind: 'cluster', result: 'ready' })
   await until(() => errors.length >= 2)
@@ -162,7 +162,7 @@ test('says why it failed, keeps nothing of it, and tries again', async () => {
   expect(kept()).toEqual([])
 })
 
-test('keeps what a process before it left unfinished', async () => {
+test('completes a dump that an earlier process started', async () => {
   await dumps.startDump()
   start({ intervalMs: 3_600_000 })
   await until(() => kept().some(isDump))

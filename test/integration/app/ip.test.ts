@@ -140,18 +140,21 @@ describe('invalid requests', () => {
     [{ type: 'v4', service_name: 'a b' }, 400, /service_name/],
     [{ type: 'v4', region: 'a\0' }, 400, /region/],
     [{ type: 'v4', region: 'x'.repeat(33) }, 400, /region/],
-  ])('%j', async (body, status, sentence) => {
+  ])('%j is rejected', async (body, status, sentence) => {
     const refused = await platform.call('POST', path, { body })
     expect(refused.status).toBe(status)
     expect(refused.body.error).toMatch(sentence)
     expect(await ips()).toEqual([])
   })
 
-  test.each(['127.100.0.9', 'x', '%00', '127.100.0.1%2F32', 'fe80::1%25lo', '1'])('releasing %s', async (ip) => {
-    await allocate('v4')
-    expect((await release(ip)).status).toBe(404)
-    expect(await ips()).toHaveLength(1)
-  })
+  test.each(['127.100.0.9', 'x', '%00', '127.100.0.1%2F32', 'fe80::1%25lo', '1'])(
+    'releasing %s answers 404',
+    async (ip) => {
+      await allocate('v4')
+      expect((await release(ip)).status).toBe(404)
+      expect(await ips()).toHaveLength(1)
+    },
+  )
 
   test('arbitrary input causes no 5xx', async () => {
     await fc.assert(

@@ -21,7 +21,7 @@ const commands: Record<
     ask(id: string): Promise<unknown>
     ends: string
     up: boolean
-    /** The step only writes down what it sees, and changes nothing outside. */
+    /** The step only records the observed state, so there is no driver call that could fail. */
     onlyRecords?: true
   }
 > = {
@@ -34,7 +34,7 @@ const commands: Record<
   stop: { ask: (id) => machines.call('POST', id, '/stop'), ends: 'stopped', up: false },
   restart: { ask: (id) => machines.call('POST', id, '/restart'), ends: 'started', up: true },
   suspend: { ask: (id) => machines.call('POST', id, '/suspend'), ends: 'suspended', up: true },
-  'going on': {
+  resume: {
     prepare: async () => {
       const id = await machines.started()
       await machines.call('POST', id, '/suspend')
@@ -46,7 +46,7 @@ const commands: Record<
     up: true,
   },
   update: { ask: update, ends: 'started', up: true },
-  'an end of its program': {
+  'the exit of its program': {
     ask: async (id) => {
       fake.machines.end(id)
       await platform.sql(`update work set run_at = now() where kind = 'machine'`)
@@ -65,7 +65,7 @@ async function begin(name: string): Promise<string> {
   return id
 }
 
-/** Runs steps until the machine has the expected state, whatever fails meanwhile. */
+/** Runs steps until the machine has the expected state, even if some of them fail. */
 async function converge(id: string, ends: string): Promise<void> {
   for (let tries = 0; tries < 20; tries++) {
     await machines.settle().catch(() => undefined)

@@ -250,7 +250,7 @@ describe('creating a machine', () => {
 })
 
 describe('access', () => {
-  test('strangers, readers and requests for missing machines are refused', async () => {
+  test('other organizations, read tokens and requests for missing machines are rejected', async () => {
     const id = await started()
     await platform.createOrg('acme')
     const stranger = await platform.createToken('org', 'acme')

@@ -442,7 +442,7 @@ describe('lists', () => {
   })
 })
 
-test('strangers are refused, and readers can change nothing', async () => {
+test('tokens of other organizations are rejected, and read tokens change nothing', async () => {
   const id = await ready()
   await platform.createOrg('acme')
   await platform.createApp('theirs', { org_slug: 'acme' })
@@ -468,7 +468,7 @@ test('strangers are refused, and readers can change nothing', async () => {
     for (const other of ['vol_0000000000000000', 'x', '%00', '..%2f']) {
       expect((await platform.call(method, url.replace(id, other), options)).status).toBe(404)
     }
-    // Through the stranger's own app.
+    // The volume is not found through the caller's own app either.
     const theirs = await platform.call(method, url.replace('shop', 'theirs'), { token: stranger, ...options })
     expect(theirs.status).toBe(404)
   }

@@ -33,7 +33,7 @@ describe('the token of a request', () => {
   })
 
   test.each(['Bearer', 'bearer', 'BEARER', 'FlyV1', 'flyv1', 'Bearer FlyV1', 'FlyV1 Bearer', 'Bearer  '])(
-    'is found behind the scheme %j',
+    'is accepted with the scheme %j',
     async (scheme) => {
       const headers = { authorization: `${scheme} ${platform.rootToken}` }
       expect((await platform.call('GET', '/v1/orgs', { token: null, headers })).status).toBe(200)
@@ -120,7 +120,7 @@ describe('bodies', () => {
 
 describe('paths and methods', () => {
   test.each(['/', '/v1', '/v1/app', '/v1/apps/x/y', '/v2/apps', '/v1/apps/x%2F..', '/%2e%2e/etc/passwd'])(
-    '%s answers in the documented shape',
+    '%s answers in the documented format',
     async (url) => {
       const reply = await platform.call('GET', url)
       if (url === '/') expect(reply.status).toBe(302)
@@ -134,7 +134,7 @@ describe('paths and methods', () => {
     ['OPTIONS', '/v1/apps', 'POST, GET, HEAD'],
     ['POST', '/v1/apps/x', 'GET, DELETE, HEAD'],
     ['GET', '/v1/tokens/x', 'DELETE'],
-  ] as [Method, string, string][])('%s %s answers 405 with what is possible', async (method, url, allow) => {
+  ] as [Method, string, string][])('%s %s answers 405 with the allowed methods', async (method, url, allow) => {
     const reply = await platform.call(method, url, { token: null })
     expect(reply).toMatchObject({ status: 405, headers: { allow }, body: { error: expect.any(String) } })
   })

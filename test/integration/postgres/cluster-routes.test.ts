@@ -109,7 +109,7 @@ async function everything() {
   }
 }
 
-describe.each(named(platformRoutes))('a stranger is refused %s', (_id, route) => {
+describe.each(named(platformRoutes))('%s rejects a request', (_id, route) => {
   test('without a token', async () => {
     const before = await everything()
     expect(await ask(route, null)).toMatchObject({ status: 401, headers: { 'www-authenticate': 'Bearer' } })
@@ -142,24 +142,21 @@ describe.each(named(platformRoutes))('a stranger is refused %s', (_id, route) =>
 describe.each(named(clusterRoutes))('%s', (id, route) => {
   const isRefusedToReaders = route.scope === 'write' || /getCredentials/i.test(id)
 
-  test(
-    isRefusedToReaders ? 'is refused to a token that may only read' : 'answers a token that may only read',
-    async () => {
-      const token = await platform.createToken('read', 'personal')
-      const before = await everything()
-      const reply = await ask(route, token)
-      if (isRefusedToReaders) expect(reply).toMatchObject({ status: 401, body: { error: 'this token may only read' } })
-      else expect([200, 422]).toContain(reply.status)
-      expect(await everything()).toEqual(before)
-    },
-  )
+  test(isRefusedToReaders ? 'rejects a read-only token' : 'accepts a read-only token', async () => {
+    const token = await platform.createToken('read', 'personal')
+    const before = await everything()
+    const reply = await ask(route, token)
+    if (isRefusedToReaders) expect(reply).toMatchObject({ status: 401, body: { error: 'this token may only read' } })
+    else expect([200, 422]).toContain(reply.status)
+    expect(await everything()).toEqual(before)
+  })
 
   test('does not document status 403', () => {
     expect(Object.keys(route.errors)).not.toContain('403')
   })
 })
 
-test.each(['postgres', 'template1'])('does not reveal to strangers that %s is reserved', async (name) => {
+test.each(['postgres', 'template1'])('does not reveal to other organizations that %s is reserved', async (name) => {
   const paths = [
     ['GET', `users/${name}/credentials`],
     ['POST', `users/${name}/rotate_password`],

@@ -136,7 +136,7 @@ describe('creating a cluster', () => {
     ['sCaLe', 'scale', 'performance', 4, 32_768],
     ['performance', 'Performance', 'performance', 8, 65_536],
     ['Performance', 'Performance', 'performance', 8, 65_536],
-  ])('takes the plan %s and echoes it as %s', async (asked, plan, cpu_kind, cpus, memory_mb) => {
+  ])('accepts the plan %s and returns it as %s', async (asked, plan, cpu_kind, cpus, memory_mb) => {
     expect((await create({ plan: asked })).body.data).toMatchObject({ plan, cpu_kind, cpus, memory_mb })
   })
 
@@ -201,7 +201,7 @@ describe('creating a cluster', () => {
     expect((await create({ name })).body.data.name).toMatch(/^[a-z]+-[a-z]+-\d{4}$/)
   })
 
-  test.each([1, 500])('takes a disk of %i GB', async (disk_size_gb) => {
+  test.each([1, 500])('accepts a disk of %i GB', async (disk_size_gb) => {
     expect((await create({ disk_size_gb })).body.data.disk_size_gb).toBe(disk_size_gb)
   })
 
@@ -412,7 +412,7 @@ describe('listing clusters', () => {
     ['org_slug=personal&include_deleted=maybe', 422, 'include_deleted'],
     ['org_slug=nobody', 404, 'organization'],
     ['org_slug=%00', 404, 'organization'],
-  ])('?%s answers %i naming it', async (query, status, word) => {
+  ])('?%s answers %i and names the parameter', async (query, status, word) => {
     const reply = await list(query)
     expect(reply.status).toBe(status)
     expect(reply.body.error).toContain(word)
@@ -421,7 +421,7 @@ describe('listing clusters', () => {
 
 describe('deleting a cluster', () => {
   test.each(['creating', 'initializing', 'ready', 'failed'])(
-    'works while it is %s, and leaves nothing',
+    'works while it is %s, and leaves nothing behind',
     async (state) => {
       const id = await created()
       if (state === 'failed') fake.freeBytes = 0
@@ -556,7 +556,7 @@ describe('a database', () => {
   })
 })
 
-describe('on the way to ready', () => {
+describe('before it is ready', () => {
   test('a cluster is placed, initialized, and then ready', async () => {
     const id = await created()
     const seen: string[] = []
@@ -749,7 +749,7 @@ describe('ports', () => {
   }
 
   test.each(['direct', 'pooler'] as const)(
-    'are others when somebody takes the %s one before the start',
+    'are replaced if another program takes the %s one before the start',
     async (which) => {
       const { id, ...ports } = await placed()
       fake.boundPorts.add(ports[which])

@@ -167,7 +167,7 @@ describe('a drill', () => {
     ['copyProblem', 'backup 20261101-095900F is damaged: checksum mismatch for file "base/1/1259"'],
     ['pagesProblem', 'the check of every page failed: checksum verification failed in file "base/1/1259"'],
     ['contentsProblem', 'the drill query failed: ERROR:  relation "orders" does not exist'],
-  ] as const)('that finds a %s says so loudly until a good one', async (problem, reason) => {
+  ] as const)('that finds a %s is reported until another drill passes', async (problem, reason) => {
     fake[problem] = reason
     expect(await drill({ drill_query: 'select 1' })).toMatchObject({ status: 'done', result: `failed: ${reason}` })
     await expectNothingLeft()
@@ -205,7 +205,7 @@ describe('a drill', () => {
   })
 
   test.each(['queued', 'restoring', 'checking', 'cleaning'])(
-    'whose cluster is deleted while it is %s ends by itself',
+    'ends by itself if its cluster is deleted while it is %s',
     async (state) => {
       await ask()
       await untilState(state)

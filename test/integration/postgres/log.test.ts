@@ -27,7 +27,7 @@ describe('the log of a cluster', () => {
     expect(reply).toMatchObject({ status: 422, body: { error: expect.stringContaining('lines must be') } })
   })
 
-  test('is visible only to those who can see the cluster', async () => {
+  test('is visible only to tokens that can see the cluster', async () => {
     await platform.createOrg('acme')
     const id = await createCluster('acme')
     const read = (token: string | null) => platform.call('GET', `/v1/postgres/${id}/logs`, { token })

@@ -374,7 +374,7 @@ describe('a restore', () => {
   })
 
   test('uses an older backup if the newest is damaged, and records the damage', async () => {
-    await platform.sql('update cluster set retention_at = now()') // it would take the older one for no longer needed
+    await platform.sql('update cluster set retention_at = now()') // otherwise retention would remove the older backup
     await platform.sql(
       `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
        values ('older', $1, '20261031-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2, now())`,
@@ -452,7 +452,7 @@ describe('a restore', () => {
       { recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: '0/3000000' } },
       { recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: '0/4000000' } },
     ],
-  ] as const)('is not given up while %s, but is when nothing moves any more', async (_, first, second) => {
+  ] as const)('does not fail while %s, but fails without progress', async (_, first, second) => {
     const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
     await platform.sql('delete from work where resource_id <> $1', [id])
     const look = async (turns: number) => {
@@ -723,7 +723,7 @@ describe('backups', () => {
     expect(told()).toEqual({ drillQuery: null, pinned: [] })
   })
 
-  test('pinning is rejected for strangers, for readers and for unknown backups', async () => {
+  test('pinning is rejected for other organizations, read tokens and unknown backups', async () => {
     const path = `/v1/postgres/${source}/backups/20261101-095900F`
     const pin = (body: unknown, options: object = {}, to = path) => platform.call('PATCH', to, { body, ...options })
     await platform.createOrg('acme')

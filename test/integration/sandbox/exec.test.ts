@@ -226,7 +226,7 @@ describe('refusals', () => {
     expect(given).toEqual([])
   })
 
-  test('apply to read-only tokens and strangers', async () => {
+  test('apply to read-only tokens and tokens of other organizations', async () => {
     const reader = await platform.createToken('read', 'personal')
     await platform.createOrg('others')
     const stranger = await platform.createToken('org', 'others')
@@ -618,7 +618,7 @@ describe('a control channel', () => {
     await until(() => client.texts.filter((text) => text.type === 'op.error').length === 4)
     client.endStdin()
     await completed(client)
-    client.socket.send(Buffer.from([0, 1])) // was in flight
+    client.socket.send(Buffer.from([0, 1])) // this frame was already in flight
     start(client, 'exec', {})
     await until(() => client.texts.at(-1)?.type === 'op.error')
     expect(client.texts.at(-1)).toMatchObject({ args: { code: 'bad_request' } })

@@ -101,7 +101,7 @@ describe('invalid input', () => {
     ['PUT', 'write', { path: 'f', mode: '99' }],
     ['DELETE', 'delete', { path: '/', recursive: 'true' }],
     ['DELETE', 'delete', { path: '/../..//', recursive: 'true' }],
-  ] as const)('%s %s %j', async (method, operation, query) => {
+  ] as const)('%s %s %j is rejected', async (method, operation, query) => {
     const reply = await call(method, operation, query, method === 'PUT' ? { raw: 'x' } : {})
     expect(reply).toMatchObject({ status: 400, body: { error: 'bad_request', message: expect.any(String) } })
     expect(readdirSync(directory)).toEqual([])
@@ -120,7 +120,7 @@ describe('invalid input', () => {
     ['chown', { path: 'a', uid: -1 }, 'uid must be'],
     ['chown', { path: 'a', uid: 'a:b' }, 'uid is not a name'],
     ['chown', { path: 'a', gid: '' }, 'gid is empty'],
-  ])('POST %s %j', async (operation, body, message) => {
+  ])('POST %s %j is rejected', async (operation, body, message) => {
     const reply = await post(operation, body)
     expect(reply).toMatchObject({
       status: 400,

@@ -280,7 +280,7 @@ describe('tasks', () => {
     expect(await platform.sql('select 1 from task')).toEqual([])
   })
 
-  test('a stranger is refused', async () => {
+  test('other organizations and read tokens are rejected', async () => {
     await platform.createOrg('acme')
     const token = await platform.createToken('org', 'acme')
     const read = await platform.createToken('read', 'personal')

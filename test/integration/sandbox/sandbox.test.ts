@@ -695,7 +695,7 @@ describe.each(named)('$method $path', ({ method, path, scope, id }) => {
   const url = path.replace('{name}', 'box').replace(/\{\w+\}/, 'v1')
   const body = id === 'setNetworkPolicy' ? { rules: [] } : {}
 
-  test('responds 404 to strangers and 401 without a token', async () => {
+  test('responds 404 to tokens of other organizations and 401 without a token', async () => {
     await platform.createOrg('acme')
     await create('box')
     await create('other')

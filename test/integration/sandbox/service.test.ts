@@ -163,7 +163,7 @@ describe('a missing service', () => {
     ['POST', `${path}/x/start`],
     ['POST', `${path}/x/stop`],
     ['POST', `${path}/x/restart`],
-  ] as const)('%s %s is 404', async (method, url) => {
+  ] as const)('%s %s responds 404', async (method, url) => {
     expect(await call(method, url)).toMatchObject({
       status: 404,
       body: { error: 'not_found', message: 'service not found' },
@@ -174,7 +174,7 @@ describe('a missing service', () => {
     })
   })
 
-  test('is reported to strangers too, and read-only tokens only read', async () => {
+  test('is also reported to other organizations, and read-only tokens change nothing', async () => {
     await put('web', { cmd: 'true' })
     await platform.createOrg('others')
     const stranger = await platform.createToken('org', 'others')

@@ -4,12 +4,12 @@ import type { World } from '../../../src/reconcile/step.ts'
 import { FakeImages, FakeMachines } from './machines.ts'
 import { FakeSandboxes } from './sandboxes.ts'
 
-/** Machines, images and volumes in memory. */
+/** Keeps machines, images and volumes in memory. */
 export class FakeApps extends FakeSandboxes {
-  /** What the authority makes. */
+  /** The certificate that the authority issues. */
   certificate = { fullchain: '', privateKey: '' }
   protected key: KeyObject | undefined
-  /** Sizes of disks, the bytes that are written to them, and what snapshots are copies of. */
+  /** The sizes of disks in GB, the bytes in use, and the source volume of each snapshot. */
   readonly disks = new Map<string, number>()
   readonly diskUse = new Map<string, number>()
   readonly diskCopies = new Map<string, string>()
@@ -60,7 +60,7 @@ export class FakeApps extends FakeSandboxes {
     }
   }
 
-  /** Always the same: what is under way is known by its driver. */
+  /** Returns the same drivers every time, because they keep the state of running operations. */
   protected get drivenMachines(): Pick<World, 'machines' | 'images'> {
     const called = <T>(value: T) => this.called(value)
     this.machineDrivers ??= {

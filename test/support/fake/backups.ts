@@ -3,17 +3,17 @@ import type { DrillDriver } from '../../../src/drivers/postgres/drill/driver.ts'
 import type { CopyState, RecoveryState, RestoreDriver } from '../../../src/drivers/postgres/restore/driver.ts'
 import { FakePostgres } from './postgres.ts'
 
-/** Backups, restores and drills in memory. */
+/** Keeps backups, restores and drills in memory. */
 export class FakeBackups extends FakePostgres {
   readonly staged = new Map<string, string>()
   backupProblem: string | undefined
   copyProblem: string | undefined
-  /** What is seen of them while they are on their way. */
+  /** Replace the results of inspections, for tests of operations in progress. */
   backupSeen: BackupState | undefined
   copySeen: CopyState | undefined
   recoverySeen: RecoveryState | undefined
   readonly recovered = { endLsn: '0/3000000', timeline: 2, replayedUntil: '2026-11-01 10:59:00.123+00' }
-  /** Whether copies share the blocks of the backup, and what is wrong with those. */
+  /** Whether copies are reflinks of trusted backups, which are verified later; `blockProblem` makes that fail. */
   reflinks = false
   readonly unverified = new Set<string>()
   verificationRuns = false

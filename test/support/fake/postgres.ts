@@ -12,7 +12,7 @@ import { unavailable } from '../../../src/model/errors.ts'
 import { formatLsn } from '../../../src/model/postgres/wal.ts'
 import { FakeCalls } from './calls.ts'
 
-/** Clusters, their archives and the repository in memory. */
+/** Keeps clusters, their archives and the repository in memory. */
 export class FakePostgres extends FakeCalls {
   readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
   readonly verifiers = new Map<string, string>()
@@ -20,10 +20,10 @@ export class FakePostgres extends FakeCalls {
   readonly slots = new Map<string, string>()
   readonly receivers = new Set<string>()
   readonly kept = new Set<string>()
-  /** What the repository was told of clusters. */
+  /** The cluster descriptions in the repository. */
   readonly descriptions = new Map<string, ClusterDescription>()
   describeProblem: string | undefined
-  /** Backups that are there to be adopted, and where the log behind them ends. */
+  /** The backups that can be adopted, and the end of the WAL after them. */
   readonly described: BackupDescription[] = []
   archiveTail: WalTail | undefined
   receiverProblem = false
@@ -36,7 +36,7 @@ export class FakePostgres extends FakeCalls {
   readonly logs = new Map<string, string[]>()
   freeBytes = 10 ** 12
   repositoryFreeBytes = 10 ** 12
-  /** What was removed of archives. */
+  /** The trims of archives. */
   readonly trimmed: { before: string; kept: string[] }[] = []
   usedBytes = 40_000_000
   ports = { first: 15_000, last: 15_999 }
@@ -49,7 +49,7 @@ export class FakePostgres extends FakeCalls {
   poolerSilent = false
   poolerProblem: string | undefined
   probeProblem: string | undefined
-  /** What PostgreSQL would say with the problem. */
+  /** The SQLSTATE that comes with `probeProblem`. */
   probeCode: string | undefined
   databases = ['fly-db']
   readOnly = 'off'

@@ -8,7 +8,7 @@ import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { FakeBackups } from './backups.ts'
 import type { FakeService } from './services.ts'
 
-/** Enters no box: helpers work on the host. */
+/** Lets helpers run on the host instead of in a box. */
 function entryToHost(): BoxEntry {
   const env = renderRequest({
     machine: [process.arch],
@@ -21,17 +21,17 @@ function entryToHost(): BoxEntry {
   return { program: 'perl', args: [], env }
 }
 
-/** Boxes, services and checkpoints in memory. */
+/** Keeps boxes, services and checkpoints in memory. */
 export class FakeSandboxes extends FakeBackups {
   readonly services = new Map<string, FakeService>()
-  /** Ids of boxes, and whether they run. */
+  /** Whether each box is running, by id. */
   readonly boxesUp = new Map<string, boolean>()
-  /** What each was last ensured with. */
+  /** The last spec of each box. */
   readonly specs = new Map<string, BoxSpec>()
   stops = 0
   boxProblem: string | undefined
   policiesPossible = true
-  /** What the box has written, a word in place of its files, and the copies of it. */
+  /** The content of each box, as a word instead of files, and its checkpoints. */
   readonly layers = new Map<string, string>()
   readonly copies = new Map<string, string>()
   checkpointProblem: string | undefined

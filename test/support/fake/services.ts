@@ -3,14 +3,14 @@ import type { ServiceProcess } from '../../../src/model/sandbox/service-state.ts
 
 export interface FakeService {
   process: ServiceProcess
-  /** What happens after a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
+  /** The result of a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
   life?: { lines?: string[]; code?: number; problem?: string; isBack?: boolean }
   log: LogItem[]
 }
 
 let pids = 100
 
-/** Services in memory, by `<box>/<name>`. */
+/** Keeps services in memory, by `<box>/<name>`. */
 export function fakeServices(services: () => Map<string, FakeService>): BoxServices {
   const at = (boxId: string, name: string): FakeService => {
     const key = `${boxId}/${name}`

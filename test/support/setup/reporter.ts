@@ -5,7 +5,7 @@ import type { Reporter, TestModule } from 'vitest/node'
 const shownFiles = 8
 const keptSeconds = 5
 
-/** Says at the end which tests this host could not run and which files took the most time. */
+/** Prints at the end which tests this host could not run and which files took the most time. */
 export class SummaryReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[]): void {
     const skipped = modules.flatMap((module) =>

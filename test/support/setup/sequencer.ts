@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { relative } from 'node:path'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
-/** Seconds that test files took when they were last measured (`make durations`); what took less than 5 is left out. */
+/** The seconds that test files took when they were last measured (`make durations`), without files below 5 seconds. */
 const measured: Record<string, number> = JSON.parse(readFileSync('test/durations.json', 'utf8'))
 
 /** Starts the longest files first, so that no worker is left with a long one at the end. */

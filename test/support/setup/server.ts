@@ -80,7 +80,7 @@ async function makeTemplate(config: pg.ClientConfig): Promise<void> {
   await template.close()
 }
 
-/** SIGQUIT ends the server at once, whoever is still connected. */
+/** SIGQUIT ends the server at once, even if clients are connected. */
 async function stop(child: ChildProcess): Promise<void> {
   const exited = new Promise((resolve) => child.once('exit', resolve))
   child.kill('SIGQUIT')
