@@ -33,7 +33,7 @@ const Summary = Type.Object(
       description: 'Whether the certificate authority of the platform issued a certificate for it.',
     }),
     has_custom_certificate: Type.Boolean(),
-    has_fly_certificate: Type.Boolean({ description: 'The same as `acme_requested`.' }),
+    has_fly_certificate: Type.Boolean({ description: 'Alias of `acme_requested`.' }),
     acme_dns_configured: Type.Boolean(),
     acme_alpn_configured: Type.Boolean(),
     acme_http_configured: Type.Boolean(),

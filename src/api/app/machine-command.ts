@@ -167,7 +167,7 @@ export const machineCommandRoutes: Route[] = [
         }),
       ),
       version: Type.Optional(Type.String({ description: 'Only in this version.' })),
-      instance_id: Type.Optional(Type.String({ description: 'The same as `version`, for older clients.' })),
+      instance_id: Type.Optional(Type.String({ description: 'Alias of `version`, for older clients.' })),
       from_event_id: Type.Optional(Type.String({ description: 'Ignore states before this event.' })),
       timeout: Type.Optional(
         Type.Integer({

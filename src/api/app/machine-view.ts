@@ -44,7 +44,7 @@ export const MachineView = Type.Object(
     state: Type.Enum(Object.keys(machineStates) as (keyof typeof machineStates)[]),
     region: Type.String(),
     instance_id: Type.String({ description: 'The id of its version: 26 characters that sort by time.' }),
-    version: Type.String({ description: 'The same as `instance_id`.' }),
+    version: Type.String({ description: 'Alias of `instance_id`.' }),
     private_ip: Type.String({
       description: 'Its address in the private network; empty when the host has no private networks.',
     }),

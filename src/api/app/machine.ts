@@ -181,7 +181,7 @@ export const machineRoutes: Route[] = [
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
-    query: Type.Object({ force: flag('Destroy it even if it is running.'), kill: flag('The same as `force`.') }),
+    query: Type.Object({ force: flag('Destroy it even if it is running.'), kill: flag('Alias of `force`.') }),
     status: 200,
     response: Ok,
     errors: {

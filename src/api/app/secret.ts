@@ -26,7 +26,7 @@ const secretFields = {
 }
 export const versionFields = {
   version: Type.Integer({ description: 'Increases with every change of the secrets of the app.' }),
-  Version: Type.Integer({ description: 'The same as `version`, for clients with this spelling.' }),
+  Version: Type.Integer({ description: 'Alias of `version`, for clients with this spelling.' }),
 }
 const SecretView = Type.Object(
   { ...secretFields, value: Type.Optional(Type.String({ description: 'Only with `show_secrets`.' })) },
@@ -36,7 +36,7 @@ const SecretView = Type.Object(
 const Version = Type.Integer({ minimum: 0, description: 'Fail when the secrets are older than this version.' })
 const Query = Type.Object({
   min_version: Type.Optional(Version),
-  version: Type.Optional({ ...Version, description: 'The same as `min_version`.' }),
+  version: Type.Optional({ ...Version, description: 'Alias of `min_version`.' }),
   show_secrets: Type.Optional(
     Type.Enum(['true', 'false', '1', '0'], {
       description: 'Include the values; not allowed with a read-only token.',

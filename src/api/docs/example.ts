@@ -60,7 +60,7 @@ function exampleObject({ fields, options, needs }: Shape, minimal: boolean): Jso
 }
 
 function isAlias({ description }: Shape): boolean {
-  return description.startsWith('The same as `')
+  return description.startsWith('Alias of `')
 }
 
 function exampleNumber({ minimum, maximum }: Json, name: string): number {

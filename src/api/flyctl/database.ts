@@ -33,7 +33,7 @@ const ByExtension = Type.Object({
 const NewUser = Type.Object(
   {
     username: Type.Optional(Identifier('username', 'The name of the new user.')),
-    user_name: Type.Optional(Identifier('user_name', 'The same as `username`.')),
+    user_name: Type.Optional(Identifier('user_name', 'Alias of `username`.')),
     role: Type.Optional(Type.Enum([...userRoles])),
     db_name: Type.Optional(Type.String({ description: 'The database of the connection string.' })),
   },

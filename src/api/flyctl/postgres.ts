@@ -33,7 +33,7 @@ const NewCluster = Type.Object({
   storage_in_gb: Type.Optional(
     Type.Integer({ minimum: 0, maximum: 500, description: 'Gigabytes; 0 is treated as omitted.' }),
   ),
-  disk: Type.Optional(Type.Integer({ minimum: 0, maximum: 500, description: 'The same as `storage_in_gb`.' })),
+  disk: Type.Optional(Type.Integer({ minimum: 0, maximum: 500, description: 'Alias of `storage_in_gb`.' })),
   postgis_enabled: Type.Optional(Type.Boolean()),
 })
 

@@ -117,7 +117,7 @@ export const fileRoutes: Route[] = [
       mkdirParents: Type.Optional(
         Type.String({ description: 'Missing directories are created unless this is `false`.' }),
       ),
-      mkdir: Type.Optional(Type.String({ description: 'The same as `mkdirParents`.' })),
+      mkdir: Type.Optional(Type.String({ description: 'Alias of `mkdirParents`.' })),
       asRoot: AsRoot,
     }),
     rawBody: true,

@@ -140,7 +140,7 @@ export const serviceRoutes: Route[] = [
     description:
       'A changed definition restarts a running service. An unchanged definition has no effect; the response is then one line with a `message`.',
     scope: 'write',
-    query: Type.Object({ ...Watched.properties, timeout: duration('The same as `duration`.') }),
+    query: Type.Object({ ...Watched.properties, timeout: duration('Alias of `duration`.') }),
     body: PutService,
     errors: {
       400: 'The name or a field is not valid or not known, or `needs` names an unknown service or is circular.',

@@ -145,8 +145,8 @@ describe('a malicious archive', () => {
     const archive = forge({ path: 'a', contents: 'x'.repeat(700) })
     await expect(unpack(chunked(archive.subarray(0, 900), 100), at('to'))).rejects.toThrow('truncated')
     archive[0] = 0x7a
-    await expect(unpack(chunked(archive, 100), at('to'))).rejects.toThrow('damaged')
-    await expect(unpack(chunked(Buffer.alloc(600, 'no'), 100), at('to'))).rejects.toThrow('no archive')
+    await expect(unpack(chunked(archive, 100), at('to'))).rejects.toThrow('not a valid tar archive')
+    await expect(unpack(chunked(Buffer.alloc(600, 'no'), 100), at('to'))).rejects.toThrow('not a valid tar archive')
   })
 })
 

@@ -7,13 +7,13 @@ sub mount_box_image {
   my $lower = map_layers($userns, $layers);
   my $extra = $userns ? '' : ',userxattr';
   mount_at('overlay', 'root', 'overlay', 2 | 4, "lowerdir=$lower,upperdir=upper,workdir=work$extra"); # nosuid, nodev
-  in_root($userns, sub { make_mount_points($config->{dir}); return () });
+  in_root($userns, sub { make_box_mount_points($config->{dir}); return () });
 }
 
 # Makes the mount points. An image may lack them, or have links there that would lead a mount elsewhere.
-sub make_mount_points {
+sub make_box_mount_points {
   my ($dir) = @_;
-  make_places('/proc', '/dev', '/.berth', '/.sprite');
+  make_mount_points('/proc', '/dev', '/.berth', '/.sprite');
   die "the image has a link at /etc, and a sandbox needs a directory there\n" if -l '/etc';
   make_directory('/etc');
   unlink '/etc/resolv.conf' if -l '/etc/resolv.conf' || !-f '/etc/resolv.conf';

@@ -21,5 +21,5 @@ test('has interface names that the kernel accepts, and no prefix that matches an
 })
 
 test.each([-1, 1024, 1.5, Number.NaN])('rejects the slot %s', (slot) => {
-  expect(() => boxNetwork({ number: 0 }, slot)).toThrow('not the slot of a box')
+  expect(() => boxNetwork({ number: 0 }, slot)).toThrow('not a box slot')
 })

@@ -148,7 +148,7 @@ export const CreateSandbox = Type.Object(
     organization: Type.Optional(
       Type.String({
         pattern: slugPattern,
-        description: 'The same as `org_slug`.',
+        description: 'Alias of `org_slug`.',
         refusal: 'organization is not the slug of an organization',
       }),
     ),

@@ -87,8 +87,8 @@ test('starts with an empty directory after an attempt that died before its commi
 test('contains only complete backups after a process is killed during commits', async () => {
   const program = startProgram(`
     import { mkdirSync, writeFileSync } from 'node:fs'
-    import { fileRepository } from 'drivers/repository/directory.ts'
-    const repository = fileRepository(${JSON.stringify(root)})
+    import { directoryRepository } from 'drivers/repository/directory.ts'
+    const repository = directoryRepository(${JSON.stringify(root)})
     const description = ${JSON.stringify(describe())}
     for (let n = 10; ; n++) {
       const label = '20261115-1002' + n + 'F'
