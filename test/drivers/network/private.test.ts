@@ -172,7 +172,11 @@ describe.runIf(isRoot())('machines of private networks', () => {
       while (!over) await removeUnusedBridges(bench.home)
     })()
     try {
-      for (let round = 0; round < 10; round++) await (await start(4, 1)).stop()
+      for (let round = 0; round < 10; round++) {
+        const machine = await start(4, 1)
+        expect(machine.address).toMatch(/^fdaa:/)
+        await machine.stop()
+      }
     } finally {
       over = true
       await sweeping
