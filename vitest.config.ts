@@ -3,7 +3,7 @@ import { SummaryReporter } from './test/support/setup/reporter.ts'
 import { LongestFirst } from './test/support/setup/sequencer.ts'
 
 const server = 'test/support/setup/server.ts'
-const toolchain = 'test/support/setup/toolchain.ts'
+const preparedHome = 'test/support/setup/prepared-home.ts'
 
 /** Each kind of test sets up only what it needs: unit tests and rules start nothing. */
 const projects = [
@@ -11,8 +11,8 @@ const projects = [
   { name: 'rules', include: ['test/rules/**/*.test.ts'], globalSetup: [] },
   { name: 'integration', include: ['test/integration/**/*.test.ts'], globalSetup: [server] },
   { name: 'edge', include: ['test/edge/**/*.test.ts'], globalSetup: [server] },
-  { name: 'drivers', include: ['test/drivers/**/*.test.ts'], globalSetup: [server, toolchain] },
-  { name: 'e2e', include: ['test/e2e/**/*.test.ts'], globalSetup: [server, toolchain] },
+  { name: 'drivers', include: ['test/drivers/**/*.test.ts'], globalSetup: [server, preparedHome] },
+  { name: 'e2e', include: ['test/e2e/**/*.test.ts'], globalSetup: [server, preparedHome] },
 ]
 
 export default defineConfig({

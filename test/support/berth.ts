@@ -34,8 +34,10 @@ export class Berth {
     this.launcher = launcher
     this.home = mkdtempSync(join(tmpdir(), 'berth-e2e-'))
     chmodSync(this.home, 0o711)
-    // The files are only read, so links are enough.
-    execFileSync('cp', ['-al', inject('toolchain'), `${this.home}/toolchain`])
+    // Hard links instead of copies: the files are only read.
+    for (const part of ['toolchain', 'sandbox-base']) {
+      execFileSync('cp', ['-al', join(inject('preparedHome'), part), this.home])
+    }
     this.environment = {
       PATH: process.env.PATH ?? '',
       HOME: process.env.HOME ?? '/',

@@ -6,8 +6,8 @@ import { type Database, openDatabase } from '../../src/store/db.ts'
 declare module 'vitest' {
   interface ProvidedContext {
     server: pg.ClientConfig
-    /** A directory with the PostgreSQL installations and templates that a home needs. */
-    toolchain: string
+    /** A home whose `toolchain` and `sandbox-base` other homes can link to. */
+    preparedHome: string
   }
 }
 
