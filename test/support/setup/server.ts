@@ -1,5 +1,5 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import { chownSync, mkdirSync } from 'node:fs'
+import type { ChildProcess } from 'node:child_process'
+import { chownSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import type { TestProject } from 'vitest/node'
@@ -9,6 +9,7 @@ import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolcha
 import { openDatabase } from '../../../src/store/db.ts'
 import { migrate } from '../../../src/store/migrate.ts'
 import { templateDatabase } from '../db.ts'
+import { guardDirectory, makeDirectory } from './guard.ts'
 import { shareHome } from './home.ts'
 import { share } from './shared.ts'
 
@@ -40,20 +41,26 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
 
 async function startServer(home: Home): Promise<{ value: pg.ClientConfig; close(): Promise<void> }> {
   const { bin } = await ensureToolchain('17', home)
-  const directory = `${home.path}/test-server`
+  const directory = makeDirectory()
+  const data = `${directory}/data`
   const uid = isRoot() ? nobody : undefined
-  mkdirSync(directory, { mode: 0o700 })
   if (uid !== undefined) chownSync(directory, uid, uid)
   const locale = ['--locale=C.UTF-8', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
-  const data = `${directory}/data`
   await run(`${bin}/initdb`, ['-D', data, '-U', 'berth', '-A', 'trust', '-E', 'UTF8', '--no-sync', ...locale], { uid })
   const options = Object.entries({ ...settings, unix_socket_directories: directory })
-  const args = ['-D', data, ...options.flatMap(([name, value]) => ['-c', `${name}=${value}`])]
-  const child = spawn(`${bin}/postgres`, args, { stdio: ['ignore', 'ignore', 'ignore'], cwd: '/', uid, gid: uid })
+  const user = uid === undefined ? [] : ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups']
+  const command = [
+    ...user,
+    `${bin}/postgres`,
+    '-D',
+    data,
+    ...options.flatMap(([name, value]) => ['-c', `${name}=${value}`]),
+  ]
+  const { guard, close } = guardDirectory(directory, command)
   const value = { host: directory, port: 5432, user: 'berth' }
-  await untilAnswers(child, value)
+  await untilAnswers(guard, value)
   await makeTemplate(value)
-  return { value, close: () => stop(child) }
+  return { value, close }
 }
 
 async function untilAnswers(child: ChildProcess, config: pg.ClientConfig): Promise<void> {
@@ -78,11 +85,4 @@ async function makeTemplate(config: pg.ClientConfig): Promise<void> {
   const template = openDatabase({ ...config, database: templateDatabase })
   await migrate(template)
   await template.close()
-}
-
-/** SIGQUIT ends the server at once, even if clients are connected. */
-async function stop(child: ChildProcess): Promise<void> {
-  const exited = new Promise((resolve) => child.once('exit', resolve))
-  child.kill('SIGQUIT')
-  await exited
 }
