@@ -404,6 +404,10 @@ export interface PostgresCluster {
   restore?: RestoreProgress
   last_drill?: LastDrill
   failure?: string
+  isolation?: {
+    kind: string
+    gap: string
+  }
 }
 
 export interface PostgresClusterSummary {

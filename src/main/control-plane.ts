@@ -96,7 +96,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
       configuredBins: config.pgBins,
     }),
     postgres,
-    pooler: poolerDriver({ home, supervisor }),
+    pooler: poolerDriver({ home, supervisor, postgres }),
     repository,
     receiver: receiverDriver({ home, supervisor, repository, postgres }),
     backups: backupDriver({ home, jobs, repository }),

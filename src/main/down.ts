@@ -5,6 +5,7 @@ import { removeCgroups } from '../drivers/host/cgroup.ts'
 import { killFrozenProcesses, removeFreezers } from '../drivers/host/cgroup-freezer.ts'
 import { stopControlProcesses } from '../drivers/host/control-process.ts'
 import { openHome } from '../drivers/host/home.ts'
+import { removeFirewall } from '../drivers/postgres/firewall.ts'
 import { jobDriver } from '../drivers/s6/job.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './control-plane.ts'
@@ -21,4 +22,5 @@ export async function down(config: Config): Promise<void> {
   await removeCgroups(home)
   await removeFreezers(home)
   await removeNetwork(home)
+  await removeFirewall(home)
 }

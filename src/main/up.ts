@@ -5,6 +5,7 @@ import type { Area } from '../api/http/problem.ts'
 import { buildServer } from '../api/http/server.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
 import { CommandError } from '../cli/errors.ts'
+import { findClusterGap } from '../drivers/confine/probe.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
 import { findUserName, measureMemory } from '../drivers/host/facts.ts'
 import type { Home } from '../drivers/host/home.ts'
@@ -58,6 +59,7 @@ export async function up(config: Config): Promise<void> {
     ...settingsOf(config, controlPlane.home, edge.port),
     issuer: () => config.issuer ?? apiUrl,
     privateNetworkGap: await findPrivateNetworkProblem(),
+    clusterGap: await findClusterGap(),
   }
   const parts = { metrics, sandboxChanges, machineChanges, sessions, settings }
   const servers = {

@@ -19,6 +19,8 @@ export interface PlatformSettings {
   ipPools: readonly string[]
   /** Why the host cannot provide private networks; undefined if it can. */
   privateNetworkGap?: string | undefined
+  /** What clusters lack on a host that cannot isolate them; undefined if it can. */
+  clusterGap?: string | undefined
   /** The host's memory, which is the limit for any guest. */
   memoryMb: number
 }

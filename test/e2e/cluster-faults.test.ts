@@ -27,7 +27,7 @@ import { until } from '../support/until.ts'
 const show = async (berth: Berth, id: string) => (await berth.call('GET', `/v1/postgres/${id}`)).body.data
 
 function poolerPid(berth: Berth, id: string): number {
-  return processesOf(`${berth.home}/clusters/${id}/pooler/pgbouncer.ini`).find(({ line }) => !/s6-|sh /.test(line))!.pid
+  return processesOf(`${berth.home}/clusters/${id}/pooler/pgbouncer.ini`).find(({ line }) => /^\d+ \S*pgbouncer /.test(line))!.pid
 }
 
 describe('a ready cluster', () => {

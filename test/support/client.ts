@@ -131,7 +131,7 @@ export async function lookClosely(berth: Berth, id: string): Promise<void> {
 }
 
 export function postmasterPid(berth: Berth, id: string): number {
-  return Number(readFileSync(`${berth.home}/clusters/${id}/data/postmaster.pid`, 'utf8').split('\n')[0])
+  return Number(readFileSync(`${berth.home}/clusters/${id}/pid`, 'utf8'))
 }
 
 export function isRunning(pid: number): boolean {
@@ -157,7 +157,8 @@ export function processesOf(text: string): { pid: number; line: string }[] {
 
 /** Waits until there is one server process. A new backend briefly has the command line of its postmaster. */
 export function untilOneServer(berth: Berth, id: string): Promise<void> {
-  const servers = () => processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => !/s6-/.test(line))
+  const server = /^\d+ \S*\/postgres -D /
+  const servers = () => processesOf(`-D ${berth.home}/clusters/${id}/data`).filter(({ line }) => server.test(line))
   return until(() => servers().length === 1)
 }
 

@@ -3,6 +3,7 @@ import { expect } from 'vitest'
 import { type Home, openHome } from '../../src/drivers/host/home.ts'
 import { isRoot } from '../../src/drivers/host/process.ts'
 import type { PostgresDriver } from '../../src/drivers/postgres/driver.ts'
+import { removeFirewall } from '../../src/drivers/postgres/firewall.ts'
 import type { PoolerDriver } from '../../src/drivers/postgres/pooler/driver.ts'
 import { poolerDriver } from '../../src/drivers/postgres/pooler/pooler.ts'
 import { postgresDriver } from '../../src/drivers/postgres/server.ts'
@@ -46,12 +47,12 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()
   const postgres = postgresDriver({ home, supervisor })
-  const poolers = poolerDriver({ home, supervisor })
+  const poolers = poolerDriver({ home, supervisor, postgres })
   let uids = 0
 
   async function newCluster(major: PostgresMajor): Promise<TestCluster> {
     uids += 1
-    const uid = isRoot() ? home.uidStart + uids * 65_536 : undefined
+    const uid = isRoot() ? home.uidStart + uids : undefined
     const plan = findPlan('basic')!
     const [port, poolerPort] = await freePorts(2)
     const address = { uid, plan, listen: '127.0.0.1' }
@@ -94,6 +95,7 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
     },
     addUser: (cluster, name, role) => postgres.users.create(cluster.id, { name, role, password }),
     async remove() {
+      await removeFirewall(home)
       await removeTemporaryHome(home.path)
       await removeTemporaryHome(directory)
     },

@@ -129,6 +129,7 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
     ...(cluster.restore === null ? {} : { restore: restoreView(cluster.restore, cluster.failure) }),
     ...(cluster.lastDrill === null ? {} : { last_drill: lastDrillView(cluster.lastDrill) }),
     ...(cluster.failure === null ? {} : { failure: cluster.failure }),
+    ...(settings.clusterGap === undefined ? {} : { isolation: { kind: 'none', gap: settings.clusterGap } }),
   }
 }
 
@@ -161,7 +162,7 @@ function lastDrillView({ at, target, seconds, result, answer }: LastDrill) {
   }
 }
 
-type EndpointSettings = Pick<PlatformSettings, 'pgHost' | 'privateNetworkGap'>
+type EndpointSettings = Pick<PlatformSettings, 'pgHost' | 'privateNetworkGap' | 'clusterGap'>
 
 function endpointsView({ pgHost: host, privateNetworkGap }: EndpointSettings, cluster: ClusterDetails) {
   const names = privateNames(cluster.id)

@@ -11,6 +11,8 @@ const temporaryPrefix = '.new~'
 export interface Ownership {
   mode: number
   uid?: number | undefined
+  /** The same number as the uid by default. */
+  gid?: number | undefined
 }
 
 export function temporaryPath(directory: string): string {
@@ -29,12 +31,14 @@ export async function removeAbandonedFiles(directory: string, olderThanMs = 3_60
   }
 }
 
-export function ensureDirectory(path: string, { mode, uid }: Ownership): void {
+export function ensureDirectory(path: string, { mode, uid, gid = uid }: Ownership): void {
   mkdirSync(path, { recursive: true })
   const found = statSync(path)
   // The umask would restrict a mode given to mkdir.
   if ((found.mode & 0o777) !== mode) chmodSync(path, mode)
-  if (uid !== undefined && found.uid !== uid) chownSync(path, uid, uid)
+  if ((uid !== undefined && found.uid !== uid) || (gid !== undefined && found.gid !== gid)) {
+    chownSync(path, uid ?? found.uid, gid ?? found.gid)
+  }
 }
 
 /** Returns true if it wrote the file, false if the content, mode and owner were already right. */
@@ -43,7 +47,7 @@ export function ensureFile(file: string, content: string, ownership: Ownership):
   const fresh = temporaryPath(dirname(file))
   try {
     writeFileSync(fresh, content, { flag: 'wx', mode: 0o600 })
-    if (ownership.uid !== undefined) chownSync(fresh, ownership.uid, ownership.uid)
+    if (ownership.uid !== undefined) chownSync(fresh, ownership.uid, ownership.gid ?? ownership.uid)
     chmodSync(fresh, ownership.mode)
     renameSync(fresh, file)
   } catch (error) {

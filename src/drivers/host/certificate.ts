@@ -21,6 +21,8 @@ export interface ServerCertificateOptions {
   /** Host names and addresses in addition to those of the loopback interface. */
   hosts: string[]
   uid?: number | undefined
+  /** A group that may read the key as well. PostgreSQL then requires that root owns it. */
+  readers?: number | undefined
   /** The common name in the subject. */
   name?: string
 }
@@ -55,7 +57,7 @@ export async function ensureAuthority(home: Home): Promise<Authority> {
 
 /** Returns true if it wrote a new certificate, which the server has to load. */
 export async function ensureServerCertificate(options: ServerCertificateOptions): Promise<boolean> {
-  const { home, directory, uid, name = 'Berth cluster' } = options
+  const { home, directory, name = 'Berth cluster' } = options
   const authority = await ensureAuthority(home)
   const hosts = [...new Set([...options.hosts, ...loopbackHosts])]
   if (isUsable(directory, authority, hosts)) return false
@@ -66,7 +68,7 @@ export async function ensureServerCertificate(options: ServerCertificateOptions)
     const extensions = serverExtensions(hosts)
     await createCertificate({ fresh, file: 'server', name, days: serverDays, extensions, authority })
     // A crash in between leaves a pair that does not match, which the next call replaces.
-    for (const file of ['server.key', 'server.crt']) moveFile(`${fresh}/${file}`, `${directory}/${file}`, uid)
+    for (const file of ['server.key', 'server.crt']) moveFile(`${fresh}/${file}`, `${directory}/${file}`, options)
   } catch (cause) {
     throw new Error(`make a certificate for ${hosts.join(', ')}`, { cause })
   } finally {
@@ -103,9 +105,10 @@ function serverExtensions(hosts: string[]): string[] {
   ]
 }
 
-function moveFile(from: string, to: string, uid: number | undefined): void {
+function moveFile(from: string, to: string, { uid, readers }: ServerCertificateOptions): void {
   if (uid !== undefined) chownSync(from, uid, uid)
-  chmodSync(from, 0o600)
+  if (readers !== undefined) chownSync(from, 0, readers)
+  chmodSync(from, readers === undefined ? 0o600 : 0o640)
   renameSync(from, to)
 }
 

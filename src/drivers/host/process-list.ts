@@ -52,6 +52,12 @@ export function findProcess(pid: number): Process | undefined {
   return { pid, parent: Number(parent), session: Number(session), name, startTime: fields[19]! }
 }
 
+export function listChildren(pid: number): Process[] {
+  const children = readProc(() => readSmall(`/proc/${pid}/task/${pid}/children`)) ?? ''
+  const pids = children.split(' ').filter((each) => each !== '')
+  return pids.map((each) => findProcess(Number(each))).filter((found) => found !== undefined)
+}
+
 export function findWorkingDirectory(pid: number): string | undefined {
   return readProc(() => readlinkSync(`/proc/${pid}/cwd`))
 }

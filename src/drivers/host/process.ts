@@ -68,6 +68,9 @@ export function spawnWithPipes(
   throw new Error(`${basename(command)} could not be started: too many open files`)
 }
 
+/** A command took longer than it was given. */
+export class TimeoutError extends Error {}
+
 /** Runs a command without a shell. Throws for any exit code but 0, with the last lines of its stderr. */
 export async function run(command: string, args: string[], options: RunOptions = {}): Promise<RunOutput> {
   const { timeoutSeconds = 60, input = '' } = options
@@ -80,7 +83,8 @@ export async function run(command: string, args: string[], options: RunOptions =
   })
   const name = basename(command)
   const output = captureOutput(child, name)
-  const timeout = setTimeout(() => output.fail(`${name} did not end within ${timeoutSeconds} s`), timeoutSeconds * 1000)
+  const late = () => output.fail(`${name} did not end within ${timeoutSeconds} s`, TimeoutError)
+  const timeout = setTimeout(late, timeoutSeconds * 1000)
   // A command may end without reading its input. Its exit code says whether that is an error.
   child.stdin.on('error', () => undefined).end(input)
   try {
@@ -96,8 +100,8 @@ function captureOutput(child: ChildProcessWithoutNullStreams, name: string) {
   let stdoutBytes = 0
   let stderr = Buffer.alloc(0)
 
-  function fail(reason: string, cause?: unknown) {
-    reject(new Error(`${reason}${lastLines(stderr.toString())}`, { cause }))
+  function fail(reason: string, Kind: new (message: string, options: ErrorOptions) => Error = Error, cause?: unknown) {
+    reject(new Kind(`${reason}${lastLines(stderr.toString())}`, { cause }))
     child.kill('SIGKILL')
     // A grandchild may hold the pipes open.
     child.stdout.destroy()
@@ -112,7 +116,7 @@ function captureOutput(child: ChildProcessWithoutNullStreams, name: string) {
   child.stderr.on('data', (chunk: Buffer) => {
     stderr = Buffer.concat([stderr, chunk]).subarray(-maxErrorBytes)
   })
-  child.on('error', (error) => fail(`${name} could not be started`, error))
+  child.on('error', (error) => fail(`${name} could not be started`, Error, error))
   child.on('close', (code, signal) => {
     if (code === 0) resolve({ stdout: Buffer.concat(stdout).toString(), stderr: stderr.toString() })
     else fail(signal === null ? `${name} exited with ${code}` : `${name} was ended by ${signal}`)

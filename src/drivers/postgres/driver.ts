@@ -29,7 +29,7 @@ export interface PostgresDriver extends SqlClient, SqlAdmin {
   /** Connects as any client would; throws if there is no answer. */
   probe(target: ProbeTarget): Promise<void>
   /** The size of the data directory in bytes. Slow, because it visits every file. */
-  measure(id: string): Promise<number>
+  measure(id: string, uid: number | undefined): Promise<number>
   stop(id: string): Promise<void>
   /** Stops the server and removes everything of the cluster; the files are deleted in the background. */
   remove(id: string): Promise<void>

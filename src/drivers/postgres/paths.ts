@@ -6,10 +6,19 @@ export interface ClusterPaths {
   data: string
   tls: string
   pooler: string
+  /** Configuration that the server reads and the platform writes. */
+  configuration: string
   settings: string
   access: string
-  /** The directory of the Unix socket. Whoever can enter it can connect as any user. */
+  identities: string
+  /** What the platform needs to connect to the server. */
+  connection: string
+  /** The directory of the Unix socket. The server itself cannot see it. */
   sockets: string
+  /** Locked while any process of the server runs. */
+  lock: string
+  /** The pid of the service that started the server. */
+  pid: string
   /** Names of supervised services and jobs. */
   service: string
   poolerService: string
@@ -30,9 +39,14 @@ export function clusterPaths(home: Home, id: string): ClusterPaths {
     data: `${directory}/data`,
     tls: `${directory}/tls`,
     pooler: `${directory}/pooler`,
-    settings: `${directory}/postgresql.conf`,
-    access: `${directory}/pg_hba.conf`,
+    configuration: `${directory}/configuration`,
+    settings: `${directory}/configuration/postgresql.conf`,
+    access: `${directory}/configuration/pg_hba.conf`,
+    identities: `${directory}/configuration/pg_ident.conf`,
+    connection: `${directory}/connection.json`,
     sockets: `${home.run}/${id}`,
+    lock: `${directory}/lock`,
+    pid: `${directory}/pid`,
     service: `pg-${id}`,
     poolerService: `pooler-${id}`,
     receiverService: `wal-${id}`,

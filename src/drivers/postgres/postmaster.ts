@@ -1,9 +1,27 @@
-// The lock file of a server, postmaster.pid: the pid in line 1, the port in line 4 and the status in line 8.
+// The lock file of a server, postmaster.pid: the pid in line 1 and the status in line 8.
 import { readTextIfPresent } from '../host/file.ts'
+import { readUntrustedFile } from '../host/untrusted-file.ts'
+import type { ClusterPaths } from './paths.ts'
 import { scriptCommand } from './script.ts'
 
+const maxBytes = 4096
+
 function readLockFile(data: string): string[] {
-  return readTextIfPresent(`${data}/postmaster.pid`)?.split('\n') ?? []
+  return readUntrustedFile(data, 'postmaster.pid', maxBytes)?.toString().split('\n') ?? []
+}
+
+function isReady(lines: string[]): boolean {
+  return lines[7]?.trim() === 'ready'
+}
+
+/**
+ * The pid of the service whose server is ready. The service removes the lock file of an earlier server before it records its
+ * own pid, and the pid in the lock file means nothing outside of the namespace of the server.
+ */
+export function findReadyService(paths: ClusterPaths): number | undefined {
+  // Read first: the lock file is then of this service or a later one.
+  const pid = readTextIfPresent(paths.pid)
+  return pid !== undefined && isReady(readLockFile(paths.data)) ? Number(pid) : undefined
 }
 
 /**
@@ -12,12 +30,7 @@ function readLockFile(data: string): string[] {
  */
 export function findReadyPid(data: string): number | undefined {
   const lines = readLockFile(data)
-  return lines[7]?.trim() === 'ready' ? Number(lines[0]) : undefined
-}
-
-export function findPort(data: string): number | undefined {
-  const port = readLockFile(data)[3]
-  return port ? Number(port) : undefined
+  return isReady(lines) ? Number(lines[0]) : undefined
 }
 
 /** A command to run before each start of a server. */

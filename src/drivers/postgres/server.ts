@@ -2,7 +2,9 @@ import { existsSync, readdirSync, realpathSync } from 'node:fs'
 import { totalmem } from 'node:os'
 import { waitUntil } from '../../model/poll.ts'
 import type { ClusterSpec } from '../../model/postgres/spec.ts'
-import { ensureDirectory, removeAbandonedFiles } from '../host/atomic-file.ts'
+import { confineService } from '../confine/confine.ts'
+import { canConfine } from '../confine/probe.ts'
+import { ensureDirectory, ensureFile, removeAbandonedFiles } from '../host/atomic-file.ts'
 import { ensureServerCertificate } from '../host/certificate.ts'
 import type { Home } from '../host/home.ts'
 import { run } from '../host/process.ts'
@@ -11,14 +13,17 @@ import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import type { Supervisor } from '../s6/driver.ts'
 import { clearReload, needsReload, requestReload, writeReloadableFiles } from '../s6/reload.ts'
 import { killUntilGone } from '../s6/tree-process.ts'
+import { type InnerAddresses, innerAddresses, publishedAddresses, serverConfinement } from './confinement.ts'
 import { ensureClusterDirectory, ensureData } from './data.ts'
 import type { ClusterProcess, PostgresDriver } from './driver.ts'
+import { ensureFirewall } from './firewall.ts'
 import { type ClusterPaths, clusterPaths } from './paths.ts'
-import { clearStaleLocks, findReadyPid } from './postmaster.ts'
-import { clusterSettings, renderAccess, renderSettings, splitSettings } from './settings.ts'
+import { findReadyService } from './postmaster.ts'
+import { clusterSettings, renderAccess, renderIdentities, renderSettings, splitSettings } from './settings.ts'
 import { sqlAdmin } from './sql/admin.ts'
-import { openConnections, probe } from './sql/connection.ts'
+import { openConnections, probe, writeConnection } from './sql/connection.ts'
 import { hasLibrary } from './toolchain/tools.ts'
+import { type ClusterUsers, clusterUsers } from './users.ts'
 
 const stopSeconds = 60
 const logLines = 20
@@ -42,7 +47,7 @@ export function postgresDriver(parts: PostgresParts): PostgresDriver {
     waitUntilReady: (id, timeoutSeconds) => waitUntilReady(supervisor, clusterPaths(home, id), timeoutSeconds),
     watch: connections.watch,
     probe,
-    measure: (id) => measure(clusterPaths(home, id).data),
+    measure: (id, uid) => measure(clusterPaths(home, id).data, uid),
     async stop(id) {
       await connections.close(id)
       await supervisor.stopService(clusterPaths(home, id).service)
@@ -65,26 +70,49 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
   await ensureClusterDirectory(home, paths)
   // The data directory exists, so any copy under a temporary name is left over from a killed process.
   await removeAbandonedFiles(paths.directory, 0)
-  ensureDirectory(paths.sockets, { mode: 0o700, uid: spec.uid })
-  const renewed = await ensureServerCertificate({ home, directory: paths.tls, hosts: spec.hosts, uid: spec.uid })
+  const users = await clusterUsers(spec.uid)
+  const isConfined = await canConfine()
+  prepareDirectories(paths, users, isConfined)
+  await ensureFirewall(home)
+  const renewed = await ensureServerCertificate({ home, directory: paths.tls, hosts: spec.hosts, readers: spec.uid })
   if (renewed && existsSync(paths.settings)) {
     for (const directory of [paths.directory, paths.pooler].filter(existsSync)) requestReload(directory)
   }
-  const { fixed, reloadable } = splitSettings(settingsOf(paths, id, spec))
+  const published = await publishedAddresses(spec.listen, spec.port)
+  const outer = { listen: spec.listen, socketDirectory: paths.sockets }
+  const { fixed, reloadable } = splitSettings(
+    settingsOf(paths, id, spec, isConfined ? innerAddresses(published) : outer),
+  )
   writeReloadableFiles(paths.directory, {
     [paths.settings]: renderSettings(reloadable),
     [paths.access]: renderAccess(spec),
+    [paths.identities]: renderIdentities(users.trusted),
   })
+  writeConnection(paths, spec)
+  const command = [`${spec.toolchain.bin}/postgres`, ...serverArguments(paths, fixed)]
+  const confinement = serverConfinement(paths, users, spec.toolchain, published)
+  const socket = `${paths.sockets}/.s.PGSQL.${spec.port}`
   await supervisor.ensureService(paths.service, {
-    command: [`${spec.toolchain.bin}/postgres`, ...serverArguments(paths, fixed)],
-    uid: spec.uid,
+    command: await confineService(home, command, {
+      ...confinement,
+      socket,
+      // The server itself makes the second one where it is not confined.
+      removed: [`${paths.data}/postmaster.pid`, `${socket}.lock`],
+    }),
     stopSignal: 'SIGINT',
     stopTimeoutSeconds: stopSeconds,
-    beforeStart: [clearStaleLocks(paths.data, paths.sockets, spec.port)],
     cgroup: spec.cgroup,
   })
   if (await lacksSocket(supervisor, paths, spec.port)) await supervisor.restartService(paths.service)
   if (needsReload(paths.directory)) await reload(supervisor, paths)
+}
+
+// Without namespaces the server creates its socket itself.
+function prepareDirectories(paths: ClusterPaths, users: ClusterUsers, isConfined: boolean): void {
+  const owner = isConfined ? { uid: users.server && 0, gid: users.server?.gid } : { uid: users.server?.uid }
+  ensureDirectory(paths.sockets, { mode: isConfined ? 0o710 : 0o700, ...owner })
+  ensureDirectory(paths.configuration, { mode: 0o755 })
+  ensureFile(paths.lock, '', { mode: 0o600 })
 }
 
 /** PostgreSQL creates its socket only when it starts. If the file is lost, the platform and the pooler cannot connect. */
@@ -98,17 +126,23 @@ function serverArguments(paths: ClusterPaths, fixed: Record<string, string>): st
   return ['-D', paths.data, ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])]
 }
 
-function settingsOf(paths: ClusterPaths, id: string, spec: ClusterSpec): Record<string, string> {
+function settingsOf(
+  paths: ClusterPaths,
+  id: string,
+  spec: ClusterSpec,
+  { listen, socketDirectory }: InnerAddresses,
+): Record<string, string> {
   return clusterSettings({
     id,
     plan: spec.plan,
     hostMemoryMb: Math.floor(totalmem() / 1024 / 1024),
     diskSizeGb: spec.diskSizeGb,
-    listen: spec.listen,
+    listen,
     port: spec.port,
-    socketDirectory: paths.sockets,
+    socketDirectory,
     tlsDirectory: paths.tls,
     accessFile: paths.access,
+    identityFile: paths.identities,
     hasStatements: hasLibrary(spec.toolchain, 'pg_stat_statements'),
     hasJit: hasLibrary(spec.toolchain, 'llvmjit'),
     overrides: spec.settings,
@@ -127,7 +161,7 @@ async function inspect(supervisor: Supervisor, paths: ClusterPaths): Promise<Clu
   if (!existsSync(paths.data)) return { is: 'absent' }
   const state = await supervisor.inspectService(paths.service)
   if (state.is !== 'up') return { is: 'stopped', log: supervisor.readLog(paths.service, logLines) }
-  return { is: findReadyPid(paths.data) === state.pid ? 'ready' : 'starting', pid: state.pid }
+  return { is: findReadyService(paths) === state.pid ? 'ready' : 'starting', pid: state.pid }
 }
 
 // Asking the supervisor starts a process, so it is asked only after the lock file has changed.
@@ -137,9 +171,9 @@ async function waitUntilReady(
   timeoutSeconds: number,
 ): Promise<ClusterProcess> {
   let state: ClusterProcess = await inspect(supervisor, paths)
-  let knownPid = findReadyPid(paths.data)
+  let knownPid = findReadyService(paths)
   await waitUntil(async () => {
-    const pid = findReadyPid(paths.data)
+    const pid = findReadyService(paths)
     if (pid !== undefined && pid !== knownPid) state = await inspect(supervisor, paths)
     knownPid = pid
     return state.is === 'ready'
@@ -147,10 +181,11 @@ async function waitUntilReady(
   return state.is === 'ready' ? state : inspect(supervisor, paths)
 }
 
-// du fails if a file disappears while it runs, but its sum is still good enough.
-async function measure(directory: string): Promise<number> {
+// du fails if a file disappears while it runs, but its sum is still good enough. It runs as the owner of the files.
+async function measure(directory: string, uid: number | undefined): Promise<number> {
   const { stdout } = await run('sh', ['-c', 'du -sb "$1" 2>/dev/null || :', 'measure', directory], {
     timeoutSeconds: 600,
+    uid,
   })
   const bytes = Number.parseInt(stdout, 10)
   if (Number.isNaN(bytes)) throw new Error(`measure ${directory}: du printed no size`)

@@ -1,6 +1,13 @@
 import { expect, test } from 'vitest'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
-import { clusterSettings, renderAccess, renderSettings, type SettingsInput, splitSettings } from './settings.ts'
+import {
+  clusterSettings,
+  renderAccess,
+  renderIdentities,
+  renderSettings,
+  type SettingsInput,
+  splitSettings,
+} from './settings.ts'
 
 const input: SettingsInput = {
   id: 'abcdefgh01234567',
@@ -12,6 +19,7 @@ const input: SettingsInput = {
   socketDirectory: '/run/x',
   tlsDirectory: '/tls',
   accessFile: '/pg_hba.conf',
+  identityFile: '/pg_ident.conf',
   hasStatements: true,
   hasJit: false,
 }
@@ -91,15 +99,26 @@ test('quotes literals', () => {
 test('rejects platform roles before it accepts users from the network', () => {
   const lines = renderAccess().trimEnd().split('\n')
   expect(lines.findIndex((line) => line.endsWith('reject'))).toBeLessThan(
-    lines.findIndex((line) => line.endsWith('scram-sha-256')),
+    lines.findIndex((line) => line.startsWith('host') && line.endsWith('scram-sha-256')),
   )
-  expect(lines.filter((line) => line.includes('trust')).every((line) => line.startsWith('local'))).toBe(true)
-  expect(lines.filter((line) => line.includes('replication'))).toEqual(['local replication postgres trust'])
+  expect(lines.filter((line) => line.includes('replication'))).toEqual([
+    'local all,replication postgres peer map=platform',
+  ])
+})
+
+test.each([false, true])('trusts nobody without authentication, if closed is %s', (closed) => {
+  expect(renderAccess({ closed })).not.toMatch(/trust|password|md5/)
+})
+
+test('admits only known Unix users as the superuser', () => {
+  expect(renderIdentities(['root', 'a "b"'])).toBe(
+    'platform "root" postgres\nany_role "root" all\nplatform "a ""b""" postgres\nany_role "a ""b""" all\n',
+  )
 })
 
 test('accepts no connections from the network to a closed cluster', () => {
   expect(renderAccess({ closed: true }).trimEnd().split('\n')).toEqual([
-    'local all all trust',
-    'local replication postgres trust',
+    'local all,replication postgres peer map=platform',
+    'local all all peer map=any_role',
   ])
 })

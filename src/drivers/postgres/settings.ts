@@ -1,5 +1,6 @@
 // The PostgreSQL settings of a cluster, derived from its plan and the host. Pure functions.
 import type { Plan } from '../../model/postgres/plan.ts'
+import { poolerUser, superuser } from './sql/platform-role.ts'
 
 export interface SettingsInput {
   id: string
@@ -12,6 +13,7 @@ export interface SettingsInput {
   socketDirectory: string
   tlsDirectory: string
   accessFile: string
+  identityFile: string
   hasStatements: boolean
   hasJit: boolean
   /** Settings that override the derived ones. */
@@ -44,6 +46,7 @@ function connectionSettings({
   socketDirectory,
   tlsDirectory,
   accessFile,
+  identityFile,
 }: SettingsInput): Settings {
   const clients = plan.databaseConnections + plan.reserveConnections
   return {
@@ -52,6 +55,7 @@ function connectionSettings({
     unix_socket_directories: socketDirectory,
     unix_socket_permissions: '0700',
     hba_file: accessFile,
+    ident_file: identityFile,
     max_connections: String(clients + poolerConnections + superuserConnections),
     superuser_reserved_connections: String(superuserConnections),
     reserved_connections: String(poolerConnections),
@@ -143,6 +147,7 @@ const fixedAtStart = new Set([
   'hba_file',
   'hot_standby',
   'huge_pages',
+  'ident_file',
   'listen_addresses',
   'logging_collector',
   'max_connections',
@@ -181,16 +186,29 @@ export function renderSettings(settings: Settings): string {
 }
 
 /**
- * Renders pg_hba.conf. The Unix socket needs no authentication, because only the platform and the pooler can enter its
- * directory. Over the network the platform's own roles are rejected, and TLS is optional, because not all clients use it.
- * A closed cluster, such as one in recovery, accepts no connections from the network.
+ * Renders pg_hba.conf. The platform connects through the Unix socket and is identified by its Unix user; everyone else needs
+ * a password. Over the network the platform's own roles are rejected, and TLS is optional, because not all clients use it.
+ * A closed cluster, such as one in recovery, accepts only the platform, in any role.
  */
 export function renderAccess({ closed = false }: { closed?: boolean | undefined } = {}): string {
-  const socket = ['local all all trust', 'local replication postgres trust']
-  const network = [
-    'host all postgres,berth_pooler all reject',
+  const platform = `local all,replication ${superuser} peer map=${platformMap}`
+  if (closed) return `${platform}\nlocal all all peer map=${anyRoleMap}\n`
+  return [
+    platform,
+    'local all all scram-sha-256',
+    `host all ${superuser},${poolerUser} all reject`,
     'host all all 0.0.0.0/0 scram-sha-256',
     'host all all ::/0 scram-sha-256',
-  ]
-  return [...socket, ...(closed ? [] : network), ''].join('\n')
+    '',
+  ].join('\n')
+}
+
+const platformMap = 'platform'
+const anyRoleMap = 'any_role'
+
+/** Renders pg_ident.conf: the Unix users that may connect as the superuser, and to a closed cluster in any role. */
+export function renderIdentities(users: string[]): string {
+  const quoted = users.map((name) => `"${name.replaceAll('"', '""')}"`)
+  const lines = quoted.flatMap((name) => [`${platformMap} ${name} ${superuser}`, `${anyRoleMap} ${name} all`])
+  return `${lines.join('\n')}\n`
 }

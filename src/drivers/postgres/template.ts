@@ -83,7 +83,7 @@ function templateSteps(toolchain: Toolchain): TemplateSteps {
   const locale = ['--locale=C.UTF-8', ...(toolchain.major === '16' ? [] : builtin)]
   const statements = hasLibrary(toolchain, 'pg_stat_statements') ? '\n  CREATE EXTENSION pg_stat_statements;\n' : ''
   return {
-    initdb: ['--username', superuser, '--auth=trust', '--encoding=UTF8', '--data-checksums', ...locale],
+    initdb: ['--username', superuser, '--auth=reject', '--encoding=UTF8', '--data-checksums', ...locale],
     template1: roles + lookup + sharing + statements,
     postgres: database,
   }

@@ -6,14 +6,22 @@
 // Only the platform has access to it. Names that start with a dot are incomplete or internal; all others are complete.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { existsSync, readdirSync, renameSync } from 'node:fs'
-import { open, readFile, rm, stat, statfs } from 'node:fs/promises'
+import { existsSync, readdirSync, renameSync, statSync } from 'node:fs'
+import { lstat, open, rm, statfs } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
-import { type Lsn, parseSegmentName, segmentName, segmentNumber, segmentStart } from '../../model/postgres/wal.ts'
+import {
+  type Lsn,
+  parseSegmentName,
+  segmentBytes,
+  segmentName,
+  segmentNumber,
+  segmentStart,
+} from '../../model/postgres/wal.ts'
 import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { baseEnvironment, run } from '../host/process.ts'
+import { inspectUntrustedFile, readUntrustedFile } from '../host/untrusted-file.ts'
 import type { BackupDescription, ClusterDescription, Repository, WalFile, WalRange } from './driver.ts'
 import { platformFiles } from './platform.ts'
 import { findArchiveEnd, planWal } from './wal.ts'
@@ -27,8 +35,9 @@ export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
   const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
   return {
-    async ensureArchive(id, epoch) {
-      ensureDirectories(root, paths.cluster(id), `${paths.cluster(id)}/archive`, paths.archive(id, epoch))
+    async ensureArchive(id, epoch, owner) {
+      ensureDirectories(root, paths.cluster(id), `${paths.cluster(id)}/archive`)
+      await ensureOwned(paths.archive(id, epoch), owner)
       return paths.archive(id, epoch)
     },
     listArchive: list,
@@ -42,14 +51,15 @@ export function directoryRepository(root: string): Repository {
     removeWalBefore: (id, epoch, before, kept) => removeWalBefore(paths.archive(id, epoch), before, kept),
     removeArchive: async (id, epoch) => discard(root, paths.archive(id, epoch)),
 
-    async stageBackup(id, label) {
+    async stageBackup(id, label, owner) {
       const staged = paths.staged(id, label)
       discard(root, staged)
       ensureDirectories(root, paths.cluster(id), `${paths.cluster(id)}/backups`, staged)
-      return staged
+      await ensureOwned(workDirectory(staged), owner)
+      return workDirectory(staged)
     },
     listStaged: async (id) => listStaged(`${paths.cluster(id)}/backups`),
-    stagedBackup: paths.staged,
+    stagedBackup: (id, label) => workDirectory(paths.staged(id, label)),
     commitBackup: (description) => commitBackup(root, paths, description),
     discardStaged: async (id, label) => discard(root, paths.staged(id, label)),
     findBackup: async (id, label) => findBackup(paths.backup(id, label)),
@@ -103,6 +113,18 @@ function repositoryPaths(root: string) {
   }
 }
 
+// The platform's own files of a backup are beside this directory, where its owner cannot replace them.
+function workDirectory(staged: string): string {
+  return `${staged}/work`
+}
+
+// The owner differs in a repository that comes from another host or from before a restore of the state database.
+async function ensureOwned(directory: string, owner: number | undefined): Promise<void> {
+  ensureDirectories(directory)
+  if (owner === undefined || statSync(directory).uid === owner) return
+  await run('chown', ['-R', `${owner}:${owner}`, directory], { timeoutSeconds: syncTimeoutSeconds })
+}
+
 function ensureDirectories(...paths: string[]): void {
   for (const path of paths) ensureDirectory(path, privateMode)
 }
@@ -131,7 +153,8 @@ async function listArchive(directory: string): Promise<WalFile[]> {
 
 async function findFile(directory: string, name: string): Promise<WalFile | undefined> {
   try {
-    return { name, bytes: (await stat(`${directory}/${name}`)).size }
+    const found = await lstat(`${directory}/${name}`)
+    return found.isFile() ? { name, bytes: found.size } : undefined
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
     throw error
@@ -139,7 +162,10 @@ async function findFile(directory: string, name: string): Promise<WalFile | unde
 }
 
 async function readSegment(directory: string, name: string): Promise<Buffer> {
-  return readFile(`${directory}/${name}`).catch(() => readFile(`${directory}/${name}.partial`))
+  const read = (file: string) => readUntrustedFile(directory, file, Number(segmentBytes))
+  const bytes = read(name) ?? read(`${name}.partial`)
+  if (bytes === undefined) throw new Error(`${directory}/${name} is not a WAL segment`)
+  return bytes
 }
 
 // Names of a timeline sort by position, and the oldest are removed first, so an interruption leaves no gap.
@@ -163,7 +189,12 @@ async function commitBackup(root: string, paths: RepositoryPaths, description: B
       throw new Error(`backup ${label} of ${clusterId} exists already`)
     return discard(root, staged)
   }
-  if (!existsSync(`${staged}/data`)) throw new Error(`backup ${label} of ${clusterId} is not staged`)
+  const data = `${staged}/data`
+  // Already moved if an earlier call was interrupted.
+  if (inspectUntrustedFile(workDirectory(staged), 'data')?.isDirectory())
+    renameSync(`${workDirectory(staged)}/data`, data)
+  if (!existsSync(data)) throw new Error(`backup ${label} of ${clusterId} is not staged`)
+  await rm(workDirectory(staged), { recursive: true, force: true })
   await writeDurably(`${staged}/backup.json`, toJson(description))
   await run('sync', ['-f', staged], { timeoutSeconds: syncTimeoutSeconds })
   renameSync(staged, paths.backup(clusterId, label))

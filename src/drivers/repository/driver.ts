@@ -47,8 +47,8 @@ export interface WalTail {
 }
 
 export interface Repository {
-  /** Creates the directory that the receiver of this epoch writes to, owned by the platform; returns its path. */
-  ensureArchive(clusterId: string, epoch: number): Promise<string>
+  /** Creates the directory that the receiver of this epoch writes to, owned by its user; returns the path. */
+  ensureArchive(clusterId: string, epoch: number, owner?: number): Promise<string>
   listArchive(clusterId: string, epoch: number): Promise<WalFile[]>
   /**
    * The end of the last segment in the gapless sequence that starts with the segment of `from` on this timeline; undefined
@@ -65,11 +65,14 @@ export interface Repository {
   removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalRange[]): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>
 
-  /** Creates an empty directory to make a backup in; removes the remains of an interrupted attempt. */
-  stageBackup(clusterId: string, label: string): Promise<string>
+  /** Creates an empty directory to make a backup in, owned by this user; removes the remains of an interrupted attempt. */
+  stageBackup(clusterId: string, label: string, owner?: number): Promise<string>
   /** The labels of staged backups. */
   listStaged(clusterId: string): Promise<string[]>
-  /** The path of a staged backup, which may not exist. It contains the files of the cluster in `data`. */
+  /**
+   * The directory that a staged backup is made in, which may not exist. It contains the files of the cluster in `data`. Its
+   * owner copies what a tenant's server sends, so it must be read with care.
+   */
   stagedBackup(clusterId: string, label: string): string
   /** Publishes a staged backup with its description atomically. Can be repeated. */
   commitBackup(description: BackupDescription): Promise<void>

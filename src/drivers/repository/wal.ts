@@ -1,4 +1,5 @@
 // Selects the archived files that a replay needs, and compares the header of each segment with its name.
+import { constants } from 'node:fs'
 import { open } from 'node:fs/promises'
 import {
   formatLsn,
@@ -12,8 +13,10 @@ import {
   segmentStart,
   type WalPiece,
 } from '../../model/postgres/wal.ts'
-import { readTextIfPresent } from '../host/file.ts'
+import { readUntrustedFile } from '../host/untrusted-file.ts'
 import type { PlannedWal, WalFile } from './driver.ts'
+
+const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
 export interface Archive {
   list(clusterId: string, epoch: number): Promise<WalFile[]>
@@ -84,11 +87,13 @@ function switchTimeline(archive: Archive, before: Range, next: WalPiece): Lsn {
   return switchedAt
 }
 
+const maxHistoryBytes = 1024 ** 2
+
 function readHistory(archive: Archive, piece: WalPiece): string {
   const name = historyName(piece.timeline)
-  const text = readTextIfPresent(`${archive.path(piece.clusterId, piece.epoch)}/${name}`)
-  if (text === undefined) throw new Error(`${name} of ${piece.clusterId} is missing from its archive`)
-  return text
+  const bytes = readUntrustedFile(archive.path(piece.clusterId, piece.epoch), name, maxHistoryBytes)
+  if (bytes === undefined) throw new Error(`${name} of ${piece.clusterId} is missing from its archive`)
+  return bytes.toString()
 }
 
 function planHistory(archive: Archive, piece: Range): PlannedWal[] {
@@ -143,7 +148,7 @@ interface Expectation {
 async function checkSegment(path: string, { piece, number, bytes, identity }: Expectation): Promise<void> {
   const subject = `WAL segment ${segmentName(piece.timeline, number)} of ${piece.clusterId}`
   const start = segmentStart(number)
-  await using file = await open(path, 'r')
+  await using file = await open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
   const first = await readPage(file, 0n)
   identity.system ??= first.system
   if (first.position !== start || first.timeline > piece.timeline || first.system !== identity.system) {

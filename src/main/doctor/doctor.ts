@@ -4,7 +4,15 @@ import { nearestExisting } from '../../drivers/host/filesystem.ts'
 import type { Config } from '../config.ts'
 import { checkDatabase, checkListen, checkTls } from './connection.ts'
 import type { Check, Finding } from './finding.ts'
-import { checkClock, checkControlGroups, checkMemory, checkOpenFiles, checkUser, checkUserNamespaces } from './host.ts'
+import {
+  checkClock,
+  checkClusterIsolation,
+  checkControlGroups,
+  checkMemory,
+  checkOpenFiles,
+  checkUser,
+  checkUserNamespaces,
+} from './host.ts'
 import { checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
 import { sandboxChecks } from './sandbox.ts'
 import { checkDisk, checkHome, checkReflink, checkRepository, checkSecretFile, checkStorage } from './storage.ts'
@@ -40,6 +48,7 @@ function listChecks(config: Config): Record<string, Check> {
     'PostgreSQL 16': () => checkToolchain('16', config, false),
     'user namespaces': checkUserNamespaces,
     'control groups': checkControlGroups,
+    'cluster isolation': checkClusterIsolation,
     ...sandboxChecks,
     home: () => checkHome(config.home),
     repository: () => checkRepository(config),

@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { findConfinementProblem } from '../../drivers/confine/probe.ts'
 import { type ControlGroups, inspectControlGroups } from '../../drivers/host/cgroup-support.ts'
 import {
   findUserName,
@@ -17,6 +18,16 @@ export function checkUser(): Finding {
   if (name !== undefined) return ok(name)
   const cost = 'PostgreSQL does not run as a user without a name, and the platform does not start.'
   return problem(`number ${process.getuid?.()}, without a name`, cost, nameUserCommand())
+}
+
+export async function checkClusterIsolation(): Promise<Finding> {
+  const why = await findConfinementProblem()
+  if (why === undefined) return ok('namespaces, a system call filter and sockets outside of their view')
+  return warning(
+    `not possible: ${why}`,
+    'Servers of clusters see the files, processes and network of this machine, so a tenant who takes one over is on this machine.',
+    'apt-get install -y bubblewrap, and run Berth on Linux 5.9 or newer, outside of a container or in a privileged one',
+  )
 }
 
 export async function checkUserNamespaces(): Promise<Finding> {

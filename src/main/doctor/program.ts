@@ -42,7 +42,7 @@ const programs: Program[] = [
     package: 'bubblewrap',
     command: 'bwrap',
     missing: 'warning',
-    cost: 'Without bubblewrap, apps and sandboxes run as plain processes that are not isolated from this machine.',
+    cost: 'Without bubblewrap, clusters, apps and sandboxes run as plain processes that are not isolated from this machine.',
   },
   {
     package: 'iproute2',

@@ -280,6 +280,12 @@ export const PostgresCluster = Type.Object(
     restore: Type.Optional(RestoreProgressView),
     last_drill: Type.Optional(LastDrillView),
     failure: Type.Optional(Type.String({ description: 'Why a `failed` cluster failed.' })),
+    isolation: Type.Optional(
+      Type.Object(
+        { kind: Type.Literal('none'), gap: Type.String({ description: 'What is lost, and why.' }) },
+        { description: 'Present only on a host that cannot isolate clusters from itself and from each other.' },
+      ),
+    ),
   },
   { title: 'PostgresCluster' },
 )

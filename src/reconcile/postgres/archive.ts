@@ -1,5 +1,5 @@
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
-import { toolchainOf } from '../../model/postgres/spec.ts'
+import { dataSpec } from '../../model/postgres/spec.ts'
 import { formatLsn } from '../../model/postgres/wal.ts'
 import {
   type Archive,
@@ -16,7 +16,7 @@ export async function ensureArchive(cluster: Cluster, world: World, base: Archiv
   await world.receiver.ensureReceiver(cluster.id, {
     epoch: archive.epoch,
     slot: archive.slot,
-    toolchain: toolchainOf(cluster),
+    ...dataSpec(cluster),
     port: cluster.directPort!,
   })
   return archive

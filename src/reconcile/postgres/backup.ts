@@ -1,7 +1,7 @@
 import type { Backup, backupStates } from '../../model/postgres/backup.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { labelTime } from '../../model/postgres/restore.ts'
-import { toolchainOf } from '../../model/postgres/spec.ts'
+import { dataSpec } from '../../model/postgres/spec.ts'
 import { parseLsn } from '../../model/postgres/wal.ts'
 import { nowMicros, parseTime } from '../../model/time.ts'
 import type { Tx } from '../../store/db.ts'
@@ -47,7 +47,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     if (noSpace) return advance('failed', noSpace)
     const isThrottled = await mustThrottle(cluster, world)
     await world.backups.startBackup(cluster.id, backup.label, {
-      toolchain: toolchainOf(cluster),
+      ...dataSpec(cluster),
       port: cluster.directPort!,
       maxRateKb: isThrottled ? busyRateKb(cluster) : undefined,
     })

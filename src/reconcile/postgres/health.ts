@@ -135,7 +135,7 @@ function isQuotaDue(cluster: Cluster): boolean {
 /** Connects through both endpoints like a client and measures the disk usage. */
 async function checkFully(cluster: Cluster, world: World, drill: Health | undefined) {
   await world.postgres.ensureGrants(cluster.id)
-  const used = await world.postgres.measure(cluster.id)
+  const used = await world.postgres.measure(cluster.id, cluster.uid ?? undefined)
   const provisioned = cluster.diskSizeGb * 1024 ** 3
   const seen = (await findEndpointProblem(cluster, world)) ?? (await enforceQuota(cluster, world, used / provisioned))
   const health = seen === healthy ? ((await findBackupProblem(cluster, world)) ?? drill ?? healthy) : seen

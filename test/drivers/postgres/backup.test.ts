@@ -1,21 +1,24 @@
 import {
-  chmodSync,
   closeSync,
+  cpSync,
   existsSync,
-  mkdirSync,
   openSync,
   readdirSync,
+  renameSync,
   rmSync,
   statSync,
   writeFileSync,
   writeSync,
 } from 'node:fs'
+import { dirname } from 'node:path'
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
+import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess } from '../../../src/drivers/host/process-list.ts'
 import { backupDriver } from '../../../src/drivers/postgres/backup/backup.ts'
 import type { BackupDriver, BackupFacts, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
 import { receiverDriver } from '../../../src/drivers/postgres/receiver/receiver.ts'
 import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
+import { uidStride } from '../../../src/drivers/postgres/users.ts'
 import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { BackupDescription, Repository } from '../../../src/drivers/repository/driver.ts'
 import type { JobDriver } from '../../../src/drivers/s6/driver.ts'
@@ -51,7 +54,7 @@ beforeEach(() => {
 afterAll(() => bench.remove())
 
 function start({ id, spec }: TestCluster, change: { toolchain?: Toolchain; maxRateKb?: number } = {}): Promise<void> {
-  return backups.startBackup(id, label, { toolchain: spec.toolchain, port: spec.port, ...change })
+  return backups.startBackup(id, label, { ...spec, cgroup: undefined, ...change })
 }
 
 async function untilNot(is: BackupState['is'], { id }: TestCluster): Promise<BackupState> {
@@ -121,8 +124,8 @@ test.each(['16', '17'] as const)(
     const { id } = cluster
     const receivers = receiverDriver({ ...bench, repository })
     await receivers.ensureSlot(id, 'berth_1')
-    const { toolchain, port } = cluster.spec
-    await receivers.ensureReceiver(id, { epoch: 1, slot: 'berth_1', toolchain, port })
+    const { toolchain, uid, port } = cluster.spec
+    await receivers.ensureReceiver(id, { epoch: 1, slot: 'berth_1', toolchain, uid, port })
     const stop = await writeUntil(cluster)
     const before = Date.now()
     expect(await backups.inspectBackup(id, label)).toEqual({ is: 'absent' })
@@ -144,7 +147,7 @@ test.each(['16', '17'] as const)(
     expect(await jobs.inspectJob(`backup-${id}`)).toEqual({ is: 'absent' })
     const data = repository.backupData(id, label)
     expect(readdirSync(`${data}/pg_wal`).filter((name) => name.length === 24)).toEqual([])
-    expect(statSync(data).uid).toBe(process.getuid!())
+    expect(statSync(data).uid).toBe(isRoot() ? cluster.spec.uid! + 2 * uidStride : process.getuid!())
     expect(statSync(data).mode & 0o777).toBe(0o700)
     await until(async () => {
       const slot = await receivers.inspectSlot(id, 'berth_1')
@@ -179,12 +182,11 @@ test('finds a missing file in a kept backup, and a missing backup', async () => 
 test('fails if the copy differs from what the server sent', async () => {
   const cluster = clusters['17']
   const tools = await ensureTools(cluster.spec.toolchain)
-  const place = `${bench.home.path}/bad-tools`
-  mkdirSync(place)
+  const place = `${bench.home.path}/bad-tools/bin`
+  cpSync(dirname(tools), dirname(place), { recursive: true, verbatimSymlinks: true })
+  renameSync(`${place}/pg_basebackup`, `${place}/copy`)
   const flip = 'printf X | dd of=data/base/1/1259 bs=1 seek=4711 conv=notrunc status=none'
-  writeFileSync(`${place}/pg_basebackup`, `#!/bin/sh\n'${tools}/pg_basebackup' "$@" && ${flip}\n`)
-  writeFileSync(`${place}/pg_verifybackup`, `#!/bin/sh\nexec '${tools}/pg_verifybackup' "$@"\n`)
-  for (const tool of readdirSync(place)) chmodSync(`${place}/${tool}`, 0o755)
+  writeFileSync(`${place}/pg_basebackup`, `#!/bin/sh\n'${place}/copy' "$@" && ${flip}\n`, { mode: 0o755 })
   await start(cluster, { toolchain: { ...cluster.spec.toolchain, bin: place, tools: place } })
   const state = await untilNot('running', cluster)
   expect(state).toMatchObject({ is: 'failed', reason: expect.stringContaining('The copy differs from its checksums') })
@@ -194,7 +196,7 @@ test('fails if the copy differs from what the server sent', async () => {
 
 test('fails if the server is down', async () => {
   const cluster = clusters['17']
-  await backups.startBackup(cluster.id, label, { toolchain: cluster.spec.toolchain, port: 1 })
+  await backups.startBackup(cluster.id, label, { ...cluster.spec, port: 1 })
   const state = await untilNot('running', cluster)
   expect(state).toMatchObject({
     is: 'failed',

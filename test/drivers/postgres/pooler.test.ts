@@ -1,8 +1,11 @@
 import { readFileSync, statSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { findConfined } from '../../../src/drivers/confine/confine.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
+import { uidStride } from '../../../src/drivers/postgres/users.ts'
 import { ask, type ClusterBench, connect, openBench, type TestCluster } from '../../support/cluster.ts'
+import { hostPid } from '../../support/confined.ts'
 import { until } from '../../support/until.ts'
 
 let bench: ClusterBench
@@ -172,14 +175,14 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
   })
 
-  test('runs as the user of its cluster, with files that only the platform can change', async () => {
+  test('runs as a user of its own, with files that only the platform can change', async () => {
     const state = await bench.poolers.inspectPooler(cluster.id)
     if (state.is !== 'running') throw new Error('not running')
     const file = statSync(`${bench.home.path}/clusters/${cluster.id}/pooler/pgbouncer.ini`)
     expect(file.mode & 0o777).toBe(0o644)
     if (!isRoot()) return
     expect(file.uid).toBe(0)
-    expect(statSync(`/proc/${state.pid}`).uid).toBe(cluster.spec.uid)
+    expect(statSync(`/proc/${hostPid(state.pid, 1)}`).uid).toBe(cluster.spec.uid! + uidStride)
   })
 })
 
@@ -212,7 +215,8 @@ describe('one pooler', () => {
   })
 
   test('that does not answer is reported as unavailable', async () => {
-    const stopped = await pid()
+    await until(async () => findConfined(await pid(), 'pgbouncer') !== undefined)
+    const stopped = hostPid(await pid(), 1)
     process.kill(stopped, 'SIGSTOP')
     try {
       const ending = bench.poolers.endSessions(cluster.id, cluster.pooler, { user: 'fly-user' })

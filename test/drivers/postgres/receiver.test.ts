@@ -39,7 +39,7 @@ async function startArchived(major: PostgresMajor): Promise<TestCluster> {
 
 function ensureReceiver({ id, spec }: TestCluster, change: { epoch?: number; slot?: string } = {}): Promise<void> {
   const { toolchain, port } = spec
-  return receivers.ensureReceiver(id, { epoch: 1, slot, toolchain, port, ...change })
+  return receivers.ensureReceiver(id, { epoch: 1, slot, toolchain, uid: spec.uid, port, ...change })
 }
 
 function query({ id }: TestCluster, text: string) {

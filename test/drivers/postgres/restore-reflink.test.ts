@@ -177,8 +177,8 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
   async function expectVerifiedFirst(id: string, release: () => void): Promise<void> {
     const { directory, data } = clusterPaths(bench.home, id)
     const isFilled = () => {
-      const [fresh] = readdirSync(directory).filter((name) => name.startsWith('.copy~'))
-      return fresh !== undefined && existsSync(`${directory}/${fresh}/recovery.signal`)
+      const [fresh] = readdirSync(`${directory}/copy`).filter((name) => name.startsWith('.copy~'))
+      return fresh !== undefined && existsSync(`${directory}/copy/${fresh}/recovery.signal`)
     }
     await until(isFilled)
     expect(existsSync(data)).toBe(false)

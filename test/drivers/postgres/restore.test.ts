@@ -228,7 +228,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       damage: '"base/1/1259" is present in the manifest but not on disk',
     })
     expect(existsSync(clusterPaths(bench.home, one.id).data)).toBe(false)
-    expect(readdirSync(clusterPaths(bench.home, one.id).directory)).toEqual(['copy.plan'])
+    expect(readdirSync(clusterPaths(bench.home, one.id).directory)).toEqual(['copy', 'copy.plan'])
   })
 
   test('rejects WAL with a flipped byte before the target and names the position', async () => {
@@ -314,8 +314,8 @@ describe('A copy', () => {
 
   /** Replaces the verifier, so that the verification waits for the test. */
   function slowVerifier(toolchain: Toolchain): { toolchain: Toolchain; release(): void } {
-    const tools = `${bench.home.path}/${newId()}`
-    mkdirSync(tools)
+    const tools = `${bench.home.path}/${newId()}/bin`
+    mkdirSync(tools, { recursive: true })
     writeFileSync(`${tools}/pg_verifybackup`, `#!/bin/sh\nuntil [ -e ${tools}/go ]; do sleep 0.01; done\n`, {
       mode: 0o755,
     })
@@ -341,7 +341,8 @@ describe('A copy', () => {
       return seen.is === 'running' && seen.bytesDone > 40_000_000
     })
     expect(seen).toMatchObject({ bytesTotal: expect.any(Number) })
-    const copies = readdirSync(clusterPaths(bench.home, target.id).directory).filter((name) => name.startsWith('.copy'))
+    const directory = `${clusterPaths(bench.home, target.id).directory}/copy`
+    const copies = readdirSync(directory).filter((name) => name.startsWith('.copy'))
     expect(copies).toHaveLength(1)
     release()
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'done' })
@@ -352,13 +353,13 @@ describe('A copy', () => {
     const { toolchain, release } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target), toolchain })
     const { directory, data } = clusterPaths(bench.home, target.id)
-    await until(() => readdirSync(directory).some((name) => name.startsWith('.copy~')))
+    await until(() => readdirSync(`${directory}/copy`).some((name) => name.startsWith('.copy~')))
     mkdirSync(data)
     writeFileSync(`${data}/precious`, '')
     release()
     await until(async () => (await bench.jobs.inspectJob(`copy-${target.id}`)).is === 'ended')
     expect(readdirSync(data)).toEqual(['precious'])
-    expect(readdirSync(directory).sort()).toEqual(['copy.plan', 'data'])
+    expect(readdirSync(directory).sort()).toEqual(['copy', 'copy.plan', 'data'])
   })
 
   test('that is killed is repeated, and its removal leaves nothing behind', async () => {
@@ -375,7 +376,7 @@ describe('A copy', () => {
     const { toolchain } = slowVerifier(target.spec.toolchain)
     await bench.restores.startCopy(target.id, { ...specFor(target, from), toolchain })
     const { directory } = clusterPaths(bench.home, target.id)
-    await until(() => readdirSync(directory).some((name) => name.startsWith('.copy~')))
+    await until(() => readdirSync(`${directory}/copy`).some((name) => name.startsWith('.copy~')))
     const job = await bench.jobs.inspectJob(`copy-${target.id}`)
     killProcess((job as { pid: number }).pid, 'SIGKILL')
     expect(await untilCopied(bench.restores, target.id)).toEqual({ is: 'failed', reason: 'the copy was interrupted' })

@@ -16,6 +16,7 @@ import {
   type TestCluster,
   untilReady,
 } from '../../support/cluster.ts'
+import { hostPid } from '../../support/confined.ts'
 import {
   canRunAs,
   firstLine,
@@ -49,17 +50,21 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     id = cluster.id
   })
 
-  test('runs as a user of its own, with a socket that no other user can open', async () => {
+  test('runs as a user of its own, with a socket that only its own users can reach', async () => {
     const paths = clusterPaths(bench.home, id)
-    expect(statSync(paths.sockets).mode & 0o777).toBe(0o700)
+    expect(statSync(paths.sockets).mode & 0o777).toBe(0o710)
     expect(statSync(paths.data).mode & 0o777).toBe(0o700)
     expect(statSync(`${paths.data}/PG_VERSION`).mode & 0o777).toBe(0o600)
     expect(statSync(paths.directory).mode & 0o777).toBe(0o711)
     if (!isRoot()) return
     const pid = await untilReady(bench.postgres, id)
-    const owned = [paths.sockets, paths.data, `${paths.data}/PG_VERSION`, `${paths.tls}/server.key`, `/proc/${pid}`]
+    const owned = [paths.data, `${paths.data}/PG_VERSION`, `/proc/${hostPid(pid, 1)}`]
     expect(owned.map((path) => statSync(path).uid)).toEqual(owned.map(() => cluster.spec.uid))
-    expect([paths.directory, paths.settings, paths.access].map((path) => statSync(path).uid)).toEqual([0, 0, 0])
+    const ours = [paths.directory, paths.settings, paths.access, paths.identities, paths.sockets, paths.lock]
+    expect(ours.map((path) => statSync(path).uid)).toEqual(ours.map(() => 0))
+    const shared = [paths.sockets, `${paths.tls}/server.key`].map((path) => statSync(path))
+    expect(shared.map(({ uid, gid }) => [uid, gid])).toEqual(shared.map(() => [0, cluster.spec.uid]))
+    expect(shared[1]!.mode & 0o777).toBe(0o640)
   })
 
   test('has checksums, UTF-8 and a locale that does not depend on the C library', async () => {
@@ -365,14 +370,15 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   test('restarts even if a backend of the killed server survives', async () => {
     const pid = await untilReady(bench.postgres, id)
     const [left] = await admin<{ pid: number }>(`select pid from pg_stat_activity where backend_type = 'checkpointer'`)
-    process.kill(left!.pid, 'SIGSTOP')
+    const stopped = hostPid(pid, left!.pid)
+    process.kill(stopped, 'SIGSTOP')
     process.kill(pid, 'SIGKILL')
     await until(async () => {
       const state = await bench.postgres.inspect(id)
       return state.is === 'ready' && state.pid !== pid
     })
     expect(await admin('select 1 as one')).toEqual([{ one: 1 }])
-    await until(() => !isRunning(left!.pid))
+    await until(() => !isRunning(stopped))
   })
 
   test('restarts after its socket was removed', async () => {
@@ -386,7 +392,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   test('reports the size of its data directory', async () => {
-    expect(await bench.postgres.measure(id)).toBeGreaterThan(30_000_000)
+    expect(await bench.postgres.measure(id, cluster.spec.uid)).toBeGreaterThan(30_000_000)
   })
 })
 
@@ -398,9 +404,10 @@ test('removes a cluster with a backend that outlives its server', async () => {
     'postgres',
     `select pid from pg_stat_activity where backend_type = 'checkpointer'`,
   )
-  process.kill(left!.pid, 'SIGSTOP')
+  const stopped = hostPid(pid, left!.pid)
+  process.kill(stopped, 'SIGSTOP')
   await bench.postgres.remove(id)
-  await until(() => ![pid, left!.pid].some(isRunning))
+  await until(() => ![pid, stopped].some(isRunning))
 })
 
 test('creates clusters with different system identifiers', async () => {
@@ -545,8 +552,9 @@ test.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
     const id = 'ordinaryordinary'
     await postgres.ensureData(id, spec)
     await postgres.ensureRunning(id, spec)
-    await poolerDriver({ home, supervisor }).ensurePooler(id, ${JSON.stringify({ ...pooler, uid: undefined })})
     const ready = await waitUntil(async () => (await postgres.inspect(id)).is === 'ready', 60)
+    const poolers = poolerDriver({ home, supervisor, postgres })
+    await poolers.ensurePooler(id, ${JSON.stringify({ ...pooler, uid: undefined })})
     await postgres.users.setPassword(id, 'fly-user', '${password}')
     console.log(ready)
     await postgres.closeConnections(id)

@@ -2,6 +2,7 @@
 # Makes a base backup and verifies it.
 # Usage: backup.sh <staging directory> <directory of the client programs> <option of pg_basebackup>...
 # Exit codes: 10 the staging directory is gone, 11 the copy failed, 12 the copy is not durable, 13 the copy is damaged.
+umask 077
 cd "$1" || exit 10
 tools=$2
 shift 2

@@ -1,16 +1,21 @@
 // Base backups: plain directories with a manifest of checksums, written by pg_basebackup and verified by pg_verifybackup
 // before they count. The work is done by a job, which survives the control plane.
-import { readFileSync } from 'node:fs'
+import { describeError } from '../../../model/errors.ts'
 import type { Toolchain } from '../../../model/postgres/toolchain.ts'
+import { formatLsn, parseLsn } from '../../../model/postgres/wal.ts'
 import { toRfc3339 } from '../../../model/time.ts'
+import { confineJob, missingPathCode } from '../../confine/confine.ts'
 import type { Home } from '../../host/home.ts'
+import { readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { BackupDescription, Repository } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
+import { clientConfinement, programPaths } from '../confinement.ts'
 import { clusterPaths } from '../paths.ts'
 import { scriptCommand } from '../script.ts'
 import { superuser } from '../sql/platform-role.ts'
 import { ensureTools } from '../toolchain/tools.ts'
+import { clusterUsers, readerUser } from '../users.ts'
 import type { BackupDriver, BackupFacts, BackupSpec, BackupState, ScrubState } from './driver.ts'
 
 export interface BackupParts {
@@ -35,6 +40,7 @@ export function backupDriver(parts: BackupParts): BackupDriver {
 /** Explains the exit codes of backup.sh and scrub.sh. */
 const failures: Record<number, string> = {
   10: 'Its directory in the repository is gone',
+  [missingPathCode]: 'Its directory in the repository is gone',
   11: 'The copy failed',
   12: 'The copy could not be made durable',
   13: 'The copy differs from its checksums',
@@ -64,15 +70,19 @@ async function startBackup(parts: BackupParts, id: string, label: string, spec: 
   if (await repository.findBackup(id, label)) return
   const { backupJob } = clusterPaths(home, id)
   const tools = await ensureTools(spec.toolchain)
+  const { keeper } = await clusterUsers(spec.uid)
   const staged = await repository.listStaged(id)
   if (!staged.includes(label)) {
     await jobs.removeJob(backupJob)
     for (const other of staged) await repository.discardStaged(id, other)
-    await repository.stageBackup(id, label)
+    await repository.stageBackup(id, label, keeper?.uid)
   }
   const directory = repository.stagedBackup(id, label)
+  const options = copyOptions(home, id, label, spec)
+  const copy = scriptCommand('postgres/backup/backup.sh', directory, tools, ...options)
+  const confinement = { ...clientConfinement(clusterPaths(home, id), keeper, spec.toolchain), writable: [directory] }
   await jobs.ensureJob(backupJob, {
-    command: scriptCommand('postgres/backup/backup.sh', directory, tools, ...copyOptions(home, id, label, spec)),
+    command: await confineJob(home, copy, confinement),
     env: { PGAPPNAME: 'berth-backup' },
     niceness: 10,
     cgroup: spec.cgroup,
@@ -102,7 +112,7 @@ async function inspectBackup({ home, jobs, repository }: BackupParts, id: string
   const state = await jobs.inspectJob(backupJob)
   if (state.is === 'absent') return { is: 'absent' }
   if (state.is === 'running') return progressOf(jobs.readJobLog(backupJob, progressLines))
-  if (state.exitCode === 0) return { is: 'done', ...readFacts(repository.stagedBackup(id, label)) }
+  if (state.exitCode === 0) return describeStaged(repository.stagedBackup(id, label))
   return { is: 'failed', reason: reasonOf(state, failures) }
 }
 
@@ -140,38 +150,70 @@ function reasonOf(state: JobState & { is: 'ended' }, known: Record<number, strin
   return [summary, ...reasons].join(': ')
 }
 
+// A manifest has about 150 bytes for each file of the cluster.
+const maxManifestBytes = 128 * 1024 ** 2
+const maxClockBytes = 100
+
 interface Manifest {
   Files: { Size: number }[]
   'WAL-Ranges': { Timeline: number; 'Start-LSN': string; 'End-LSN': string }[]
 }
 
+function describeStaged(directory: string): BackupState {
+  try {
+    return { is: 'done', ...readFacts(directory) }
+  } catch (error) {
+    return { is: 'failed', reason: `Its manifest is not usable: ${describeError(error)}` }
+  }
+}
+
 function readFacts(directory: string): BackupFacts {
-  const manifest: Manifest = JSON.parse(readFileSync(`${directory}/data/backup_manifest`, 'utf8'))
+  const manifest: Manifest = JSON.parse(readStaged(directory, 'data/backup_manifest', maxManifestBytes))
   const ranges = manifest['WAL-Ranges']
   // A running cluster does not change its timeline, so there is one range.
   const [range] = ranges
   if (range === undefined || ranges.length > 1)
     throw new Error(`The backup in ${directory} spans ${ranges.length} timelines`)
-  const clock = (file: string) => toRfc3339(BigInt(readFileSync(`${directory}/${file}`, 'utf8').trim()))
+  const clock = (file: string) => toRfc3339(BigInt(readStaged(directory, file, maxClockBytes).trim()))
+  const sizeBytes = manifest.Files.reduce((sum, file) => sum + file.Size, 0)
+  if (![range.Timeline, sizeBytes].every((value) => Number.isSafeInteger(value) && value > 0))
+    throw new Error('its numbers are not valid')
   return {
     timeline: range.Timeline,
-    startLsn: range['Start-LSN'],
-    stopLsn: range['End-LSN'],
+    startLsn: formatLsn(parseLsn(range['Start-LSN'])),
+    stopLsn: formatLsn(parseLsn(range['End-LSN'])),
     startedAt: clock('started_at'),
     stoppedAt: clock('stopped_at'),
-    sizeBytes: manifest.Files.reduce((sum, file) => sum + file.Size, 0),
+    sizeBytes,
   }
+}
+
+// A server of a tenant has written these files, by way of pg_basebackup.
+function readStaged(directory: string, file: string, maxBytes: number): string {
+  const bytes = readUntrustedFile(directory, file, maxBytes)
+  if (bytes === undefined) throw new Error(`The backup in ${directory} lacks ${file}`)
+  return bytes.toString()
 }
 
 async function startScrub({ home, jobs, repository }: BackupParts, id: string, label: string, toolchain: Toolchain) {
   const tools = await ensureTools(toolchain)
+  const data = repository.backupData(id, label)
+  const command = scriptCommand('postgres/backup/scrub.sh', data, tools)
   await jobs.ensureJob(clusterPaths(home, id).scrubJob, {
-    command: scriptCommand('postgres/backup/scrub.sh', repository.backupData(id, label), tools),
+    command: await confineJob(home, command, {
+      user: readerUser(home),
+      keep: ['dac_read_search'],
+      readable: [...programPaths(toolchain), data],
+    }),
     niceness: 19,
   })
 }
 
-const scrubFailures: Record<number, string> = { 1: 'The backup differs from its checksums', 10: failures[10]! }
+const scrubFailures: Record<number, string> = {
+  20: 'The backup differs from its checksums',
+  10: failures[10]!,
+  [missingPathCode]: failures[10]!,
+}
 
 function scrubState(state: JobState): ScrubState {
   if (state.is !== 'ended') return { is: state.is }

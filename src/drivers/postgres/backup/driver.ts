@@ -3,6 +3,8 @@ import type { BackupDescription } from '../../repository/driver.ts'
 
 export interface BackupSpec {
   toolchain: Toolchain
+  /** The Unix user of the server, from which that of the backup is derived. */
+  uid?: number | undefined
   port: number
   /** Kilobytes per second, from 32 to 1048576. */
   maxRateKb?: number | undefined

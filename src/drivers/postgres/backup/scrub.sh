@@ -1,8 +1,8 @@
 #!/bin/sh
 # Verifies the checksums of a backup as it is on disk.
 # Usage: scrub.sh <data directory of the backup> <directory of the client programs>
-# Exit codes: 10 the backup is gone, otherwise those of pg_verifybackup.
+# Exit codes: 10 the backup is gone, 20 it differs from its checksums.
 cd "$1" || exit 10
 # Drops the files from the page cache, so that they are read from disk.
 find . -type f -exec dd if={} iflag=nocache count=0 status=none \;
-exec "$2/pg_verifybackup" --no-parse-wal --quiet .
+"$2/pg_verifybackup" --no-parse-wal --quiet . || exit 20

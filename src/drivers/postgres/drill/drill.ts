@@ -1,17 +1,20 @@
 // The checks of a restored scratch cluster: first the checksum of every page, with the server stopped; then tables,
-// indexes and the query of the owner, on a server that accepts no other clients. Both are jobs that run as the user of
-// the cluster.
+// indexes and the query of the owner, on a server that accepts no other clients. The first runs as the user of the
+// server, the second as that of its keeper.
 import { defaultDatabase, defaultUser } from '../../../model/postgres/cluster.ts'
+import { confineJob } from '../../confine/confine.ts'
 import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
-import { run } from '../../host/process.ts'
+import { readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
+import { clientConfinement, programPaths } from '../confinement.ts'
 import { clusterPaths } from '../paths.ts'
 import { scriptCommand } from '../script.ts'
 import { sessionOptions } from '../sql/connection.ts'
 import { superuser } from '../sql/platform-role.ts'
 import { ensureTools } from '../toolchain/tools.ts'
+import { clusterUsers } from '../users.ts'
 import type { DrillDriver, DrillSpec, PagesState } from './driver.ts'
 
 export interface DrillParts {
@@ -28,7 +31,7 @@ export function drillDriver(parts: DrillParts): DrillDriver {
     async inspectContents(id, spec) {
       const state = stateOf(await jobs.inspectJob(clusterPaths(home, id).drillContentsJob))
       if (state.is !== 'passed') return state
-      return { is: 'passed', answer: spec.query === null ? null : await readAnswer(home, id, spec) }
+      return { is: 'passed', answer: spec.query === null ? null : readAnswer(home, id) }
     },
     async remove(id) {
       const { drillPagesJob, drillContentsJob } = clusterPaths(home, id)
@@ -48,17 +51,20 @@ async function startPages({ home, jobs }: DrillParts, id: string, spec: DrillSpe
   const { toolchain, uid, cgroup } = spec
   const tools = await ensureTools(toolchain)
   const paths = clusterPaths(home, id)
-  const command = scriptCommand('postgres/drill/pages.sh', tools, toolchain.major, paths.data)
-  await jobs.ensureJob(paths.drillPagesJob, { command, uid, cgroup, niceness })
+  const { server } = await clusterUsers(uid)
+  const check = scriptCommand('postgres/drill/pages.sh', tools, toolchain.major, paths.data)
+  const command = await confineJob(home, check, { user: server, readable: [...programPaths(toolchain), paths.data] })
+  await jobs.ensureJob(paths.drillPagesJob, { command, cgroup, niceness })
 }
 
 async function startContents({ home, jobs }: DrillParts, id: string, spec: DrillSpec): Promise<void> {
   const { toolchain, uid, cgroup } = spec
   const tools = await ensureTools(toolchain)
   const output = outputDirectory(home, id)
-  ensureDirectory(output, { mode: 0o700, uid })
+  const { keeper } = await clusterUsers(uid)
+  ensureDirectory(output, { mode: 0o700, uid: keeper?.uid })
   const paths = clusterPaths(home, id)
-  const command = scriptCommand('postgres/drill/contents.sh', tools, toolchain.major, output)
+  const check = scriptCommand('postgres/drill/contents.sh', tools, toolchain.major, output)
   const env = {
     PGHOST: paths.sockets,
     PGPORT: String(spec.port),
@@ -71,7 +77,9 @@ async function startContents({ home, jobs }: DrillParts, id: string, spec: Drill
     MAX_ANSWER_BYTES: String(maxAnswerBytes),
     MAX_MEMORY_KB: String(maxMemoryKb),
   }
-  await jobs.ensureJob(paths.drillContentsJob, { command, env, uid, cgroup, niceness })
+  const confinement = { ...clientConfinement(paths, keeper, toolchain), writable: [output] }
+  const command = await confineJob(home, check, confinement)
+  await jobs.ensureJob(paths.drillContentsJob, { command, env, cgroup, niceness })
 }
 
 function outputDirectory(home: Home, id: string): string {
@@ -106,10 +114,9 @@ function stateOf(job: JobState): PagesState {
   return { is: 'failed', reason: [failure.summary, ...reasons].join(': ') }
 }
 
-// The file is read as the user of the cluster, who owns the directory and could put a symbolic link there.
-async function readAnswer(home: Home, id: string, { uid }: DrillSpec): Promise<string> {
-  const { stdout } = await run('head', ['-c', String(maxAnswerBytes), `${outputDirectory(home, id)}/answer`], { uid })
+function readAnswer(home: Home, id: string): string {
+  const answer = readUntrustedFile(outputDirectory(home, id), 'answer', maxAnswerBytes)?.toString() ?? ''
   // The limit may cut a character in two, and the state database cannot store zero bytes.
-  const text = stdout.replace(/\ufffd+$/, '').replaceAll('\0', '')
+  const text = answer.replace(/\ufffd+$/, '').replaceAll('\0', '')
   return text.trimEnd()
 }

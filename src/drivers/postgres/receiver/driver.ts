@@ -7,6 +7,8 @@ export interface ReceiverSpec {
   epoch: number
   slot: string
   toolchain: Toolchain
+  /** The Unix user of the server, from which that of the receiver is derived. */
+  uid?: number | undefined
   port: number
   cgroup?: string[] | undefined
 }

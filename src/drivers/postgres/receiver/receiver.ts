@@ -1,16 +1,20 @@
 // Continuous archiving: one pg_receivewal per cluster reads from a replication slot and writes all WAL into the repository
-// as it is generated. It runs as the platform's user, so that the cluster cannot tamper with the archive.
+// as it is generated. It runs as a user of its own, so that the server cannot tamper with the archive, and a server that
+// was taken over cannot reach anything but the archive through it.
 import { archiveName } from '../../../model/postgres/spec.ts'
 import { parseLsn, segmentBytes } from '../../../model/postgres/wal.ts'
+import { confineService } from '../../confine/confine.ts'
 import type { Home } from '../../host/home.ts'
 import type { Repository } from '../../repository/driver.ts'
 import type { Supervisor } from '../../s6/driver.ts'
+import { clientConfinement } from '../confinement.ts'
 import { clusterPaths } from '../paths.ts'
 import { scriptCommand } from '../script.ts'
 import { inspectProcess } from '../service.ts'
 import type { SqlClient } from '../sql/driver.ts'
 import { superuser } from '../sql/platform-role.ts'
 import { ensureTools } from '../toolchain/tools.ts'
+import { clusterUsers } from '../users.ts'
 import type { ReceiverDriver, ReceiverSpec, SlotState } from './driver.ts'
 
 export interface ReceiverParts {
@@ -77,12 +81,16 @@ async function dropSlot(postgres: ReceiverParts['postgres'], id: string, slot: s
 
 async function ensureReceiver({ home, supervisor, repository }: ReceiverParts, id: string, spec: ReceiverSpec) {
   const tools = await ensureTools(spec.toolchain)
-  const directory = await repository.ensureArchive(id, spec.epoch)
   const paths = clusterPaths(home, id)
-  await supervisor.ensureService(paths.receiverService, {
-    command: [
+  const { keeper } = await clusterUsers(spec.uid)
+  const directory = await repository.ensureArchive(id, spec.epoch, keeper?.uid)
+  const receive = scriptCommand(
+    'postgres/receiver/receive.sh',
+    directory,
+    String(segmentBytes),
+    ...[
       `${tools}/pg_receivewal`,
-      // It exits when the connection is lost; the supervisor then restarts it, which runs `beforeStart` again.
+      // It exits when the connection is lost; the supervisor then restarts it, which removes broken files first.
       '--no-loop',
       '--synchronous',
       // It reports the end of a segment only with the next status message, and until then the recovery window is stuck.
@@ -94,11 +102,14 @@ async function ensureReceiver({ home, supervisor, repository }: ReceiverParts, i
       `--username=${superuser}`,
       '--no-password',
     ],
+  )
+  const confinement = { ...clientConfinement(paths, keeper, spec.toolchain), writable: [directory] }
+  await supervisor.ensureService(paths.receiverService, {
+    command: await confineService(home, receive, confinement),
     env: { PGAPPNAME: archiveName },
     // On SIGINT it flushes what it has written before it exits.
     stopSignal: 'SIGINT',
     stopTimeoutSeconds,
-    beforeStart: [scriptCommand('postgres/receiver/remove-broken-partials.sh', directory, String(segmentBytes))],
     cgroup: spec.cgroup,
   })
 }

@@ -1,22 +1,22 @@
 #!/bin/sh
 # Copies a backup into a data directory that is ready for recovery, and verifies the checksums of the backup.
-# Usage: copy.sh <directory of the cluster> <data of the backup> <label> <plan> <settings> <uid> <pg_verifybackup>
-#   <trust option> <bytes of a WAL segment>
+# Usage: copy.sh copy|verify <directory> <data of the backup> <label> <plan> <settings> <pg_verifybackup> <trust option>
+#   <bytes of a WAL segment>
 # The plan is a file: the size of the copy on the first line, then `<bytes> <name in pg_wal> <path>` for each WAL file.
-# The settings are the text of postgresql.auto.conf. The uid is empty where all processes run as one user. The trust
-# option is --skip-checksums for a backup whose checksums may be verified after a reflink copy, and otherwise empty.
+# The settings are the text of postgresql.auto.conf. The trust option is --skip-checksums for a backup whose checksums may
+# be verified after a reflink copy, and otherwise empty.
 # Exit code 3: the backup is damaged. Any other failure says nothing about the backup.
 #
-# The copy is made under a temporary name and then renamed to `data`, which must not exist. Only one job of a cluster
-# runs at a time, so other temporary names are left over from killed jobs. If `data` exists already and has not been
-# verified, only the verification is done.
+# It runs as the user of the cluster, in a directory that only this job sees. The copy is made under a temporary name and
+# then renamed to `data`, from where the platform moves it to its place. Only one job of a cluster runs at a time, so other
+# temporary names are left over from killed jobs. `verify` is for a copy that has not been verified before.
 umask 077
-directory=$1 backup=$2 label=$3 plan=$4 settings=$5 owner=$6 verifier=$7 trusted=$8 segment_bytes=$9
+task=$1 directory=$2 backup=$3 label=$4 plan=$5 settings=$6 verifier=$7 trusted=$8 segment_bytes=$9
 data=$directory/data
 # Exists beside a reflink copy while the checksums of its backup have not been verified.
-unverified=$directory/copy.unverified
+unverified=$directory/unverified
 # The output of the verifier, with a line per second about its progress.
-verifier_log=$directory/copy.words
+verifier_log=$directory/words
 damaged=3
 
 # Sets `complaint` on failure.
@@ -69,7 +69,6 @@ fill() {
   copy_wal < "$plan"
   printf %s "$settings" > postgresql.auto.conf
   : > recovery.signal
-  [ -z "$owner" ] || chown -R "$owner:$owner" .
   sync -f .
 }
 
@@ -110,7 +109,10 @@ require_space() {
   exit 1
 }
 
-[ -e "$data" ] || { make_copy; exit; }
+if [ "$task" = copy ]; then
+  [ -e "$data" ] || make_copy
+  exit 0
+fi
 [ -e "$unverified" ] || exit 0
 # Verifies the backup instead of the copy, which the server is changing by now. They share their blocks, so damage to one
 # is damage to the other.

@@ -1,9 +1,9 @@
 // Follows a restored cluster from its first start to its promotion.
 import { isDiskFull } from '../../../model/disk-full.ts'
 import { formatLsn, historyName } from '../../../model/postgres/wal.ts'
-import { readTextIfPresent } from '../../host/file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
+import { readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { Supervisor } from '../../s6/driver.ts'
 import type { PostgresDriver } from '../driver.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
@@ -62,12 +62,16 @@ async function queryProgress({ postgres }: RecoveryParts, id: string): Promise<P
   return rows[0]
 }
 
-function settingsFile(paths: ClusterPaths): string {
-  return `${paths.data}/postgresql.auto.conf`
+const settingsName = 'postgresql.auto.conf'
+const maxFileBytes = 1024 ** 2
+
+// Tenants cannot write these files by SQL, but they belong to the user that their server runs as.
+function readDataFile(paths: ClusterPaths, file: string): string | undefined {
+  return readUntrustedFile(paths.data, file, maxFileBytes)?.toString()
 }
 
 function readLines({ supervisor }: RecoveryParts, paths: ClusterPaths): LogLine[] {
-  const mark = findMark(readTextIfPresent(settingsFile(paths)) ?? '')
+  const mark = findMark(readDataFile(paths, settingsName) ?? '')
   return mark === undefined ? [] : recoveryLines(supervisor.readLog(paths.service, logLines), mark)
 }
 
@@ -92,7 +96,7 @@ async function findTimelineStart({ home, postgres }: RecoveryParts, id: string):
     'select pg_walfile_name(pg_current_wal_insert_lsn()) as file',
   )
   const timeline = Number.parseInt(row!.file.slice(0, 8), 16)
-  const history = readTextIfPresent(`${clusterPaths(home, id).data}/pg_wal/${historyName(timeline)}`)
+  const history = readDataFile(clusterPaths(home, id), `pg_wal/${historyName(timeline)}`)
   if (history === undefined)
     throw new Error(`cluster ${id} runs on timeline ${timeline}, but its history file is missing`)
   return readTimelineStart(timeline, history)
@@ -111,8 +115,8 @@ function explainFatal(fatal: string, spec: RestoreSpec): RecoveryState {
 // A repeated call does nothing. If this is interrupted before the restart, s6 restarts the server, which has exited.
 export async function continueToEnd(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<void> {
   const paths = clusterPaths(parts.home, id)
-  if (!hasTimeTarget(readTextIfPresent(settingsFile(paths)) ?? '')) return
-  const [command, args] = replaceCommand(settingsFile(paths))
+  if (!hasTimeTarget(readDataFile(paths, settingsName) ?? '')) return
+  const [command, args] = replaceCommand(`${paths.data}/${settingsName}`)
   await run(command, args, { uid: spec.uid, input: recoverySettings({ kind: 'end' }, spec.timeline) })
   await parts.supervisor.restartService(paths.service)
 }
@@ -121,7 +125,7 @@ export async function finishRecovery(parts: RecoveryParts, id: string, spec: Res
   const state = await inspectRecovery(parts, id, spec)
   if (state.is === 'failed') throw new Error(state.reason)
   if (state.is !== 'promoted') throw new Error(`cluster ${id} has not recovered: its state is ${state.is}`)
-  const settings = readTextIfPresent(settingsFile(clusterPaths(parts.home, id))) ?? ''
+  const settings = readDataFile(clusterPaths(parts.home, id), settingsName) ?? ''
   // The mark disappears with the recovery settings, so settings of a later ALTER SYSTEM are not reset.
   if (findMark(settings) !== undefined) await parts.postgres.query(id, superuser, 'ALTER SYSTEM RESET ALL')
   await parts.postgres.query(id, superuser, 'select pg_reload_conf()')

@@ -1,16 +1,20 @@
 // Restores a backup and the WAL after it into a new data directory. The copy is a job; the recovery is done by the server
 // of the new cluster, which `PostgresDriver.ensureRunning` starts with recovery settings in the copied directory.
-import { existsSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, renameSync, rmSync } from 'node:fs'
+import { basename, dirname } from 'node:path'
 import { isDiskFull } from '../../../model/disk-full.ts'
 import { waitUntil } from '../../../model/poll.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
-import { ensureFile } from '../../host/atomic-file.ts'
+import { confineJob } from '../../confine/confine.ts'
+import { ensureDirectory, ensureFile } from '../../host/atomic-file.ts'
 import { readTextIfPresent } from '../../host/file.ts'
 import { run } from '../../host/process.ts'
 import { emptyTrash, moveToTrash } from '../../host/trash.ts'
+import { inspectUntrustedFile, listUntrustedDirectory, readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { Repository } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
+import { programPaths } from '../confinement.ts'
 import { ensureClusterDirectory } from '../data.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import { ensureTools } from '../toolchain/tools.ts'
@@ -54,18 +58,31 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
 // Running clusters have priority, but a caller is waiting for the restore too, so it is not the lowest one.
 const niceness = 10
 
+const maxManifestBytes = 256 * 1024 ** 2
+const maxLogBytes = 1024 ** 2
+const maxEntries = 1000
+
 type EndedJob = Extract<JobState, { is: 'ended' }>
 
 function planFile(paths: ClusterPaths): string {
   return `${paths.directory}/copy.plan`
 }
 
-function verifierLogFile(paths: ClusterPaths): string {
-  return `${paths.directory}/${verifierLog}`
+/** The directory of the job, which belongs to the user of the cluster. The server does not see it. */
+function copyDirectory(paths: ClusterPaths): string {
+  return `${paths.directory}/copy`
 }
 
 function isUnverified(paths: ClusterPaths): boolean {
-  return existsSync(`${paths.directory}/${unverifiedMark}`)
+  return inspectUntrustedFile(copyDirectory(paths), unverifiedMark) !== undefined
+}
+
+/** Moves a finished copy to its place. Returns true if the data directory exists. */
+function takeCopy(paths: ClusterPaths): boolean {
+  if (existsSync(paths.data)) return true
+  if (!inspectUntrustedFile(copyDirectory(paths), 'data')?.isDirectory()) return false
+  renameSync(`${copyDirectory(paths)}/data`, paths.data)
+  return true
 }
 
 async function startCopy(parts: RestoreParts, id: string, spec: RestoreSpec): Promise<void> {
@@ -79,7 +96,7 @@ async function startVerification(parts: RestoreParts, id: string, spec: RestoreS
   const paths = clusterPaths(parts.home, id)
   if (!isUnverified(paths)) return
   const isInconclusive = (job: EndedJob) => !isDamage(job)
-  await startJob(parts, id, spec, isInconclusive, async () => copyCommand(copyOptions(parts, paths, spec)))
+  await startJob(parts, id, spec, isInconclusive, async () => verificationCommand(parts, paths, spec))
 }
 
 async function startJob(
@@ -110,24 +127,47 @@ async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: Resto
   const options = copyOptions(parts, paths, spec)
   try {
     const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
-    const manifest = readTextIfPresent(`${options.backup}/backup_manifest`) ?? ''
+    const manifest = readUntrustedFile(options.backup, 'backup_manifest', maxManifestBytes)?.toString() ?? ''
     await ensureClusterDirectory(parts.home, paths)
-    ensureFile(planFile(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o600 })
+    ensureDirectory(copyDirectory(paths), { mode: 0o700, uid: spec.uid })
+    ensureFile(planFile(paths), renderPlan(wal, manifestBytes(manifest)), { mode: 0o644 })
+    const archives = wal.map(({ path }) => dirname(path))
+    return confineCopy(parts, spec, copyCommand(options), options, [options.plan, ...new Set(archives)])
   } catch (error) {
     return refusalCommand((error as Error).message)
   }
-  return copyCommand(options)
+}
+
+function verificationCommand(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
+  const options = { ...copyOptions(parts, paths, spec), isCopied: true }
+  return confineCopy(parts, spec, copyCommand(options), options, [])
+}
+
+/** The job reads files of another cluster, which have another owner, and writes as the user of the new one. */
+async function confineCopy(
+  { home }: RestoreParts,
+  { uid, toolchain }: RestoreSpec,
+  command: string[],
+  { backup, directory }: CopyOptions,
+  others: string[],
+): Promise<string[]> {
+  return confineJob(home, command, {
+    user: uid === undefined ? undefined : { uid, gid: uid },
+    keep: ['dac_read_search'],
+    readable: [...programPaths(toolchain), backup, ...others],
+    writable: [directory],
+  })
 }
 
 function copyOptions({ repository }: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): CopyOptions {
   const { clusterId, label } = spec.backup
   return {
-    directory: paths.directory,
+    directory: copyDirectory(paths),
+    isCopied: false,
     backup: repository.backupData(clusterId, label),
     label,
     plan: planFile(paths),
     settings: recoverySettings(spec.target, spec.timeline),
-    uid: spec.uid,
     verifier: `${spec.toolchain.tools}/pg_verifybackup`,
     trusted: spec.trusted ?? false,
   }
@@ -135,11 +175,11 @@ function copyOptions({ repository }: RestoreParts, paths: ClusterPaths, spec: Re
 
 async function inspectCopy({ home, jobs }: RestoreParts, id: string, timeoutSeconds: number): Promise<CopyState> {
   const paths = clusterPaths(home, id)
-  if (await waitUntil(() => existsSync(paths.data), timeoutSeconds)) return { is: 'done' }
+  if (await waitUntil(() => takeCopy(paths), timeoutSeconds)) return { is: 'done' }
   const job = await jobs.inspectJob(paths.copyJob)
   if (job.is === 'running') return measureCopy(paths)
   // Checked again, because the job may have finished since the first check.
-  if (existsSync(paths.data)) return { is: 'done' }
+  if (takeCopy(paths)) return { is: 'done' }
   if (job.is === 'absent') return { is: 'absent' }
   return failureOf(job)
 }
@@ -154,10 +194,10 @@ async function inspectVerification({ home, jobs }: RestoreParts, id: string): Pr
 async function measureCopy(paths: ClusterPaths): Promise<CopyState> {
   const bytesTotal = planBytes(readTextIfPresent(planFile(paths)) ?? '0')
   // du complains if a file disappears while it runs, but its sum is still good enough.
-  const script = 'du -sbc -- "$1"* 2>/dev/null | tail -n 1; tail -n 1 -- "$2" 2>/dev/null || :'
-  const copies = `${paths.directory}/${temporaryPrefix}`
-  const { stdout } = await run('sh', ['-c', script, 'measure', copies, verifierLogFile(paths)])
-  const [copied = '', verified = ''] = stdout.split('\n')
+  const script = 'du -sbc -- "$1"* 2>/dev/null | tail -n 1'
+  const { stdout: copied } = await run('sh', ['-c', script, 'measure', `${copyDirectory(paths)}/${temporaryPrefix}`])
+  const log = readUntrustedFile(copyDirectory(paths), verifierLog, maxLogBytes)?.toString().trimEnd()
+  const verified = log?.split(/[\r\n]/).at(-1) ?? ''
   return {
     is: 'running',
     bytesDone: Math.min(Number.parseInt(copied, 10) || 0, bytesTotal),
@@ -184,10 +224,13 @@ async function removeCopy({ home, jobs }: RestoreParts, id: string): Promise<voi
   // First, so that no more files are created.
   await jobs.removeJob(paths.copyJob)
   if (!existsSync(paths.directory)) return
-  for (const entry of readdirSync(paths.directory).filter((name) => name.startsWith(temporaryPrefix))) {
-    moveToTrash(home, `${paths.directory}/${entry}`)
-  }
   rmSync(planFile(paths), { force: true })
-  rmSync(verifierLogFile(paths), { force: true })
+  const directory = copyDirectory(paths)
+  for (const name of listUntrustedDirectory(paths.directory, basename(directory), maxEntries)) {
+    if (name === unverifiedMark) continue
+    if (name === 'data' || name.startsWith(temporaryPrefix)) moveToTrash(home, `${directory}/${name}`)
+    else rmSync(`${directory}/${name}`, { recursive: true, force: true })
+  }
+  if (!isUnverified(paths)) rmSync(directory, { recursive: true, force: true })
   emptyTrash(home)
 }

@@ -1,10 +1,11 @@
 import pg from 'pg'
 import { notFound, unavailable } from '../../../model/errors.ts'
 import { findNameProblem } from '../../../model/postgres/name.ts'
+import type { ClusterSpec } from '../../../model/postgres/spec.ts'
+import { ensureFile } from '../../host/atomic-file.ts'
 import { readTextIfPresent } from '../../host/file.ts'
 import type { Home } from '../../host/home.ts'
-import { clusterPaths } from '../paths.ts'
-import { findPort } from '../postmaster.ts'
+import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import type { ProbeTarget, Query, Row } from './driver.ts'
 import { explainError } from './error.ts'
 import { superuser } from './platform-role.ts'
@@ -69,10 +70,11 @@ export function openConnections(home: Home): Connections {
   function poolFor(kind: PoolKind, id: string, database: string): pg.Pool {
     // PostgreSQL takes an empty name for the user's, truncates a long one and reads options after a zero byte.
     if (findNameProblem(database)) throw notFound(`Database "${database}" does not exist`)
-    const key = `${id}/${getPort(home, id)}/${kind}/${database}`
+    const connection = readConnection(home, id)
+    const key = `${id}/${connection.port}/${kind}/${database}`
     const known = pools.get(key)
     if (known) return known
-    const pool = openPool(home, id, database, kind)
+    const pool = openPool(home, id, connection, database, kind)
     pool.on('remove', () => {
       if (pool.totalCount > 0 || pool.waitingCount > 0 || pools.get(key) !== pool) return
       pools.delete(key)
@@ -107,13 +109,13 @@ export function openConnections(home: Home): Connections {
   }
 }
 
-function openPool(home: Home, id: string, database: string, kind: PoolKind): pg.Pool {
+function openPool(home: Home, id: string, { major, port }: Connection, database: string, kind: PoolKind): pg.Pool {
   const pool = new pg.Pool({
     host: clusterPaths(home, id).sockets,
-    port: getPort(home, id),
+    port,
     user: superuser,
     database,
-    options: sessionOptions(readMajor(home, id), { statementMs: timeoutMs, lockMs: lockTimeoutMs }),
+    options: sessionOptions(major, { statementMs: timeoutMs, lockMs: lockTimeoutMs }),
     application_name: 'berth',
     ...poolOptions[kind],
     connectionTimeoutMillis: connectTimeoutMs,
@@ -126,15 +128,22 @@ function openPool(home: Home, id: string, database: string, kind: PoolKind): pg.
   return pool
 }
 
-function readMajor(home: Home, id: string): string {
-  return readTextIfPresent(`${clusterPaths(home, id).data}/PG_VERSION`)?.trim() ?? ''
+interface Connection {
+  major: string
+  /** Part of the name of the Unix socket. */
+  port: number
 }
 
-/** The port is part of the name of the Unix socket. */
-function getPort(home: Home, id: string): number {
-  const port = findPort(clusterPaths(home, id).data)
-  if (port === undefined) throw unavailable('The cluster is not running')
-  return port
+/** Records how to connect. The files of the server itself say it too, but a tenant could change them. */
+export function writeConnection(paths: ClusterPaths, { toolchain, port }: ClusterSpec): void {
+  const connection: Connection = { major: toolchain.major, port }
+  ensureFile(paths.connection, JSON.stringify(connection), { mode: 0o600 })
+}
+
+function readConnection(home: Home, id: string): Connection {
+  const text = readTextIfPresent(clusterPaths(home, id).connection)
+  if (text === undefined) throw unavailable('The cluster is not running')
+  return JSON.parse(text)
 }
 
 /** Runs a query as any client would; throws if there is no answer in time. */
