@@ -62,6 +62,12 @@ test('limits the WAL that an inactive slot retains', () => {
   expect(settingsOf('Performance', { diskSizeGb: 10 }).max_wal_size).toBe('1280MB')
 })
 
+test('limits the temporary files of a session', () => {
+  expect(settingsOf('basic', { diskSizeGb: 1 }).temp_file_limit).toBe('1024MB')
+  expect(settingsOf('basic', { diskSizeGb: 100 }).temp_file_limit).toBe('25600MB')
+  expect(splitSettings(settingsOf('basic')).reloadable).toHaveProperty('temp_file_limit')
+})
+
 test('never has a minimum above the maximum', () => {
   for (const plan of plans) {
     for (const diskSizeGb of [1, 10, 500]) {

@@ -31,6 +31,8 @@ export function clusterSettings(input: SettingsInput): Settings {
     ...connectionSettings(input),
     ...memorySettings(input),
     ...walSettings(input),
+    // Per session. Only a superuser can raise it, so a single query cannot fill the disk with its temporary files.
+    temp_file_limit: megabytes(Math.max(1024, (input.diskSizeGb * 1024) / 4)),
     ...logSettings(input),
     password_encryption: 'scram-sha-256',
     timezone: 'UTC',

@@ -1,37 +1,39 @@
-import { closeSync, existsSync, globSync, openSync, writeSync } from 'node:fs'
-import { mkdir, readdir, symlink } from 'node:fs/promises'
+import { chmodSync, closeSync, existsSync, globSync, openSync, rmSync, writeSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { drillDriver } from '../../../src/drivers/postgres/drill/drill.ts'
 import type { DrillDriver } from '../../../src/drivers/postgres/drill/driver.ts'
-import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
-import { type ClusterBench, openBench, type TestCluster, untilReady } from '../../support/cluster.ts'
+import { ask, type ClusterBench, openBench, type TestCluster, untilReady } from '../../support/cluster.ts'
+import { removeDirectory } from '../../support/directory.ts'
+import { temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
 describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (major: PostgresMajor) => {
   let bench: ClusterBench
   let drills: DrillDriver
   let cluster: TestCluster
+  let outside: string
 
   beforeAll(async () => {
     bench = await openBench()
+    outside = temporaryDirectory()
+    chmodSync(outside, 0o777)
     drills = drillDriver({ home: bench.home, jobs: jobDriver(bench.supervisor) })
     cluster = await bench.startCluster(major)
-    await bench.postgres.query(
-      cluster.id,
-      'fly-db',
+    await ask(
+      cluster.spec.port,
       `create table public.number as select n, repeat('x', 100) as word from generate_series(1, 1000) n;
        create index on public.number (n)`,
     )
   }, 120_000)
 
-  afterAll(() => bench.remove())
+  afterAll(async () => {
+    await bench.remove()
+    await removeDirectory(outside)
+  })
 
-  const spec = (query: string | null = null, tools?: string) => {
-    const { toolchain } = cluster.spec
-    return { ...cluster.spec, toolchain: { ...toolchain, ...(tools ? { tools, bin: tools } : {}) }, query }
-  }
+  const spec = (query: string | null = null) => ({ ...cluster.spec, query })
 
   async function checkPages() {
     await bench.postgres.stop(cluster.id)
@@ -40,23 +42,13 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     return drills.inspectPages(cluster.id)
   }
 
-  async function checkContents(query: string | null = null, tools?: string) {
+  async function checkContents(query: string | null = null) {
     await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, closed: true })
-    await drills.startContents(cluster.id, spec(query, tools))
+    await drills.startContents(cluster.id, spec(query))
     await until(async () => (await drills.inspectContents(cluster.id, spec(query))).is !== 'running', 60)
     const seen = await drills.inspectContents(cluster.id, spec(query))
     await drills.remove(cluster.id)
     return seen
-  }
-
-  /** All client programs except one. */
-  async function toolsWithout(missing: string): Promise<string> {
-    const tools = await ensureTools(cluster.spec.toolchain)
-    const place = `${bench.home.toolchain}/without`
-    await mkdir(place, { mode: 0o755 })
-    const names = (await readdir(tools)).filter((name) => name !== missing)
-    for (const name of names) await symlink(`${tools}/${name}`, `${place}/${name}`)
-    return place
   }
 
   test('pass on an intact cluster, with the answer that the default user gets', { timeout: 120_000 }, async () => {
@@ -84,6 +76,67 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     await change((name) => `reset ${name}`)
   })
 
+  test('call no function of a tenant', { timeout: 120_000 }, async () => {
+    await bench.postgres.ensureRunning(cluster.id, cluster.spec)
+    await untilReady(bench.postgres, cluster.id)
+    const tenant = (sql: string) => ask(cluster.spec.port, sql)
+    const mark = `${outside}/escaped`
+    await bench.postgres.databases.create(cluster.id, 'two\nlines')
+    await tenant(
+      `create schema "a ""check"""; create table public.ran (who text);
+       create function public.escape() returns text language plpgsql as $$ begin
+         insert into public.ran values (current_user);
+         copy (select 1) to program 'touch ${mark}';
+         return null;
+       end $$`,
+    )
+    // The function works for a superuser, so a call would be noticed.
+    await bench.postgres.query(cluster.id, 'fly-db', 'select public.escape()')
+    expect(await tenant('select who from ran')).toEqual([{ who: 'postgres' }])
+    await tenant('truncate ran')
+    rmSync(mark, { force: true })
+
+    await bench.postgres.extensions.disable(cluster.id, 'fly-db', 'amcheck')
+    await bench.postgres.extensions.enable(cluster.id, 'fly-db', 'amcheck', { schema: 'a "check"' })
+    const indexArguments = [
+      ...['oid', 'oid, boolean', 'oid, boolean, boolean', 'text, boolean', 'anyelement, boolean', 'variadic anyarray'],
+      'index regclass, heapallindexed boolean, checkunique text default null',
+      major === '16' ? 'regclass, boolean, boolean' : 'regclass, boolean, boolean, boolean default false',
+    ]
+    for (const types of indexArguments)
+      await tenant(
+        `create function "a ""check""".bt_index_check(${types}) returns text language sql as 'select public.escape()'`,
+      )
+    const heapArguments = [
+      ...['oid', 'text', 'oid, boolean, boolean, text, bigint, bigint', 'regclass, boolean, boolean, text, int, int'],
+      'regclass, boolean, boolean, text, bigint, bigint, int default 0',
+    ]
+    for (const types of heapArguments)
+      await tenant(
+        `create function "a ""check""".verify_heapam(${types}) returns table (blkno bigint, offnum int, attnum int, msg text)
+         language sql as 'select 0, 0, 0, public.escape()'`,
+      )
+    await tenant(
+      `create function public.join(text, text) returns text language sql as 'select public.escape()';
+       create operator public.|| (leftarg = text, rightarg = text, function = public.join);
+       create function public.trap(int) returns int language plpgsql immutable as $$ begin
+         if current_setting('is_superuser') = 'on' then perform public.escape(); end if;
+         return $1;
+       end $$;
+       create index on public.number (public.trap(n)) where public.trap(n) > 0;
+       create table "a ""check"""."odd\nname" (id int primary key check (public.trap(id) > 0),
+         same int generated always as (public.trap(id)) stored);
+       insert into "a ""check"""."odd\nname" values (1);
+       alter table "a ""check"""."odd\nname" enable row level security;
+       create policy trapped on "a ""check"""."odd\nname" using (public.trap(id) > 0);
+       alter database "fly-db" set search_path = "a ""check""", public, pg_catalog`,
+    )
+    expect(await checkContents()).toEqual({ is: 'passed', answer: null })
+    expect(existsSync(mark)).toBe(false)
+    expect(await bench.postgres.query(cluster.id, 'fly-db', 'select who from public.ran')).toEqual([])
+    await bench.postgres.query(cluster.id, 'postgres', 'alter database "fly-db" reset search_path')
+  })
+
   test('accept only SQL as the query of the owner', { timeout: 120_000 }, async () => {
     const mark = `${bench.home.path}/clusters/${cluster.id}/drill/escaped`
     for (const query of [`\\! touch ${mark}`, '\\c - postgres', `select 1 \\g | touch ${mark}`]) {
@@ -100,14 +153,12 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     })
   })
 
-  test('find a corrupt index, even without pg_amcheck', { timeout: 120_000 }, async () => {
+  test('find a corrupt index', { timeout: 120_000 }, async () => {
     const compare = (sign: string) =>
       `create or replace function public.compare(int, int) returns int language sql immutable
        as 'select ${sign}pg_catalog.btint4cmp($1, $2)'`
     await bench.postgres.ensureRunning(cluster.id, { ...cluster.spec, closed: true })
     await untilReady(bench.postgres, cluster.id)
-    const without = await toolsWithout('pg_amcheck')
-    expect(await checkContents(null, without)).toEqual({ is: 'passed', answer: null })
     await bench.postgres.query(
       cluster.id,
       'fly-db',
@@ -118,12 +169,10 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
        create index turned_index on public.number (n public.turned);
        ${compare('-')}`,
     )
-    const found = {
+    expect(await checkContents()).toMatchObject({
       is: 'failed',
       reason: expect.stringMatching(/^the check of tables and indexes failed: .*turned_index/),
-    }
-    expect(await checkContents()).toMatchObject(found)
-    expect(await checkContents(null, without)).toMatchObject(found)
+    })
     await bench.postgres.query(cluster.id, 'fly-db', 'drop index public.turned_index')
   })
 

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { allowEventTriggers } from '../../../src/drivers/postgres/sql/rights.ts'
 import { ask, type ClusterBench, openBench, password, type TestCluster } from '../../support/cluster.ts'
 
 let bench: ClusterBench
@@ -208,7 +209,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       'an admin': (sql: string) => as('schema_admin', sql),
       'an admin without the group role': (sql: string) => as('schema_admin', `set role none; ${sql}`),
       'a writer with the right to': (sql: string) => as('writer', sql),
-      'the platform': (sql: string) => admin(sql),
+      'the platform': (sql: string) => admin(`${allowEventTriggers}; ${sql}`),
     }
 
     test.each(Object.entries(makers))('by %s is shared with all users', async (_name, make) => {

@@ -34,18 +34,43 @@ type PoolKind = keyof typeof poolOptions
 
 /**
  * Settings that tenants can attach to a database apply to the platform's sessions too, which are superuser sessions: with
- * a foreign search path, our statements would call functions of the tenant. Options of the client override them.
+ * a foreign search path, our statements would call functions of the tenant. Options of the client override them. A test
+ * attaches every setting that a tenant may change; those it lists as harmless are not repeated here.
  */
 const ownSettings: Record<string, string> = {
   search_path: '',
   role: 'none',
   default_transaction_read_only: 'off',
   default_transaction_isolation: 'read\\ committed',
+  default_transaction_deferrable: 'off',
   idle_session_timeout: '0',
+  idle_in_transaction_session_timeout: '0',
+  exit_on_error: 'off',
   // A missing library would make every connection fail.
   local_preload_libraries: '',
+  session_preload_libraries: '',
   session_replication_role: 'origin',
+  // A policy of a tenant that would apply is an error instead.
+  row_security: 'off',
+  // How statements and scripts of extensions are parsed, and where their tables are stored.
   standard_conforming_strings: 'on',
+  backslash_quote: 'safe_encoding',
+  array_nulls: 'on',
+  transform_null_equals: 'off',
+  check_function_bodies: 'on',
+  'plpgsql.extra_errors': 'none',
+  default_table_access_method: 'heap',
+  default_tablespace: '',
+  temp_tablespaces: '',
+  // How values are printed.
+  client_encoding: 'UTF8',
+  client_min_messages: 'warning',
+  bytea_output: 'hex',
+  DateStyle: 'ISO,MDY',
+  IntervalStyle: 'postgres',
+  TimeZone: 'UTC',
+  extra_float_digits: '1',
+  quote_all_identifiers: 'off',
   // Our statements contain password verifiers, and tenants can read statistics and logs.
   track_activities: 'off',
   'pg_stat_statements.track': 'none',
@@ -53,7 +78,7 @@ const ownSettings: Record<string, string> = {
 }
 
 /** Settings that older major versions do not know. */
-const newerSettings: Record<string, Record<string, string>> = { 17: { transaction_timeout: '0' } }
+const newerSettings: Record<string, Record<string, string>> = { 17: { transaction_timeout: '0', event_triggers: 'off' } }
 
 /** The `options` of a superuser session that no setting of a tenant can influence. */
 export function sessionOptions(major: string, limits: { statementMs: number; lockMs: number }): string {

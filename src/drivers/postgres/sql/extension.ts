@@ -2,6 +2,7 @@ import { invalid, notFound } from '../../../model/errors.ts'
 import type { DatabaseExtension, EnableOptions, ExtensionAdmin, Row, SqlClient } from './driver.ts'
 import { reservedName } from './error.ts'
 import { quoteIdentifier } from './quote.ts'
+import { allowEventTriggers } from './rights.ts'
 
 const systemExtensions: readonly string[] = ['plpgsql', 'pg_stat_statements']
 
@@ -57,7 +58,7 @@ async function enableExtension(
   const steps = planInstall(offered, name, schema)
   if (createSchema && schema !== undefined && !needsOwnSchema(offered.get(name)!))
     steps.unshift(createSchemaFor(schema))
-  await client.query(id, database, steps.join('; '))
+  await client.query(id, database, [allowEventTriggers, ...steps].join('; '))
 }
 
 interface Offered extends Row {

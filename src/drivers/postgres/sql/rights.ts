@@ -71,6 +71,10 @@ export const sharing = `${largeObjects}
   ALTER EXTENSION plpgsql ADD EVENT TRIGGER berth_share;
 `
 
+/** Sessions of the platform run no event triggers. This lets the trigger share what the rest of the batch creates. */
+export const allowEventTriggers = `SELECT pg_catalog.set_config(name, 'on', true) FROM pg_catalog.pg_settings
+  WHERE name = 'event_triggers'`
+
 const shareExistingObjects = `
   SELECT pg_berth.share('pg_catalog.pg_namespace'::regclass, oid) FROM pg_catalog.pg_namespace
   WHERE oid >= 16384 AND nspname !~ '^pg_' OR nspname = 'public';

@@ -1,0 +1,122 @@
+// Roles, memberships, and the roles and databases of the platform.
+import { type Attempt, denied, each } from './attempt.ts'
+
+const predefined = [
+  'pg_execute_server_program',
+  'pg_read_server_files',
+  'pg_write_server_files',
+  'pg_read_all_data',
+  'pg_write_all_data',
+  'pg_checkpoint',
+  'pg_create_subscription',
+  'pg_use_reserved_connections',
+  'pg_database_owner',
+]
+const platformRoles = ['postgres', 'berth_pooler']
+const attributes = ['superuser', 'createrole', 'createdb', 'replication', 'bypassrls']
+
+// 0LP01: PostgreSQL allows no members of this role.
+const grants = each(`${denied} 0LP01`, [
+  ...[...predefined, ...platformRoles].flatMap((role) => [
+    `grant ${role} to {me}`,
+    `grant ${role} to {me} with admin option`,
+  ]),
+  ...[...predefined, ...platformRoles].map((role) => `set role ${role}`).filter((sql) => !sql.includes('owner')),
+  'grant schema_admin to {me} with admin option',
+  'grant schema_admin to postgres',
+  'grant reader to public',
+  'grant {me} to postgres',
+  'revoke schema_admin from {me}',
+  'revoke pg_use_reserved_connections from berth_pooler',
+  'grant schema_admin to {me} granted by postgres',
+]).map((attempt) => ({ ...attempt, ends: `${denied} 0LP01 42704 42601 0LP01` }))
+
+const attributeChanges = each(denied, [
+  ...attributes.flatMap((attribute) => [
+    `create role evil ${attribute}`,
+    `alter role {me} ${attribute}`,
+    `alter role current_user ${attribute}`,
+    `alter role session_user ${attribute}`,
+  ]),
+  'create role evil',
+  'create user evil in role schema_admin',
+  'create role evil role postgres',
+  'create group evil',
+  'alter role {me} connection limit 1000',
+  `alter role {me} valid until 'infinity'`,
+  'alter role {me} rename to postgres2',
+])
+
+const platformRoleChanges = each(
+  denied,
+  ['postgres', 'berth_pooler', 'schema_admin', 'writer', 'reader'].flatMap((role) => [
+    `alter role ${role} login`,
+    `alter role ${role} superuser`,
+    `alter role ${role} rename to evil`,
+    `drop role ${role}`,
+    `comment on role ${role} is 'evil'`,
+  ]),
+).concat(
+  each(denied, [
+    `alter role postgres password 'evil'`,
+    `alter role berth_pooler password 'evil'`,
+    'alter role postgres nologin',
+    'alter role berth_pooler nologin',
+    'reassign owned by postgres to {me}',
+    'drop owned by postgres',
+    'drop owned by berth_pooler',
+    'reassign owned by berth_pooler to {me}',
+    'security label on role postgres is null',
+  ]).map((attempt) => ({ ...attempt, ends: `${denied} 2BP01 22023` })),
+)
+
+const identities = each(`${denied} 42704 22023`, [
+  'set session authorization postgres',
+  'set session authorization berth_pooler',
+  'set local session authorization postgres',
+  `select set_config('session_authorization', 'postgres', false)`,
+  `select set_config('role', 'postgres', false)`,
+  `set role 'postgres'`,
+  ['reset role', 'set role postgres'],
+  ['set session authorization default', 'set role postgres'],
+  [
+    `create function pg_temp.f() returns text language sql set role = 'postgres' as 'select current_user::text'`,
+    'select pg_temp.f()',
+  ],
+  [
+    `create function pg_temp.f() returns text language plpgsql security definer
+     as $$ begin set role postgres; return current_user; end $$`,
+    'select pg_temp.f()',
+  ],
+  [`alter role {me} set role = 'postgres'`, 'set role postgres'],
+])
+
+const databases = each(`${denied} 42939 0A000 55006 42809`, [
+  'create database evil',
+  'create database evil template template0',
+  'create database evil template "fly-db" owner postgres',
+  'alter database "fly-db" owner to postgres',
+  'alter database "fly-db" rename to evil',
+  'alter database postgres rename to evil',
+  'alter database postgres allow_connections true',
+  'alter database template1 allow_connections true',
+  'alter database template1 owner to current_user',
+  'alter database template0 is_template false',
+  'drop database postgres',
+  'drop database template1',
+  'drop database template0',
+  'grant connect on database postgres to public',
+  'grant all on database template1 to {me}',
+  'revoke connect on database "fly-db" from berth_pooler',
+  `comment on database postgres is 'evil'`,
+  'alter database "fly-db" set tablespace pg_global',
+  'alter database template1 refresh collation version',
+]).map((attempt) => ({ ...attempt, ends: `${attempt.ends} ok`.replace(/ ok$/, attempt.sql[0]!.startsWith('revoke') ? ' ok' : '') }))
+
+export const roleAttempts: Attempt[] = [
+  ...grants,
+  ...attributeChanges,
+  ...platformRoleChanges,
+  ...identities,
+  ...databases,
+]
